@@ -56,7 +56,10 @@ def submit(suite: str, namespace: str) -> tuple[str, float]:
         path.write_text(suite)
         start = time.monotonic()
         said = subprocess.run(
-            [sys.executable, "-m", "perfdag", "submit", str(path), "-n", namespace, "--watch"], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "perfdag", "submit", str(path), "-n", namespace, "--watch"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     seconds = time.monotonic() - start
     if said.returncode != 0:
@@ -77,7 +80,9 @@ def parts(view: View) -> list[SampleRecord]:
     """All samples of a run, in the order measured."""
     store, run_id = open_store(view.parameter("store")), view.run_id
     keys = [key for key in store.list(f"runs/{run_id}/parts") if "/canary" not in key]
-    return sorted((read_sample(data) for _, data in store.get_many(keys)), key=lambda part: part.started_at)
+    return sorted(
+        (read_sample(data) for _, data in store.get_many(keys)), key=lambda part: part.started_at
+    )
 
 
 def moment(text: str) -> float:
@@ -122,15 +127,26 @@ def cost_of_points(args: argparse.Namespace) -> None:
 def daemon_pair(namespace: str, count: int) -> float:
     """Seconds that `count` points take as a DAG of daemon server and client each."""
     view = look_template(namespace)
-    image = next(each["container"]["image"] for each in view["spec"]["templates"] if each["name"] == "sentry-pod").replace(
-        "-base:", "-iperf:"
-    )
+    image = next(
+        each["container"]["image"]
+        for each in view["spec"]["templates"]
+        if each["name"] == "sentry-pod"
+    ).replace("-base:", "-iperf:")
     patch = (
-        next(each["podSpecPatch"] for each in view["spec"]["templates"] if each["name"] == "sentry-pod")
+        next(
+            each["podSpecPatch"]
+            for each in view["spec"]["templates"]
+            if each["name"] == "sentry-pod"
+        )
         .rpartition(": '")[2]
         .removesuffix("'}}")
     )
-    secure = {"runAsUser": 1000, "runAsNonRoot": True, "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    secure = {
+        "runAsUser": 1000,
+        "runAsNonRoot": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
     common = {"image": image, "securityContext": secure, "imagePullPolicy": "IfNotPresent"}
     probe = {"tcpSocket": {"port": 5201}, "periodSeconds": 1}
     client = ["-c", "{{inputs.parameters.ip}}", "-t", "1", "-J"]
@@ -146,7 +162,12 @@ def daemon_pair(namespace: str, count: int) -> float:
                     "name": "server",
                     "daemon": True,
                     "podSpecPatch": patch,
-                    "container": {**common, "command": ["iperf3"], "args": ["-s"], "readinessProbe": probe},
+                    "container": {
+                        **common,
+                        "command": ["iperf3"],
+                        "args": ["-s"],
+                        "readinessProbe": probe,
+                    },
                 },
                 {
                     "name": "client",
@@ -163,7 +184,9 @@ def daemon_pair(namespace: str, count: int) -> float:
                                 "name": "c",
                                 "template": "client",
                                 "depends": "s",
-                                "arguments": {"parameters": [{"name": "ip", "value": "{{tasks.s.ip}}"}]},
+                                "arguments": {
+                                    "parameters": [{"name": "ip", "value": "{{tasks.s.ip}}"}]
+                                },
                             },
                         ]
                     },
@@ -171,7 +194,11 @@ def daemon_pair(namespace: str, count: int) -> float:
                 {
                     "name": "all",
                     "parallelism": 1,
-                    "dag": {"tasks": [{"name": "p", "template": "pair", "withSequence": {"count": str(count)}}]},
+                    "dag": {
+                        "tasks": [
+                            {"name": "p", "template": "pair", "withSequence": {"count": str(count)}}
+                        ]
+                    },
                 },
             ],
         },
@@ -190,7 +217,9 @@ def look_template(namespace: str) -> Object:
     """The installed WorkflowTemplate."""
 
     async def work(client: Kube) -> Object:
-        return await client.get(await client.resource(ARGO, "WorkflowTemplate"), "perfdag", namespace)
+        return await client.get(
+            await client.resource(ARGO, "WorkflowTemplate"), "perfdag", namespace
+        )
 
     return kube.run(work)
 
@@ -200,7 +229,9 @@ def cost_of_batches(args: argparse.Namespace) -> None:
     _, one = submit(iperf(6), args.namespace)
     _, three = submit(iperf(6, "batch_time: 3s\n"), args.namespace)
     each = (three - one) / 2
-    print(f"6 points in 1 batch: {one:.1f} s; in 3 batches: {three:.1f} s; {against(f'{each:.1f} s for each further batch', each, BATCH)}")
+    print(
+        f"6 points in 1 batch: {one:.1f} s; in 3 batches: {three:.1f} s; {against(f'{each:.1f} s for each further batch', each, BATCH)}"
+    )
 
 
 @dataclass
@@ -223,8 +254,17 @@ class Seen:
             self._look()
 
     async def _there(self, client: Kube) -> list[tuple[str, Object]]:
-        kinds = ((ARGO, "Workflow"), ("v1", "Pod"), ("v1", "ConfigMap"), (ARGO, "WorkflowTaskResult"))
-        return [(kind, each) for api, kind in kinds for each in await client.list(await client.resource(api, kind), self.namespace)]
+        kinds = (
+            (ARGO, "Workflow"),
+            ("v1", "Pod"),
+            ("v1", "ConfigMap"),
+            (ARGO, "WorkflowTaskResult"),
+        )
+        return [
+            (kind, each)
+            for api, kind in kinds
+            for each in await client.list(await client.resource(api, kind), self.namespace)
+        ]
 
     def _look(self) -> None:
         for kind, each in kube.run(self._there):
@@ -242,9 +282,21 @@ class Seen:
 def sweep(args: argparse.Namespace) -> None:
     """Many no-op points, in as few batches as can be or in a given number of them."""
     points = args.batches or args.points
-    numbers = [{"N": str(n)} for n in range(points)] if args.batches else [{"N": str(n)} for n in range(100)]
-    product: Object = {"env": numbers} if args.batches else {"env": numbers, "expected": [0.01 + n / 1e6 for n in range(points // 100)]}
-    entry = {"benchmark": "command", "params": {"argv": ["true"]}, "permutations": {"product": product}}
+    numbers = (
+        [{"N": str(n)} for n in range(points)]
+        if args.batches
+        else [{"N": str(n)} for n in range(100)]
+    )
+    product: Object = (
+        {"env": numbers}
+        if args.batches
+        else {"env": numbers, "expected": [0.01 + n / 1e6 for n in range(points // 100)]}
+    )
+    entry = {
+        "benchmark": "command",
+        "params": {"argv": ["true"]},
+        "permutations": {"product": product},
+    }
     suite = {"name": "sweep", "entries": [entry]} | ({"isolation": "pod"} if args.batches else {})
     seen = Seen(args.namespace, bool(args.batches))
     looking = threading.Thread(target=seen.watch, daemon=True)
@@ -254,7 +306,9 @@ def sweep(args: argparse.Namespace) -> None:
     looking.join()
     samples = sum(part.status == "ok" for part in parts(look(name, args.namespace)))
     size, kind = seen.largest
-    missing = against(f"{points - samples:,} of {points:,} points without a result", points - samples, 0)
+    missing = against(
+        f"{points - samples:,} of {points:,} points without a result", points - samples, 0
+    )
     beside = ", a Workflow's status not counted" if seen.apart else ""
     print(
         f"{missing}, {seconds:.0f} s, {len(seen.pods)} pods, {against(f'largest object {size:,} B ({kind}{beside})', size, OBJECT)}, "
@@ -270,7 +324,9 @@ def controller_memory() -> str:
         except OSError:
             continue
         if text.startswith("Name:\tworkflow-contro"):
-            return next(line.split(":")[1].strip() for line in text.splitlines() if line.startswith("VmHWM"))
+            return next(
+                line.split(":")[1].strip() for line in text.splitlines() if line.startswith("VmHWM")
+            )
     return "elsewhere"
 
 
@@ -289,22 +345,35 @@ def render(args: argparse.Namespace) -> None:
     loaded = suite.loads(text)
     plan = make_plan(loaded)
     check_size(plan)
-    made = dump([runs.config_map("bench", "big", inline(loaded)), runs.workflow("bench", "big", {"configmap": "perfdag-suite-big"})])
+    made = dump(
+        [
+            runs.config_map("bench", "big", inline(loaded)),
+            runs.workflow("bench", "big", {"configmap": "perfdag-suite-big"}),
+        ]
+    )
     seconds = time.perf_counter() - start
-    print(f"{len(plan.points):,} points {against(f'planned and rendered in {seconds:.2f} s', seconds, RENDER)}, {len(made):,} B of YAML")
+    print(
+        f"{len(plan.points):,} points {against(f'planned and rendered in {seconds:.2f} s', seconds, RENDER)}, {len(made):,} B of YAML"
+    )
 
 
 def main() -> None:
     """Run one of the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["points", "batches", "sweep", "render"])
     parser.add_argument("--namespace", "-n", default="perfdag")
     parser.add_argument("--points", type=int)
-    parser.add_argument("--batches", type=int, metavar="N", help="sweep: N points, each in pods of its own")
+    parser.add_argument(
+        "--batches", type=int, metavar="N", help="sweep: N points, each in pods of its own"
+    )
     parser.add_argument("--pairs", type=int, default=5)
     args = parser.parse_args()
     args.points = args.points or (10_000 if args.what == "sweep" else 100)
-    {"points": cost_of_points, "batches": cost_of_batches, "sweep": sweep, "render": render}[args.what](args)
+    {"points": cost_of_points, "batches": cost_of_batches, "sweep": sweep, "render": render}[
+        args.what
+    ](args)
     sys.exit(1 if broken else 0)
 
 

@@ -39,7 +39,9 @@ def make(parts: int) -> tuple[Plan, list[tuple[str, bytes]]]:
     side = parts // 100
     axes = f"{{expected: {list(range(1, side + 1))}, exit_code: {list(range(100))}}}"
     plan = make_plan(
-        suite.loads(f"name: big\nentries:\n  - {{benchmark: command, params: {{argv: [ls]}}, permutations: {{product: {axes}}}}}\n")
+        suite.loads(
+            f"name: big\nentries:\n  - {{benchmark: command, params: {{argv: [ls]}}, permutations: {{product: {axes}}}}}\n"
+        )
     )
     env = facts.gather()
     made = []
@@ -81,7 +83,13 @@ def timed(store: Store, plan: Plan, queue: "multiprocessing.Queue[Any]") -> None
     """Collect in a process of its own, so that its peak memory is its own."""
     start = time.perf_counter()
     collected = collect(store, plan)
-    queue.put((time.perf_counter() - start, collected.rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+    queue.put(
+        (
+            time.perf_counter() - start,
+            collected.rows,
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        )
+    )
 
 
 def in_child(target: Callable[..., None], *arguments: Any) -> Any:
@@ -149,7 +157,10 @@ def main() -> int:
     print(
         f"folder: {rows:,} rows of {len(made):,} parts in {seconds:.1f} s, {seconds / rows * 1e6:.1f} us a row, {seconds / baseline:.1f} x reading the files, peak {memory:.0f} MB"
     )
-    held = [at_most("a row", seconds / rows * 1e6, FOLDER_US_A_ROW, "us"), at_most("peak memory", memory, MEMORY_MB, "MB")]
+    held = [
+        at_most("a row", seconds / rows * 1e6, FOLDER_US_A_ROW, "us"),
+        at_most("peak memory", memory, MEMORY_MB, "MB"),
+    ]
     if not args.s3:
         print("S3: not measured; name a place with --s3 s3://bucket/prefix")
     else:
@@ -163,7 +174,10 @@ def main() -> int:
             f"S3: {rows:,} rows of {len(made):,} parts in {seconds:.1f} s, {seconds / baseline:.2f} x reading the objects over 16 connections ({baseline:.1f} s), peak {memory:.0f} MB"
         )
         store.delete("")
-        held += [at_most("times reading", seconds / baseline, S3_TIMES_READING), at_most("peak memory", memory, MEMORY_MB, "MB")]
+        held += [
+            at_most("times reading", seconds / baseline, S3_TIMES_READING),
+            at_most("peak memory", memory, MEMORY_MB, "MB"),
+        ]
     return 0 if all(held) else 1
 
 

@@ -31,7 +31,10 @@ def z_alarms(model: str, series: int, runs: int, before: int = 30) -> float:
     for _ in range(series):
         x = np.log(MODELS[model](rng, before + runs))
         past = (x[max(0, n - 60) : n] for n in range(before, len(x)))
-        hits += sum(tonight < nights.mean() - 3 * nights.std(ddof=1) for tonight, nights in zip(x[before:], past, strict=True))
+        hits += sum(
+            tonight < nights.mean() - 3 * nights.std(ddof=1)
+            for tonight, nights in zip(x[before:], past, strict=True)
+        )
     return hits / (series * runs)
 
 
@@ -39,21 +42,31 @@ def wilson(hits: int, n: int, z: float = 1.96) -> tuple[float, float]:
     """Interval of a share, from `hits` of `n` (0..1); closed form of Wilson (1927)."""
     share, shrink = hits / n, 1 + z * z / n
     half = z * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, (share + z * z / (2 * n) - half) / shrink), min(1.0, (share + z * z / (2 * n) + half) / shrink)
+    return max(0.0, (share + z * z / (2 * n) - half) / shrink), min(
+        1.0, (share + z * z / (2 * n) + half) / shrink
+    )
 
 
 def alarms(models: list[str], series: int, runs: int) -> bool:
     """Print false alarms of each noise model; whether all keep the target."""
-    print(f"false alarms for the worse, % of series-nights ({series} series of {runs:,} runs each; target <= 0.3)")
+    print(
+        f"false alarms for the worse, % of series-nights ({series} series of {runs:,} runs each; target <= 0.3)"
+    )
     kept = True
-    for model, min_effect in [*((each, 0.05) for each in models), *((each, 0.03) for each in models if each == "lognormal CV 2 %")]:
+    for model, min_effect in [
+        *((each, 0.05) for each in models),
+        *((each, 0.03) for each in models if each == "lognormal CV 2 %"),
+    ]:
         hits, nights = false_alarms(model, series, runs, min_effect)
         low, high = wilson(hits, nights)
         plain = z_alarms(model, series, runs)
         ratio = f"{hits / nights / plain:.2f} of it" if plain else "none either"
         name = model if min_effect == 0.05 else f"{model}, min_effect 3 %"
         share = f"{100 * hits / nights:5.2f}  [{100 * low:.2f}, {100 * high:.2f}]"
-        print(f"  {name:32} {share}  ({hits} of {nights}; plain z-score {100 * plain:.2f}: {ratio})", flush=True)
+        print(
+            f"  {name:32} {share}  ({hits} of {nights}; plain z-score {100 * plain:.2f}: {ratio})",
+            flush=True,
+        )
         kept &= min_effect != 0.05 or hits / nights <= 0.003
     return kept
 
@@ -62,12 +75,19 @@ def steps(series: int) -> bool:
     """Print how soon steps are found; whether those at CV 2 % hold the target (the last is beyond what is promised)."""
     kept = True
     print(f"steps found (target: 95 %; {series} series each)")
-    for step, cv, within, min_effect in ((0.07, 0.02, 10, 0.05), (0.10, 0.02, 3, 0.05), (0.05, 0.02, 10, 0.03), (0.10, 0.05, 10, 0.05)):
+    for step, cv, within, min_effect in (
+        (0.07, 0.02, 10, 0.05),
+        (0.10, 0.02, 3, 0.05),
+        (0.05, 0.02, 10, 0.03),
+        (0.10, 0.05, 10, 0.05),
+    ):
         found = nights_to_find(step, cv, series, within=within, min_effect=min_effect)
         low, high = wilson(int((found <= within).sum()), series)
         part = f"{100 * (found <= within).mean():5.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
         what = f"{100 * step:3.0f} % at CV {100 * cv:.0f} %, min_effect {100 * min_effect:.0f} %"
-        print(f"  {what}: {part} within {within} runs, median run {np.median(found):.0f}", flush=True)
+        print(
+            f"  {what}: {part} within {within} runs, median run {np.median(found):.0f}", flush=True
+        )
         kept &= cv > 0.02 or (found <= within).mean() >= 0.95
     return kept
 
@@ -78,21 +98,32 @@ def pairs() -> None:
     print("equal pairs of runs called different by `compare` (1,000 pairs)")
     for past in (15, 20, 30):
         for name, model in MODELS.items():
-            words = [compare(x[:1], x[1:2], x[2:], better="higher").word for x in (model(rng, past + 2) for _ in range(1000))]
+            words = [
+                compare(x[:1], x[1:2], x[2:], better="higher").word
+                for x in (model(rng, past + 2) for _ in range(1000))
+            ]
             wrong = sum(word in ("better", "worse") for word in words)
             low, high = wilson(wrong, 1000)
-            print(f"  {past} past runs, {name:30} {wrong / 10:5.2f} % [{100 * low:.2f}, {100 * high:.2f}]")
+            print(
+                f"  {past} past runs, {name:30} {wrong / 10:5.2f} % [{100 * low:.2f}, {100 * high:.2f}]"
+            )
     values = np.exp(rng.normal(0, 0.02, (50, 60)))
     start = time.perf_counter()
     for i, x in enumerate(values):
         change_points(x, str(i))
-    print(f"cost: {(time.perf_counter() - start) / len(values) * 1e3:.2f} ms a clean series of 60 runs")
+    print(
+        f"cost: {(time.perf_counter() - start) / len(values) * 1e3:.2f} ms a clean series of 60 runs"
+    )
 
 
 def main() -> int:
     """Print what was asked for; exit 1 where false alarms or steps found miss their targets."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=1000, help="runs of each A/A series after its first 30")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--runs", type=int, default=1000, help="runs of each A/A series after its first 30"
+    )
     parser.add_argument("--series", type=int, default=10, help="A/A series of each noise model")
     parser.add_argument("--model", default="", help="only noise models whose name holds this")
     parser.add_argument("--part", choices=["alarms", "steps", "pairs"], help="only this part")

@@ -43,15 +43,27 @@ def fill(store: Store, runs: int, series: int, repetitions: int, suite: str = "n
     for night in range(runs):
         rng = np.random.default_rng(night)
         between = np.repeat(np.exp(rng.normal(0, 0.01, series)), repetitions)
-        value = 1e10 * between * np.exp(rng.normal(0, 0.01, len(between))) * np.where(stepped & (night > runs * 2 / 3), 0.9, 1)
+        value = (
+            1e10
+            * between
+            * np.exp(rng.normal(0, 0.01, len(between)))
+            * np.where(stepped & (night > runs * 2 / 3), 0.9, 1)
+        )
         name = run_id(night, suite)
         made = table.set_column(SAMPLES.get_field_index("value"), "value", pa.array(value))
-        made = made.set_column(SAMPLES.get_field_index("run_id"), "run_id", pa.array([name] * len(value)))
+        made = made.set_column(
+            SAMPLES.get_field_index("run_id"), "run_id", pa.array([name] * len(value))
+        )
         moment = pa.scalar(START + timedelta(days=night), pa.timestamp("us", tz="UTC"))
-        made = made.set_column(SAMPLES.get_field_index("started_at"), "started_at", pa.repeat(moment, len(value)))
+        made = made.set_column(
+            SAMPLES.get_field_index("started_at"), "started_at", pa.repeat(moment, len(value))
+        )
         sink = pa.BufferOutputStream()
         pq.write_table(made, sink, compression="zstd", store_schema=False)
-        store.put(f"results/suite={suite}/month={name[:4]}-{name[4:6]}/{name}.parquet", sink.getvalue().to_pybytes())
+        store.put(
+            f"results/suite={suite}/month={name[:4]}-{name[4:6]}/{name}.parquet",
+            sink.getvalue().to_pybytes(),
+        )
 
 
 def timed(work: Callable[[], object], times: int = 3) -> tuple[float, float]:
@@ -75,8 +87,12 @@ def said(pair: tuple[float, float]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", help="an empty folder or s3:// prefix (default: a temporary folder)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--store", help="an empty folder or s3:// prefix (default: a temporary folder)"
+    )
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--series", type=int, default=300)
     args = parser.parse_args()
@@ -88,18 +104,26 @@ def main() -> int:
         first = timed(lambda: rollup.read_run_medians(store, "net"), 1)
         print(f"first read, which writes the roll-up  {said(first)}")
         reading = timed(lambda: rollup.read_run_medians(store, "net"))
-        print(f"reading by the roll-up                {said(reading)}   {without[0] / reading[0]:.1f} times as fast as file by file")
+        print(
+            f"reading by the roll-up                {said(reading)}   {without[0] / reading[0]:.1f} times as fast as file by file"
+        )
         trends = rollup.read_run_medians(store, "net")
         found = series_of(trends, Tuning())
         changes = timed(lambda: series_of(trends, Tuning()))
-        print(f"change points of {len(found)} x {len(trends.runs)}          {said(changes)}   {sum(len(s.findings) for s in found)} found")
+        print(
+            f"change points of {len(found)} x {len(trends.runs)}          {said(changes)}   {sum(len(s.findings) for s in found)} found"
+        )
         whole = timed(lambda: series_of(rollup.read_run_medians(store, "net"), Tuning()))
         print(f"history                               {said(whole)}")
         held = [at_most("wall time", whole[0], 3.0 if remote else 1.0, "s")]
         words = ["history", "net", "--store", store.root]
         script = f"import sys; from perfdag.cli import main; sys.exit(main({words!r}))"
-        walls = timed(lambda: subprocess.run([sys.executable, "-c", script], check=True, capture_output=True))
-        print(f"`perfdag history net`, a new process  {said(walls)}   {walls[0] / whole[0]:.1f} times the answer alone")
+        walls = timed(
+            lambda: subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+        )
+        print(
+            f"`perfdag history net`, a new process  {said(walls)}   {walls[0] / whole[0]:.1f} times the answer alone"
+        )
         held.append(at_most("wall time", walls[0], 4.0 if remote else 2.0, "s"))
         fill(store, 2, 2000, 5, suite="big")
         sides = [(store, Selection(run_id(n, "big"), "big", (run_id(n, "big"),))) for n in range(2)]

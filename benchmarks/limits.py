@@ -5,6 +5,7 @@ def at_most(what: str, value: float, bound: float, unit: str = "") -> bool:
     """Print a figure with its limit; whether it is held."""
     held = value <= bound
     print(
-        f"    {what}: {f'{value:.3g} {unit}'.strip()} (limit {f'{bound:g} {unit}'.strip()}: {'held' if held else 'NOT HELD'})", flush=True
+        f"    {what}: {f'{value:.3g} {unit}'.strip()} (limit {f'{bound:g} {unit}'.strip()}: {'held' if held else 'NOT HELD'})",
+        flush=True,
     )
     return held

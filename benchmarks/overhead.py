@@ -94,7 +94,10 @@ class Cost:
         held = added <= allowed
         verdict = f"limit {allowed * 1000:.0f} ms: {'held' if held else 'NOT HELD'}"
         spread = (max(self.tool) - min(self.tool)) * 1000
-        return f"{name:12} {tool:8.3f} {sample:8.3f} {added * 1000:10.1f} {added / tool * 100:7.2f} %  {spread:9.1f}  {verdict}", held
+        return (
+            f"{name:12} {tool:8.3f} {sample:8.3f} {added * 1000:10.1f} {added / tool * 100:7.2f} %  {spread:9.1f}  {verdict}",
+            held,
+        )
 
 
 class Watcher:
@@ -126,7 +129,9 @@ class Watcher:
         if part.status != "ok":
             raise Skip(part.error or part.status)
         self.cost.sample.append(whole)
-        self.cost.tool.append(self._prepared + (tool_time(self.hosts) if self._alone is None else self._alone))
+        self.cost.tool.append(
+            self._prepared + (tool_time(self.hosts) if self._alone is None else self._alone)
+        )
 
     def passed(self, point: Point, repetition: int, why: str) -> None:
         """Nothing is passed over here."""
@@ -135,7 +140,13 @@ class Watcher:
 def measure(name: str, params: dict[str, Any], rounds: int) -> Cost:
     """Measure `rounds` samples. Raises SampleError where the tool is absent or fails."""
     entry = {"benchmark": name.partition(",")[0], "params": params, **SHAPES.get(name, {})}
-    plan = make_plan(suite.loads(json.dumps({"name": "overhead", "repetitions": rounds, "timeout": "120s", "entries": [entry]})))
+    plan = make_plan(
+        suite.loads(
+            json.dumps(
+                {"name": "overhead", "repetitions": rounds, "timeout": "120s", "entries": [entry]}
+            )
+        )
+    )
     benchmark = registry.get(entry["benchmark"])
     hosts = [Watched() for _ in range(Shape.model_validate(plan.shapes[0]).hosts.count)]
     watcher, run = Watcher(name, hosts), benchmark.run
@@ -145,7 +156,9 @@ def measure(name: str, params: dict[str, Any], rounds: int) -> Cost:
         return run(gang, given)
 
     with tempfile.TemporaryDirectory() as folder, patch.object(benchmark, "run", watched):
-        Lead(plan, FolderStore(folder), Place(hosts_for=lambda shape: hosts), watcher).measure(range(len(plan.order)))
+        Lead(plan, FolderStore(folder), Place(hosts_for=lambda shape: hosts), watcher).measure(
+            range(len(plan.order))
+        )
     return watcher.cost
 
 
@@ -178,10 +191,14 @@ def main(names: list[str]) -> int:
     """Print the table; 1 where more is added than is allowed or nothing was measured, 2 where a name is unknown."""
     unknown = [name for name in names if name not in POINTS]
     if unknown:
-        print(f"no such benchmark: {', '.join(unknown)}; known: {'; '.join(POINTS)}", file=sys.stderr)
+        print(
+            f"no such benchmark: {', '.join(unknown)}; known: {'; '.join(POINTS)}", file=sys.stderr
+        )
         return 2
     chosen = {name: params for name, params in POINTS.items() if not names or name in names}
-    print(f"{'benchmark':12} {'tool s':>8} {'sample s':>8} {'added ms':>10} {'added':>9}  {'tool +- ms':>9}")
+    print(
+        f"{'benchmark':12} {'tool s':>8} {'sample s':>8} {'added ms':>10} {'added':>9}  {'tool +- ms':>9}"
+    )
     every, measured = True, 0
     for name, params in chosen.items():
         try:

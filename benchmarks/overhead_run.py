@@ -51,18 +51,26 @@ def main() -> int:
     plan = make_plan(suite.loads(text))
     watcher = Watcher()
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-        lead = Lead(plan, FolderStore(folder), Place(hosts_for=local_hosts, refuses=needs_cluster), watcher)
+        lead = Lead(
+            plan, FolderStore(folder), Place(hosts_for=local_hosts, refuses=needs_cluster), watcher
+        )
         began = datetime.now()
         lead.measure(range(len(plan.order)))
         whole = (datetime.now() - began).total_seconds()
-    between = [after - before for before, after in zip(watcher.moments, watcher.moments[1:], strict=False)]
-    overhead = statistics.median(gap - inside for gap, inside in zip(between, watcher.inside[1:], strict=True))
+    between = [
+        after - before for before, after in zip(watcher.moments, watcher.moments[1:], strict=False)
+    ]
+    overhead = statistics.median(
+        gap - inside for gap, inside in zip(between, watcher.inside[1:], strict=True)
+    )
     plain = []
     for _ in range(SAMPLES):
         start = time.perf_counter()
         subprocess.run(["sleep", "0.01"], check=True, capture_output=True)
         plain.append(time.perf_counter() - start)
-    print(f"overhead of a sample: {overhead * 1000:.1f} ms (median of {SAMPLES}; whole loop {whole:.1f} s)")
+    print(
+        f"overhead of a sample: {overhead * 1000:.1f} ms (median of {SAMPLES}; whole loop {whole:.1f} s)"
+    )
     print(
         f"command inside: {statistics.median(watcher.inside) * 1000:.1f} ms, {statistics.median(watcher.inside) / statistics.median(plain):.2f} x subprocess.run alone"
     )

@@ -40,7 +40,15 @@ def measure(points: int, queue: "multiprocessing.Queue[Any]") -> None:
     for point in plan.points:
         json.loads(json.dumps({"id": point.id, "params": point.params}, sort_keys=True))
     baseline = time.perf_counter() - start
-    queue.put((len(plan.points), seconds, baseline, len(dumped), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+    queue.put(
+        (
+            len(plan.points),
+            seconds,
+            baseline,
+            len(dumped),
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        )
+    )
 
 
 def seconds_of(*argv: str) -> float:
@@ -53,9 +61,14 @@ def seconds_of(*argv: str) -> float:
 def helped() -> bool:
     """Whether `perfdag --help` is within its limit."""
     seconds_of("-m", "perfdag", "--help")  # the first reads the files from the disk
-    rounds = [(seconds_of("-m", "perfdag", "--help"), seconds_of("-c", "pass")) for _ in range(HELP_ROUNDS)]
+    rounds = [
+        (seconds_of("-m", "perfdag", "--help"), seconds_of("-c", "pass"))
+        for _ in range(HELP_ROUNDS)
+    ]
     ours, plain = (statistics.median(column) for column in zip(*rounds, strict=True))
-    print(f"perfdag --help: {ours * 1e3:.0f} ms, python -c pass {plain * 1e3:.0f} ms (medians of {HELP_ROUNDS}), {ours / plain:.1f} x")
+    print(
+        f"perfdag --help: {ours * 1e3:.0f} ms, python -c pass {plain * 1e3:.0f} ms (medians of {HELP_ROUNDS}), {ours / plain:.1f} x"
+    )
     return at_most("over python -c pass", (ours - plain) * 1e3, HELP_SECONDS * 1e3, "ms")
 
 

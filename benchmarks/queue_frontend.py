@@ -40,7 +40,9 @@ class Running:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, argv: list[str]) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         self.processes.append(process)
         return process
 
@@ -77,7 +79,16 @@ def fetch(port: int, path: str) -> str:
 def listening(frontend: list[str], caddr: int, waddr: int, maddr: int) -> list[str]:
     """A frontend's command line with its addresses and its queue."""
     at = "127.0.0.1"
-    return [*frontend, "-caddr", f"{at}:{caddr}", "-waddr", f"{at}:{waddr}", "-maddr", f"{at}:{maddr}", "sleep"]
+    return [
+        *frontend,
+        "-caddr",
+        f"{at}:{caddr}",
+        "-waddr",
+        f"{at}:{waddr}",
+        "-maddr",
+        f"{at}:{maddr}",
+        "sleep",
+    ]
 
 
 def wait_for(port: int) -> None:
@@ -98,14 +109,33 @@ def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
 def theirs_at(program: str, port: int) -> list[str]:
     """One of Intel's backends."""
     polling = ["-backoff", "0.001", "-backoff-max", "0.001"]
-    return [program, "-faddr", f"127.0.0.1:{port}", "-name", "sleep", "-ignore", *polling, "--", "sleep", "0.001"]
+    return [
+        program,
+        "-faddr",
+        f"127.0.0.1:{port}",
+        "-name",
+        "sleep",
+        "-ignore",
+        *polling,
+        "--",
+        "sleep",
+        "0.001",
+    ]
 
 
 def ours_at(kept: bool, port: int) -> list[str]:
     """One of ours, by the entry that starts fastest, so that 16 are there when the clock starts."""
     workload = {"command": ["sleep", "0.001"]}
     polling = {"backoff": 0.001, "backoff_max": 0.001}
-    options = {"frontend": f"127.0.0.1:{port}", "queue": "sleep", "pod": "p", "node": "n", "kept": kept, **polling, "workload": workload}
+    options = {
+        "frontend": f"127.0.0.1:{port}",
+        "queue": "sleep",
+        "pod": "p",
+        "node": "n",
+        "kept": kept,
+        **polling,
+        "workload": workload,
+    }
     return [sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(options)]
 
 
@@ -139,7 +169,13 @@ def percentile(values: list[float], share: float) -> float:
 def finished(port: int) -> int:
     """What the frontend itself counts as done."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        return int(float(re.findall(r"^hpa_queue_success_total\{.*\} (\S+)$", answer.read().decode(), re.M)[0]))
+        return int(
+            float(
+                re.findall(r"^hpa_queue_success_total\{.*\} (\S+)$", answer.read().decode(), re.M)[
+                    0
+                ]
+            )
+        )
 
 
 def loaded(case: Case, seconds: float, into: Figures) -> None:
@@ -149,7 +185,9 @@ def loaded(case: Case, seconds: float, into: Figures) -> None:
         served = running.start(listening([*case.frontend], caddr, waddr, maddr))
         wait_for(maddr)
         stuck = half_open((caddr, waddr), case.stuck)
-        load = Load((caddr, waddr), case.kept, clients=case.clients, work=case.work, pause=case.pause)
+        load = Load(
+            (caddr, waddr), case.kept, clients=case.clients, work=case.work, pause=case.pause
+        )
         load.run(1.0)
         done, used = finished(maddr), cpu_seconds(served)
         outcome = load.run(seconds)
@@ -158,7 +196,9 @@ def loaded(case: Case, seconds: float, into: Figures) -> None:
         for peer in stuck:
             peer.close()
     if outcome.failed or abs(done - outcome.done) > 2 * case.clients + 2:
-        raise SystemExit(f"{case.name}: {outcome.failed} requests failed, {outcome.done} were answered and {done} counted by the frontend")
+        raise SystemExit(
+            f"{case.name}: {outcome.failed} requests failed, {outcome.done} were answered and {done} counted by the frontend"
+        )
     into.rates.append(outcome.done / outcome.seconds)
     into.costs.append(used / outcome.done)
     into.round_trips += outcome.round_trips
@@ -169,11 +209,27 @@ def compare(args: argparse.Namespace) -> bool:
     """The frontends under one and the same load; whether the limits are held."""
     ours = (*PERFDAG, "frontend")
     patient = (*ours, "-message-timeout", "600")
-    cases = [Case("theirs, original wire", (str(args.original / "frontend"),), False)] if args.original else []
+    cases = (
+        [Case("theirs, original wire", (str(args.original / "frontend"),), False)]
+        if args.original
+        else []
+    )
     cases += [Case(f"ours, {name} wire", ours, kept) for name, kept in WIRES]
-    cases += [Case(f"ours, {name} wire, 50 half-open peers", patient, kept, stuck=50) for name, kept in WIRES]
     cases += [
-        Case(f"ours, {name} wire, 50 half-open peers, one request at a time", patient, kept, 50, 1, 0.0, 0.002) for name, kept in WIRES
+        Case(f"ours, {name} wire, 50 half-open peers", patient, kept, stuck=50)
+        for name, kept in WIRES
+    ]
+    cases += [
+        Case(
+            f"ours, {name} wire, 50 half-open peers, one request at a time",
+            patient,
+            kept,
+            50,
+            1,
+            0.0,
+            0.002,
+        )
+        for name, kept in WIRES
     ]
     figures = {case: Figures() for case in cases}
     for _ in range(args.rounds):
@@ -181,34 +237,57 @@ def compare(args: argparse.Namespace) -> bool:
             loaded(case, args.seconds, into)
     base = statistics.median(figures[cases[0]].rates)
     for case, found in figures.items():
-        middle, spread = statistics.median(found.rates), f"[{min(found.rates):.0f} to {max(found.rates):.0f}]"
+        middle, spread = (
+            statistics.median(found.rates),
+            f"[{min(found.rates):.0f} to {max(found.rates):.0f}]",
+        )
         text = f"{case.name:<66} {middle:6.0f}/s {spread:<16}"
         if case.clients > 1:
             text += f" {middle / base:5.2f} x; frontend {1e6 * statistics.median(found.costs):3.0f} us CPU an item;"
-        for what, values in (("dispatch", found.dispatches if case.clients > 1 else []), ("round trip", found.round_trips)):
+        for what, values in (
+            ("dispatch", found.dispatches if case.clients > 1 else []),
+            ("round trip", found.round_trips),
+        ):
             if values:
                 text += f" {what} p50 {1e3 * percentile(values, 0.5):.1f} p99 {1e3 * percentile(values, 0.99):.1f} ms;"
         print(text.rstrip(";"))
     print(json.dumps({case.name: found.rates for case, found in figures.items()}))
     held = True
     if args.original:
-        theirs, ours_at_it = (statistics.median(found.rates) for found in list(figures.values())[:2])
-        held = limit("throughput over the original frontend's, original wire", ours_at_it / theirs, LEAST_RATIO, at_least=True)
+        theirs, ours_at_it = (
+            statistics.median(found.rates) for found in list(figures.values())[:2]
+        )
+        held = limit(
+            "throughput over the original frontend's, original wire",
+            ours_at_it / theirs,
+            LEAST_RATIO,
+            at_least=True,
+        )
     for case, found in figures.items():
         if case.stuck and case.clients > 1:
-            held &= limit(f"{case.name}: p99 of the dispatch in ms", 1e3 * percentile(found.dispatches, 0.99), MOST_DISPATCH_MS)
+            held &= limit(
+                f"{case.name}: p99 of the dispatch in ms",
+                1e3 * percentile(found.dispatches, 0.99),
+                MOST_DISPATCH_MS,
+            )
     return held
 
 
 def limit(what: str, value: float, bound: float, at_least: bool = False) -> bool:
     """Print a figure with its limit; whether it is held."""
     held = value >= bound if at_least else value < bound
-    print(f"{what}: {value:.2f} (limit {'at least' if at_least else 'below'} {bound:g}: {'held' if held else 'NOT HELD'})")
+    print(
+        f"{what}: {value:.2f} (limit {'at least' if at_least else 'below'} {bound:g}: {'held' if held else 'NOT HELD'})"
+    )
     return held
 
 
 def measure(
-    frontend: list[str], client: list[str], backend: Callable[[int], list[str]], seconds: float, settle: float
+    frontend: list[str],
+    client: list[str],
+    backend: Callable[[int], list[str]],
+    seconds: float,
+    settle: float,
 ) -> tuple[float, float]:
     """Items a second with 64 clients and 16 backends of 1 ms, and the frontend's CPU seconds an item; raises SystemExit
     where a request failed."""
@@ -219,14 +298,29 @@ def measure(
         wait_for(maddr)
         for _ in range(16):
             running.start(backend(waddr))
-        running.start([*client, "-faddr", f"{at}:{caddr}", "-caddr", f"{at}:{control}", "-req-now", "64", "-req-max", "64"])
+        running.start(
+            [
+                *client,
+                "-faddr",
+                f"{at}:{caddr}",
+                "-caddr",
+                f"{at}:{control}",
+                "-req-now",
+                "64",
+                "-req-max",
+                "64",
+            ]
+        )
         fetch(control, "fails?type=plain")
         time.sleep(settle)
         fetch(control, "reset?type=plain")
         before = cpu_seconds(served)
         time.sleep(seconds)
         used = cpu_seconds(served) - before
-        rate, fails = float(fetch(control, "reqs-per-sec?type=plain")), int(fetch(control, "fails?type=plain"))
+        rate, fails = (
+            float(fetch(control, "reqs-per-sec?type=plain")),
+            int(fetch(control, "fails?type=plain")),
+        )
     if fails:
         raise SystemExit(f"{fails} requests failed")
     return rate, used / (rate * seconds)
@@ -240,9 +334,21 @@ def programs(args: argparse.Namespace) -> bool:
     if args.original:
         theirs = {part: [str(args.original / part)] for part in ours}
         backend = partial(theirs_at, str(args.original / "backend"))
-        cases["theirs: their clients, frontend and backends"] = (theirs["frontend"], theirs["client"], backend)
-        cases["original wire: their clients and backends, our frontend"] = (ours["frontend"], theirs["client"], backend)
-    cases["original wire: all ours"] = (ours["frontend"], [*ours["client"], *plain], partial(ours_at, False))
+        cases["theirs: their clients, frontend and backends"] = (
+            theirs["frontend"],
+            theirs["client"],
+            backend,
+        )
+        cases["original wire: their clients and backends, our frontend"] = (
+            ours["frontend"],
+            theirs["client"],
+            backend,
+        )
+    cases["original wire: all ours"] = (
+        ours["frontend"],
+        [*ours["client"], *plain],
+        partial(ours_at, False),
+    )
     cases["kept wire: all ours"] = (ours["frontend"], ours["client"], partial(ours_at, True))
     rates: dict[str, list[float]] = {name: [] for name in cases}
     costs: dict[str, list[float]] = {name: [] for name in cases}
@@ -254,14 +360,21 @@ def programs(args: argparse.Namespace) -> bool:
     base = statistics.median(rates[next(iter(cases))])
     for name, values in rates.items():
         middle = statistics.median(values)
-        spread, cost = f"[{min(values):.0f} to {max(values):.0f}]", 1e6 * statistics.median(costs[name])
-        print(f"{name:<58} {middle:6.0f}/s {spread:<14} {middle / base:5.2f} x the first line; frontend {cost:4.0f} us CPU an item")
+        spread, cost = (
+            f"[{min(values):.0f} to {max(values):.0f}]",
+            1e6 * statistics.median(costs[name]),
+        )
+        print(
+            f"{name:<58} {middle:6.0f}/s {spread:<14} {middle / base:5.2f} x the first line; frontend {cost:4.0f} us CPU an item"
+        )
     print(json.dumps(rates))
     return True
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--original", type=Path, help="folder with Intel's programs")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=3)

@@ -16,7 +16,15 @@ from dataclasses import dataclass, field
 HELLO = b"perfdag/1\n"
 REQUEST = b'{"Queue":"sleep","Args":null,"Limit":0}'
 ASK = b'{"Queue":"sleep"}'
-ANSWER = {"Pod": "p", "Node": "n", "Device": "", "Error": "", "Timeout": 0, "Runtime": 0.001, "Retcode": 0}
+ANSWER = {
+    "Pod": "p",
+    "Node": "n",
+    "Device": "",
+    "Error": "",
+    "Timeout": 0,
+    "Runtime": 0.001,
+    "Retcode": 0,
+}
 HALVES = (b"", b'{"Queue": "sle', b"perf", b"perfdag/1\n{")
 
 
@@ -42,7 +50,15 @@ class Load:
     ``work``: seconds a backend holds an item; ``pause``: seconds between an answer and the client's next request.
     """
 
-    def __init__(self, ports: tuple[int, int], kept: bool, clients: int = 64, backends: int = 16, work: float = 0.001, pause: float = 0.0):
+    def __init__(
+        self,
+        ports: tuple[int, int],
+        kept: bool,
+        clients: int = 64,
+        backends: int = 16,
+        work: float = 0.001,
+        pause: float = 0.0,
+    ):
         self.addresses = [("127.0.0.1", port) for port in ports]
         self.kept = kept
         self.work, self.pause = work, pause
@@ -53,7 +69,9 @@ class Load:
         self.working: Due = deque()
         self.polling: Due = deque()
         self.outcome = Outcome()
-        self.reply = json.dumps({**ANSWER, **({"Queue": "sleep"} if kept else {})}).encode() + (b"\n" if kept else b"")
+        self.reply = json.dumps({**ANSWER, **({"Queue": "sleep"} if kept else {})}).encode() + (
+            b"\n" if kept else b""
+        )
         for _ in range(backends):
             self._backend(None)
         for _ in range(clients):
@@ -63,7 +81,11 @@ class Load:
         """Keep it up for so many seconds and say what came of them."""
         self.outcome = outcome = Outcome()
         began = now = time.monotonic()
-        steps = ((self.working, self._reply), (self.paused, self._client), (self.polling, self._backend))
+        steps = (
+            (self.working, self._reply),
+            (self.paused, self._client),
+            (self.polling, self._backend),
+        )
         while now - began < seconds:
             wait = min(due[0][0] - now if due else 0.1 for due, _ in steps)
             for fd, _ in self.poll.poll(max(0.0, wait)):

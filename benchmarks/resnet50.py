@@ -133,7 +133,9 @@ def stub(blocks: int) -> bool:
     for _ in range(blocks):
         load = loadgen.Load("single-stream", 1, 0.001, count, 64, 1 / service, max_queries=count)
         logs = loadgen.measure(Stub(service), load, stop).logs
-        ratios.append(summary.read(logs["summary"], logs["detail"]).percentiles[0.5] / p50(service, count))
+        ratios.append(
+            summary.read(logs["summary"], logs["detail"]).percentiles[0.5] / p50(service, count)
+        )
     print(f"stub: harness / plain LoadGen p50: {interval(ratios)}")
     return at_most("of plain LoadGen's p50", statistics.median(ratios), SHARE)
 
@@ -141,7 +143,9 @@ def stub(blocks: int) -> bool:
 def server(blocks: int) -> bool:
     """The share of the way through the batcher in a latency; whether the limit is held."""
     service, count, rate = 0.01, 80, 20.0
-    ratios = [server_p50(service, count, rate, stop) / p50(service, count, rate) for _ in range(blocks)]
+    ratios = [
+        server_p50(service, count, rate, stop) / p50(service, count, rate) for _ in range(blocks)
+    ]
     print(f"server: harness / plain LoadGen p50 at {rate:g}/s: {interval(ratios)}")
     return at_most("of plain LoadGen's p50", statistics.median(ratios), SHARE)
 
@@ -159,7 +163,10 @@ def peak(seconds: float, service: float) -> bool:
     )
     alone = trial(service, bound, 5.0, 0.05 * theory).percentiles[0.5] - service
     real = md1_peak(bound - alone, service, asked)
-    print(f"      a lone query takes {alone * 1e3:.3f} ms more than its service (two threads woken): less that, {real:.1f}/s", flush=True)
+    print(
+        f"      a lone query takes {alone * 1e3:.3f} ms more than its service (two threads woken): less that, {real:.1f}/s",
+        flush=True,
+    )
 
     def held(rate: float, duration: float) -> bool:
         found = trial(service, bound, duration, rate)
@@ -169,7 +176,12 @@ def peak(seconds: float, service: float) -> bool:
         )
         return found.valid
 
-    found = find_peak(lambda rate: held(rate, min(seconds, 15.0)), lambda rate: held(rate, seconds), 0.8 * theory, precision=0.005)
+    found = find_peak(
+        lambda rate: held(rate, min(seconds, 15.0)),
+        lambda rate: held(rate, seconds),
+        0.8 * theory,
+        precision=0.005,
+    )
     full = sum(each.validation for each in found.probes)
     print(
         f"peak: found {found.rate:.1f}/s in {len(found.probes) - full} short and {full} full trials: {found.rate / theory:.4f} of theory, "
@@ -195,13 +207,23 @@ def late_allowed(queries: int) -> int:
 
 def main() -> int:
     """Run what was asked; 1 where a limit is not held."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--blocks", type=int, default=28)
     parser.add_argument("--batches", type=int, default=1, help="batches of 8 a side of a block")
     parser.add_argument(
-        "--seconds", type=float, default=180.0, help="of a full trial of the peak search; one is luck by 1 %% with 180, 2 %% with 60"
+        "--seconds",
+        type=float,
+        default=180.0,
+        help="of a full trial of the peak search; one is luck by 1 %% with 180, 2 %% with 60",
     )
-    parser.add_argument("--service", type=float, default=0.001, help="seconds of service in the peak search; the bound is 7.5 times that")
+    parser.add_argument(
+        "--service",
+        type=float,
+        default=0.001,
+        help="seconds of service in the peak search; the bound is 7.5 times that",
+    )
     parser.add_argument("--only", choices=("loop", "stub", "server", "peak"))
     args = parser.parse_args()
     held = []

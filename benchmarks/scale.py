@@ -72,15 +72,33 @@ async def ours(kind: str, count: int, namespace: str) -> None:
     """Create with the generator."""
     async with Kube() as kube:
         made = template(kind, "bench")
-        await generate(await ApiSubmitter.open(kube, made), made, count, [namespace], Schedule(), 50, run="bench")
+        await generate(
+            await ApiSubmitter.open(kube, made),
+            made,
+            count,
+            [namespace],
+            Schedule(),
+            50,
+            run="bench",
+        )
 
 
 async def ours_observed(kind: str, count: int, namespace: str) -> None:
     """Create with the generator while the observer watches, and keep all records to the end."""
     async with Kube() as kube:
         made = template(kind, "bench")
-        async with Observer(kube, "bench", [KINDS[kind]], [namespace], primary=[KINDS[kind][1]]) as observer:
-            await generate(await ApiSubmitter.open(kube, made), made, count, [namespace], Schedule(), 50, run="bench")
+        async with Observer(
+            kube, "bench", [KINDS[kind]], [namespace], primary=[KINDS[kind][1]]
+        ) as observer:
+            await generate(
+                await ApiSubmitter.open(kube, made),
+                made,
+                count,
+                [namespace],
+                Schedule(),
+                50,
+                run="bench",
+            )
             await observer.until(lambda: observer.counts[KINDS[kind][1], "created"] >= count, 120)
 
 
@@ -106,14 +124,18 @@ def burner(program: str, kind: str, count: int, namespace: str) -> tuple[float, 
         Path(folder, "object.yml").write_text(small(kind).replace("NAME", "kb-{{.Iteration}}"))
         Path(folder, "c.yml").write_text(BURNER.format(count=count, namespace=namespace))
         with Path(folder, "log").open("wb") as log:
-            process = subprocess.Popen([program, "init", "-c", "c.yml"], cwd=folder, stdout=log, stderr=log)
+            process = subprocess.Popen(
+                [program, "init", "-c", "c.yml"], cwd=folder, stdout=log, stderr=log
+            )
             _, status, used = os.wait4(process.pid, 0)
         if status:
             raise SystemExit(f"kube-burner failed: {Path(folder, 'log').read_text()[-500:]}")
     return used.ru_maxrss / 1024, used.ru_utime + used.ru_stime
 
 
-async def rate(kind: str, count: int, work: Callable[[str], tuple[float, float]]) -> tuple[float, float, float]:
+async def rate(
+    kind: str, count: int, work: Callable[[str], tuple[float, float]]
+) -> tuple[float, float, float]:
     """Objects a second that appear on a neutral watch while `work(namespace)` creates them, its peak RSS and CPU seconds."""
     namespace = f"perfdag-bench-{time.time_ns() % 10**9}"
     async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
@@ -131,7 +153,9 @@ async def rate(kind: str, count: int, work: Callable[[str], tuple[float, float]]
         await asyncio.sleep(0.5)
         memory, cpu = await asyncio.to_thread(work, namespace)
         await asyncio.wait_for(watching, 120)
-        await kube.request("DELETE", resource_of.path(namespace), json={"gracePeriodSeconds": 0}, timeout=120)
+        await kube.request(
+            "DELETE", resource_of.path(namespace), json={"gracePeriodSeconds": 0}, timeout=120
+        )
         return (count - 1) / ((max(seen) - min(seen)) / 1e9), memory, cpu
 
 
@@ -152,9 +176,13 @@ async def create(rounds: int) -> bool:
             order = ["perfdag", "kube-burner"] if turn % 2 == 0 else ["kube-burner", "perfdag"]
             for who in order:
                 if who == "perfdag":
-                    figures[who].append(await rate(kind, count, partial(in_process, ours, kind, count)))
+                    figures[who].append(
+                        await rate(kind, count, partial(in_process, ours, kind, count))
+                    )
                 elif program:
-                    figures[who].append(await rate(kind, count, partial(burner, program, kind, count)))
+                    figures[who].append(
+                        await rate(kind, count, partial(burner, program, kind, count))
+                    )
         for who, found in figures.items():
             if found:
                 rates = sorted(each[0] for each in found)
@@ -164,8 +192,12 @@ async def create(rounds: int) -> bool:
                     f"create {count} {kind}: {who} {middle[0]:.0f}/s ({spread}, n={len(found)}), {middle[1]:.0f} MiB, {middle[2]:.2f} s CPU"
                 )
         if figures["kube-burner"]:
-            ratio = statistics.median(a[0] / b[0] for a, b in zip(figures["perfdag"], figures["kube-burner"], strict=True))
-            print(f"create {count} {kind}: ratio perfdag / kube-burner {ratio:.2f} (limit 1: {verdict(ratio >= 1)})")
+            ratio = statistics.median(
+                a[0] / b[0] for a, b in zip(figures["perfdag"], figures["kube-burner"], strict=True)
+            )
+            print(
+                f"create {count} {kind}: ratio perfdag / kube-burner {ratio:.2f} (limit 1: {verdict(ratio >= 1)})"
+            )
             held = held and ratio >= 1
     async with Kube() as kube:
         await simulate.install(kube, "kubevirt")
@@ -179,9 +211,13 @@ async def memory() -> bool:
         await simulate.install(kube, "kubevirt", {"vmi-pending": (600_000, 600_000)})
         peak, cpu = await asyncio.to_thread(in_process, ours_observed, "vmi", 10_000, namespace)
         held = peak * 2**20 < MEMORY_LIMIT
-        print(f"generator and observer at 10,000 objects: {peak:.0f} MiB peak, {cpu:.1f} s CPU (limit 100 MB: {verdict(held)})")
+        print(
+            f"generator and observer at 10,000 objects: {peak:.0f} MiB peak, {cpu:.1f} s CPU (limit 100 MB: {verdict(held)})"
+        )
         resource_of = await kube.resource(*KINDS["vmi"])
-        await kube.request("DELETE", resource_of.path(namespace), json={"gracePeriodSeconds": 0}, timeout=300)
+        await kube.request(
+            "DELETE", resource_of.path(namespace), json={"gracePeriodSeconds": 0}, timeout=300
+        )
         await simulate.install(kube, "kubevirt")
         return held
 
@@ -196,7 +232,15 @@ async def watch() -> bool:
             Heartbeat(kube, "bench", namespace, 0.05) as heart,
         ):
             schedule = Schedule("constant", 100)
-            done = await generate(await ApiSubmitter.open(kube, made), made, 1500, [namespace], schedule, 50, run="bench")
+            done = await generate(
+                await ApiSubmitter.open(kube, made),
+                made,
+                1500,
+                [namespace],
+                schedule,
+                50,
+                run="bench",
+            )
         told, lag = done.summary(schedule), heart.summary()
         if lag["p99_s"] is None or lag["after_answer_p99_s"] is None:
             raise SystemExit(f"only {lag['beats']} heartbeats came back, too few for a p99")
@@ -213,17 +257,32 @@ async def jobs(count: int, nodes: int) -> bool:
     async with Kube() as kube:
         await simulate.make_nodes(kube, nodes, 8)
         await simulate.nodes_ready(kube, nodes, 120)
-        spec = workloads.Spec(template="job", count=count, parallel=20, goal="succeeded", timeout=900)
+        spec = workloads.Spec(
+            template="job", count=count, parallel=20, goal="succeeded", timeout=900
+        )
         start = time.monotonic()
         result = await workloads.submit(kube, spec)
         stages = {row.stage for row in result.rows}
-        counted = {status: sum(row.status == status for row in result.rows) for status in ("ok", "unobserved", "censored", "failed")}
+        counted = {
+            status: sum(row.status == status for row in result.rows)
+            for status in ("ok", "unobserved", "censored", "failed")
+        }
         took = time.monotonic() - start
-        print(f"{count} jobs on {nodes} nodes: {took:.0f} s, {len(result.rows)} rows = {count} x {len(stages)}: {counted}")
-        seen = {name: sum(row.status == "ok" for row in result.rows if row.stage == name) for name in JOB_STAGES}
-        held = counted["ok"] + counted["unobserved"] == count * len(stages) and not result.figures["left_behind"]
+        print(
+            f"{count} jobs on {nodes} nodes: {took:.0f} s, {len(result.rows)} rows = {count} x {len(stages)}: {counted}"
+        )
+        seen = {
+            name: sum(row.status == "ok" for row in result.rows if row.stage == name)
+            for name in JOB_STAGES
+        }
+        held = (
+            counted["ok"] + counted["unobserved"] == count * len(stages)
+            and not result.figures["left_behind"]
+        )
         held = held and all(number == count for number in seen.values())
-        print(f"  seen: {', '.join(f'{name} {number}' for name, number in seen.items())} (limit {count} each: {verdict(held)})")
+        print(
+            f"  seen: {', '.join(f'{name} {number}' for name, number in seen.items())} (limit {count} each: {verdict(held)})"
+        )
         print(
             f"  scheduled {result.figures['throughput_mean']:.0f}/s mean, left behind {result.figures['left_behind']:.0f} ({verdict(held)})"
         )
@@ -242,7 +301,9 @@ async def burst() -> bool:
         held = figures["success_ratio"] == 1.0 and not figures["left_behind"]
         told = f"success {figures['success_ratio']}, left behind {figures['left_behind']:.0f} ({verdict(held)})"
         print(f"800 VMIs: {time.monotonic() - start:.0f} s, {told}")
-        quantiles = ", ".join(f"{p} {figures[f'creation_to_running_{p}']:.2f} s" for p in ("p50", "p95", "p99"))
+        quantiles = ", ".join(
+            f"{p} {figures[f'creation_to_running_{p}']:.2f} s" for p in ("p50", "p95", "p99")
+        )
         print(
             f"  creation to Running: {quantiles}; Running {figures['throughput_mean']:.1f}/s mean, {figures['throughput_best_5s']:.1f}/s best 5 s"
         )
@@ -259,16 +320,31 @@ async def truth() -> bool:
         async def look() -> None:
             async for event in kube.watch(await kube.resource(*KINDS["vmi"]), namespace):
                 phases = event.object.get("status", {}).get("phaseTransitionTimestamps", [])
-                at = {each["phase"]: unix_ns(each["phaseTransitionTimestamp"]) / 1e9 for each in phases}
+                at = {
+                    each["phase"]: unix_ns(each["phaseTransitionTimestamp"]) / 1e9
+                    for each in phases
+                }
                 if "Scheduling" in at:
                     played[event.object["metadata"]["name"]] = at["Scheduling"] - at["Pending"]
 
         looking = asyncio.create_task(look())
-        pace = Schedule("constant", 10)  # KWOK stamps a phase early and writes it late where it has many to play at once
-        result = await vmi.burst(kube, vmi.Spec(template="vm", namespaces=[namespace], schedule=pace, primer=False, timeout=120), 100)
+        pace = Schedule(
+            "constant", 10
+        )  # KWOK stamps a phase early and writes it late where it has many to play at once
+        result = await vmi.burst(
+            kube,
+            vmi.Spec(
+                template="vm", namespaces=[namespace], schedule=pace, primer=False, timeout=120
+            ),
+            100,
+        )
         looking.cancel()
         await simulate.install(kube, "kubevirt")
-    measured = sorted(row.seconds for row in result.rows if row.stage == "scheduling" and row.status == "ok" and row.seconds is not None)
+    measured = sorted(
+        row.seconds
+        for row in result.rows
+        if row.stage == "scheduling" and row.status == "ok" and row.seconds is not None
+    )
     real = sorted(played.values())
     apart = {p: abs((rank(measured, p, 1) or 0.0) - (rank(real, p, 1) or 0.0)) for p in (0.5, 0.95)}
     held = len(measured) == len(real) == 100 and max(apart.values()) <= TRUTH_LIMIT
@@ -282,11 +358,22 @@ async def truth() -> bool:
 
 def main() -> int:
     """Run what is named; 1 where a limit was not held."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", default=["create", "memory", "watch", "truth"], help="create, memory, watch, jobs, burst, truth")
-    parser.add_argument("--rounds", type=int, default=5, help="alternating rounds of create (default: 5)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "what",
+        nargs="*",
+        default=["create", "memory", "watch", "truth"],
+        help="create, memory, watch, jobs, burst, truth",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="alternating rounds of create (default: 5)"
+    )
     parser.add_argument("--jobs", type=int, default=2000, help="jobs of `jobs` (default: 2000)")
-    parser.add_argument("--nodes", type=int, default=1000, help="simulated nodes of `jobs` (default: 1000)")
+    parser.add_argument(
+        "--nodes", type=int, default=1000, help="simulated nodes of `jobs` (default: 1000)"
+    )
     args = parser.parse_args()
     all_held = True
     for name in args.what:

@@ -15,7 +15,13 @@ from perfdag.charts.style import INK, MUTED, PAPER, PNG_DPI, SERIES, figure, no_
 MOST_ROWS = 60
 COLOURS = {"better": SERIES[0], "worse": SERIES[1], "differs": SERIES[3]}
 """Blue and orange keep apart with every common colour blindness; what is not shown is grey."""
-MARKERS = {"better": "^", "worse": "v", "differs": "D", "no difference shown": "o", "inconclusive": "o"}
+MARKERS = {
+    "better": "^",
+    "worse": "v",
+    "differs": "D",
+    "no difference shown": "o",
+    "inconclusive": "o",
+}
 
 
 @dataclass(frozen=True)
@@ -36,19 +42,36 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
     verdict come first. The subtitle counts what is left out and what has its own unit (`absolute`).
     """
     if not effects:
-        return no_data(f"{absolute} series, compared in their own unit: see the table" if absolute else "no series in common")
+        return no_data(
+            f"{absolute} series, compared in their own unit: see the table"
+            if absolute
+            else "no series in common"
+        )
     if absolute:
         subtitle += f"; not drawn: {absolute} compared in their own unit"
-    shown = sorted(effects, key=lambda effect: (effect.word not in COLOURS, -abs(effect.effect)))[:MOST_ROWS]
+    shown = sorted(effects, key=lambda effect: (effect.word not in COLOURS, -abs(effect.effect)))[
+        :MOST_ROWS
+    ]
     shown.sort(key=lambda effect: effect.effect)
     if len(shown) < len(effects):
         subtitle += f"; {len(shown)} of {len(effects)} series, largest effects"
-    fig, (ax,) = figure(heights=(max(1.6, 0.19 * len(shown) + 0.7),), title=title, subtitle=subtitle)
-    fig.set_dpi(PNG_DPI)  # long labels are laid out at the resolution they are drawn at, or hinting pushes them off the edge
+    fig, (ax,) = figure(
+        heights=(max(1.6, 0.19 * len(shown) + 0.7),), title=title, subtitle=subtitle
+    )
+    fig.set_dpi(
+        PNG_DPI
+    )  # long labels are laid out at the resolution they are drawn at, or hinting pushes them off the edge
     for y, effect in enumerate(shown):
         colour = COLOURS.get(effect.word, MUTED)
         if effect.low is not None and effect.high is not None:
-            ax.plot([100 * effect.low, 100 * effect.high], [y, y], color=colour, linewidth=1.6, gid="interval", zorder=2)
+            ax.plot(
+                [100 * effect.low, 100 * effect.high],
+                [y, y],
+                color=colour,
+                linewidth=1.6,
+                gid="interval",
+                zorder=2,
+            )
         ax.plot(
             [100 * effect.effect],
             [y],
@@ -96,12 +119,24 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
     legend = "number: % that B differs from A; blue: better, orange: worse; blank: inside the noise floor; grey: inconclusive"
     legend += f"; first {len(shown)} of {len(rows)} rows" if len(shown) < len(rows) else ""
     heights = (0.26 * len(shown) + 1.1,)
-    fig, (ax,) = figure(heights=heights, title=title, subtitle="; ".join(part for part in (legend, subtitle) if part))
+    fig, (ax,) = figure(
+        heights=heights,
+        title=title,
+        subtitle="; ".join(part for part in (legend, subtitle) if part),
+    )
     fig.set_dpi(PNG_DPI)  # as the forest's
     most = max([0.1, *np.abs(grid[np.isfinite(grid)])])
     colours = LinearSegmentedColormap.from_list("verdicts", [SERIES[1], PAPER, SERIES[0]])
     edges = np.arange(len(sizes) + 1), np.arange(len(shown) + 1)
-    ax.pcolormesh(*edges, grid, cmap=colours, norm=TwoSlopeNorm(0.0, -most, most), gid="ratios", edgecolors=PAPER, linewidth=0.5)
+    ax.pcolormesh(
+        *edges,
+        grid,
+        cmap=colours,
+        norm=TwoSlopeNorm(0.0, -most, most),
+        gid="ratios",
+        edgecolors=PAPER,
+        linewidth=0.5,
+    )
     for (y, x), (word, colour) in words.items():
         ax.text(x + 0.5, y + 0.5, word, ha="center", va="center", fontsize=5.5, color=colour)
     ax.set_yticks(np.arange(len(shown)) + 0.5, shown, fontsize=7.5)

@@ -12,7 +12,9 @@ from perfdag.charts import style
 from perfdag.charts.series import Cell, Series, value_words
 
 ROW = 0.27  # inches a line of a row
-LOG_FROM = 50.0  # a metric whose largest value is this many times its smallest is drawn on a log axis
+LOG_FROM = (
+    50.0  # a metric whose largest value is this many times its smallest is drawn on a log axis
+)
 
 
 @dataclass
@@ -36,18 +38,26 @@ def groups(cells: Sequence[Cell], metric: str, limit: int = len(style.SERIES)) -
 
 def detail(series: Series) -> str:
     """Statistic and coordinates in short: `p99 read`; a coordinate that is a number keeps its name."""
-    values = [str(value) if isinstance(value, str) else f"{key}={value}" for key, value in series.coords.items()]
+    values = [
+        str(value) if isinstance(value, str) else f"{key}={value}"
+        for key, value in series.coords.items()
+    ]
     return " ".join([*([] if series.stat == "value" else [series.stat]), *values])
 
 
 def height(cells: Sequence[Cell], shown: Sequence[Group]) -> float:
     """Height in inches that a panel needs."""
     legend = 0.22 * math.ceil(len(shown) / _columns(shown)) if len(shown) > 1 else 0.0
-    return sum(_lines(cell, _present(shown, i)) for i, cell in enumerate(cells)) * ROW + 0.55 + legend
+    return (
+        sum(_lines(cell, _present(shown, i)) for i, cell in enumerate(cells)) * ROW + 0.55 + legend
+    )
 
 
 def _label(cell: Cell) -> str:
-    return "\n".join(textwrap.wrap(cell.label, 30, max_lines=3, placeholder=" ...", break_on_hyphens=False) or [cell.label])
+    return "\n".join(
+        textwrap.wrap(cell.label, 30, max_lines=3, placeholder=" ...", break_on_hyphens=False)
+        or [cell.label]
+    )
 
 
 def _present(shown: Sequence[Group], index: int) -> int:
@@ -59,7 +69,9 @@ def _lines(cell: Cell, shown: int) -> float:
     return max(1 if cell.why else max(shown, 1), 0.62 * text) + 0.25
 
 
-def panel(ax: Axes, cells: Sequence[Cell], shown: Sequence[Group], metric: str, reasons: bool = True) -> None:
+def panel(
+    ax: Axes, cells: Sequence[Cell], shown: Sequence[Group], metric: str, reasons: bool = True
+) -> None:
     """Draw one metric. Points without a valid sample are hollow grey crosses at the axis, with the reason where `reasons`."""
     values = [v for group in shown for series in group.series if series for v in series.values]
     first = next((series for group in shown for series in group.series if series), None)
@@ -69,7 +81,16 @@ def panel(ax: Axes, cells: Sequence[Cell], shown: Sequence[Group], metric: str, 
     _limits(ax, values, log)
     for k, group in enumerate(shown):
         before = [_present(shown[:k], i) for i in range(len(cells))]
-        _group(ax, cells, group, k, [m + b - (_present(shown, i) - 1) / 2 for i, (m, b) in enumerate(zip(middles, before, strict=True))])
+        _group(
+            ax,
+            cells,
+            group,
+            k,
+            [
+                m + b - (_present(shown, i) - 1) / 2
+                for i, (m, b) in enumerate(zip(middles, before, strict=True))
+            ],
+        )
     failed = [i for i, cell in enumerate(cells) if cell.why]
     _failures(ax, cells, failed, middles, reasons)
     ax.set_ylim(total, 0)
@@ -84,7 +105,14 @@ def panel(ax: Axes, cells: Sequence[Cell], shown: Sequence[Group], metric: str, 
     name = style.value_axis(ax.xaxis, unit, largest, log=log)
     ax.set_xlabel(style.axis_label(metric, name if name or not log else "log scale", better))
     if len(shown) > 1:
-        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=_columns(shown), borderaxespad=0.1, handletextpad=0.3, columnspacing=1.2)
+        ax.legend(
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=_columns(shown),
+            borderaxespad=0.1,
+            handletextpad=0.3,
+            columnspacing=1.2,
+        )
 
 
 def _columns(shown: Sequence[Group]) -> int:
@@ -118,14 +146,23 @@ def _group(ax: Axes, cells: Sequence[Cell], group: Group, k: int, places: Sequen
     look = style.look(k)
     color = look["color"]
     drawn = [
-        (places[i], cell, series) for i, (cell, series) in enumerate(zip(cells, group.series, strict=True)) if series and series.values
+        (places[i], cell, series)
+        for i, (cell, series) in enumerate(zip(cells, group.series, strict=True))
+        if series and series.values
     ]
     if not drawn:
         return
     ys = [y for y, _, _ in drawn]
     bands = [series.band for _, _, series in drawn]
     ax.hlines(
-        ys, [b.low for b in bands], [b.high for b in bands], color=color, linewidth=2.2, alpha=0.55, zorder=2, gid=f"band {group.name}"
+        ys,
+        [b.low for b in bands],
+        [b.high for b in bands],
+        color=color,
+        linewidth=2.2,
+        alpha=0.55,
+        zorder=2,
+        gid=f"band {group.name}",
     )
     samples = [(v, y) for y, _, series in drawn for v in series.values[:200]]
     ax.plot(
@@ -155,10 +192,20 @@ def _group(ax: Axes, cells: Sequence[Cell], group: Group, k: int, places: Sequen
             )
     for y, cell, series in drawn:
         mark = " ~" if cell.noisy else ""
-        ax.text(1.015, y, value_words(series) + mark, transform=ax.get_yaxis_transform(), va="center", fontsize=8, color=style.INK)
+        ax.text(
+            1.015,
+            y,
+            value_words(series) + mark,
+            transform=ax.get_yaxis_transform(),
+            va="center",
+            fontsize=8,
+            color=style.INK,
+        )
 
 
-def _failures(ax: Axes, cells: Sequence[Cell], failed: Sequence[int], middles: Sequence[float], reasons: bool) -> None:
+def _failures(
+    ax: Axes, cells: Sequence[Cell], failed: Sequence[int], middles: Sequence[float], reasons: bool
+) -> None:
     if not failed:
         return
     left = ax.get_yaxis_transform()

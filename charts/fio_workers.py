@@ -29,7 +29,11 @@ def figure(rows: pa.Table, cells: Sequence[Cell], where: str) -> Figure | None:
     title = f"slowest worker: {_slowest(workers)[0]}, at {_lag(workers):.2f} of the median one" + (
         f", of {name}" if len(points) > 1 else ""
     )
-    cut = f"{len(shown)} of {len(points)} points, whose workers are furthest apart" if len(shown) < len(points) else ""
+    cut = (
+        f"{len(shown)} of {len(points)} points, whose workers are furthest apart"
+        if len(shown) < len(points)
+        else ""
+    )
     legend = "dot: median of a worker's samples; ticks: each of them"
     fig, axes = style.figure(
         len(shown),
@@ -49,10 +53,15 @@ def _by_point(rows: pa.Table, cells: Sequence[Cell]) -> dict[str, Values]:
     values: dict[tuple[str, str], Values] = {}
     for row in own.select(["point", "coords", "subject", "value"]).to_pylist():
         direction = str(orjson.loads(row["coords"] or "{}").get("direction", ""))
-        values.setdefault((row["point"], direction), {}).setdefault(row["subject"], []).append(row["value"])
+        values.setdefault((row["point"], direction), {}).setdefault(row["subject"], []).append(
+            row["value"]
+        )
     labels = {cell.state.point: cell.label for cell in cells}
     ways = Counter(point for point, _ in values)
-    named = {key: f"{labels.get(key[0], '')} ({key[1]})" if ways[key[0]] > 1 else labels.get(key[0], "") for key in values}
+    named = {
+        key: f"{labels.get(key[0], '')} ({key[1]})" if ways[key[0]] > 1 else labels.get(key[0], "")
+        for key in values
+    }
     return {named[key]: workers for key, workers in values.items() if len(workers) > 1}
 
 
@@ -71,7 +80,9 @@ def _panel(ax: Axes, name: str, workers: Values) -> None:
     look = style.look(0)
     for y, worker in enumerate(names):
         values = workers[worker]
-        ax.plot(values, [y] * len(values), "|", color=look["color"], alpha=0.6, gid=f"samples {worker}")
+        ax.plot(
+            values, [y] * len(values), "|", color=look["color"], alpha=0.6, gid=f"samples {worker}"
+        )
         ax.plot([median(values)], [y], "o", color=look["color"], gid=f"median {worker}")
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.5, -0.5)

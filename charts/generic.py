@@ -6,7 +6,16 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from perfdag.charts import dots, lines, style
-from perfdag.charts.series import Cell, Series, band_words, metrics, read, runs_words, sweep, value_words
+from perfdag.charts.series import (
+    Cell,
+    Series,
+    band_words,
+    metrics,
+    read,
+    runs_words,
+    sweep,
+    value_words,
+)
 
 PANELS = 3  # metrics in a figure; the others are in the table
 ROWS = 24  # points in a figure
@@ -36,8 +45,16 @@ def pages(cells: Sequence[Cell], slug: str = "points") -> Iterable[tuple[str, Se
     starts = range(0, len(cells), ROWS)
     for number, start in enumerate(starts[:FIGURES]):
         left = len(cells) - ROWS * FIGURES
-        note = f"first {ROWS * FIGURES:,} of {len(cells):,} points, the others are in the rows" if left > 0 else ""
-        yield slug if len(starts) == 1 else f"{slug}-{number + 1}", cells[start : start + ROWS], note
+        note = (
+            f"first {ROWS * FIGURES:,} of {len(cells):,} points, the others are in the rows"
+            if left > 0
+            else ""
+        )
+        yield (
+            slug if len(starts) == 1 else f"{slug}-{number + 1}",
+            cells[start : start + ROWS],
+            note,
+        )
 
 
 def _of(cells: Iterable[Cell], metric: str) -> list[Series]:
@@ -48,12 +65,24 @@ def _slug(text: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in text.lower())
 
 
-def dot_figure(cells: Sequence[Cell], wanted: Sequence[str], where: str, title: str | None = None) -> Figure:
+def dot_figure(
+    cells: Sequence[Cell], wanted: Sequence[str], where: str, title: str | None = None
+) -> Figure:
     """One panel of dots a metric."""
     names = list(wanted) or [""]
     shown = {name: dots.groups(cells, name) for name in names}
-    series = [one_series for name in names for group in shown[name] for one_series in group.series if one_series]
-    parts = [band_words(series), "~ and hollow: a sample was disturbed" if any(c.noisy for c in cells) else "", where]
+    series = [
+        one_series
+        for name in names
+        for group in shown[name]
+        for one_series in group.series
+        if one_series
+    ]
+    parts = [
+        band_words(series),
+        "~ and hollow: a sample was disturbed" if any(c.noisy for c in cells) else "",
+        where,
+    ]
     fig, axes = style.figure(
         len(names),
         [dots.height(cells, shown[name]) for name in names],
@@ -91,16 +120,31 @@ def _lines(cells: Sequence[Cell], metric: str, where: str) -> Figure:
     pairs = []
     for cell in cells:
         for series in cell.series(metric):
-            rest = " ".join(f"{key}={value}" for key, value in series.coords.items() if key != coordinate)
+            rest = " ".join(
+                f"{key}={value}" for key, value in series.coords.items() if key != coordinate
+            )
             stat = "" if series.stat == "value" else series.stat
             pairs.append((" ".join(part for part in (cell.label, stat, rest) if part), series))
     curves = lines.lines_of(pairs, coordinate)
     unit = "B" if coordinate.endswith(("bytes", "size")) else ""
     title = f"{style.metric_text(metric)} over {coordinate.replace('_', ' ')}"
-    parts = [band_words([series for _, series in pairs]).replace("dot", "line").replace("bar", "band"), where]
-    fig, (ax,) = style.figure(title=title, subtitle="; ".join(part for part in parts if part), heights=(3.0,))
+    parts = [
+        band_words([series for _, series in pairs]).replace("dot", "line").replace("bar", "band"),
+        where,
+    ]
+    fig, (ax,) = style.figure(
+        title=title, subtitle="; ".join(part for part in parts if part), heights=(3.0,)
+    )
     values = [series.middle for _, series in pairs if series.values]
     log = bool(values) and min(values) > 0 and max(values) / min(values) > dots.LOG_FROM
     failed = [f"{cell.label}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]
-    lines.panel(ax, curves[:12], metric=metric, x_label=coordinate.replace("_", " "), x_unit=unit or "1", log_y=log, failed=failed)
+    lines.panel(
+        ax,
+        curves[:12],
+        metric=metric,
+        x_label=coordinate.replace("_", " "),
+        x_unit=unit or "1",
+        log_y=log,
+        failed=failed,
+    )
     return fig

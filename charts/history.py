@@ -20,7 +20,9 @@ from perfdag.trends import RunInfo
 A_PAGE = 12
 SHOWN = 120
 """Runs of a small multiple; older ones are left out, which the subtitle says."""
-BLUE_ORANGE = LinearSegmentedColormap.from_list("perfdag-diverging", [SERIES[1], "#f6f6f4", SERIES[0]])
+BLUE_ORANGE = LinearSegmentedColormap.from_list(
+    "perfdag-diverging", [SERIES[1], "#f6f6f4", SERIES[0]]
+)
 CLIP = 20.0
 """Per cent at which the overview's colours end."""
 
@@ -59,17 +61,39 @@ def _multiple(ax: Axes, series: Series, runs: Sequence[RunInfo], first: int) -> 
     x = np.arange(first, len(runs))
     value, low, high = series.value[first:], series.low[first:], series.high[first:]
     ok = np.isfinite(value)
-    ax.fill_between(x[ok], low[ok], high[ok], color=SERIES[0], alpha=0.18, linewidth=0, gid="spread")
-    ax.plot(x[ok], value[ok], linestyle="none", marker=".", markersize=3.5, color=SERIES[0], gid="medians")
+    ax.fill_between(
+        x[ok], low[ok], high[ok], color=SERIES[0], alpha=0.18, linewidth=0, gid="spread"
+    )
+    ax.plot(
+        x[ok],
+        value[ok],
+        linestyle="none",
+        marker=".",
+        markersize=3.5,
+        color=SERIES[0],
+        gid="medians",
+    )
     for level in series.levels:
         if level.end > first:
-            ax.plot([max(level.start, first), level.end - 1], [level.value] * 2, color=INK, linewidth=1.1, gid="level")
+            ax.plot(
+                [max(level.start, first), level.end - 1],
+                [level.value] * 2,
+                color=INK,
+                linewidth=1.1,
+                gid="level",
+            )
     for finding in series.findings:
         if finding.index < first:
             continue
         colour = {"worse": SERIES[1], "better": SERIES[0]}.get(finding.word, MUTED)
-        ax.axvline(finding.index - 0.5, color=colour, linestyle=(0, (3, 2)), linewidth=1, gid="change")
-        size = f"{finding.change.effect:+.3g}" if finding.absolute else f"{100 * finding.change.effect:+.1f} %"
+        ax.axvline(
+            finding.index - 0.5, color=colour, linestyle=(0, (3, 2)), linewidth=1, gid="change"
+        )
+        size = (
+            f"{finding.change.effect:+.3g}"
+            if finding.absolute
+            else f"{100 * finding.change.effect:+.1f} %"
+        )
         ax.annotate(
             f"{size} {finding.run[4:6]}-{finding.run[6:8]}",
             (finding.index - 0.5, 1),
@@ -81,8 +105,18 @@ def _multiple(ax: Axes, series: Series, runs: Sequence[RunInfo], first: int) -> 
             fontsize=7,
             color=colour,
         )
-    failed = [i for i in range(first, len(runs)) if runs[i].points.get(series.info.point, (0, 0))[1]]
-    ax.plot(failed, [0.03] * len(failed), transform=ax.get_xaxis_transform(), linestyle="none", marker="|", color=MUTED, gid="failed")
+    failed = [
+        i for i in range(first, len(runs)) if runs[i].points.get(series.info.point, (0, 0))[1]
+    ]
+    ax.plot(
+        failed,
+        [0.03] * len(failed),
+        transform=ax.get_xaxis_transform(),
+        linestyle="none",
+        marker="|",
+        color=MUTED,
+        gid="failed",
+    )
     moved = [i for i in range(first + 1, len(runs)) if _versions(runs[i]) != _versions(runs[i - 1])]
     ax.plot(
         moved,
@@ -111,20 +145,31 @@ def _versions(run: RunInfo) -> dict[str, str]:
 
 def _day(runs: Sequence[RunInfo], position: float) -> str:
     i = round(position)
-    return f"{runs[i].run_id[4:6]}-{runs[i].run_id[6:8]}" if 0 <= i < len(runs) and abs(i - position) < 0.01 else ""
+    return (
+        f"{runs[i].run_id[4:6]}-{runs[i].run_id[6:8]}"
+        if 0 <= i < len(runs) and abs(i - position) < 0.01
+        else ""
+    )
 
 
 def _short(name: str, limit: int = 52) -> str:
     return name if len(name) <= limit else f"{name[: limit - 3]}..."
 
 
-def overview(names: Sequence[str], better: Sequence[str], effects: Array, runs: Sequence[RunInfo], title: str) -> Figure:
+def overview(
+    names: Sequence[str], better: Sequence[str], effects: Array, runs: Sequence[RunInfo], title: str
+) -> Figure:
     """Draw series by recent runs as a heat map: orange for worse, blue for better, hatched for
     no value.
     """
     if not len(names) or not effects.size:
         return no_data("no runs")
-    good = np.array([1.0 if direction == "higher" else -1.0 if direction == "lower" else 0.0 for direction in better])
+    good = np.array(
+        [
+            1.0 if direction == "higher" else -1.0 if direction == "lower" else 0.0
+            for direction in better
+        ]
+    )
     signed = 100 * effects * good[:, None]
     size = np.nan_to_num(np.abs(effects)).max(axis=1)
     kept = np.sort(np.argsort(-size, kind="stable")[:60])
@@ -136,10 +181,16 @@ def overview(names: Sequence[str], better: Sequence[str], effects: Array, runs: 
     mesh = ax.pcolormesh(shown, cmap=BLUE_ORANGE, vmin=-CLIP, vmax=CLIP, gid="overview")
     for (i, j), value in np.ndenumerate(100 * effects[kept]):
         if np.isfinite(value) and abs(value) >= 5 and len(kept) * effects.shape[1] <= 900:
-            ax.text(j + 0.5, i + 0.5, f"{value:.0f}", ha="center", va="center", fontsize=5.5, color=INK)
+            ax.text(
+                j + 0.5, i + 0.5, f"{value:.0f}", ha="center", va="center", fontsize=5.5, color=INK
+            )
     ax.set_yticks(np.arange(len(kept)) + 0.5, [_short(names[i], 44) for i in kept], fontsize=7)
     step = max(1, len(runs) // 10)
-    ax.set_xticks(np.arange(0, len(runs), step) + 0.5, [f"{r.run_id[4:6]}-{r.run_id[6:8]}" for r in runs[::step]], fontsize=7)
+    ax.set_xticks(
+        np.arange(0, len(runs), step) + 0.5,
+        [f"{r.run_id[4:6]}-{r.run_id[6:8]}" for r in runs[::step]],
+        fontsize=7,
+    )
     ax.invert_yaxis()
     ax.grid(visible=False)
     bar = fig.colorbar(mesh, ax=ax, shrink=0.9, pad=0.01, extend="both")
@@ -162,9 +213,20 @@ def noise(report: Sequence[tuple[str, Variability]], title: str) -> Figure:
         ("detectable", "detectable", "|", INK),
     )
     for label, attribute, marker, colour in kinds:
-        at = [(100 * value, y) for y, (_, item) in enumerate(kept) if (value := getattr(item, attribute))]
+        at = [
+            (100 * value, y)
+            for y, (_, item) in enumerate(kept)
+            if (value := getattr(item, attribute))
+        ]
         if at:
-            ax.plot(*zip(*at, strict=True), linestyle="none", marker=marker, color=colour, label=label, gid=attribute)
+            ax.plot(
+                *zip(*at, strict=True),
+                linestyle="none",
+                marker=marker,
+                color=colour,
+                label=label,
+                gid=attribute,
+            )
     ax.set_xscale("log")
     for guide in (1, 2, 5, 10):
         ax.axvline(guide, color=MUTED, linewidth=0.7, linestyle=(0, (2, 2)), zorder=0)

@@ -16,7 +16,9 @@ from perfdag.units import short
 TITLES = {"overview": "The last runs at a glance", "noise": "Where the noise is"}
 
 
-def page(trends: RunMedians, series: Sequence[Series], figures: Mapping[str, Figure], more: str = "") -> str:
+def page(
+    trends: RunMedians, series: Sequence[Series], figures: Mapping[str, Figure], more: str = ""
+) -> str:
     """The page: every change of level, newest first, then the figures by name. Equal input gives an equal page."""
     first, last = trends.runs[0].run_id, trends.runs[-1].run_id
     head = (
@@ -27,7 +29,9 @@ def page(trends: RunMedians, series: Sequence[Series], figures: Mapping[str, Fig
     for number, (name, fig) in enumerate(figures.items(), 1):
         title = TITLES.get(name, "Series over the runs")
         svg, png = to_bytes(fig)
-        shown = f"<h2>{text(title)}</h2>\n{picture(Picture('history', name, title, svg, png), number)}"
+        shown = (
+            f"<h2>{text(title)}</h2>\n{picture(Picture('history', name, title, svg, png), number)}"
+        )
         if len(shown.encode()) > room:
             body.append(f'<p class="muted">{text(title)} ({text(name)}): left out for its size</p>')
             continue
@@ -44,14 +48,32 @@ def page(trends: RunMedians, series: Sequence[Series], figures: Mapping[str, Fig
 
 
 def _changes(series: Sequence[Series]) -> str:
-    changes = sorted((change for one in series for change in one.findings), key=lambda change: -change.index)
+    changes = sorted(
+        (change for one in series for change in one.findings), key=lambda change: -change.index
+    )
     if not changes:
         return "<p>No series changed its level.</p>"
     rows = []
     for change in changes:
         c, unit = change.change, change.info.unit
         size = f"{c.effect:+.3g}" if change.absolute else f"{100 * c.effect:+.1f} %"
-        differs = "; ".join(f"{key} {a} -> {b}" for key, (a, b) in change.environment.items()) or "nothing that is recorded"
+        differs = (
+            "; ".join(f"{key} {a} -> {b}" for key, (a, b) in change.environment.items())
+            or "nothing that is recorded"
+        )
         level = f"{short(c.before, unit)} to {short(c.after, unit)}"
-        rows.append([day_of(change.run), text(change.name), text(f"{size} {change.word}"), text(level), text(differs[:300])])
-    return table(("since", "series", "change", "level", "what else changed"), rows, ("value", "point", "value", "value", "text"), True)
+        rows.append(
+            [
+                day_of(change.run),
+                text(change.name),
+                text(f"{size} {change.word}"),
+                text(level),
+                text(differs[:300]),
+            ]
+        )
+    return table(
+        ("since", "series", "change", "level", "what else changed"),
+        rows,
+        ("value", "point", "value", "value", "text"),
+        True,
+    )

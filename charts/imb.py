@@ -10,7 +10,18 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import lines, style
 from perfdag.charts.generic import dot_figure
-from perfdag.charts.series import Cell, Series, alike, band_words, hosts_words, nodes_used, read, runs_words, value_words, words_without
+from perfdag.charts.series import (
+    Cell,
+    Series,
+    alike,
+    band_words,
+    hosts_words,
+    nodes_used,
+    read,
+    runs_words,
+    value_words,
+    words_without,
+)
 from perfdag.units import short
 
 MARKED = ("zero_byte_latency", "half_bandwidth_size")
@@ -27,17 +38,33 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         yield "points", style.no_data()
     for kind in dict.fromkeys(str(cell.state.params.get("benchmark")) for cell in cells):
         own = [cell for cell in cells if str(cell.state.params.get("benchmark")) == kind]
-        swept = [cell for cell in own if any("message_bytes" in series.coords for series in cell.state.series)]
+        swept = [
+            cell
+            for cell in own
+            if any("message_bytes" in series.coords for series in cell.state.series)
+        ]
         if swept:
             yield kind.lower(), _sizes(kind, own, where)
-            maps = [group for group in alike(swept, _SCALED) if len({_size(cell) for cell in group}) >= RANKS]
+            maps = [
+                group
+                for group in alike(swept, _SCALED)
+                if len({_size(cell) for cell in group}) >= RANKS
+            ]
             for number, group in enumerate(maps, start=1):
                 slug = f"{kind.lower()}-ranks" if number == 1 else f"{kind.lower()}-ranks-{number}"
-                yield slug, _heatmap(_title(kind, group) if len(maps) > 1 else kind, group, where, used)
+                yield (
+                    slug,
+                    _heatmap(_title(kind, group) if len(maps) > 1 else kind, group, where, used),
+                )
         else:
             yield (
                 kind.lower(),
-                dot_figure(own, ["operation_time"], where, title=None if any(not c.why for c in own) else f"{kind}: no sample"),
+                dot_figure(
+                    own,
+                    ["operation_time"],
+                    where,
+                    title=None if any(not c.why for c in own) else f"{kind}: no sample",
+                ),
             )
 
 
@@ -46,8 +73,15 @@ def _name(cell: Cell, kind: str) -> str:
     return " ".join(kept).strip(": ") or kind
 
 
-def _pairs(cells: Sequence[Cell], kind: str, metric: str, stats: tuple[str, ...]) -> list[tuple[str, Series]]:
-    return [(_name(cell, kind), series) for cell in cells for series in cell.series(metric) if series.stat in stats]
+def _pairs(
+    cells: Sequence[Cell], kind: str, metric: str, stats: tuple[str, ...]
+) -> list[tuple[str, Series]]:
+    return [
+        (_name(cell, kind), series)
+        for cell in cells
+        for series in cell.series(metric)
+        if series.stat in stats
+    ]
 
 
 def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
@@ -56,10 +90,19 @@ def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
         curves = lines.lines_of(_pairs(cells, kind, metric, stats), "message_bytes")
         if curves:
             panels[metric] = curves[:LINES]
-    series = [one_series for curves in panels.values() for line in curves for one_series in line.series.values()]
+    series = [
+        one_series
+        for curves in panels.values()
+        for line in curves
+        for one_series in line.series.values()
+    ]
     legend = band_words(series).replace("dot", "line").replace("bar", "band")
     noisy = "~: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
-    ring = "ring: first size at half of the peak" if any(cell.series("half_bandwidth_size") for cell in cells) else ""
+    ring = (
+        "ring: first size at half of the peak"
+        if any(cell.series("half_bandwidth_size") for cell in cells)
+        else ""
+    )
     cut = f"first {LINES} of {len(cells)} points" if len(cells) > LINES else ""
     fig, axes = style.figure(
         len(panels),
@@ -68,7 +111,9 @@ def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
         subtitle="; ".join(part for part in (legend, ring, noisy, cut, where) if part),
         sharex=True,
     )
-    failed = [f"{_name(cell, kind)}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]
+    failed = [
+        f"{_name(cell, kind)}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why
+    ]
     noted = {_name(cell, kind) for cell in cells if cell.noisy}
     sizes = sorted({x for curves in panels.values() for line in curves for x in line.series})
     for i, (ax, (metric, curves)) in enumerate(zip(axes, panels.items(), strict=True)):
@@ -76,7 +121,15 @@ def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
         for line in curves:
             line.name += " ~" if line.name in noted else ""
         label = "message size" if last else ""
-        lines.panel(ax, curves, metric=metric, x_label=label, log_y=metric == "latency", failed=failed if last else (), sizes=sizes)
+        lines.panel(
+            ax,
+            curves,
+            metric=metric,
+            x_label=label,
+            log_y=metric == "latency",
+            failed=failed if last else (),
+            sizes=sizes,
+        )
         _marks(ax, {_name(cell, kind): cell for cell in cells}, curves, metric)
     return fig
 
@@ -86,13 +139,31 @@ def _marks(ax: Axes, cells: Mapping[str, Cell], curves: Sequence[lines.Line], me
     for k, line in enumerate(curves):
         cell = cells[line.name.removesuffix(" ~")]
         colour = style.look(k)["color"]
-        zero, half = (next((series for series in cell.series(name) if series.values), None) for name in MARKED)
+        zero, half = (
+            next((series for series in cell.series(name) if series.values), None) for name in MARKED
+        )
         if metric == "latency" and zero and 0 in line.series and len(curves) <= lines.DIRECT:
             at = ax.get_lines()[k].get_xdata()[0]  # type: ignore[index]  # where the panel has put the size of zero
             label = short(zero.middle, "s")
-            ax.annotate(label, (at, zero.middle), xytext=(0, 5), textcoords="offset points", fontsize=7.5, color=colour, gid="zero-byte")
+            ax.annotate(
+                label,
+                (at, zero.middle),
+                xytext=(0, 5),
+                textcoords="offset points",
+                fontsize=7.5,
+                color=colour,
+                gid="zero-byte",
+            )
         if metric == "bandwidth" and half and (there := line.series.get(half.middle)):
-            ax.plot([half.middle], [there.middle], "o", ms=11, mfc="none", mec=colour, gid=f"half-bandwidth {line.name}")
+            ax.plot(
+                [half.middle],
+                [there.middle],
+                "o",
+                ms=11,
+                mfc="none",
+                mec=colour,
+                gid=f"half-bandwidth {line.name}",
+            )
 
 
 def _finding(kind: str, cells: Sequence[Cell]) -> str:
@@ -103,18 +174,32 @@ def _finding(kind: str, cells: Sequence[Cell]) -> str:
         ("operation_time", "largest message in", min),
         ("peak_bandwidth", "peak", max),
     ):
-        candidates = [(series.middle, _name(cell, kind), series, cell) for cell in cells for series in cell.series(metric) if series.values]
+        candidates = [
+            (series.middle, _name(cell, kind), series, cell)
+            for cell in cells
+            for series in cell.series(metric)
+            if series.values
+        ]
         if candidates:
             _, name, series, cell = best(candidates, key=lambda row: row[0])
             named = f" ({name})" if len(cells) > 1 else ""
-            half = next((h for h in cell.series("half_bandwidth_size") if h.values), None) if metric == "peak_bandwidth" else None
-            parts.append(f"{word} {value_words(series)}{named}" + (f", half of it at {short(half.middle, 'B')}" if half else ""))
+            half = (
+                next((h for h in cell.series("half_bandwidth_size") if h.values), None)
+                if metric == "peak_bandwidth"
+                else None
+            )
+            parts.append(
+                f"{word} {value_words(series)}{named}"
+                + (f", half of it at {short(half.middle, 'B')}" if half else "")
+            )
     return f"{kind}: {'; '.join(parts)}" if parts else f"{kind} over message size"
 
 
 def _size(cell: Cell) -> tuple[int, int]:
     """Hosts and ranks of a point."""
-    return int(cell.state.shape.get("hosts", {}).get("count", 1)), int(cell.state.params.get("ranks", 1))
+    return int(cell.state.shape.get("hosts", {}).get("count", 1)), int(
+        cell.state.params.get("ranks", 1)
+    )
 
 
 def _title(kind: str, cells: Sequence[Cell]) -> str:
@@ -128,19 +213,47 @@ def _heatmap(kind: str, cells: Sequence[Cell], where: str, used: Mapping[str, in
         for series in cell.series("latency", "mean"):
             by_size.setdefault((_size(cell), int(series.coords["message_bytes"])), series)
     ranks = sorted({key[0] for key in by_size})
-    placed = {size: min((used[c.state.point] for c in cells if _size(c) == size and c.state.point in used), default=None) for size in ranks}
+    placed = {
+        size: min(
+            (used[c.state.point] for c in cells if _size(c) == size and c.state.point in used),
+            default=None,
+        )
+        for size in ranks
+    }
     sizes = sorted({key[1] for key in by_size})
-    grid = np.array([[by_size[r, s].middle if (r, s) in by_size else np.nan for s in sizes] for r in ranks])
+    grid = np.array(
+        [[by_size[r, s].middle if (r, s) in by_size else np.nan for s in sizes] for r in ranks]
+    )
     title = f"{kind}: median time by message size, hosts and ranks"
     legend = "number: median in us, its spread is in the table; grey: not measured"
-    fig, (ax,) = style.figure(title=title, subtitle=f"{legend}; {where}", heights=(0.35 * len(ranks) + 1.2,))
+    fig, (ax,) = style.figure(
+        title=title, subtitle=f"{legend}; {where}", heights=(0.35 * len(ranks) + 1.2,)
+    )
     ax.set_facecolor(style.GRID)
-    mesh = ax.pcolormesh(np.arange(len(sizes) + 1), np.arange(len(ranks) + 1), grid, cmap="cividis", norm=LogNorm(), gid="median")
+    mesh = ax.pcolormesh(
+        np.arange(len(sizes) + 1),
+        np.arange(len(ranks) + 1),
+        grid,
+        cmap="cividis",
+        norm=LogNorm(),
+        gid="median",
+    )
     low, high = np.log(np.nanmin(grid)), np.log(np.nanmax(grid))
     for y, x in np.argwhere(np.isfinite(grid)):
         bright = (np.log(grid[y, x]) - low) / max(high - low, 1e-9) > 0.55
-        ax.text(x + 0.5, y + 0.5, _us(grid[y, x] * 1e6), ha="center", va="center", fontsize=5.5, color="black" if bright else "white")
-    ax.set_yticks(np.arange(len(ranks)) + 0.5, [f"{hosts_words(size[0], placed[size])} x {size[1] // size[0]}" for size in ranks])
+        ax.text(
+            x + 0.5,
+            y + 0.5,
+            _us(grid[y, x] * 1e6),
+            ha="center",
+            va="center",
+            fontsize=5.5,
+            color="black" if bright else "white",
+        )
+    ax.set_yticks(
+        np.arange(len(ranks)) + 0.5,
+        [f"{hosts_words(size[0], placed[size])} x {size[1] // size[0]}" for size in ranks],
+    )
     style.size_columns(ax, sizes)
     ax.grid(visible=False)
     ax.set_ylabel("hosts x ranks of each")
@@ -150,4 +263,10 @@ def _heatmap(kind: str, cells: Sequence[Cell], where: str, used: Mapping[str, in
 
 
 def _us(value: float) -> str:
-    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}" if value < 10_000 else f"{value / 1000:.3g}k"
+    return (
+        f"{value:.3g}"
+        if value < 999.5
+        else f"{value:.0f}"
+        if value < 10_000
+        else f"{value / 1000:.3g}k"
+    )

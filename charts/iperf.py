@@ -17,7 +17,10 @@ from perfdag.ids import canonical
 
 FACETS = 8
 LINES = 6  # points whose seconds are drawn
-PANELS = {"tcp": ("throughput", "direction_throughput", "retransmits"), "udp": ("throughput", "lost_fraction", "jitter")}
+PANELS = {
+    "tcp": ("throughput", "direction_throughput", "retransmits"),
+    "udp": ("throughput", "lost_fraction", "jitter"),
+}
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
@@ -30,9 +33,16 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         own = [cell for cell in cells if cell.state.params.get("protocol", "tcp") == protocol]
         if not own:
             continue
-        wanted = [name for name in panels if any(cell.series(name) for cell in own)] or ["throughput"]
+        wanted = [name for name in panels if any(cell.series(name) for cell in own)] or [
+            "throughput"
+        ]
         for slug, some, note in pages(own, protocol):
-            yield slug, dot_figure(some, wanted, "; ".join(part for part in (_bound(some), note, where) if part))
+            yield (
+                slug,
+                dot_figure(
+                    some, wanted, "; ".join(part for part in (_bound(some), note, where) if part)
+                ),
+            )
         if len({cell.state.params.get("streams") for cell in own}) >= 3:
             yield f"{protocol}-streams", _streams(own, where)
         facets = _facets([cell for cell in own if not cell.state.pair])
@@ -44,7 +54,11 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 
 def _bound(cells: Sequence[Cell]) -> str:
     """Points whose pace a core set, not the network."""
-    bound = [cell.label for cell in cells if any(series.values and series.middle >= 1 for series in cell.series("cpu_bound"))]
+    bound = [
+        cell.label
+        for cell in cells
+        if any(series.values and series.middle >= 1 for series in cell.series("cpu_bound"))
+    ]
     return f"bound by a core, not the network: {', '.join(bound[:6])}" if bound else ""
 
 
@@ -52,21 +66,36 @@ def _streams(cells: Sequence[Cell], where: str) -> Figure:
     by_name: dict[str, lines.Line] = {}
     for cell in cells:
         streams = cell.state.params.get("streams")
-        name = " ".join(word for word in cell.label.split(" ") if word != f"streams={streams}") or cell.state.entry
+        name = (
+            " ".join(word for word in cell.label.split(" ") if word != f"streams={streams}")
+            or cell.state.entry
+        )
         for series in cell.series("throughput", "value"):
             by_name.setdefault(name, lines.Line(name)).series[float(streams or 1)] = series
     shown = list(by_name.values())
-    legend = band_words([series for line in shown for series in line.series.values()]).replace("dot", "line").replace("bar", "band")
+    legend = (
+        band_words([series for line in shown for series in line.series.values()])
+        .replace("dot", "line")
+        .replace("bar", "band")
+    )
     title = f"Throughput over streams; {finding(cells, 'throughput')}"
-    fig, (ax,) = style.figure(title=title, subtitle="; ".join(part for part in (legend, where) if part))
+    fig, (ax,) = style.figure(
+        title=title, subtitle="; ".join(part for part in (legend, where) if part)
+    )
     failed = [f"{cell.label}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]
-    lines.panel(ax, shown, metric="throughput", x_label="parallel streams", x_unit="1", failed=failed)
+    lines.panel(
+        ax, shown, metric="throughput", x_label="parallel streams", x_unit="1", failed=failed
+    )
     return fig
 
 
 def _path(cell: Cell) -> str:
     """What a point's packets go through: its network and where its hosts are, whatever the MTU."""
-    network = {name: value for name, value in (cell.state.shape.get("network") or {}).items() if name != "mtu"}
+    network = {
+        name: value
+        for name, value in (cell.state.shape.get("network") or {}).items()
+        if name != "mtu"
+    }
     return canonical([network, (cell.state.shape.get("hosts") or {}).get("placement")])
 
 
@@ -80,7 +109,12 @@ def _facets(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     facets = {}
     for (mtu, streams), group in sorted(by_size.items()):
         size = f"MTU {mtu or 'of the network'}, " if several else ""
-        short = [replace(cell, label=words_without(cell, ("streams", "network.mtu")) or "default network") for cell in group]
+        short = [
+            replace(
+                cell, label=words_without(cell, ("streams", "network.mtu")) or "default network"
+            )
+            for cell in group
+        ]
         facets[f"{size}{streams} stream{'s' * (streams > 1)}"] = short
     return facets
 
@@ -88,10 +122,20 @@ def _facets(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
 def _paths(facets: dict[str, list[Cell]], where: str) -> Figure:
     """Throughput by path, a panel for each MTU and number of streams, on one axis."""
     title = f"Throughput by path; {finding([cell for cells in facets.values() for cell in cells], 'throughput')}"
-    cut = f"the first {FACETS} of {len(facets)} numbers of streams and MTUs" if len(facets) > FACETS else ""
+    cut = (
+        f"the first {FACETS} of {len(facets)} numbers of streams and MTUs"
+        if len(facets) > FACETS
+        else ""
+    )
     facets = {name: cells[:ROWS] for name, cells in list(facets.items())[:FACETS]}
     shown = {name: dots.groups(cells, "throughput") for name, cells in facets.items()}
-    series = [one_series for groups in shown.values() for group in groups for one_series in group.series if one_series]
+    series = [
+        one_series
+        for groups in shown.values()
+        for group in groups
+        for one_series in group.series
+        if one_series
+    ]
     fig, axes = style.figure(
         len(facets),
         [dots.height(cells, shown[name]) for name, cells in facets.items()],
@@ -113,12 +157,17 @@ def _seconds(rows: pa.Table, cells: Sequence[Cell]) -> list[lines.Line]:
     """A line for each point: throughput by second over its valid repetitions, the unsteadiest points first."""
     by_second: dict[str, dict[float, list[float]]] = {}
     for row in valid(rows, "second_throughput").select(["point", "subject", "value"]).to_pylist():
-        by_second.setdefault(row["point"], {}).setdefault(float(row["subject"].split(" ")[1]), []).append(row["value"])
+        by_second.setdefault(row["point"], {}).setdefault(
+            float(row["subject"].split(" ")[1]), []
+        ).append(row["value"])
     curves = []
     for cell in cells:
         whole = next(iter(cell.series("throughput", "value")), None)
         if whole and len(by_second.get(cell.state.point, {})) >= 3:
-            by = {second: replace(whole, values=values) for second, values in by_second[cell.state.point].items()}
+            by = {
+                second: replace(whole, values=values)
+                for second, values in by_second[cell.state.point].items()
+            }
             curves.append(lines.Line(cell.label, by))
     return sorted(curves, key=_unsteadiness, reverse=True)
 
@@ -133,7 +182,17 @@ def _within(shown: Sequence[lines.Line], where: str) -> Figure:
     """Throughput second by second."""
     worst = f"{shown[0].name}: the medians of its seconds differ by {100 * _unsteadiness(shown[0]):.1f} %"
     cut = f"the {LINES} unsteadiest of {len(shown)} points" if len(shown) > LINES else ""
-    legend = band_words([series for line in shown[:LINES] for series in line.series.values()]).replace("dot", "line").replace("bar", "band")
-    fig, (ax,) = style.figure(title=worst, subtitle="; ".join(part for part in (legend, cut, where) if part), heights=(2.2,))
-    lines.panel(ax, shown[:LINES], metric="throughput", x_label="second of the run", x_unit="1", linear=True)
+    legend = (
+        band_words([series for line in shown[:LINES] for series in line.series.values()])
+        .replace("dot", "line")
+        .replace("bar", "band")
+    )
+    fig, (ax,) = style.figure(
+        title=worst,
+        subtitle="; ".join(part for part in (legend, cut, where) if part),
+        heights=(2.2,),
+    )
+    lines.panel(
+        ax, shown[:LINES], metric="throughput", x_label="second of the run", x_unit="1", linear=True
+    )
     return fig

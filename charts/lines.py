@@ -23,7 +23,12 @@ class Line:
         """x, median, low and high, by rising x."""
         points = sorted(self.series.items())
         bands = [series.band for _, series in points]
-        return [x for x, _ in points], [series.middle for _, series in points], [b.low for b in bands], [b.high for b in bands]
+        return (
+            [x for x, _ in points],
+            [series.middle for _, series in points],
+            [b.low for b in bands],
+            [b.high for b in bands],
+        )
 
 
 def lines_of(series: Sequence[tuple[str, Series]], coordinate: str) -> list[Line]:
@@ -31,7 +36,9 @@ def lines_of(series: Sequence[tuple[str, Series]], coordinate: str) -> list[Line
     by_name: dict[str, Line] = {}
     for name, one_series in series:
         if coordinate in one_series.coords and one_series.values:
-            by_name.setdefault(name, Line(name)).series[float(one_series.coords[coordinate])] = one_series
+            by_name.setdefault(name, Line(name)).series[float(one_series.coords[coordinate])] = (
+                one_series
+            )
     return list(by_name.values())
 
 
@@ -77,7 +84,14 @@ def panel(
         ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
 
 
-def _x_axis(ax: Axes, xs: Sequence[float], positive: Sequence[float], zero: float | None, log_x: bool, unit: str) -> None:
+def _x_axis(
+    ax: Axes,
+    xs: Sequence[float],
+    positive: Sequence[float],
+    zero: float | None,
+    log_x: bool,
+    unit: str,
+) -> None:
     if log_x:
         ax.set_xscale("log", base=2)
         ax.set_xlim((zero or positive[0]) / 1.3, positive[-1] * 1.3)
@@ -86,7 +100,9 @@ def _x_axis(ax: Axes, xs: Sequence[float], positive: Sequence[float], zero: floa
         pad = 0.04 * (xs[-1] - xs[0]) or 1.0
         ax.set_xlim(xs[0] - pad, xs[-1] + pad)
         style.value_axis(ax.xaxis, unit, max(xs))
-        if all(x == int(x) for x in xs):  # batch sizes, processes, hosts: there is nothing at 1.2 of them
+        if all(
+            x == int(x) for x in xs
+        ):  # batch sizes, processes, hosts: there is nothing at 1.2 of them
             ax.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
 
 
@@ -94,7 +110,9 @@ def _line(ax: Axes, line: Line, k: int, zero: float | None) -> None:
     look = style.look(k)
     xs, middles, lows, highs = line.columns()
     xs = [zero if x == 0 and zero is not None else x for x in xs]
-    ax.fill_between(xs, lows, highs, color=look["color"], alpha=0.2, linewidth=0, gid=f"band {line.name}")
+    ax.fill_between(
+        xs, lows, highs, color=look["color"], alpha=0.2, linewidth=0, gid=f"band {line.name}"
+    )
     ax.plot(xs, middles, label=line.name, markersize=3.6, gid=f"median {line.name}", **look)
 
 
@@ -126,7 +144,16 @@ def _direct_labels(ax: Axes, lines: Sequence[Line], floor: float) -> None:
         places[i] = min(places[i], ceiling)
         ceiling = places[i] - gap
     for at, (_, k, name) in zip(places, ends, strict=True):
-        ax.text(1.015, at, name, transform=ax.transAxes, va="center", fontsize=8.5, color=style.look(k)["color"], gid="direct")
+        ax.text(
+            1.015,
+            at,
+            name,
+            transform=ax.transAxes,
+            va="center",
+            fontsize=8.5,
+            color=style.look(k)["color"],
+            gid="direct",
+        )
 
 
 def _failures(ax: Axes, failed: Sequence[str]) -> None:
@@ -135,4 +162,13 @@ def _failures(ax: Axes, failed: Sequence[str]) -> None:
     places = [0.08 * i for i in range(len(names))]
     style.cross(ax, [1.03] * len(names), places, ax.transAxes)
     for at, name in zip(places, names, strict=True):
-        ax.text(1.055, at, name, transform=ax.transAxes, va="center", fontsize=8, color=style.MUTED, gid="failed name")
+        ax.text(
+            1.055,
+            at,
+            name,
+            transform=ax.transAxes,
+            va="center",
+            fontsize=8,
+            color=style.MUTED,
+            gid="failed name",
+        )

@@ -26,15 +26,21 @@ def overview(table: pa.Table) -> Figure:
         return style.no_data()
     cells = [cell for _, own in own_cells for cell in own]
     suite = next((name for name in table["suite"].unique().to_pylist() if name), "")
-    series = [one_series for cell in cells for one_series in cell.state.series if one_series.headline]
+    series = [
+        one_series for cell in cells for one_series in cell.state.series if one_series.headline
+    ]
     noisy = "~ and hollow: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
-    machine = "; ".join(kind for kind in table["env_class"].unique().to_pylist() if kind and " x [" not in kind)
+    machine = "; ".join(
+        kind for kind in table["env_class"].unique().to_pylist() if kind and " x [" not in kind
+    )
     _, ended = words.how_it_ended(cells)
     fig, axes = style.figure(
         len(own_cells),
         [_height(own) for _, own in own_cells],
         title=f"Suite {suite}: {words.plural(len(cells), 'point')} of {words.plural(len(own_cells), 'benchmark')}. {ended}",
-        subtitle="; ".join(part for part in (band_words(series), noisy, machine, runs_words(table)) if part),
+        subtitle="; ".join(
+            part for part in (band_words(series), noisy, machine, runs_words(table)) if part
+        ),
     )
     for ax, (name, own) in zip(axes, own_cells, strict=True):
         _panel(ax, name, own)
@@ -46,7 +52,11 @@ def _swept(cells: Sequence[Cell]) -> str | None:
 
 
 def _height(cells: Sequence[Cell]) -> float:
-    return 2.6 if _swept(cells) else dots.height(cells, dots.groups(cells, (metrics(cells) or [""])[0]))
+    return (
+        2.6
+        if _swept(cells)
+        else dots.height(cells, dots.groups(cells, (metrics(cells) or [""])[0]))
+    )
 
 
 def _panel(ax: Axes, name: str, cells: Sequence[Cell]) -> None:
@@ -58,11 +68,27 @@ def _panel(ax: Axes, name: str, cells: Sequence[Cell]) -> None:
         return
     kind = cells[0].state.params.get("benchmark")
     own = [cell for cell in cells if cell.state.params.get("benchmark") == kind]
-    short = {cell.state.point: " ".join(w for w in cell.label.split(" ") if w != f"benchmark={kind}") for cell in own}
-    pairs = [(short[cell.state.point] + (" ~" if cell.noisy else ""), series) for cell in own for series in cell.series("latency", "mean")]
-    failed = [f"{short[cell.state.point]}: {(cell.why or '').split(':')[0]}" for cell in own if cell.why]
+    short = {
+        cell.state.point: " ".join(w for w in cell.label.split(" ") if w != f"benchmark={kind}")
+        for cell in own
+    }
+    pairs = [
+        (short[cell.state.point] + (" ~" if cell.noisy else ""), series)
+        for cell in own
+        for series in cell.series("latency", "mean")
+    ]
+    failed = [
+        f"{short[cell.state.point]}: {(cell.why or '').split(':')[0]}" for cell in own if cell.why
+    ]
     curves = lines.lines_of(pairs, coordinate)
-    lines.panel(ax, curves, metric="latency", x_label=f"{name} {kind or ''}: {coordinate.replace('_', ' ')}", log_y=True, failed=failed)
+    lines.panel(
+        ax,
+        curves,
+        metric="latency",
+        x_label=f"{name} {kind or ''}: {coordinate.replace('_', ' ')}",
+        log_y=True,
+        failed=failed,
+    )
 
 
 def main(argv: Sequence[str]) -> int:

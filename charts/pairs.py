@@ -22,12 +22,18 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """A matrix for each question of pairs and each headline metric that it yields."""
     by_point: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in read(rows):
-        by_point.setdefault((cell.state.entry, str(cell.state.params), str(cell.state.shape)), []).append(cell)
+        by_point.setdefault(
+            (cell.state.entry, str(cell.state.params), str(cell.state.shape)), []
+        ).append(cell)
     where = runs_words(rows)
     for number, cells in enumerate(by_point.values()):
         named = f"pairs-{number + 1}" if len(by_point) > 1 else "pairs"
         about = _about(cells, list(by_point.values()))
-        wanted = [name for name in metrics(cells) if any(series.headline for cell in cells for series in cell.series(name))]
+        wanted = [
+            name
+            for name in metrics(cells)
+            if any(series.headline for cell in cells for series in cell.series(name))
+        ]
         if not wanted:
             yield named, style.no_data(f"{about}: no valid sample in {len(cells)} pairs")
         for metric in wanted:
@@ -37,9 +43,20 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 def _about(cells: Sequence[Cell], all_cells: Sequence[Sequence[Cell]]) -> str:
     """The entry, with what tells it from other questions of the same entry."""
     entry = cells[0].state.entry
-    same = [cells_of_point for cells_of_point in all_cells if cells_of_point[0].state.entry == entry]
+    same = [
+        cells_of_point for cells_of_point in all_cells if cells_of_point[0].state.entry == entry
+    ]
     words = cells[0].label.removeprefix(f"{entry}: ").split(" ")
-    return " ".join([entry, *(word for word in words if len(same) > 1 and word != entry and not word.startswith("pair="))])
+    return " ".join(
+        [
+            entry,
+            *(
+                word
+                for word in words
+                if len(same) > 1 and word != entry and not word.startswith("pair=")
+            ),
+        ]
+    )
 
 
 def _place(cell: Cell) -> Place:
@@ -55,7 +72,9 @@ def hosts_of(cells: Sequence[Cell]) -> list[str]:
             for host, node in zip(_place(cell), used, strict=False):
                 nodes.setdefault(host, set()).add(node)
     count = max(host for cell in cells for host in _place(cell)) + 1
-    one = [next(iter(nodes[host])) if len(nodes.get(host, ())) == 1 else None for host in range(count)]
+    one = [
+        next(iter(nodes[host])) if len(nodes.get(host, ())) == 1 else None for host in range(count)
+    ]
     if None not in one and len(set(one)) == count:
         return [str(node) for node in one]
     return [f"{host} ({node})" if node else f"host {host}" for host, node in enumerate(one)]
@@ -63,11 +82,18 @@ def hosts_of(cells: Sequence[Cell]) -> list[str]:
 
 def _values(cells: Sequence[Cell], metric: str) -> dict[Place, Series]:
     """The metric's first headline series of each pair."""
-    by_place = {_place(cell): next((series for series in cell.series(metric) if series.headline and series.values), None) for cell in cells}
+    by_place = {
+        _place(cell): next(
+            (series for series in cell.series(metric) if series.headline and series.values), None
+        )
+        for cell in cells
+    }
     return {place: series for place, series in by_place.items() if series is not None}
 
 
-def finding(names: Sequence[str], by_place: dict[Place, Series], metric: str, beside: Collection[Place] = ()) -> str:
+def finding(
+    names: Sequence[str], by_place: dict[Place, Series], metric: str, beside: Collection[Place] = ()
+) -> str:
     """Names the slow node or link, or says that none stands out or that too few were measured to tell.
 
     `beside`: the pairs on one node where others are not. They are not judged: no link is as fast as a node's memory.
@@ -82,7 +108,10 @@ def finding(names: Sequence[str], by_place: dict[Place, Series], metric: str, be
     if len({host for place in by_place for host in place}) < FEWEST_NODES:
         middle = sorted(by_place.values(), key=lambda series: series.middle)[len(by_place) // 2]
         return f"{style.metric_text(metric)} {value_words(middle)} in the middle{between}; fewer than {FEWEST_NODES} hosts name no slow one"
-    outliers = slow({(names[a], names[b]): series.values for (a, b), series in by_place.items()}, one.better == "higher")
+    outliers = slow(
+        {(names[a], names[b]): series.values for (a, b), series in by_place.items()},
+        one.better == "higher",
+    )
     if not outliers:
         return f"no node and no link stands out in {style.metric_text(metric)}{between}"
     words = [
@@ -111,22 +140,51 @@ def _matrix(cells: Sequence[Cell], metric: str, about: str, where: str) -> Figur
     # colours over a tenth of the value at least, or noise of 1 % would look like a slow node
     middle = float(np.median(finite))
     low, high = min(float(finite.min()), 0.95 * middle), max(float(finite.max()), 1.05 * middle)
-    mesh = ax.pcolormesh(edges, edges, grid, cmap="cividis", norm=Normalize(low, high if high > low else low * 1.01 or 1.0), gid="median")
+    mesh = ax.pcolormesh(
+        edges,
+        edges,
+        grid,
+        cmap="cividis",
+        norm=Normalize(low, high if high > low else low * 1.01 or 1.0),
+        gid="median",
+    )
     ax.set_facecolor(style.GRID)
     for a, b in zip(*np.nonzero(np.isfinite(grid)), strict=True):
         if count <= NUMBERS:
             bright = (grid[a, b] - low) / max(high - low, 1e-300) > 0.55
             ax.text(
-                b + 0.5, a + 0.5, f"{grid[a, b] / factor:.3g}", ha="center", va="center", fontsize=7, color="black" if bright else "white"
+                b + 0.5,
+                a + 0.5,
+                f"{grid[a, b] / factor:.3g}",
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="black" if bright else "white",
             )
     for a, b in sorted(beside):
-        ax.add_patch(Rectangle((b, a), 1, 1, fill=False, hatch="////", edgecolor=style.MUTED, linewidth=0, gid="same-node"))
+        ax.add_patch(
+            Rectangle(
+                (b, a),
+                1,
+                1,
+                fill=False,
+                hatch="////",
+                edgecolor=style.MUTED,
+                linewidth=0,
+                gid="same-node",
+            )
+        )
     failed = [_place(cell) for cell in cells if cell.why]
     if failed:
         style.cross(ax, [b + 0.5 for _, b in failed], [a + 0.5 for a, _ in failed])
     step = max(1, count // 24)
     ax.set_yticks(np.arange(0, count, step) + 0.5, names[::step])
-    ax.set_xticks(np.arange(0, count, step) + 0.5, names[::step], rotation=45 if max(map(len, names)) > 4 else 0, ha="right")
+    ax.set_xticks(
+        np.arange(0, count, step) + 0.5,
+        names[::step],
+        rotation=45 if max(map(len, names)) > 4 else 0,
+        ha="right",
+    )
     ax.invert_yaxis()
     ax.grid(visible=False)
     ax.set_ylabel("first host")
@@ -139,7 +197,11 @@ def _matrix(cells: Sequence[Cell], metric: str, about: str, where: str) -> Figur
 
 def _beside(cells: Sequence[Cell]) -> set[Place]:
     """The pairs that were on one node at some time, where others were not; none where all were."""
-    near = {_place(cell) for cell in cells if any(len(used) > 1 and len(set(used)) == 1 for used in cell.state.nodes)}
+    near = {
+        _place(cell)
+        for cell in cells
+        if any(len(used) > 1 and len(set(used)) == 1 for used in cell.state.nodes)
+    }
     apart = any(len(set(used)) > 1 for cell in cells for used in cell.state.nodes)
     return near if apart else set()
 
@@ -151,11 +213,36 @@ def _subtitle(cells: Sequence[Cell], by_place: dict[Place, Series], where: str) 
     parallel = int((cells[0].state.shape.get("hosts") or {}).get("parallel_pairs", 1))
     at_once = f"concurrent: {parallel} pairs at once" if parallel > 1 else "one pair at a time"
     same = {len(set(used)) == 1 for cell in cells for used in cell.state.nodes if len(used) > 1}
-    placed = "all hosts on one node" if same == {True} else "hatched: both hosts on one node" if same == {True, False} else ""
+    placed = (
+        "all hosts on one node"
+        if same == {True}
+        else "hatched: both hosts on one node"
+        if same == {True, False}
+        else ""
+    )
     repeated = [series for series in by_place.values() if series.band.n > 1 and series.middle]
-    widest = max((abs((series.band.high - series.band.low) / series.middle) for series in repeated), default=0.0)
+    widest = max(
+        (abs((series.band.high - series.band.low) / series.middle) for series in repeated),
+        default=0.0,
+    )
     spread = f"widest range {widest:.0%} of its median" if repeated else "one sample a pair"
-    failed = f"X: no valid sample ({sum(1 for cell in cells if cell.why)})" if any(cell.why for cell in cells) else ""
-    noisy = f"{sum(1 for cell in cells if cell.noisy)} pairs disturbed" if any(cell.noisy for cell in cells) else ""
-    parts = [f"number: median of {n}, {spread}", at_once, placed, "grey: not asked", failed, noisy, where]
+    failed = (
+        f"X: no valid sample ({sum(1 for cell in cells if cell.why)})"
+        if any(cell.why for cell in cells)
+        else ""
+    )
+    noisy = (
+        f"{sum(1 for cell in cells if cell.noisy)} pairs disturbed"
+        if any(cell.noisy for cell in cells)
+        else ""
+    )
+    parts = [
+        f"number: median of {n}, {spread}",
+        at_once,
+        placed,
+        "grey: not asked",
+        failed,
+        noisy,
+        where,
+    ]
     return "; ".join(part for part in parts if part)

@@ -17,7 +17,12 @@ from matplotlib.figure import Figure
 from perfdag.charts import generic, pairs, style
 from perfdag.charts.series import of_benchmark
 
-SHARED = {"rdma-bandwidth": "rdma", "rdma-latency": "rdma", "vmi-burst": "scale", "vmi-steady": "scale"}
+SHARED = {
+    "rdma-bandwidth": "rdma",
+    "rdma-latency": "rdma",
+    "vmi-burst": "scale",
+    "vmi-steady": "scale",
+}
 """Modules that draw more than one benchmark."""
 Figures = Callable[[pa.Table], Iterable[tuple[str, Figure]]]
 Put = Callable[[str, bytes], Any]
@@ -111,7 +116,10 @@ def put_all(pictures: Iterable[Picture], to: Path | str | Put) -> list[str]:
     put = to if callable(to) else _folder(Path(to))
     names = []
     for picture in pictures:
-        for name, data in ((f"{picture.name}.svg", picture.svg), (f"{picture.name}.png", picture.png)):
+        for name, data in (
+            (f"{picture.name}.svg", picture.svg),
+            (f"{picture.name}.png", picture.png),
+        ):
             put(name, data)
             names.append(name)
     return names

@@ -66,7 +66,14 @@ def throughput(curves: Sequence[Curve], title: str, subtitle: str) -> Figure:
     panels += [_gains] if any(curve.gains for curve in curves) else []
     panels += [_latencies] if any(curve.latencies for curve in curves) else []
     rows = len(panels)
-    fig, axes = style.figure(rows, (3.2, *[1.5] * (rows - 1)), columns=len(curves), title=title, subtitle=subtitle, sharex="col")
+    fig, axes = style.figure(
+        rows,
+        (3.2, *[1.5] * (rows - 1)),
+        columns=len(curves),
+        title=title,
+        subtitle=subtitle,
+        sharex="col",
+    )
     for k, curve in enumerate(curves):
         for row, panel in enumerate(panels):
             panel(axes[row * len(curves) + k], curve, first=k == 0)
@@ -78,15 +85,31 @@ def spread(curves: Sequence[Curve], title: str, subtitle: str) -> Figure:
     """Share of the items by node and device with the share of an even spread, and beside it what failed there, where anything did; one row
     of panels a workload."""
     curves = [curve for curve in curves if curve.places]
-    panels = [(_done, "share of the items (%); dashed: evenly spread")] if any(curve.done for curve in curves) else []
+    panels = (
+        [(_done, "share of the items (%); dashed: evenly spread")]
+        if any(curve.done for curve in curves)
+        else []
+    )
     panels += [(_failed, "failed requests")] if any(curve.failed for curve in curves) else []
     if not panels:
         return style.no_data()
-    titles = [textwrap.wrap(_fairness(curve), 96 // len(panels), break_on_hyphens=False) for curve in curves]
-    heights = [0.35 + 0.15 * len(lines) + 0.22 * len(curve.places) for lines, curve in zip(titles, curves, strict=True)]
+    titles = [
+        textwrap.wrap(_fairness(curve), 96 // len(panels), break_on_hyphens=False)
+        for curve in curves
+    ]
+    heights = [
+        0.35 + 0.15 * len(lines) + 0.22 * len(curve.places)
+        for lines, curve in zip(titles, curves, strict=True)
+    ]
     heights[-1] += 0.3  # the axis of all
-    shared: dict[str, Any] = {"sharex": "col", "sharey": "row", "width_ratios": (2.6, 1)[: len(panels)]}
-    fig, axes = style.figure(len(curves), heights, len(panels), title=title, subtitle=subtitle, **shared)
+    shared: dict[str, Any] = {
+        "sharex": "col",
+        "sharey": "row",
+        "width_ratios": (2.6, 1)[: len(panels)],
+    }
+    fig, axes = style.figure(
+        len(curves), heights, len(panels), title=title, subtitle=subtitle, **shared
+    )
     for number, curve in enumerate(curves):
         row = axes[number * len(panels) : (number + 1) * len(panels)]
         for ax, (draw, _) in zip(row, panels, strict=True):
@@ -114,12 +137,25 @@ def _fairness(curve: Curve) -> str:
 def _done(ax: Axes, curve: Curve) -> None:
     total = sum(curve.done.values())
     if not total:
-        ax.text(0.5, 0.5, "no valid repetition", ha="center", va="center", color=style.MUTED, transform=ax.transAxes)
+        ax.text(
+            0.5,
+            0.5,
+            "no valid repetition",
+            ha="center",
+            va="center",
+            color=style.MUTED,
+            transform=ax.transAxes,
+        )
         return
     items = [curve.done.get(name, 0.0) for name in curve.places]
     ax.axvline(100 / len(curve.places), color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1)
     shares = [100 * count / total for count in items]
-    _dots(ax, shares, [f"{share:.1f} %, {count:.0f} items" for share, count in zip(shares, items, strict=True)], 0)
+    _dots(
+        ax,
+        shares,
+        [f"{share:.1f} %, {count:.0f} items" for share, count in zip(shares, items, strict=True)],
+        0,
+    )
 
 
 def _failed(ax: Axes, curve: Curve) -> None:
@@ -129,11 +165,26 @@ def _failed(ax: Axes, curve: Curve) -> None:
 
 def _dots(ax: Axes, values: Sequence[float], words: Sequence[str], look: int) -> None:
     """Values from the top down, each with its words beside it; NaN is none."""
-    ax.plot(values, range(len(values)), linestyle="none", marker=style.MARKERS[look], color=style.SERIES[look], clip_on=False)
+    ax.plot(
+        values,
+        range(len(values)),
+        linestyle="none",
+        marker=style.MARKERS[look],
+        color=style.SERIES[look],
+        clip_on=False,
+    )
     paper = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.5}
     for at, (value, word) in enumerate(zip(values, words, strict=True)):
         if not math.isnan(value):
-            ax.annotate(word, (value, at), xytext=(7, 0), textcoords="offset points", va="center", fontsize=8, bbox=paper)
+            ax.annotate(
+                word,
+                (value, at),
+                xytext=(7, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+                bbox=paper,
+            )
 
 
 def _rates(ax: Axes, curve: Curve, first: bool) -> None:
@@ -147,12 +198,35 @@ def _rates(ax: Axes, curve: Curve, first: bool) -> None:
         rate, sigma, kappa = curve.law
         knee = f"predicted knee {curve.knee:.0f}" if curve.knee else "no knee"
         label = f"USL: serial {100 * sigma:.1f} %,\ncoherence {100 * kappa:.2f} %, {knee}"
-        ax.plot(xs, rate * xs / (1 + sigma * (xs - 1) + kappa * xs * (xs - 1)), color=style.SERIES[1], label=label)
+        ax.plot(
+            xs,
+            rate * xs / (1 + sigma * (xs - 1) + kappa * xs * (xs - 1)),
+            color=style.SERIES[1],
+            label=label,
+        )
     if curve.amdahl is not None:
         falling = one * xs / (1 + curve.amdahl * (xs - 1))
-        ax.plot(xs, falling, color=style.SERIES[2], linestyle=(0, (1, 1.5)), label=f"Amdahl: serial {100 * curve.amdahl:.1f} %")
-    spread = [[m - a for m, a in zip(middle, low, strict=True)], [b - m for m, b in zip(middle, high, strict=True)]]
-    ax.errorbar(replicas, middle, yerr=spread, color=style.SERIES[0], marker="o", linestyle="none", capsize=3, label="measured")
+        ax.plot(
+            xs,
+            falling,
+            color=style.SERIES[2],
+            linestyle=(0, (1, 1.5)),
+            label=f"Amdahl: serial {100 * curve.amdahl:.1f} %",
+        )
+    spread = [
+        [m - a for m, a in zip(middle, low, strict=True)],
+        [b - m for m, b in zip(middle, high, strict=True)],
+    ]
+    ax.errorbar(
+        replicas,
+        middle,
+        yerr=spread,
+        color=style.SERIES[0],
+        marker="o",
+        linestyle="none",
+        capsize=3,
+        label="measured",
+    )
     ax.set_title(curve.name)
     ax.set_ylim(bottom=0)
     ax.legend(loc="upper left")
@@ -178,7 +252,15 @@ def _gains(ax: Axes, curve: Curve, first: bool) -> None:
     before = {n: few for few, n in itertools.pairwise(sorted(curve.rates))}
     linear = [n / before[n] if n in before else np.nan for n in replicas]
     ax.plot(replicas, linear, color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1, marker="_")
-    ax.errorbar(replicas, middle, yerr=[middle - low, high - middle], color=style.SERIES[0], marker="o", linestyle="none", capsize=3)
+    ax.errorbar(
+        replicas,
+        middle,
+        yerr=[middle - low, high - middle],
+        color=style.SERIES[0],
+        marker="o",
+        linestyle="none",
+        capsize=3,
+    )
     ax.set_ylim(bottom=min(0.9, *low) if replicas else 0.9)
     if first:
         ax.set_ylabel("gain of a step")
@@ -187,7 +269,13 @@ def _gains(ax: Axes, curve: Curve, first: bool) -> None:
 def _latencies(ax: Axes, curve: Curve, first: bool) -> None:
     for number, (stat, seconds) in enumerate(sorted(curve.latencies.items())):
         replicas = sorted(seconds)
-        ax.plot(replicas, [seconds[n] for n in replicas], color=style.SERIES[number], marker="o", label=stat)
+        ax.plot(
+            replicas,
+            [seconds[n] for n in replicas],
+            color=style.SERIES[number],
+            marker="o",
+            label=stat,
+        )
     ax.set_ylim(bottom=0)
     if curve.latencies:
         ax.legend(loc="upper left")
@@ -223,12 +311,38 @@ def _panels(trace: Follow) -> Iterator[tuple[Callable[[Axes, Follow], None], flo
 
 
 def _backends(ax: Axes, trace: Follow) -> None:
-    at, have, needed = (np.asarray(values, dtype=float) for values in (trace.at, trace.have, trace.needed))
+    at, have, needed = (
+        np.asarray(values, dtype=float) for values in (trace.at, trace.have, trace.needed)
+    )
     ax.step(at, have, where="post", color=style.SERIES[0], label="backends")
-    ax.step(at, needed, where="post", color=style.INK, linestyle=(0, (5, 2)), linewidth=1, label="needed")
+    ax.step(
+        at,
+        needed,
+        where="post",
+        color=style.INK,
+        linestyle=(0, (5, 2)),
+        linewidth=1,
+        label="needed",
+    )
     edges, above, below = np.repeat(at, 2)[1:], np.repeat(have, 2)[:-1], np.repeat(needed, 2)[:-1]
-    ax.fill_between(edges, below, np.maximum(above, below), color=style.SERIES[4], alpha=0.4, linewidth=0, label="wasted")
-    ax.fill_between(edges, below, np.minimum(above, below), color=style.SERIES[1], alpha=0.4, linewidth=0, label="missing")
+    ax.fill_between(
+        edges,
+        below,
+        np.maximum(above, below),
+        color=style.SERIES[4],
+        alpha=0.4,
+        linewidth=0,
+        label="wasted",
+    )
+    ax.fill_between(
+        edges,
+        below,
+        np.minimum(above, below),
+        color=style.SERIES[1],
+        alpha=0.4,
+        linewidth=0,
+        label="missing",
+    )
     ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     ax.set_ylabel("backends")
     ax.set_title(trace.name)

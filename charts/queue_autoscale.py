@@ -27,12 +27,24 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         yield "scores-more", dot_figure(cells, OTHERS, where)
         for number, cell in enumerate(cells):
             title = f"{cell.label}: backends there and backends needed"
-            yield f"following-{number + 1}", queue.following(traces(rows, cell.state.point), title, f"first repetition; {where}")
+            yield (
+                f"following-{number + 1}",
+                queue.following(
+                    traces(rows, cell.state.point), title, f"first repetition; {where}"
+                ),
+            )
         failing = [
-            queue.Curve(cell.label, {}, failed=failed) for cell in cells if (failed := by_subject(rows, cell.state.point, "failures"))
+            queue.Curve(cell.label, {}, failed=failed)
+            for cell in cells
+            if (failed := by_subject(rows, cell.state.point, "failures"))
         ]
         if failing:
-            yield "failures", queue.spread(failing, evenness(failing), f"failed requests of all repetitions; {where}")
+            yield (
+                "failures",
+                queue.spread(
+                    failing, evenness(failing), f"failed requests of all repetitions; {where}"
+                ),
+            )
 
 
 def traces(rows: pa.Table, point: str) -> list[queue.Follow]:

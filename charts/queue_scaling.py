@@ -25,21 +25,40 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         shared = [worked for cell in cells if (worked := where(rows, cell)).places]
         if shared:
             subtitle = "items at the most replicas, all valid repetitions"
-            subtitle += "; failures at any number, of all" if any(shares.failed for shares in shared) else ""
-            yield "spread", queue.spread(shared, evenness(shared), f"{subtitle}; {runs_words(rows)}")
+            subtitle += (
+                "; failures at any number, of all"
+                if any(shares.failed for shares in shared)
+                else ""
+            )
+            yield (
+                "spread",
+                queue.spread(shared, evenness(shared), f"{subtitle}; {runs_words(rows)}"),
+            )
 
 
 def where(rows: pa.Table, cell: Cell) -> queue.Curve:
     """Items of a point by node and device, summed over its valid repetitions, and failures over all: one that had any is not valid."""
     point = cell.state.point
-    return queue.Curve(cell.label, {}, done=by_subject(rows, point, "items", ("ok",)), failed=by_subject(rows, point, "failures"))
+    return queue.Curve(
+        cell.label,
+        {},
+        done=by_subject(rows, point, "items", ("ok",)),
+        failed=by_subject(rows, point, "failures"),
+    )
 
 
-def by_subject(rows: pa.Table, point: str, metric: str, statuses: Collection[str] = ()) -> dict[str, float]:
+def by_subject(
+    rows: pa.Table, point: str, metric: str, statuses: Collection[str] = ()
+) -> dict[str, float]:
     """A metric of a point by node and device, summed over its repetitions of these statuses (none named: of all)."""
     totals: dict[str, float] = {}
-    wanted = pc.and_(pc.and_(pc.equal(rows["metric"], metric), pc.equal(rows["point"], point)), pc.equal(rows["phase"], "measure"))
-    for row in rows.filter(pc.fill_null(wanted, False)).select(["subject", "value", "status"]).to_pylist():
+    wanted = pc.and_(
+        pc.and_(pc.equal(rows["metric"], metric), pc.equal(rows["point"], point)),
+        pc.equal(rows["phase"], "measure"),
+    )
+    for row in (
+        rows.filter(pc.fill_null(wanted, False)).select(["subject", "value", "status"]).to_pylist()
+    ):
         if row["status"] in (statuses or (row["status"],)):
             totals[row["subject"]] = totals.get(row["subject"], 0.0) + row["value"]
     return totals
@@ -63,18 +82,29 @@ def evenness(curves: Iterable[queue.Curve]) -> str:
 
 def curve(cell: Cell) -> queue.Curve:
     """One point's throughput and gains by replicas, and the medians of its fitted laws."""
-    rates = {int(series.coords["replicas"]): list(series.values) for series in cell.series("throughput") if series.values}
-    rate, sigma, kappa, knee, amdahl = (middle(cell, name) for name in ("single_rate", "serial_share", "coherence", "knee", "amdahl_share"))
+    rates = {
+        int(series.coords["replicas"]): list(series.values)
+        for series in cell.series("throughput")
+        if series.values
+    }
+    rate, sigma, kappa, knee, amdahl = (
+        middle(cell, name)
+        for name in ("single_rate", "serial_share", "coherence", "knee", "amdahl_share")
+    )
     law = None if rate is None or sigma is None or kappa is None else (rate, sigma, kappa)
     gains: dict[int, dict[str, float]] = {}
     for series in cell.series("gain"):
         if series.values:
-            gains.setdefault(int(series.coords["replicas"]), {})[series.stat] = float(np.median(series.values))
+            gains.setdefault(int(series.coords["replicas"]), {})[series.stat] = float(
+                np.median(series.values)
+            )
     bands = {n: (at["value"], at["lower"], at["upper"]) for n, at in gains.items() if len(at) == 3}
     latencies: dict[str, dict[int, float]] = {}
     for series in cell.series("latency"):
         if series.values:
-            latencies.setdefault(series.stat, {})[int(series.coords["replicas"])] = float(np.median(series.values))
+            latencies.setdefault(series.stat, {})[int(series.coords["replicas"])] = float(
+                np.median(series.values)
+            )
     return queue.Curve(cell.label, rates, law, knee, amdahl, bands, latencies=latencies)
 
 
@@ -91,5 +121,7 @@ def finding(curves: Iterable[queue.Curve]) -> str:
         if curve.rates:
             few, most = min(curve.rates), max(curve.rates)
             one = float(np.median(curve.rates[few])) / few
-            texts.append(f"{curve.name}: {100 * float(np.median(curve.rates[most])) / (most * one):.0f} % of linear at {most} replicas")
+            texts.append(
+                f"{curve.name}: {100 * float(np.median(curve.rates[most])) / (most * one):.0f} % of linear at {most} replicas"
+            )
     return "; ".join(texts) or "No throughput was measured"

@@ -20,7 +20,9 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     latency also shows min, p99 and p99.9. Runs with a fixed duration have the mean alone.
     """
     if "rdma-bandwidth" in rows["benchmark"].unique().to_pylist():
-        yield from _over_sizes(rows, "bandwidth", "highest_bandwidth", ("mean", "max"), "message_rate")
+        yield from _over_sizes(
+            rows, "bandwidth", "highest_bandwidth", ("mean", "max"), "message_rate"
+        )
     else:
         yield from _over_sizes(rows, "latency", "lowest_latency", ("p50", "min", "p99", "p99.9"))
 
@@ -51,10 +53,19 @@ def _over_sizes(
     panels = {metric: _lines(drawn, metric, shown, also)}
     if second:
         panels |= {second: curves} if (curves := _lines(drawn, second, ("mean",))) else {}
-    series = [one_series for curves in panels.values() for line in curves for one_series in line.series.values()]
+    series = [
+        one_series
+        for curves in panels.values()
+        for line in curves
+        for one_series in line.series.values()
+    ]
     legend = band_words(series).replace("dot", "line").replace("bar", "band")
     what = f"lines: {', '.join(shown)}" if len(shown) > 1 else " or ".join((*shown, *also))
-    cut = f"{LINES} of {len(measured)} points{', the best among them' if best else ''}" if len(measured) > LINES else ""
+    cut = (
+        f"{LINES} of {len(measured)} points{', the best among them' if best else ''}"
+        if len(measured) > LINES
+        else ""
+    )
     fig, axes = style.figure(
         len(panels),
         [2.6] * len(panels),
@@ -67,11 +78,21 @@ def _over_sizes(
     for i, (ax, (name, curves)) in enumerate(zip(axes, panels.items(), strict=True)):
         last = i == len(panels) - 1
         log = metric == "latency" or name == second
-        lines.panel(ax, curves, metric=name, x_label="message size" if last else "", log_y=log, failed=failed if last else (), sizes=sizes)
+        lines.panel(
+            ax,
+            curves,
+            metric=name,
+            x_label="message size" if last else "",
+            log_y=log,
+            failed=failed if last else (),
+            sizes=sizes,
+        )
     yield "sizes", fig
 
 
-def _lines(cells: Sequence[Cell], metric: str, stats: Sequence[str], otherwise: Sequence[str] = ()) -> list[lines.Line]:
+def _lines(
+    cells: Sequence[Cell], metric: str, stats: Sequence[str], otherwise: Sequence[str] = ()
+) -> list[lines.Line]:
     """Lines of the points; of those with none of `stats` by `otherwise`."""
     pairs: list[tuple[str, Series]] = []
     for cell in cells:
@@ -86,8 +107,14 @@ def _lines(cells: Sequence[Cell], metric: str, stats: Sequence[str], otherwise: 
 
 def _best(cells: Sequence[Cell], headline: str, metric: str) -> tuple[Cell, Series] | None:
     """The point of the lowest latency or the highest bandwidth, and its headline; None where no point has one."""
-    candidates = [(cell, series) for cell in cells for series in cell.series(headline) if series.values]
-    return (min if metric == "latency" else max)(candidates, key=lambda pair: pair[1].middle) if candidates else None
+    candidates = [
+        (cell, series) for cell in cells for series in cell.series(headline) if series.values
+    ]
+    return (
+        (min if metric == "latency" else max)(candidates, key=lambda pair: pair[1].middle)
+        if candidates
+        else None
+    )
 
 
 def _finding(best: tuple[Cell, Series] | None, headline: str, metric: str, *, named: bool) -> str:
@@ -96,4 +123,6 @@ def _finding(best: tuple[Cell, Series] | None, headline: str, metric: str, *, na
     cell, series = best
     size = series.coords.get("message_bytes")
     at = f" at {short(float(size), 'B')}" if isinstance(size, int | float) else ""
-    return f"RDMA {metric}: {headline.split('_')[0]} {value_words(series)}{at}" + (f" ({cell.label})" if named and cell.label else "")
+    return f"RDMA {metric}: {headline.split('_')[0]} {value_words(series)}{at}" + (
+        f" ({cell.label})" if named and cell.label else ""
+    )

@@ -24,7 +24,11 @@ Plan = Any
 
 
 def write(
-    table: pa.Table, plan: Plan | None, put: Callable[[str, bytes], Any], root: str = DEFAULT_ROOT, beside: Mapping[str, str] | None = None
+    table: pa.Table,
+    plan: Plan | None,
+    put: Callable[[str, bytes], Any],
+    root: str = DEFAULT_ROOT,
+    beside: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Draw all charts of a run, and write them and report.html by `put(name, bytes)`. Return the
     names.
@@ -50,7 +54,9 @@ def report(
     run = _first(table["run_id"]) or str(_of(plan, "run_id") or "?")
     head = _summary(table, cells, suite, run, plan, beside or {})
     tail = [_problems(cells), _environment(table), _suite(plan), _reading(table, suite, run, root)]
-    room = LIMIT - sum(len(part.encode("utf-8", "replace")) for part in (head, css(), *tail)) - 20_000
+    room = (
+        LIMIT - sum(len(part.encode("utf-8", "replace")) for part in (head, css(), *tail)) - 20_000
+    )
     body = _benchmarks(table, cells, drawn, room)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -68,13 +74,24 @@ def css() -> str:
 
 def _plain(table: pa.Table) -> pa.Table:
     """Text columns as plain strings, however they were encoded."""
-    return table.cast(pa.schema([pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type) for f in table.schema]))
+    return table.cast(
+        pa.schema(
+            [
+                pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type)
+                for f in table.schema
+            ]
+        )
+    )
 
 
 def _cells(table: pa.Table) -> list[Cell]:
     """Points of all benchmarks; labels are unique within a benchmark."""
     states = summarise(table)
-    return [cell for name in dict.fromkeys(s.benchmark for s in states) for cell in labelled([s for s in states if s.benchmark == name])]
+    return [
+        cell
+        for name in dict.fromkeys(s.benchmark for s in states)
+        for cell in labelled([s for s in states if s.benchmark == name])
+    ]
 
 
 def _of(plan: Plan | None, name: str) -> Any:
@@ -85,7 +102,14 @@ def _first(column: Any) -> str | None:
     return next((value for value in column.unique().to_pylist() if value), None)
 
 
-def _summary(table: pa.Table, cells: Sequence[Cell], suite: str, run: str, plan: Plan | None, beside: Mapping[str, str]) -> str:
+def _summary(
+    table: pa.Table,
+    cells: Sequence[Cell],
+    suite: str,
+    run: str,
+    plan: Plan | None,
+    beside: Mapping[str, str],
+) -> str:
     well, ended = words.how_it_ended(cells)
     names = list(dict.fromkeys(cell.state.benchmark for cell in cells))
     links = [("#problems", "What went wrong")] if not well else []
@@ -93,9 +117,16 @@ def _summary(table: pa.Table, cells: Sequence[Cell], suite: str, run: str, plan:
     links += [("#environment", "Environment"), ("#suite", "Suite"), ("#rows", "The rows")]
     links += [(file, name) for name, file in beside.items()]
     nav = "".join(f'<a href="{where}">{text(name)}</a>' for where, name in links)
-    findings = "".join(_finding_list(name, [cell for cell in cells if cell.state.benchmark == name]) for name in names)
+    findings = "".join(
+        _finding_list(name, [cell for cell in cells if cell.state.benchmark == name])
+        for name in names
+    )
     merged = _of(plan, "merged")
-    more = f"<p>{words.plural(int(merged), 'equal point')} of the suite {'was' if merged == 1 else 'were'} merged.</p>" if merged else ""
+    more = (
+        f"<p>{words.plural(int(merged), 'equal point')} of the suite {'was' if merged == 1 else 'were'} merged.</p>"
+        if merged
+        else ""
+    )
     return (
         f'<h1>{text(suite)}</h1>\n<p class="muted">run {text(run)}</p>\n<nav>{nav}</nav>\n'
         f"<p>{text(words.what_ran(table, cells, suite))} {text(words.when_where(table))}</p>\n{more}"
@@ -114,7 +145,9 @@ def _finding_list(name: str, cells: Sequence[Cell]) -> str:
 
 def _problems(cells: Sequence[Cell]) -> str:
     bad, skipped = page.problems(cells, words.BAD), page.problems(cells, ("skipped",))
-    html = f'<h2 id="problems">What went wrong</h2>\n<div class="alert">{bad}</div>\n' if bad else ""
+    html = (
+        f'<h2 id="problems">What went wrong</h2>\n<div class="alert">{bad}</div>\n' if bad else ""
+    )
     return html + (f'<h2 id="skipped">Skipped</h2>\n{skipped}\n' if skipped else "")
 
 
@@ -126,8 +159,16 @@ def _benchmarks(table: pa.Table, cells: Sequence[Cell], drawn: Sequence[Picture]
     limit = min(page.ROWS, max(40, ALL_ROWS // max(2 * len(by_name), 1)))
     sections = []
     for i, (name, own) in enumerate(by_name.items()):
-        sections.append((name, f'<h2 id="b{i}">{text(name)}</h2>\n{_about(name)}', _values(own, limit) + _commands(table, name)))
-    room -= sum(len(part.encode("utf-8", "replace")) for section in sections for part in section[1:])
+        sections.append(
+            (
+                name,
+                f'<h2 id="b{i}">{text(name)}</h2>\n{_about(name)}',
+                _values(own, limit) + _commands(table, name),
+            )
+        )
+    room -= sum(
+        len(part.encode("utf-8", "replace")) for section in sections for part in section[1:]
+    )
     parts: list[str] = []
     number = 0
     for name, head, tail in sections:
@@ -137,7 +178,10 @@ def _benchmarks(table: pa.Table, cells: Sequence[Cell], drawn: Sequence[Picture]
             shown = page.picture(drawing, number)
             size = len(shown.encode("utf-8", "replace"))
             if size > room:
-                shown, size = f'<p class="muted">Chart left out for its size: {text(drawing.name)}.svg beside this file.</p>', 200
+                shown, size = (
+                    f'<p class="muted">Chart left out for its size: {text(drawing.name)}.svg beside this file.</p>',
+                    200,
+                )
             room -= size
             parts.append(shown)
         parts.append(tail)
@@ -151,13 +195,17 @@ def _about(name: str) -> str:
     except Exception:
         return ""
     clock = program.clock()
-    return f"<p>{text(program.summary())}</p>\n" + (f'<p class="muted small">Clock: {text(clock)}</p>\n' if clock else "")
+    return f"<p>{text(program.summary())}</p>\n" + (
+        f'<p class="muted small">Clock: {text(clock)}</p>\n' if clock else ""
+    )
 
 
 def _values(cells: Sequence[Cell], limit: int) -> str:
     """Headline metrics in sight, the others folded."""
     pairs = [(cell, series) for cell in cells for series in cell.state.series]
-    headlines = {pair[1].metric for pair in pairs if pair[1].headline} or {pair[1].metric for pair in pairs[:1]}
+    headlines = {pair[1].metric for pair in pairs if pair[1].headline} or {
+        pair[1].metric for pair in pairs[:1]
+    }
     first = [pair for pair in pairs if pair[1].metric in headlines]
     rest = [pair for pair in pairs if pair[1].metric not in headlines]
     html = page.values(first, limit) if first else ""
@@ -171,7 +219,9 @@ def _commands(table: pa.Table, name: str) -> str:
     seen = [command for command in rows["command"].unique().to_pylist() if command]
     if not seen:
         return ""
-    shown = "\n".join(seen[:20]) + (f"\n({len(seen) - 20} more in the rows)" if len(seen) > 20 else "")
+    shown = "\n".join(seen[:20]) + (
+        f"\n({len(seen) - 20} more in the rows)" if len(seen) > 20 else ""
+    )
     return f"<details><summary>Commands that ran</summary><pre><code>{text(shown)}</code></pre></details>\n"
 
 
@@ -180,10 +230,16 @@ def _environment(table: pa.Table) -> str:
     facts = words.environment(table)
     html += page.facts(facts) if facts else "<p>Nothing was recorded.</p>"
     noted = words.sample_facts(table)
-    html += f"<details><summary>Facts of the samples and their tools</summary>{page.facts(noted)}</details>\n" if noted else ""
+    html += (
+        f"<details><summary>Facts of the samples and their tools</summary>{page.facts(noted)}</details>\n"
+        if noted
+        else ""
+    )
     canary = table.filter(pc.equal(table["benchmark"], "canary"))
     if canary.num_rows:
-        rows = page.values([(cell, series) for cell in _canary(canary) for series in cell.state.series])
+        rows = page.values(
+            [(cell, series) for cell in _canary(canary) for series in cell.state.series]
+        )
         html += (
             "<h3>Canary</h3>\n<p>A fixed small load before and after each round. Where it moves, the machine changed, "
             f"not what is measured.</p>\n{rows}"
@@ -194,7 +250,11 @@ def _environment(table: pa.Table) -> str:
 def _canary(rows: pa.Table) -> list[Cell]:
     # summarise leaves the canary out, since it is no point of the suite
     at = rows.schema.get_field_index("benchmark")
-    return labelled(summarise(rows.set_column(at, "benchmark", pa.array(["canary rows"] * rows.num_rows, pa.string()))))
+    return labelled(
+        summarise(
+            rows.set_column(at, "benchmark", pa.array(["canary rows"] * rows.num_rows, pa.string()))
+        )
+    )
 
 
 def _suite(plan: Plan | None) -> str:
@@ -202,8 +262,16 @@ def _suite(plan: Plan | None) -> str:
     if not suite_text:
         return '<h2 id="suite">Suite</h2>\n<p class="muted">The suite\'s text was not stored with this run.</p>\n'
     seed = _of(plan, "seed")
-    note = f"<p>The suite as submitted. Points were shuffled in each round from seed {text(seed)}.</p>\n" if seed is not None else ""
-    shown = suite_text if len(suite_text) < 200_000 else suite_text[:200_000] + "\n# ... cut here; plan.json has all of it"
+    note = (
+        f"<p>The suite as submitted. Points were shuffled in each round from seed {text(seed)}.</p>\n"
+        if seed is not None
+        else ""
+    )
+    shown = (
+        suite_text
+        if len(suite_text) < 200_000
+        else suite_text[:200_000] + "\n# ... cut here; plan.json has all of it"
+    )
     return f'<h2 id="suite">Suite</h2>\n{note}<pre><code>{text(shown)}</code></pre>\n'
 
 
@@ -214,7 +282,11 @@ def reading(suite: str, run: str, root: str) -> tuple[str, str]:
     if root.startswith("s3://"):
         endpoint = endpoint_of(root)
         url = urlsplit(endpoint or "")
-        options = f", ENDPOINT '{url.netloc}{url.path}', URL_STYLE 'path', USE_SSL {str(url.scheme == 'https').lower()}" if endpoint else ""
+        options = (
+            f", ENDPOINT '{url.netloc}{url.path}', URL_STYLE 'path', USE_SSL {str(url.scheme == 'https').lower()}"
+            if endpoint
+            else ""
+        )
         secret = f"CREATE SECRET (TYPE s3, PROVIDER credential_chain{options});\n"
         before = f"from pyarrow.fs import S3FileSystem\nbucket = S3FileSystem({f'endpoint_override={endpoint!r}' if endpoint else ''})\n"
         where = f"{key.removeprefix('s3://')!r}, filesystem=bucket"

@@ -33,7 +33,11 @@ def columns(scenario: str, p99: bool) -> list[Column]:
         ("tail", "together", f"{tail} together", "s"),
         ("tail_inflation", None, f"{tail} inflation", "1"),
     ]
-    return [*columns_shown, ("p99_inflation", None, "p99 inflation", "1")] if p99 and tail != "p99" else columns_shown
+    return (
+        [*columns_shown, ("p99_inflation", None, "p99 inflation", "1")]
+        if p99 and tail != "p99"
+        else columns_shown
+    )
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
@@ -49,8 +53,15 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         if not copies:
             yield slug, style.no_data(f"{cell.label}: {cell.why or 'no copy was measured'}")
             continue
-        over_all = {series.metric: series.middle for series in cell.series("fairness") + cell.series("aggregate") if series.values}
-        label, scenario = marked(cell.label, coords[cell.state.point]), str(cell.state.params.get("scenario", "offline"))
+        over_all = {
+            series.metric: series.middle
+            for series in cell.series("fairness") + cell.series("aggregate")
+            if series.values
+        }
+        label, scenario = (
+            marked(cell.label, coords[cell.state.point]),
+            str(cell.state.params.get("scenario", "offline")),
+        )
         yield slug, _matrix(label, scenario, copies, over_all, cell.why, where)
 
 
@@ -59,7 +70,9 @@ def _by_copy(
 ) -> tuple[dict[str, dict[str, dict[tuple[str, str | None], float]]], dict[str, dict[str, Any]]]:
     """point -> copy -> (metric, when) -> median over the valid samples (over the others of points `without` a valid one), and point ->
     coordinates of those."""
-    table = rows.select(["point", "subject", "metric", "coords", "value", "phase", "status"]).to_pylist()
+    table = rows.select(
+        ["point", "subject", "metric", "coords", "value", "phase", "status"]
+    ).to_pylist()
     lists: dict[str, dict[str, dict[tuple[str, str | None], list[float]]]] = {}
     coords: dict[str, dict[str, Any]] = {}
     for row in table:
@@ -68,9 +81,14 @@ def _by_copy(
             decoded = json.loads(row["coords"] or "{}")
             coords.setdefault(row["point"], {}).update(decoded)
             key = (row["metric"], decoded.get("when"))
-            lists.setdefault(row["point"], {}).setdefault(row["subject"], {}).setdefault(key, []).append(row["value"])
+            lists.setdefault(row["point"], {}).setdefault(row["subject"], {}).setdefault(
+                key, []
+            ).append(row["value"])
     values = {
-        point: {copy: {key: statistics.median(samples) for key, samples in keys.items()} for copy, keys in sorted(copies.items())}
+        point: {
+            copy: {key: statistics.median(samples) for key, samples in keys.items()}
+            for copy, keys in sorted(copies.items())
+        }
         for point, copies in lists.items()
     }
     return values, coords
@@ -86,14 +104,18 @@ def _matrix(
 ) -> Figure:
     fairness = over_all.get("fairness")
     title = f"{label}: {_finding(scenario, copies, over_all.get('aggregate'))}"
-    late = [copy for copy, copy_values in copies.items() if copy_values.get(("valid", "together")) == 0]
+    late = [
+        copy for copy, copy_values in copies.items() if copy_values.get(("valid", "together")) == 0
+    ]
     notes = [
         f"fairness (Jain) {fairness:.3f}" if fairness is not None else "",
         f"LoadGen says INVALID together of {', '.join(late)}" if late else "",
         "no valid sample: " + why if why else "",
         where,
     ]
-    shown = columns(scenario, any(("p99_inflation", None) in copy_values for copy_values in copies.values()))
+    shown = columns(
+        scenario, any(("p99_inflation", None) in copy_values for copy_values in copies.values())
+    )
     subtitle = "; ".join(note[:160] for note in notes if note)
     fig, (ax,) = style.figure(heights=(0.75 + 0.42 * len(copies),), title=title, subtitle=subtitle)
     ax.set_xlim(0, len(shown))
@@ -103,7 +125,9 @@ def _matrix(
             value = copy_values.get((metric, when))
             shade = _shade(metric, value)
             ax.add_patch(_square(column, row, shade))
-            ax.text(column + 0.5, row + 0.5, short(value, unit), ha="center", va="center", fontsize=9)
+            ax.text(
+                column + 0.5, row + 0.5, short(value, unit), ha="center", va="center", fontsize=9
+            )
     ax.set_xticks([i + 0.5 for i in range(len(shown))], [name for _, _, name, _ in shown])
     ax.set_yticks([i + 0.5 for i in range(len(copies))], list(copies))
     ax.xaxis.tick_top()
@@ -114,11 +138,21 @@ def _matrix(
     return fig
 
 
-def _finding(scenario: str, copies: Mapping[str, Mapping[tuple[str, str | None], float]], together: float | None) -> str:
+def _finding(
+    scenario: str,
+    copies: Mapping[str, Mapping[tuple[str, str | None], float]],
+    together: float | None,
+) -> str:
     metric = "tail_inflation" if scenario == "server" else "rate_kept"
-    kept = [copy_values[(metric, None)] for copy_values in copies.values() if (metric, None) in copy_values]
+    kept = [
+        copy_values[(metric, None)]
+        for copy_values in copies.values()
+        if (metric, None) in copy_values
+    ]
     if scenario == "server":  # its rates are those of the schedule, whatever the others cost
-        return f"p99 of each of {len(copies)} copies is {_range(kept, 1, '.2f', 'times')} that alone"
+        return (
+            f"p99 of each of {len(copies)} copies is {_range(kept, 1, '.2f', 'times')} that alone"
+        )
     text = f"each of {len(copies)} copies keeps {_range(kept, 100, '.0f', '%')} of its rate"
     return text if together is None else f"{text}; all together do {together:.2f} times one alone"
 

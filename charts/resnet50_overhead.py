@@ -18,7 +18,11 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     cells = read(rows)
     where = runs_words(rows)
     judged = [(cell, *interval) for cell in cells if (interval := _interval(cell)) is not None]
-    failed = [f"{cell.label}: {cell.why or 'no interval'}"[:110] for cell in cells if _interval(cell) is None]
+    failed = [
+        f"{cell.label}: {cell.why or 'no interval'}"[:110]
+        for cell in cells
+        if _interval(cell) is None
+    ]
     if not judged:
         yield "overhead", style.no_data(failed[0] if failed else "no data")
         return
@@ -28,14 +32,29 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     title = marked(title, _coords(judged[0][0]))
     if len(judged) > 1:
         title = f"{words.count('passes')} of {len(judged)} treatments pass"
-    subtitle = f"dot: mean; bar: 95 % interval, paired runs in ABBA order; dashed: the limit; {where}"
+    subtitle = (
+        f"dot: mean; bar: 95 % interval, paired runs in ABBA order; dashed: the limit; {where}"
+    )
     fig, (ax,) = style.figure(heights=(1.0 + 0.45 * len(judged),), title=title, subtitle=subtitle)
     for number, (cell, mean, low, high) in enumerate(judged):
         color = style.SERIES[number % len(style.SERIES)]
         ax.errorbar(
-            [mean], [number], xerr=[[mean - low], [high - mean]], fmt="o", color=color, capsize=4, mfc="none" if cell.why else color
+            [mean],
+            [number],
+            xerr=[[mean - low], [high - mean]],
+            fmt="o",
+            color=color,
+            capsize=4,
+            mfc="none" if cell.why else color,
         )
-        ax.annotate(_words(cell, words[number]), (mean, number), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
+        ax.annotate(
+            _words(cell, words[number]),
+            (mean, number),
+            xytext=(0, 7),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+        )
     limits = {limit_of(cell) for cell, *_ in judged}
     for limit in limits:
         ax.axvline(limit, color=style.INK, linestyle=(0, (4, 2)), linewidth=1)
@@ -47,7 +66,9 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     ax.set_ylim(len(judged) - 0.4, -0.6)
     ax.set_xlabel("overhead of the treatment, lower is better")
     if failed:
-        ax.text(0.01, 0.02, "\n".join(failed[:3]), transform=ax.transAxes, fontsize=8, color=style.MUTED)
+        ax.text(
+            0.01, 0.02, "\n".join(failed[:3]), transform=ax.transAxes, fontsize=8, color=style.MUTED
+        )
     yield "overhead", fig
 
 
@@ -63,7 +84,11 @@ def limit_of(cell: Cell) -> float:
 
 def _words(cell: Cell, word: str) -> str:
     needed = next((series.middle for series in cell.series("pairs_needed") if series.values), None)
-    text = f"{word}: about {needed:.0f} pairs would tell" if word == "inconclusive" and needed is not None else word
+    text = (
+        f"{word}: about {needed:.0f} pairs would tell"
+        if word == "inconclusive" and needed is not None
+        else word
+    )
     text += _late(cell)
     return marked(f"{text} (no valid sample)" if cell.why else text, _coords(cell))
 
@@ -71,7 +96,11 @@ def _words(cell: Cell, word: str) -> str:
 def _late(cell: Cell) -> str:
     """Where the treatment broke the latency bound: LoadGen's word, which the verdict does not need. Nothing of a smoke test,
     whose few queries it calls INVALID: its marks say so."""
-    treated = [series for series in cell.series("valid") if series.coords.get("side") == "treatment" and "fast" not in series.coords]
+    treated = [
+        series
+        for series in cell.series("valid")
+        if series.coords.get("side") == "treatment" and "fast" not in series.coords
+    ]
     valid = [value for series in treated for value in series.values]
     late = sum(value == 0 for value in valid)
     return f"; LoadGen says INVALID of the treatment in {late} of {len(valid)} runs" if late else ""
@@ -83,6 +112,10 @@ def _coords(cell: Cell) -> Mapping[str, Any]:
 
 def _interval(cell: Cell) -> tuple[float, float, float] | None:
     mean = next((series.middle for series in cell.series("overhead") if series.values), None)
-    low = next((series.middle for series in cell.series("overhead_bound", "low") if series.values), None)
-    high = next((series.middle for series in cell.series("overhead_bound", "high") if series.values), None)
+    low = next(
+        (series.middle for series in cell.series("overhead_bound", "low") if series.values), None
+    )
+    high = next(
+        (series.middle for series in cell.series("overhead_bound", "high") if series.values), None
+    )
     return None if mean is None or low is None or high is None else (mean, low, high)

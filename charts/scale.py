@@ -52,7 +52,11 @@ _REFERENCE = {
 
 
 def _seen(deltas: Deltas, name: str) -> tuple[list[int], list[float]]:
-    pairs = [(place, value) for place, (_, delta) in enumerate(deltas) if (value := delta.get(name)) is not None]
+    pairs = [
+        (place, value)
+        for place, (_, delta) in enumerate(deltas)
+        if (value := delta.get(name)) is not None
+    ]
     return [place for place, _ in pairs], [value for _, value in pairs]
 
 
@@ -60,7 +64,9 @@ def _words(values: Sequence[float], total: int) -> str:
     unseen = f", {total - len(values)} unseen" if total > len(values) else ""
     if not values:
         return f"never seen in {total} workloads"
-    return f"median {np.median(values):.3g} s, mean {np.mean(values):.3g} s, n={len(values)}{unseen}"
+    return (
+        f"median {np.median(values):.3g} s, mean {np.mean(values):.3g} s, n={len(values)}{unseen}"
+    )
 
 
 def _of(shown: int, total: int | None) -> str:
@@ -76,7 +82,11 @@ def general(deltas: Deltas, total: int | None = None, excluded: Sequence[str] = 
     names = ["Total Pod Scheduling Decision", "Total Backend Job Creation"]
     shown = [name for name in names if _seen(deltas, name)[1]] or names[:1]
     first = _seen(deltas, shown[0])[1]
-    title = f"Submission to scheduling: median {np.median(first):.3g} s over " if first else "Submission to scheduling: "
+    title = (
+        f"Submission to scheduling: median {np.median(first):.3g} s over "
+        if first
+        else "Submission to scheduling: "
+    )
     title += _of(len(first), len(deltas) if total is None else total)
     fig, axes = style.figure(len(shown), (2.6,), title=title, subtitle="; ".join(excluded))
     for ax, name in zip(axes, shown, strict=True):
@@ -105,7 +115,13 @@ def detailed(deltas: Deltas, total: int | None = None, excluded: Sequence[str] =
     for number, name in enumerate(names):
         left, right = axes[2 * number], axes[2 * number + 1]
         places, values = _seen(deltas, name)
-        left.plot([starts[place] - starts[0] for place in places], values, ".", markersize=3, color=style.SERIES[0])
+        left.plot(
+            [starts[place] - starts[0] for place in places],
+            values,
+            ".",
+            markersize=3,
+            color=style.SERIES[0],
+        )
         left.set_title(f"{name} since {_REFERENCE[name]}")
         left.set_ylabel("seconds")
         right.hist(values, bins=min(30, max(5, len(values) // 5)), color=style.SERIES[0])
@@ -117,7 +133,9 @@ def detailed(deltas: Deltas, total: int | None = None, excluded: Sequence[str] =
 
 
 def _by_order(ax: Axes, places: Sequence[int], values: Sequence[float], k: int = 0) -> None:
-    ax.plot(places, values, ".", markersize=2.5, color=style.SERIES[k % len(style.SERIES)], alpha=0.7)
+    ax.plot(
+        places, values, ".", markersize=2.5, color=style.SERIES[k % len(style.SERIES)], alpha=0.7
+    )
     if len(values) >= 50:
         width = max(5, len(values) // 40)
         centres = range(width, len(values) - width, width)
@@ -165,8 +183,13 @@ _STARTS = ("submitted", "created")
 
 def _total(stage: Stage, stages: Sequence[Stage]) -> bool:
     """Whether its time is made up of those of other stages: it begins with the object, and they follow one another."""
-    finer = any(one_stage.name.endswith(f"_to_{stage.name}") and one_stage.since not in _STARTS for one_stage in stages)
-    return stage.since in _STARTS and (finer or "_to_" in stage.name or stage.name in ("workload_running", "workload_ready"))
+    finer = any(
+        one_stage.name.endswith(f"_to_{stage.name}") and one_stage.since not in _STARTS
+        for one_stage in stages
+    )
+    return stage.since in _STARTS and (
+        finer or "_to_" in stage.name or stage.name in ("workload_running", "workload_ready")
+    )
 
 
 def _slowest(stages: Sequence[Stage]) -> Stage | None:
@@ -183,11 +206,19 @@ def s_curves(stages: Sequence[Stage]) -> Figure:
     if not shown:
         return style.no_data("no stage was reached")
     widest = _slowest(stages) or shown[0]
-    fig, (ax,) = style.figure(heights=(3.6,), title=f"The widest gap is before {widest.name.replace('_', ' ')}")
+    fig, (ax,) = style.figure(
+        heights=(3.6,), title=f"The widest gap is before {widest.name.replace('_', ' ')}"
+    )
     for k, stage in enumerate(shown):
         at = sorted(stage.at)
         look = {key: value for key, value in style.look(k).items() if key != "marker"}
-        ax.step([*at, at[-1]], [*range(1, len(at) + 1), len(at)], where="post", label=_label(stage), **look)
+        ax.step(
+            [*at, at[-1]],
+            [*range(1, len(at) + 1), len(at)],
+            where="post",
+            label=_label(stage),
+            **look,
+        )
     ax.set_xlabel("seconds from the first submission")
     ax.set_ylabel("objects that reached it")
     ax.set_ylim(bottom=0)
@@ -202,12 +233,21 @@ def ecdf(stages: Sequence[Stage]) -> Figure:
     slow = _slowest(stages)
     if slow is None:
         return style.no_data("no stage was reached")
-    fig, (ax,) = style.figure(heights=(3.6,), title=f"Slowest stage: {slow.name.replace('_', ' ')}, median {np.median(slow.seconds):.3g} s")
+    fig, (ax,) = style.figure(
+        heights=(3.6,),
+        title=f"Slowest stage: {slow.name.replace('_', ' ')}, median {np.median(slow.seconds):.3g} s",
+    )
     for k, stage in enumerate(shown):
         values = sorted(stage.seconds)
         total = len(values) + stage.missing
         look = {key: value for key, value in style.look(k).items() if key != "marker"}
-        ax.step(values, [(i + 1) / total for i in range(len(values))], where="post", label=_label(stage), **look)
+        ax.step(
+            values,
+            [(i + 1) / total for i in range(len(values))],
+            where="post",
+            label=_label(stage),
+            **look,
+        )
     ax.set_xlabel("seconds since the stage before")
     ax.set_ylabel("share of objects")
     ax.set_ylim(0, 1.02)
@@ -229,7 +269,13 @@ def by_order(stages: Sequence[Stage]) -> Figure:
     shown = [stage for stage in stages if stage.seconds]
     if not shown:
         return style.no_data("no stage was reached")
-    fig, axes = style.figure(len(shown), (1.5,), title="Latency by order of submission", subtitle="line: running median", sharex=True)
+    fig, axes = style.figure(
+        len(shown),
+        (1.5,),
+        title="Latency by order of submission",
+        subtitle="line: running median",
+        sharex=True,
+    )
     for k, (ax, stage) in enumerate(zip(axes, shown, strict=True)):
         _by_order(ax, stage.order, stage.seconds, k)
         ax.set_title(f"{_label(stage)} since {stage.since.replace('_', ' ')}")
@@ -267,7 +313,9 @@ def api_calls(counts: Mapping[int, Mapping[str, float]], of: str = "vms", most: 
 
 def _calls_of_one(counts: Mapping[str, float], names: Sequence[str], title: str) -> Figure:
     fig, (ax,) = style.figure(heights=(0.6 + 0.3 * len(names),), title=title)
-    bars = ax.barh(names, [counts.get(name, 0.0) for name in names], color=style.SERIES[0], height=0.7)
+    bars = ax.barh(
+        names, [counts.get(name, 0.0) for name in names], color=style.SERIES[0], height=0.7
+    )
     ax.bar_label(bars, padding=3, fmt="{:.0f}")
     ax.invert_yaxis()
     ax.set_xlabel("requests")
@@ -281,11 +329,21 @@ def drawings(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     groups, calls = of_results(rows), calls_of(rows)
     for group in groups:
         own = f"-{group.entry}-{group.count}" if len(groups) > 1 else ""
-        caption = f"{group.entry}: {group.count} objects" + (f", the last of {group.samples} samples" if group.samples > 1 else "")
-        for name, draw in (("lifecycle", timeline), ("s-curves", s_curves), ("ecdf", ecdf), ("order", by_order)):
+        caption = f"{group.entry}: {group.count} objects" + (
+            f", the last of {group.samples} samples" if group.samples > 1 else ""
+        )
+        for name, draw in (
+            ("lifecycle", timeline),
+            ("s-curves", s_curves),
+            ("ecdf", ecdf),
+            ("order", by_order),
+        ):
             yield f"{name}{own}", _captioned(draw(group.stages), caption, fake)
     for (entry, of), counted in calls.items():
-        yield f"api-calls-{entry}" if len(calls) > 1 else "api-calls", _captioned(api_calls(counted, of), entry, fake)
+        yield (
+            f"api-calls-{entry}" if len(calls) > 1 else "api-calls",
+            _captioned(api_calls(counted, of), entry, fake),
+        )
 
 
 def _captioned(figure: Figure, caption: str, fake: bool) -> Figure:
@@ -304,5 +362,9 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Charts of the benchmarks scale, vmi-burst and vmi-steady."""
     yield from drawings(rows)
     aggregate = rows.filter(pa.compute.is_null(rows["subject"]))
-    aggregate = aggregate.filter(pa.compute.invert(pa.compute.is_in(aggregate["metric"], pa.array(["api_calls", "failures"]))))
+    aggregate = aggregate.filter(
+        pa.compute.invert(
+            pa.compute.is_in(aggregate["metric"], pa.array(["api_calls", "failures"]))
+        )
+    )
     yield from generic.figures(aggregate)

@@ -42,7 +42,11 @@ class Cell:
 
     def series(self, metric: str, stat: str | None = None) -> list[Series]:
         """Series of that metric (and statistic), in the order of the rows."""
-        return [series for series in self.state.series if series.metric == metric and stat in (None, series.stat)]
+        return [
+            series
+            for series in self.state.series
+            if series.metric == metric and stat in (None, series.stat)
+        ]
 
 
 def read(rows: pa.Table) -> list[Cell]:
@@ -53,7 +57,9 @@ def read(rows: pa.Table) -> list[Cell]:
 def valid(rows: pa.Table, *metrics: str) -> pa.Table:
     """Rows of these metrics of valid samples, warm-up left out; those of single subjects too, which `read` leaves out."""
     wanted = pc.is_in(rows["metric"].cast(pa.string()), pa.array(metrics))
-    wanted = pc.and_(wanted, pc.and_(pc.equal(rows["status"], "ok"), pc.equal(rows["phase"], "measure")))
+    wanted = pc.and_(
+        wanted, pc.and_(pc.equal(rows["status"], "ok"), pc.equal(rows["phase"], "measure"))
+    )
     return rows.filter(pc.fill_null(wanted, False))
 
 
@@ -65,7 +71,9 @@ def labelled(states: Sequence[PointState]) -> list[Cell]:
         entries.setdefault(one_state.entry, []).append(one_state)
     short_of = {}
     for group in entries.values():
-        for state, label in zip(group, _brief([labels[one_state.point] for one_state in group]), strict=True):
+        for state, label in zip(
+            group, _brief([labels[one_state.point] for one_state in group]), strict=True
+        ):
             short_of[state.point] = label
     cells = []
     for one_state in states:
@@ -78,8 +86,14 @@ def labelled(states: Sequence[PointState]) -> list[Cell]:
 
 def _brief(labels: list[str]) -> list[str]:
     """Sizes and rates with units, `reverse=true` as `reverse`; false, null and shape keys that the rest implies are left out."""
-    labels = [_SIZES.sub(lambda match: match[1] + short(float(match[2]), "B").replace(" ", ""), label) for label in labels]
-    labels = [_RATES.sub(lambda match: match[1] + short(float(match[2]), "bit/s").replace(" ", ""), label) for label in labels]
+    labels = [
+        _SIZES.sub(lambda match: match[1] + short(float(match[2]), "B").replace(" ", ""), label)
+        for label in labels
+    ]
+    labels = [
+        _RATES.sub(lambda match: match[1] + short(float(match[2]), "bit/s").replace(" ", ""), label)
+        for label in labels
+    ]
     distinct = len(set(labels))
     for pattern in (_SHAPE_KEY, _UNSET):
         fewer = [" ".join(pattern.sub("", label).split()) for label in labels]
@@ -97,7 +111,9 @@ def _why(state: PointState) -> str | None:
 
 def words_without(cell: Cell, names: Collection[str]) -> str:
     """What a point's label says but for these parameters or shape keys."""
-    return " ".join(word for word in cell.label.split(" ") if word.partition("=")[0] not in names).strip(": ")
+    return " ".join(
+        word for word in cell.label.split(" ") if word.partition("=")[0] not in names
+    ).strip(": ")
 
 
 def alike(cells: Sequence[Cell], but: Collection[str]) -> list[list[Cell]]:
@@ -105,7 +121,10 @@ def alike(cells: Sequence[Cell], but: Collection[str]) -> list[list[Cell]]:
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         params = {name: value for name, value in cell.state.params.items() if name not in but}
-        shape = {**cell.state.shape, "hosts": {k: v for k, v in cell.state.shape.get("hosts", {}).items() if k != "count"}}
+        shape = {
+            **cell.state.shape,
+            "hosts": {k: v for k, v in cell.state.shape.get("hosts", {}).items() if k != "count"},
+        }
         groups.setdefault(canonical([params, shape]), []).append(cell)
     return list(groups.values())
 
@@ -125,7 +144,11 @@ def band_words(series: Iterable[Series]) -> str:
     for one_series in series:
         band = one_series.band
         if band.n:
-            name = "range (min to max)" if band.kind == "range" else "interval of the median (95 % or more)"
+            name = (
+                "range (min to max)"
+                if band.kind == "range"
+                else "interval of the median (95 % or more)"
+            )
             name = "none, one sample," if band.n == 1 else name
             kinds.setdefault(name, []).append(band.n)
     words = []
@@ -169,7 +192,9 @@ def value_words(series: Series) -> str:
     band = series.band
     if band.kind == "none":
         return "no value"
-    middle, low, high = (short(value, series.unit) for value in (series.middle, band.low, band.high))
+    middle, low, high = (
+        short(value, series.unit) for value in (series.middle, band.low, band.high)
+    )
     number, _, unit = middle.rpartition(" ") if " " in middle else (middle, "", "")
     if unit and low.endswith(f" {unit}") and high.endswith(f" {unit}"):
         low, high = low.removesuffix(f" {unit}"), high.removesuffix(f" {unit}")

@@ -41,7 +41,9 @@ def stages_of(rows: Iterable[Mapping[str, Any]]) -> list[Stage]:
     return list(stages.values())
 
 
-def of_runs(rows: Iterable[Mapping[str, Any]], head: int | None = None, tail: int | None = None) -> dict[str, list[Stage]]:
+def of_runs(
+    rows: Iterable[Mapping[str, Any]], head: int | None = None, tail: int | None = None
+) -> dict[str, list[Stage]]:
     """Stages by what to call a run in a file's name, of rows of stages.parquet: nothing for the only one, else how many objects it has
     (and which run of that size it is). Of each the first `head` objects in order of submission, and of those the last `tail`."""
     runs: dict[str, list[Mapping[str, Any]]] = {}
@@ -78,9 +80,17 @@ def of_results(rows: pa.Table) -> list[Group]:
 
     Sizes and repetitions are not mixed into one curve: of several samples the last one is drawn.
     """
-    wanted = rows.filter(pa.compute.is_in(rows["metric"], pa.array(["object_latency", "object_time", "object_missing"])))
-    grouped: dict[tuple[str, int], dict[tuple[Any, ...], list[tuple[dict[str, Any], dict[str, Any]]]]] = {}
-    for row in wanted.select(["entry", "metric", "subject", "coords", "value", *_SAMPLE]).to_pylist():
+    wanted = rows.filter(
+        pa.compute.is_in(
+            rows["metric"], pa.array(["object_latency", "object_time", "object_missing"])
+        )
+    )
+    grouped: dict[
+        tuple[str, int], dict[tuple[Any, ...], list[tuple[dict[str, Any], dict[str, Any]]]]
+    ] = {}
+    for row in wanted.select(
+        ["entry", "metric", "subject", "coords", "value", *_SAMPLE]
+    ).to_pylist():
         coords = orjson.loads(row["coords"] or "{}")
         if row["value"] is not None:
             samples = grouped.setdefault((row["entry"], int(coords.get("count", 0))), {})
@@ -89,7 +99,14 @@ def of_results(rows: pa.Table) -> list[Group]:
     for (entry, count), samples in grouped.items():
         newest = list(samples.values())[-1]
         subjects = {row["subject"] for row, _ in newest}
-        groups.append(Group(entry, count or len(subjects), len(samples), _stages(newest, sorted(subjects, key=_natural))))
+        groups.append(
+            Group(
+                entry,
+                count or len(subjects),
+                len(samples),
+                _stages(newest, sorted(subjects, key=_natural)),
+            )
+        )
     return groups
 
 
@@ -97,7 +114,9 @@ def _natural(name: str) -> list[int]:
     return [int(digits) for digits in re.findall(r"\d+", name)]
 
 
-def _stages(rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], subjects: Sequence[str]) -> list[Stage]:
+def _stages(
+    rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], subjects: Sequence[str]
+) -> list[Stage]:
     place = {subject: order for order, subject in enumerate(subjects)}
     stages: dict[str, Stage] = {}
     for row, coords in rows:
@@ -115,8 +134,14 @@ def _stages(rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], subject
 def calls_of(rows: pa.Table) -> dict[tuple[str, str], dict[int, dict[str, float]]]:
     """API requests from the metric `api_calls`: by entry and what is counted there (vms, objects), by how many of them, and by kind; of
     several samples the last."""
-    calls_by_entry: dict[tuple[str, str], dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
-    for row in rows.filter(pa.compute.equal(rows["metric"], "api_calls")).select(["entry", "coords", "value"]).to_pylist():
+    calls_by_entry: dict[tuple[str, str], dict[int, dict[str, float]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
+    for row in (
+        rows.filter(pa.compute.equal(rows["metric"], "api_calls"))
+        .select(["entry", "coords", "value"])
+        .to_pylist()
+    ):
         if row["value"] is not None:
             coords = orjson.loads(row["coords"] or "{}")
             phase = f"{coords['phase']}: " if "phase" in coords else ""

@@ -21,7 +21,14 @@ from perfdag.units import short
 INK, MUTED, GRID, PAPER = "#1f2328", "#667080", "#dde1e6", "#ffffff"
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
-DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
+DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 2)),
+    (0, (1, 1.5)),
+    (0, (5, 1.5, 1, 1.5)),
+    (0, (8, 2)),
+    (0, (3, 1, 1, 1, 1, 1)),
+)
 WIDTH = 7.2  # inches
 PNG_DPI = 144
 RC: Any = {
@@ -80,7 +87,9 @@ def figure(
     (sharex, sharey).
     """
     named = "=" in title.split(" ", 1)[0]  # `bs=4KiB` is how a suite writes it
-    lines = textwrap.wrap(title if named else title[:1].upper() + title[1:], 78, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        title if named else title[:1].upper() + title[1:], 78, break_on_hyphens=False
+    )
     under = textwrap.wrap(subtitle, 104, break_on_hyphens=False)
     all_heights = [heights[min(i, len(heights) - 1)] for i in range(rows)]
     head = 0.2 * len(lines) + 0.17 * len(under) + 0.1
@@ -91,10 +100,21 @@ def figure(
         axes = fig.subplots(rows, columns, squeeze=False, height_ratios=all_heights, **shared)
         top = sum(all_heights) + head
         if lines:
-            fig.text(0.012, 1 - 0.06 / top, "\n".join(lines), va="top", fontsize=11, fontweight="bold", color=INK, gid="title")
+            fig.text(
+                0.012,
+                1 - 0.06 / top,
+                "\n".join(lines),
+                va="top",
+                fontsize=11,
+                fontweight="bold",
+                color=INK,
+                gid="title",
+            )
         if under:
             at = 1 - (0.09 + 0.2 * len(lines)) / top
-            fig.text(0.012, at, "\n".join(under), va="top", fontsize=8.5, color=MUTED, gid="subtitle")
+            fig.text(
+                0.012, at, "\n".join(under), va="top", fontsize=8.5, color=MUTED, gid="subtitle"
+            )
     return fig, list(axes.flat)
 
 
@@ -102,14 +122,20 @@ def no_data(why: str = "no data") -> Figure:
     """Return a figure that says there is nothing to draw."""
     fig, (ax,) = figure(heights=(1.2,))
     ax.set_axis_off()
-    ax.text(0.5, 0.5, why, ha="center", va="center", color=MUTED, fontsize=12, transform=ax.transAxes)
+    ax.text(
+        0.5, 0.5, why, ha="center", va="center", color=MUTED, fontsize=12, transform=ax.transAxes
+    )
     return fig
 
 
 def look(index: int) -> dict[str, Any]:
     """Colour, marker and dash of the series with that number; a colour that comes again has another dash."""
     again, k = divmod(index, len(SERIES))
-    return {"color": SERIES[k], "marker": MARKERS[k], "linestyle": DASHES[(k + again) % len(DASHES)]}
+    return {
+        "color": SERIES[k],
+        "marker": MARKERS[k],
+        "linestyle": DASHES[(k + again) % len(DASHES)],
+    }
 
 
 _PREFIXES = {
@@ -118,7 +144,9 @@ _PREFIXES = {
 }
 for _unit in ("bit/s", "B/s", "1/s"):
     _name = "/s" if _unit == "1/s" else _unit
-    _PREFIXES[_unit] = [(10.0 ** (3 * p), f"{n}{_name}") for p, n in enumerate(("", "k", "M", "G", "T", "P"))]
+    _PREFIXES[_unit] = [
+        (10.0 ** (3 * p), f"{n}{_name}") for p, n in enumerate(("", "k", "M", "G", "T", "P"))
+    ]
 
 
 def scaled(unit: str, largest: float) -> tuple[float, str]:
@@ -154,20 +182,31 @@ def _log10_ticks(axis: Any, unit: str) -> None:
     low, high = sorted(axis.get_view_interval())
     decades = math.log10(high / low) if low > 0 else 9
     wide = axis.axis_name == "x"  # labels stand side by side there, and need more room
-    subs = (1.0, 2.0, 5.0) if decades < (1.2 if wide else 2.5) else (1.0, 3.0) if decades < 2.5 else (1.0,)
+    subs = (
+        (1.0, 2.0, 5.0)
+        if decades < (1.2 if wide else 2.5)
+        else (1.0, 3.0)
+        if decades < 2.5
+        else (1.0,)
+    )
     axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value, unit)))
     axis.set_minor_locator(NullLocator())  # a tenth of the time of a chart, for ticks nobody reads
 
 
-def size_axis(axis: Any, sizes: Sequence[float], unit: str = "B", zero: float | None = None) -> None:
+def size_axis(
+    axis: Any, sizes: Sequence[float], unit: str = "B", zero: float | None = None
+) -> None:
     """Ticks of a log2 axis at the sizes that are there, at most about ten, labelled `4 B`, `64 KiB`, `1 MiB`.
 
     `zero` is the place left of the smallest size where a size of zero is drawn, since a log axis has none.
     """
     some = sorted({size for size in sizes if size > 0})
     step = max(1, math.ceil(len(some) / 10))
-    ticks = [*([zero] if zero is not None else []), *some[step - 1 if zero is not None else 0 :: step]]
+    ticks = [
+        *([zero] if zero is not None else []),
+        *some[step - 1 if zero is not None else 0 :: step],
+    ]
 
     def say(value: float, _: int | None = None) -> str:
         size = 0.0 if value == zero else value
@@ -181,7 +220,10 @@ def size_axis(axis: Any, sizes: Sequence[float], unit: str = "B", zero: float | 
 def size_columns(ax: Axes, sizes: Sequence[float]) -> None:
     """Names of message sizes in bytes under the columns of a map, about ten of them."""
     step = max(1, len(sizes) // 10)
-    ax.set_xticks(np.arange(0, len(sizes), step) + 0.5, [short(size, "B").replace(" ", "\n") for size in sizes[::step]])
+    ax.set_xticks(
+        np.arange(0, len(sizes), step) + 0.5,
+        [short(size, "B").replace(" ", "\n") for size in sizes[::step]],
+    )
     ax.set_xlabel("message size")
 
 
@@ -192,7 +234,9 @@ def arrow(better: str | None) -> str:
 
 def metric_text(metric: str) -> str:
     """Return the name of a metric for people: `user CPU` for `user_cpu`."""
-    return re.sub(r"\b(iops|cpu|rtt|gpu|api)\b", lambda match: match[0].upper(), metric.replace("_", " "))
+    return re.sub(
+        r"\b(iops|cpu|rtt|gpu|api)\b", lambda match: match[0].upper(), metric.replace("_", " ")
+    )
 
 
 def axis_label(metric: str, unit: str, better: str | None) -> str:
@@ -228,7 +272,9 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 def to_bytes(fig: Figure) -> tuple[bytes, bytes]:
     """A figure as (SVG, PNG). No date, no random ids: equal input gives equal bytes."""
     with house(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # names in any script: the browser's fonts have them
+        warnings.filterwarnings(
+            "ignore", "Glyph .* missing"
+        )  # names in any script: the browser's fonts have them
         svg, png = io.BytesIO(), io.BytesIO()
         engine = fig.get_layout_engine()
         if engine is not None:

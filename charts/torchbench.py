@@ -9,7 +9,16 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import lines, style
 from perfdag.charts.generic import dot_figure
-from perfdag.charts.series import Cell, Series, alike, band_words, read, runs_words, value_words, words_without
+from perfdag.charts.series import (
+    Cell,
+    Series,
+    alike,
+    band_words,
+    read,
+    runs_words,
+    value_words,
+    words_without,
+)
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
@@ -42,7 +51,9 @@ def _by_batch(cells: Sequence[Cell], used: Mapping[str, str]) -> list[lines.Line
     """A line for each model and shape; lines that would have one name say what tells them apart."""
     named_lines: list[tuple[list[Cell], lines.Line]] = []
     for group in alike(cells, ("batch_size",)):
-        rates = {float(cell.state.params["batch_size"]): rate for cell in group if (rate := _rate(cell))}
+        rates = {
+            float(cell.state.params["batch_size"]): rate for cell in group if (rate := _rate(cell))
+        }
         if rates:
             named_lines.append((group, lines.Line(_name(group[0], used), rates)))
     names = Counter(line.name for _, line in named_lines)
@@ -60,16 +71,29 @@ def _rate(cell: Cell) -> Series | None:
 def _name(cell: Cell, used: Mapping[str, str]) -> str:
     params = {**cell.state.params}
     params["precision"] = params.get("precision") or used.get(cell.state.point)
-    name = " ".join(str(params[part]) for part in ("model", "test", "device", "precision") if params.get(part))
+    name = " ".join(
+        str(params[part]) for part in ("model", "test", "device", "precision") if params.get(part)
+    )
     return name + (" compiled" if params.get("compile") else "")
 
 
 def _batches(curves: Sequence[lines.Line], where: str) -> Figure:
-    fastest = max((series for line in curves for series in line.series.values()), key=lambda series: series.middle)
-    name, batch = next((line.name, x) for line in curves for x, series in line.series.items() if series is fastest)
-    legend = band_words(series for line in curves for series in line.series.values()).replace("dot", "line").replace("bar", "band")
+    fastest = max(
+        (series for line in curves for series in line.series.values()),
+        key=lambda series: series.middle,
+    )
+    name, batch = next(
+        (line.name, x) for line in curves for x, series in line.series.items() if series is fastest
+    )
+    legend = (
+        band_words(series for line in curves for series in line.series.values())
+        .replace("dot", "line")
+        .replace("bar", "band")
+    )
     noisy = "~: a sample was disturbed" if any(line.name.endswith("~") for line in curves) else ""
     title = f"{name.removesuffix(' ~')}: {value_words(fastest)} samples at batch size {batch:.0f}"
-    fig, (ax,) = style.figure(title=title, subtitle="; ".join(part for part in (legend, noisy, where) if part))
+    fig, (ax,) = style.figure(
+        title=title, subtitle="; ".join(part for part in (legend, noisy, where) if part)
+    )
     lines.panel(ax, curves, metric="samples_rate", x_label="batch size", x_unit="1")
     return fig

@@ -36,7 +36,11 @@ def what_ran(table: pa.Table, cells: Sequence[Cell], suite: str) -> str:
     total = sum(counts(cells).values())
     warm = pc.sum(pc.equal(table["phase"], "warmup")).as_py()
     tail = " Warm-up rounds are stored and left out here." if warm else ""
-    what = f"{plural(len(cells), 'point')} of {plural(len(names), 'benchmark')} ({', '.join(names)})" if cells else "no points"
+    what = (
+        f"{plural(len(cells), 'point')} of {plural(len(names), 'benchmark')} ({', '.join(names)})"
+        if cells
+        else "no points"
+    )
     return f"Suite {suite}: {what}, {plural(total, 'sample')}.{tail}"
 
 
@@ -47,21 +51,31 @@ def when_where(table: pa.Table) -> str:
     if start is not None:
         parts.append(f"Measured {start:%Y-%m-%d %H:%M:%S} UTC{_for(start, end)}")
     names = _distinct(table["cluster"])
-    nodes = sorted(name for name in pc.unique(pc.list_flatten(table["nodes"].combine_chunks())).to_pylist() if name)
+    nodes = sorted(
+        name
+        for name in pc.unique(pc.list_flatten(table["nodes"].combine_chunks())).to_pylist()
+        if name
+    )
     if names:
         parts.append(f"in cluster {', '.join(names)}")
     if nodes:
         shown = ", ".join(nodes[:6]) + (f" and {len(nodes) - 6} more" if len(nodes) > 6 else "")
         parts.append(f"on {shown}" if len(nodes) == 1 else f"on {len(nodes)} hosts: {shown}")
     classes = _distinct(table["env_class"])
-    classes = [name for name in classes if " x [" not in name] or classes  # a multiple says no more than the count of hosts
+    classes = [
+        name for name in classes if " x [" not in name
+    ] or classes  # a multiple says no more than the count of hosts
     if classes:
         parts.append(f"({'; '.join(classes[:3])})")
     return " ".join(parts) + "." if parts else ""
 
 
 def _for(start: datetime, end: datetime | None) -> str:
-    return f", {short_seconds((end - start).total_seconds())} from the first sample to the last" if end is not None else ""
+    return (
+        f", {short_seconds((end - start).total_seconds())} from the first sample to the last"
+        if end is not None
+        else ""
+    )
 
 
 def _distinct(column: Any) -> list[str]:
@@ -72,7 +86,10 @@ def how_it_ended(cells: Sequence[Cell]) -> tuple[bool, str]:
     """(all is well, the sentence): samples by status, and how many points have no valid sample."""
     counts_by_status = counts(cells)
     bad = {status: counts_by_status[status] for status in BAD if counts_by_status[status]}
-    parts = [f"{counts_by_status['ok']:,} ok", *(f"{count:,} {status}" for status, count in bad.items())]
+    parts = [
+        f"{counts_by_status['ok']:,} ok",
+        *(f"{count:,} {status}" for status, count in bad.items()),
+    ]
     if counts_by_status["skipped"]:
         parts.append(f"{counts_by_status['skipped']:,} skipped")
     text = f"Samples: {', '.join(parts)}."
@@ -81,7 +98,9 @@ def how_it_ended(cells: Sequence[Cell]) -> tuple[bool, str]:
         text += f" {plural(without, 'point')} of {len(cells):,} {'has' if without == 1 else 'have'} no valid sample."
     if not counts_by_status:
         return False, "No samples."
-    return not bad, text if bad or counts_by_status["skipped"] else f"All {counts_by_status['ok']:,} samples are ok."
+    return not bad, text if bad or counts_by_status[
+        "skipped"
+    ] else f"All {counts_by_status['ok']:,} samples are ok."
 
 
 def noise(cells: Sequence[Cell], table: pa.Table) -> str:
@@ -91,7 +110,9 @@ def noise(cells: Sequence[Cell], table: pa.Table) -> str:
         return "No sample was marked as disturbed (stolen CPU time, load before it)."
     samples = {
         sample
-        for sample in zip(*(marked[name].to_pylist() for name in ("point", "repetition", "variant")), strict=True)
+        for sample in zip(
+            *(marked[name].to_pylist() for name in ("point", "repetition", "variant")), strict=True
+        )
         if sample[0] != "canary"
     }
     noisy = [cell for cell in cells if cell.noisy]
@@ -113,7 +134,9 @@ def findings(cells: Sequence[Cell]) -> list[str]:
         if any(series.headline for cell in cells for series in cell.series(name))
         and not sweep([s for cell in cells for s in cell.series(name)])
     ]
-    return [finding(cells, name) for name in (names or metrics(cells)[:1])[:FINDINGS]] or [finding(cells, "")]
+    return [finding(cells, name) for name in (names or metrics(cells)[:1])[:FINDINGS]] or [
+        finding(cells, "")
+    ]
 
 
 def environment(table: pa.Table) -> list[tuple[str, str]]:
@@ -122,7 +145,10 @@ def environment(table: pa.Table) -> list[tuple[str, str]]:
     for text in _distinct(table["env"]):
         for name, value in _flat({k: v for k, v in orjson.loads(text).items() if k != "sample"}):
             merged.setdefault(name, {})[value] = None
-    return [(name, " | ".join(list(values)[:4]) + (" | ..." if len(values) > 4 else "")) for name, values in merged.items()]
+    return [
+        (name, " | ".join(list(values)[:4]) + (" | ..." if len(values) > 4 else ""))
+        for name, values in merged.items()
+    ]
 
 
 def sample_facts(table: pa.Table) -> list[tuple[str, str]]:
@@ -134,12 +160,19 @@ def sample_facts(table: pa.Table) -> list[tuple[str, str]]:
             merged.setdefault(f"{benchmark}: tool", {})[tool] = None
         for name, value in _flat((orjson.loads(text) if text else {}).get("sample") or {}):
             merged.setdefault(f"{benchmark}: {name}", {})[value] = None
-    return [(name, " | ".join(list(values)[:4]) + (" | ..." if len(values) > 4 else "")) for name, values in merged.items()]
+    return [
+        (name, " | ".join(list(values)[:4]) + (" | ..." if len(values) > 4 else ""))
+        for name, values in merged.items()
+    ]
 
 
 def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
     if isinstance(value, dict):
-        return [item for key, inner in value.items() for item in _flat(inner, f"{prefix}.{key}" if prefix else str(key))]
+        return [
+            item
+            for key, inner in value.items()
+            for item in _flat(inner, f"{prefix}.{key}" if prefix else str(key))
+        ]
     if isinstance(value, list):
         if all(not isinstance(item, dict | list) for item in value):
             return [(prefix, ", ".join(map(str, value)))] if value else []

@@ -18,18 +18,42 @@ from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import Installation, template
 
 loaded, scope = suite.load(sys.argv[1]), os.environ.get("CLUSTER_SCOPE") == "1" or None
-installed = template(Installation(store=sys.argv[2], lock_namespace=os.environ.get("LOCK_NAMESPACE", "perfdag")))
-told = {each.name: each.value for each in installed.arguments} | {"suite": base64.b64encode(inline(loaded).encode()).decode()}
-kept = ("service_account_name", "synchronization", "active_deadline_seconds", "ttl_strategy", "pod_gc", "pod_metadata", "workflow_metadata")
-run, finish = (m.TemplateRef(name="perfdag", template=name, cluster_scope=scope) for name in ("run", "finish"))
+installed = template(
+    Installation(store=sys.argv[2], lock_namespace=os.environ.get("LOCK_NAMESPACE", "perfdag"))
+)
+told = {each.name: each.value for each in installed.arguments} | {
+    "suite": base64.b64encode(inline(loaded).encode()).decode()
+}
+kept = (
+    "service_account_name",
+    "synchronization",
+    "active_deadline_seconds",
+    "ttl_strategy",
+    "pod_gc",
+    "pod_metadata",
+    "workflow_metadata",
+)
+run, finish = (
+    m.TemplateRef(name="perfdag", template=name, cluster_scope=scope) for name in ("run", "finish")
+)
 hooks = {"exit": m.LifecycleHook(template_ref=finish)}
 labels = {"perfdag/suite": loaded.suite.name}  # so that `perfdag status` and `delete` know it
-with Workflow(generate_name="composed-", labels=labels, entrypoint="all", arguments=told, hooks=hooks) as made:
+with Workflow(
+    generate_name="composed-", labels=labels, entrypoint="all", arguments=told, hooks=hooks
+) as made:
     for name in kept:  # what a task does not inherit: one measuring run at a time, what is kept for how long, no sidecars
         setattr(made, name, getattr(installed, name))
     image = os.environ.get("IMAGES", "localhost/perfdag-{name}:1").replace("{name}", "base")
-    security = json.dumps(restricted())  # Argo's own containers as PodSecurity `restricted` wants them
-    say = Container(name="say", image=image, command=["echo"], args=["tune the nodes"], pod_spec_patch=security)
+    security = json.dumps(
+        restricted()
+    )  # Argo's own containers as PodSecurity `restricted` wants them
+    say = Container(
+        name="say", image=image, command=["echo"], args=["tune the nodes"], pod_spec_patch=security
+    )
     with DAG(name="all"):
-        Task(name="before", template=say) >> Task(name="measure", template_ref=run) >> Task(name="after", template=say)
+        (
+            Task(name="before", template=say)
+            >> Task(name="measure", template_ref=run)
+            >> Task(name="after", template=say)
+        )
 sys.stdout.write(dump([made.to_dict()]))

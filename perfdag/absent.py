@@ -32,7 +32,12 @@ class AbsentSeries:
 
 
 def find_absent(
-    gate: Gate, store: Store, history: RunMedians, tuning: Tuning, rules: Rules, records: dict[str, Record]
+    gate: Gate,
+    store: Store,
+    history: RunMedians,
+    tuning: Tuning,
+    rules: Rules,
+    records: dict[str, Record],
 ) -> list[AbsentSeries]:
     """Return the headline series that earlier runs had and this one lacks, with one alert per
     entry.
@@ -57,10 +62,19 @@ def find_absent(
             continue
         reported = info.series_id in missed and not finite[i, missed[info.series_id] :].any()
         looked_for = before.sum() >= min(PRESENT, before.size) or reported
-        if not looked_for and not any(acknowledged(rules, night, name, info.series_id) for night in _untold(history, finite[i], same)):
+        if not looked_for and not any(
+            acknowledged(rules, night, name, info.series_id)
+            for night in _untold(history, finite[i], same)
+        ):
             continue
         ok, bad, error, _ = history.runs[-1].points.get(info.point, (0, 0, "", ""))
-        why = f"all {bad} samples failed, {error}" if bad and not ok else "not in the run any more" if not ok else "the samples lack it"
+        why = (
+            f"all {bad} samples failed, {error}"
+            if bad and not ok
+            else "not in the run any more"
+            if not ok
+            else "the samples lack it"
+        )
         gone.append(AbsentSeries(info, acknowledged(rules, gate.run, name, info.series_id)))
         if gone[-1].accepted:
             gate.cases.append(CheckResult("present", name, "ok", f"{why} (acknowledged)"))
@@ -70,8 +84,18 @@ def find_absent(
     resume, left = _resume(store, gate.run) if entries else ("", set())
     for entry, lost in entries.items():
         title = f"ABSENT {gate.suite}/{entry}: {len(lost)} series"
-        helps = any(series.info.entry == entry and series.info.point in left and not series.accepted for series in gone)
-        add_alert(gate, rules, "absent", title, lost, f"{gate.report}   {resume}" if helps else gate.report)
+        helps = any(
+            series.info.entry == entry and series.info.point in left and not series.accepted
+            for series in gone
+        )
+        add_alert(
+            gate,
+            rules,
+            "absent",
+            title,
+            lost,
+            f"{gate.report}   {resume}" if helps else gate.report,
+        )
     return gone
 
 
@@ -108,7 +132,9 @@ def _missed(history: RunMedians, same: Sequence[int], records: dict[str, Record]
     return positions_by_key
 
 
-def explaining_losses(history: RunMedians, rule: Check, gone: Sequence[AbsentSeries]) -> list[AbsentSeries]:
+def explaining_losses(
+    history: RunMedians, rule: Check, gone: Sequence[AbsentSeries]
+) -> list[AbsentSeries]:
     """Return the absent series that explain why a rule has no data.
 
     An absent series explains a rule about it. Where nothing of its entry is left, it explains a
@@ -121,7 +147,10 @@ def explaining_losses(history: RunMedians, rule: Check, gone: Sequence[AbsentSer
     covered = [i for i, info in enumerate(history.series) if covers(rule, info)]
     vanished = {history.series[i].entry for i in covered} - present_entries
     losses = [lost for lost in gone if covers(rule, lost.info) or lost.info.entry in vanished]
-    keys, entries = {lost.info.key for lost in losses}, {lost.info.entry for lost in losses} & vanished
+    keys, entries = (
+        {lost.info.key for lost in losses},
+        {lost.info.entry for lost in losses} & vanished,
+    )
     same = _alike(history)
     had = np.flatnonzero(finite[np.ix_(covered, same)].any(axis=0))
     last = same[: had[-1] + 1][-PRESENT_OF:] if had.size else []
@@ -141,8 +170,18 @@ def _resume(store: Store, run_id: str) -> tuple[str, set[str]]:
     except StoreError:
         return "", set()
     stored = stored_samples(store, run_id)
-    samples = [(plan.points[index], repetition, plan.key(at)) for at, (index, repetition) in enumerate(plan.order)]
-    left = {point.id for point, repetition, key in samples if 0 < repetition <= point.repetitions and key not in stored}
+    samples = [
+        (plan.points[index], repetition, plan.key(at))
+        for at, (index, repetition) in enumerate(plan.order)
+    ]
+    left = {
+        point.id
+        for point, repetition, key in samples
+        if 0 < repetition <= point.repetitions and key not in stored
+    }
     if plan.where:
-        return f"perfdag submit --resume {run_id} --namespace {plan.where.get('namespace', 'perfdag')}", left
+        return (
+            f"perfdag submit --resume {run_id} --namespace {plan.where.get('namespace', 'perfdag')}",
+            left,
+        )
     return f"perfdag run --resume {run_id} --store {shlex.quote(store.root)}", left

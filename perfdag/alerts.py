@@ -81,7 +81,9 @@ def read_records(store: Store, suite: str, newest: int = 120) -> dict[str, Recor
     return records
 
 
-def mark_known(medians: RunMedians, run_id: str, alerts: Sequence[Alert], records: dict[str, Record]) -> None:
+def mark_known(
+    medians: RunMedians, run_id: str, alerts: Sequence[Alert], records: dict[str, Record]
+) -> None:
     """Mark the alerts that were reported before as not fresh.
 
     An alert is known where this run reported it, where a record has a change nearby, or where it
@@ -107,7 +109,9 @@ def mark_known(medians: RunMedians, run_id: str, alerts: Sequence[Alert], record
             alert.fresh = not known
             alert.sent = any(old.sent for old in known)
             continue
-        reported = [old for old in [*previous, *(own.alerts if own else [])] if old.kind == alert.kind]
+        reported = [
+            old for old in [*previous, *(own.alerts if own else [])] if old.kind == alert.kind
+        ]
         # one more series of an entry is news, where the others were told
         alert.fresh = not set(alert.keys) <= {key for old in reported for key in old.keys}
         alert.sent = set(alert.keys) <= {key for old in reported if old.sent for key in old.keys}
@@ -123,7 +127,11 @@ def causes(findings: Sequence[LevelChange], runs: int) -> list[list[LevelChange]
         if finding.word != "worse" or finding.index < runs - RECENT:
             continue
         last = groups[-1][-1] if groups else None
-        if last is not None and last.info.benchmark == finding.info.benchmark and finding.index - last.index <= 1:
+        if (
+            last is not None
+            and last.info.benchmark == finding.info.benchmark
+            and finding.index - last.index <= 1
+        ):
             groups[-1].append(finding)
         else:
             groups.append([finding])
@@ -152,7 +160,11 @@ def explaining(moves: Mapping[str, Change], benchmark: str, change: Change) -> l
     the latency.
     """
     wanted = _leans_on(benchmark)
-    return [metric for metric, moved in moves.items() if metric in wanted and _size(moved) >= EXPLAINS * _size(change)]
+    return [
+        metric
+        for metric, moved in moves.items()
+        if metric in wanted and _size(moved) >= EXPLAINS * _size(change)
+    ]
 
 
 def _leans_on(name: str) -> tuple[str, ...]:
@@ -170,7 +182,11 @@ def _size(change: Change) -> float:
 
     It is infinite for a level at or below zero, so that no canary can explain it.
     """
-    return abs(math.log(change.after / change.before)) if change.before > 0 and change.after > 0 else math.inf
+    return (
+        abs(math.log(change.after / change.before))
+        if change.before > 0 and change.after > 0
+        else math.inf
+    )
 
 
 def percent(effect: float) -> str:
@@ -179,7 +195,11 @@ def percent(effect: float) -> str:
 
 
 def regression(
-    medians: RunMedians, group: Sequence[LevelChange], related: Sequence[LevelChange], pages: bool, links: dict[str, str]
+    medians: RunMedians,
+    group: Sequence[LevelChange],
+    related: Sequence[LevelChange],
+    pages: bool,
+    links: dict[str, str],
 ) -> Alert:
     """Return the alert of one cause.
 
@@ -195,10 +215,14 @@ def regression(
     others = [finding for finding in group if finding is not worst]
     peers = sum(1 for series in medians.series if series.benchmark == info.benchmark)
     same_time = len(others) + sum(
-        1 for finding in related if finding.info.benchmark == info.benchmark and abs(finding.index - worst.index) <= 1
+        1
+        for finding in related
+        if finding.info.benchmark == info.benchmark and abs(finding.index - worst.index) <= 1
     )
     recent = " ".join(short(value, info.unit).partition(" ")[0] for value in worst.recent)
-    gate = f"{worst.min_effect:g} {info.unit}" if worst.absolute else f"{100 * worst.min_effect:g} %"
+    gate = (
+        f"{worst.min_effect:g} {info.unit}" if worst.absolute else f"{100 * worst.min_effect:g} %"
+    )
     low, high = sorted((c.low, c.high))
     band = f"{low:+.3g} to {high:+.3g}" if worst.absolute else f"{percent(low)} to {percent(high)}"
     moved = ", ".join(f"{metric} {percent(change.effect)}" for metric, change in moves.items())
@@ -213,11 +237,22 @@ def regression(
         f"changed {_shorten('; '.join(differs)) if differs else 'nothing that is recorded of kernel, images, tools and nodes'}",
     ]
     if others:
-        lines.append(f"also    {_shorten('; '.join(f'{finding.name} {percent(finding.change.effect)}' for finding in others))}")
-    lines.append(f"do      {links['report']}   perfdag compare {worst.run_before} {links['run']} --store {shlex.quote(links['store'])}")
-    lines.append(f"accept  in {links['acks']}: {{series: '{worst.name}', run: {worst.run}, reason: ...}}")
+        lines.append(
+            f"also    {_shorten('; '.join(f'{finding.name} {percent(finding.change.effect)}' for finding in others))}"
+        )
+    lines.append(
+        f"do      {links['report']}   perfdag compare {worst.run_before} {links['run']} --store {shlex.quote(links['store'])}"
+    )
+    lines.append(
+        f"accept  in {links['acks']}: {{series: '{worst.name}', run: {worst.run}, reason: ...}}"
+    )
     return Alert(
-        kind, title, "\n".join(lines), [finding.info.series_id for finding in group], worst.run, gates=pages and kind == "regression"
+        kind,
+        title,
+        "\n".join(lines),
+        [finding.info.series_id for finding in group],
+        worst.run,
+        gates=pages and kind == "regression",
     )
 
 

@@ -104,7 +104,12 @@ class SampleError(Exception):
 
     status: ClassVar[str] = "failed"
 
-    def __init__(self, reason: str, texts: Mapping[str, str] | None = None, measurements: Sequence[Measurement] = ()) -> None:
+    def __init__(
+        self,
+        reason: str,
+        texts: Mapping[str, str] | None = None,
+        measurements: Sequence[Measurement] = (),
+    ) -> None:
         super().__init__(reason)
         self.texts = dict(texts or {})
         self.measurements = list(measurements)
@@ -182,7 +187,11 @@ class Benchmark(ABC, Generic[P]):
 
     def missing(self, gang: Gang, params: P) -> list[Tool]:
         """Tools that are not on the gang's hosts."""
-        return [tool for tool in self.tools if any(host.which(tool.program) is None for host in gang.hosts)]
+        return [
+            tool
+            for tool in self.tools
+            if any(host.which(tool.program) is None for host in gang.hosts)
+        ]
 
     def prepare(self, gang: Gang, params: P) -> None:
         """Work before a sample that is outside the clock (prefill, mesh). Raises SampleError."""

@@ -49,7 +49,9 @@ class Gate:
         """Whether the gate fails: an unacknowledged regression, a broken threshold or absent
         data.
         """
-        return any(alert.gates for alert in self.alerts) or any(result.state in ("failed", "absent") for result in self.cases)
+        return any(alert.gates for alert in self.alerts) or any(
+            result.state in ("failed", "absent") for result in self.cases
+        )
 
 
 @dataclass(frozen=True)
@@ -70,17 +72,37 @@ LostSeries = tuple[str, str, str]
 """What an alert about several series says of each: its name, the key it is known by, what is wrong."""
 
 
-def add_alert(gate: Gate, rules: Rules, kind: Kind, title: str, lost: Sequence[LostSeries], do: str, rule: str = "") -> None:
+def add_alert(
+    gate: Gate,
+    rules: Rules,
+    kind: Kind,
+    title: str,
+    lost: Sequence[LostSeries],
+    do: str,
+    rule: str = "",
+) -> None:
     """Add one alert about several series, which names the first six."""
-    shown = [f"{name}: {why}"[:300] for name, _, why in lost[:6]] + ([f"and {len(lost) - 6} more"] if len(lost) > 6 else [])
-    lines = [title, *(f"what    {line}" for line in shown), *([f"rule    {rule}"] if rule else []), f"do      {do}"]
-    lines.append(f"accept  in {rules.acks_file}: {{series: '{lost[0][0]}', run: {gate.run}, reason: ...}}")
+    shown = [f"{name}: {why}"[:300] for name, _, why in lost[:6]] + (
+        [f"and {len(lost) - 6} more"] if len(lost) > 6 else []
+    )
+    lines = [
+        title,
+        *(f"what    {line}" for line in shown),
+        *([f"rule    {rule}"] if rule else []),
+        f"do      {do}",
+    ]
+    lines.append(
+        f"accept  in {rules.acks_file}: {{series: '{lost[0][0]}', run: {gate.run}, reason: ...}}"
+    )
     gate.alerts.append(Alert(kind, title, "\n".join(lines), [key for _, key, _ in lost], gate.run))
 
 
 def acknowledged(rules: Rules, run: str, name: str, series_id: str) -> bool:
     """Return whether a series or rule is acknowledged from a run no later than this one."""
-    return any(accepted.holds(name, series_id, day_of(run)) and accepted.run <= run for accepted in rules.accepted)
+    return any(
+        accepted.holds(name, series_id, day_of(run)) and accepted.run <= run
+        for accepted in rules.accepted
+    )
 
 
 def worst(alerts: Sequence[Alert]) -> list[Alert]:

@@ -11,17 +11,27 @@ from typing import Any
 _UNLIMITED = 1 << 60  # version 1 writes a page-rounded 2^63 for "no limit"
 _ROOT = Path("/")
 # where a container of a peer sees its own cgroup, versions 2 and 1
-COUNTERS = tuple(f"/sys/fs/cgroup/{name}" for name in ("cpu.stat", "memory.events", "cpu/cpu.stat", "memory/memory.oom_control"))
+COUNTERS = tuple(
+    f"/sys/fs/cgroup/{name}"
+    for name in ("cpu.stat", "memory.events", "cpu/cpu.stat", "memory/memory.oom_control")
+)
 
 
 def limits(root: Path = _ROOT) -> dict[str, Any]:
     """The version, the tightest limits (CPU in cores, memory in bytes; None: none) and how many CPUs may be used."""
     cores: list[float] = []
     for folder in _folders("cpu", root):
-        quota = _read(folder / "cpu.max").split() or [_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")]
+        quota = _read(folder / "cpu.max").split() or [
+            _read(folder / "cpu.cfs_quota_us"),
+            _read(folder / "cpu.cfs_period_us"),
+        ]
         if len(quota) == 2 and all(each.isdecimal() for each in quota) and int(quota[1]):
             cores.append(int(quota[0]) / int(quota[1]))
-    texts = [_read(folder / name) for folder in _folders("memory", root) for name in ("memory.max", "memory.limit_in_bytes")]
+    texts = [
+        _read(folder / name)
+        for folder in _folders("memory", root)
+        for name in ("memory.max", "memory.limit_in_bytes")
+    ]
     memory = [int(text) for text in texts if text.isdecimal() and int(text) < _UNLIMITED]
     found = _memberships(root)
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -53,7 +63,11 @@ def throttled_us(root: Path = _ROOT) -> int:
 
 def oom_kills(root: Path = _ROOT) -> int:
     """Processes of this process's cgroup that the kernel killed for a memory limit, so far."""
-    texts = (_read(folder / name) for folder in _folders("memory", root) for name in ("memory.events", "memory.oom_control"))
+    texts = (
+        _read(folder / name)
+        for folder in _folders("memory", root)
+        for name in ("memory.events", "memory.oom_control")
+    )
     return next((kills(text) for text in texts if "oom_kill " in text), 0)
 
 
@@ -61,7 +75,11 @@ def throttled(text: str) -> int:
     """Throttled microseconds in the text of a cpu.stat."""
     words = _words(text)
     # version 2 counts microseconds, version 1 nanoseconds
-    return words["throttled_usec"] if "throttled_usec" in words else words.get("throttled_time", 0) // 1000
+    return (
+        words["throttled_usec"]
+        if "throttled_usec" in words
+        else words.get("throttled_time", 0) // 1000
+    )
 
 
 def kills(text: str) -> int:

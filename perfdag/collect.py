@@ -20,7 +20,15 @@ from perfdag.ids import canonical, digest, digests
 from perfdag.months import delete_rollup, month_of
 from perfdag.plan import Plan
 from perfdag.results import ID_COLUMNS, SAMPLES, SCHEMA_VERSION
-from perfdag.samples import SampleRecord, headline, read_sample, relative_precision, run_folder, sample_key, stored_samples
+from perfdag.samples import (
+    SampleRecord,
+    headline,
+    read_sample,
+    relative_precision,
+    run_folder,
+    sample_key,
+    stored_samples,
+)
 from perfdag.store import Store
 
 ERROR_LIMIT = 500
@@ -57,7 +65,15 @@ def collect(store: Store, plan: Plan) -> Collected:
     # without the Arrow schema in it a reader gets plain strings, however the columns were encoded here;
     # a dictionary of values that are all distinct is only larger
     encoded = [name for name in table.column_names if name not in ID_COLUMNS]
-    pq.write_table(table, sink, compression="zstd", store_schema=False, version="2.6", data_page_version="1.0", use_dictionary=encoded)
+    pq.write_table(
+        table,
+        sink,
+        compression="zstd",
+        store_schema=False,
+        version="2.6",
+        data_page_version="1.0",
+        use_dictionary=encoded,
+    )
     store.put(collected.key, sink.getvalue().to_pybytes())
     delete_rollup(store, plan.suite, month_of(plan.run_id))
     return collected
@@ -78,7 +94,11 @@ def _gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
     collected = builder.collected
     order = sorted(
         range(len(plan.order)),
-        key=lambda pos: (plan.points[plan.order[pos][0]].benchmark, plan.order[pos][0], plan.order[pos][1]),
+        key=lambda pos: (
+            plan.points[plan.order[pos][0]].benchmark,
+            plan.order[pos][0],
+            plan.order[pos][1],
+        ),
     )
     names = [(pos, plan.key(pos)) for pos in order]
     present = [(pos, name) for pos, name in names if name in stored]
@@ -92,7 +112,9 @@ def _gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
             absent.append(pos)
     builder.add_absent(absent + [pos for pos, name in names if name not in stored])
     canaries = sorted(name for name in stored if name.startswith("canary-"))
-    for name, (_, data) in zip(canaries, store.get_many([sample_key(plan.run_id, name) for name in canaries]), strict=True):
+    for name, (_, data) in zip(
+        canaries, store.get_many([sample_key(plan.run_id, name) for name in canaries]), strict=True
+    ):
         try:
             builder.add_canary(read_sample(data))
         except ValueError:
@@ -148,11 +170,20 @@ class _Builder:
         self.samples.append(sample)
         self._rows(sample, point.id, part.rows)
         self._count(part.status, repetition)
-        if point.until is not None and part.status == "ok" and repetition > 0 and (value := headline(part.rows)) is not None:
+        if (
+            point.until is not None
+            and part.status == "ok"
+            and repetition > 0
+            and (value := headline(part.rows)) is not None
+        ):
             self._values.setdefault(index, []).append(value)
 
     def _canonical_env(self, part: SampleRecord) -> str:
-        merged = {**part.env, **({"sample": part.facts} if part.facts else {}), **self._cluster_of(part)}
+        merged = {
+            **part.env,
+            **({"sample": part.facts} if part.facts else {}),
+            **self._cluster_of(part),
+        }
         key = orjson.dumps(merged, option=orjson.OPT_SORT_KEYS)
         if key not in self._env:
             self._env[key] = canonical(merged)
@@ -166,9 +197,21 @@ class _Builder:
         where = where.get("before", {}).get(part.where.get("workflow_uid"), where)
         if "kubernetes" not in where:
             return {}
-        nodes = {canonical(where["nodes"][name]) for name in part.nodes if name in (where.get("nodes") or {})}
+        nodes = {
+            canonical(where["nodes"][name])
+            for name in part.nodes
+            if name in (where.get("nodes") or {})
+        }
         kinds = [orjson.loads(kind) for kind in sorted(nodes)]
-        return {"cluster": {**{name: where.get(name) for name in ("kubernetes", "csi", "daemons", "network_policy")}, "nodes": kinds}}
+        return {
+            "cluster": {
+                **{
+                    name: where.get(name)
+                    for name in ("kubernetes", "csi", "daemons", "network_policy")
+                },
+                "nodes": kinds,
+            }
+        }
 
     def _constants(self, index: int, repetition: int, position: int) -> dict[str, Any]:
         point = self.plan.points[index]
@@ -190,15 +233,30 @@ class _Builder:
     def _rows(self, sample: dict[str, Any], point: str, rows: list[dict[str, Any]]) -> None:
         rows = rows or [{}]
         self._pending += rows
-        texts = [orjson.dumps(row["coords"], option=orjson.OPT_SORT_KEYS).decode() if "coords" in row else "{}" for row in rows]
+        texts = [
+            orjson.dumps(row["coords"], option=orjson.OPT_SORT_KEYS).decode()
+            if "coords" in row
+            else "{}"
+            for row in rows
+        ]
         self.columns["coords"] += [self._texts.setdefault(text, text) for text in texts]
-        named = [f"{text}\x1f{row.get('metric') or ''}\x1f{row.get('stat') or ''}" for text, row in zip(texts, rows, strict=True)]
+        named = [
+            f"{text}\x1f{row.get('metric') or ''}\x1f{row.get('stat') or ''}"
+            for text, row in zip(texts, rows, strict=True)
+        ]
         series = digests((self.plan.suite, point, sample["benchmark_version"] or ""), named)
-        of_run = (self.plan.run_id, sample["variant"] or "", str(sample["repetition"]), sample["phase"])
+        of_run = (
+            self.plan.run_id,
+            sample["variant"] or "",
+            str(sample["repetition"]),
+            sample["phase"],
+        )
         subjects = [row.get("subject") or "" for row in rows]
         samples = {subject: digest(*of_run, subject) for subject in set(subjects)}
         self.columns["series_id"] += series
-        self.columns["sample_id"] += [one + samples[subject] for one, subject in zip(series, subjects, strict=True)]
+        self.columns["sample_id"] += [
+            one + samples[subject] for one, subject in zip(series, subjects, strict=True)
+        ]
         self.counts.append(len(rows))
         if len(self._pending) >= CHUNK_ROWS:
             self._flush()
@@ -207,7 +265,9 @@ class _Builder:
         """Move pending rows into Arrow arrays, which need a tenth of the memory of Python
         objects.
         """
-        for name, values in zip(_AS_STORED, pa.array(self._pending, _STORED_TYPE).flatten(), strict=True):
+        for name, values in zip(
+            _AS_STORED, pa.array(self._pending, _STORED_TYPE).flatten(), strict=True
+        ):
             self._chunks[name].append(values)
         self._pending.clear()
         for name, texts in self.columns.items():
@@ -218,9 +278,14 @@ class _Builder:
         """Add rows for samples that are not stored, except those that a reached `until` made
         needless.
         """
-        batch_of = {pos: number for number, batch in enumerate(self.plan.batches) for pos in batch.samples}
+        batch_of = {
+            pos: number for number, batch in enumerate(self.plan.batches) for pos in batch.samples
+        }
         for index, values in self._values.items():
-            self.collected.reached[self.plan.points[index].id] = (len(values), relative_precision(values))
+            self.collected.reached[self.plan.points[index].id] = (
+                len(values),
+                relative_precision(values),
+            )
         for position in sorted(positions):
             index, repetition = self.plan.order[position]
             point = self.plan.points[index]
@@ -228,7 +293,12 @@ class _Builder:
                 continue
             status, reason = self._why(batch_of.get(position))
             sample = self._constants(index, repetition, position)
-            sample |= {"status": status, "error": reason, "benchmark_version": None, "batch": batch_of.get(position)}
+            sample |= {
+                "status": status,
+                "error": reason,
+                "benchmark_version": None,
+                "batch": batch_of.get(position),
+            }
             self.samples.append(sample)
             self._rows(sample, point.id, [])
             self._count(status, repetition)
@@ -255,7 +325,9 @@ class _Builder:
             "phase": "measure",
             **self._run,
         }
-        sample |= _of_part(part, self._canonical_env(part), self.raw, f"canary-b{part.batch}n{part.repetition}")
+        sample |= _of_part(
+            part, self._canonical_env(part), self.raw, f"canary-b{part.batch}n{part.repetition}"
+        )
         self.samples.append(sample)
         self._rows(sample, "canary", part.rows)
 
@@ -268,7 +340,9 @@ class _Builder:
             if column.name in self._chunks:
                 arrays.append(pa.chunked_array(self._chunks.pop(column.name), column.type))
             elif column.name == "schema_version":
-                arrays.append(pa.array(np.full(self.collected.rows, SCHEMA_VERSION, dtype=np.int16)))
+                arrays.append(
+                    pa.array(np.full(self.collected.rows, SCHEMA_VERSION, dtype=np.int16))
+                )
             else:
                 values = pa.array([sample.get(column.name) for sample in self.samples], column.type)
                 arrays.append(_spread(values, spread_over))
@@ -317,7 +391,14 @@ def _notes(store: Store, run_id: str) -> Iterator[_Note]:
 
     A note about a spent budget comes first: it is newer than the note of its batch.
     """
-    keys = sorted(store.list(f"{run_folder(run_id)}/notes"), key=lambda key: (not key.rpartition("/")[2].startswith("budget-"), key))
+    keys = sorted(
+        store.list(f"{run_folder(run_id)}/notes"),
+        key=lambda key: (not key.rpartition("/")[2].startswith("budget-"), key),
+    )
     for _, data in store.get_many(keys):
         raw = orjson.loads(data)
-        yield _Note(raw["status"], raw["reason"], set(raw["batches"]) if raw["batches"] is not None else None)
+        yield _Note(
+            raw["status"],
+            raw["reason"],
+            set(raw["batches"]) if raw["batches"] is not None else None,
+        )

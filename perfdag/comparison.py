@@ -20,7 +20,15 @@ from perfdag.stats.changes import WINDOW, change_points
 from perfdag.stats.robust import Array, finite, middle, robust_sigma, scale_for
 from perfdag.stats.verdicts import PAST_RUNS, Verdict, compare
 from perfdag.store import Store
-from perfdag.trends import COLUMNS, RunMedians, SeriesInfo, group_values, is_measured, labels, medians_of_rows
+from perfdag.trends import (
+    COLUMNS,
+    RunMedians,
+    SeriesInfo,
+    group_values,
+    is_measured,
+    labels,
+    medians_of_rows,
+)
 from perfdag.tuning import Tuning
 
 _RANK = {"worse": 0, "differs": 1, "better": 2, "inconclusive": 3, "no difference shown": 4}
@@ -69,7 +77,13 @@ class _Side:
     failed: dict[str, tuple[int, int, str, str]]
 
 
-def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection], tuning: Tuning, *, everything: bool = True) -> Comparison:
+def compare_selections(
+    a: tuple[Store, Selection],
+    b: tuple[Store, Selection],
+    tuning: Tuning,
+    *,
+    everything: bool = True,
+) -> Comparison:
     """Compare two selections, which may be in different stores.
 
     `everything` includes series that are not headlines. Raises SelectionError where a side has no
@@ -81,7 +95,11 @@ def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection], t
     compared = {run for _, side in (a, b) if len(side.runs) == 1 for run in side.runs}
     past = _past(b[0], b[1], compared, damaged)
     comparison = Comparison(a[1], b[1], damaged=damaged)
-    comparison.simulated = [letter for letter, side in (("A", left), ("B", right)) if SIMULATED in side.environment.get("tool", "")]
+    comparison.simulated = [
+        letter
+        for letter, side in (("A", left), ("B", right))
+        if SIMULATED in side.environment.get("tool", "")
+    ]
     comparison.environment = {
         key: (left.environment.get(key, "-"), right.environment.get(key, "-"))
         for key in sorted({*left.environment, *right.environment})
@@ -89,17 +107,28 @@ def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection], t
     }
     answers, comparison.parameters = match(left.series.values(), right.series.values())
     was = _renamed(left, answers)
-    names = labels([*right.series.values(), *(info for info in left.series.values() if info.point not in answers)])
+    names = labels(
+        [
+            *right.series.values(),
+            *(info for info in left.series.values() if info.point not in answers),
+        ]
+    )
     names |= {before: names[after] for before, after in answers.items()}
     for key, info in right.series.items():
         if key not in left.series:
             comparison.only_b.append(full_name(info, names))
         elif everything or info.headline:
-            _compare(comparison, left, right, key, _earlier(past, key, was.get(key, key)), tuning, names)
-    comparison.only_a = [full_name(info, names) for key, info in left.series.items() if key not in right.series]
+            _compare(
+                comparison, left, right, key, _earlier(past, key, was.get(key, key)), tuning, names
+            )
+    comparison.only_a = [
+        full_name(info, names) for key, info in left.series.items() if key not in right.series
+    ]
     for letter, side in (("A", left), ("B", right)):
         for point, (ok, bad, error, entry) in side.failed.items():
-            comparison.failed.append(f"{letter}: {entry} {names.get(point, point)}: {bad} of {ok + bad} samples, {error}")
+            comparison.failed.append(
+                f"{letter}: {entry} {names.get(point, point)}: {bad} of {ok + bad} samples, {error}"
+            )
     comparison.rows.sort(key=_order)
     return comparison
 
@@ -138,7 +167,9 @@ def _compare(
     before, info = left.series[key], right.series[key]
     name = full_name(info, names)
     if before.unit != info.unit:
-        comparison.refused.append(f"{name}: unit {before.unit} in A and {info.unit} in B, not compared")
+        comparison.refused.append(
+            f"{name}: unit {before.unit} in A and {info.unit} in B, not compared"
+        )
         return
     a, b = left.values[key], right.values[key]
     min_effect, absolute = tuning.effect(info, np.concatenate([a, b]))
@@ -169,7 +200,11 @@ def level_removed(values: Array, series_id: str, absolute: bool = False) -> Arra
     x = scale.apply(kept)
     if robust_sigma(x) <= 1.25 * robust_sigma(np.diff(x)) / np.sqrt(2):
         return kept
-    edges = [0, *(change.index for change in change_points(kept, series_id, absolute=absolute)), x.size]
+    edges = [
+        0,
+        *(change.index for change in change_points(kept, series_id, absolute=absolute)),
+        x.size,
+    ]
     typical = middle(x)
     for start, end in pairwise(edges):
         x[start:end] += typical - middle(x[start:end])
@@ -179,7 +214,13 @@ def level_removed(values: Array, series_id: str, absolute: bool = False) -> Arra
 
 def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
     """Read the rows of a side: repetitions of a single run, or run medians of several."""
-    table = results.load(store, suites=[selection.suite], runs=list(selection.runs), columns=list(COLUMNS), damaged=damaged)
+    table = results.load(
+        store,
+        suites=[selection.suite],
+        runs=list(selection.runs),
+        columns=list(COLUMNS),
+        damaged=damaged,
+    )
     if not table.num_rows:
         why = f"damaged: {', '.join(damaged)}" if damaged else "no rows"
         raise SelectionError(f"{selection.words}: {why}")
@@ -203,7 +244,9 @@ def _repetitions(table: pa.Table, keys: dict[str, Any]) -> dict[_Key, Array]:
     rows = table.filter(is_measured(table))
     which, ids = codes(rows["series_id"])
     groups, values = group_values(which, rows["value"].to_numpy().astype(np.float64))
-    return {keys[ids[group]]: repetitions for group, repetitions in zip(groups, values, strict=True)}
+    return {
+        keys[ids[group]]: repetitions for group, repetitions in zip(groups, values, strict=True)
+    }
 
 
 def _past(store: Store, selection: Selection, without: set[str], damaged: list[str]) -> RunMedians:
@@ -211,12 +254,22 @@ def _past(store: Store, selection: Selection, without: set[str], damaged: list[s
     everything = read_run_medians(store, selection.suite)
     damaged.extend(key for key in everything.damaged if key not in damaged)
     cluster = next((run.cluster for run in everything.runs if run.run_id in selection.runs), "")
-    kept = [i for i, run in enumerate(everything.runs) if run.run_id not in without and run.cluster == cluster]
+    kept = [
+        i
+        for i, run in enumerate(everything.runs)
+        if run.run_id not in without and run.cluster == cluster
+    ]
     return everything.keep(kept)
 
 
 def _order(row: Row) -> tuple[Any, ...]:
-    return (not row.info.headline, _RANK[row.verdict.word], -abs(row.verdict.effect), row.info.entry, row.label)
+    return (
+        not row.info.headline,
+        _RANK[row.verdict.word],
+        -abs(row.verdict.effect),
+        row.info.entry,
+        row.label,
+    )
 
 
 def count(rows: list[Row]) -> str:

@@ -17,7 +17,9 @@ from perfdag.store import Store, StoreError
 CHANGE_KINDS = ("regression", "environment")
 
 
-def check_night(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | None = None) -> Gate:
+def check_night(
+    store: Store, suite: str, run_id: str, rules: Rules, now: datetime | None = None
+) -> Gate:
     """Check a run together with the runs that confirm it. Raises StoreError, SelectionError.
 
     A confirming run stands for the run it confirms. Thresholds and presence come from that run
@@ -25,7 +27,9 @@ def check_night(store: Store, suite: str, run_id: str, rules: Rules, now: dateti
     """
     gate = check(store, suite, _confirms(store, run_id), rules, now)
     stored = {key.rpartition("/")[2] for key in store.list(f"results/suite={suite}")}
-    runs = [run for run in _options(store, gate.run).get("confirmed", []) if f"{run}.parquet" in stored]
+    runs = [
+        run for run in _options(store, gate.run).get("confirmed", []) if f"{run}.parquet" in stored
+    ]
     if not runs:
         return gate
     confirmed = check(store, suite, max(runs), rules, now, report=gate.report)

@@ -23,9 +23,13 @@ def confirming_plans(plan: Plan, points: set[str]) -> list[Plan]:
     batches = []
     for shape in sorted({point.shape for point in chosen}):
         mine = [position for position, (i, _) in enumerate(order) if chosen[i].shape == shape]
-        batches.append(Batch(shape, mine, sum(chosen[order[position][0]].seconds for position in mine)))
+        batches.append(
+            Batch(shape, mine, sum(chosen[order[position][0]].seconds for position in mine))
+        )
     options = {**plan.options, "confirms": plan.run_id}
-    one = replace(plan, points=chosen, order=order, batches=batches, trigger="confirm", options=options)
+    one = replace(
+        plan, points=chosen, order=order, batches=batches, trigger="confirm", options=options
+    )
     return [replace(one, run_id=run_id) for run_id in sorted(new_run_id() for _ in range(ROUNDS))]
 
 

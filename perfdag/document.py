@@ -90,15 +90,32 @@ def read_document(file: Path | str) -> Document:
     path = Path(file)
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise BadDocument([Problem(str(file), 1, "", f"larger than {MAX_BYTES >> 20} MiB, which no suite file needs")])
+            raise BadDocument(
+                [
+                    Problem(
+                        str(file),
+                        1,
+                        "",
+                        f"larger than {MAX_BYTES >> 20} MiB, which no suite file needs",
+                    )
+                ]
+            )
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        siblings = [str(each) for each in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
-        raise BadDocument([Problem(str(file), 1, "", f"no such file{nearest(file, siblings)}")]) from None
+        siblings = (
+            [str(each) for each in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
+        )
+        raise BadDocument(
+            [Problem(str(file), 1, "", f"no such file{nearest(file, siblings)}")]
+        ) from None
     except UnicodeDecodeError as error:
-        raise BadDocument([Problem(str(file), 1, "", f"not UTF-8 text (byte {error.start})")]) from None
+        raise BadDocument(
+            [Problem(str(file), 1, "", f"not UTF-8 text (byte {error.start})")]
+        ) from None
     except OSError as error:
-        raise BadDocument([Problem(str(file), 1, "", f"cannot be read: {error.strerror}")]) from None
+        raise BadDocument(
+            [Problem(str(file), 1, "", f"cannot be read: {error.strerror}")]
+        ) from None
     return parse_document(text, str(file))
 
 
@@ -113,10 +130,19 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
         mark = error.problem_mark or error.context_mark
         said = " ".join(part for part in (error.context, error.problem) if part)
         hint = "; indent with spaces, not tabs" if "cannot start any token" in said else ""
-        raise BadDocument([Problem(file, mark.line + 1 if mark else 1, "", f"not YAML: {said}{hint}")]) from None
+        raise BadDocument(
+            [Problem(file, mark.line + 1 if mark else 1, "", f"not YAML: {said}{hint}")]
+        ) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise BadDocument(
-            [Problem(file, 1, "", f"not YAML: {str(error).splitlines()[0] if str(error) else 'nested too deeply'}")]
+            [
+                Problem(
+                    file,
+                    1,
+                    "",
+                    f"not YAML: {str(error).splitlines()[0] if str(error) else 'nested too deeply'}",
+                )
+            ]
         ) from None
     reader = _Reader(document)
     document.data = reader.value(root, (), 0) if root is not None else None
@@ -130,7 +156,9 @@ def _too_deep(text: str) -> int | None:
     loader, depth = yaml.CSafeLoader(text), 0
     while loader.check_event():
         event = loader.get_event()
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+            event, yaml.CollectionEndEvent
+        )
         if event and depth > 10 * MAX_DEPTH:  # below that the reader names the path
             return int(event.start_mark.line) + 1  # type: ignore[union-attr]
     return None
@@ -154,33 +182,49 @@ class _Reader:
         self._scalars = yaml.CSafeLoader("")
 
     def _refuse(self, node: yaml.Node, path: Where, text: str) -> None:
-        self.problems.append(Problem(self.document.file, node.start_mark.line + 1, dotted(path), text))
+        self.problems.append(
+            Problem(self.document.file, node.start_mark.line + 1, dotted(path), text)
+        )
 
     def value(self, node: yaml.Node, path: Where, depth: int) -> Any:
         self.count += 1
         if self.count > MAX_VALUES or depth > MAX_DEPTH:
             limit = (
-                f"more than {MAX_VALUES:,} values once aliases are expanded" if depth <= MAX_DEPTH else f"nested deeper than {MAX_DEPTH}"
+                f"more than {MAX_VALUES:,} values once aliases are expanded"
+                if depth <= MAX_DEPTH
+                else f"nested deeper than {MAX_DEPTH}"
             )
             self._refuse(node, path, limit)
             raise BadDocument(self.problems)
         self.document.lines[path] = node.start_mark.line + 1
         if node.tag.removeprefix("tag:yaml.org,2002:") not in _TAGS[type(node)]:
-            self._refuse(node, path, f"the tag {node.tag.replace('tag:yaml.org,2002:', '!!')} is not allowed; write a plain value")
+            self._refuse(
+                node,
+                path,
+                f"the tag {node.tag.replace('tag:yaml.org,2002:', '!!')} is not allowed; write a plain value",
+            )
             return None
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, depth)
         if isinstance(node, yaml.SequenceNode):
-            return [self.value(each, (*path, index), depth + 1) for index, each in enumerate(node.value)]
+            return [
+                self.value(each, (*path, index), depth + 1) for index, each in enumerate(node.value)
+            ]
         try:
             made = self._scalars.construct_object(node)
         except (yaml.YAMLError, ValueError):
             made = None
-            self._refuse(node, path, f"cannot read {node.value!r} as {node.tag.rpartition(':')[2]}; quote it if it is text")
+            self._refuse(
+                node,
+                path,
+                f"cannot read {node.value!r} as {node.tag.rpartition(':')[2]}; quote it if it is text",
+            )
         if isinstance(made, int | float) and (mend := _surprise(node.value, made)):
             self._refuse(node, path, mend)
         # a date is a YAML type that JSON and the suite do not have
-        return made if isinstance(made, str | int | float | bool) or made is None else str(node.value)
+        return (
+            made if isinstance(made, str | int | float | bool) or made is None else str(node.value)
+        )
 
     def _mapping(self, node: yaml.MappingNode, path: Where, depth: int) -> dict[str, Any]:
         made: dict[str, Any] = {}
@@ -190,7 +234,11 @@ class _Reader:
                 continue
             key = str(key_node.value)
             if key == "<<":
-                self._refuse(key_node, path, "merge keys (<<) are not supported; use `defaults` or write the values out")
+                self._refuse(
+                    key_node,
+                    path,
+                    "merge keys (<<) are not supported; use `defaults` or write the values out",
+                )
                 continue
             if key in made:
                 self._refuse(key_node, (*path, key), "given twice in the same mapping; remove one")

@@ -55,7 +55,9 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
     sides = []
     damaged: list[str] = []
     for plan in (duet.a, duet.b):
-        table = results.load(store, suites=[plan.suite], runs=[plan.run_id], columns=list(COLUMNS), damaged=damaged)
+        table = results.load(
+            store, suites=[plan.suite], runs=[plan.run_id], columns=list(COLUMNS), damaged=damaged
+        )
         rows = table.filter(is_measured(table))
         sides.append(_series(rows, plan, len(duet.blocks)))
     limit = duet.a.options.get("within")
@@ -72,19 +74,27 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
             continue
         absent += [name] if info.headline and info.better in ("higher", "lower") else []
         alone = f"{'A' if key in sides[0] else 'B'} alone has values of it"
-        unpaired.append(f"{name}: {alone if len(has) == 1 else 'no block in which both have values of it'}")
-    for i in sorted(set(range(len(duet.a.points))) - {key[0] for side in sides for key, (info, _) in side.items() if info.headline}):
+        unpaired.append(
+            f"{name}: {alone if len(has) == 1 else 'no block in which both have values of it'}"
+        )
+    for i in sorted(
+        set(range(len(duet.a.points)))
+        - {key[0] for side in sides for key, (info, _) in side.items() if info.headline}
+    ):
         name = " ".join(filter(None, (duet.a.points[i].entry, _label(duet, i))))
         absent.append(name)
         unpaired.append(f"{name}: neither has a headline value")
     judged = judge([row[2] for row in compared])
     lines = [
-        SeriesVerdict(info, _label(duet, key[0]), verdict, bound) for (key, info, _, bound), verdict in zip(compared, judged, strict=True)
+        SeriesVerdict(info, _label(duet, key[0]), verdict, bound)
+        for (key, info, _, bound), verdict in zip(compared, judged, strict=True)
     ]
     return Outcome(lines, unpaired, absent, damaged)
 
 
-def _held(info: SeriesInfo, a: Array, b: Array, tuning: Tuning, limit: float | None) -> tuple[Paired, Bound | None]:
+def _held(
+    info: SeriesInfo, a: Array, b: Array, tuning: Tuning, limit: float | None
+) -> tuple[Paired, Bound | None]:
     """Compare one series, and check it against the limit where it is a headline."""
     both = np.concatenate([a, b])
     both = both[np.isfinite(both)]
@@ -137,7 +147,13 @@ def outcome_data(duet: Duet, outcome: Outcome) -> dict[str, Any]:
         "suite": duet.a.suite,
         "blocks": duet.blocks,
         "series": [
-            {**asdict(line.info), "label": line.label, "word": line.judged.word, "why": line.judged.why, **asdict(line.judged.result)}
+            {
+                **asdict(line.info),
+                "label": line.label,
+                "word": line.judged.word,
+                "why": line.judged.why,
+                **asdict(line.judged.result),
+            }
             | ({"within": asdict(line.bound)} if line.bound else {})
             for line in outcome.lines
         ],

@@ -30,7 +30,9 @@ def environment(table: pa.Table) -> dict[str, str]:
     digests, texts = codes(table["image_digest"])
     for i in np.unique(digests, return_index=True)[1]:
         if digests[i] >= 0:
-            values.setdefault(f"image {table['benchmark'][int(i)].as_py()}", set()).add(texts[digests[i]])
+            values.setdefault(f"image {table['benchmark'][int(i)].as_py()}", set()).add(
+                texts[digests[i]]
+            )
     nodes = set(_distinct(table["nodes"].combine_chunks().flatten()))
     if nodes:
         values["nodes"] = nodes
@@ -49,7 +51,11 @@ def flatten(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
         for key, item in value.items():
             if key not in _VOLATILE:
                 yield from flatten(item, f"{prefix}.{key}" if prefix else str(key))
-    elif isinstance(value, list) and value and all(isinstance(item, dict) and "name" in item for item in value):
+    elif (
+        isinstance(value, list)
+        and value
+        and all(isinstance(item, dict) and "name" in item for item in value)
+    ):
         for item in value:
             rest = {key: inner for key, inner in item.items() if key != "name"}
             yield from flatten(rest, f"{prefix}.{item['name']}")

@@ -18,7 +18,12 @@ from perfdag.explain import explain
 from perfdag.shape import Quantity, Shape, amount
 from perfdag.suite import Permutations
 
-_ORDERS: dict[str, Callable[[Any, Any], bool]] = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
+_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
 _OPERATORS = (*_ORDERS, "ne")
 
 
@@ -29,7 +34,14 @@ class Exclusion:
     leaves nothing out. `problems`: what is wrong with the conditions, by path in the entry.
     """
 
-    def __init__(self, permutations: Permutations, benchmark: Benchmark[Any], fixed: frozenset[str], *, partial: bool) -> None:
+    def __init__(
+        self,
+        permutations: Permutations,
+        benchmark: Benchmark[Any],
+        fixed: frozenset[str],
+        *,
+        partial: bool,
+    ) -> None:
         self.problems: list[tuple[Where, str]] = []
         self._partial = partial
         self._benchmark = benchmark
@@ -64,13 +76,17 @@ class Exclusion:
             return
         if not condition:
             self.problems.append((path, "an empty condition would leave out every point"))
-        found = {name: self._demand((*path, name), name, wanted) for name, wanted in condition.items()}
+        found = {
+            name: self._demand((*path, name), name, wanted) for name, wanted in condition.items()
+        }
         if len(self.problems) > before:
             return
         bit = 1 << index
         for name, masks in self._masks.items():
             held = (found[name] or [False] * len(masks)) if name in found else [True] * len(masks)
-            self._masks[name] = [mask | bit if holds else mask for mask, holds in zip(masks, held, strict=True)]
+            self._masks[name] = [
+                mask | bit if holds else mask for mask, holds in zip(masks, held, strict=True)
+            ]
         if fixed & condition.keys():
             return
         self._live |= bit
@@ -78,14 +94,25 @@ class Exclusion:
             self._of_use(path, bit)
 
     def _of_use(self, path: Where, bit: int) -> None:
-        never = [name for name, masks in self._masks.items() if masks and not any(mask & bit for mask in masks)]
+        never = [
+            name
+            for name, masks in self._masks.items()
+            if masks and not any(mask & bit for mask in masks)
+        ]
         if never:
             said = "; ".join(f"{name} is {_listed(self._axes[name])}" for name in never)
-            self.problems.append(((*path, never[0]), f"leaves nothing out: {said}; mend or remove the condition"))
+            self.problems.append(
+                ((*path, never[0]), f"leaves nothing out: {said}; mend or remove the condition")
+            )
         elif self._zipped and len({len(self._axes[name]) for name in self._zipped}) == 1:
             rows = self.of_rows(self._zipped, len(self._axes[self._zipped[0]]))
             if not any(row & bit for row in rows):
-                self.problems.append((path, "leaves nothing out: `zip` never has these values side by side; mend or remove the condition"))
+                self.problems.append(
+                    (
+                        path,
+                        "leaves nothing out: `zip` never has these values side by side; mend or remove the condition",
+                    )
+                )
 
     def _demand(self, path: Where, name: str, wanted: Any) -> list[bool] | None:
         """For each value of the axis whether it is what the condition wants; None where a value cannot be read, which its point says."""
@@ -166,7 +193,9 @@ def _inside(wanted: Any, key: str) -> Any:
         return None if info is None else _typed(info)
     if get_origin(wanted) is dict:
         return get_args(wanted)[1]
-    return next((found for part in get_args(wanted) if (found := _inside(part, key)) is not None), None)
+    return next(
+        (found for part in get_args(wanted) if (found := _inside(part, key)) is not None), None
+    )
 
 
 def _typed(info: FieldInfo) -> Any:

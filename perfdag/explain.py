@@ -13,7 +13,12 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def salvage(
-    document: Document, prefix: Where, raw: Any, model: type[M], problems: list[Problem], instead: Mapping[str, Any] | None = None
+    document: Document,
+    prefix: Where,
+    raw: Any,
+    model: type[M],
+    problems: list[Problem],
+    instead: Mapping[str, Any] | None = None,
 ) -> tuple[M | None, frozenset[str]]:
     """The model of what stands at `prefix`, mistakes added to `problems`; of one with mistakes, what is left without the keys that have them.
 
@@ -26,7 +31,11 @@ def salvage(
         except ValidationError as error:
             found = error.errors()
         # what is said of a mapping as a whole may be only for what was dropped from it
-        sure = [each for each in found if not any(path[: len(each["loc"])] == each["loc"] for path in dropped)]
+        sure = [
+            each
+            for each in found
+            if not any(path[: len(each["loc"])] == each["loc"] for path in dropped)
+        ]
         problems += [explain(document, prefix, each, model) for each in sure]
         before = left
         for each in found:
@@ -47,10 +56,16 @@ def _without(left: Mapping[str, Any], where: tuple[str | int, ...]) -> dict[str,
 
 def place(error: Mapping[str, Any]) -> Where:
     """Where a pydantic error is, without the steps that stand in no file."""
-    return tuple(part for part in error["loc"] if not (isinstance(part, str) and part.startswith(("function-", "constrained-", "[key]"))))
+    return tuple(
+        part
+        for part in error["loc"]
+        if not (isinstance(part, str) and part.startswith(("function-", "constrained-", "[key]")))
+    )
 
 
-def explain(document: Document, prefix: Where, error: Mapping[str, Any], model: type[BaseModel]) -> Problem:
+def explain(
+    document: Document, prefix: Where, error: Mapping[str, Any], model: type[BaseModel]
+) -> Problem:
     """A pydantic error as a problem of the document: the path, what is wrong, what is allowed, the nearest name."""
     where = place(error)
     path = prefix + where
@@ -69,11 +84,15 @@ def explain(document: Document, prefix: Where, error: Mapping[str, Any], model: 
     elif kind == "string_pattern_mismatch":
         text = f"{given!r} is not {_FORMS.get(context['pattern'], 'of the form ' + context['pattern'])}"
     elif kind in _TYPES:
-        text = f"must be {_TYPES[kind]}" + (f", not {given!r}" if isinstance(given, str | int | float | bool) else "")
+        text = f"must be {_TYPES[kind]}" + (
+            f", not {given!r}" if isinstance(given, str | int | float | bool) else ""
+        )
     elif kind in _BOUNDS:
         text = f"must be {_BOUNDS[kind][0]} {context[_BOUNDS[kind][1]]}, not {given!r}"
     else:
-        text = f"{error['msg'][0].lower()}{error['msg'][1:]}" + (f", not {given!r}" if isinstance(given, str | int | float | bool) else "")
+        text = f"{error['msg'][0].lower()}{error['msg'][1:]}" + (
+            f", not {given!r}" if isinstance(given, str | int | float | bool) else ""
+        )
     return document.problem(path, text)
 
 

@@ -61,7 +61,9 @@ def env_class(*facts: Mapping[str, Any]) -> str:
     then to be compared.
     """
     kinds = Counter(_machine(each) for each in facts)
-    return "; ".join(kind if count == 1 else f"{count} x [{kind}]" for kind, count in sorted(kinds.items()))
+    return "; ".join(
+        kind if count == 1 else f"{count} x [{kind}]" for kind, count in sorted(kinds.items())
+    )
 
 
 def _machine(facts: Mapping[str, Any]) -> str:
@@ -112,9 +114,16 @@ def filesystem(path: str | Path, root: Path = _ROOT) -> dict[str, Any]:
         found |= {"type": "block", "device": str(target), "mount": None, "options": None}
     found |= _queue(numbers, root)
     usage = shutil.disk_usage(target) if target.is_dir() or target.is_file() else None
-    sectors = _number(_read(root / "sys/dev/block" / (numbers or "none") / "size")) if found["type"] == "block" else None
+    sectors = (
+        _number(_read(root / "sys/dev/block" / (numbers or "none") / "size"))
+        if found["type"] == "block"
+        else None
+    )
     # sysfs counts sectors of 512 bytes whatever the device's own are
-    found |= {"total_bytes": usage.total if usage else sectors and sectors * 512, "free_bytes": usage.free if usage else None}
+    found |= {
+        "total_bytes": usage.total if usage else sectors and sectors * 512,
+        "free_bytes": usage.free if usage else None,
+    }
     return found
 
 
@@ -131,8 +140,18 @@ def _mount_of(target: Path, root: Path) -> dict[str, Any]:
             continue
         mount = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
         if target.is_relative_to(mount) and len(mount) >= len(best.get("mount", "")):
-            options = ",".join(dict.fromkeys(f"{fields[5]},{kind[2] if len(kind) > 2 else ''}".strip(",").split(",")))
-            best = {"mount": mount, "type": kind[0], "device": kind[1], "options": options, "numbers": fields[2]}
+            options = ",".join(
+                dict.fromkeys(
+                    f"{fields[5]},{kind[2] if len(kind) > 2 else ''}".strip(",").split(",")
+                )
+            )
+            best = {
+                "mount": mount,
+                "type": kind[0],
+                "device": kind[1],
+                "options": options,
+                "numbers": fields[2],
+            }
     return best
 
 
@@ -178,11 +197,22 @@ def _distribution(root: Path) -> str | None:
 
 def _cpu(root: Path) -> dict[str, Any]:
     text = _read(root / "proc/cpuinfo") or ""
-    blocks = [dict(_field(line) for line in block.splitlines() if ":" in line) for block in text.split("\n\n")]
+    blocks = [
+        dict(_field(line) for line in block.splitlines() if ":" in line)
+        for block in text.split("\n\n")
+    ]
     cpus = [block for block in blocks if "processor" in block]
     first = cpus[0] if cpus else {}
-    model = first.get("model name") or first.get("cpu model") or _arm(first) or platform.processor() or None
-    cores = {(block.get("physical id", "0"), block["core id"]) for block in cpus if "core id" in block}
+    model = (
+        first.get("model name")
+        or first.get("cpu model")
+        or _arm(first)
+        or platform.processor()
+        or None
+    )
+    cores = {
+        (block.get("physical id", "0"), block["core id"]) for block in cpus if "core id" in block
+    }
     sockets = {block["physical id"] for block in cpus if "physical id" in block}
     return {
         "model": model,
@@ -199,11 +229,18 @@ def _field(line: str) -> tuple[str, str]:
 
 def _arm(block: Mapping[str, str]) -> str | None:
     # arm64 names its cores by number only
-    return f"ARM implementer {block['CPU implementer']} part {block.get('CPU part', '?')}" if "CPU implementer" in block else None
+    return (
+        f"ARM implementer {block['CPU implementer']} part {block.get('CPU part', '?')}"
+        if "CPU implementer" in block
+        else None
+    )
 
 
 def _governor(root: Path) -> str | None:
-    found = {_read(path) for path in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")} - {None}
+    found = {
+        _read(path)
+        for path in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    } - {None}
     return ",".join(sorted(str(each) for each in found)) or None
 
 
@@ -235,7 +272,9 @@ def _nics(root: Path) -> list[dict[str, Any]]:
             {
                 "name": name,
                 "driver": driver.resolve().name if driver.exists() else None,
-                "speed": speed * 10**6 if speed and speed > 0 else None,  # -1: the link has no speed to tell
+                "speed": speed * 10**6
+                if speed and speed > 0
+                else None,  # -1: the link has no speed to tell
                 "mtu": _number(_read(folder / name / "mtu")),
                 "state": _read(folder / name / "operstate"),
             }
@@ -245,7 +284,15 @@ def _nics(root: Path) -> list[dict[str, Any]]:
 
 def _virtualisation(root: Path) -> str:
     """`none`, or what the machine says it is (DMI product, hypervisor type); `virtual` where only the CPU flag tells."""
-    product = " ".join(filter(None, (_read(root / "sys/class/dmi/id/sys_vendor"), _read(root / "sys/class/dmi/id/product_name"))))
+    product = " ".join(
+        filter(
+            None,
+            (
+                _read(root / "sys/class/dmi/id/sys_vendor"),
+                _read(root / "sys/class/dmi/id/product_name"),
+            ),
+        )
+    )
     kind = _read(root / "sys/hypervisor/type")
     if re.search(r"^flags\s*:.*\bhypervisor\b", _read(root / "proc/cpuinfo") or "", re.M):
         return kind or product or "virtual"

@@ -31,7 +31,9 @@ class Acknowledgement:
 
     def holds(self, name: str, series_id: str, day: str) -> bool:
         """Return whether it applies to a series on a day (YYYY-MM-DD)."""
-        return (not self.until or day <= self.until) and (self.series == series_id or fnmatch.fnmatchcase(name, self.series))
+        return (not self.until or day <= self.until) and (
+            self.series == series_id or fnmatch.fnmatchcase(name, self.series)
+        )
 
 
 @dataclass(frozen=True)
@@ -68,18 +70,29 @@ def day_of(run_id: str) -> str:
 def series_names(medians: RunMedians) -> list[str]:
     """Return the name of each series for people, in the order of the run medians."""
     tell = labels(medians.series)
-    return [" ".join(filter(None, (info.entry, tell.get(info.point, ""), info.name))) for info in medians.series]
+    return [
+        " ".join(filter(None, (info.entry, tell.get(info.point, ""), info.name)))
+        for info in medians.series
+    ]
 
 
-def accepted_start(medians: RunMedians, name: str, series_id: str, accepted: Sequence[Acknowledgement]) -> int:
+def accepted_start(
+    medians: RunMedians, name: str, series_id: str, accepted: Sequence[Acknowledgement]
+) -> int:
     """Return the index of the first run of the last acknowledged level of a series, or 0."""
     day = day_of(medians.runs[-1].run_id) if medians.runs else ""
     starts = [ack.run for ack in accepted if ack.holds(name, series_id, day)]
-    return bisect.bisect_left(medians.runs, max(starts), key=lambda run: run.run_id) if starts else 0
+    return (
+        bisect.bisect_left(medians.runs, max(starts), key=lambda run: run.run_id) if starts else 0
+    )
 
 
 def level_changes(
-    medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledgement] = (), *, headline_only: bool = False
+    medians: RunMedians,
+    tuning: Tuning,
+    accepted: Sequence[Acknowledgement] = (),
+    *,
+    headline_only: bool = False,
 ) -> list[LevelChange]:
     """Return every change of level of every series except canaries, oldest first."""
     findings = []
@@ -90,13 +103,24 @@ def level_changes(
         start = accepted_start(medians, name, info.series_id, accepted)
         values = medians.value[i, start:]
         min_effect, absolute = tuning.effect(info, values[np.isfinite(values)])
-        for change in change_points(values, info.series_id, min_effect=min_effect, absolute=absolute):
-            findings.append(_finding(medians, info, name, values, change, start, min_effect, absolute))
+        for change in change_points(
+            values, info.series_id, min_effect=min_effect, absolute=absolute
+        ):
+            findings.append(
+                _finding(medians, info, name, values, change, start, min_effect, absolute)
+            )
     return sorted(findings, key=lambda finding: finding.index)
 
 
 def _finding(
-    medians: RunMedians, info: SeriesInfo, name: str, values: Array, change: Change, start: int, min_effect: float, absolute: bool
+    medians: RunMedians,
+    info: SeriesInfo,
+    name: str,
+    values: Array,
+    change: Change,
+    start: int,
+    min_effect: float,
+    absolute: bool,
 ) -> LevelChange:
     present = np.flatnonzero(np.isfinite(values))
     at = int(np.searchsorted(present, change.index))
@@ -126,13 +150,17 @@ def changed(medians: RunMedians, before: int, after: int) -> dict[str, tuple[str
     for i, j in ((before, after), (max(before - 1, 0), min(after + 1, len(medians.runs) - 1))):
         a, b = medians.runs[i].env, medians.runs[j].env
         keys = [*sorted({*a, *b} - {"nodes"}), "nodes"]
-        differs = {key: (a.get(key, "-"), b.get(key, "-")) for key in keys if a.get(key) != b.get(key)}
+        differs = {
+            key: (a.get(key, "-"), b.get(key, "-")) for key in keys if a.get(key) != b.get(key)
+        }
         if differs:
             return differs
     return {}
 
 
-def suspects(medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledgement] = ()) -> list[Suspect]:
+def suspects(
+    medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledgement] = ()
+) -> list[Suspect]:
     """Return the points whose headline got worse in the last run by 15 % and six noise floors."""
     suspects: dict[str, Suspect] = {}
     for i, name in enumerate(series_names(medians)):
@@ -150,6 +178,9 @@ def suspects(medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledge
         level = scale.apply(values[changes[-1].index if changes else 0 :])
         off = float(scale.apply([tonight])[0] - np.median(level))
         floor = robust_sigma(level) if level.size >= HEAD else robust_sigma(scale.apply(values))
-        if abs(off) > max(scale.gate(SUSPICIOUS), SUSPICIOUS_FLOORS * floor) and side(off, info.better) == "worse":
+        if (
+            abs(off) > max(scale.gate(SUSPICIOUS), SUSPICIOUS_FLOORS * floor)
+            and side(off, info.better) == "worse"
+        ):
             suspects.setdefault(info.point, Suspect(info.point, name, scale.effect(off)))
     return list(suspects.values())

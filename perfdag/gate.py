@@ -31,7 +31,14 @@ OWN_GATES = "gates_failed"
 """The metric of a benchmark that has gates among its params: 1 for one that was breached or had no data (coords: gate)."""
 
 
-def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | None = None, report: str | None = None) -> Gate:
+def check(
+    store: Store,
+    suite: str,
+    run_id: str,
+    rules: Rules,
+    now: datetime | None = None,
+    report: str | None = None,
+) -> Gate:
     """Check a run against the checks of its suite and its history. Raises StoreError,
     SelectionError.
 
@@ -39,11 +46,21 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, now: datetime | N
     """
     everything = read_run_medians(store, suite)
     history = history_until(everything, run_id)
-    gate = Gate(run_id, suite, report or store.url(f"runs/{run_id}/report.html"), damaged=list(history.damaged), runs=len(history.runs))
+    gate = Gate(
+        run_id,
+        suite,
+        report or store.url(f"runs/{run_id}/report.html"),
+        damaged=list(history.damaged),
+        runs=len(history.runs),
+    )
     gate.store = store.root
-    table = results.load(store, suites=[suite], runs=[run_id], columns=list(COLUMNS), damaged=gate.damaged)
+    table = results.load(
+        store, suites=[suite], runs=[run_id], columns=list(COLUMNS), damaged=gate.damaged
+    )
     if not table.num_rows:
-        raise SelectionError(f"run {run_id} has no readable rows{': ' + ', '.join(gate.damaged) if gate.damaged else ''}")
+        raise SelectionError(
+            f"run {run_id} has no readable rows{': ' + ', '.join(gate.damaged) if gate.damaged else ''}"
+        )
     tuning = Tuning(rules.checks)
     gate.findings = level_changes(history, tuning, rules.accepted)
     _regressions(gate, history, tuning, rules)
@@ -78,7 +95,15 @@ def _cases_of_own(table: pa.Table) -> list[tuple[str, CheckResult]]:
         key = row["entry"], f"{row['entry']} {name}".strip(), str(coords.get("gate", ""))
         worst[key] = max(worst.get(key, 0.0), row["value"] if row["value"] is not None else 1.0)
     return [
-        (entry, CheckResult("gate", f"{where}: {gate}", "failed" if value else "ok", "was breached or had no data" if value else "held"))
+        (
+            entry,
+            CheckResult(
+                "gate",
+                f"{where}: {gate}",
+                "failed" if value else "ok",
+                "was breached or had no data" if value else "held",
+            ),
+        )
         for (entry, where, gate), value in worst.items()
     ]
 
@@ -86,7 +111,9 @@ def _cases_of_own(table: pa.Table) -> list[tuple[str, CheckResult]]:
 def history_until(history: RunMedians, run_id: str) -> RunMedians:
     """Return the history of a run's cluster up to the run, as it was known then."""
     cluster = next((run.cluster for run in history.runs if run.run_id == run_id), None)
-    return history.keep([i for i, run in enumerate(history.runs) if run.run_id <= run_id and run.cluster == cluster])
+    return history.keep(
+        [i for i, run in enumerate(history.runs) if run.run_id <= run_id and run.cluster == cluster]
+    )
 
 
 def store_record(store: Store, gate: Gate) -> None:
@@ -96,8 +123,16 @@ def store_record(store: Store, gate: Gate) -> None:
 
 def _regressions(gate: Gate, history: RunMedians, tuning: Tuning, rules: Rules) -> None:
     # A series whose runs differ by more than 10 % informs and pages nobody until its noise is fixed.
-    paging = [finding for finding in gate.findings if tuning.pages(finding.info) and finding.change.noise <= INFORMATIONAL]
-    others = [finding for finding in gate.findings if finding.word == "worse" and not tuning.pages(finding.info)]
+    paging = [
+        finding
+        for finding in gate.findings
+        if tuning.pages(finding.info) and finding.change.noise <= INFORMATIONAL
+    ]
+    others = [
+        finding
+        for finding in gate.findings
+        if finding.word == "worse" and not tuning.pages(finding.info)
+    ]
     links = {"report": gate.report, "run": gate.run, "acks": rules.acks_file, "store": gate.store}
     groups = causes(paging, len(history.runs))
     for group in groups:
@@ -112,9 +147,16 @@ def _regressions(gate: Gate, history: RunMedians, tuning: Tuning, rules: Rules) 
         open_ones = [finding for finding in mine if id(finding) in alerted]
         if open_ones:
             c = open_ones[-1]
-            state: Literal["ok", "failed"] = "failed" if kinds[info.series_id] == "regression" else "ok"
+            state: Literal["ok", "failed"] = (
+                "failed" if kinds[info.series_id] == "regression" else "ok"
+            )
             gate.cases.append(
-                CheckResult("change", name, state, f"{100 * c.change.effect:+.1f} % since {day_of(c.run)} ({kinds[info.series_id]})")
+                CheckResult(
+                    "change",
+                    name,
+                    state,
+                    f"{100 * c.change.effect:+.1f} % since {day_of(c.run)} ({kinds[info.series_id]})",
+                )
             )
             continue
         n = int(np.isfinite(history.value[i]).sum())
@@ -132,16 +174,27 @@ def _own_gates(gate: Gate, table: pa.Table, rules: Rules) -> None:
     broken: dict[str, list[LostSeries]] = {}
     for entry, case in _cases_of_own(table):
         if case.state == "failed" and acknowledged(rules, gate.run, case.name, case.name):
-            gate.cases.append(CheckResult(case.group, case.name, "ok", f"{case.text} (acknowledged)"))
+            gate.cases.append(
+                CheckResult(case.group, case.name, "ok", f"{case.text} (acknowledged)")
+            )
             continue
         gate.cases.append(case)
         if case.state == "failed":
             broken.setdefault(entry, []).append((case.name, case.name, case.text))
     for entry, lost in broken.items():
-        add_alert(gate, rules, "gate", f"GATE {gate.suite}/{entry}: {len(lost)} of its own gates", lost, gate.report)
+        add_alert(
+            gate,
+            rules,
+            "gate",
+            f"GATE {gate.suite}/{entry}: {len(lost)} of its own gates",
+            lost,
+            gate.report,
+        )
 
 
-def _thresholds(gate: Gate, past: References, table: pa.Table, rules: Rules, gone: Sequence[AbsentSeries]) -> None:
+def _thresholds(
+    gate: Gate, past: References, table: pa.Table, rules: Rules, gone: Sequence[AbsentSeries]
+) -> None:
     """Check thresholds, with one alert per rule and entry.
 
     A rule without data raises no alert where its absent series are reported already.
@@ -151,17 +204,31 @@ def _thresholds(gate: Gate, past: References, table: pa.Table, rules: Rules, gon
         losses = explaining_losses(past.history, outcome.rule, gone) if outcome.info is None else []
         name = f"{outcome.name}: {outcome.rule.words()}" if outcome.info else outcome.name
         bad = outcome.state in ("failed", "absent")
-        accepted = acknowledged(rules, gate.run, outcome.name, outcome.info.series_id if outcome.info else outcome.name)
+        accepted = acknowledged(
+            rules, gate.run, outcome.name, outcome.info.series_id if outcome.info else outcome.name
+        )
         if bad and (accepted or (losses and all(lost.accepted for lost in losses))):
-            gate.cases.append(CheckResult("threshold", name, "ok", f"{outcome.text} (acknowledged)"))
+            gate.cases.append(
+                CheckResult("threshold", name, "ok", f"{outcome.text} (acknowledged)")
+            )
             continue
         gate.cases.append(CheckResult("threshold", name, outcome.state, outcome.text))
         if bad and not losses:
             entry = outcome.info.entry if outcome.info else outcome.rule.entry or ""
-            broken.setdefault((outcome.rule.words(), entry), []).append((outcome.name, outcome.key, outcome.text))
+            broken.setdefault((outcome.rule.words(), entry), []).append(
+                (outcome.name, outcome.key, outcome.text)
+            )
     for (words, entry), lost in broken.items():
         about = lost[0][0] if len(lost) == 1 else f"{entry}: {len(lost)} series"
-        add_alert(gate, rules, "threshold", f"THRESHOLD {gate.suite}/{about}", lost, gate.report, rule=words)
+        add_alert(
+            gate,
+            rules,
+            "threshold",
+            f"THRESHOLD {gate.suite}/{about}",
+            lost,
+            gate.report,
+            rule=words,
+        )
 
 
 def _unread(gate: Gate, rules: Rules) -> Alert:
@@ -170,5 +237,11 @@ def _unread(gate: Gate, rules: Rules) -> Alert:
     """
     title = f"ACKS {gate.suite}: {rules.acks_file} cannot be read and accepts nothing"
     wrong = [f"what    {line}"[:300] for line in rules.acks_wrong.splitlines()[:6]]
-    text = "\n".join([title, *wrong, f"do      mend the file, then: perfdag acks set FILE --store {shlex.quote(gate.store)}"])
+    text = "\n".join(
+        [
+            title,
+            *wrong,
+            f"do      mend the file, then: perfdag acks set FILE --store {shlex.quote(gate.store)}",
+        ]
+    )
     return Alert("acks", title, text, [rules.acks_wrong], gate.run, gates=False)

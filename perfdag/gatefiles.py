@@ -27,7 +27,10 @@ def junit(gate: Gate) -> bytes:
     A failed check is a failure, absent data an error. Too little history and a skipped entry are
     skipped. Format: https://github.com/testmoapp/junitxml, which CI systems read.
     """
-    counts = {state: sum(result.state == state for result in gate.cases) for state in ("ok", "failed", "absent", "unsure", "skipped")}
+    counts = {
+        state: sum(result.state == state for result in gate.cases)
+        for state in ("ok", "failed", "absent", "unsure", "skipped")
+    }
     root = ElementTree.Element("testsuites", name="perfdag")
     suite = ElementTree.SubElement(
         root,
@@ -43,7 +46,9 @@ def junit(gate: Gate) -> bytes:
         ElementTree.SubElement(properties, "property", name=name, value=value)
     tags = {"failed": "failure", "absent": "error", "unsure": "skipped", "skipped": "skipped"}
     for result in gate.cases:
-        case = ElementTree.SubElement(suite, "testcase", classname=f"{gate.suite}.{result.group}", name=_xml_text(result.name))
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=f"{gate.suite}.{result.group}", name=_xml_text(result.name)
+        )
         if result.state in tags:
             ElementTree.SubElement(case, tags[result.state], message=_xml_text(result.text))
         else:
@@ -55,23 +60,38 @@ def junit(gate: Gate) -> bytes:
 
 def _xml_text(text: str) -> str:
     """Replace characters that XML 1.0 forbids, such as terminal codes in the error of a tool."""
-    return "".join(c if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff" else "?" for c in text)
+    return "".join(
+        c
+        if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff"
+        else "?"
+        for c in text
+    )
 
 
 def markdown(gate: Gate) -> str:
     """Return the gate as Markdown: alerts, then failed checks, then counts."""
     head = "FAILED" if gate.failed else "passed"
-    lines = [f"## {gate.suite}: gate {head}", "", f"run `{gate.run}`, {gate.runs} runs of history, [report]({gate.report})", ""]
+    lines = [
+        f"## {gate.suite}: gate {head}",
+        "",
+        f"run `{gate.run}`, {gate.runs} runs of history, [report]({gate.report})",
+        "",
+    ]
     for alert in worst(gate.alerts):
         known = "" if alert.fresh else " (reported before)"
         lines += [f"**{alert.title}**{known}", "", "```", alert.text, "```", ""]
     bad = [result for result in gate.cases if result.state in ("failed", "absent")]
     if bad:
         lines += ["| check | series | state |", "|---|---|---|"]
-        lines += [f"| {result.group} | {_cell(result.name)} | {result.state}: {_cell(result.text)} |" for result in bad] + [""]
+        lines += [
+            f"| {result.group} | {_cell(result.name)} | {result.state}: {_cell(result.text)} |"
+            for result in bad
+        ] + [""]
     lines.append(counts(gate))
     if gate.confirm and not gate.confirmed:
-        lines.append(f"suspicious tonight, worth measuring again: {', '.join(suspect.name for suspect in gate.confirm)}")
+        lines.append(
+            f"suspicious tonight, worth measuring again: {', '.join(suspect.name for suspect in gate.confirm)}"
+        )
     if gate.confirmed:
         lines.append(f"measured again the same night: {', '.join(gate.confirmed)}")
     if gate.damaged:
@@ -87,8 +107,18 @@ def counts(gate: Gate) -> str:
     """Return the number of checks by state, such as `41 ok, 1 failed, 3 with too little
     history`.
     """
-    words = {"ok": "ok", "failed": "failed", "absent": "without data", "unsure": "with too little history", "skipped": "skipped"}
-    parts = [f"{n} {text}" for state, text in words.items() if (n := sum(result.state == state for result in gate.cases))]
+    words = {
+        "ok": "ok",
+        "failed": "failed",
+        "absent": "without data",
+        "unsure": "with too little history",
+        "skipped": "skipped",
+    }
+    parts = [
+        f"{n} {text}"
+        for state, text in words.items()
+        if (n := sum(result.state == state for result in gate.cases))
+    ]
     return ", ".join(parts) or "nothing to check"
 
 
@@ -104,14 +134,18 @@ def send(url: str, gate: Gate, alerts: Sequence[Alert]) -> None:
         if alert.sent:
             continue
         body = orjson.dumps(as_json(alert, gate.suite, gate.run))
-        request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"}, method="POST")
+        request = urllib.request.Request(
+            url, data=body, headers={"Content-Type": "application/json"}, method="POST"
+        )
         try:
             with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT):
                 alert.sent = True
         except http.client.InvalidURL:  # its text quotes the address
             raise WebhookError(f"webhook {_host(url)}: the address is not a valid one") from None
         except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
-            raise WebhookError(f"webhook {_host(url)}: {getattr(error, 'reason', error)}; the next check sends it again") from None
+            raise WebhookError(
+                f"webhook {_host(url)}: {getattr(error, 'reason', error)}; the next check sends it again"
+            ) from None
 
 
 def _host(url: str) -> str:

@@ -32,7 +32,11 @@ def gpus() -> list[dict[str, Any]] | None:
     if program is None:
         return []
     for names in (tuple(_FIELDS), _LEAST):
-        answered = _asked(program, f"--query-gpu={','.join(_FIELDS[name] for name in names)}", "--format=csv,noheader,nounits")
+        answered = _asked(
+            program,
+            f"--query-gpu={','.join(_FIELDS[name] for name in names)}",
+            "--format=csv,noheader,nounits",
+        )
         if answered is None:
             return None
         code, said = answered
@@ -42,7 +46,9 @@ def gpus() -> list[dict[str, Any]] | None:
         return None
     rows = [[cell.strip() for cell in line.split(",")] for line in said.splitlines()]
     found: list[dict[str, Any]] = [
-        {name: _value(name, cell) for name, cell in zip(names, row, strict=True)} for row in rows if len(row) == len(names)
+        {name: _value(name, cell) for name, cell in zip(names, row, strict=True)}
+        for row in rows
+        if len(row) == len(names)
     ]
     if any(each.get("mig") == "Enabled" for each in found):
         code, listing = _asked(program, "-L") or (1, "")
@@ -53,7 +59,10 @@ def gpus() -> list[dict[str, Any]] | None:
 
 def kinds(found: Sequence[Mapping[str, Any]]) -> list[str]:
     """The hardware alone, a kind an element: `2 x NVIDIA A100-SXM4-40GB`, `NVIDIA A100-SXM4-40GB (MIG 1g.5gb)`."""
-    named = Counter(f"{each['name']} (MIG {', '.join(each['slices'])})" if each.get("slices") else each["name"] for each in found)
+    named = Counter(
+        f"{each['name']} (MIG {', '.join(each['slices'])})" if each.get("slices") else each["name"]
+        for each in found
+    )
     return [kind if count == 1 else f"{count} x {kind}" for kind, count in sorted(named.items())]
 
 
@@ -77,7 +86,9 @@ def _asked(program: str, *options: str) -> tuple[int, str] | None:
     finally:
         if asking.poll() is None:
             asking.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a process that waits in the driver (state D) outlives SIGKILL
+            with contextlib.suppress(
+                subprocess.TimeoutExpired
+            ):  # a process that waits in the driver (state D) outlives SIGKILL
                 asking.wait(0.2)
     return asking.returncode, said
 

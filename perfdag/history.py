@@ -32,7 +32,17 @@ NEAR_RUNS = 6
 """Runs whose median is the level near a run: it finds its own side of a step, and adds an eighth to the noise of a value."""
 OBJECT_FAILURES = "failures"
 """The metric of benchmarks of many objects: how many failed with one message (coords: message)."""
-_COLUMNS = ["series_id", "run_id", "status", "phase", "subject", "value", "variant", "nodes", "repetition"]
+_COLUMNS = [
+    "series_id",
+    "run_id",
+    "status",
+    "phase",
+    "subject",
+    "value",
+    "variant",
+    "nodes",
+    "repetition",
+]
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,9 @@ class Failure:
     reason: str
 
 
-def series_of(medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledgement] = ()) -> list[Series]:
+def series_of(
+    medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledgement] = ()
+) -> list[Series]:
     """Return every series except canaries, with its levels and changes."""
     by_series: dict[str, list[LevelChange]] = {}
     for finding in level_changes(medians, tuning, accepted):
@@ -96,7 +108,17 @@ def series_of(medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledg
             continue
         findings = by_series.get(info.series_id, [])
         levels = _levels(medians.value[i], [finding.index for finding in findings])
-        series.append(Series(info, name, medians.value[i], medians.low[i], medians.high[i], levels, tuple(findings)))
+        series.append(
+            Series(
+                info,
+                name,
+                medians.value[i],
+                medians.low[i],
+                medians.high[i],
+                levels,
+                tuple(findings),
+            )
+        )
     return series
 
 
@@ -157,12 +179,18 @@ def node_outliers(medians: RunMedians, table: pa.Table, tuning: Tuning) -> list[
         points.add(info.point)
         nodes |= values.keys()
         for outlier in outliers(values, min_effect=min_effect):
-            named.append((info.point, NodeOutlier(name, side(outlier.effect, info.better), outlier)))
+            named.append(
+                (info.point, NodeOutlier(name, side(outlier.effect, info.better), outlier))
+            )
     off: dict[tuple[str, str], set[str]] = {}
     for point, one in named:
         off.setdefault((one.outlier.node, one.word), set()).add(point)
     enough, sure = confirming(len(points), len(nodes)) if named else 0, lone_gate(len(points))
-    kept = [one for _, one in named if len(off[one.outlier.node, one.word]) >= enough or one.outlier.sigmas >= sure]
+    kept = [
+        one
+        for _, one in named
+        if len(off[one.outlier.node, one.word]) >= enough or one.outlier.sigmas >= sure
+    ]
     return sorted(kept, key=lambda one: (one.word != "worse", -abs(one.outlier.effect)))
 
 
@@ -184,13 +212,18 @@ def _split(table: pa.Table) -> dict[str, _Rows]:
     return split
 
 
-def _by_node(values: Array, runs: NDArray[np.int64], nodes: list[tuple[str, ...]]) -> dict[str, dict[int, float]]:
+def _by_node(
+    values: Array, runs: NDArray[np.int64], nodes: list[tuple[str, ...]]
+) -> dict[str, dict[int, float]]:
     """Return one value per node and run: the median of the samples the node took part in."""
     samples: dict[str, dict[int, list[float]]] = {}
     for value, run, names_ in zip(values, runs, nodes, strict=True):
         for node in names_:
             samples.setdefault(node, {}).setdefault(int(run), []).append(float(value))
-    return {node: {run: median(by_run[run]) for run in sorted(by_run)} for node, by_run in samples.items()}
+    return {
+        node: {run: median(by_run[run]) for run in sorted(by_run)}
+        for node, by_run in samples.items()
+    }
 
 
 def _comparable(by_node: dict[str, dict[int, float]], newest: int) -> dict[str, list[float]]:
@@ -201,7 +234,11 @@ def _comparable(by_node: dict[str, dict[int, float]], newest: int) -> dict[str, 
     nodes in nearby runs, so that no node is named for a level that all had.
     """
     first = newest - NEWEST + 1
-    recent = {node: dict(list(by_run.items())[-NEWEST:]) for node, by_run in by_node.items() if max(by_run) >= first}
+    recent = {
+        node: dict(list(by_run.items())[-NEWEST:])
+        for node, by_run in by_node.items()
+        if max(by_run) >= first
+    }
     if all(min(by_run) >= first for by_run in recent.values()):
         return {node: list(by_run.values()) for node, by_run in recent.items()}
     at: dict[int, dict[str, float]] = {}
@@ -214,11 +251,17 @@ def _comparable(by_node: dict[str, dict[int, float]], newest: int) -> dict[str, 
     comparable: dict[str, list[float]] = {}
     for node, by_run in recent.items():
         # of a run that the node took no part in all are others; one of its alone has none, and no level (NaN)
-        without = {run: median([value for other, value in at[run].items() if other != node]) for run in by_node[node]}
+        without = {
+            run: median([value for other, value in at[run].items() if other != node])
+            for run in by_node[node]
+        }
         others = {run: value for run, value in (level | without).items() if not math.isnan(value)}
         runs, levels = np.array(list(others)), np.array(list(others.values()))
         near = {run: _near(runs, levels, run) for run in by_run}
-        comparable[node] = [value * typical / near[run] if ratios else value + typical - near[run] for run, value in by_run.items()]
+        comparable[node] = [
+            value * typical / near[run] if ratios else value + typical - near[run]
+            for run, value in by_run.items()
+        ]
     return comparable
 
 
@@ -251,13 +294,22 @@ def object_failures(store: Store, shown: RunMedians, text: str) -> list[Failure]
     They are rows of the metric `failures` with the coordinate message. Raises StoreError.
     """
     runs = [run.run_id for run in shown.runs]
-    table = results.load(store, suites=[shown.suite], runs=runs, columns=["run_id", "entry", "point", "metric", "coords", "value"])
+    table = results.load(
+        store,
+        suites=[shown.suite],
+        runs=runs,
+        columns=["run_id", "entry", "point", "metric", "coords", "value"],
+    )
     wanted = table.filter(pc.fill_null(pc.equal(table["metric"], OBJECT_FAILURES), False))
     failures_found = []
     for row in wanted.to_pylist():
         message = orjson.loads(row["coords"] or "{}").get("message")
         if message is not None and text.lower() in message.lower() and row["value"]:
-            failures_found.append(Failure(row["run_id"], row["entry"], row["point"], round(row["value"]), None, message))
+            failures_found.append(
+                Failure(
+                    row["run_id"], row["entry"], row["point"], round(row["value"]), None, message
+                )
+            )
     return sorted(failures_found, key=lambda failure: failure.run, reverse=True)
 
 
@@ -267,7 +319,10 @@ def runs_for_nodes(medians: RunMedians) -> int:
 
     A node that none of the newest NEWEST runs used is out of use and needs no further runs.
     """
-    used = [set(run.env.get("nodes", "").split(" | ")) - {""} for run in reversed(medians.runs[-NODE_RUNS:])]
+    used = [
+        set(run.env.get("nodes", "").split(" | ")) - {""}
+        for run in reversed(medians.runs[-NODE_RUNS:])
+    ]
     wanted = dict.fromkeys(set[str]().union(*used[:NEWEST]), NODE_VALUES)
     if len(wanted) < FEWEST_NODES:
         return 0

@@ -38,7 +38,9 @@ class Finished:
     def check(self, what: str) -> "Finished":
         """Itself, or Failed with the exit code and the tail of what it said."""
         if self.timed_out:
-            raise Failed(f"{what} did not end within {self.seconds:.1f} s: {self.tail()}", self.texts())
+            raise Failed(
+                f"{what} did not end within {self.seconds:.1f} s: {self.tail()}", self.texts()
+            )
         if self.code != 0:
             raise Failed(f"{what} exited {self.code}: {self.tail()}", self.texts())
         return self
@@ -133,7 +135,9 @@ class Host(Protocol):
 class LocalProcess:
     """A server on this machine (see Server)."""
 
-    def __init__(self, argv: list[str], popen: "subprocess.Popen[bytes]", out: IO[bytes], err: IO[bytes]) -> None:
+    def __init__(
+        self, argv: list[str], popen: "subprocess.Popen[bytes]", out: IO[bytes], err: IO[bytes]
+    ) -> None:
         self.argv, self._popen, self._out, self._err = argv, popen, out, err
         self._start = time.monotonic()
         self._finished: Finished | None = None
@@ -176,7 +180,14 @@ class LocalProcess:
             stream.seek(0)
             texts.append(stream.read().decode(errors="replace"))
             stream.close()
-        self._finished = Finished(self.argv, self._popen.returncode, texts[0], texts[1], time.monotonic() - self._start, timed_out)
+        self._finished = Finished(
+            self.argv,
+            self._popen.returncode,
+            texts[0],
+            texts[1],
+            time.monotonic() - self._start,
+            timed_out,
+        )
 
 
 def _rest(popen: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
@@ -190,7 +201,9 @@ def _rest(popen: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
                     os.kill(pid, signal.SIGKILL)
     try:
         return popen.communicate(timeout=2.0)
-    except subprocess.TimeoutExpired as error:  # another user's process has them: what came so far is what there is
+    except (
+        subprocess.TimeoutExpired
+    ) as error:  # another user's process has them: what came so far is what there is
         return error.output or b"", error.stderr or b""
 
 
@@ -219,19 +232,34 @@ class LocalHost:
         err: Any,
     ) -> "subprocess.Popen[bytes]":
         path = (env or {}).get("PATH")
-        program, pin = shutil.which(argv[0], path=path), shutil.which("taskset", path=path) if cpus else None
+        program, pin = (
+            shutil.which(argv[0], path=path),
+            shutil.which("taskset", path=path) if cpus else None,
+        )
         if program is None:
             raise Failed(f"{argv[0]}: not found on {self.name}")
         if cpus and pin is None:
-            raise Failed(f"taskset: not found on {self.name}, and hosts.cpus is set; install util-linux, or leave hosts.cpus out")
+            raise Failed(
+                f"taskset: not found on {self.name}, and hosts.cpus is set; install util-linux, or leave hosts.cpus out"
+            )
         full = [*([pin, "-c", cpus] if pin and cpus else []), program, *argv[1:]]
         # LC_ALL: tools print numbers and words by locale, parsers read one form
         environment = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
         try:
             environment |= marked()
-            return subprocess.Popen(full, env=environment, cwd=cwd, stdin=stdin, stdout=out, stderr=err, start_new_session=True)
+            return subprocess.Popen(
+                full,
+                env=environment,
+                cwd=cwd,
+                stdin=stdin,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
         except OSError as error:
-            raise Failed(f"{argv[0]}: cannot be started on {self.name}: {error.strerror}") from error
+            raise Failed(
+                f"{argv[0]}: cannot be started on {self.name}: {error.strerror}"
+            ) from error
 
     def run(
         self,
@@ -266,7 +294,14 @@ class LocalHost:
             popen.wait()
             raise
         seconds = time.monotonic() - start
-        return Finished(list(argv), popen.returncode, out.decode(errors="replace"), err.decode(errors="replace"), seconds, timed_out)
+        return Finished(
+            list(argv),
+            popen.returncode,
+            out.decode(errors="replace"),
+            err.decode(errors="replace"),
+            seconds,
+            timed_out,
+        )
 
     def serve(
         self,
@@ -280,10 +315,14 @@ class LocalHost:
         cpus: str | None = None,
     ) -> LocalProcess:
         if port is not None and listening(port, proto):
-            raise Failed(f"{proto} port {port} is in use on {self.name}; end who listens there, or use another port")
+            raise Failed(
+                f"{proto} port {port} is in use on {self.name}; end who listens there, or use another port"
+            )
         # files, not pipes: a server that talks a lot must not block on a full pipe nobody reads
         out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ends
-        server = LocalProcess(list(argv), self._start(argv, env, cwd, cpus, subprocess.DEVNULL, out, err), out, err)
+        server = LocalProcess(
+            list(argv), self._start(argv, env, cwd, cpus, subprocess.DEVNULL, out, err), out, err
+        )
         try:
             if port is not None:
                 self._await_listening(server, port, proto, ready)
@@ -297,18 +336,26 @@ class LocalHost:
         pause = 0.001
         while True:
             somebody = listening(port, proto)
-            if not server.alive():  # asked after the table: who listens may be another, who was faster
+            if (
+                not server.alive()
+            ):  # asked after the table: who listens may be another, who was faster
                 finished = server.stop(0)
-                raise Failed(f"{server.argv[0]} ended (exit {finished.code}) before it listened on {proto} port {port}: {finished.tail()}")
+                raise Failed(
+                    f"{server.argv[0]} ended (exit {finished.code}) before it listened on {proto} port {port}: {finished.tail()}"
+                )
             if somebody:
                 return
             if time.monotonic() > deadline:
-                raise Failed(f"{server.argv[0]} did not listen on {proto} port {port} within {ready:g} s: {server.stop(0).tail()}")
+                raise Failed(
+                    f"{server.argv[0]} did not listen on {proto} port {port} within {ready:g} s: {server.stop(0).tail()}"
+                )
             time.sleep(pause)
             pause = min(pause * 1.5, 0.05)
 
     def free_port(self, proto: Proto = "tcp") -> int:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM) as probe:
+        with socket.socket(
+            socket.AF_INET, socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM
+        ) as probe:
             probe.bind(("", 0))
             return int(probe.getsockname()[1])
 

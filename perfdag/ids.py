@@ -23,7 +23,9 @@ def _mapping(value: Any) -> dict[Any, Any]:
 
 def _whole(value: Any) -> Any:
     kind = type(value)
-    if kind is str or kind is int or kind is bool or value is None:  # most are, and need no look at their bases
+    if (
+        kind is str or kind is int or kind is bool or value is None
+    ):  # most are, and need no look at their bases
         return value
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < 2**53 else value

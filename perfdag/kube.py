@@ -39,11 +39,20 @@ class Kube(Reader):
         metadata = body.get("metadata") or {}
         name = metadata.get("name")
         if "apiVersion" not in body or "kind" not in body:
-            raise KubeError(0, "Config", f"the object {name or '?'} has no apiVersion or no kind", "add them to the manifest")
+            raise KubeError(
+                0,
+                "Config",
+                f"the object {name or '?'} has no apiVersion or no kind",
+                "add them to the manifest",
+            )
         if not name and (named or not metadata.get("generateName")):
-            raise KubeError(0, "Config", f"the {body['kind']} has no metadata.name", "add it to the manifest")
+            raise KubeError(
+                0, "Config", f"the {body['kind']} has no metadata.name", "add it to the manifest"
+            )
         resource = await self.resource(body["apiVersion"], body["kind"])
-        return resource.path(namespace or metadata.get("namespace") or self.namespace, name if named else None)
+        return resource.path(
+            namespace or metadata.get("namespace") or self.namespace, name if named else None
+        )
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
         """One object. Raises KubeError (404 where it is not there)."""
@@ -58,18 +67,25 @@ class Kube(Reader):
         tally: Counter[str] = Counter()
         params = {"fieldManager": FIELD_MANAGER}
         try:
-            _, _, data = await self.raw("POST", path, params=params, body=orjson.dumps(body), tally=tally)
+            _, _, data = await self.raw(
+                "POST", path, params=params, body=orjson.dumps(body), tally=tally
+            )
         except KubeError as error:
             if error.reason != "AlreadyExists" or not tally:
                 raise
             there = await self.request("GET", f"{path}/{body['metadata']['name']}")
-            if any(entry.get("manager") == FIELD_MANAGER for entry in there["metadata"].get("managedFields") or []):
+            if any(
+                entry.get("manager") == FIELD_MANAGER
+                for entry in there["metadata"].get("managedFields") or []
+            ):
                 return there
             raise
         made: Object = orjson.loads(data)
         return made
 
-    async def apply(self, body: Object, namespace: str | None = None, *, force: bool = True) -> Object:
+    async def apply(
+        self, body: Object, namespace: str | None = None, *, force: bool = True
+    ) -> Object:
         """Server-side apply, as field manager `perfdag`.
 
         Raises KubeError (409, Conflict, where another manager owns a field and force is false).
@@ -90,7 +106,13 @@ class Kube(Reader):
     ) -> Object:
         """Patch an object (a merge patch unless `content_type` says otherwise) or its subresource. Raises KubeError."""
         path = resource.path(namespace or self.namespace, name, subresource)
-        return await self.request("PATCH", path, json=patch, params={"fieldManager": FIELD_MANAGER}, content_type=content_type)
+        return await self.request(
+            "PATCH",
+            path,
+            json=patch,
+            params={"fieldManager": FIELD_MANAGER},
+            content_type=content_type,
+        )
 
     async def delete(
         self,
@@ -106,7 +128,11 @@ class Kube(Reader):
         `grace` is in seconds. Returns before it is gone. Raises KubeError.
         """
         try:
-            await self.request("DELETE", resource.path(namespace or self.namespace, name), json=_delete_options(grace, propagation))
+            await self.request(
+                "DELETE",
+                resource.path(namespace or self.namespace, name),
+                json=_delete_options(grace, propagation),
+            )
         except KubeError as error:
             if error.status == 404:
                 return False
@@ -131,11 +157,17 @@ class Kube(Reader):
         if not labels and not fields:
             raise ValueError("delete_collection wants a selector")
         params, body = selectors(labels, fields), _delete_options(grace, propagation)
-        await self.request("DELETE", resource.path(namespace), params=params, json=body, timeout=120)
+        await self.request(
+            "DELETE", resource.path(namespace), params=params, json=body, timeout=120
+        )
 
-    async def scale(self, resource: Resource, name: str, replicas: int, namespace: str | None = None) -> Object:
+    async def scale(
+        self, resource: Resource, name: str, replicas: int, namespace: str | None = None
+    ) -> Object:
         """Set `replicas` through the scale subresource. Raises KubeError."""
-        return await self.patch(resource, name, {"spec": {"replicas": replicas}}, namespace, subresource="scale")
+        return await self.patch(
+            resource, name, {"spec": {"replicas": replicas}}, namespace, subresource="scale"
+        )
 
 
 def _delete_options(grace: int | None, propagation: str) -> Object:

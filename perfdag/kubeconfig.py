@@ -35,7 +35,14 @@ class KubeError(Exception):
     AlreadyExists ...), `Config` or `Unreachable`; `details` is the server's Status object where there is one.
     """
 
-    def __init__(self, status: int, reason: str, message: str, hint: str = "", details: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        hint: str = "",
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
         self.status, self.reason, self.message, self.hint = status, reason, message, hint
         self.details = dict(details or {})
         super().__init__(f"{message}; {hint}" if hint else message)
@@ -79,22 +86,35 @@ class Credentials:
             try:
                 self.token = self.token_file.read_text().strip()
             except OSError as error:
-                raise config_error(f"cannot read the token file {self.token_file}: {error.strerror}") from None
+                raise config_error(
+                    f"cannot read the token file {self.token_file}: {error.strerror}"
+                ) from None
             self.expires = time.time() + TOKEN_LIFE
         elif self.plugin:
             status = await _run_plugin(self.plugin)
             self.token = status.get("token", "")
             if "clientCertificateData" in status:
-                self.certificate = (status["clientCertificateData"], status.get("clientKeyData", ""))
+                self.certificate = (
+                    status["clientCertificateData"],
+                    status.get("clientKeyData", ""),
+                )
             until = status.get("expirationTimestamp")
-            self.expires = datetime.fromisoformat(until.replace("Z", "+00:00")).timestamp() - 10 if until else float("inf")
+            self.expires = (
+                datetime.fromisoformat(until.replace("Z", "+00:00")).timestamp() - 10
+                if until
+                else float("inf")
+            )
 
 
 async def _run_plugin(plugin: dict[str, Any]) -> dict[str, Any]:
     """Run an exec credential plugin (argv, never a shell) and return the `status` it prints."""
     argv = [plugin["command"], *(plugin.get("args") or [])]
     extra = {entry["name"]: entry["value"] for entry in plugin.get("env") or []}
-    info = {"apiVersion": plugin["apiVersion"], "kind": "ExecCredential", "spec": {"interactive": False}}
+    info = {
+        "apiVersion": plugin["apiVersion"],
+        "kind": "ExecCredential",
+        "spec": {"interactive": False},
+    }
     environment = {**os.environ, **extra, "KUBERNETES_EXEC_INFO": json.dumps(info)}
     try:
         process = await asyncio.create_subprocess_exec(
@@ -110,10 +130,15 @@ async def _run_plugin(plugin: dict[str, Any]) -> dict[str, Any]:
     except TimeoutError:
         process.kill()
         await process.wait()
-        raise config_error(f"the credential plugin {argv[0]!r} gave no answer in 60 s", "run it by hand; it may want a login") from None
+        raise config_error(
+            f"the credential plugin {argv[0]!r} gave no answer in 60 s",
+            "run it by hand; it may want a login",
+        ) from None
     if process.returncode:
         last = err.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
-        raise config_error(f"the credential plugin {argv[0]!r} ended with {process.returncode}: {last[0]}")
+        raise config_error(
+            f"the credential plugin {argv[0]!r} ended with {process.returncode}: {last[0]}"
+        )
     try:
         status: dict[str, Any] = json.loads(out)["status"]
     except (ValueError, KeyError, TypeError):
@@ -148,19 +173,25 @@ class Cluster:
         try:
             context = ssl.create_default_context(cadata=self.ca)
         except ssl.SSLError as error:
-            raise config_error(f"the CA certificate of {self.source} cannot be read: {error.reason}") from None
+            raise config_error(
+                f"the CA certificate of {self.source} cannot be read: {error.reason}"
+            ) from None
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         pem = self.credentials.certificate or self.client_pem
         if pem:
-            with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # ssl reads a key from a file only; the file is 0600
+            with tempfile.NamedTemporaryFile(
+                "w", suffix=".pem"
+            ) as file:  # ssl reads a key from a file only; the file is 0600
                 file.write(pem[0].rstrip("\n") + "\n" + pem[1])
                 file.flush()
                 try:
                     context.load_cert_chain(file.name)
                 except (ssl.SSLError, OSError) as error:
-                    raise config_error(f"the client certificate or key of {self.source} cannot be read: {error}") from None
+                    raise config_error(
+                        f"the client certificate or key of {self.source} cannot be read: {error}"
+                    ) from None
         return context
 
 
@@ -170,7 +201,9 @@ def load(context: str | None = None, kubeconfig: str | None = None) -> Cluster:
     `context` overrides the current context. Raises KubeError saying which file and what is missing.
     """
     given = kubeconfig or os.environ.get("KUBECONFIG") or ""
-    paths = [Path(part) for part in given.split(os.pathsep) if part] or [Path.home() / ".kube" / "config"]
+    paths = [Path(part) for part in given.split(os.pathsep) if part] or [
+        Path.home() / ".kube" / "config"
+    ]
     found = [path for path in paths if path.is_file()]
     if found:
         return _from_files(found, context)
@@ -178,11 +211,17 @@ def load(context: str | None = None, kubeconfig: str | None = None) -> Cluster:
         raise config_error(f"no kubeconfig at {given}", "set KUBECONFIG to an existing file")
     if "KUBERNETES_SERVICE_HOST" in os.environ and (SERVICE_ACCOUNT / "token").is_file():
         return _in_pod()
-    raise config_error("no cluster: no KUBECONFIG, no ~/.kube/config, and not in a pod", "set KUBECONFIG=/path/to/kubeconfig")
+    raise config_error(
+        "no cluster: no KUBECONFIG, no ~/.kube/config, and not in a pod",
+        "set KUBECONFIG=/path/to/kubeconfig",
+    )
 
 
 def _in_pod() -> Cluster:
-    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    host, port = (
+        os.environ["KUBERNETES_SERVICE_HOST"],
+        os.environ.get("KUBERNETES_SERVICE_PORT", "443"),
+    )
     server = f"https://{f'[{host}]' if ':' in host else host}:{port}"
     name, ca = SERVICE_ACCOUNT / "namespace", SERVICE_ACCOUNT / "ca.crt"
     return Cluster(
@@ -201,13 +240,19 @@ def _from_files(paths: list[Path], context: str | None) -> Cluster:
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    found: dict[str, dict[str, tuple[dict[str, Any], Path]]] = {"clusters": {}, "users": {}, "contexts": {}}
+    found: dict[str, dict[str, tuple[dict[str, Any], Path]]] = {
+        "clusters": {},
+        "users": {},
+        "contexts": {},
+    }
     current = ""
     for path in paths:
         try:
             document = yaml.load(path.read_text(), loader) or {}
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise config_error(f"cannot read the kubeconfig {path}: {' '.join(str(error).split())}") from None
+            raise config_error(
+                f"cannot read the kubeconfig {path}: {' '.join(str(error).split())}"
+            ) from None
         if not isinstance(document, dict):
             raise config_error(f"{path} is not a kubeconfig")
         current = current or document.get("current-context") or ""
@@ -217,10 +262,17 @@ def _from_files(paths: list[Path], context: str | None) -> Cluster:
     name = context or current
     where = os.pathsep.join(map(str, paths))
     if not name:
-        raise config_error(f"{where} has no current-context", "choose one with --context or `kubectl config use-context`")
+        raise config_error(
+            f"{where} has no current-context",
+            "choose one with --context or `kubectl config use-context`",
+        )
     chosen, _ = _named(found["contexts"], name, "context", where)
     server, server_file = _named(found["clusters"], chosen.get("cluster", ""), "cluster", where)
-    user, user_file = _named(found["users"], chosen["user"], "user", where) if chosen.get("user") else ({}, paths[0])
+    user, user_file = (
+        _named(found["users"], chosen["user"], "user", where)
+        if chosen.get("user")
+        else ({}, paths[0])
+    )
     if not server.get("server"):
         raise config_error(f"cluster {chosen.get('cluster')!r} in {where} has no server")
     address = server["server"].rstrip("/")
@@ -240,9 +292,13 @@ def _from_files(paths: list[Path], context: str | None) -> Cluster:
     )
 
 
-def _named(entries: dict[str, tuple[dict[str, Any], Path]], name: str, what: str, where: str) -> tuple[dict[str, Any], Path]:
+def _named(
+    entries: dict[str, tuple[dict[str, Any], Path]], name: str, what: str, where: str
+) -> tuple[dict[str, Any], Path]:
     if name not in entries:
-        raise config_error(f"no {what} {name!r} in {where}", f"it has: {', '.join(sorted(entries)) or 'none'}")
+        raise config_error(
+            f"no {what} {name!r} in {where}", f"it has: {', '.join(sorted(entries)) or 'none'}"
+        )
     return entries[name]
 
 

@@ -53,11 +53,16 @@ class Transport:
     async def __aenter__(self) -> Self:
         import aiohttp
 
-        await self.cluster.credentials.header()  # an exec plugin may bring the client certificate that tls() loads
+        await (
+            self.cluster.credentials.header()
+        )  # an exec plugin may bring the client certificate that tls() loads
         connector = aiohttp.TCPConnector(ssl=self.cluster.tls(), limit=0, keepalive_timeout=60)
         headers = {"User-Agent": "perfdag", "Accept": JSON, "Accept-Encoding": "identity"}
         self._session = aiohttp.ClientSession(
-            connector=connector, headers=headers, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+            connector=connector,
+            headers=headers,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
         if self.cluster.proxy:
             self._options["proxy"] = self.cluster.proxy
@@ -104,7 +109,14 @@ class Transport:
             try:
                 async with self._slots:
                     status, answered, data = await self._once(
-                        method, path, params, body, content_type, accept, timeout or self._timeout, headers or {}
+                        method,
+                        path,
+                        params,
+                        body,
+                        content_type,
+                        accept,
+                        timeout or self._timeout,
+                        headers or {},
                     )
             except TimeoutError:
                 failure = KubeError(
@@ -131,7 +143,9 @@ class Transport:
             self.counts[f"retry {cause}"] += 1
             if tally is not None:
                 tally[cause] += 1
-            await asyncio.sleep(max(wait, min(MAX_BACKOFF, 0.1 * 2**attempt) * random.uniform(0.5, 1.0)))
+            await asyncio.sleep(
+                max(wait, min(MAX_BACKOFF, 0.1 * 2**attempt) * random.uniform(0.5, 1.0))
+            )
 
     async def request(
         self,
@@ -146,7 +160,15 @@ class Transport:
     ) -> Object:
         """One request with a JSON body and a JSON answer. Raises KubeError."""
         body = None if json is None else orjson.dumps(json)
-        _, _, data = await self.raw(method, path, params=params, body=body, content_type=content_type, timeout=timeout, retries=retries)
+        _, _, data = await self.raw(
+            method,
+            path,
+            params=params,
+            body=body,
+            content_type=content_type,
+            timeout=timeout,
+            retries=retries,
+        )
         answer: Object = orjson.loads(data) if data else {}
         return answer
 
@@ -170,7 +192,13 @@ class Transport:
         async with (
             asyncio.timeout(timeout),
             self._session.request(
-                method, url, params=params, data=body, headers=headers, timeout=_unbounded(), **self._options
+                method,
+                url,
+                params=params,
+                data=body,
+                headers=headers,
+                timeout=_unbounded(),
+                **self._options,
             ) as response,
         ):
             return response.status, response.headers, await response.read()
@@ -185,9 +213,16 @@ class Transport:
     def _unreachable(self, error: Exception) -> KubeError:
         import aiohttp
 
-        if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+        if isinstance(
+            error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError
+        ):
             hint = f"check certificate-authority in {self.cluster.source}"
-            return KubeError(0, "Certificate", f"the certificate of {self.cluster.server} is not accepted: {error}", hint)
+            return KubeError(
+                0,
+                "Certificate",
+                f"the certificate of {self.cluster.server} is not accepted: {error}",
+                hint,
+            )
         hint = f"is the cluster up, and is context {self.cluster.context!r} the right one?"
         text = str(error) or type(error).__name__
         return KubeError(0, "Unreachable", f"no answer from {self.cluster.server}: {text}", hint)
@@ -198,7 +233,9 @@ class Transport:
         except ValueError:
             told = {}
         if not isinstance(told, dict) or told.get("kind") != "Status":
-            told = {"message": f"{method} {path}: HTTP {status} {data[:200].decode(errors='replace').strip()}"}
+            told = {
+                "message": f"{method} {path}: HTTP {status} {data[:200].decode(errors='replace').strip()}"
+            }
         message = " ".join(str(told.get("message") or f"{method} {path}: HTTP {status}").split())
         hint = _HINTS.get(status, "")
         if status == 403 and "exceeded quota" in message:

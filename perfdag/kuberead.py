@@ -27,9 +27,13 @@ class Resource:
     plural: str
     namespaced: bool
 
-    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+    def path(
+        self, namespace: str | None = None, name: str | None = None, subresource: str | None = None
+    ) -> str:
         """The URL path of the collection or of one object; without a namespace, the collection over all namespaces."""
-        root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
+        root = (
+            f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
+        )
         where = f"/namespaces/{quote(namespace, safe='')}" if self.namespaced and namespace else ""
         one = f"/{quote(name, safe='')}" if name else ""
         return f"{root}{where}/{self.plural}{one}{f'/{subresource}' if subresource else ''}"
@@ -69,14 +73,29 @@ class Reader(Transport):
         except KubeError as error:
             if error.status != 404:
                 raise
-            hint = "install its CustomResourceDefinition first" if "." in api_version else "check apiVersion"
-            raise KubeError(404, "NoKind", f"the cluster does not serve {api_version} ({kind})", hint) from None
+            hint = (
+                "install its CustomResourceDefinition first"
+                if "." in api_version
+                else "check apiVersion"
+            )
+            raise KubeError(
+                404, "NoKind", f"the cluster does not serve {api_version} ({kind})", hint
+            ) from None
         for entry in served:
             if "/" not in entry["name"]:
-                self._resources[api_version, entry["kind"]] = Resource(api_version, entry["kind"], entry["name"], entry["namespaced"])
+                self._resources[api_version, entry["kind"]] = Resource(
+                    api_version, entry["kind"], entry["name"], entry["namespaced"]
+                )
         if (api_version, kind) not in self._resources:
-            kinds = ", ".join(sorted({entry["kind"] for entry in served if "/" not in entry["name"]}))
-            raise KubeError(404, "NoKind", f"the cluster has no kind {kind!r} in {api_version}", f"it has: {kinds}")
+            kinds = ", ".join(
+                sorted({entry["kind"] for entry in served if "/" not in entry["name"]})
+            )
+            raise KubeError(
+                404,
+                "NoKind",
+                f"the cluster has no kind {kind!r} in {api_version}",
+                f"it has: {kinds}",
+            )
         return self._resources[api_version, kind]
 
     async def pages(
@@ -94,9 +113,13 @@ class Reader(Transport):
         """
         params = {"limit": str(PAGE)} | selectors(labels, fields)
         while True:
-            _, _, data = await self.raw("GET", resource.path(namespace), params=params, accept=accept)
+            _, _, data = await self.raw(
+                "GET", resource.path(namespace), params=params, accept=accept
+            )
             page = orjson.loads(data)
-            for item in page.get("items") or []:  # items of a list carry neither, and consumers want them
+            for item in (
+                page.get("items") or []
+            ):  # items of a list carry neither, and consumers want them
                 item.setdefault("apiVersion", resource.api_version)
                 item.setdefault("kind", resource.kind)
             yield page.get("items") or [], page["metadata"].get("resourceVersion", "")
@@ -104,9 +127,20 @@ class Reader(Transport):
                 return
             params["continue"] = more
 
-    async def list(self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "") -> "list[Object]":
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+    ) -> "list[Object]":
         """All objects of a collection. Without a namespace: of all namespaces. Raises KubeError."""
-        return [item async for items, _ in self.pages(resource, namespace, labels=labels, fields=fields) for item in items]
+        return [
+            item
+            async for items, _ in self.pages(resource, namespace, labels=labels, fields=fields)
+            for item in items
+        ]
 
     async def logs(
         self,
@@ -152,17 +186,26 @@ class Reader(Transport):
             try:
                 if version is None:
                     present: dict[str, tuple[str, str]] = {}
-                    async for items, at in self.pages(resource, namespace, labels=labels, fields=fields, accept=accept):
+                    async for items, at in self.pages(
+                        resource, namespace, labels=labels, fields=fields, accept=accept
+                    ):
                         now, version = time.monotonic_ns(), at
                         for item in items:
                             present[item["metadata"]["uid"]] = _place(item)
                             yield Event("ADDED", item, now, listed=True)
                     for uid in seen.keys() - present.keys():
-                        yield Event("DELETED", _gone(resource, uid, *seen[uid]), time.monotonic_ns(), listed=True)
+                        yield Event(
+                            "DELETED",
+                            _gone(resource, uid, *seen[uid]),
+                            time.monotonic_ns(),
+                            listed=True,
+                        )
                     seen = present
                     self.counts["lists"] += 1
                     failures, listing = 0, False
-                async for event in self._follow(resource, namespace, labels, fields, version or "", metadata_only):
+                async for event in self._follow(
+                    resource, namespace, labels, fields, version or "", metadata_only
+                ):
                     version, failures = event.object["metadata"]["resourceVersion"], 0
                     if event.type == "DELETED":
                         seen.pop(event.object["metadata"].get("uid", ""), None)
@@ -171,7 +214,9 @@ class Reader(Transport):
                     yield event
                 failures = 0
             except KubeError as error:
-                version = None if listing else version  # a list of which a page failed is begun anew
+                version = (
+                    None if listing else version
+                )  # a list of which a page failed is begun anew
                 if error.status == 410:
                     version = None
                     self.counts["relist 410"] += 1
@@ -190,13 +235,26 @@ class Reader(Transport):
             self.counts["watch reconnects"] += 1
 
     async def _follow(
-        self, resource: Resource, namespace: str | None, labels: str, fields: str, version: str, metadata_only: bool
+        self,
+        resource: Resource,
+        namespace: str | None,
+        labels: str,
+        fields: str,
+        version: str,
+        metadata_only: bool,
     ) -> AsyncIterator[Event]:
         """One watch connection. Ends when the server ends it; raises KubeError (410 where `version` is too old)."""
         life = random.randint(WATCH_SECONDS - 50, WATCH_SECONDS)
-        params = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": version, "timeoutSeconds": str(life)}
+        params = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(life),
+        }
         accept = f"{METADATA.replace('{}', '')},application/json" if metadata_only else None
-        async for line, received in self.lines(resource.path(namespace), params | selectors(labels, fields), accept, life + 30.0):
+        async for line, received in self.lines(
+            resource.path(namespace), params | selectors(labels, fields), accept, life + 30.0
+        ):
             change = orjson.loads(line)
             if change["type"] == "ERROR":
                 told = change["object"]
@@ -212,7 +270,9 @@ class Reader(Transport):
 
 def selectors(labels: str, fields: str) -> dict[str, str]:
     """Query parameters of label and field selectors."""
-    return ({"labelSelector": labels} if labels else {}) | ({"fieldSelector": fields} if fields else {})
+    return ({"labelSelector": labels} if labels else {}) | (
+        {"fieldSelector": fields} if fields else {}
+    )
 
 
 def _place(item: Object) -> tuple[str, str]:

@@ -12,7 +12,9 @@ from perfdag.trends import SeriesInfo, point_settings
 _Settings = dict[str, str]
 
 
-def match(left: Iterable[SeriesInfo], right: Iterable[SeriesInfo]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+def match(
+    left: Iterable[SeriesInfo], right: Iterable[SeriesInfo]
+) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     """Return (point of A -> point of B, `entry.name` -> (value in A, value in B)) for changed
     parameters.
 
@@ -21,16 +23,22 @@ def match(left: Iterable[SeriesInfo], right: Iterable[SeriesInfo]) -> tuple[dict
     removed or new point.
     """
     a, b = _by_entry(left), _by_entry(right)
-    shared = {point for points in a.values() for point in points} & {point for points in b.values() for point in points}
+    shared = {point for points in a.values() for point in points} & {
+        point for points in b.values() for point in points
+    }
     pairs: dict[str, str] = {}
     differs: dict[str, tuple[str, str]] = {}
     for entry in a.keys() & b.keys():
         changed = _changed(list(a[entry].values()), list(b[entry].values()))
         if not changed:
             continue
-        known = {_rest(flat, changed): point for point, flat in b[entry].items() if point not in shared}
+        known = {
+            _rest(flat, changed): point for point, flat in b[entry].items() if point not in shared
+        }
         answers = {
-            point: known[rest] for point, flat in a[entry].items() if point not in shared and (rest := _rest(flat, changed)) in known
+            point: known[rest]
+            for point, flat in a[entry].items()
+            if point not in shared and (rest := _rest(flat, changed)) in known
         }
         if answers:
             pairs |= answers

@@ -67,7 +67,9 @@ def keep(store: Store, suite: str, cluster: str, known: Watch) -> None:
     store.put(_key(suite, cluster), orjson.dumps(known))
 
 
-def overdue(store: Store, suite: str, hours: float, cluster: str, now: datetime | None = None) -> tuple[str, Alert | None]:
+def overdue(
+    store: Store, suite: str, hours: float, cluster: str, now: datetime | None = None
+) -> tuple[str, Alert | None]:
     """Return how the newest scheduled run of a suite on a cluster stands, and the alert where it is older than `hours`.
 
     Where there was none yet, the time is counted from the first time that somebody asked. The alert is marked sent where it was told
@@ -78,14 +80,26 @@ def overdue(store: Store, suite: str, hours: float, cluster: str, now: datetime 
     scheduled = [run for run in read_run_medians(store, suite).runs if run.trigger == "cron"]
     last = newest(scheduled, cluster)
     if last is not None:
-        said, alert = f"the newest scheduled run, {last.run_id}, is younger than {hours:g} h", stale(suite, last, hours, now)
+        said, alert = (
+            f"the newest scheduled run, {last.run_id}, is younger than {hours:g} h",
+            stale(suite, last, hours, now),
+        )
     else:
         since = datetime.fromisoformat(known.since)
-        said, alert = f"no scheduled run yet; looked for since {since:%Y-%m-%d %H:%M} UTC, {hours:g} h are allowed", None
+        said, alert = (
+            f"no scheduled run yet; looked for since {since:%Y-%m-%d %H:%M} UTC, {hours:g} h are allowed",
+            None,
+        )
         if (now - since).total_seconds() / 3600 > hours:
             title = f"STALE {suite}: no scheduled run has any results"
             what = f"what    looked for since {since:%Y-%m-%d %H:%M} UTC; at most {hours:g} h are allowed"
-            alert = Alert("stale", title, f"{title}\n{what}\ndo      look at the schedule and its Workflows", [known.since], "")
+            alert = Alert(
+                "stale",
+                title,
+                f"{title}\n{what}\ndo      look at the schedule and its Workflows",
+                [known.since],
+                "",
+            )
     if alert is not None:
         alert.fresh = known.told not in alert.keys
         alert.sent = not alert.fresh

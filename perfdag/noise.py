@@ -26,7 +26,10 @@ from perfdag.hosts import Host, LocalHost
 STEAL_LIMIT = 0.02  # of the CPU time of all cores
 THROTTLED_LIMIT = 0.01  # of the sample's wall time; below it is noise, from it on the quota was measured and not the sample
 LOAD_LIMIT = 1.5  # runnable tasks a core when a sample starts
-LOOKS, BETWEEN_LOOKS = 5, 0.005  # seconds; a task that only wakes for a moment is not seen in most of them
+LOOKS, BETWEEN_LOOKS = (
+    5,
+    0.005,
+)  # seconds; a task that only wakes for a moment is not seen in most of them
 CANARY_METRICS = (
     ("cpu", "1/s", "higher"),
     ("memory", "B/s", "higher"),
@@ -50,7 +53,9 @@ def moment() -> Moment:
     """Counters now; what this system does not have is 0."""
     stolen = total = 0
     try:
-        fields = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        fields = [
+            int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+        ]
         stolen, total = fields[7], sum(fields)
     except (OSError, ValueError, IndexError):
         pass
@@ -94,7 +99,11 @@ def disturbed(before: Moment, after: Moment, load: int, cores: int) -> str | Non
 def throttled(before: Moment, after: Moment) -> str | None:
     """Why the sample is invalid because its cgroup's CPU quota held it back, or None."""
     held = _held(before, after)
-    return f"the CPU quota of its cgroup throttled it for {held:.2f} s" if held > THROTTLED_LIMIT * (after.at - before.at) else None
+    return (
+        f"the CPU quota of its cgroup throttled it for {held:.2f} s"
+        if held > THROTTLED_LIMIT * (after.at - before.at)
+        else None
+    )
 
 
 def _held(before: Moment, after: Moment) -> float:
@@ -105,7 +114,11 @@ def _held(before: Moment, after: Moment) -> float:
 def starved(before: Moment, after: Moment) -> str | None:
     """That the kernel killed a process of our cgroup for its memory limit between two moments, or None."""
     kills = after.oom_kills - before.oom_kills
-    return "OOMKilled: a process of it passed the memory limit and the kernel killed it" if kills > 0 else None
+    return (
+        "OOMKilled: a process of it passed the memory limit and the kernel killed it"
+        if kills > 0
+        else None
+    )
 
 
 class Guard:
@@ -152,7 +165,9 @@ def _asked(hosts: Sequence[Host]) -> list[Moment | None]:
 
 def _ask(host: Host) -> Moment | None:
     try:
-        said = host.run(["cat", *cgroups.COUNTERS], timeout=10).stdout  # what of them is there; the rest is of the other version
+        said = host.run(
+            ["cat", *cgroups.COUNTERS], timeout=10
+        ).stdout  # what of them is there; the rest is of the other version
     except SampleError:
         return None
     return Moment(0, 0, cgroups.throttled(said), cgroups.kills(said), time.monotonic())
@@ -164,7 +179,12 @@ def canary() -> dict[str, float | None]:
     None where the system refuses: a full disk, no loopback interface.
     """
     found: dict[str, float | None] = {}
-    for name, measure in (("cpu", _cpu), ("memory", _memory), ("loopback", _loopback), ("disk", _disk)):
+    for name, measure in (
+        ("cpu", _cpu),
+        ("memory", _memory),
+        ("loopback", _loopback),
+        ("disk", _disk),
+    ):
         try:
             found[name] = measure()
         except OSError:
@@ -194,7 +214,10 @@ def _memory() -> float:
 
 def _loopback(trips: int = 200) -> float:
     times = []
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as near,
+    ):
         far, _ = server.accept()
         with far:
             for each in (near, far):
@@ -227,9 +250,25 @@ def _disk(writes: int = 5) -> float:
 def canary_rows(values: Mapping[str, float | None], steal_part: float) -> list[dict[str, Any]]:
     """Rows of a canary for a part, in the schema's words; what was refused has none."""
     rows: list[dict[str, Any]] = [
-        {"metric": name, "stat": "value", "value": values[name], "unit": unit, "better": better, "headline": False}
+        {
+            "metric": name,
+            "stat": "value",
+            "value": values[name],
+            "unit": unit,
+            "better": better,
+            "headline": False,
+        }
         for name, unit, better in CANARY_METRICS
         if values[name] is not None
     ]
-    rows.append({"metric": "steal", "stat": "value", "value": steal_part, "unit": "1", "better": "lower", "headline": False})
+    rows.append(
+        {
+            "metric": "steal",
+            "stat": "value",
+            "value": steal_part,
+            "unit": "1",
+            "better": "lower",
+            "headline": False,
+        }
+    )
     return rows

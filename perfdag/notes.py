@@ -5,7 +5,9 @@ import orjson
 from perfdag.store import Store
 
 
-def write_note(store: Store, run_id: str, name: str, status: str, reason: str, batches: list[int] | None = None) -> None:
+def write_note(
+    store: Store, run_id: str, name: str, status: str, reason: str, batches: list[int] | None = None
+) -> None:
     """Write why samples are not stored: all of the run, or those of some batches.
 
     Collect copies the reason to their rows.

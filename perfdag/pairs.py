@@ -83,14 +83,20 @@ def made(kind: str, hosts: int, seed: int, of: str, parallel: int) -> Iterator[P
             yield Pair(first, second, number, slot, of, parallel)
 
 
-def together(points: Sequence["Point"], order: Sequence[tuple[int, int]], positions: Iterable[int]) -> list[list[int]]:
+def together(
+    points: Sequence["Point"], order: Sequence[tuple[int, int]], positions: Iterable[int]
+) -> list[list[int]]:
     """Positions of the order in groups that are measured at once: one each, but up to `parallel_pairs` of a round of pairs."""
     groups: list[list[int]] = []
     last: object = None
     for position in positions:
         index, repetition = order[position]
         pair = points[index].pair
-        key = (pair.of, repetition, pair.round, pair.slot // pair.parallel) if pair and pair.parallel > 1 else None
+        key = (
+            (pair.of, repetition, pair.round, pair.slot // pair.parallel)
+            if pair and pair.parallel > 1
+            else None
+        )
         if key is not None and key == last:
             groups[-1].append(position)
         else:

@@ -57,12 +57,21 @@ class Plan:
 
     def seconds(self) -> float:
         """Expected wall time on one machine in seconds, without what `until` may add; pairs measured at once count once."""
-        certain = [at for at, (index, repetition) in enumerate(self.order) if repetition <= self.points[index].repetitions]
-        return sum(self.group_seconds(group) for group in together(self.points, self.order, certain))
+        certain = [
+            at
+            for at, (index, repetition) in enumerate(self.order)
+            if repetition <= self.points[index].repetitions
+        ]
+        return sum(
+            self.group_seconds(group) for group in together(self.points, self.order, certain)
+        )
 
     def group_seconds(self, group: list[int]) -> float:
         """Expected wall time of samples that are measured at once, in seconds."""
-        return max(self.points[self.order[position][0]].seconds for position in group) + SAMPLE_OVERHEAD
+        return (
+            max(self.points[self.order[position][0]].seconds for position in group)
+            + SAMPLE_OVERHEAD
+        )
 
     def key(self, position: int) -> str:
         """Name of a sample in the store, `<point>-<repetition>`; a warm-up is `<point>-w<n>`."""
@@ -78,7 +87,11 @@ class Plan:
         # orjson writes dataclasses itself; dataclasses.asdict copies every value of every point
         shallow = {each.name: getattr(self, each.name) for each in fields(self)}
         with uncollected():
-            return orjson.dumps({"schema": 1, **shallow}, option=orjson.OPT_SORT_KEYS, default=lambda model: model.model_dump())
+            return orjson.dumps(
+                {"schema": 1, **shallow},
+                option=orjson.OPT_SORT_KEYS,
+                default=lambda model: model.model_dump(),
+            )
 
 
 def read_plan(data: bytes) -> Plan:
@@ -96,7 +109,9 @@ def read_plan(data: bytes) -> Plan:
         return Plan(**raw)
     except (KeyError, TypeError) as error:
         wrote = (raw.get("versions") or {}).get("perfdag", "?")
-        raise ValueError(f"plan.json was written by another perfdag ({wrote}): {error}; use that version, images included") from None
+        raise ValueError(
+            f"plan.json was written by another perfdag ({wrote}): {error}; use that version, images included"
+        ) from None
 
 
 def new_run_id(now: datetime | None = None, uid: str | None = None) -> str:
@@ -135,11 +150,15 @@ def make_plan(
         options={"pending_limit": suite.pending_limit, "priority": suite.priority},
     )
     with uncollected():
-        plan.batches = cut_batches(plan, suite.batch_time, suite.rounds_per_batch, suite.isolation == "pod")
-    if suite.budget is not None and any(point.pair for point in plan.points) and plan.seconds() > suite.budget:
-        asked = (
-            f"the suite measures pairs of hosts and is expected to take {_hours(plan.seconds())}, over its budget of {_hours(suite.budget)}"
+        plan.batches = cut_batches(
+            plan, suite.batch_time, suite.rounds_per_batch, suite.isolation == "pod"
         )
+    if (
+        suite.budget is not None
+        and any(point.pair for point in plan.points)
+        and plan.seconds() > suite.budget
+    ):
+        asked = f"the suite measures pairs of hosts and is expected to take {_hours(plan.seconds())}, over its budget of {_hours(suite.budget)}"
         knobs = "raise budget, set hosts.pairs to ring or `random N`, or hosts.parallel_pairs"
         raise BadDocument([loaded.document.problem(("budget",), f"{asked}; {knobs}")])
     return plan
@@ -149,7 +168,9 @@ def _hours(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 360 else f"{seconds / 60:.1f} min"
 
 
-def cut_batches(plan: Plan, batch_time: float, rounds_per_batch: int | None, one_each: bool) -> list[Batch]:
+def cut_batches(
+    plan: Plan, batch_time: float, rounds_per_batch: int | None, one_each: bool
+) -> list[Batch]:
     """Group the order into batches of one shape.
 
     Blocks of `rounds_per_batch` rounds (default: 1 where several shapes are used, else all) are taken in turn; within a block the shapes
@@ -158,14 +179,23 @@ def cut_batches(plan: Plan, batch_time: float, rounds_per_batch: int | None, one
     used = {point.shape for point in plan.points}
     if one_each:
         groups = together(plan.points, plan.order, range(len(plan.order)))
-        return [Batch(plan.points[plan.order[each[0]][0]].shape, each, plan.group_seconds(each) - SAMPLE_OVERHEAD) for each in groups]
+        return [
+            Batch(
+                plan.points[plan.order[each[0]][0]].shape,
+                each,
+                plan.group_seconds(each) - SAMPLE_OVERHEAD,
+            )
+            for each in groups
+        ]
     block_of: dict[int, int] = {}
     for _, repetition in plan.order:
         block_of.setdefault(repetition, len(block_of))
     per_block = rounds_per_batch or (1 if len(used) > 1 else max(len(block_of), 1))
     blocks: dict[int, dict[int, list[int]]] = {}
     for position, (index, repetition) in enumerate(plan.order):
-        blocks.setdefault(block_of[repetition] // per_block, {}).setdefault(plan.points[index].shape, []).append(position)
+        blocks.setdefault(block_of[repetition] // per_block, {}).setdefault(
+            plan.points[index].shape, []
+        ).append(position)
     batches: list[Batch] = []
     for number, by_shape in blocks.items():
         shapes = sorted(by_shape)
@@ -192,8 +222,19 @@ def _versions() -> dict[str, str]:
     found = {"perfdag": perfdag.__version__}
     checkout = Path(perfdag.__file__).resolve().parents[1]
     if (checkout / ".git").exists():
-        argv = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        argv = [
+            "git",
+            "-C",
+            str(checkout),
+            "describe",
+            "--always",
+            "--dirty",
+            "--abbrev=40",
+            "--exclude=*",
+        ]
         # no git here, or a checkout of somebody else, which git does not read
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            found["git"] = subprocess.run(argv, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+            found["git"] = subprocess.run(
+                argv, capture_output=True, text=True, timeout=5, check=True
+            ).stdout.strip()
     return found

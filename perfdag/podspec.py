@@ -75,7 +75,9 @@ def account_of(benchmark: str) -> str:
 
 def image(name: str | None, pattern: str) -> str:
     """The image a shape asks for: a full reference as it is, a bare name through the pattern."""
-    return pattern.replace("{name}", name or "base") if not name or not set(name) & set("/:") else name
+    return (
+        pattern.replace("{name}", name or "base") if not name or not set(name) & set("/:") else name
+    )
 
 
 def hardened(root: bool = False, added: tuple[str, ...] = ()) -> Object:
@@ -120,7 +122,10 @@ def restricted(resources: Mapping[str, Any] | None = None) -> Object:
     return {
         "securityContext": pod_security(),
         "initContainers": [{"name": "init", "securityContext": hardened(), "resources": helper()}],
-        "containers": [{"name": "wait", "securityContext": hardened(), "resources": helper()}, main],
+        "containers": [
+            {"name": "wait", "securityContext": hardened(), "resources": helper()},
+            main,
+        ],
     }
 
 
@@ -135,7 +140,9 @@ def claim_patch(claim: str) -> Object:
 def patch(shape: Shape, context: Context) -> Object:
     """The podSpecPatch of a measuring pod of this shape, as an object."""
     root = bool(shape.privileges)
-    added = (("IPC_LOCK",) if "rdma" in shape.privileges else ()) + (_SSHD if root and shape.hosts.count > 1 else ())
+    added = (("IPC_LOCK",) if "rdma" in shape.privileges else ()) + (
+        _SSHD if root and shape.hosts.count > 1 else ()
+    )
     main: Object = {
         "name": "main",
         "image": image(shape.image, context.images),
@@ -167,7 +174,9 @@ def patch(shape: Shape, context: Context) -> Object:
 
 
 def _resources(shape: Shape, main: Object) -> None:
-    asked = {name: str(value) for name, value in (dict(shape.resources) | dict(shape.hugepages)).items()}
+    asked = {
+        name: str(value) for name, value in (dict(shape.resources) | dict(shape.hugepages)).items()
+    }
     if asked:
         main["resources"] = {"requests": asked, "limits": asked}
 
@@ -176,13 +185,17 @@ def _network(shape: Shape, spec: Object, main: Object, context: Context) -> None
     if shape.network.host:
         spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
         # a declared host port keeps two gangs with the same sshd port off one node; each rank has its own, so two of a gang may share one
-        main["ports"] = [{"name": "ssh", "containerPort": PORT, "hostPort": PORT, "protocol": "TCP"}]
+        main["ports"] = [
+            {"name": "ssh", "containerPort": PORT, "hostPort": PORT, "protocol": "TCP"}
+        ]
 
 
 def _mtu(shape: Shape, spec: Object, context: Context) -> None:
     if shape.network.mtu is None:
         return
-    interface = shape.network.interface or ("net1" if shape.network.name and not shape.network.default else "eth0")
+    interface = shape.network.interface or (
+        "net1" if shape.network.name and not shape.network.default else "eth0"
+    )
     spec["initContainers"].append(
         {
             "name": MTU,
@@ -198,7 +211,9 @@ def _mtu(shape: Shape, spec: Object, context: Context) -> None:
 
 def _volumes(shape: Shape, spec: Object, main: Object, context: Context) -> None:
     if shape.shm is not None:
-        spec["volumes"].append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(shape.shm)}})
+        spec["volumes"].append(
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(shape.shm)}}
+        )
         main["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})
     for name in shape.hugepages:
         size = name.removeprefix("hugepages-")
@@ -228,7 +243,12 @@ def _source(volume: Volume, context: Context) -> Object:
 
 def shares(volume: Volume | None) -> bool:
     """Whether the pods of a batch share a claim that is made for them."""
-    return volume is not None and volume.kind == "claim" and volume.access == "ReadWriteMany" and not volume.claim
+    return (
+        volume is not None
+        and volume.kind == "claim"
+        and volume.access == "ReadWriteMany"
+        and not volume.claim
+    )
 
 
 def shared_claim(workflow_uid: str, batch: str) -> str:
@@ -254,7 +274,13 @@ def _placement(shape: Shape, spec: Object, context: Context) -> None:
     gang: Object = {"matchLabels": {**own["matchLabels"], f"{LABEL}/attempt": ATTEMPT}}
     twin: Object = {"matchLabels": {**gang["matchLabels"], f"{LABEL}/rank": TWIN}}
     if context.ranks:
-        side = [{"key": f"{LABEL}/rank", "operator": "In", "values": [str(rank) for rank in context.ranks]}]
+        side = [
+            {
+                "key": f"{LABEL}/rank",
+                "operator": "In",
+                "values": [str(rank) for rank in context.ranks],
+            }
+        ]
         own["matchExpressions"] = gang["matchExpressions"] = side
     anti: list[Object] = []
     if shape.hosts.exclusive:
@@ -282,7 +308,9 @@ def _placement(shape: Shape, spec: Object, context: Context) -> None:
         affinity["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
     if shape.zones:
         zone = {"matchExpressions": [{"key": _ZONE, "operator": "In", "values": list(shape.zones)}]}
-        affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone]}}
+        affinity["nodeAffinity"] = {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone]}
+        }
     if affinity:
         spec["affinity"] = affinity
     if shape.node_selector:
@@ -317,4 +345,6 @@ def host_port(run_id: str) -> int:
     """sshd's port of rank 0 of a run on a host network, from the run id; rank n has the n-th after it, 20000 to 29999 for any gang."""
     import hashlib
 
-    return 20000 + int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4], "big") % (10000 - 2 * 4096)
+    return 20000 + int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4], "big") % (
+        10000 - 2 * 4096
+    )

@@ -90,9 +90,20 @@ def _select(made: Enumerated, only: Sequence[str]) -> Enumerated:
     problems = []
     known = sorted({p.entry for p in made.points})
     for glob in only:
-        ids = {p.id for p in made.points if any(fnmatchcase(name, glob) for name in (p.entry, f"{p.entry}/{p.label}", p.id))}
+        ids = {
+            p.id
+            for p in made.points
+            if any(fnmatchcase(name, glob) for name in (p.entry, f"{p.entry}/{p.label}", p.id))
+        }
         if not ids:
-            problems.append(Problem("--only", 1, glob, f"matches no point; entries: {', '.join(known)}{nearest(glob, known)}"))
+            problems.append(
+                Problem(
+                    "--only",
+                    1,
+                    glob,
+                    f"matches no point; entries: {', '.join(known)}{nearest(glob, known)}",
+                )
+            )
         wanted |= ids
     if problems:
         raise BadDocument(problems)
@@ -110,7 +121,14 @@ class _Collector:
     def list_problems(self) -> list[Problem]:
         """Problems of the entries; one that several permutations share is said once, with their number."""
         return [
-            problem if count == 1 else Problem(problem.file, problem.line, problem.path, f"{problem.text} (in {count:,} permutations)")
+            problem
+            if count == 1
+            else Problem(
+                problem.file,
+                problem.line,
+                problem.path,
+                f"{problem.text} (in {count:,} permutations)",
+            )
             for problem, count in self.problems.items()
         ]
 
@@ -137,9 +155,7 @@ class _Collector:
                 )
         repetitions, until = self._times(source)
         if until is not None and until.max_repetitions < repetitions:
-            text = (
-                f"{until.max_repetitions} is less than the {repetitions} repetitions that every point has; raise it, or lower repetitions"
-            )
+            text = f"{until.max_repetitions} is less than the {repetitions} repetitions that every point has; raise it, or lower repetitions"
             self.problem(source, ("until", "max_repetitions"), text)
         axes = combinations(source, benchmark, partial(self.problem, source))
         defaults = {name: value for name, value in source.defaults.params.items() if name in fields}
@@ -174,11 +190,17 @@ class _Collector:
             for each in error.errors():
                 if source.partial and (each["type"] == "missing" or not each["loc"]):
                     continue  # it may stand in what could not be read
-                if each["type"] == "extra_forbidden" and len(each["loc"]) == 1 and each["loc"][0] in source.entry.params:
+                if (
+                    each["type"] == "extra_forbidden"
+                    and len(each["loc"]) == 1
+                    and each["loc"][0] in source.entry.params
+                ):
                     continue  # `add` has said it, with or without a point
                 loc = place(each)
                 path = _written(source, where, varied, loc, ("params", *loc))
-                self.problem(source, path, explain(source.document, (), each, benchmark.Params).text)
+                self.problem(
+                    source, path, explain(source.document, (), each, benchmark.Params).text
+                )
             if source.partial:
                 return
             sound, _ = salvage(source.document, (), own, benchmark.Params, [])
@@ -199,7 +221,15 @@ class _Collector:
             self.problem(source, where or ("params",), text)
         if not problems:
             dumped = model.model_dump(mode="json")
-            self._keep(source, benchmark, model, dumped, index, digest(benchmark.name, canonical(dumped), shape_text), varied)
+            self._keep(
+                source,
+                benchmark,
+                model,
+                dumped,
+                index,
+                digest(benchmark.name, canonical(dumped), shape_text),
+                varied,
+            )
 
     def _pairs(
         self,
@@ -213,7 +243,11 @@ class _Collector:
         index, shape, text = placed
         hosts = shape.hosts
         if not benchmark.pairwise:
-            self.problem(source, ("hosts", "pairs"), f"{benchmark.name} does not measure between two hosts; leave hosts.pairs out")
+            self.problem(
+                source,
+                ("hosts", "pairs"),
+                f"{benchmark.name} does not measure between two hosts; leave hosts.pairs out",
+            )
             return
         problems = benchmark.check(model, shape.pair())
         for problem in problems:
@@ -226,23 +260,45 @@ class _Collector:
         dumped = model.model_dump(mode="json")
         of = digest(benchmark.name, canonical(dumped), text)
         try:
-            for pair in pairs.made(str(hosts.pairs), hosts.count, self.loaded.suite.seed, of, hosts.parallel_pairs):
-                self._keep(source, benchmark, model, dumped, index, digest(of, pair.name), {**varied, "pair": pair.name}, pair)
+            for pair in pairs.made(
+                str(hosts.pairs), hosts.count, self.loaded.suite.seed, of, hosts.parallel_pairs
+            ):
+                self._keep(
+                    source,
+                    benchmark,
+                    model,
+                    dumped,
+                    index,
+                    digest(of, pair.name),
+                    {**varied, "pair": pair.name},
+                    pair,
+                )
         except ValueError as error:
             self.problem(source, ("hosts", "pairs"), str(error))
 
     def _shape(
-        self, source: Source, asked: dict[str, Any], benchmark: Benchmark[Any], where: Where, varied: Mapping[str, Any]
+        self,
+        source: Source,
+        asked: dict[str, Any],
+        benchmark: Benchmark[Any],
+        where: Where,
+        varied: Mapping[str, Any],
     ) -> tuple[int, Shape, str] | None:
         key = orjson.dumps([asked, benchmark.image, benchmark.name, source.name])
         if key not in self._shapes:
             self._shapes[key] = None
             try:
-                shape = Shape.model_validate({"image": benchmark.image, **{k: v for k, v in asked.items() if v is not None}})
+                shape = Shape.model_validate(
+                    {"image": benchmark.image, **{k: v for k, v in asked.items() if v is not None}}
+                )
             except ValidationError as error:
                 for each in error.errors():
                     loc = place(each)
-                    self.problem(source, _written(source, where, varied, loc, loc), explain(source.document, (), each, Shape).text)
+                    self.problem(
+                        source,
+                        _written(source, where, varied, loc, loc),
+                        explain(source.document, (), each, Shape).text,
+                    )
                 return None
             wrong = [*shape.problems(), *_unpinned(benchmark, shape)]
             for name, text in wrong:
@@ -252,7 +308,9 @@ class _Collector:
                 return None
             data = shape.model_dump(mode="json", exclude_defaults=True)
             text = canonical(data)
-            pods = f"{benchmark.name} {text}" if benchmark.api else text  # rights are not lent to what shares the pods
+            pods = (
+                f"{benchmark.name} {text}" if benchmark.api else text
+            )  # rights are not lent to what shares the pods
             if pods not in self._shape_index:
                 self._shape_index[pods] = len(self.made.shapes)
                 self.made.shapes.append(data)
@@ -261,12 +319,18 @@ class _Collector:
 
     def _times(self, source: Source) -> tuple[int, Until | None]:
         entry, defaults = source.entry, source.defaults
-        return entry.repetitions or defaults.repetitions or self.loaded.suite.repetitions, entry.until or defaults.until
+        return (
+            entry.repetitions or defaults.repetitions or self.loaded.suite.repetitions,
+            entry.until or defaults.until,
+        )
 
     def _timeout(self, source: Source, benchmark: Benchmark[Any], model: Any) -> float | None:
         """The `timeout` set for a point, in seconds, which must leave the tool the time that its params ask for; None: none is set."""
         suite, entry, defaults = self.loaded.suite, source.entry, source.defaults
-        timeout, least = entry.timeout or defaults.timeout or suite.timeout, benchmark.least_seconds(model)
+        timeout, least = (
+            entry.timeout or defaults.timeout or suite.timeout,
+            benchmark.least_seconds(model),
+        )
         if timeout is None or timeout > least or "timeout" in source.refused:
             return timeout
         text = (
@@ -298,7 +362,20 @@ class _Collector:
         timeout = self._timeout(source, benchmark, model) or benchmark.limit(model)
         retries = next(r for r in (entry.retries, defaults.retries, suite.retries) if r is not None)
         label = " ".join(f"{name}={_brief(value)}" for name, value in varied.items())
-        point = Point(identity, source.name, benchmark.name, params, shape, label, repetitions, seconds, timeout, retries, until, pair)
+        point = Point(
+            identity,
+            source.name,
+            benchmark.name,
+            params,
+            shape,
+            label,
+            repetitions,
+            seconds,
+            timeout,
+            retries,
+            until,
+            pair,
+        )
         known = self._by_id.setdefault(identity, point)
         if known is point:
             self.made.points.append(point)
@@ -309,10 +386,14 @@ class _Collector:
 
 def _is_set(source: Source, path: Where) -> bool:
     """Whether `--set` gave what is at that path."""
-    return path[:1] in source.given or any(tuple(name.split(".")) == path[: name.count(".") + 1] for name in source.sets)
+    return path[:1] in source.given or any(
+        tuple(name.split(".")) == path[: name.count(".") + 1] for name in source.sets
+    )
 
 
-def _written(source: Source, where: Where, varied: Mapping[str, Any], path: Where, otherwise: Where) -> Where:
+def _written(
+    source: Source, where: Where, varied: Mapping[str, Any], path: Where, otherwise: Where
+) -> Where:
     """Where a value of a point is written: in a `--set`, in the permutation `where`, or `otherwise` in the entry."""
     if _is_set(source, path):
         return path
@@ -322,7 +403,11 @@ def _written(source: Source, where: Where, varied: Mapping[str, Any], path: Wher
 def _unpinned(benchmark: Benchmark[Any], shape: Shape) -> list[tuple[str, str]]:
     """(dotted key, text) of CPUs that are asked for and that the benchmark would not use."""
     pins = f"only its {' and '.join(benchmark.pins)}" if benchmark.pins else "nothing"
-    sides = [side for side in ("client", "server") if getattr(shape.hosts.cpus, side) and side not in benchmark.pins]
+    sides = [
+        side
+        for side in ("client", "server")
+        if getattr(shape.hosts.cpus, side) and side not in benchmark.pins
+    ]
     return [(f"hosts.cpus.{side}", f"{benchmark.name} pins {pins}; leave it out") for side in sides]
 
 
@@ -334,7 +419,9 @@ def _stricter(known: Point, other: Point) -> None:
     both = [each.until for each in (known, other) if each.until]
     if both:
         most = max(known.repetitions, *(each.max_repetitions for each in both))
-        known.until = Until(relative_spread=min(each.relative_spread for each in both), max_repetitions=most)
+        known.until = Until(
+            relative_spread=min(each.relative_spread for each in both), max_repetitions=most
+        )
 
 
 def _brief(value: Any) -> str:
@@ -360,7 +447,9 @@ def order(points: list[Point], seed: int, warmup: int = 0) -> list[tuple[int, in
     """
     whole: dict[object, list[int]] = {}
     for index, point in enumerate(points):
-        whole.setdefault((point.pair.of, point.pair.round) if point.pair else index, []).append(index)
+        whole.setdefault((point.pair.of, point.pair.round) if point.pair else index, []).append(
+            index
+        )
     made: list[tuple[int, int]] = []
     rounds = max((point.rounds for point in points), default=0)
     for repetition in [*range(-1, -warmup - 1, -1), *range(1, rounds + 1)]:

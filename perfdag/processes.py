@@ -93,7 +93,9 @@ def holders(pipe: int) -> list[int]:
         wanted = os.readlink(f"/proc/self/fd/{pipe}")  # noqa: PTH115 - `pipe:[1234]` is no path
         for folder in Path("/proc").glob("[0-9]*/fd"):
             with contextlib.suppress(OSError):
-                if int(folder.parent.name) != os.getpid() and any(os.readlink(each) == wanted for each in folder.iterdir()):  # noqa: PTH115
+                if int(folder.parent.name) != os.getpid() and any(
+                    os.readlink(each) == wanted for each in folder.iterdir()
+                ):  # noqa: PTH115
                     found.append(int(folder.parent.name))
     return found
 
@@ -102,7 +104,11 @@ def listening_ports(table: str, proto: Proto) -> set[int]:
     """Ports that somebody listens on (tcp) or has open (udp), from the text of /proc/net/tcp, tcp6, udp or udp6 (proc(5))."""
     wanted = _LISTEN if proto == "tcp" else _UDP_OPEN
     rows = (line.split() for line in table.splitlines())
-    return {int(row[1].rpartition(":")[2], 16) for row in rows if len(row) > 3 and row[3] == wanted and ":" in row[1]}
+    return {
+        int(row[1].rpartition(":")[2], 16)
+        for row in rows
+        if len(row) > 3 and row[3] == wanted and ":" in row[1]
+    }
 
 
 def listening(port: int, proto: Proto) -> bool:
@@ -126,7 +132,9 @@ def _listed(rows: Iterable[str]) -> Iterator[str]:
 
 
 def _bindable(port: int, proto: Proto) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM) as probe:
+    with socket.socket(
+        socket.AF_INET, socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM
+    ) as probe:
         try:
             probe.bind(("", port))
         except OSError:

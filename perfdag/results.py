@@ -25,7 +25,10 @@ SAMPLES: pa.Schema = pa.schema(
         ("point", _TEXT),
         ("params", _TEXT),  # canonical JSON, as requested, defaults filled in
         ("shape", _TEXT),  # canonical JSON
-        ("coords", _TEXT),  # canonical JSON, as the tool produced them: message_bytes, direction ...
+        (
+            "coords",
+            _TEXT,
+        ),  # canonical JSON, as the tool produced them: message_bytes, direction ...
         ("metric", _TEXT),
         ("stat", _TEXT),  # value, mean, p50, p99, max ...
         ("series_id", _TEXT),
@@ -67,7 +70,10 @@ SAMPLES: pa.Schema = pa.schema(
         ("raw_uri", _TEXT),
         ("workflow_uid", _TEXT),
         # two hosts or more
-        ("pair", _TEXT),  # hosts of the gang that were measured, `0-3`, by the order of their nodes' names; null: all of it
+        (
+            "pair",
+            _TEXT,
+        ),  # hosts of the gang that were measured, `0-3`, by the order of their nodes' names; null: all of it
         ("same_node", pa.bool_()),  # all hosts of the sample were on one node; null: one host
     ]
 )
@@ -77,7 +83,11 @@ STATUSES = ("ok", "failed", "invalid", "missing", "skipped")
 ID_COLUMNS = ("series_id", "sample_id")
 """Text columns of which about every value is another."""
 
-DICTIONARY_COLUMNS = tuple(column.name for column in SAMPLES if pa.types.is_string(column.type) and column.name not in ID_COLUMNS)
+DICTIONARY_COLUMNS = tuple(
+    column.name
+    for column in SAMPLES
+    if pa.types.is_string(column.type) and column.name not in ID_COLUMNS
+)
 """Text columns with few distinct values; read dictionary-encoded they cost a few bytes a row."""
 
 
@@ -117,24 +127,36 @@ def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:
     Text columns are dictionary-encoded.
     """
     metadata = pq.read_metadata(pa.BufferReader(data))
-    present = set(metadata.schema.to_arrow_schema().names)  # a file of an older version lacks what came later
+    present = set(
+        metadata.schema.to_arrow_schema().names
+    )  # a file of an older version lacks what came later
     dictionaries = [name for name in DICTIONARY_COLUMNS if name in present]
     file = pq.ParquetFile(pa.BufferReader(data), metadata=metadata, read_dictionary=dictionaries)
     wanted = _encoded(schema)
     # a thread of Arrow's that lets go of `data` while a short command already ends would abort it (apache/arrow#34314)
     table = file.read([name for name in wanted.names if name in present], use_threads=False)
     arrays = [
-        table.column(field.name).cast(field.type) if field.name in present else pa.nulls(table.num_rows, field.type) for field in wanted
+        table.column(field.name).cast(field.type)
+        if field.name in present
+        else pa.nulls(table.num_rows, field.type)
+        for field in wanted
     ]
     return pa.Table.from_arrays(arrays, schema=wanted)
 
 
 def _encoded(schema: pa.Schema) -> pa.Schema:
     text = pa.dictionary(pa.int32(), pa.string())
-    return pa.schema([pa.field(column.name, text if column.name in DICTIONARY_COLUMNS else column.type) for column in schema])
+    return pa.schema(
+        [
+            pa.field(column.name, text if column.name in DICTIONARY_COLUMNS else column.type)
+            for column in schema
+        ]
+    )
 
 
-def _selected(key: str, suites: Sequence[str] | None, months: Sequence[str] | None, runs: Sequence[str] | None) -> bool:
+def _selected(
+    key: str, suites: Sequence[str] | None, months: Sequence[str] | None, runs: Sequence[str] | None
+) -> bool:
     parts = key.split("/")
     if len(parts) != 4 or not key.endswith(".parquet"):
         return False
@@ -143,4 +165,8 @@ def _selected(key: str, suites: Sequence[str] | None, months: Sequence[str] | No
         parts[2].removeprefix("month="),
         parts[3].removesuffix(".parquet"),
     )
-    return (suites is None or suite in suites) and (months is None or month in months) and (runs is None or run in runs)
+    return (
+        (suites is None or suite in suites)
+        and (months is None or month in months)
+        and (runs is None or run in runs)
+    )

@@ -17,12 +17,26 @@ import pyarrow.parquet as pq
 from perfdag.months import VERSION, key_of
 from perfdag.results import SAMPLES, read_rows
 from perfdag.store import Store, StoreError
-from perfdag.trends import COLUMNS, MonthlyRollup, RunInfo, RunMedians, SeriesInfo, add_run, merge_months
+from perfdag.trends import (
+    COLUMNS,
+    MonthlyRollup,
+    RunInfo,
+    RunMedians,
+    SeriesInfo,
+    add_run,
+    merge_months,
+)
 
 
 def suites(store: Store) -> list[str]:
     """Return the suites that have results."""
-    return sorted({key.split("/")[1].removeprefix("suite=") for key in store.list("results") if key.count("/") == 3})
+    return sorted(
+        {
+            key.split("/")[1].removeprefix("suite=")
+            for key in store.list("results")
+            if key.count("/") == 3
+        }
+    )
 
 
 def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> RunMedians:
@@ -48,10 +62,17 @@ def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> Ru
         if _complete(store, months[month], runs, damaged) and write_back:
             with contextlib.suppress(StoreError):
                 store.put(key_of(suite, month), _write(months[month]))
-    return merge_months(suite, [months[month] for month in sorted(months)], {r for runs in stored.values() for r in runs}, damaged)
+    return merge_months(
+        suite,
+        [months[month] for month in sorted(months)],
+        {r for runs in stored.values() for r in runs},
+        damaged,
+    )
 
 
-def _complete(store: Store, month: MonthlyRollup, stored: dict[str, str], damaged: list[str]) -> bool:
+def _complete(
+    store: Store, month: MonthlyRollup, stored: dict[str, str], damaged: list[str]
+) -> bool:
     """Read the runs that a month lacks. Return whether there were any and all were readable."""
     missing = [key for run_id, key in sorted(stored.items()) if run_id not in month.runs]
     schema = pa.schema([SAMPLES.field(name) for name in COLUMNS])
@@ -72,10 +93,19 @@ def _write(month: MonthlyRollup) -> bytes:
     points: dict[tuple[str, str], int] = {}
     runs = []
     for run in month.runs.values():
-        counts = [(points.setdefault((key, p[3]), len(points)), p[0], p[1], p[2]) for key, p in run.points.items()]
-        alike = sorted({count[1:] for count in counts})  # most points of a run stand alike: one list of numbers for all of them
-        grouped = [[*state, [count[0] for count in counts if count[1:] == state]] for state in alike]
-        runs.append([run.run_id, run.started_at, run.trigger, run.cluster, number[repr(run.env)], grouped])
+        counts = [
+            (points.setdefault((key, p[3]), len(points)), p[0], p[1], p[2])
+            for key, p in run.points.items()
+        ]
+        alike = sorted(
+            {count[1:] for count in counts}
+        )  # most points of a run stand alike: one list of numbers for all of them
+        grouped = [
+            [*state, [count[0] for count in counts if count[1:] == state]] for state in alike
+        ]
+        runs.append(
+            [run.run_id, run.started_at, run.trigger, run.cluster, number[repr(run.env)], grouped]
+        )
     about = {
         "version": VERSION,
         "points": list(points),
@@ -110,7 +140,9 @@ def _read(data: bytes) -> MonthlyRollup:
         points = alike.setdefault(orjson.dumps(states), {})
         if not points:
             for ok, bad, error, which in states:
-                points.update({about["points"][i][0]: (ok, bad, error, about["points"][i][1]) for i in which})
+                points.update(
+                    {about["points"][i][0]: (ok, bad, error, about["points"][i][1]) for i in which}
+                )
         runs[run_id] = RunInfo(run_id, started, trigger, cluster, about["envs"][env], points)
     series = {columns[0]: SeriesInfo(*columns) for columns in about["series"]}
     return MonthlyRollup(runs, series, [table.replace_schema_metadata(None)])

@@ -24,10 +24,14 @@ class Ack(BaseModel):
     """From `run` on, the level of these series is the baseline, and they raise no alert."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    series: str = Field(min_length=1, description="series as alerts name it, a glob, or a series id")
+    series: str = Field(
+        min_length=1, description="series as alerts name it, a glob, or a series id"
+    )
     run: str = Field(pattern=r"^\d{8}T\d{6}Z", description="first run of the accepted level")
     reason: str = Field(min_length=1)
-    until: Annotated[date | None, BeforeValidator(lambda value: value or None)] = Field(None, description="last day that it holds")
+    until: Annotated[date | None, BeforeValidator(lambda value: value or None)] = Field(
+        None, description="last day that it holds"
+    )
 
 
 class Acks(BaseModel):
@@ -53,7 +57,9 @@ def stored_acks(store: Store) -> tuple[list[Acknowledgement], str]:
     StoreError.
     """
     try:
-        return _accepted(parse_document(store.get(ACKS).decode(errors="replace"), store.url(ACKS))), store.url(ACKS)
+        return _accepted(
+            parse_document(store.get(ACKS).decode(errors="replace"), store.url(ACKS))
+        ), store.url(ACKS)
     except NotStoredError:
         return [], store.url(ACKS)
 
@@ -86,13 +92,22 @@ def _accepted(document: Document) -> list[Acknowledgement]:
     try:
         model = Acks.model_validate(content)
     except ValidationError as error:
-        raise BadDocument([_problem(document, problem, isinstance(data, list)) for problem in error.errors()]) from None
-    return [Acknowledgement(a.series, a.run, a.reason, a.until.isoformat() if a.until else "") for a in model.acks]
+        raise BadDocument(
+            [_problem(document, problem, isinstance(data, list)) for problem in error.errors()]
+        ) from None
+    return [
+        Acknowledgement(a.series, a.run, a.reason, a.until.isoformat() if a.until else "")
+        for a in model.acks
+    ]
 
 
 def _problem(document: Document, error: Mapping[str, Any], bare: bool) -> Problem:
     path = tuple(error["loc"])[1 if bare else 0 :]
-    text = "is required" if error["type"] == "missing" else str(error["msg"]).removeprefix("Value error, ")
+    text = (
+        "is required"
+        if error["type"] == "missing"
+        else str(error["msg"]).removeprefix("Value error, ")
+    )
     if error["type"] == "extra_forbidden":
         text = "unknown key; allowed: series, run, reason, until"
     return document.problem(path, text)

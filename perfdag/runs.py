@@ -17,7 +17,9 @@ def load_plan(store: Store, run_id: str) -> Plan:
         if run_id == "last" and known:
             return load_plan(store, known[-1])
         some = f"; newest: {', '.join(known[-3:])}" if known else "; it holds no run yet"
-        raise NotStoredError(f"store {store.root}: no run {run_id}{nearest(run_id, known)}{some}") from None
+        raise NotStoredError(
+            f"store {store.root}: no run {run_id}{nearest(run_id, known)}{some}"
+        ) from None
     except ValueError as error:
         raise StoreError(f"store {store.root}: plan.json of {run_id} is damaged: {error}") from None
 
@@ -36,7 +38,9 @@ def resume_command(plan: Plan, root: str) -> str:
     words = f"perfdag {verb} --resume {plan.run_id[:-1] + 'a' if verb == 'ab' else plan.run_id}"  # either variant names the pair
     if plan.where or plan.options.get("cluster"):
         words += f"{' --submit' if verb == 'ab' else ''} --namespace {plan.where.get('namespace', 'perfdag')}"
-        return f"{words} --store {root}" if root.startswith("s3://") else words  # else the installation's
+        return (
+            f"{words} --store {root}" if root.startswith("s3://") else words
+        )  # else the installation's
     return f"{words} --store {'FOLDER' if root.startswith('claim://') else root}" if root else words
 
 

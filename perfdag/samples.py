@@ -117,7 +117,9 @@ def sample_key(run_id: str, name: str) -> str:
 
 def stored_samples(store: Store, run_id: str) -> set[str]:
     """Return the names of the stored samples of a run."""
-    return {key.rpartition("/")[2].removesuffix(".json") for key in store.list(f"runs/{run_id}/parts")}
+    return {
+        key.rpartition("/")[2].removesuffix(".json") for key in store.list(f"runs/{run_id}/parts")
+    }
 
 
 def delete_damaged_samples(store: Store, run_id: str) -> list[str]:

@@ -12,13 +12,17 @@ def json_schema() -> dict[str, Any]:
     definitions = schema["$defs"]
     rules = []
     for name in registry.names():
-        params = registry.get(name).Params.model_json_schema(ref_template=f"#/$defs/{name}-{{model}}")
+        params = registry.get(name).Params.model_json_schema(
+            ref_template=f"#/$defs/{name}-{{model}}"
+        )
         for inner, each in params.pop("$defs", {}).items():
             definitions[f"{name}-{inner}"] = each
         params.pop("required", None)  # a permutation may give it
         definitions[f"{name}-params"] = params
         chosen = {"properties": {"benchmark": {"const": name}}, "required": ["benchmark"]}
-        rules.append({"if": chosen, "then": {"properties": {"params": {"$ref": f"#/$defs/{name}-params"}}}})
+        rules.append(
+            {"if": chosen, "then": {"properties": {"params": {"$ref": f"#/$defs/{name}-params"}}}}
+        )
     definitions["Entry"]["allOf"] = rules
     definitions["Entry"]["properties"]["benchmark"]["enum"] = list(registry.names())
     return {

@@ -57,8 +57,14 @@ def select(store: Store, words: str, suite: str | None = None) -> Selection:
     if words.startswith("baseline:"):
         return baseline(store, words.removeprefix("baseline:"), suite)
     if not stored:
-        of = f" of suite {suite}{nearest(suite, {s for _, s in stored_runs(store)})}" if suite else ""
-        raise SelectionError(f"store {store.root} has no results{of}: run a suite, or `perfdag collect RUN`")
+        of = (
+            f" of suite {suite}{nearest(suite, {s for _, s in stored_runs(store)})}"
+            if suite
+            else ""
+        )
+        raise SelectionError(
+            f"store {store.root} has no results{of}: run a suite, or `perfdag collect RUN`"
+        )
     if "=" in words:
         return _conditions(store, words, stored)
     last = re.fullmatch(r"last(?:~(\d+))?", words)
@@ -89,7 +95,9 @@ def _last(store: Store, words: str, stored: list[tuple[str, str]], back: int) ->
         if whole > back:
             return Selection(words, suite, (run,))
     if suite is None:
-        raise SelectionError(f"{words}: store {store.root} has only runs of `perfdag ab`: `perfdag ab --resume RUN` shows their outcome")
+        raise SelectionError(
+            f"{words}: store {store.root} has only runs of `perfdag ab`: `perfdag ab --resume RUN` shows their outcome"
+        )
     raise SelectionError(f"{words}: suite {suite} has {whole} runs")
 
 
@@ -114,13 +122,21 @@ def _one(store: Store, words: str, stored: list[tuple[str, str]]) -> Selection:
         return Selection(words, suite, (run,))
     if matching:
         names = ", ".join(run for run, _ in matching[:3])
-        raise SelectionError(f"{words}: {len(matching)} runs begin so ({names} ...); write more of it")
+        raise SelectionError(
+            f"{words}: {len(matching)} runs begin so ({names} ...); write more of it"
+        )
     if store.list(f"runs/{words}"):
-        raise SelectionError(f"run {words} has samples but no results yet: `perfdag collect {words}`")
+        raise SelectionError(
+            f"run {words} has samples but no results yet: `perfdag collect {words}`"
+        )
     known = [run for run, _ in stored]
     at = bisect.bisect(known, words)
-    hint = nearest(words, known) or (f"; nearest: {', '.join(known[max(0, at - 1) : at + 1])}" if words[:1].isdigit() else "")
-    raise SelectionError(f"store {store.root}: no run {words}{hint}; newest: {', '.join(known[-3:])}")
+    hint = nearest(words, known) or (
+        f"; nearest: {', '.join(known[max(0, at - 1) : at + 1])}" if words[:1].isdigit() else ""
+    )
+    raise SelectionError(
+        f"store {store.root}: no run {words}{hint}; newest: {', '.join(known[-3:])}"
+    )
 
 
 def _conditions(store: Store, words: str, stored: list[tuple[str, str]]) -> Selection:
@@ -139,10 +155,18 @@ def _conditions(store: Store, words: str, stored: list[tuple[str, str]]) -> Sele
     suites = sorted({suite for _, suite in kept})
     if not kept:
         known = sorted({suite for _, suite in stored})
-        hint = nearest(conditions["suite"], known) if conditions.get("suite", known[0]) not in known else ""
-        raise SelectionError(f"{words}: no run fits{hint}; suites: {', '.join(known)}; {_extent(stored)}")
+        hint = (
+            nearest(conditions["suite"], known)
+            if conditions.get("suite", known[0]) not in known
+            else ""
+        )
+        raise SelectionError(
+            f"{words}: no run fits{hint}; suites: {', '.join(known)}; {_extent(stored)}"
+        )
     if len(suites) > 1:
-        raise SelectionError(f"{words}: runs of several suites ({', '.join(suites)}); add suite=NAME")
+        raise SelectionError(
+            f"{words}: runs of several suites ({', '.join(suites)}); add suite=NAME"
+        )
     runs = _whole(store, suites[0], [run for run, _ in kept])
     if not runs:
         raise SelectionError(f"{words}: only runs of `perfdag ab` and runs that confirm others fit")
@@ -170,7 +194,9 @@ def _day(run: str) -> str:
 def _pair(word: str) -> tuple[str, str]:
     key, equals, value = word.partition("=")
     if not equals or key not in KEYS:
-        raise SelectionError(f"{word}: a condition is one of {', '.join(f'{known}=...' for known in KEYS)}{nearest(key, KEYS)}")
+        raise SelectionError(
+            f"{word}: a condition is one of {', '.join(f'{known}=...' for known in KEYS)}{nearest(key, KEYS)}"
+        )
     if key in ("since", "until"):
         try:
             date.fromisoformat(value)
@@ -202,16 +228,28 @@ def baseline(store: Store, name: str, suite: str | None = None) -> Selection:
     """Return the runs of a named baseline. Raises SelectionError."""
     known = baselines(store)
     if name not in known:
-        there = f"; there are {', '.join(sorted(known))}" if known else "; `perfdag baseline set NAME RUN` makes one"
+        there = (
+            f"; there are {', '.join(sorted(known))}"
+            if known
+            else "; `perfdag baseline set NAME RUN` makes one"
+        )
         raise SelectionError(f"no baseline {name}{nearest(name, known)}{there}")
     suites = known[name]
     if suite is None and len(suites) > 1:
-        raise SelectionError(f"baseline {name} has runs of {', '.join(sorted(suites))}; add --suite NAME")
+        raise SelectionError(
+            f"baseline {name} has runs of {', '.join(sorted(suites))}; add --suite NAME"
+        )
     chosen = suite or next(iter(suites))
     if chosen not in suites:
-        raise SelectionError(f"baseline {name} has no runs of suite {chosen}; it has {', '.join(sorted(suites))}")
+        raise SelectionError(
+            f"baseline {name} has no runs of suite {chosen}; it has {', '.join(sorted(suites))}"
+        )
     runs = suites[chosen]["runs"]
-    return Selection(f"baseline:{name}", chosen, tuple(str(run) for run in runs) if isinstance(runs, list) else ())
+    return Selection(
+        f"baseline:{name}",
+        chosen,
+        tuple(str(run) for run in runs) if isinstance(runs, list) else (),
+    )
 
 
 def set_baseline(store: Store, name: str, selection: Selection, note: str = "") -> None:
@@ -221,5 +259,9 @@ def set_baseline(store: Store, name: str, selection: Selection, note: str = "") 
     """
     known = baselines(store)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    known.setdefault(name, {})[selection.suite] = {"runs": list(selection.runs), "note": note, "set_at": now}
+    known.setdefault(name, {})[selection.suite] = {
+        "runs": list(selection.runs),
+        "note": note,
+        "set_at": now,
+    }
     store.put(BASELINES, orjson.dumps(known, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))

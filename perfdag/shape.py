@@ -8,12 +8,21 @@ import re
 from decimal import Decimal
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 from perfdag.cpulist import CpuList
 from perfdag.units import Size
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?$")]
+Name = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?$")
+]
 _Text = TypeVar("_Text", bound=str)
 # the syntax of k8s.io/apimachinery/pkg/api/resource, without a sign
 _QUANTITY = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
@@ -22,20 +31,31 @@ _LABEL = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"
 
 def _quantity(value: str | int | float) -> str | int | float:
     if not _QUANTITY.fullmatch(str(value)):
-        raise ValueError(f"not a quantity of Kubernetes: {value!r}; write it as 2, 500m, 4Gi or 1e3")
+        raise ValueError(
+            f"not a quantity of Kubernetes: {value!r}; write it as 2, 500m, 4Gi or 1e3"
+        )
     return value
 
 
 Quantity = Annotated[str | int | float, AfterValidator(_quantity)]
-_THOUSANDS = {suffix: Decimal(1000) ** power for power, suffix in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"), start=-3)}
-_POWERS = _THOUSANDS | {f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)}
+_THOUSANDS = {
+    suffix: Decimal(1000) ** power
+    for power, suffix in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"), start=-3)
+}
+_POWERS = _THOUSANDS | {
+    f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)
+}
 
 
 def amount(value: str | int | float) -> Decimal:
     """How much a quantity of Kubernetes is: `500m` is 0.5, `1Ki` 1024. Raises ValueError."""
     found = _QUANTITY.fullmatch(str(_quantity(value)))
     suffix = found[3] or "" if found else ""
-    return Decimal(str(value)) if suffix not in _POWERS else Decimal(str(value).removesuffix(suffix)) * _POWERS[suffix]
+    return (
+        Decimal(str(value))
+        if suffix not in _POWERS
+        else Decimal(str(value).removesuffix(suffix)) * _POWERS[suffix]
+    )
 
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
@@ -44,7 +64,9 @@ _HUGEPAGES = re.compile(r"hugepages-[1-9][0-9]*[KMG]i")
 
 def _resource(name: str) -> str:
     if "/" not in name and name not in _NATIVE and not _HUGEPAGES.fullmatch(name):
-        raise ValueError(f"no container can ask for {name!r}: there are {', '.join(_NATIVE)} and devices such as nvidia.com/gpu")
+        raise ValueError(
+            f"no container can ask for {name!r}: there are {', '.join(_NATIVE)} and devices such as nvidia.com/gpu"
+        )
     return name
 
 
@@ -83,11 +105,21 @@ class Network(_Strict):
         description="true: the host's network; false: the pod network; unset: the pod network on a cluster, the host's here",
     )
     name: Name | None = Field(None, description="a Multus network, `namespace/name`")
-    default: bool = Field(False, description="the Multus network replaces the default one instead of being an extra interface")
-    interface: str | None = Field(
-        None, pattern=INTERFACE, description="interface whose address is measured, where the network is an extra one"
+    default: bool = Field(
+        False,
+        description="the Multus network replaces the default one instead of being an extra interface",
     )
-    mtu: int | None = Field(None, ge=576, le=65535, description="MTU in bytes, set inside the pod (needs privileges: [mtu])")
+    interface: str | None = Field(
+        None,
+        pattern=INTERFACE,
+        description="interface whose address is measured, where the network is an extra one",
+    )
+    mtu: int | None = Field(
+        None,
+        ge=576,
+        le=65535,
+        description="MTU in bytes, set inside the pod (needs privileges: [mtu])",
+    )
     family: Literal["ipv4", "ipv6"] = Field("ipv4", description="address family that is measured")
 
 
@@ -105,13 +137,17 @@ class Hosts(_Strict):
     placement: Literal["any", "spread", "packed"] = Field(
         "any", description="spread: each host on a node of its own; packed: all on one node"
     )
-    exclusive: bool = Field(False, description="no other measuring pod of the cluster on the nodes used")
+    exclusive: bool = Field(
+        False, description="no other measuring pod of the cluster on the nodes used"
+    )
     pairs: str | None = Field(
         None,
         pattern=r"^(all|ring|random [1-9][0-9]*)$",
         description="measure node pairs inside one gang: all, ring or `random N`",
     )
-    parallel_pairs: int = Field(1, ge=1, description="disjoint pairs measured at once; more than 1 is labelled concurrent")
+    parallel_pairs: int = Field(
+        1, ge=1, description="disjoint pairs measured at once; more than 1 is labelled concurrent"
+    )
     cpus: Cpus = Cpus()
 
     @model_validator(mode="after")
@@ -121,7 +157,9 @@ class Hosts(_Strict):
         if self.pairs is not None and self.count < 2:
             raise ValueError(f"pairs need a count of 2 hosts or more, not {self.count}")
         if self.pairs is not None and self.parallel_pairs > self.count // 2:
-            raise ValueError(f"parallel_pairs: {self.parallel_pairs}, but {self.count} hosts have {self.count // 2} disjoint pairs")
+            raise ValueError(
+                f"parallel_pairs: {self.parallel_pairs}, but {self.count} hosts have {self.count // 2} disjoint pairs"
+            )
         return self
 
 
@@ -139,7 +177,10 @@ class Volume(_Strict):
         description="hostPath: the folder on the node, writable for uid 1000 (one that is absent is made for root alone); recorded as reused",
     )
     medium: Literal["", "Memory"] = Field("", description="emptyDir: Memory for a tmpfs")
-    claim: Name | None = Field(None, description="an existing claim, used and not deleted; recorded as reused (env.sample.volume_reused)")
+    claim: Name | None = Field(
+        None,
+        description="an existing claim, used and not deleted; recorded as reused (env.sample.volume_reused)",
+    )
 
     @property
     def known_size(self) -> int | None:
@@ -164,7 +205,9 @@ class Toleration(_Strict):
         if self.operator == "Exists" and self.value:
             raise ValueError("operator Exists takes no value; leave out value, or use Equal")
         if self.operator == "Equal" and not self.key:
-            raise ValueError("operator Equal (the default) needs a key; give one, or operator: Exists, which tolerates any")
+            raise ValueError(
+                "operator Equal (the default) needs a key; give one, or operator: Exists, which tolerates any"
+            )
         return self
 
 
@@ -174,9 +217,9 @@ class Shape(_Strict):
     image: str | None = Field(None, description="image of the pods; unset: the benchmark's own")
     hosts: Hosts = Hosts()
     network: Network = Network()
-    resources: Annotated[dict[Annotated[Name, AfterValidator(_resource)], Quantity], AfterValidator(_whole)] = Field(
-        {}, description="requests and limits of a measuring pod, device resources included"
-    )
+    resources: Annotated[
+        dict[Annotated[Name, AfterValidator(_resource)], Quantity], AfterValidator(_whole)
+    ] = Field({}, description="requests and limits of a measuring pod, device resources included")
     hugepages: dict[Annotated[Name, AfterValidator(_pages)], Quantity] = {}
     shm: Size | None = Field(None, description="size of /dev/shm, a tmpfs")
     volume: Volume | None = None
@@ -196,20 +239,55 @@ class Shape(_Strict):
         network, volume, count = self.network, self.volume, self.hosts.count
         found = []
         if network.mtu is not None and "mtu" not in self.privileges:
-            found.append(("network.mtu", "is set by a container of uid 0 with NET_ADMIN in the pod; allow it with privileges: [mtu]"))
+            found.append(
+                (
+                    "network.mtu",
+                    "is set by a container of uid 0 with NET_ADMIN in the pod; allow it with privileges: [mtu]",
+                )
+            )
         if network.mtu is not None and network.host:
-            found.append(("network.mtu", "with network.host: true it would change the node's own interface; leave out one of them"))
+            found.append(
+                (
+                    "network.mtu",
+                    "with network.host: true it would change the node's own interface; leave out one of them",
+                )
+            )
         if network.name is not None and network.host:
-            found.append(("network.name", "a pod on the host's network (network.host: true) gets no other; leave out one of them"))
+            found.append(
+                (
+                    "network.name",
+                    "a pod on the host's network (network.host: true) gets no other; leave out one of them",
+                )
+            )
         if volume is not None and volume.kind == "hostPath" and volume.path is None:
-            found.append(("volume.path", "kind hostPath needs the folder on the node, for example path: /mnt/data"))
-        if volume is not None and volume.mode == "Block" and (volume.access == "ReadWriteMany" or volume.claim) and count > 1:
+            found.append(
+                (
+                    "volume.path",
+                    "kind hostPath needs the folder on the node, for example path: /mnt/data",
+                )
+            )
+        if (
+            volume is not None
+            and volume.mode == "Block"
+            and (volume.access == "ReadWriteMany" or volume.claim)
+            and count > 1
+        ):
             text = f"the {count} hosts would write the same blocks; use ReadWriteOnce without `claim` (a claim each), or hosts.count: 1"
             found.append(("volume.mode", text))
         if volume is not None and volume.mode == "Block" and volume.kind != "claim":
-            found.append(("volume.mode", f"kind {volume.kind} has no block device; use kind: claim, or leave out mode"))
+            found.append(
+                (
+                    "volume.mode",
+                    f"kind {volume.kind} has no block device; use kind: claim, or leave out mode",
+                )
+            )
         if self.hugepages and not {"cpu", "memory"} & set(self.resources):
-            found.append(("hugepages", "a container that asks for hugepages asks for cpu or memory too; add resources: {memory: ...}"))
+            found.append(
+                (
+                    "hugepages",
+                    "a container that asks for hugepages asks for cpu or memory too; add resources: {memory: ...}",
+                )
+            )
         return found
 
     def pair(self) -> "Shape":
@@ -226,7 +304,9 @@ def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
-        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        merged[key] = (
+            merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        )
     return merged
 
 
@@ -234,5 +314,8 @@ def laid(own: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
     """A suite's keys over those that a benchmark asks for itself, whose privileges stay beside the suite's, unless that says `[]`."""
     made, added = merge(own, asked), asked.get("privileges")
     if added and isinstance(added, list):
-        made["privileges"] = [*added, *(each for each in own.get("privileges", ()) if each not in added)]
+        made["privileges"] = [
+            *added,
+            *(each for each in own.get("privileges", ()) if each not in added),
+        ]
     return made

@@ -69,7 +69,9 @@ def open_store(root: str | None, patience: float = 10.0) -> Store:
     """The store at a folder or s3:// address. `patience` is how many seconds a request to S3 is tried. Raises StoreError."""
     root = root or DEFAULT_ROOT
     if root.startswith("claim://"):
-        raise StoreError(f"{root} is a claim of a cluster; here use a folder or s3://, or run the command in a pod that mounts it")
+        raise StoreError(
+            f"{root} is a claim of a cluster; here use a folder or s3://, or run the command in a pod that mounts it"
+        )
     if root.startswith("s3://"):
         return S3Store(root, patience)
     if "://" in root:
@@ -128,13 +130,19 @@ class FolderStore:
         found = []
         for folder, _, files in os.walk(self._path / prefix, onerror=self._unlisted):
             relative = Path(folder).relative_to(self._path)
-            found += [str(relative / name) for name in files if not (name.startswith(".") and name.endswith(".tmp"))]
+            found += [
+                str(relative / name)
+                for name in files
+                if not (name.startswith(".") and name.endswith(".tmp"))
+            ]
         return sorted(found)
 
     def _unlisted(self, error: OSError) -> None:
         """A folder that is not there holds nothing; one that may not be read is no empty one."""
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
-            raise StoreError(f"store {self.root}: {error.filename}: {_why(error, 'read')}") from error
+            raise StoreError(
+                f"store {self.root}: {error.filename}: {_why(error, 'read')}"
+            ) from error
 
     def delete(self, prefix: str) -> None:
         import shutil
@@ -165,7 +173,9 @@ class S3Store:
             import obstore
             from obstore.store import S3Store as Bucket
         except ModuleNotFoundError:
-            raise StoreError(f"store {root}: obstore is not installed; pip install 'perfdag[s3]'") from None
+            raise StoreError(
+                f"store {root}: obstore is not installed; pip install 'perfdag[s3]'"
+            ) from None
         self._api = obstore
         config = _profile(root)
         self.endpoint = _endpoint(config.pop("endpoint_url", None))
@@ -175,7 +185,9 @@ class S3Store:
             config |= {"endpoint": self.endpoint, "virtual_hosted_style_request": False}
         retry: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
         client: Any = {"allow_http": True, "connect_timeout": "5s", "timeout": "60s"}
-        self._bucket = Bucket(bucket, prefix=prefix or None, client_options=client, retry_config=retry, **config)
+        self._bucket = Bucket(
+            bucket, prefix=prefix or None, client_options=client, retry_config=retry, **config
+        )
 
     def _error(self, error: Exception) -> StoreError:
         return StoreError(f"store {self.root}: {_s3_reason(error)}")
@@ -212,7 +224,9 @@ class S3Store:
         # a few keys a task, since handing one over costs about as much as asking for it
         tasks = iter([keys[at : at + KEYS_A_TASK] for at in range(0, len(keys), KEYS_A_TASK)])
         with ThreadPoolExecutor(READ_AT_ONCE) as pool:
-            window = deque(pool.submit(self._each, task) for task in itertools.islice(tasks, 2 * READ_AT_ONCE))
+            window = deque(
+                pool.submit(self._each, task) for task in itertools.islice(tasks, 2 * READ_AT_ONCE)
+            )
             try:
                 while window:
                     found = window.popleft().result()
@@ -226,7 +240,15 @@ class S3Store:
 
     def list(self, prefix: str) -> list[str]:
         try:
-            return sorted(self._patiently(lambda: [each["path"] for batch in self._api.list(self._bucket, prefix) for each in batch]))
+            return sorted(
+                self._patiently(
+                    lambda: [
+                        each["path"]
+                        for batch in self._api.list(self._bucket, prefix)
+                        for each in batch
+                    ]
+                )
+            )
         except FileNotFoundError:
             return []
 
@@ -264,20 +286,32 @@ def _profile(root: str) -> dict[str, Any]:
             from obstore.auth.boto3 import Boto3CredentialProvider
         except ModuleNotFoundError:
             raise StoreError(f"store {root}: {error}") from None
-        return {**error.settings, "credential_provider": Boto3CredentialProvider(boto3.Session(profile_name=name))}
+        return {
+            **error.settings,
+            "credential_provider": Boto3CredentialProvider(boto3.Session(profile_name=name)),
+        }
     except ValueError as error:
         raise StoreError(f"store {root}: {error}") from None
 
 
 def _permanent(error: Exception) -> bool:
     answers = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch")
-    named = type(error).__name__ in {"PermissionDeniedError", "UnauthenticatedError", "InvalidPathError", "NotSupportedError"}
+    named = type(error).__name__ in {
+        "PermissionDeniedError",
+        "UnauthenticatedError",
+        "InvalidPathError",
+        "NotSupportedError",
+    }
     return named or any(answer in str(error) for answer in answers)
 
 
 def _s3_reason(error: Exception) -> str:
     name, text = type(error).__name__, " ".join(str(error).split())
-    if name in {"PermissionDeniedError", "UnauthenticatedError"} or "InvalidAccessKeyId" in text or "SignatureDoesNotMatch" in text:
+    if (
+        name in {"PermissionDeniedError", "UnauthenticatedError"}
+        or "InvalidAccessKeyId" in text
+        or "SignatureDoesNotMatch" in text
+    ):
         return "the S3 server refuses these keys; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the rights on the bucket"
     if "NoSuchBucket" in text or isinstance(error, FileNotFoundError):
         return "no such bucket; make it, or check the name and AWS_ENDPOINT_URL"

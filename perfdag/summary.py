@@ -39,14 +39,18 @@ class Series:
     def name(self) -> str:
         """Metric with its statistic and coordinates: `latency p99 direction=read`."""
         stat = "" if self.stat == "value" else f" {self.stat}"
-        return f"{self.metric}{stat}" + "".join(f" {key}={value}" for key, value in self.coords.items())
+        return f"{self.metric}{stat}" + "".join(
+            f" {key}={value}" for key, value in self.coords.items()
+        )
 
     def text(self) -> tuple[str, str]:
         """Return median and spread for people, with units."""
         band = self.band
         if band.kind == "none":
             return "-", "-"
-        return short(self.middle, self.unit), f"{short(band.low, self.unit)} to {short(band.high, self.unit)}"
+        return short(
+            self.middle, self.unit
+        ), f"{short(band.low, self.unit)} to {short(band.high, self.unit)}"
 
 
 @dataclass
@@ -73,8 +77,30 @@ class PointState:
 
 def summarise(table: pa.Table) -> list[PointState]:
     """Return the points of one run's rows in the order of the table, without the canary."""
-    wanted = ["point", "entry", "benchmark", "params", "shape", "phase", "repetition", "variant", "status", "error", "noise"]
-    values = ["metric", "stat", "coords", "unit", "better", "headline", "series_id", "subject", "value"]
+    wanted = [
+        "point",
+        "entry",
+        "benchmark",
+        "params",
+        "shape",
+        "phase",
+        "repetition",
+        "variant",
+        "status",
+        "error",
+        "noise",
+    ]
+    values = [
+        "metric",
+        "stat",
+        "coords",
+        "unit",
+        "better",
+        "headline",
+        "series_id",
+        "subject",
+        "value",
+    ]
     columns = {name: table.column(name).to_pylist() for name in (*wanted, *values, "pair", "nodes")}
     points: dict[str, PointState] = {}
     series: dict[str, Series] = {}
@@ -85,14 +111,29 @@ def summarise(table: pa.Table) -> list[PointState]:
         state = points.get(point)
         if state is None:
             params, shape = orjson.loads(columns["params"][i]), orjson.loads(columns["shape"][i])
-            state = points[point] = PointState(point, columns["entry"][i], columns["benchmark"][i], params, shape, pair=columns["pair"][i])
+            state = points[point] = PointState(
+                point,
+                columns["entry"][i],
+                columns["benchmark"][i],
+                params,
+                shape,
+                pair=columns["pair"][i],
+            )
         sample = (point, columns["repetition"][i], columns["variant"][i])
         if sample not in seen:
             seen.add(sample)
             _count(state, columns["status"][i], columns["error"][i], columns["noise"][i])
-            if state.pair and (used := tuple(columns["nodes"][i] or ())) and used not in state.nodes:
+            if (
+                state.pair
+                and (used := tuple(columns["nodes"][i] or ()))
+                and used not in state.nodes
+            ):
                 state.nodes.append(used)
-        if columns["value"][i] is None or columns["subject"][i] is not None or columns["status"][i] != "ok":
+        if (
+            columns["value"][i] is None
+            or columns["subject"][i] is not None
+            or columns["status"][i] != "ok"
+        ):
             continue
         identity = columns["series_id"][i]
         if identity not in series:
@@ -130,18 +171,33 @@ def point_labels(states: Iterable[PointState]) -> dict[str, str]:
         by_entry.setdefault(state.entry, []).append(state)
     labels = {}
     for group in by_entry.values():
-        flat = [{**_flat(state.params), **_flat(state.shape), **({"pair": state.pair} if state.pair else {})} for state in group]
+        flat = [
+            {
+                **_flat(state.params),
+                **_flat(state.shape),
+                **({"pair": state.pair} if state.pair else {}),
+            }
+            for state in group
+        ]
         every = {name for settings in flat for name in settings}
-        names = sorted(name for name in every if len({orjson.dumps(settings.get(name)) for settings in flat}) > 1)
+        names = sorted(
+            name
+            for name in every
+            if len({orjson.dumps(settings.get(name)) for settings in flat}) > 1
+        )
         for state, settings in zip(group, flat, strict=True):
-            labels[state.point] = " ".join(f"{name}={_word(settings.get(name))}" for name in names if name in settings)
+            labels[state.point] = " ".join(
+                f"{name}={_word(settings.get(name))}" for name in names if name in settings
+            )
     return labels
 
 
 def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, item in value.items():
-        flat.update(_flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {f"{prefix}{key}": item})
+        flat.update(
+            _flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {f"{prefix}{key}": item}
+        )
     return flat
 
 

@@ -23,7 +23,9 @@ def carriers(token: str) -> set[int]:
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else []):
         with contextlib.suppress(OSError, IndexError):  # it ended, or is another user's
-            children.setdefault(int(_read(name, "stat").rpartition(b")")[2].split()[1]), []).append(int(name))
+            children.setdefault(int(_read(name, "stat").rpartition(b")")[2].split()[1]), []).append(
+                int(name)
+            )
             if mark in _read(name, "environ").split(b"\0"):
                 found.add(int(name))
     queue = list(found)

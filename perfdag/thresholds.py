@@ -56,22 +56,35 @@ class References:
     damaged: list[str]
 
 
-def judge_thresholds(past: References, table: pa.Table, rules: Sequence[Check]) -> Iterator[ThresholdResult]:
+def judge_thresholds(
+    past: References, table: pa.Table, rules: Sequence[Check]
+) -> Iterator[ThresholdResult]:
     """Yield the result of each threshold for each series that it covers. Raises StoreError."""
     tonight = medians_of_rows(table, past.history.suite)
-    tell = labels([*past.history.series, *tonight.series])  # the names that changes and absences of the same series go by
+    tell = labels(
+        [*past.history.series, *tonight.series]
+    )  # the names that changes and absences of the same series go by
     for rule in rules:
         if rule.op is None:
             continue
         covered = [(i, info) for i, info in enumerate(tonight.series) if covers(rule, info)]
         if not covered:
             why = _skipped(table, rule)
-            yield ThresholdResult(rule, None, rule.words(), "skipped" if why else "absent", why or "the run has no value of it")
+            yield ThresholdResult(
+                rule,
+                None,
+                rule.words(),
+                "skipped" if why else "absent",
+                why or "the run has no value of it",
+            )
             continue
         try:
             reference = _reference(past, rule)
         except SelectionError as error:
-            yield from (ThresholdResult(rule, info, full_name(info, tell), "absent", str(error)) for _, info in covered)
+            yield from (
+                ThresholdResult(rule, info, full_name(info, tell), "absent", str(error))
+                for _, info in covered
+            )
             continue
         for i, info in covered:
             name = full_name(info, tell)
@@ -91,8 +104,16 @@ def _skipped(table: pa.Table, rule: Check) -> str | None:
     """Return why all samples of the entries of a rule were skipped, or None. A skip is no
     failure.
     """
-    named = [row for row in table.select(["entry", "status", "error"]).to_pylist() if fnmatch.fnmatchcase(row["entry"], rule.entry or "")]
-    return str(named[0]["error"]) if named and all(row["status"] == "skipped" for row in named) else None
+    named = [
+        row
+        for row in table.select(["entry", "status", "error"]).to_pylist()
+        if fnmatch.fnmatchcase(row["entry"], rule.entry or "")
+    ]
+    return (
+        str(named[0]["error"])
+        if named and all(row["status"] == "skipped" for row in named)
+        else None
+    )
 
 
 def _measured(table: pa.Table, rule: Check, info: SeriesInfo, middle: float) -> float:
@@ -109,8 +130,14 @@ def _measured(table: pa.Table, rule: Check, info: SeriesInfo, middle: float) -> 
     of_stat = pc.equal(rows["stat"], info.stat)
     # pods or devices have a value each, whatever statistic of them the series is
     has_subject = pc.is_valid(rows["subject"])
-    wanted = (pc.and_(has_subject, of_stat), pc.and_(has_subject, pc.equal(rows["stat"], "value")), of_stat)
-    chosen = next((matching for mask in wanted if (matching := rows.filter(mask)).num_rows), rows.slice(0, 0))
+    wanted = (
+        pc.and_(has_subject, of_stat),
+        pc.and_(has_subject, pc.equal(rows["stat"], "value")),
+        of_stat,
+    )
+    chosen = next(
+        (matching for mask in wanted if (matching := rows.filter(mask)).num_rows), rows.slice(0, 0)
+    )
     values: Array = chosen["value"].to_numpy().astype(np.float64)
     return percentile(values, rule.percentile / 100).value
 
@@ -121,14 +148,24 @@ def _reference(past: References, rule: Check) -> RunMedians | None:
         return None
     chosen = baseline(past.store, rule.baseline, past.history.suite)
     damaged: list[str] = []
-    rows = results.load(past.store, suites=[chosen.suite], runs=list(chosen.runs), columns=list(COLUMNS), damaged=damaged)
+    rows = results.load(
+        past.store,
+        suites=[chosen.suite],
+        runs=list(chosen.runs),
+        columns=list(COLUMNS),
+        damaged=damaged,
+    )
     past.damaged.extend(key for key in damaged if key not in past.damaged)
     if not rows.num_rows:
-        raise SelectionError(f"baseline {rule.baseline} has no readable rows{': ' + ', '.join(damaged) if damaged else ''}")
+        raise SelectionError(
+            f"baseline {rule.baseline} has no readable rows{': ' + ', '.join(damaged) if damaged else ''}"
+        )
     return medians_of_rows(rows, chosen.suite)
 
 
-def _limit(past: References, reference: RunMedians | None, rule: Check, info: SeriesInfo, name: str) -> float:
+def _limit(
+    past: References, reference: RunMedians | None, rule: Check, info: SeriesInfo, name: str
+) -> float:
     """Return the threshold in the unit of the metric. Raises SelectionError without a reference
     value.
     """
@@ -141,7 +178,9 @@ def _limit(past: References, reference: RunMedians | None, rule: Check, info: Se
             raise SelectionError(f"baseline {rule.baseline} has no value of it")
         return ratio * median(reference.value[positions[0]])
     history = past.history
-    at = next((i for i, series in enumerate(history.series) if series.series_id == info.series_id), None)
+    at = next(
+        (i for i, series in enumerate(history.series) if series.series_id == info.series_id), None
+    )
     values = history.value[at, :-1] if at is not None else np.array([])
     values = values[accepted_start(history, name, info.series_id, past.accepted) :]
     values = values[np.isfinite(values)]

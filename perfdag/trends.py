@@ -135,9 +135,17 @@ class RunMedians:
     def keep(self, columns: Sequence[int]) -> RunMedians:
         """Return some of the runs. Series that none of them has are dropped."""
         value = self.value[:, columns]
-        rows = np.flatnonzero(np.isfinite(value).any(axis=1)) if len(columns) else np.array([], dtype=np.int64)
+        rows = (
+            np.flatnonzero(np.isfinite(value).any(axis=1))
+            if len(columns)
+            else np.array([], dtype=np.int64)
+        )
         runs, series = [self.runs[i] for i in columns], [self.series[i] for i in rows]
-        low, high, n = self.low[:, columns][rows], self.high[:, columns][rows], self.n[:, columns][rows]
+        low, high, n = (
+            self.low[:, columns][rows],
+            self.high[:, columns][rows],
+            self.n[:, columns][rows],
+        )
         return RunMedians(self.suite, runs, series, value[rows], low, high, n, self.damaged)
 
 
@@ -171,13 +179,25 @@ def add_run(month: MonthlyRollup, table: pa.Table) -> list[str]:
     rows = table.filter(is_measured(table))
     which, ids = codes(rows["series_id"])
     firsts = pa.array(np.unique(which, return_index=True)[1], pa.int64())
-    units = dict(zip(rows["series_id"].take(firsts).to_pylist(), rows["unit"].take(firsts).to_pylist(), strict=True))
-    other = {name for name, unit in units.items() if name in month.series and month.series[name].unit != unit}
+    units = dict(
+        zip(
+            rows["series_id"].take(firsts).to_pylist(),
+            rows["unit"].take(firsts).to_pylist(),
+            strict=True,
+        )
+    )
+    other = {
+        name
+        for name, unit in units.items()
+        if name in month.series and month.series[name].unit != unit
+    }
     new = [i for i in firsts.to_pylist() if ids[which[i]] not in month.series]
     for info in _infos(rows.take(pa.array(new, pa.int64()))):
         month.series[info.series_id] = info
     if other:
-        rows = rows.filter(pc.invert(pc.is_in(rows["series_id"].cast(pa.string()), pa.array(sorted(other)))))
+        rows = rows.filter(
+            pc.invert(pc.is_in(rows["series_id"].cast(pa.string()), pa.array(sorted(other))))
+        )
     month.rows.append(_medians(rows, run.run_id))
     return [_two_units(run.run_id, month.series[name], units[name]) for name in sorted(other)]
 
@@ -191,7 +211,9 @@ def is_measured(table: pa.Table) -> pa.ChunkedArray:
     pod.
     """
     ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
-    return pc.fill_null(pc.and_(pc.and_(ok, pc.is_valid(table["value"])), pc.is_null(table["subject"])), False)
+    return pc.fill_null(
+        pc.and_(pc.and_(ok, pc.is_valid(table["value"])), pc.is_null(table["subject"])), False
+    )
 
 
 def _infos(rows: pa.Table) -> list[SeriesInfo]:
@@ -200,7 +222,10 @@ def _infos(rows: pa.Table) -> list[SeriesInfo]:
     columns = [rows[name].to_pylist() for name in names]
     texts, flags = columns[:-1], columns[-1]
     return [
-        SeriesInfo(**{name: text or "" for name, text in zip(names, row, strict=False)}, headline=bool(flag))
+        SeriesInfo(
+            **{name: text or "" for name, text in zip(names, row, strict=False)},
+            headline=bool(flag),
+        )
         for *row, flag in zip(*texts, flags, strict=True)
     ]
 
@@ -270,16 +295,32 @@ def _points(table: pa.Table) -> dict[str, tuple[int, int, str, str]]:
     return points
 
 
-def merge_months(suite: str, months: Sequence[MonthlyRollup], stored: set[str], damaged: list[str]) -> RunMedians:
+def merge_months(
+    suite: str, months: Sequence[MonthlyRollup], stored: set[str], damaged: list[str]
+) -> RunMedians:
     """Merge the rows of all months into (series, runs). Runs without a file are left out."""
-    known = {run_id: run for month in months for run_id, run in month.runs.items() if run_id in stored}
-    runs = sorted((run for run in known.values() if run.trigger != "ab"), key=lambda run: run.run_id)
+    known = {
+        run_id: run for month in months for run_id, run in month.runs.items() if run_id in stored
+    }
+    runs = sorted(
+        (run for run in known.values() if run.trigger != "ab"), key=lambda run: run.run_id
+    )
     about: dict[str, SeriesInfo] = {}
     for month in months:
-        other = {name for name, info in month.series.items() if name in about and about[name].unit != info.unit}
+        other = {
+            name
+            for name, info in month.series.items()
+            if name in about and about[name].unit != info.unit
+        }
         if other:
-            month.rows = [rows.filter(pc.invert(pc.is_in(rows["series_id"], pa.array(sorted(other))))) for rows in month.rows]
-            damaged.extend(_two_units(f"{min(month.runs)} and later", about[name], month.series[name].unit) for name in sorted(other))
+            month.rows = [
+                rows.filter(pc.invert(pc.is_in(rows["series_id"], pa.array(sorted(other)))))
+                for rows in month.rows
+            ]
+            damaged.extend(
+                _two_units(f"{min(month.runs)} and later", about[name], month.series[name].unit)
+                for name in sorted(other)
+            )
         about |= {name: info for name, info in month.series.items() if name not in other}
     series = sorted(about.values(), key=_order)
     column = {run.run_id: i for i, run in enumerate(runs)}
@@ -301,12 +342,22 @@ def merge_months(suite: str, months: Sequence[MonthlyRollup], stored: set[str], 
 
 
 def _order(info: SeriesInfo) -> tuple[Any, ...]:
-    return (info.canary, not info.headline, info.entry, info.point, info.metric, info.stat, info.coords)
+    return (
+        info.canary,
+        not info.headline,
+        info.entry,
+        info.point,
+        info.metric,
+        info.stat,
+        info.coords,
+    )
 
 
 def point_settings(info: SeriesInfo) -> dict[str, str]:
     """Return the settings of a point as flat text: parameters, dotted shape keys, pair of hosts."""
-    flat = dict(flatten(orjson.loads(info.params or "{}"))) | dict(flatten(orjson.loads(info.shape or "{}")))
+    flat = dict(flatten(orjson.loads(info.params or "{}"))) | dict(
+        flatten(orjson.loads(info.shape or "{}"))
+    )
     return flat | ({"pair": info.pair} if info.pair else {})
 
 

@@ -7,9 +7,22 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
-_BINARY = {f"{prefix}i": 2 ** (10 * power) for power, prefix in enumerate(("K", "M", "G", "T", "P"), start=1)}
+_BINARY = {
+    f"{prefix}i": 2 ** (10 * power)
+    for power, prefix in enumerate(("K", "M", "G", "T", "P"), start=1)
+}
 _BYTES = {
     **{f"{p}B": factor for p, factor in _DECIMAL.items()},
     **{f"{p}B": factor for p, factor in _BINARY.items()},
@@ -50,8 +63,17 @@ def _near(wrong: str, units: Mapping[str, float]) -> list[str]:
     word = wrong.casefold()
     if "B" in wrong and any("bit" in unit for unit in units):
         return []  # bytes, where bits are counted: eight times as many
-    alike = [known[word + rest] for rest in ("", "ib", "b", "bit/s", "it/s") if word and word + rest in known]
-    return alike or [known[each] for each in difflib.get_close_matches(word, [each for each in known if each[:1] == word[:1]], n=1)]
+    alike = [
+        known[word + rest]
+        for rest in ("", "ib", "b", "bit/s", "it/s")
+        if word and word + rest in known
+    ]
+    return alike or [
+        known[each]
+        for each in difflib.get_close_matches(
+            word, [each for each in known if each[:1] == word[:1]], n=1
+        )
+    ]
 
 
 def seconds(text: Any) -> float:
@@ -91,7 +113,9 @@ def quantity(text: str) -> tuple[float, str]:
     """
     found = _QUANTITY.fullmatch(text)
     if found is None or found[2] not in _ANY:
-        raise ValueError(f"not a quantity: {text!r}; write a time (15ms), a size (4KiB), a rate (9Gbit/s, 200MB/s, 20k/s) or a bare number")
+        raise ValueError(
+            f"not a quantity: {text!r}; write a time (15ms), a size (4KiB), a rate (9Gbit/s, 200MB/s, 20k/s) or a bare number"
+        )
     factor, unit = _ANY[found[2]]
     return float(found[1]) * factor, unit
 
@@ -104,7 +128,9 @@ def _positive(value: float) -> float:
 
 _TEXT_OR_NUMBER = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}
 Duration = Annotated[float, BeforeValidator(seconds), WithJsonSchema(_TEXT_OR_NUMBER)]
-PositiveDuration = Annotated[float, BeforeValidator(lambda v: _positive(seconds(v))), WithJsonSchema(_TEXT_OR_NUMBER)]
+PositiveDuration = Annotated[
+    float, BeforeValidator(lambda v: _positive(seconds(v))), WithJsonSchema(_TEXT_OR_NUMBER)
+]
 Size = Annotated[int, BeforeValidator(size_bytes), WithJsonSchema(_TEXT_OR_NUMBER)]
 BitRate = Annotated[float, BeforeValidator(bits_per_second), WithJsonSchema(_TEXT_OR_NUMBER)]
 
@@ -134,7 +160,9 @@ def short(value: float | None, unit: str) -> str:
         return f"{value:.4g} s"
     if unit in _SCALED and abs(value) >= 1000:
         base = _SCALED[unit]
-        prefixes = ("", "Ki", "Mi", "Gi", "Ti", "Pi") if base == 1024 else ("", "k", "M", "G", "T", "P")
+        prefixes = (
+            ("", "Ki", "Mi", "Gi", "Ti", "Pi") if base == 1024 else ("", "k", "M", "G", "T", "P")
+        )
         scaled, power = value, 0
         while abs(scaled) >= base and power < len(prefixes) - 1:
             scaled, power = scaled / base, power + 1

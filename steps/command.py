@@ -5,7 +5,17 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from perfdag.benchmark import Benchmark, Failed, Gang, Measurement, Metric, Output, Params, Skip, Tool
+from perfdag.benchmark import (
+    Benchmark,
+    Failed,
+    Gang,
+    Measurement,
+    Metric,
+    Output,
+    Params,
+    Skip,
+    Tool,
+)
 
 _FIELDS = re.compile(r"^wall_s=(\S+)$", re.M)
 
@@ -13,7 +23,9 @@ _FIELDS = re.compile(r"^wall_s=(\S+)$", re.M)
 class CommandParams(Params):
     """`argv` is run as it is, without a shell."""
 
-    argv: Annotated[list[str], Field(min_length=1, description="program and arguments; no shell reads them")]
+    argv: Annotated[
+        list[str], Field(min_length=1, description="program and arguments; no shell reads them")
+    ]
     env: dict[str, str] = Field({}, description="added to the environment")
     expected: float = Field(1.0, gt=0, description="expected wall time in seconds, for the plan")
     exit_code: int = Field(0, ge=0, le=255, description="the exit code that counts as success")
@@ -27,7 +39,9 @@ class Command(Benchmark[CommandParams]):
 
     name: ClassVar[str] = "command"
     Params: ClassVar[type[CommandParams]] = CommandParams
-    metrics: ClassVar[tuple[Metric, ...]] = (Metric("wall_time", "s", "lower", "wall time of the command", headline=True),)
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("wall_time", "s", "lower", "wall time of the command", headline=True),
+    )
     tools: ClassVar[tuple[Tool, ...]] = ()
     pins: ClassVar[tuple[str, ...]] = ("client",)
 
@@ -38,10 +52,18 @@ class Command(Benchmark[CommandParams]):
         host = gang.hosts[0]
         if host.which(params.argv[0]) is None:
             raise Skip(f"{params.argv[0]} is not on {host.name}")
-        finished = host.run(params.argv, timeout=gang.timeout, env=params.env, cpus=gang.shape.hosts.cpus.client)
+        finished = host.run(
+            params.argv, timeout=gang.timeout, env=params.env, cpus=gang.shape.hosts.cpus.client
+        )
         if finished.timed_out or finished.code != params.exit_code:
-            what = f"did not end within {gang.timeout:g} s" if finished.timed_out else f"exited {finished.code}, not {params.exit_code}"
-            raise Failed(f"{params.argv[0]} {what}: {finished.tail()}".rstrip(": "), finished.texts())
+            what = (
+                f"did not end within {gang.timeout:g} s"
+                if finished.timed_out
+                else f"exited {finished.code}, not {params.exit_code}"
+            )
+            raise Failed(
+                f"{params.argv[0]} {what}: {finished.tail()}".rstrip(": "), finished.texts()
+            )
         texts = {**finished.texts(), "timing": f"wall_s={finished.seconds!r}\n"}
         return Output(texts, [params.argv], params.argv[0])
 

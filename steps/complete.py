@@ -17,7 +17,11 @@ COUNTING = 20
 def missing(store: Store, plans: Sequence[Plan]) -> int:
     """Count the samples of runs that are not stored. Raises StoreError."""
     stored = [stored_samples(store, plan.run_id) for plan in plans]
-    return sum(plan.key(position) not in known for plan, known in zip(plans, stored, strict=True) for position in range(len(plan.order)))
+    return sum(
+        plan.key(position) not in known
+        for plan, known in zip(plans, stored, strict=True)
+        for position in range(len(plan.order))
+    )
 
 
 def until_next(left: int, took: float, still: float) -> float:
@@ -34,7 +38,9 @@ async def all_stored(store: Store, plans: Sequence[Plan]) -> bool:
     while True:
         began = time.monotonic()
         try:
-            left = await asyncio.to_thread(missing, store, plans)  # a store that does not answer must not keep the guard from its rounds
+            left = await asyncio.to_thread(
+                missing, store, plans
+            )  # a store that does not answer must not keep the guard from its rounds
         except StoreError as error:
             print(f"waiting for the store: {error}", flush=True)  # noqa: T201
             await asyncio.sleep(EVERY)

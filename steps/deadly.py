@@ -27,7 +27,11 @@ from perfdag.store import Store
 MESSAGE = Path("/dev/termination-log")
 GANGS = 2
 """How many a point may cost; of two variants side by side both together."""
-_KILLED = ("OOMKilled", "Evicted", "main ended with exit code 137")  # neither by Argo, nor deleted, nor by an error of its own
+_KILLED = (
+    "OOMKilled",
+    "Evicted",
+    "main ended with exit code 137",
+)  # neither by Argo, nor deleted, nor by an error of its own
 _ID = re.compile(r"\b[0-9a-f]{16}\b")
 
 Object = dict[str, Any]
@@ -54,8 +58,15 @@ class UnderWay:
     def _write(self) -> None:
         first, *others = [*self._names.values()] or [""]
         # the ids last: of what is too long the kubelet keeps the end
-        text = f"measuring {first[:300]}{f' and {len(others)} beside it' if others else ''} [{' '.join(self._names)}]" if first else ""
-        with contextlib.suppress(OSError), MESSAGE.open("r+") as file:  # the kubelet makes it: where it is not, nobody reads it
+        text = (
+            f"measuring {first[:300]}{f' and {len(others)} beside it' if others else ''} [{' '.join(self._names)}]"
+            if first
+            else ""
+        )
+        with (
+            contextlib.suppress(OSError),
+            MESSAGE.open("r+") as file,
+        ):  # the kubelet makes it: where it is not, nobody reads it
             file.write(text)
             file.truncate()
 
@@ -67,11 +78,17 @@ def killed(pods: Iterable[Object]) -> tuple[list[str], str] | None:
     """
     there = list(pods)
     kept = [each for each in there if not each["metadata"].get("deletionTimestamp")]
-    how = next((said for each in kept if (said := explain(each)[0]) and said.startswith(_KILLED)), None)
+    how = next(
+        (said for each in kept if (said := explain(each)[0]) and said.startswith(_KILLED)), None
+    )
     ended = [
-        status.get("state", {}).get("terminated") for each in there for status in (each.get("status") or {}).get("containerStatuses") or []
+        status.get("state", {}).get("terminated")
+        for each in there
+        for status in (each.get("status") or {}).get("containerStatuses") or []
     ]
-    points = sorted({name for each in ended if each for name in _ID.findall(each.get("message") or "")})
+    points = sorted(
+        {name for each in ended if each for name in _ID.findall(each.get("message") or "")}
+    )
     return (points, how) if how and points else None
 
 
@@ -82,7 +99,11 @@ def known(here: Here, store: Store, number: int, attempt: int) -> Deadly:
 
     async def look() -> list[Object]:
         async with Kube() as kube:
-            return await kube.list(await kube.resource("v1", "Pod"), here.namespace, labels=selector(here.run_id, here.workflow, number))
+            return await kube.list(
+                await kube.resource("v1", "Pod"),
+                here.namespace,
+                labels=selector(here.run_id, here.workflow, number),
+            )
 
     gangs: dict[str, list[Object]] = {}
     for pod in signals.run(look()):
@@ -99,7 +120,9 @@ def known(here: Here, store: Store, number: int, attempt: int) -> Deadly:
     return found
 
 
-def in_turn(plan: Plan, samples: Sequence[int], left: Collection[int], attempt: int, deadly: Deadly) -> list[int]:
+def in_turn(
+    plan: Plan, samples: Sequence[int], left: Collection[int], attempt: int, deadly: Deadly
+) -> list[int]:
     """The samples of a batch in the order to measure them in, so that what kills its pod costs only itself: samples of points that did go
     last, all their repetitions; on a retry of which nothing is known (its pods were deleted) those of the points that were under way do."""
 
@@ -109,12 +132,18 @@ def in_turn(plan: Plan, samples: Sequence[int], left: Collection[int], attempt: 
     groups = together(plan.points, plan.order, samples)
     suspects = set[str]()
     if attempt and not deadly:
-        suspects = next((ids(group) for group in groups if not set(left).isdisjoint(group)), suspects)
-    groups.sort(key=lambda group: max(len(deadly.get(each, ())) + (each in suspects) for each in ids(group)))
+        suspects = next(
+            (ids(group) for group in groups if not set(left).isdisjoint(group)), suspects
+        )
+    groups.sort(
+        key=lambda group: max(len(deadly.get(each, ())) + (each in suspects) for each in ids(group))
+    )
     return [position for group in groups for position in group]
 
 
-def pass_over(here: Here, store: Store, plan: Plan, index: int, deadly: Deadly) -> dict[int, SampleRecord]:
+def pass_over(
+    here: Here, store: Store, plan: Plan, index: int, deadly: Deadly
+) -> dict[int, SampleRecord]:
     """Store the samples of batch `index` that are measured no more, as failed; by their positions in the plan's order. Raises StoreError."""
     stored, made = stored_samples(store, plan.run_id), dict[int, SampleRecord]()
     for position in plan.batches[index].samples:
@@ -123,10 +152,22 @@ def pass_over(here: Here, store: Store, plan: Plan, index: int, deadly: Deadly) 
         if len(how) < GANGS or plan.key(position) in stored:
             continue
         moment = now()
-        part = SampleRecord(point.id, repetition, "failed", started_at=moment, finished_at=moment, batch=index, order_index=position)
+        part = SampleRecord(
+            point.id,
+            repetition,
+            "failed",
+            started_at=moment,
+            finished_at=moment,
+            batch=index,
+            order_index=position,
+        )
         part.error = f"{len(how)} gangs ended while this point was measured, so it is measured no more: {' '.join(how[-1].split())}"
         part.benchmark_version = str(registry.get(point.benchmark).version)
-        part.where = {"store": here.store, "namespace": here.namespace, "workflow_uid": here.workflow_uid}
+        part.where = {
+            "store": here.store,
+            "namespace": here.namespace,
+            "workflow_uid": here.workflow_uid,
+        }
         store.put(sample_key(plan.run_id, plan.key(position)), part.dump())
         made[position] = part
     return made

@@ -22,7 +22,18 @@ from perfdag.runs import variants
 from perfdag.samples import read_sample, sample_key, stored_samples
 from perfdag.steps import budget
 from perfdag.steps.deadly import Deadly, known, pass_over
-from perfdag.steps.gang import Gone, Hosts, Said, connect, fell_apart, join, own_host, place_for, running, ssh_config
+from perfdag.steps.gang import (
+    Gone,
+    Hosts,
+    Said,
+    connect,
+    fell_apart,
+    join,
+    own_host,
+    place_for,
+    running,
+    ssh_config,
+)
 from perfdag.steps.lead import GangLost, Lead
 from perfdag.steps.place import Here
 from perfdag.steps.ssh import SshHost
@@ -32,7 +43,11 @@ IDLE_LIMIT = 0.1
 """CPUs that a pod may use while it should be idle: reading its counters and an idle sshd need less than 0.05."""
 ORDERS, ANSWERS = "orders", "answers"
 SLACK = 120.0  # seconds beyond the longest that a round's samples may take
-_COUNTERS = ["sh", "-c", "cat /sys/fs/cgroup/cpu.stat /sys/fs/cgroup/cpuacct/cpuacct.usage 2>/dev/null; true"]
+_COUNTERS = [
+    "sh",
+    "-c",
+    "cat /sys/fs/cgroup/cpu.stat /sys/fs/cgroup/cpuacct/cpuacct.usage 2>/dev/null; true",
+]
 
 
 def recalled(store: Store, plan: Plan) -> Duet:
@@ -64,7 +79,10 @@ class Idle:
     def most(self) -> float | None:
         """Of the pod that used most, from the start until now; None where one cannot be read."""
         seconds = time.monotonic() - self._start
-        used = [None if a is None or b is None else (b - a) / seconds for a, b in zip(self._before, self._read(), strict=True)]
+        used = [
+            None if a is None or b is None else (b - a) / seconds
+            for a, b in zip(self._before, self._read(), strict=True)
+        ]
         known = [each for each in used if each is not None]
         return max(known) if len(known) == len(used) else None
 
@@ -77,7 +95,10 @@ def mark(store: Store, plan: Plan, samples: Sequence[int], idle: float | None) -
         part.facts["idle_cpus"] = None if idle is None else round(idle, 4)
         if part.status == "ok" and (idle is None or idle > IDLE_LIMIT):
             used = "could not be read" if idle is None else f"was {idle:.2f}, over {IDLE_LIMIT:g}"
-            part.status, part.error = "invalid", f"the CPU use of the other variant's pods {used}: they are not proven idle"
+            part.status, part.error = (
+                "invalid",
+                f"the CPU use of the other variant's pods {used}: they are not proven idle",
+            )
         store.put(key, part.dump())
 
 
@@ -125,7 +146,9 @@ def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: 
         _drive(here, store, duel, number, attempt)
         return 0
     except (Gone, GangLost, Infrastructure, KubeError) as error:
-        return fell_apart(store, [duel.a, duel.b], number, f"batch {number}, attempt {attempt}", last, error)
+        return fell_apart(
+            store, [duel.a, duel.b], number, f"batch {number}, attempt {attempt}", last, error
+        )
 
 
 def _drive(here: Here, store: Store, duel: Duet, number: int, attempt: int) -> None:
@@ -136,7 +159,9 @@ def _drive(here: Here, store: Store, duel: Duet, number: int, attempt: int) -> N
     by_rank = {pod.rank or 0: pod for pod in pods.values()}
     for rank in range(n):
         if by_rank[rank].node != by_rank[n + rank].node:
-            raise Gone(f"host {rank} of A is on {by_rank[rank].node} and of B on {by_rank[n + rank].node}: not side by side")
+            raise Gone(
+                f"host {rank} of A is on {by_rank[rank].node} and of B on {by_rank[n + rank].node}: not side by side"
+            )
     config = ssh_config()
     mine = Hosts([own_host(here, pods, shapes["A"])], pods)
     others = Hosts([], pods)
@@ -163,12 +188,23 @@ def _rounds(here: Here, store: Store, duel: Duet, number: int, mine: Hosts, othe
     for letter, repetition in [("A", 0), ("B", 0), *duel.rounds()]:
         plan = plans[letter]
         stored = stored_samples(store, plan.run_id)
-        asked = [each for each in positions(plan, repetition) if each in samples[letter] and plan.key(each) not in stored]
+        asked = [
+            each
+            for each in positions(plan, repetition)
+            if each in samples[letter] and plan.key(each) not in stored
+        ]
         if not asked:
             continue
         if until is not None and time.monotonic() >= until:
             for each_plan in plans.values():
-                write_note(store, each_plan.run_id, f"budget-{number}", "skipped", f"the budget of {duel.a.budget:g} s was spent", [number])
+                write_note(
+                    store,
+                    each_plan.run_id,
+                    f"budget-{number}",
+                    "skipped",
+                    f"the budget of {duel.a.budget:g} s was spent",
+                    [number],
+                )
             return
         idle = Idle(others.peers if letter == "A" else mine.hosts)
         if letter == "A":
@@ -186,7 +222,9 @@ def patience(plan: Plan, samples: Sequence[int]) -> float:
     seconds = SLACK
     for point in (plan.points[plan.order[each][0]] for each in samples):
         benchmark = registry.get(point.benchmark)
-        seconds += (1 + point.retries) * benchmark.longest(benchmark.Params.model_validate(point.params), point.timeout)
+        seconds += (1 + point.retries) * benchmark.longest(
+            benchmark.Params.model_validate(point.params), point.timeout
+        )
     return seconds
 
 
@@ -207,9 +245,13 @@ def _obey(here: Here, plan: Plan, number: int, attempt: int, home: Path) -> None
             if measuring is None:
                 measuring = _second(here, plan, number, attempt)
             wanted = set(plan.batches[number].samples)
-            measuring.measure([each for each in positions(plan, int(order)) if each in wanted], batch=number)
+            measuring.measure(
+                [each for each in positions(plan, int(order)) if each in wanted], batch=number
+            )
             answer = "measured"
-        except Exception as error:  # it has to reach the pod that gives the orders: nobody else asks
+        except (
+            Exception
+        ) as error:  # it has to reach the pod that gives the orders: nobody else asks
             answer = " ".join(f"{type(error).__name__}: {error}".split())
         (home / ANSWERS).write_text(f"{answer}\n")
 
@@ -218,8 +260,12 @@ def _second(here: Here, plan: Plan, number: int, attempt: int) -> Lead:
     shape = plan.shape_of(number)
     n = shape.hosts.count
     limit = float(plan.options.get("pending_limit", 600))
-    pods = signals.run(running(here, here.run_id, number, attempt, 2 * n, limit, shape.network.family))
+    pods = signals.run(
+        running(here, here.run_id, number, attempt, 2 * n, limit, shape.network.family)
+    )
     gang = Hosts([own_host(here, pods, shape)], pods)
     by_rank = {pod.rank or 0: pod for pod in pods.values()}
     join(gang, [by_rank[rank] for rank in range(n + 1, 2 * n)], ssh_config(), shape, here.run_id)
-    return Lead(plan, here.open(), place_for(here, shape, gang), Said(len(plan.batches[number].samples)))
+    return Lead(
+        plan, here.open(), place_for(here, shape, gang), Said(len(plan.batches[number].samples))
+    )

@@ -21,19 +21,32 @@ def tell(here: Here, store: Store, plan: Plan, phase: str) -> None:
 
     `phase` is Argo's. Raises StoreError.
     """
-    if phase == "Succeeded" or (plan.where.get("workflow_uid") != here.workflow_uid and stored_samples(store, plan.run_id)):
+    if phase == "Succeeded" or (
+        plan.where.get("workflow_uid") != here.workflow_uid and stored_samples(store, plan.run_id)
+    ):
         return
 
     async def read(kube: Kube) -> Object:
-        return await kube.get(await kube.resource("argoproj.io/v1alpha1", "Workflow"), here.workflow, here.namespace)
+        return await kube.get(
+            await kube.resource("argoproj.io/v1alpha1", "Workflow"), here.workflow, here.namespace
+        )
 
     try:
         reason = why(run(read), time.time())
     except KubeError:
         reason = None
-    for each in [*variants(store, plan), *(load_plan(store, run_id) for run_id in plan.options.get("confirmed", []))]:
+    for each in [
+        *variants(store, plan),
+        *(load_plan(store, run_id) for run_id in plan.options.get("confirmed", [])),
+    ]:
         # the last by its name: what is noted of a batch says more
-        write_note(store, each.run_id, "workflow", "missing", f"workflow {here.workflow} {reason or f'ended {phase}'}")
+        write_note(
+            store,
+            each.run_id,
+            "workflow",
+            "missing",
+            f"workflow {here.workflow} {reason or f'ended {phase}'}",
+        )
 
 
 def why(workflow: Object, now: float) -> str | None:
@@ -42,8 +55,14 @@ def why(workflow: Object, now: float) -> str | None:
     shutdown = workflow["spec"].get("shutdown")
     if shutdown:
         return f"was ended by `argo {shutdown.lower()}`"
-    limit = workflow["spec"].get("activeDeadlineSeconds") or (status.get("storedWorkflowTemplateSpec") or {}).get("activeDeadlineSeconds")
+    limit = workflow["spec"].get("activeDeadlineSeconds") or (
+        status.get("storedWorkflowTemplateSpec") or {}
+    ).get("activeDeadlineSeconds")
     began = status.get("startedAt")
-    if limit and began and now - datetime.fromisoformat(began.replace("Z", "+00:00")).timestamp() >= limit:
+    if (
+        limit
+        and began
+        and now - datetime.fromisoformat(began.replace("Z", "+00:00")).timestamp() >= limit
+    ):
         return f"was ended by its deadline of {short_seconds(limit)} (install --deadline)"
     return None

@@ -56,7 +56,12 @@ def _images(daemons: list[Object]) -> Object:
     """Images with their tags, by DaemonSet, of those that are a CNI's or a CSI driver's by their name or that of an image."""
     found = {}
     for each in daemons:
-        name, images = each["metadata"]["name"], sorted(container["image"] for container in each["spec"]["template"]["spec"]["containers"])
+        name, images = (
+            each["metadata"]["name"],
+            sorted(
+                container["image"] for container in each["spec"]["template"]["spec"]["containers"]
+            ),
+        )
         if any(_DAEMONS.search(text) for text in (name, *images)):
             found[name] = images
     return dict(sorted(found.items()))
@@ -65,7 +70,9 @@ def _images(daemons: list[Object]) -> Object:
 def _node(node: Object) -> Object:
     info, labels = node["status"].get("nodeInfo", {}), node["metadata"].get("labels", {})
     cni = sorted(
-        name for name in node["metadata"].get("annotations", {}) if any(word in name for word in ("calico", "cilium", "flannel", "ovn"))
+        name
+        for name in node["metadata"].get("annotations", {})
+        if any(word in name for word in ("calico", "cilium", "flannel", "ovn"))
     )
     return {
         "kubelet": info.get("kubeletVersion"),

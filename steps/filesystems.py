@@ -6,7 +6,20 @@ from typing import Any
 from perfdag import facts
 from perfdag.hosts import Host, LocalHost
 
-_OF_MANY = ("nfs", "cifs", "smb", "ceph", "lustre", "gpfs", "beegfs", "wekafs", "pvfs2", "gfs2", "ocfs2", "fuse")
+_OF_MANY = (
+    "nfs",
+    "cifs",
+    "smb",
+    "ceph",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "wekafs",
+    "pvfs2",
+    "gfs2",
+    "ocfs2",
+    "fuse",
+)
 _OF_ONE = ("fuseblk", "fuse.fuse-overlayfs", "fuse.mergerfs")
 
 

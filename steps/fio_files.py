@@ -31,7 +31,9 @@ STEPS = 4
 class Place:
     """Where one host's job works: its folder, the target lines of the job, what it stands on."""
 
-    def __init__(self, host: Host, folder: str, target: str | None, described: dict[str, Any]) -> None:
+    def __init__(
+        self, host: Host, folder: str, target: str | None, described: dict[str, Any]
+    ) -> None:
         self.host, self.folder, self.target, self.described = host, folder, target, described
 
 
@@ -54,7 +56,9 @@ def files(gang: Gang, params: "FioParams") -> Iterator[list[Place]]:
         for index, host in enumerate(gang.hosts):
             root = home(gang, params, host)
             if params.directory and not _exists(host, params.directory):
-                raise Failed(f"directory {params.directory} is not there on {host.name}; make it, or name another")
+                raise Failed(
+                    f"directory {params.directory} is not there on {host.name}; make it, or name another"
+                )
             clear(host, str(PurePosixPath(gang.scratch).parent))
             if root != gang.scratch or params.file:
                 clear(host, params.file or root)
@@ -62,19 +66,25 @@ def files(gang: Gang, params: "FioParams") -> Iterator[list[Place]]:
             if params.direct and (said := doubt(str(described.get("type")))):
                 described["direct_io"] = said
             device = params.file or (root if described.get("type") == "block" else None)
-            folder = str(PurePosixPath(gang.scratch if device else root) / f"{PREFIX}fio-{token}-{index}")
+            folder = str(
+                PurePosixPath(gang.scratch if device else root) / f"{PREFIX}fio-{token}-{index}"
+            )
             _refuse(
                 host,
                 params,
                 device,
                 described,
                 sharing=_sharing(gang, host, root, described),
-                ours=device is not None and device == gang.volume and not (gang.shape.volume and gang.shape.volume.claim),
+                ours=device is not None
+                and device == gang.volume
+                and not (gang.shape.volume and gang.shape.volume.claim),
             )
             marker = mark(STEPS * gang.timeout, isinstance(host, LocalHost))
             if device and described.get("type") != "block" and not _exists(host, device):
                 if not _exists(host, parent := str(PurePosixPath(device).parent)):
-                    raise Failed(f"folder {parent} of file {device} is not there on {host.name}; make it, or name another file")
+                    raise Failed(
+                        f"folder {parent} of file {device} is not there on {host.name}; make it, or name another file"
+                    )
                 made += [(host, device), (host, beside(device))]
                 host.put(beside(device), marker)
             made.append((host, folder))
@@ -92,25 +102,45 @@ def doubt(kind: str) -> str | None:
     return _DOUBTFUL.get("fuse" if kind.startswith("fuse") else kind)
 
 
-def _refuse(host: Host, params: "FioParams", device: str | None, described: dict[str, Any], sharing: int, ours: bool) -> None:
+def _refuse(
+    host: Host,
+    params: "FioParams",
+    device: str | None,
+    described: dict[str, Any],
+    sharing: int,
+    ours: bool,
+) -> None:
     """Raise Skip or Failed where the target cannot give what is asked, or has data that would be lost."""
     kind, where = described.get("type"), device or described.get("mount")
     if params.direct and kind in _MEMORY:
-        raise Skip(f"direct I/O: {where} on {host.name} is {kind}, memory; set direct: false, or directory to a folder on a disk")
+        raise Skip(
+            f"direct I/O: {where} on {host.name} is {kind}, memory; set direct: false, or directory to a folder on a disk"
+        )
     if device and kind == "block":
         _allowed(host, device, params.writes)
     if device and not ours and params.writes and not params.overwrite and _exists(host, device):
         by = params.rw if params.directions != ("read",) else "prefill"
-        raise Failed(f"{device} on {host.name} exists and {by} would destroy its data; name another, or set overwrite: true")
+        raise Failed(
+            f"{device} on {host.name} exists and {by} would destroy its data; name another, or set overwrite: true"
+        )
     holds = _holds(host, device, described) if device else None
     if holds is not None and holds < params.size:
         # fio would make a file longer, and go round a device that is too short
-        raise Failed(f"{device} on {host.name} holds {holds} B, size is {params.size} B; make size smaller")
+        raise Failed(
+            f"{device} on {host.name} holds {holds} B, size is {params.size} B; make size smaller"
+        )
     free = described.get("free_bytes")
     needed = round(params.size * (1 if device else params.numjobs * sharing) * _SPARE)
-    if kind != "block" and free is not None and not (device and _exists(host, device)) and free < needed:
+    if (
+        kind != "block"
+        and free is not None
+        and not (device and _exists(host, device))
+        and free < needed
+    ):
         said = "size" if device else product(sharing)
-        raise Failed(f"{where} on {host.name} has {free} B free, fio needs {needed} B ({said}); free some or make size smaller")
+        raise Failed(
+            f"{where} on {host.name} has {free} B free, fio needs {needed} B ({said}); free some or make size smaller"
+        )
 
 
 def product(sharing: int) -> str:
@@ -121,7 +151,11 @@ def product(sharing: int) -> str:
 def _sharing(gang: Gang, host: Host, root: str, described: dict[str, Any]) -> int:
     """Hosts of the gang whose files take their room from the same file system as those of this host."""
     volume = gang.shape.volume
-    within = gang.volume is not None and volume is not None and PurePosixPath(root).is_relative_to(gang.volume)
+    within = (
+        gang.volume is not None
+        and volume is not None
+        and PurePosixPath(root).is_relative_to(gang.volume)
+    )
     if within and volume is not None and volume.kind == "claim":
         return len(gang.hosts) if volume.common else 1
     kind = str(described.get("type"))
@@ -129,7 +163,11 @@ def _sharing(gang: Gang, host: Host, root: str, described: dict[str, Any]) -> in
         return len(gang.hosts)
     if kind in _MEMORY and not (within and volume is not None and volume.kind == "hostPath"):
         # a tmpfs of the pod; this machine's own is one, however often it is a host
-        return sum(isinstance(each, LocalHost) for each in gang.hosts) if isinstance(host, LocalHost) else 1
+        return (
+            sum(isinstance(each, LocalHost) for each in gang.hosts)
+            if isinstance(host, LocalHost)
+            else 1
+        )
     return sum(each.name == host.name for each in gang.hosts)  # the node's disk
 
 
@@ -145,9 +183,13 @@ def _allowed(host: Host, device: str, writes: bool) -> None:
 
 def drop_caches(gang: Gang) -> None:
     for host in gang.hosts:
-        dropped = host.run(["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"], timeout=gang.timeout)
+        dropped = host.run(
+            ["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"], timeout=gang.timeout
+        )
         if dropped.code != 0:
-            raise Skip(f"drop_caches: {host.name} does not allow it (needs root outside a container); set drop_caches: false")
+            raise Skip(
+                f"drop_caches: {host.name} does not allow it (needs root outside a container); set drop_caches: false"
+            )
 
 
 def _holds(host: Host, device: str, described: dict[str, Any]) -> int | None:

@@ -79,15 +79,26 @@ def lead(here: Here, store: Store, plan: Plan, number: int, attempt: int, last: 
         if not left:
             return 0
         with gathered(here, plan, shape, number, attempt) as gang:
-            delete_note(store, plan.run_id, f"batch-{index}")  # what kept it from standing, or ended the last one
+            delete_note(
+                store, plan.run_id, f"batch-{index}"
+            )  # what kept it from standing, or ended the last one
             reused = shares(shape.volume) and used_before(here, store, number)
-            _measure(store, plan, place_for(here, shape, gang, reused), index, in_turn(plan, batch.samples, left, attempt, deadly), said)
+            _measure(
+                store,
+                plan,
+                place_for(here, shape, gang, reused),
+                index,
+                in_turn(plan, batch.samples, left, attempt, deadly),
+                said,
+            )
         return 0
     except (Gone, GangLost, KubeError) as error:
         return fell_apart(store, [plan], index, f"batch {number}, attempt {attempt}", last, error)
 
 
-def fell_apart(store: Store, plans: Sequence[Plan], index: int, attempt: str, last: bool, error: Exception) -> int:
+def fell_apart(
+    store: Store, plans: Sequence[Plan], index: int, attempt: str, last: bool, error: Exception
+) -> int:
     """Say and note why an attempt at batch `index` of the plans ended early; returns RETRYABLE, or REFUSED for want of rights.
 
     Raises StoreError, and a KubeError of another kind again.
@@ -103,10 +114,16 @@ def fell_apart(store: Store, plans: Sequence[Plan], index: int, attempt: str, la
     return peer.REFUSED if refused else peer.RETRYABLE
 
 
-def _measure(store: Store, plan: Plan, place: Place, number: int, samples: Sequence[int], said: "Said") -> None:
+def _measure(
+    store: Store, plan: Plan, place: Place, number: int, samples: Sequence[int], said: "Said"
+) -> None:
     measuring = Lead(plan, store, place, said)
-    if not measuring.measure(samples, batch=number, deadline=budget.deadline(store, plan.run_id, plan)):
-        measuring.give_up(f"budget-{number}", "skipped", f"the budget of {plan.budget:g} s was spent", [number])
+    if not measuring.measure(
+        samples, batch=number, deadline=budget.deadline(store, plan.run_id, plan)
+    ):
+        measuring.give_up(
+            f"budget-{number}", "skipped", f"the budget of {plan.budget:g} s was spent", [number]
+        )
 
 
 def used_before(here: Here, store: Store, batch: int) -> bool:
@@ -124,19 +141,32 @@ def place_for(here: Here, shape: Shape, gang: Hosts, reused: bool = False) -> Pl
     """Where a gang of that shape measures. `reused`: its volume is one that an earlier gang wrote to; one that outlives runs always is."""
     own = gang.pods.get(here.pod)
     where = {"image_digest": own.image_digest if own else None, "pods": sorted(gang.pods)}
-    given = shape.volume is not None and (shape.volume.claim is not None or shape.volume.kind == "hostPath")
+    given = shape.volume is not None and (
+        shape.volume.claim is not None or shape.volume.kind == "hostPath"
+    )
     return Place(
-        hosts_for=lambda asked: gang.hosts if asked.hosts.count > 1 or shape.hosts.count == 1 else gang.hosts[:1],
+        hosts_for=lambda asked: (
+            gang.hosts if asked.hosts.count > 1 or shape.hosts.count == 1 else gang.hosts[:1]
+        ),
         volume=VOLUME if shape.volume else None,
-        where={**where, "store": here.store, "namespace": here.namespace, "workflow_uid": here.workflow_uid},
+        where={
+            **where,
+            "store": here.store,
+            "namespace": here.namespace,
+            "workflow_uid": here.workflow_uid,
+        },
         facts={"volume_reused": True} if given or reused else {},
-        placed=lambda asked, hosts: wrong_place(asked, hosts) or wrong_images(shape, own, gang.pods.values(), hosts),
+        placed=lambda asked, hosts: (
+            wrong_place(asked, hosts) or wrong_images(shape, own, gang.pods.values(), hosts)
+        ),
         advice=writable,
         lost=gang.lost,
     )
 
 
-def wrong_images(shape: Shape, own: Pod | None, pods: Iterable[Pod], hosts: Sequence[Host]) -> str | None:
+def wrong_images(
+    shape: Shape, own: Pod | None, pods: Iterable[Pod], hosts: Sequence[Host]
+) -> str | None:
     """Why hosts are not of one image: a node holds another under its name. An image that was loaded may have the digest of its
     configuration alone, which is not compared with that of a manifest. `own`: a pod of the gang; the other variant's have their own image."""
     side, nodes = (own.rank or 0) // shape.hosts.count if own else 0, {host.name for host in hosts}
@@ -158,7 +188,13 @@ def wrong_images(shape: Shape, own: Pod | None, pods: Iterable[Pod], hosts: Sequ
 def writable(shape: Shape, error: str) -> str | None:
     """What to do where a folder of the node refuses its pods: the kubelet makes it for root, and no fsGroup is laid over it."""
     volume = shape.volume
-    if volume is None or volume.kind != "hostPath" or shape.privileges or VOLUME not in error or "Permission denied" not in error:
+    if (
+        volume is None
+        or volume.kind != "hostPath"
+        or shape.privileges
+        or VOLUME not in error
+        or "Permission denied" not in error
+    ):
         return None
     return f"volume.path: make it writable for uid {USER}, which pods run as: chown {USER} {volume.path} on the node"
 
@@ -179,12 +215,16 @@ def gathered(here: Here, plan: Plan, shape: Shape, number: int, attempt: int) ->
     """The hosts of a batch, all reachable; peers are dismissed at the end. Raises Gone where they did not come within pending_limit."""
     limit = float(plan.options.get("pending_limit", 600))
     wanted = shape.hosts.count
-    pods = signals.run(running(here, here.run_id, number, attempt, wanted, limit, shape.network.family))
+    pods = signals.run(
+        running(here, here.run_id, number, attempt, wanted, limit, shape.network.family)
+    )
     gang = Hosts([own_host(here, pods, shape)], pods)
     measured = False
     try:
         if wanted > 1:
-            ranked = sorted((each for each in pods.values() if each.rank), key=lambda each: each.rank or 0)
+            ranked = sorted(
+                (each for each in pods.values() if each.rank), key=lambda each: each.rank or 0
+            )
             join(gang, ranked, ssh_config(), shape, here.run_id)
         yield gang
         measured = True
@@ -201,19 +241,28 @@ def join(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: s
     """Reach the other pods of a gang, by rank, and add them to its hosts. Raises Gone."""
     connect(gang, pods, config, shape, run_id)
     # how `perfdag step rsh`, which MPI launchers call, reaches the peers
-    os.environ |= {"PERFDAG_SSH_CONFIG": str(config), "PERFDAG_SSH_PORTS": " ".join(f"{each.at}={each.port}" for each in gang.peers)}
+    os.environ |= {
+        "PERFDAG_SSH_CONFIG": str(config),
+        "PERFDAG_SSH_PORTS": " ".join(f"{each.at}={each.port}" for each in gang.peers),
+    }
     gang.hosts += [_measured_host(host, shape) for host in gang.peers]
 
 
 def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:
     """Reach the peers in these pods and end what an earlier lead left in them. Raises Gone where one cannot be reached."""
     for pod in pods:
-        host = SshHost(pod.address or "", pod.node or "", config, ssh_port(shape, run_id, pod.rank or 0))
+        host = SshHost(
+            pod.address or "", pod.node or "", config, ssh_port(shape, run_id, pod.rank or 0)
+        )
         try:
             host.connect(CONNECT_PATIENCE)
             host.clean()
         except Infrastructure as error:
-            mtu = f"; does its network carry packets of {shape.network.mtu} bytes (network.mtu)?" if shape.network.mtu else ""
+            mtu = (
+                f"; does its network carry packets of {shape.network.mtu} bytes (network.mtu)?"
+                if shape.network.mtu
+                else ""
+            )
             raise Gone(f"{error}{mtu}") from None
         gang.peers.append(host)
 
@@ -243,36 +292,60 @@ def _extra_address(host: Host, shape: Shape) -> str | None:
     flag = "-6" if shape.network.family == "ipv6" else "-4"
     said = host.run(["ip", flag, "-j", "addr", "show", "dev", interface], timeout=15)
     try:
-        found = [each["local"] for each in orjson.loads(said.stdout)[0]["addr_info"] if each.get("scope") == "global"]
-        return str(found[0])  # a link-local IPv6 address comes first on many interfaces, and nobody reaches it without a zone
+        found = [
+            each["local"]
+            for each in orjson.loads(said.stdout)[0]["addr_info"]
+            if each.get("scope") == "global"
+        ]
+        return str(
+            found[0]
+        )  # a link-local IPv6 address comes first on many interfaces, and nobody reaches it without a zone
     except (ValueError, LookupError):
-        raise Gone(f"{host.name} has no address on {interface} of network {shape.network.name}: {said.tail()}") from None
+        raise Gone(
+            f"{host.name} has no address on {interface} of network {shape.network.name}: {said.tail()}"
+        ) from None
 
 
-async def running(here: Here, run_id: str, number: int, attempt: int, wanted: int, limit: float, family: str) -> dict[str, Pod]:
+async def running(
+    here: Here, run_id: str, number: int, attempt: int, wanted: int, limit: float, family: str
+) -> dict[str, Pod]:
     """The pods of a batch by name, once `wanted` of them run with an address of `family`. Raises Gone after `limit` seconds, KubeError."""
     deadline = time.monotonic() + limit
     async with Kube() as kube:
         kind = await kube.resource("v1", "Pod")
         while True:
-            listed = await kube.list(kind, here.namespace, labels=selector(run_id, here.workflow, number, attempt))
+            listed = await kube.list(
+                kind, here.namespace, labels=selector(run_id, here.workflow, number, attempt)
+            )
             pods = {pod.name: pod for pod in (read(each, family) for each in listed)}
-            there = [pod for pod in pods.values() if pod.phase == "Running" and pod.addresses and pod.node]
+            there = [
+                pod
+                for pod in pods.values()
+                if pod.phase == "Running" and pod.addresses and pod.node
+            ]
             _of_family(there, family, wanted)
             if len(there) >= wanted:
                 return {pod.name: pod for pod in there}
             ended = [pod for pod in pods.values() if pod.phase in ("Failed", "Succeeded")]
             if ended:
-                raise Gone(f"{ended[0].name} ended before the gang was complete: {ended[0].trouble or ended[0].phase}")
+                raise Gone(
+                    f"{ended[0].name} ended before the gang was complete: {ended[0].trouble or ended[0].phase}"
+                )
             if time.monotonic() > deadline:
                 why = absent(await told(kube, here.namespace, pods.values()), wanted)
-                raise Gone(f"{len(there)} of {wanted} pods ran within {limit:g} s (pending_limit): {why}")
+                raise Gone(
+                    f"{len(there)} of {wanted} pods ran within {limit:g} s (pending_limit): {why}"
+                )
             await asyncio.sleep(0.3)
 
 
 def absent(pods: Sequence[Pod], wanted: int) -> str:
     """Why fewer pods run than are wanted: their troubles, or how many are not there at all."""
-    waiting = [f"{pod.name} is {pod.phase} on {pod.node or 'no node'}, and no event says why" for pod in pods if pod.phase != "Running"]
+    waiting = [
+        f"{pod.name} is {pod.phase} on {pod.node or 'no node'}, and no event says why"
+        for pod in pods
+        if pod.phase != "Running"
+    ]
     unmade = [f"{wanted - len(pods)} pods were not created"] if len(pods) < wanted else []
     return "; ".join([*(troubles(pods) or waiting), *unmade])
 

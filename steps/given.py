@@ -12,7 +12,9 @@ from perfdag.steps.size import refuse
 from perfdag.store import Store
 
 SUITE_FILE = Path("/perfdag/suite/suite.yaml")
-_FORM = '''-p options="$(echo '{"settings": ["repetitions=5"], "only": ["iperf*"]}' | base64 -w0)"'''
+_FORM = (
+    '''-p options="$(echo '{"settings": ["repetitions=5"], "only": ["iperf*"]}' | base64 -w0)"'''
+)
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,16 @@ def suite_text(environment: Mapping[str, str], store: Store, mounted: Path = SUI
         try:
             return _decoded(encoded).decode()
         except ValueError as error:
-            raise refuse(f'the parameter suite is not base64 of a suite file ({error}); give -p suite="$(base64 -w0 suite.yaml)"') from None
+            raise refuse(
+                f'the parameter suite is not base64 of a suite file ({error}); give -p suite="$(base64 -w0 suite.yaml)"'
+            ) from None
     if key:
         return store.get(key.removeprefix(f"{store.root}/")).decode()
     if mounted.is_file():
         return mounted.read_text()
-    raise refuse("no suite: give -p suite=BASE64, -p configmap=NAME (with a key suite.yaml) or -p url=KEY")
+    raise refuse(
+        "no suite: give -p suite=BASE64, -p configmap=NAME (with a key suite.yaml) or -p url=KEY"
+    )
 
 
 def options(environment: Mapping[str, str]) -> Options:
@@ -64,4 +70,6 @@ def _decoded(text: str) -> bytes:
 
 
 def _refused(why: str) -> BadDocument:
-    return refuse(f"the parameter options holds what --set (as settings) and --only take, and {why}; give {_FORM}")
+    return refuse(
+        f"the parameter options holds what --set (as settings) and --only take, and {why}; give {_FORM}"
+    )

@@ -46,7 +46,9 @@ DYNAMIC = {
     "reasons": "clocks_throttle_reasons.active",
     "time": "timestamp",
 }
-_RENAMED = {"clocks_throttle_reasons.active": "clocks_event_reasons.active"}  # drivers from 535 on have both
+_RENAMED = {
+    "clocks_throttle_reasons.active": "clocks_event_reasons.active"
+}  # drivers from 535 on have both
 _REFUSED = re.compile(r'Field "([^"]+)" is not a valid field to query')
 _MEGA = {"sm_clock", "memory_clock", "sm_clock_max", "memory_clock_max"}
 _MIB = {"memory", "memory_used"}
@@ -65,7 +67,12 @@ REASONS = {
     0x100: "display clocks",
 }
 """Bits of clocks_throttle_reasons.active (nvml.h, nvmlClocksThrottleReasons)."""
-SLOWED = ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "hardware power brake")
+SLOWED = (
+    "hardware slowdown",
+    "software thermal slowdown",
+    "hardware thermal slowdown",
+    "hardware power brake",
+)
 """Reasons for which a figure is not the device's own; the power cap is how a loaded GPU normally runs, so it is recorded only."""
 _IDLE = 0x1
 Span = tuple[float, float]
@@ -79,7 +86,11 @@ LASTING = 2
 
 def query(fields: dict[str, str]) -> list[str]:
     """argv of nvidia-smi for these fields."""
-    return ["nvidia-smi", f"--query-gpu={','.join(fields.values())}", "--format=csv,noheader,nounits"]
+    return [
+        "nvidia-smi",
+        f"--query-gpu={','.join(fields.values())}",
+        "--format=csv,noheader,nounits",
+    ]
 
 
 def parse(text: str, fields: dict[str, str]) -> list[dict[str, Any]]:
@@ -87,7 +98,9 @@ def parse(text: str, fields: dict[str, str]) -> list[dict[str, Any]]:
     found = []
     for cells in csv.reader(io.StringIO(text), skipinitialspace=True):
         if len(cells) == len(fields):
-            values = {name: _value(name, cell.strip()) for name, cell in zip(fields, cells, strict=True)}
+            values = {
+                name: _value(name, cell.strip()) for name, cell in zip(fields, cells, strict=True)
+            }
             found.append({name: value for name, value in values.items() if value is not None})
     return found
 
@@ -106,7 +119,11 @@ def _value(name: str, cell: str) -> Any:
     except ValueError:
         return None
     factor = 1e6 if name in _MEGA else 2**20 if name in _MIB else 0.01 if name in _PERCENT else 1
-    return int(number * factor) if factor == 2**20 or name in ("index", "ecc_corrected", "ecc_uncorrected") else number * factor
+    return (
+        int(number * factor)
+        if factor == 2**20 or name in ("index", "ecc_corrected", "ecc_uncorrected")
+        else number * factor
+    )
 
 
 def known(host: Host, fields: dict[str, str]) -> tuple[dict[str, str], Finished]:
@@ -115,7 +132,9 @@ def known(host: Host, fields: dict[str, str]) -> tuple[dict[str, str], Finished]
     while True:
         finished = host.run(query(asked), timeout=20)
         refused = _REFUSED.search(finished.stdout + finished.stderr) if finished.code != 0 else None
-        name = next((name for name, field in asked.items() if refused and field == refused[1]), None)
+        name = next(
+            (name for name, field in asked.items() if refused and field == refused[1]), None
+        )
         if name is None:
             return asked, finished
         if asked[name] in _RENAMED:
@@ -150,11 +169,16 @@ def problem(host: Host) -> str | None:
 def by_name(hosts: Sequence[Host]) -> dict[str, Host]:
     """Each host by its name, with its place among these where it is a node that several of them share: each pod has GPUs of its own."""
     found = [host.name for host in hosts]
-    return {f"{host.name} (host {place})" if found.count(host.name) > 1 else host.name: host for place, host in enumerate(hosts)}
+    return {
+        f"{host.name} (host {place})" if found.count(host.name) > 1 else host.name: host
+        for place, host in enumerate(hosts)
+    }
 
 
 @contextlib.contextmanager
-def watched(host: Host, spans: Sequence[Span] = (), computes: bool = True) -> Iterator[dict[str, Any]]:
+def watched(
+    host: Host, spans: Sequence[Span] = (), computes: bool = True
+) -> Iterator[dict[str, Any]]:
     """Sample clocks, power and throttle reasons twice a second in the block; after it the dictionary has `during`, a summary a GPU, and
     `slowed`, why the figure is not the device's own. `spans`, which may fill in the block, are the runs that count: set-up is none of them.
     `computes` is false where other devices use the GPU's memory and it may be idle itself: then idle samples count as any.
@@ -162,7 +186,9 @@ def watched(host: Host, spans: Sequence[Span] = (), computes: bool = True) -> It
     found: dict[str, Any] = {}
     fields, answered = known(host, DYNAMIC)
     # in its times there is no zone
-    with host.serve([*query(fields), f"--loop-ms={round(PERIOD * 1000)}"], env={"TZ": "UTC0"}) as sampling:
+    with host.serve(
+        [*query(fields), f"--loop-ms={round(PERIOD * 1000)}"], env={"TZ": "UTC0"}
+    ) as sampling:
         yield found
         ended = sampling.stop()
     found["during"] = during(ended.stdout, fields, spans, computes)
@@ -170,32 +196,57 @@ def watched(host: Host, spans: Sequence[Span] = (), computes: bool = True) -> It
     untold = sorted(DYNAMIC.keys() - fields.keys())
     found |= {"untold": untold} if untold else {}
     if not found["during"]:
-        found["error"] = (answered if answered.code != 0 else ended).tail(200) or "nvidia-smi said nothing"
+        found["error"] = (answered if answered.code != 0 else ended).tail(
+            200
+        ) or "nvidia-smi said nothing"
 
 
-def during(text: str, fields: dict[str, str], spans: Sequence[Span] = (), computes: bool = True) -> list[dict[str, Any]]:
+def during(
+    text: str, fields: dict[str, str], spans: Sequence[Span] = (), computes: bool = True
+) -> list[dict[str, Any]]:
     """Summary a GPU of the samples of these fields in the runs that count (of all, where none is in one): lowest, median and highest of each
     (of a tool that computes while the GPU was not idle), throttle reasons with their share, and of several runs with the share in the run
     that had most of it."""
     by_index: dict[int, list[dict[str, Any]]] = {}
     for sample in parse(text, fields):
         by_index.setdefault(int(sample.get("index", 0)), []).append(sample)
-    return [_of_one(index, samples, spans, _working if computes else list) for index, samples in sorted(by_index.items())]
+    return [
+        _of_one(index, samples, spans, _working if computes else list)
+        for index, samples in sorted(by_index.items())
+    ]
 
 
 Samples = Sequence[dict[str, Any]]
 
 
-def _of_one(index: int, samples: Samples, spans: Sequence[Span], counting: Callable[[Samples], list[dict[str, Any]]]) -> dict[str, Any]:
+def _of_one(
+    index: int,
+    samples: Samples,
+    spans: Sequence[Span],
+    counting: Callable[[Samples], list[dict[str, Any]]],
+) -> dict[str, Any]:
     # a sample stands for half a period before and after it
-    within = [[each for each in samples if start - PERIOD / 2 <= each.get("time", 0.0) <= end + PERIOD / 2] for start, end in spans]
+    within = [
+        [
+            each
+            for each in samples
+            if start - PERIOD / 2 <= each.get("time", 0.0) <= end + PERIOD / 2
+        ]
+        for start, end in spans
+    ]
     runs = [counting(each) for each in within if each] or [counting(samples)]
-    counted = list({id(each): each for run in runs for each in run}.values())  # runs beside each other share theirs
+    counted = list(
+        {id(each): each for run in runs for each in run}.values()
+    )  # runs beside each other share theirs
     found = {"index": index, "samples": len(counted), **_summary(counted)}
     if len(runs) > 1:
-        shares = [{text: share for text, share in _throttled(each).items() if _lasting(share, len(each))} for each in runs]
+        shares = [
+            {text: share for text, share in _throttled(each).items() if _lasting(share, len(each))}
+            for each in runs
+        ]
         found["throttled_most"] = {
-            text: max(each.get(text, 0.0) for each in shares) for text in sorted({t for each in shares for t in each})
+            text: max(each.get(text, 0.0) for each in shares)
+            for text in sorted({t for each in shares for t in each})
         }
     return found
 
@@ -214,13 +265,21 @@ def _summary(samples: Samples) -> dict[str, Any]:
     for name in DYNAMIC:
         values = [each[name] for each in samples if name in each]
         if values and name not in ("index", "reasons", "time"):
-            found[name] = {"low": min(values), "median": statistics.median(values), "high": max(values)}
+            found[name] = {
+                "low": min(values),
+                "median": statistics.median(values),
+                "high": max(values),
+            }
     return {**found, "throttled": _throttled(samples)}
 
 
 def _throttled(samples: Samples) -> dict[str, float]:
     masks = [each["reasons"] for each in samples if "reasons" in each]
-    shares = {text: sum(bool(mask & bit) for mask in masks) / len(masks) for bit, text in REASONS.items() if masks and bit != _IDLE}
+    shares = {
+        text: sum(bool(mask & bit) for mask in masks) / len(masks)
+        for bit, text in REASONS.items()
+        if masks and bit != _IDLE
+    }
     return {text: share for text, share in shares.items() if share > 0}
 
 
@@ -233,8 +292,16 @@ def slowed(summaries: Sequence[dict[str, Any]]) -> str | None:
     """Why the figure is not the device's own: a slowdown in more than 5 % of the samples and more than one of them, of a run where there are
     several; None otherwise."""
     for each in summaries:
-        whole = {text: share for text, share in each.get("throttled", {}).items() if _lasting(share, each["samples"])}
-        bad = {text: share for text, share in each.get("throttled_most", whole).items() if text in SLOWED and share > MARGIN}
+        whole = {
+            text: share
+            for text, share in each.get("throttled", {}).items()
+            if _lasting(share, each["samples"])
+        }
+        bad = {
+            text: share
+            for text, share in each.get("throttled_most", whole).items()
+            if text in SLOWED and share > MARGIN
+        }
         if bad:
             text, share = max(bad.items(), key=lambda item: item[1])
             what = "one of its runs" if "throttled_most" in each else "the sample"

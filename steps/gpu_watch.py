@@ -28,7 +28,12 @@ class Watch:
     def against(self) -> str | None:
         """What is held against the figures; named by the host where there are several."""
         said = {name: each["against"] for name, each in self.hosts.items() if each.get("against")}
-        return "; ".join(f"{name}: {why}" if len(self.hosts) > 1 else why for name, why in said.items()) or None
+        return (
+            "; ".join(
+                f"{name}: {why}" if len(self.hosts) > 1 else why for name, why in said.items()
+            )
+            or None
+        )
 
 
 def numbered(host: Host, found: Sequence[Mapping[str, Any]], index: int) -> set[str]:
@@ -36,20 +41,40 @@ def numbered(host: Host, found: Sequence[Mapping[str, Any]], index: int) -> set[
     none, CUDA_VISIBLE_DEVICES gives other numbers, or with MIG a device is a slice."""
     uuids = {each["uuid"] for each in found if each.get("index") == index and "uuid" in each}
     renumbered = host.run(["printenv", "CUDA_VISIBLE_DEVICES"], timeout=10).stdout.strip()
-    return set() if len(uuids) != 1 or renumbered or any(each.get("mig") == "Enabled" for each in found) else uuids
+    return (
+        set()
+        if len(uuids) != 1 or renumbered or any(each.get("mig") == "Enabled" for each in found)
+        else uuids
+    )
 
 
 @contextlib.contextmanager
-def watched(hosts: Sequence[Host], before: Mapping[str, list[dict[str, Any]]] | None = None, computes: bool = True) -> Iterator[Watch]:
+def watched(
+    hosts: Sequence[Host],
+    before: Mapping[str, list[dict[str, Any]]] | None = None,
+    computes: bool = True,
+) -> Iterator[Watch]:
     """Watch the GPUs of the hosts in the block. `before` is what gpu.facts said of them just now, by the same names; None: it is asked.
     `computes` is as in gpu.watched."""
     one_each = gpu.by_name(hosts)
-    watch = Watch({name: {"gpus": before[name] if before else gpu.facts(host)} for name, host in one_each.items()})
+    watch = Watch(
+        {
+            name: {"gpus": before[name] if before else gpu.facts(host)}
+            for name, host in one_each.items()
+        }
+    )
     with contextlib.ExitStack() as stack:
-        seen = {name: stack.enter_context(gpu.watched(host, watch.spans, computes)) for name, host in one_each.items()}
+        seen = {
+            name: stack.enter_context(gpu.watched(host, watch.spans, computes))
+            for name, host in one_each.items()
+        }
         yield watch
     for name, host in one_each.items():
         here, during = watch.hosts[name], seen[name]["during"]
-        own = {each["index"] for each in gpu.used(here["gpus"], watch.used) if "index" in each} or {each["index"] for each in during}
-        here |= seen[name] | {"slowed": gpu.slowed([each for each in during if each["index"] in own])}
+        own = {each["index"] for each in gpu.used(here["gpus"], watch.used) if "index" in each} or {
+            each["index"] for each in during
+        }
+        here |= seen[name] | {
+            "slowed": gpu.slowed([each for each in during if each["index"] in own])
+        }
         here["against"] = against(here, gpu.facts(host), own)

@@ -9,7 +9,14 @@ from perfdag.benchmark import Failed, Measurement
 if TYPE_CHECKING:
     from perfdag.steps.imb import ImbParams
 
-PAIRS = ("PingPong", "PingPing", "PingPongSpecificSource", "PingPongAnySource", "PingPingSpecificSource", "PingPingAnySource")
+PAIRS = (
+    "PingPong",
+    "PingPing",
+    "PingPongSpecificSource",
+    "PingPongAnySource",
+    "PingPingSpecificSource",
+    "PingPingAnySource",
+)
 STREAMS = ("Sendrecv", "Exchange")
 BANDS = ("Uniband", "Biband")
 SYNCS = ("Barrier",)
@@ -23,7 +30,9 @@ LARGEST_BUFFER = 2**31 - 1
 """Elements (bytes, or floats of a reduction) of a buffer that IMB counts in an int."""
 _HEADER = re.compile(r"^# Benchmarking (\S+)\s*$", re.M)
 _PROCESSES = re.compile(r"# #processes = (\d+)")
-_ENDED = re.compile(r"^\s*(\d+)\s+(out-of-mem|time-out|int-overflow)\.?;\s*(?:needed X=\s*([\d.]+) GB)?")
+_ENDED = re.compile(
+    r"^\s*(\d+)\s+(out-of-mem|time-out|int-overflow)\.?;\s*(?:needed X=\s*([\d.]+) GB)?"
+)
 _COLUMNS = {
     "#bytes": "bytes",
     "#repetitions": "repetitions",
@@ -55,7 +64,9 @@ def too_large(benchmark: str, ranks: int, size: int) -> bool:
     return benchmark in SCATTERED and ranks * size // 4 > LARGEST_BUFFER
 
 
-def read(log: str, params: "ImbParams", texts: Mapping[str, str]) -> tuple[list[dict[str, float]], str | None]:
+def read(
+    log: str, params: "ImbParams", texts: Mapping[str, str]
+) -> tuple[list[dict[str, float]], str | None]:
     """Rows of the table of the benchmark asked for, and why IMB left out the larger sizes (None: every size that params imply is there).
 
     Raises Failed where the table is absent, cut, garbled, or of another number of ranks.
@@ -84,7 +95,9 @@ def read(log: str, params: "ImbParams", texts: Mapping[str, str]) -> tuple[list[
         try:
             rows.append(dict(zip(columns, map(float, words), strict=True)))
         except ValueError:
-            raise Failed(f"cannot read this line of the table of {name}: {line.strip()[:80]}", texts) from None
+            raise Failed(
+                f"cannot read this line of the table of {name}: {line.strip()[:80]}", texts
+            ) from None
     _complete(rows, params, texts, int(ended[1]) if ended else None)
     return rows, _why(ended, params) if ended else None
 
@@ -96,22 +109,32 @@ def _body(log: str, params: "ImbParams", texts: Mapping[str, str]) -> str:
     if section is None:
         ran = ", ".join(found[1] for found in sections) or "nothing"
         raise Failed(f"IMB printed no table of {params.benchmark}; it ran {ran}", texts)
-    following = next((found.start() for found in sections if found.start() > section.start()), len(log))
+    following = next(
+        (found.start() for found in sections if found.start() > section.start()), len(log)
+    )
     body = log[section.end() : following]
     ranks = _PROCESSES.search(body)
     if ranks is None or int(ranks[1]) != params.ranks:
-        raise Failed(f"{params.ranks} ranks were asked, IMB says {ranks[1] if ranks else 'nothing'}", texts)
+        raise Failed(
+            f"{params.ranks} ranks were asked, IMB says {ranks[1] if ranks else 'nothing'}", texts
+        )
     return body
 
 
-def _complete(rows: list[dict[str, float]], params: "ImbParams", texts: Mapping[str, str], end: int | None) -> None:
+def _complete(
+    rows: list[dict[str, float]], params: "ImbParams", texts: Mapping[str, str], end: int | None
+) -> None:
     """Raise Failed where a size is absent, or one below `end`, at which IMB says that it stopped."""
     sync = params.benchmark in SYNCS
     expected = [None] if sync else [size for size in params.sizes() if end is None or size < end]
     got = [None if sync else row.get("bytes") for row in rows]
     absent = [size for size in expected if size not in got]
     if absent or len(got) != len(expected):
-        what = "its row" if sync else f"{len(absent)} of {len(expected)} message sizes, first {absent[0] if absent else 'none'}"
+        what = (
+            "its row"
+            if sync
+            else f"{len(absent)} of {len(expected)} message sizes, first {absent[0] if absent else 'none'}"
+        )
         raise Failed(f"the table of {params.benchmark} lacks {what}", texts)
 
 
@@ -161,7 +184,9 @@ def headlines(rows: list[dict[str, float]], params: "ImbParams") -> list[Measure
     made = []
     first, last = rows[0], rows[-1]
     if params.benchmark in (*PAIRS, *STREAMS) and "t_avg" in first:
-        made.append(Measurement("zero_byte_latency", first["t_avg"] * 1e-6, n=int(first["repetitions"])))
+        made.append(
+            Measurement("zero_byte_latency", first["t_avg"] * 1e-6, n=int(first["repetitions"]))
+        )
     if params.benchmark in (*COLLECTIVES, *SYNCS):
         made.append(Measurement("operation_time", last["t_avg"] * 1e-6, n=int(last["repetitions"])))
     speeds = [(_bandwidth(row, params), int(row.get("bytes", 0))) for row in rows]
@@ -169,5 +194,10 @@ def headlines(rows: list[dict[str, float]], params: "ImbParams") -> list[Measure
     if fast:
         peak = max(fast)[0]
         made.append(Measurement("peak_bandwidth", peak))
-        made.append(Measurement("half_bandwidth_size", min(size for bandwidth, size in fast if bandwidth >= peak / 2)))
+        made.append(
+            Measurement(
+                "half_bandwidth_size",
+                min(size for bandwidth, size in fast if bandwidth >= peak / 2),
+            )
+        )
     return made

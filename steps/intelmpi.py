@@ -41,7 +41,9 @@ def root_of(host: Host, program: str = "IMB-MPI1") -> str:
     return str(PurePosixPath(found).parent.parent)
 
 
-def environment(gang: Gang, root: str, transport: Transport, oversubscribe: bool = False) -> dict[str, str]:
+def environment(
+    gang: Gang, root: str, transport: Transport, oversubscribe: bool = False
+) -> dict[str, str]:
     """Environment of mpirun and of every rank. impi-rt has no rpath, so each rank needs LD_LIBRARY_PATH."""
     env = {
         "PATH": f"{root}/bin:/usr/local/bin:/usr/bin:/bin",
@@ -53,14 +55,21 @@ def environment(gang: Gang, root: str, transport: Transport, oversubscribe: bool
         "I_MPI_HYDRA_BOOTSTRAP": "ssh",
     }
     if oversubscribe:
-        env["I_MPI_THREAD_YIELD"] = "3"  # a waiting rank sleeps: a message takes 0.1 ms instead of 20 ms with 4 ranks on 2 cores
+        env["I_MPI_THREAD_YIELD"] = (
+            "3"  # a waiting rank sleeps: a message takes 0.1 ms instead of 20 ms with 4 ranks on 2 cores
+        )
     if transport == "shm":
         return {**env, "I_MPI_FABRICS": "shm"}
     # collectives would go through shared memory between ranks of one host, whatever the fabric: 0.3 us for a Barrier "over tcp"
     env["I_MPI_COLL_INTRANODE"] = "pt2pt"
     if transport == "tcp":
         # ofi alone: with shm:ofi the ranks of one host would use shared memory and be called tcp
-        return {**env, "I_MPI_FABRICS": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": interface_of(gang)}
+        return {
+            **env,
+            "I_MPI_FABRICS": "ofi",
+            "FI_PROVIDER": "tcp",
+            "FI_TCP_IFACE": interface_of(gang),
+        }
     return {**env, "I_MPI_FABRICS": "ofi", "I_MPI_OFI_PROVIDER_DUMP": "0"}
 
 
@@ -76,7 +85,9 @@ def interface_of(gang: Gang) -> str:
         words = line.split()
         if len(words) > 3 and words[3].split("/")[0] == host.address:
             return words[1].split("@")[0]
-    raise Failed(f"no interface of {host.name} has the address {host.address}; name it with network.interface")
+    raise Failed(
+        f"no interface of {host.name} has the address {host.address}; name it with network.interface"
+    )
 
 
 def mpirun(gang: Gang, root: str, ranks: int, rsh: str | None) -> list[str]:
@@ -84,7 +95,14 @@ def mpirun(gang: Gang, root: str, ranks: int, rsh: str | None) -> list[str]:
     argv = [f"{root}/bin/mpirun", "-n", str(ranks)]
     hosts = list(Counter(host.address for host in gang.hosts))
     if len(hosts) > 1:
-        argv += ["-hosts", ",".join(hosts), "-ppn", str(ranks // len(hosts)), "-iface", interface_of(gang)]
+        argv += [
+            "-hosts",
+            ",".join(hosts),
+            "-ppn",
+            str(ranks // len(hosts)),
+            "-iface",
+            interface_of(gang),
+        ]
         if rsh is not None:
             argv += ["-bootstrap-exec", rsh]
     return argv
@@ -109,12 +127,22 @@ def wrong_transport(log: str, asked: Transport, interface: str | None = None) ->
     fabric = used(log)
     if fabric is None:
         return f"{asked} was asked, and MPI does not say which fabric it used"
-    fits = fabric.startswith("tcp") if asked == "tcp" else fabric == "shm" if asked == "shm" else fabric.startswith(RDMA_PROVIDERS)
+    fits = (
+        fabric.startswith("tcp")
+        if asked == "tcp"
+        else fabric == "shm"
+        if asked == "shm"
+        else fabric.startswith(RDMA_PROVIDERS)
+    )
     if not fits:
         return f"{asked} was asked, MPI used {fabric}"
     other = interfaces(log) - {interface}
     # an interface that is not there is no error to libfabric: it takes another
-    return f"interface {interface} was asked, MPI used {', '.join(sorted(other))}" if interface and other else None
+    return (
+        f"interface {interface} was asked, MPI used {', '.join(sorted(other))}"
+        if interface and other
+        else None
+    )
 
 
 def version(log: str) -> str:

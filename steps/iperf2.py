@@ -19,7 +19,9 @@ _WRITES = re.compile(r"\d+/\d+\s+(?P<retries>\d+)\s")
 _WINDOW = re.compile(r"\d+/\d+\s+\d+\s+(?P<kib>\d+)K/(?P<rtt>\d+)(?:\(\d+\))?\s+us")
 _DATAGRAMS = re.compile(r"(?P<jitter>[\d.]+) ms\s+(?P<lost>\d+)/\s*(?P<total>\d+) \(")
 
-_BUFFER = re.compile(r"^(?:TCP window|UDP buffer) size:\s+(\d+) Byte \(WARNING: requested\s+(\d+) Byte\)", re.M)
+_BUFFER = re.compile(
+    r"^(?:TCP window|UDP buffer) size:\s+(\d+) Byte \(WARNING: requested\s+(\d+) Byte\)", re.M
+)
 _REFUSED = re.compile(r"^Attempt to set '.*' congestion control failed.*", re.M)
 _CONGESTION = re.compile(r"^TCP congestion control set to (\S+)", re.M)
 _MSS = re.compile(r"\(icwnd/mss/irtt=\d+/(\d+)/\d+\)")
@@ -44,29 +46,46 @@ def verify(params: "IperfParams", texts: dict[str, str]) -> None:
     said = "\n".join(texts.values())
     refused = _REFUSED.search(said)
     if refused:
-        raise Skip(f"iperf2: {refused[0]}; the kernel's own: cat /proc/sys/net/ipv4/tcp_available_congestion_control", texts)
+        raise Skip(
+            f"iperf2: {refused[0]}; the kernel's own: cat /proc/sys/net/ipv4/tcp_available_congestion_control",
+            texts,
+        )
     others = set(_CONGESTION.findall(said)) - {params.congestion}
     if params.congestion and others:
-        raise Invalid(f"asked for congestion {params.congestion}, iperf2 used {', '.join(sorted(others))}", texts)
+        raise Invalid(
+            f"asked for congestion {params.congestion}, iperf2 used {', '.join(sorted(others))}",
+            texts,
+        )
     for given, asked in _BUFFER.findall(said):
-        if int(given) < int(asked):  # Linux doubles what it grants, so more than was asked is no fault
-            raise Invalid(f"asked for a window of {asked} B, the kernel gave {given} B; its limits: net.core.rmem_max, wmem_max", texts)
+        if int(given) < int(
+            asked
+        ):  # Linux doubles what it grants, so more than was asked is no fault
+            raise Invalid(
+                f"asked for a window of {asked} B, the kernel gave {given} B; its limits: net.core.rmem_max, wmem_max",
+                texts,
+            )
     for used in map(int, _MSS.findall(said)):
         if params.mss and not params.mss - _TCP_OPTIONS <= used <= params.mss:
             raise Invalid(f"asked for mss {params.mss} B, a connection used {used} B", texts)
 
 
-def parse(output: Output, streams: int, duration: float, protocol: str, reverse: bool, bidirectional: bool) -> list[Measurement]:
+def parse(
+    output: Output, streams: int, duration: float, protocol: str, reverse: bool, bidirectional: bool
+) -> list[Measurement]:
     """Measurements of a test; rates in bit/s, jitter in s. Raises Failed where a stream's last line is not there."""
     server, client = output.texts.get("server", ""), output.texts.get("client", "")
     # a client's text repeats what the server counted: read each side for its own half only
     client = client.split("Server Report:")[0] if protocol == "udp" and not reverse else client
     halves = []
     if not reverse:
-        halves.append(("client_to_server", _total(server, "received", False), _total(client, "sent", False)))
+        halves.append(
+            ("client_to_server", _total(server, "received", False), _total(client, "sent", False))
+        )
     if reverse or bidirectional:
         starred = bidirectional
-        halves.append(("server_to_client", _total(client, "received", True), _total(server, "sent", starred)))
+        halves.append(
+            ("server_to_client", _total(client, "received", True), _total(server, "sent", starred))
+        )
     found: list[Measurement] = []
     for name, received, sent in halves:
         _complete(name, received, streams, duration, output)
@@ -78,15 +97,32 @@ def parse(output: Output, streams: int, duration: float, protocol: str, reverse:
         retries = [_WRITES.match(stream.rest) for stream in sent]
         if len(sent) != streams or min(stream.end for stream in sent) < 0.9 * duration:
             whole = sum(stream.end >= 0.9 * duration for stream in sent)
-            raise Failed(f"iperf2's sender reports {whole} of {streams} streams to their end", output.texts)
+            raise Failed(
+                f"iperf2's sender reports {whole} of {streams} streams to their end", output.texts
+            )
         if protocol == "tcp" and all(retries):  # Linux tells, others do not
-            found.append(Measurement("retransmits", float(sum(int(each["retries"]) for each in retries if each)), coords=coords))
+            found.append(
+                Measurement(
+                    "retransmits",
+                    float(sum(int(each["retries"]) for each in retries if each)),
+                    coords=coords,
+                )
+            )
     if protocol == "tcp":
-        found += _windows([*(_seconds(server if reverse else client, False)), *(_seconds(server, True) if bidirectional else [])])
+        found += _windows(
+            [
+                *(_seconds(server if reverse else client, False)),
+                *(_seconds(server, True) if bidirectional else []),
+            ]
+        )
     total = sum(_rate(received) for _, received, _ in halves)
     texts = [(server, False)] * (not reverse) + [(client, True)] * (reverse or bidirectional)
     by_side = [_received_by_second(text, starred, streams) for text, starred in texts]
-    return [Measurement("throughput", total), *found, *by_second([sum(rates) for rates in zip(*by_side, strict=False)][: int(duration)])]
+    return [
+        Measurement("throughput", total),
+        *found,
+        *by_second([sum(rates) for rates in zip(*by_side, strict=False)][: int(duration)]),
+    ]
 
 
 def _wrote(row: "re.Match[str]") -> bool:
@@ -126,7 +162,9 @@ def _windows(said: list[str]) -> list[Measurement]:
     ):
         if values:
             stats = {"mean": sum(values) / len(values), "min": min(values), "max": max(values)}
-            made += [Measurement(metric, value, stat, n=len(values)) for stat, value in stats.items()]
+            made += [
+                Measurement(metric, value, stat, n=len(values)) for stat, value in stats.items()
+            ]
     return made
 
 
@@ -135,19 +173,33 @@ def _total(text: str, side: str, starred: bool) -> list[_Stream]:
     last: dict[str, _Stream] = {}
     for row in _ROW.finditer(text):
         rest = row["rest"] or ""
-        if float(row["start"]) != 0 or bool(row["star"]) != starred or (rest and _wrote(row) != (side == "sent")):
+        if (
+            float(row["start"]) != 0
+            or bool(row["star"]) != starred
+            or (rest and _wrote(row) != (side == "sent"))
+        ):
             continue
         last[row["id"]] = _Stream(float(row["end"]), int(row["bytes"]), rest)
     return list(last.values())
 
 
-def _complete(name: str, received: list[_Stream], streams: int, duration: float, output: Output) -> None:
+def _complete(
+    name: str, received: list[_Stream], streams: int, duration: float, output: Output
+) -> None:
     if len(received) != streams:
-        said = (output.texts.get("client_stderr") or output.texts.get("client") or "").strip()[-200:]
-        raise Failed(f"iperf2 reports {len(received)} of {streams} streams {name.replace('_', ' ')}: {said}", output.texts)
+        said = (output.texts.get("client_stderr") or output.texts.get("client") or "").strip()[
+            -200:
+        ]
+        raise Failed(
+            f"iperf2 reports {len(received)} of {streams} streams {name.replace('_', ' ')}: {said}",
+            output.texts,
+        )
     short = min(stream.end for stream in received)
     if short < 0.9 * duration or not all(stream.bytes for stream in received):
-        raise Failed(f"iperf2's shortest stream {name.replace('_', ' ')} lasted {short:.2f} s of {duration:g} s", output.texts)
+        raise Failed(
+            f"iperf2's shortest stream {name.replace('_', ' ')} lasted {short:.2f} s of {duration:g} s",
+            output.texts,
+        )
 
 
 def _rate(received: list[_Stream]) -> float:
@@ -163,4 +215,7 @@ def _datagrams(received: list[_Stream], output: Output) -> list[Measurement]:
     if not total:
         raise Failed("iperf2's receiver counted no datagram", output.texts)
     jitter = sum(float(row["jitter"]) for row in rows if row) / len(rows)
-    return [Measurement("jitter", jitter / 1e3, n=total), Measurement("lost_fraction", lost / total, n=total)]
+    return [
+        Measurement("jitter", jitter / 1e3, n=total),
+        Measurement("lost_fraction", lost / total, n=total),
+    ]

@@ -22,7 +22,10 @@ def read(text: str) -> dict[str, Any]:
     try:
         report = json.loads(text[text.index("{") :] if "{" in text else text)
     except ValueError as error:
-        raise Failed(f"iperf3 printed no JSON ({error}): {text[-200:].strip() or 'nothing at all'}", {"client": text}) from error
+        raise Failed(
+            f"iperf3 printed no JSON ({error}): {text[-200:].strip() or 'nothing at all'}",
+            {"client": text},
+        ) from error
     if not isinstance(report, dict):
         raise Failed(f"iperf3 printed JSON that is no report: {text[:200]}", {"client": text})
     return report
@@ -31,9 +34,14 @@ def read(text: str) -> dict[str, Any]:
 def give_up(error: str, texts: dict[str, str]) -> None:
     """Raise Skip or Failed with what iperf3 said and what to do."""
     if "TCP_CONGESTION" in error:
-        raise Skip(f"iperf3: {error}; the kernel's own: cat /proc/sys/net/ipv4/tcp_available_congestion_control", texts)
+        raise Skip(
+            f"iperf3: {error}; the kernel's own: cat /proc/sys/net/ipv4/tcp_available_congestion_control",
+            texts,
+        )
     if "socket buffer size not set" in error:
-        raise Failed(f"iperf3: {error}; window is above net.core.rmem_max or wmem_max of a host", texts)
+        raise Failed(
+            f"iperf3: {error}; window is above net.core.rmem_max or wmem_max of a host", texts
+        )
     raise Failed(f"iperf3: {error}", texts)
 
 
@@ -58,19 +66,36 @@ def verify(report: dict[str, Any], params: "IperfParams", texts: dict[str, str])
         if wanted is not None and got != wanted:
             raise Invalid(f"asked for {name} {wanted}, iperf3 used {got}", texts)
     if params.window and start.get("sndbuf_actual", params.window) < params.window:
-        raise Invalid(f"asked for a window of {params.window} B, the kernel gave {start['sndbuf_actual']} B", texts)
-    paths = [each["pmtu"] for interval in report["intervals"] for each in interval["streams"] if each.get("pmtu")]
+        raise Invalid(
+            f"asked for a window of {params.window} B, the kernel gave {start['sndbuf_actual']} B",
+            texts,
+        )
+    paths = [
+        each["pmtu"]
+        for interval in report["intervals"]
+        for each in interval["streams"]
+        if each.get("pmtu")
+    ]
     # 20 bytes IPv4 + 20 bytes TCP is the least a segment carries beside its payload
     if params.mss and paths and min(paths) - 40 < params.mss:
-        raise Invalid(f"asked for mss {params.mss} B, a path MTU of {min(paths)} B holds at most {min(paths) - 40} B", texts)
+        raise Invalid(
+            f"asked for mss {params.mss} B, a path MTU of {min(paths)} B holds at most {min(paths) - 40} B",
+            texts,
+        )
     expected = params.streams * (2 if params.bidirectional else 1)
     if len(end["streams"]) != expected:
-        raise Failed(f"iperf3 reports {len(end['streams'])} streams, {expected} were asked for", texts)
+        raise Failed(
+            f"iperf3 reports {len(end['streams'])} streams, {expected} were asked for", texts
+        )
     if end["sum_sent"]["seconds"] < 0.9 * params.duration:
-        raise Failed(f"iperf3 ended after {end['sum_sent']['seconds']:.1f} s of {params.duration:g} s", texts)
+        raise Failed(
+            f"iperf3 ended after {end['sum_sent']['seconds']:.1f} s of {params.duration:g} s", texts
+        )
 
 
-def measurements(report: dict[str, Any], params: "IperfParams", texts: dict[str, str], cores: Mapping[str, Any]) -> list[Measurement]:
+def measurements(
+    report: dict[str, Any], params: "IperfParams", texts: dict[str, str], cores: Mapping[str, Any]
+) -> list[Measurement]:
     """Values of a whole report in base units; `cores` as sides() has them. Raises Failed where the receiver got nothing, KeyError where a part is absent."""
     end = report["end"]
     directions = _DIRECTIONS if params.bidirectional else _DIRECTIONS[:1]
@@ -87,7 +112,11 @@ def measurements(report: dict[str, Any], params: "IperfParams", texts: dict[str,
         if params.protocol == "udp":
             found += _udp(end, suffix, coords)
         elif "retransmits" in end[f"sum_sent{suffix}"]:  # Linux and FreeBSD tell
-            found.append(Measurement("retransmits", float(end[f"sum_sent{suffix}"]["retransmits"]), coords=coords))
+            found.append(
+                Measurement(
+                    "retransmits", float(end[f"sum_sent{suffix}"]["retransmits"]), coords=coords
+                )
+            )
     if params.protocol == "tcp":
         found += _round_trips(end)
     found += _seconds(report, params, texts)
@@ -98,7 +127,9 @@ def measurements(report: dict[str, Any], params: "IperfParams", texts: dict[str,
     return found
 
 
-def _seconds(report: dict[str, Any], params: "IperfParams", texts: dict[str, str]) -> list[Measurement]:
+def _seconds(
+    report: dict[str, Any], params: "IperfParams", texts: dict[str, str]
+) -> list[Measurement]:
     """Bit/s that the receivers got within each second that is measured. Raises Failed where the server received and its report is broken."""
     received = [_whole_seconds(report)] if params.reverse or params.bidirectional else []
     if not params.reverse:
@@ -108,9 +139,16 @@ def _seconds(report: dict[str, Any], params: "IperfParams", texts: dict[str, str
 
 def _whole_seconds(report: dict[str, Any]) -> list[float]:
     """Bit/s of all streams that this side receives, by second; what is omitted and the rest after the last second are left out."""
-    sums = [each for interval in report["intervals"] for name, each in interval.items() if name.startswith("sum")]
+    sums = [
+        each
+        for interval in report["intervals"]
+        for name, each in interval.items()
+        if name.startswith("sum")
+    ]
     return [
-        float(each["bits_per_second"]) for each in sums if not each.get("omitted") and each.get("sender") is False and each["seconds"] > 0.5
+        float(each["bits_per_second"])
+        for each in sums
+        if not each.get("omitted") and each.get("sender") is False and each["seconds"] > 0.5
     ]
 
 
@@ -118,7 +156,10 @@ def by_second(rates: Sequence[float]) -> list[Measurement]:
     """`second_throughput` of each second, at most 300: of a longer run the mean of as many seconds as makes it fewer. One is the whole."""
     step = -(-len(rates) // 300)
     starts = range(0, len(rates), step) if len(rates) > 1 else ()
-    return [Measurement("second_throughput", fmean(rates[at : at + step]), subject=f"second {at + 1}") for at in starts]
+    return [
+        Measurement("second_throughput", fmean(rates[at : at + step]), subject=f"second {at + 1}")
+        for at in starts
+    ]
 
 
 def _received(end: dict[str, Any], suffix: str) -> float:
@@ -127,7 +168,9 @@ def _received(end: dict[str, Any], suffix: str) -> float:
     if total is not None:
         return float(total["bits_per_second"])
     total = end[f"sum{suffix}"]
-    return float(total["bits_per_second"]) * (1 - int(total["lost_packets"]) / int(total["packets"]))
+    return float(total["bits_per_second"]) * (
+        1 - int(total["lost_packets"]) / int(total["packets"])
+    )
 
 
 def _udp(end: dict[str, Any], suffix: str, coords: dict[str, str]) -> list[Measurement]:
@@ -147,12 +190,20 @@ def _udp(end: dict[str, Any], suffix: str, coords: dict[str, str]) -> list[Measu
 
 def _round_trips(end: dict[str, Any]) -> list[Measurement]:
     # 0 where the sender is on the far side: its kernel's figures are not sent over
-    senders = [stream["sender"] for stream in end["streams"] if stream["sender"].get("mean_rtt", 0) > 0]
+    senders = [
+        stream["sender"] for stream in end["streams"] if stream["sender"].get("mean_rtt", 0) > 0
+    ]
     if not senders:
         return []
     mean = sum(float(each["mean_rtt"]) for each in senders) / len(senders)
-    lowest, highest = min(each["min_rtt"] for each in senders), max(each["max_rtt"] for each in senders)
-    return [Measurement("rtt", us / 1e6, stat) for stat, us in (("mean", mean), ("min", lowest), ("max", highest))]
+    lowest, highest = (
+        min(each["min_rtt"] for each in senders),
+        max(each["max_rtt"] for each in senders),
+    )
+    return [
+        Measurement("rtt", us / 1e6, stat)
+        for stat, us in (("mean", mean), ("min", lowest), ("max", highest))
+    ]
 
 
 @dataclass(frozen=True)
@@ -189,5 +240,12 @@ def sides(report: dict[str, Any], params: "IperfParams", cores: Mapping[str, Any
         words = what if threaded else "one core, all that this version uses"
         made.append(Side(name, float(used[role]) / 100, min(had, threads), words))
     if cores.get("shared"):
-        made.append(Side("both", made[0].used + made[1].used, int(cores["client"]), f"the {cores['client']} cores that both share"))
+        made.append(
+            Side(
+                "both",
+                made[0].used + made[1].used,
+                int(cores["client"]),
+                f"the {cores['client']} cores that both share",
+            )
+        )
     return made

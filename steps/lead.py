@@ -21,7 +21,16 @@ from perfdag.notes import write_note
 from perfdag.pairs import together
 from perfdag.plan import Plan
 from perfdag.points import Point
-from perfdag.samples import SampleRecord, as_row, headline, now, read_sample, relative_precision, sample_key, stored_samples
+from perfdag.samples import (
+    SampleRecord,
+    as_row,
+    headline,
+    now,
+    read_sample,
+    relative_precision,
+    sample_key,
+    stored_samples,
+)
 from perfdag.shape import Shape
 from perfdag.steps.pairwise import at_once, not_together, two_of
 from perfdag.store import Store, StoreError
@@ -70,8 +79,21 @@ class Lead:
     """Measures samples of one plan. Raises StoreError where a sample cannot be stored or no temporary folder is left; KeyboardInterrupt
     passes through."""
 
-    def __init__(self, plan: Plan, store: Store, place: Place, watcher: Watcher, clock: Callable[[], float] = time.monotonic) -> None:
-        self.plan, self.store, self.place, self.watcher, self._clock = plan, store, place, watcher, clock
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        place: Place,
+        watcher: Watcher,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.plan, self.store, self.place, self.watcher, self._clock = (
+            plan,
+            store,
+            place,
+            watcher,
+            clock,
+        )
         self._stored = stored_samples(store, plan.run_id)
         self._shapes = [Shape.model_validate(shape) for shape in plan.shapes]
         self._headlines: dict[int, list[float]] = {}
@@ -80,7 +102,9 @@ class Lead:
         self._halted = threading.Event()
         self.counts: dict[str, int] = {}
 
-    def measure(self, positions: Sequence[int], batch: int = 0, deadline: float | None = None) -> bool:
+    def measure(
+        self, positions: Sequence[int], batch: int = 0, deadline: float | None = None
+    ) -> bool:
         """Measure samples (positions in the plan's order) in turn; False where `deadline` (on the clock given) ended it early.
 
         A canary frames each round: one before its first sample, one after its last. Pairs that are measured at once run together again
@@ -134,7 +158,10 @@ class Lead:
         """The samples of a group, measured at once; one that had not the company it claims is invalid."""
         if len(group) == 1:
             return [self._sample(group[0], batch)]
-        parts = at_once([lambda position=position: self._sample(position, batch) for position in group], self._halted.set)  # type: ignore[misc]
+        parts = at_once(
+            [lambda position=position: self._sample(position, batch) for position in group],
+            self._halted.set,
+        )  # type: ignore[misc]
         for part in parts:
             part.facts["pairs_at_once"] = len(group)
         for part, wrong in zip(parts, not_together(parts), strict=True):
@@ -142,7 +169,9 @@ class Lead:
                 part.status, part.error = "invalid", wrong
         return parts
 
-    def give_up(self, name: str, status: str, reason: str, batches: list[int] | None = None) -> None:
+    def give_up(
+        self, name: str, status: str, reason: str, batches: list[int] | None = None
+    ) -> None:
         """Record why the rest is not measured."""
         write_note(self.store, self.plan.run_id, name, status, reason, batches)
 
@@ -190,7 +219,14 @@ class Lead:
 
     def _attempt(self, point: Point, repetition: int) -> SampleRecord:
         shape = self._shapes[point.shape]
-        part = SampleRecord(point.id, repetition, "ok", started_at=now(), where=dict(self.place.where), facts=dict(self.place.facts))
+        part = SampleRecord(
+            point.id,
+            repetition,
+            "ok",
+            started_at=now(),
+            where=dict(self.place.where),
+            facts=dict(self.place.facts),
+        )
         benchmark: Benchmark[Any] = registry.get(point.benchmark)
         part.benchmark_version = str(benchmark.version)
         guard = noise.Guard()
@@ -208,9 +244,17 @@ class Lead:
             if wrong:
                 part.status, part.error = "invalid", wrong
         except Infrastructure as error:
-            part.status, part.error, part.texts = "infrastructure", str(error), {**part.texts, **error.texts}
+            part.status, part.error, part.texts = (
+                "infrastructure",
+                str(error),
+                {**part.texts, **error.texts},
+            )
         except SampleError as error:
-            part.status, part.error, part.texts = error.status, str(error), {**part.texts, **error.texts}
+            part.status, part.error, part.texts = (
+                error.status,
+                str(error),
+                {**part.texts, **error.texts},
+            )
             _keep_values(part, benchmark, error)
         except NoScratch:
             raise
@@ -219,21 +263,36 @@ class Lead:
             part.status, part.error, part.rows = "failed", f"{type(error).__name__}: {error}", []
         part.noise = guard.disturbed(part.env.get("cpu_threads") or 1)
         if part.error:
-            part.error = "; ".join(each for each in (part.error, guard.starved(), self.place.advice(shape, part.error)) if each)
+            part.error = "; ".join(
+                each
+                for each in (part.error, guard.starved(), self.place.advice(shape, part.error))
+                if each
+            )
         if part.error:
             part.error = " ".join(part.error.split())
         part.finished_at = now()
         return part
 
     def _measure(
-        self, part: SampleRecord, benchmark: Benchmark[Any], point: Point, shape: Shape, hosts: Sequence[Host], starter: Host | None
+        self,
+        part: SampleRecord,
+        benchmark: Benchmark[Any],
+        point: Point,
+        shape: Shape,
+        hosts: Sequence[Host],
+        starter: Host | None,
     ) -> None:
         params = benchmark.Params.model_validate(point.params)
         with _scratch() as scratch:
             gang = Gang(hosts, shape, point.timeout, scratch, self.place.volume, starter=starter)
             absent = benchmark.missing(gang, params)
             if absent:
-                raise Skip("; ".join(f"{tool.program} is not installed ({tool.advice or how_to_get(tool.packages)})" for tool in absent))
+                raise Skip(
+                    "; ".join(
+                        f"{tool.program} is not installed ({tool.advice or how_to_get(tool.packages)})"
+                        for tool in absent
+                    )
+                )
             benchmark.prepare(gang, params)
             part.facts |= benchmark.provenance(gang, params)
             part.started_at = now()
@@ -266,11 +325,21 @@ class Lead:
 
     def _canary(self, batch: int) -> None:
         before = noise.moment()
-        part = SampleRecord("canary", 0, "ok", started_at=now(), batch=batch, benchmark_version="1", where=dict(self.place.where))
+        part = SampleRecord(
+            "canary",
+            0,
+            "ok",
+            started_at=now(),
+            batch=batch,
+            benchmark_version="1",
+            where=dict(self.place.where),
+        )
         values = noise.canary()
         part.rows = noise.canary_rows(values, 0.0)
         refused = [name for name, value in values.items() if value is None]
-        part.noise = f"no canary of {', '.join(refused)}: the system refused it" if refused else None
+        part.noise = (
+            f"no canary of {', '.join(refused)}: the system refused it" if refused else None
+        )
         part.rows[-1]["value"] = noise.steal(before, noise.moment())
         local = self.place.hosts_for(Shape())[:1]
         self._provenance(part, local)
@@ -295,7 +364,9 @@ def _scratch() -> "tempfile.TemporaryDirectory[str]":
     try:
         return tempfile.TemporaryDirectory(prefix="perfdag-", ignore_cleanup_errors=True)
     except OSError as error:
-        raise NoScratch(f"no temporary folder can be made: {error}; free some space, or name another folder with TMPDIR") from error
+        raise NoScratch(
+            f"no temporary folder can be made: {error}; free some space, or name another folder with TMPDIR"
+        ) from error
 
 
 def how_to_get(packages: Any) -> str:
@@ -310,9 +381,17 @@ def how_to_get(packages: Any) -> str:
         "zypper": ("zypper", "zypper install"),
         "pacman": ("pacman", "pacman -S"),
         "brew": ("brew", "brew install"),
-        "pip": ("", f"{sys.executable} -m pip install" if find_spec("pip") else f"uv pip install --python {sys.executable}"),
+        "pip": (
+            "",
+            f"{sys.executable} -m pip install"
+            if find_spec("pip")
+            else f"uv pip install --python {sys.executable}",
+        ),
     }
     for manager, (program, command) in commands.items():
         if manager in packages and (not program or shutil.which(program)):
             return f"{command} {packages[manager]}"
-    return ", ".join(f"{commands.get(m, ('', m))[1]} {p}" for m, p in packages.items()) or "not packaged"
+    return (
+        ", ".join(f"{commands.get(m, ('', m))[1]} {p}" for m, p in packages.items())
+        or "not packaged"
+    )

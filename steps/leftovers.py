@@ -22,7 +22,11 @@ def mark(seconds: float, here: bool) -> bytes:
 
     A process is known by its id, its start time and its pid namespace: ids are used again, and pods of one node count them apart.
     """
-    owner = {"namespace": _namespace(), "pid": os.getpid(), "started": _started(os.getpid())} if here else {}
+    owner = (
+        {"namespace": _namespace(), "pid": os.getpid(), "started": _started(os.getpid())}
+        if here
+        else {}
+    )
     return json.dumps({"until": time.time() + seconds, **owner}).encode()
 
 

@@ -28,7 +28,10 @@ def head(workflow: dict[str, Any]) -> str:
 def of_annotations(workflow: Object) -> tuple[set[int], dict[int, str]]:
     """The batches that a Workflow's annotations call hopeless, and their notes; none where they are another Workflow's or of another go."""
     said, of = workflow["metadata"].get("annotations") or {}, head(workflow)
-    batches, notes = (said.get(name, "").removeprefix(of) if said.get(name, "").startswith(of) else "" for name in (HOPELESS, NOTES))
+    batches, notes = (
+        said.get(name, "").removeprefix(of) if said.get(name, "").startswith(of) else ""
+        for name in (HOPELESS, NOTES)
+    )
     found = {int(batch): str(reason) for batch, reason in orjson.loads(notes or "{}").items()}
     return {int(each) for each in batches.split(",") if each}, found
 
@@ -68,5 +71,7 @@ def _say(here: Here, name: str, state: str) -> None:
 
     try:
         kube.run(work)
-    except KubeError as error:  # then it is as if it had never begun: tried again only where it ended soon
+    except (
+        KubeError
+    ) as error:  # then it is as if it had never begun: tried again only where it ended soon
         print(f"the workflow does not say that {name} {state}: {error}", file=sys.stderr)  # noqa: T201

@@ -55,7 +55,11 @@ def pressure_iterations(size: str | None, solver: Solver) -> int:
 def split(procs: int) -> tuple[int, int, int]:
     """(nx, ny, nz) with nx*ny*nz = procs and the least surface between parts: as near to a cube as the factors allow, nx >= ny >= nz."""
     triples = [
-        (x, y, procs // x // y) for x in range(1, procs + 1) if procs % x == 0 for y in range(1, procs // x + 1) if procs // x % y == 0
+        (x, y, procs // x // y)
+        for x in range(1, procs + 1)
+        if procs % x == 0
+        for y in range(1, procs // x + 1)
+        if procs // x % y == 0
     ]
     return min((t for t in triples if t[0] >= t[1] >= t[2]), key=sum)
 
@@ -68,7 +72,9 @@ def files(cavity: Cavity) -> dict[str, str]:
         "system/fvSchemes": _dictionary("fvSchemes", _SCHEMES),
         "system/fvSolution": _dictionary("fvSolution", _solution(cavity)),
         "system/decomposeParDict": _dictionary("decomposeParDict", _decompose(cavity)),
-        "constant/transportProperties": _dictionary("transportProperties", f"nu [0 2 -1 0 0 0 0] {VISCOSITY:g};\n"),
+        "constant/transportProperties": _dictionary(
+            "transportProperties", f"nu [0 2 -1 0 0 0 0] {VISCOSITY:g};\n"
+        ),
         "0/U": _dictionary("U", _velocity(), "volVectorField"),
         "0/p": _dictionary("p", _PRESSURE, "volScalarField"),
     }
@@ -123,7 +129,9 @@ snGradSchemes { default orthogonal; }
 
 def _solution(cavity: Cavity) -> str:
     kind = (
-        "solver PCG; preconditioner DIC;" if cavity.solver == "PCG" else "solver GAMG; smoother DICGaussSeidel; nCellsInCoarsestLevel 100;"
+        "solver PCG; preconditioner DIC;"
+        if cavity.solver == "PCG"
+        else "solver GAMG; smoother DICGaussSeidel; nCellsInCoarsestLevel 100;"
     )
     if cavity.stop == "iterations":
         n = cavity.pressure_iterations

@@ -11,8 +11,12 @@ from perfdag.steps.profile import parts
 from perfdag.steps.stamp import RANK_LINE
 
 _STAMPED = re.compile(r"^(\d+\.\d+)\t(.*)$")
-_RESIDUAL = re.compile(r"Solving for (\w+), Initial residual = (\S+), Final residual = (\S+), No Iterations (\d+)")
-_CONTINUITY = re.compile(r"continuity errors : sum local = (\S+), global = (\S+), cumulative = (\S+)")
+_RESIDUAL = re.compile(
+    r"Solving for (\w+), Initial residual = (\S+), Final residual = (\S+), No Iterations (\d+)"
+)
+_CONTINUITY = re.compile(
+    r"continuity errors : sum local = (\S+), global = (\S+), cumulative = (\S+)"
+)
 _COURANT = re.compile(r"^Courant Number mean: (\S+) max: (\S+)")
 # the lid drives the flow, so nothing in it moves ten times as fast; a Courant number that says so is a diverged solution
 _RUNAWAY = 10.0
@@ -74,7 +78,8 @@ def read_log(text: str) -> Log:
         elif open_step and (found := _CONTINUITY.search(line)):
             # max() would let a NaN in second place pass
             open_step.continuity = next(
-                (v for v in (_number(found[1]), open_step.continuity) if v != v), max(_number(found[1]), open_step.continuity)
+                (v for v in (_number(found[1]), open_step.continuity) if v != v),
+                max(_number(found[1]), open_step.continuity),
             )
         elif open_step and line.startswith("ExecutionTime = "):
             open_step.end = at
@@ -105,7 +110,9 @@ def _number(text: str) -> float:
 
 def unstamped(text: str) -> str:
     """The log without the clock before each line."""
-    return "".join(f"{found[2] if (found := _STAMPED.match(line)) else line}\n" for line in text.splitlines())
+    return "".join(
+        f"{found[2] if (found := _STAMPED.match(line)) else line}\n" for line in text.splitlines()
+    )
 
 
 def why(text: str) -> str | None:
@@ -122,9 +129,16 @@ def check_ended(log: Log, cavity: case.Cavity, stdout: str, texts: dict[str, str
         raise Failed(why(stdout) or "icoFoam never began its time loop", texts)
     bound = _RUNAWAY * case.LID_SPEED * cavity.delta_t * cavity.cells / case.EDGE
     for number, step in enumerate(log.steps, start=1):
-        values = [step.courant, step.continuity, *step.residuals.values(), *(solve.residual for solve in step.pressure)]
+        values = [
+            step.courant,
+            step.continuity,
+            *step.residuals.values(),
+            *(solve.residual for solve in step.pressure),
+        ]
         if not all(math.isfinite(value) for value in values):
-            raise Failed(f"the solution diverged: a value that is not finite in time step {number}", texts)
+            raise Failed(
+                f"the solution diverged: a value that is not finite in time step {number}", texts
+            )
         if step.courant > bound:
             raise Failed(
                 f"the solution diverged: Courant number {step.courant:.4g} in time step {number}, {_RUNAWAY:g} lid speeds are {bound:.4g}",
@@ -133,7 +147,11 @@ def check_ended(log: Log, cavity: case.Cavity, stdout: str, texts: dict[str, str
         if {"Ux", "Uy", "Uz", "p"} - step.residuals.keys() or len(step.pressure) != 2:
             raise Failed(f"time step {number} of icoFoam's log is not whole", texts)
     if len(log.steps) != cavity.time_steps or not log.ended:
-        raise Failed(why(stdout) or f"icoFoam stopped early: {len(log.steps)} of {cavity.time_steps} time steps", texts)
+        raise Failed(
+            why(stdout)
+            or f"icoFoam stopped early: {len(log.steps)} of {cavity.time_steps} time steps",
+            texts,
+        )
 
 
 def measurements(log: Log, cavity: case.Cavity, output: Output, procs: int) -> list[Measurement]:
@@ -141,7 +159,9 @@ def measurements(log: Log, cavity: case.Cavity, output: Output, procs: int) -> l
     assert log.begin is not None
     timing = dict(re.findall(r"^(\w+)=(\S+)$", output.texts.get("timing", ""), re.M))
     if not {"mesh_s", "decompose_s"} <= timing.keys() or log.exited is None:
-        raise Failed("the times of mesh, decomposition and exit are not in the output", output.texts)
+        raise Failed(
+            "the times of mesh, decomposition and exit are not in the output", output.texts
+        )
     if len(log.ranks) != procs:
         raise Failed(f"{len(log.ranks)} of {procs} processes reported their memory", output.texts)
     ends = [log.begin, *(step.end for step in log.steps)]
@@ -173,5 +193,8 @@ def measurements(log: Log, cavity: case.Cavity, output: Output, procs: int) -> l
     return (
         found
         + parts("step_time", "step", each, PARTS)
-        + [Measurement("residual", value, coords={"field": name}) for name, value in sorted(log.steps[-1].residuals.items())]
+        + [
+            Measurement("residual", value, coords={"field": name})
+            for name, value in sorted(log.steps[-1].residuals.items())
+        ]
     )

@@ -16,14 +16,34 @@ from perfdag.hosts import Host, LocalHost
 from perfdag.shape import Shape, amount
 
 Transport = Literal["tcp", "rdma"]
-MPIRUN = Tool("mpirun", {"apt": "openmpi-bin", "dnf": "openmpi", "zypper": "openmpi4", "pacman": "openmpi", "brew": "open-mpi"})
+MPIRUN = Tool(
+    "mpirun",
+    {
+        "apt": "openmpi-bin",
+        "dnf": "openmpi",
+        "zypper": "openmpi4",
+        "pacman": "openmpi",
+        "brew": "open-mpi",
+    },
+)
 _WAYS = re.compile(r"mca: bml: Using (\w+) btl for send to")
 _NODES = re.compile(r"send to \[\[\d+,1\],(\d+)\] on node (\S+)")
 _VERSION = re.compile(r"\(Open MPI\) (\S+)")
-_SHARED_MEMORY = {"vader", "sm"}  # one way by two names: sm from Open MPI 5.0 on, which still takes the older one on its command line
-_LIMITS = ("/proc/self/status", *(f"/sys/fs/cgroup/{name}" for name in ("cpu.max", "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")))
+_SHARED_MEMORY = {
+    "vader",
+    "sm",
+}  # one way by two names: sm from Open MPI 5.0 on, which still takes the older one on its command line
+_LIMITS = (
+    "/proc/self/status",
+    *(
+        f"/sys/fs/cgroup/{name}"
+        for name in ("cpu.max", "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
+    ),
+)
 _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*([0-9,-]+)$", re.M)
-_QUOTA = re.compile(r"^(\d+)\s(\d+)$", re.M)  # microseconds of a period, on a line of its own each in version 1
+_QUOTA = re.compile(
+    r"^(\d+)\s(\d+)$", re.M
+)  # microseconds of a period, on a line of its own each in version 1
 _SELECTED = re.compile(r"select: component (\w+) selected")
 WIRE = "rc,dc,ud,self"
 """UCX's transports over the wire. No tcp: with a TCP fallback an `rdma` result could be one over Ethernet."""
@@ -61,14 +81,19 @@ def need_cpus(hosts: Sequence[Host], ranks: int) -> None:
     per_host = ranks // len(hosts)
     pods: dict[tuple[str, int], tuple[Host, int]] = {}
     for index, host in enumerate(hosts):
-        key = (host.name, -1 if isinstance(host, LocalHost) else index)  # this machine several times is one
+        key = (
+            host.name,
+            -1 if isinstance(host, LocalHost) else index,
+        )  # this machine several times is one
         pods[key] = (host, per_host + pods.get(key, (host, 0))[1])
     nodes: dict[str, set[int]] = {}
     wanted: Counter[str] = Counter()
     for host, count in pods.values():
         own, quota = _cpus(host)
         if quota is not None and quota < count:
-            raise Skip(f"{host.name} has a CPU quota of {quota:g} for {count} processes, which would throttle them; raise it, or use fewer")
+            raise Skip(
+                f"{host.name} has a CPU quota of {quota:g} for {count} processes, which would throttle them; raise it, or use fewer"
+            )
         _enough(f"{'' if isinstance(host, LocalHost) else 'a pod on '}{host.name}", len(own), count)
         nodes[host.name] = nodes.get(host.name, set()) | own
         wanted[host.name] += count
@@ -78,13 +103,19 @@ def need_cpus(hosts: Sequence[Host], ranks: int) -> None:
 
 def _enough(where: str, has: int, wanted: int) -> None:
     if has < wanted:
-        raise Skip(f"{where} has {has} CPUs for {wanted} processes; use fewer, or set oversubscribe: true")
+        raise Skip(
+            f"{where} has {has} CPUs for {wanted} processes; use fewer, or set oversubscribe: true"
+        )
 
 
 def _cpus(host: Host) -> tuple[set[int], float | None]:
     """The CPUs on which a host's processes may run, and how many of them its cgroup may keep busy (None: no quota). Raises Failed."""
     if isinstance(host, LocalHost):
-        own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+        own = (
+            os.sched_getaffinity(0)
+            if hasattr(os, "sched_getaffinity")
+            else set(range(os.cpu_count() or 1))
+        )
         return own, cgroups.limits()["cpu_limit"]
     said = host.run(["cat", *_LIMITS], timeout=10)  # what of them is there
     allowed, quota = _ALLOWED.search(said.stdout), _QUOTA.search(said.stdout)
@@ -98,7 +129,9 @@ def version(host: Host) -> str:
     said = host.run([MPIRUN.program, "--version"], timeout=10)
     found = _VERSION.search(said.stdout)
     if found is None:
-        raise Skip(f"mpirun on {host.name} is not Open MPI's ({said.tail(100) or 'it does not say whose'}); put Open MPI's first on PATH")
+        raise Skip(
+            f"mpirun on {host.name} is not Open MPI's ({said.tail(100) or 'it does not say whose'}); put Open MPI's first on PATH"
+        )
     return f"Open MPI {found[1]}"
 
 
@@ -127,17 +160,42 @@ def mpirun(
     """
     placed = ranks_by_address(gang.hosts, ranks)
     # an IPv6 address in --host needs brackets, or its colons read as slot counts
-    hosts = ",".join(f"{f'[{address}]' if ':' in address else address}:{count}" for address, count in placed.items())
+    hosts = ",".join(
+        f"{f'[{address}]' if ':' in address else address}:{count}"
+        for address, count in placed.items()
+    )
     argv = ["mpirun", "-np", str(ranks), "--host", hosts, "--bind-to", bind, "--wdir", "/"]
     if len(placed) > 1:
-        argv += ["--mca", "plm_rsh_agent", "perfdag step rsh", "--mca", "plm_rsh_no_tree_spawn", "1", "--leave-session-attached"]
+        argv += [
+            "--mca",
+            "plm_rsh_agent",
+            "perfdag step rsh",
+            "--mca",
+            "plm_rsh_no_tree_spawn",
+            "1",
+            "--leave-session-attached",
+        ]
     if oversubscribe:
         argv += ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
     argv += ["--mca", "pml_base_verbose", "10"]
     if transport == "tcp":
         # vader copies between ranks of one host; its kernel-assisted copy needs ptrace rights that restricted pods lack
-        argv += ["--mca", "pml", "ob1", "--mca", "btl", layers, "--mca", "btl_vader_single_copy_mechanism", "none"]
-        argv += ["--mca", "btl_base_verbose", "1"]  # the least at which it says which way each pair of ranks took
+        argv += [
+            "--mca",
+            "pml",
+            "ob1",
+            "--mca",
+            "btl",
+            layers,
+            "--mca",
+            "btl_vader_single_copy_mechanism",
+            "none",
+        ]
+        argv += [
+            "--mca",
+            "btl_base_verbose",
+            "1",
+        ]  # the least at which it says which way each pair of ranks took
         named = interface or gang.shape.network.interface
         if named:
             argv += ["--mca", "btl_tcp_if_include", named, "--mca", "oob_tcp_if_include", named]
@@ -153,7 +211,9 @@ def need_rdma(hosts: Sequence[Host]) -> None:
     for host in hosts:
         devices = host.run(["ls", "/sys/class/infiniband"], timeout=10)
         if devices.code != 0 or not devices.stdout.strip():
-            raise Skip(f"{host.name} has no RDMA device: nothing in /sys/class/infiniband (ask for a device resource, or transport: tcp)")
+            raise Skip(
+                f"{host.name} has no RDMA device: nothing in /sys/class/infiniband (ask for a device resource, or transport: tcp)"
+            )
 
 
 def selected_layer(log: str) -> str | None:
@@ -176,7 +236,11 @@ def wrong_transport(log: str, asked: Literal["tcp", "shm", "rdma"]) -> str | Non
     """Why what was measured is not the transport asked for, or None."""
     if asked == "rdma":
         layer = selected_layer(log)
-        return None if layer == "ucx" else f"rdma was asked, Open MPI used {layer or 'it does not say what'}"
+        return (
+            None
+            if layer == "ucx"
+            else f"rdma was asked, Open MPI used {layer or 'it does not say what'}"
+        )
     used = ways(log)
     expected = {"tcp"} if asked == "tcp" else _SHARED_MEMORY
     return (

@@ -21,7 +21,9 @@ def two_of(hosts: Sequence[Host], pair: Pair) -> list[Host]:
     return [ranked[pair.first], ranked[pair.second]]
 
 
-def at_once(samples: Sequence[Callable[[], SampleRecord]], halt: Callable[[], None]) -> list[SampleRecord]:
+def at_once(
+    samples: Sequence[Callable[[], SampleRecord]], halt: Callable[[], None]
+) -> list[SampleRecord]:
     """Run samples side by side and return their parts in order; raises what one of them raises, once all have ended.
 
     An interrupt calls `halt` and ends every process below this one, or it would wait for samples that nobody keeps.

@@ -58,7 +58,9 @@ class Keys:
         for name in ("id", "host", "id.pub", "host.pub"):
             source = self.folder / name
             if not source.is_file():
-                raise PeerError(f"{source}: the run's key pair is not there; did the plan step make its Secret?")
+                raise PeerError(
+                    f"{source}: the run's key pair is not there; did the plan step make its Secret?"
+                )
             target = home / name
             target.unlink(missing_ok=True)
             target.touch(0o600)
@@ -73,7 +75,10 @@ def make_keys(folder: Path) -> dict[str, str]:
         path = folder / name
         path.unlink(missing_ok=True)
         said = subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "perfdag", "-f", str(path)], capture_output=True, text=True, check=False
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "perfdag", "-f", str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if said.returncode != 0:
             raise PeerError(f"ssh-keygen: {said.stderr.strip()}")
@@ -88,9 +93,13 @@ def user() -> str:
     name = f"u{os.getuid()}"
     try:
         with Path("/etc/passwd").open("a") as file:
-            file.write(f"{name}:x:{os.getuid()}:{os.getgid()}::{os.environ.get('HOME', '/tmp')}:/bin/sh\n")
+            file.write(
+                f"{name}:x:{os.getuid()}:{os.getgid()}::{os.environ.get('HOME', '/tmp')}:/bin/sh\n"
+            )
     except OSError as error:
-        raise PeerError(f"uid {os.getuid()} has no passwd entry and none can be added ({error.strerror}); run as uid 1000") from None
+        raise PeerError(
+            f"uid {os.getuid()} has no passwd entry and none can be added ({error.strerror}); run as uid 1000"
+        ) from None
     return name
 
 
@@ -175,12 +184,18 @@ def stop(number: int, frame: FrameType | None) -> None:
 
 
 def _until_dismissed(
-    sshd: "subprocess.Popen[bytes]", done: Path, pending_limit: float, lost_limit: float, ended: Callable[[], int | None]
+    sshd: "subprocess.Popen[bytes]",
+    done: Path,
+    pending_limit: float,
+    lost_limit: float,
+    ended: Callable[[], int | None],
 ) -> int:
     heard, spoke, asked = time.monotonic(), False, 0.0
     while not done.exists():
         if sshd.poll() is not None:
-            raise PeerError(f"sshd ended (exit {sshd.returncode}); its reason is above. Is its port taken?")
+            raise PeerError(
+                f"sshd ended (exit {sshd.returncode}); its reason is above. Is its port taken?"
+            )
         now = time.monotonic()
         if descendants(sshd.pid):
             heard, spoke = now, True

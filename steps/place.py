@@ -56,7 +56,11 @@ def here(environment: Mapping[str, str] = os.environ) -> Here:
     def of(name: str) -> str:
         return environment.get(f"PERFDAG_{name}", "")
 
-    created = datetime.fromisoformat(of("WORKFLOW_CREATED").replace("Z", "+00:00")) if of("WORKFLOW_CREATED") else datetime.now(UTC)
+    created = (
+        datetime.fromisoformat(of("WORKFLOW_CREATED").replace("Z", "+00:00"))
+        if of("WORKFLOW_CREATED")
+        else datetime.now(UTC)
+    )
     run_id = of("RUN") or new_run_id(created, of("WORKFLOW_UID") or None)
     return Here(
         store=of("STORE"),

@@ -13,7 +13,17 @@ from perfdag.gated import gated
 from perfdag.kube import Kube, KubeError, run
 from perfdag.notes import write_note
 from perfdag.plan import Plan, make_plan, read_plan
-from perfdag.podspec import LABEL, Context, account_of, claim_spec, host_port, patch, priority_class, shared_claim, shares
+from perfdag.podspec import (
+    LABEL,
+    Context,
+    account_of,
+    claim_spec,
+    host_port,
+    patch,
+    priority_class,
+    shared_claim,
+    shares,
+)
 from perfdag.runs import resume_obstacle, variants
 from perfdag.samples import delete_damaged_samples, run_folder, stored_samples
 from perfdag.shape import Shape
@@ -35,7 +45,9 @@ MULTUS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-
 Object = dict[str, Any]
 
 
-def plan_of(here: Here, store: Store, environment: Mapping[str, str], mounted: Path = SUITE_FILE) -> Plan:
+def plan_of(
+    here: Here, store: Store, environment: Mapping[str, str], mounted: Path = SUITE_FILE
+) -> Plan:
     """The run's plan: the stored one where the run has one (a submit, a resume), else made from the suite.
 
     Raises BadDocument, StoreError.
@@ -60,13 +72,26 @@ def outputs(plan: Plan, here: Here, stored: set[str], other: Plan | None = None)
     """
     check_size(plan)
     shapes = [Shape.model_validate(each) for each in plan.shapes]
-    left = [number for number, batch in enumerate(plan.batches) if any(plan.key(position) not in stored for position in batch.samples)]
-    accounts = {point.shape: account_of(point.benchmark) for point in plan.points if point.benchmark in here.allowed}
+    left = [
+        number
+        for number, batch in enumerate(plan.batches)
+        if any(plan.key(position) not in stored for position in batch.samples)
+    ]
+    accounts = {
+        point.shape: account_of(point.benchmark)
+        for point in plan.points
+        if point.benchmark in here.allowed
+    }
     if other:
         described, shapeof = _side_by_side(plan, other, here)
     else:
-        described = [_described(shape, plan, here, accounts.get(number)) for number, shape in enumerate(shapes)]
-        placed = [batch.shape for batch in plan.batches] + [*range(len(shapes))] * ROUNDS  # those of perfdag.confirm.numbers
+        described = [
+            _described(shape, plan, here, accounts.get(number))
+            for number, shape in enumerate(shapes)
+        ]
+        placed = [batch.shape for batch in plan.batches] + [
+            *range(len(shapes))
+        ] * ROUNDS  # those of perfdag.confirm.numbers
         counts = [shapes[shape].hosts.count for shape in placed]
         shapeof = [
             {"s": str(shape), "n": str(n), "turn": _turn(shapes[shape], n, number)}
@@ -95,7 +120,11 @@ def _side_by_side(a: Plan, b: Plan, here: Here) -> tuple[list[Object], list[Obje
     """The shapes of two variants and, for each batch, which of them each side has and how many pods (`n`, as many on both)."""
     described, shapeof = [], []
     for plan, first in ((a, 0), (b, 1)):
-        accounts = {point.shape: account_of(point.benchmark) for point in plan.points if point.benchmark in here.allowed}
+        accounts = {
+            point.shape: account_of(point.benchmark)
+            for point in plan.points
+            if point.benchmark in here.allowed
+        }
         for number, raw in enumerate(plan.shapes):
             shape = Shape.model_validate(raw)
             n = shape.hosts.count
@@ -105,13 +134,26 @@ def _side_by_side(a: Plan, b: Plan, here: Here) -> tuple[list[Object], list[Obje
         first_shape = Shape.model_validate(a.shapes[left.shape])
         n = first_shape.hosts.count
         turn = _turn(first_shape, 2 * n, number)
-        shapeof.append({"s": str(left.shape), "t": str(len(a.shapes) + right.shape), "n": str(n), "turn": turn})
+        shapeof.append(
+            {"s": str(left.shape), "t": str(len(a.shapes) + right.shape), "n": str(n), "turn": turn}
+        )
     return described, shapeof
 
 
-def _described(shape: Shape, plan: Plan, here: Here, account: str | None, ranks: range | None = None) -> Object:
+def _described(
+    shape: Shape, plan: Plan, here: Here, account: str | None, ranks: range | None = None
+) -> Object:
     priority = priority_class(plan.options.get("priority", 0))
-    context = Context(plan.run_id, here.workflow_uid, here.images, here.store, here.pull_policy, priority, account, ranks)
+    context = Context(
+        plan.run_id,
+        here.workflow_uid,
+        here.images,
+        here.store,
+        here.pull_policy,
+        priority,
+        account,
+        ranks,
+    )
     ports = [ssh_port(shape, plan.run_id, rank) for rank in (0, 1)]
     named = shape.network.name
     return {
@@ -136,7 +178,9 @@ def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
     store = here.open()
     plan = plan_of(here, store, environment)
     plans = variants(store, plan)
-    if any(stored_samples(store, each.run_id) for each in plans) and (why := resume_obstacle(plan, run(cluster_name), here.store)):
+    if any(stored_samples(store, each.run_id) for each in plans) and (
+        why := resume_obstacle(plan, run(cluster_name), here.store)
+    ):
         raise refuse(why)  # before anything of that run is changed
     for each in plans:
         store.delete(f"{run_folder(each.run_id)}/notes")
@@ -144,7 +188,11 @@ def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
     _put(store, plans)  # first of all: whatever the cluster refuses, there are rows that say so
     budget.begin(store, plan.run_id)
     try:
-        facts, unable = run(lambda kube: _prepare(kube, here, plans, [number for name in FANS for number in made[name]]))
+        facts, unable = run(
+            lambda kube: _prepare(
+                kube, here, plans, [number for name in FANS for number in made[name]]
+            )
+        )
         classed = run(lambda kube: has_class(kube, priority_class(plan.options.get("priority", 0))))
     except (KubeError, PeerError) as error:
         for each in plans:
@@ -157,7 +205,9 @@ def step(here: Here, out: Path, environment: Mapping[str, str]) -> Plan:
     _put(store, plans)
     if not classed:
         for shape in made["shapes"]:
-            del shape["patch"]["priorityClassName"]  # a pod that names a class which is not there is refused
+            del shape["patch"][
+                "priorityClassName"
+            ]  # a pod that names a class which is not there is refused
     made |= {name: [number for number in made[name] if number not in unable] for name in FANS}
     out.mkdir(parents=True, exist_ok=True)
     for name, value in made.items():
@@ -199,30 +249,57 @@ def kept(store: Store, plans: list[Plan]) -> set[str]:
     for plan in plans:
         forget_unmarked(store, plan, range(len(plan.order)))
         stored = stored_samples(store, plan.run_id)
-        done.append({number for number, batch in enumerate(plan.batches) if all(plan.key(each) in stored for each in batch.samples)})
+        done.append(
+            {
+                number
+                for number, batch in enumerate(plan.batches)
+                if all(plan.key(each) in stored for each in batch.samples)
+            }
+        )
     a = plans[0]
-    return {a.key(position) for number in done[0] & done[1] for position in a.batches[number].samples}
+    return {
+        a.key(position) for number in done[0] & done[1] for position in a.batches[number].samples
+    }
 
 
 Unable = dict[int, tuple[str, str]]
 """Batches that cannot be measured: the status of their samples, and why."""
 
 
-async def _prepare(kube: Kube, here: Here, plans: list[Plan], left: list[int]) -> tuple[Object, Unable]:
+async def _prepare(
+    kube: Kube, here: Here, plans: list[Plan], left: list[int]
+) -> tuple[Object, Unable]:
     """Make the objects that the batches left need, owned by the run's Workflow, and read what the cluster is and lacks."""
     plan = plans[0]
     await create(kube, here, plan, [secret(here)])
     unable: Unable = {}
     for each in plans:
-        absent = await lacking(kube, [Shape.model_validate(shape) for shape in each.shapes], here.namespace)
-        unable |= {number: ("skipped", absent[shape]) for number in left if (shape := each.batches[number].shape) in absent}
-    wanted = {number: batch_objects(plan.shape_of(number), here, plan, number) for number in left if number not in unable}
+        absent = await lacking(
+            kube, [Shape.model_validate(shape) for shape in each.shapes], here.namespace
+        )
+        unable |= {
+            number: ("skipped", absent[shape])
+            for number in left
+            if (shape := each.batches[number].shape) in absent
+        }
+    wanted = {
+        number: batch_objects(plan.shape_of(number), here, plan, number)
+        for number in left
+        if number not in unable
+    }
     unable |= await create_each(kube, here, plan, wanted)
     facts = {**await cluster_facts(kube), "network_policy": here.network_policy}
-    return {**facts, "workflow": here.workflow, "workflow_uid": here.workflow_uid, "namespace": here.namespace}, unable
+    return {
+        **facts,
+        "workflow": here.workflow,
+        "workflow_uid": here.workflow_uid,
+        "namespace": here.namespace,
+    }, unable
 
 
-async def create_each(kube: Kube, here: Here, plan: Plan, wanted: Mapping[int, list[Object]]) -> Unable:
+async def create_each(
+    kube: Kube, here: Here, plan: Plan, wanted: Mapping[int, list[Object]]
+) -> Unable:
     """Make the objects of each batch; those that the cluster refuses, and why. Raises KubeError where another try may do."""
     unable: Unable = {}
     for number, bodies in wanted.items():
@@ -237,7 +314,12 @@ async def create_each(kube: Kube, here: Here, plan: Plan, wanted: Mapping[int, l
 
 async def create(kube: Kube, here: Here, plan: Plan, bodies: list[Object]) -> None:
     """Make objects that the run's Workflow owns. Raises KubeError."""
-    owner = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": here.workflow, "uid": here.workflow_uid}
+    owner = {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
+        "name": here.workflow,
+        "uid": here.workflow_uid,
+    }
     for body in bodies:
         body["metadata"] |= {"ownerReferences": [owner], "labels": {"perfdag/run": plan.run_id}}
         try:
@@ -257,13 +339,23 @@ def secret(here: Here) -> Object:
     with tempfile.TemporaryDirectory() as folder:
         keys = make_keys(Path(folder))
     meta = {"name": secret_name(here.workflow_uid)}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque", "stringData": keys}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": meta,
+        "type": "Opaque",
+        "stringData": keys,
+    }
 
 
 def shape_of(plan: Plan, number: int) -> Shape:
     """The shape of a batch of the run, or of one that confirms it, as perfdag.confirm.numbers counts them on."""
     first = len(plan.batches)
-    return plan.shape_of(number) if number < first else Shape.model_validate(plan.shapes[(number - first) % len(plan.shapes)])
+    return (
+        plan.shape_of(number)
+        if number < first
+        else Shape.model_validate(plan.shapes[(number - first) % len(plan.shapes)])
+    )
 
 
 def batch_objects(shape: Shape, here: Here, plan: Plan, number: int) -> list[Object]:
@@ -271,9 +363,20 @@ def batch_objects(shape: Shape, here: Here, plan: Plan, number: int) -> list[Obj
     made: list[Object] = []
     if shape.volume and shares(shape.volume):
         name = shared_claim(here.workflow_uid, str(number))
-        made.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": claim_spec(shape.volume)})
+        made.append(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name},
+                "spec": claim_spec(shape.volume),
+            }
+        )
     if shape.scheduler == "volcano":
         pods = shape.hosts.count * (2 if plan.trigger == "ab" else 1)
-        group = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "spec": {"minMember": pods}}
+        group = {
+            "apiVersion": "scheduling.volcano.sh/v1beta1",
+            "kind": "PodGroup",
+            "spec": {"minMember": pods},
+        }
         made.append({**group, "metadata": {"name": f"perfdag-{here.workflow_uid}-b{number}"}})
     return made

@@ -9,9 +9,21 @@ from typing import Any
 from perfdag.kube import Kube, KubeError
 from perfdag.podspec import MTU
 
-RUN, BATCH, ATTEMPT, RANK, MEASURING = "perfdag/run", "perfdag/batch", "perfdag/attempt", "perfdag/rank", "perfdag/measuring"
+RUN, BATCH, ATTEMPT, RANK, MEASURING = (
+    "perfdag/run",
+    "perfdag/batch",
+    "perfdag/attempt",
+    "perfdag/rank",
+    "perfdag/measuring",
+)
 WORKFLOW = "workflows.argoproj.io/workflow"
-_NEVER = {"ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+_NEVER = {
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+}
 _PULLING = {"ImagePullBackOff", "ErrImagePull", "ImageInspectError", "RegistryUnavailable"}
 _CALM = {"PodInitializing", "ContainerCreating"}
 _SLOW = ("context deadline exceeded", "DeadlineExceeded", "is reserved for")
@@ -48,9 +60,13 @@ def read(pod: Object, family: str = "ipv4") -> Pod:
     metadata, status = pod["metadata"], pod.get("status") or {}
     labels = metadata.get("labels") or {}
     trouble, hopeless = explain(pod)
-    addresses = [each["ip"] for each in status.get("podIPs") or []] or ([status["podIP"]] if status.get("podIP") else [])
+    addresses = [each["ip"] for each in status.get("podIPs") or []] or (
+        [status["podIP"]] if status.get("podIP") else []
+    )
     wanted = [each for each in addresses if (":" in each) == (family == "ipv6")]
-    main: Object = next((each for each in status.get("containerStatuses") or [] if each["name"] == "main"), {})
+    main: Object = next(
+        (each for each in status.get("containerStatuses") or [] if each["name"] == "main"), {}
+    )
     return Pod(
         metadata["name"],
         _int(labels.get(BATCH)),
@@ -76,7 +92,11 @@ async def told(kube: Kube, namespace: str, pods: Iterable[Pod]) -> list[Pod]:
     if not any(_quiet(pod) for pod in pods):
         return pods
     try:
-        events = await kube.list(await kube.resource("v1", "Event"), namespace, fields="involvedObject.kind=Pod,type=Warning")
+        events = await kube.list(
+            await kube.resource("v1", "Event"),
+            namespace,
+            fields="involvedObject.kind=Pod,type=Warning",
+        )
     except KubeError as error:
         if error.status == 403:
             return pods
@@ -85,17 +105,30 @@ async def told(kube: Kube, namespace: str, pods: Iterable[Pod]) -> list[Pod]:
     last = {
         uid: each
         for each in sorted(events, key=_seen)
-        if not ((uid := each["involvedObject"].get("uid")) in placed and each.get("reason") == "FailedScheduling")
+        if not (
+            (uid := each["involvedObject"].get("uid")) in placed
+            and each.get("reason") == "FailedScheduling"
+        )
     }
-    return [replace(pod, trouble=_words(last[pod.uid])) if _quiet(pod) and pod.uid in last else pod for pod in pods]
+    return [
+        replace(pod, trouble=_words(last[pod.uid])) if _quiet(pod) and pod.uid in last else pod
+        for pod in pods
+    ]
 
 
 def _quiet(pod: Pod) -> bool:
-    return pod.phase == "Pending" and pod.trouble is None and time.time() - pod.created > QUIET_SECONDS
+    return (
+        pod.phase == "Pending" and pod.trouble is None and time.time() - pod.created > QUIET_SECONDS
+    )
 
 
 def _seen(event: Object) -> str:
-    return str((event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime") or "")
+    return str(
+        (event.get("series") or {}).get("lastObservedTime")
+        or event.get("lastTimestamp")
+        or event.get("eventTime")
+        or ""
+    )
 
 
 def _words(event: Object) -> str:
@@ -120,7 +153,12 @@ def explain(pod: Object) -> tuple[str | None, bool]:
             return found
     for condition in status.get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return f"{condition.get('reason', 'Unschedulable')}: {condition.get('message', '')}".strip(": "), False
+            return (
+                f"{condition.get('reason', 'Unschedulable')}: {condition.get('message', '')}".strip(
+                    ": "
+                ),
+                False,
+            )
     return None, False
 
 
@@ -143,7 +181,10 @@ def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
             ),
             {},
         )
-        return f"OOMKilled: container {container['name']} passed its memory limit of {limits.get('memory', 'the node')}", False
+        return (
+            f"OOMKilled: container {container['name']} passed its memory limit of {limits.get('memory', 'the node')}",
+            False,
+        )
     if ended and container["name"] == "main" and ended.get("exitCode"):
         return f"main ended with exit code {ended['exitCode']}", False
     return None
@@ -154,7 +195,11 @@ def _unprepared(container: Object) -> tuple[str, bool] | None:
     ended = (container.get("state") or {}).get("terminated") or {}
     if not ended.get("exitCode"):
         return None
-    name, code, said = container["name"], ended["exitCode"], " ".join((ended.get("message") or "").split())
+    name, code, said = (
+        container["name"],
+        ended["exitCode"],
+        " ".join((ended.get("message") or "").split()),
+    )
     text = f"{name} ended with exit code {code}" + (f": {said}" if said else "")
     return (f"network.mtu: {text}", code < 128) if name == MTU else (text, False)
 
@@ -169,7 +214,9 @@ def is_unpacking(trouble: str) -> bool:
     return trouble.partition(":")[0] in _NEVER and any(words in trouble for words in _SLOW)
 
 
-def selector(run_id: str, workflow: str, batch: int | None = None, attempt: int | None = None) -> str:
+def selector(
+    run_id: str, workflow: str, batch: int | None = None, attempt: int | None = None
+) -> str:
     """The label selector of a run's measuring pods, of one batch, of one attempt. `workflow`: a run that was resumed has several, and
     pods of the earlier ones are kept for a while."""
     wanted = {MEASURING: "true", RUN: run_id, WORKFLOW: workflow, BATCH: batch, ATTEMPT: attempt}
@@ -178,7 +225,9 @@ def selector(run_id: str, workflow: str, batch: int | None = None, attempt: int 
 
 def troubles(pods: Iterable[Pod]) -> list[str]:
     """One line a pod that has trouble."""
-    return [f"{pod.name}: {pod.trouble}" for pod in pods if pod.trouble and pod.phase != "Succeeded"]
+    return [
+        f"{pod.name}: {pod.trouble}" for pod in pods if pod.trouble and pod.phase != "Succeeded"
+    ]
 
 
 def _int(text: str | None) -> int | None:

@@ -11,4 +11,7 @@ def parts(metric: str, coordinate: str, took: Sequence[float], most: int) -> lis
     the last value of a part, from 1."""
     count = min(most, len(took))
     bounds = [len(took) * number // count for number in range(count + 1)] if count else []
-    return [Measurement(metric, sum(took[a:b]) / (b - a), "mean", {coordinate: b}, n=b - a) for a, b in pairwise(bounds)]
+    return [
+        Measurement(metric, sum(took[a:b]) / (b - a), "mean", {coordinate: b}, n=b - a)
+        for a, b in pairwise(bounds)
+    ]

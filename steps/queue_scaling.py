@@ -31,21 +31,47 @@ API_RULES: tuple[dict[str, Any], ...] = (
 class QueueScalingParams(Params):
     """Without a deployment, backends are processes on the measuring host."""
 
-    command: list[str] = Field(["sleep", "0.5"], min_length=1, description="workload of a backend: absolute path or built-in (sleep, usl)")
-    limit: int = Field(16, ge=1, le=4096, description="most replicas; 1, 2, 4 ... and this are measured")
-    factor: float = Field(1.8, ge=1, le=2, description="throughput wanted of each doubling; 1.8 and 1.4 are usual")
-    tolerance: float = Field(0.05, gt=0, lt=1, description="windows that differ less, relative, are steady")
-    timeout: PositiveDuration = Field(120.0, description="for a step to become steady; 16 of its items where that is more")
-    scale_timeout: PositiveDuration = Field(
-        120.0, description="for replicas to come, or to end their item and go; one item and half a minute where that is more"
+    command: list[str] = Field(
+        ["sleep", "0.5"],
+        min_length=1,
+        description="workload of a backend: absolute path or built-in (sleep, usl)",
     )
-    item: PositiveDuration | None = Field(None, description="what one item takes, where it is no built-in: sizes the sample's own limit")
-    glob: str = Field("", description="device files: the first that matches replaces FILENAME in the command")
-    item_limit: PositiveDuration | None = Field(None, description="an item that runs longer is killed, and failed")
-    deployment: str | None = Field(None, description="scale this Deployment instead of processes; its pods run the command")
+    limit: int = Field(
+        16, ge=1, le=4096, description="most replicas; 1, 2, 4 ... and this are measured"
+    )
+    factor: float = Field(
+        1.8, ge=1, le=2, description="throughput wanted of each doubling; 1.8 and 1.4 are usual"
+    )
+    tolerance: float = Field(
+        0.05, gt=0, lt=1, description="windows that differ less, relative, are steady"
+    )
+    timeout: PositiveDuration = Field(
+        120.0, description="for a step to become steady; 16 of its items where that is more"
+    )
+    scale_timeout: PositiveDuration = Field(
+        120.0,
+        description="for replicas to come, or to end their item and go; one item and half a minute where that is more",
+    )
+    item: PositiveDuration | None = Field(
+        None,
+        description="what one item takes, where it is no built-in: sizes the sample's own limit",
+    )
+    glob: str = Field(
+        "", description="device files: the first that matches replaces FILENAME in the command"
+    )
+    item_limit: PositiveDuration | None = Field(
+        None, description="an item that runs longer is killed, and failed"
+    )
+    deployment: str | None = Field(
+        None, description="scale this Deployment instead of processes; its pods run the command"
+    )
     namespace: str | None = Field(None, description="of the Deployment")
-    client: str | None = Field(None, description="Service of its client (default: DEPLOYMENT-client)")
-    client_namespace: str | None = Field(None, description="of that Service (default: the Deployment's)")
+    client: str | None = Field(
+        None, description="Service of its client (default: DEPLOYMENT-client)"
+    )
+    client_namespace: str | None = Field(
+        None, description="of that Service (default: the Deployment's)"
+    )
 
 
 class QueueScaling(Benchmark[QueueScalingParams]):
@@ -63,21 +89,52 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     api: ClassVar[tuple[dict[str, Any], ...]] = API_RULES
     Params: ClassVar[type[Params]] = QueueScalingParams
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("throughput", "1/s", "higher", "items a second by number of replicas", headline=True),
-        Metric("efficiency", "1", "higher", "throughput as a share of replicas times that of one", headline=True),
         Metric(
-            "gain", "1", "higher", "throughput relative to the step before, by number of replicas, with its 95 % interval (lower, upper)"
+            "throughput", "1/s", "higher", "items a second by number of replicas", headline=True
         ),
-        Metric("latency", "s", "lower", "of requests by number of replicas, warm-up included (p50, p95, p99)"),
+        Metric(
+            "efficiency",
+            "1",
+            "higher",
+            "throughput as a share of replicas times that of one",
+            headline=True,
+        ),
+        Metric(
+            "gain",
+            "1",
+            "higher",
+            "throughput relative to the step before, by number of replicas, with its 95 % interval (lower, upper)",
+        ),
+        Metric(
+            "latency",
+            "s",
+            "lower",
+            "of requests by number of replicas, warm-up included (p50, p95, p99)",
+        ),
         Metric("steps_failed", "1", "lower", "steps below the factor"),
-        Metric("single_rate", "1/s", "higher", "items a second of one replica, by the Universal Scalability Law"),
+        Metric(
+            "single_rate",
+            "1/s",
+            "higher",
+            "items a second of one replica, by the Universal Scalability Law",
+        ),
         Metric("serial_share", "1", "lower", "sigma of the Universal Scalability Law"),
-        Metric("amdahl_share", "1", "lower", "serial share by Amdahl's law, which knows no coherence"),
+        Metric(
+            "amdahl_share", "1", "lower", "serial share by Amdahl's law, which knows no coherence"
+        ),
         Metric("coherence", "1", "lower", "kappa of the Universal Scalability Law"),
         Metric("knee", "1", "higher", "replicas beyond which throughput falls, by the law"),
-        Metric("items", "1", "none", "items done at the most replicas; a subject is a node, or one device of it"),
         Metric(
-            "failures", "1", "lower", "failed requests by number of replicas, where there are any; a subject is a node, or one device of it"
+            "items",
+            "1",
+            "none",
+            "items done at the most replicas; a subject is a node, or one device of it",
+        ),
+        Metric(
+            "failures",
+            "1",
+            "lower",
+            "failed requests by number of replicas, where there are any; a subject is a node, or one device of it",
         ),
     )
 
@@ -91,7 +148,13 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     def check(self, params: QueueScalingParams, shape: Any) -> list[str]:
         if params.deployment:
             own = [name for name in ("glob", "item_limit") if getattr(params, name)]
-            return [f"{' and '.join(own)}: the backends of a Deployment have their own, in its manifest (glob, limit)"] if own else []
+            return (
+                [
+                    f"{' and '.join(own)}: the backends of a Deployment have their own, in its manifest (glob, limit)"
+                ]
+                if own
+                else []
+            )
         try:
             built_in_seconds(params.command)
             substitute(params.command, params.glob)
@@ -110,7 +173,11 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             if refusal := _refusal(done):
                 raise not_lent(refusal, self.name)
             late = done.seconds >= gang.timeout
-            what = f"did not end within {gang.timeout:g} s (set `item`, or the entry's timeout)" if late else f"exited {done.code}"
+            what = (
+                f"did not end within {gang.timeout:g} s (set `item`, or the entry's timeout)"
+                if late
+                else f"exited {done.code}"
+            )
             raise Failed(f"the validator {what}: {done.tail()}", done.texts())
         return Output(done.texts(), [argv], "perfdag queue validate")
 
@@ -123,24 +190,52 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         measured = _measured(result)
         failed = [step for step in steps if step["failures"] or step["lost"]]
         if failed:
-            raise Failed(f"at {failed[0]['replicas']} replicas: {'; '.join(failed[0]['problems'])}", output.texts, measured)
+            raise Failed(
+                f"at {failed[0]['replicas']} replicas: {'; '.join(failed[0]['problems'])}",
+                output.texts,
+                measured,
+            )
         if not steps or steps[-1]["replicas"] != params.limit:
             raise Failed(f"the validator did not reach {params.limit} replicas", output.texts)
         unsteady = [step for step in steps if not step["steady"]]
         if unsteady:
-            raise Invalid(f"not steady at {unsteady[0]['replicas']} replicas", output.texts, measured)
+            raise Invalid(
+                f"not steady at {unsteady[0]['replicas']} replicas", output.texts, measured
+            )
         return measured
 
 
 def _argv(params: QueueScalingParams) -> list[str]:
     """The validator's command line, with time enough for the items."""
-    argv = [sys.executable, "-m", "perfdag", "queue", "validate", "--json", "--limit", f"{params.limit}", "--factor", f"{params.factor}"]
+    argv = [
+        sys.executable,
+        "-m",
+        "perfdag",
+        "queue",
+        "validate",
+        "--json",
+        "--limit",
+        f"{params.limit}",
+        "--factor",
+        f"{params.factor}",
+    ]
     item = _item(params) or 0.0
     argv += ["--tolerance", f"{params.tolerance}", "--timeout", f"{max(params.timeout, 16 * item)}"]
-    argv += ["--scale-timeout", f"{max(params.scale_timeout, (item or params.item_limit or 0.0) + 30)}"]
+    argv += [
+        "--scale-timeout",
+        f"{max(params.scale_timeout, (item or params.item_limit or 0.0) + 30)}",
+    ]
     if params.deployment:
-        given = {"-n": params.namespace, "--client": params.client, "--client-namespace": params.client_namespace}
-        return [*argv, *(word for option, value in given.items() if value for word in (option, value)), params.deployment]
+        given = {
+            "-n": params.namespace,
+            "--client": params.client,
+            "--client-namespace": params.client_namespace,
+        }
+        return [
+            *argv,
+            *(word for option, value in given.items() if value for word in (option, value)),
+            params.deployment,
+        ]
     argv += ["--glob", params.glob] if params.glob else []
     argv += ["--item-limit", f"{params.item_limit}"] if params.item_limit else []
     return [*argv, "--local", "--", *params.command]
@@ -166,16 +261,29 @@ def _measured(result: Any) -> list[Measurement]:
     found = []
     for step in result["steps"]:
         at = {"replicas": step["replicas"]}
-        found.append(Measurement("throughput", step["per_second"], coords=at, n=len(step["windows"])))
+        found.append(
+            Measurement("throughput", step["per_second"], coords=at, n=len(step["windows"]))
+        )
         found.append(Measurement("efficiency", step["efficiency"], coords=at))
         latency = step["latency"]
-        found += [Measurement("latency", latency[p], p, at, latency["count"]) for p in ("p50", "p95", "p99") if latency.get(p) is not None]
+        found += [
+            Measurement("latency", latency[p], p, at, latency["count"])
+            for p in ("p50", "p95", "p99")
+            if latency.get(p) is not None
+        ]
         if step["ratio"]:
             stats = zip(("value", "lower", "upper"), step["ratio"], strict=True)
-            found += [Measurement("gain", value, stat, at) for stat, value in stats if value is not None]
+            found += [
+                Measurement("gain", value, stat, at) for stat, value in stats if value is not None
+            ]
         if step["failures"]:
-            found += [Measurement("failures", float(count), coords=at, subject=where) for where, count in step["failed"].items()]
-    found.append(Measurement("steps_failed", float(sum(bool(step["problems"]) for step in result["steps"]))))
+            found += [
+                Measurement("failures", float(count), coords=at, subject=where)
+                for where, count in step["failed"].items()
+            ]
+    found.append(
+        Measurement("steps_failed", float(sum(bool(step["problems"]) for step in result["steps"])))
+    )
     for node, spread in result["nodes"].items():
         for device, count in spread["devices"].items():
             found.append(Measurement("items", float(count), subject=subject(node, device)))
@@ -183,7 +291,10 @@ def _measured(result: Any) -> list[Measurement]:
         found.append(Measurement("amdahl_share", result["amdahl"]["sigma"]))
     usl = result["usl"]
     if usl:
-        found += [Measurement("single_rate", usl["rate_per_second"]), Measurement("serial_share", usl["sigma"])]
+        found += [
+            Measurement("single_rate", usl["rate_per_second"]),
+            Measurement("serial_share", usl["sigma"]),
+        ]
         found.append(Measurement("coherence", usl["kappa"]))
         if usl["knee_replicas"]:
             found.append(Measurement("knee", usl["knee_replicas"]))

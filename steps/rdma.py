@@ -11,7 +11,17 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Output, Params, Skip, Tool
+from perfdag.benchmark import (
+    Benchmark,
+    Failed,
+    Gang,
+    Invalid,
+    Measurement,
+    Output,
+    Params,
+    Skip,
+    Tool,
+)
 from perfdag.hosts import Finished, Host
 from perfdag.shape import Shape
 from perfdag.steps import devices, gpu, gpu_watch, rdma_options, rdma_report
@@ -28,7 +38,12 @@ _CONNECTIONS = {
     "atomic": ("RC", "XRC", "DC"),
 }
 _BY_CM = ("RC", "UD")  # connection types that perftest connects with rdma_cm
-_NO_DEVICE = ("Did not detect devices", "Unable to find the Infiniband/RoCE device", "No IB devices found", "IB device not found")
+_NO_DEVICE = (
+    "Did not detect devices",
+    "Unable to find the Infiniband/RoCE device",
+    "No IB devices found",
+    "IB device not found",
+)
 _NOT_LOCKED = "Couldn't allocate MR"  # ibv_reg_mr() failed, most often at RLIMIT_MEMLOCK
 _CM_READY = 1.0
 """Seconds that a server with rdma_cm is given to listen where the kernel does not tell when it does."""
@@ -38,14 +53,23 @@ class RdmaParams(Params):
     """Parameters of both kinds. One iteration is one message (bandwidth) or one exchange (latency)."""
 
     mode: Mode = Field("write", description="the verb that is measured")
-    iterations: int = Field(1000, ge=5, le=100_000_000, description="messages of each size (of each queue pair)")
+    iterations: int = Field(
+        1000, ge=5, le=100_000_000, description="messages of each size (of each queue pair)"
+    )
     duration: PositiveDuration | None = Field(
-        None, description="measure each size for so long instead of `iterations`; needs `sizes` to be a list"
+        None,
+        description="measure each size for so long instead of `iterations`; needs `sizes` to be a list",
     )
-    sizes: Literal["all"] | Annotated[list[Annotated[Size, Field(ge=1, le=1 << 30)]], Field(min_length=1)] = Field(
-        "all", description="message sizes in bytes, or all: 2, 4, 8 ... 8 MiB (perftest's -a); atomic is always 8 bytes"
+    sizes: (
+        Literal["all"]
+        | Annotated[list[Annotated[Size, Field(ge=1, le=1 << 30)]], Field(min_length=1)]
+    ) = Field(
+        "all",
+        description="message sizes in bytes, or all: 2, 4, 8 ... 8 MiB (perftest's -a); atomic is always 8 bytes",
     )
-    mtu: Literal[256, 512, 1024, 2048, 4096] | None = Field(None, description="path MTU in bytes; default the port's")
+    mtu: Literal[256, 512, 1024, 2048, 4096] | None = Field(
+        None, description="path MTU in bytes; default the port's"
+    )
     connection: Literal["RC", "UC", "UD", "XRC", "DC"] = Field(
         "RC", description="connection type; read and atomic know no UC or UD, write no UD"
     )
@@ -53,41 +77,63 @@ class RdmaParams(Params):
         None, description="RDMA device, for example mlx5_0; default the first"
     )
     port: int = Field(1, ge=1, le=255, description="port of the device")
-    gid_index: Annotated[int, Field(ge=0, le=64)] | None = Field(None, description="index in the GID table (RoCE version and address)")
-    rdma_cm: bool = Field(False, description="connect the queue pairs with rdma_cm; connection RC or UD")
-    cuda: Annotated[int, Field(ge=0, le=63)] | None = Field(
-        None, description="buffers in the memory of this GPU (nvidia-smi's index); needs a perftest built with CUDA"
+    gid_index: Annotated[int, Field(ge=0, le=64)] | None = Field(
+        None, description="index in the GID table (RoCE version and address)"
     )
-    atomic: Literal["CMP_AND_SWAP", "FETCH_AND_ADD"] = Field("FETCH_AND_ADD", description="with mode: atomic")
+    rdma_cm: bool = Field(
+        False, description="connect the queue pairs with rdma_cm; connection RC or UD"
+    )
+    cuda: Annotated[int, Field(ge=0, le=63)] | None = Field(
+        None,
+        description="buffers in the memory of this GPU (nvidia-smi's index); needs a perftest built with CUDA",
+    )
+    atomic: Literal["CMP_AND_SWAP", "FETCH_AND_ADD"] = Field(
+        "FETCH_AND_ADD", description="with mode: atomic"
+    )
     extra_args: list[Annotated[str, Field(pattern=rdma_options.EXTRA)]] = Field(
-        [], description="added to the command on both sides, for example --tclass=96; options that parameters give are refused"
+        [],
+        description="added to the command on both sides, for example --tclass=96; options that parameters give are refused",
     )
 
     @field_validator("extra_args")
     @classmethod
     def _not_ours(cls, given: list[str]) -> list[str]:
-        if wrong := next((said for each in given if (said := rdma_options.refused(each, cls.model_fields))), None):
+        if wrong := next(
+            (said for each in given if (said := rdma_options.refused(each, cls.model_fields))), None
+        ):
             raise ValueError(wrong)
         return given
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
         if self.connection not in _CONNECTIONS[self.mode]:
-            raise ValueError(f"mode {self.mode} has no connection {self.connection}; it has {', '.join(_CONNECTIONS[self.mode])}")
+            raise ValueError(
+                f"mode {self.mode} has no connection {self.connection}; it has {', '.join(_CONNECTIONS[self.mode])}"
+            )
         if self.rdma_cm and self.connection not in _BY_CM:
-            raise ValueError(f"rdma_cm connects {' and '.join(_BY_CM)} only, not {self.connection}; leave rdma_cm out, or use one of these")
+            raise ValueError(
+                f"rdma_cm connects {' and '.join(_BY_CM)} only, not {self.connection}; leave rdma_cm out, or use one of these"
+            )
         if self.duration is not None and self.sizes == "all" and self.mode != "atomic":
-            raise ValueError("duration needs sizes as a list, for example sizes: [65536]; perftest cannot time all sizes")
+            raise ValueError(
+                "duration needs sizes as a list, for example sizes: [65536]; perftest cannot time all sizes"
+            )
         if self.mode == "atomic" and self.sizes not in ("all", [8]):
             raise ValueError("mode atomic measures 8 bytes; leave sizes out")
         if self.duration is not None and self.duration < 3:
-            raise ValueError("duration must be 3 s or more: perftest leaves out a margin at both ends")
+            raise ValueError(
+                "duration must be 3 s or more: perftest leaves out a margin at both ends"
+            )
         if self.duration is not None and self.duration % 1:
             whole = int(self.duration)
-            raise ValueError(f"duration {self.duration:g} s: perftest takes whole seconds; use {whole}s or {whole + 1}s")
+            raise ValueError(
+                f"duration {self.duration:g} s: perftest takes whole seconds; use {whole}s or {whole + 1}s"
+            )
         largest = 0 if self.sizes == "all" else max(self.sizes)
         if self.connection == "UD" and largest > (self.mtu or 4096):
-            raise ValueError(f"sizes: {largest} B is more than one datagram; UD ends at the path MTU, at most {self.mtu or 4096} B")
+            raise ValueError(
+                f"sizes: {largest} B is more than one datagram; UD ends at the path MTU, at most {self.mtu or 4096} B"
+            )
         return self
 
     def runs(self) -> list[int | None]:
@@ -116,7 +162,9 @@ class Rdma(Benchmark[R], Generic[R]):
     pairwise: ClassVar[bool] = True
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     suffix: ClassVar[str]
-    tools: ClassVar[tuple[Tool, ...]] = (Tool("ib_write_bw", {"apt": "perftest", "dnf": "perftest", "zypper": "perftest"}),)
+    tools: ClassVar[tuple[Tool, ...]] = (
+        Tool("ib_write_bw", {"apt": "perftest", "dnf": "perftest", "zypper": "perftest"}),
+    )
 
     def shape(self, params: R) -> dict[str, Any]:
         return {"hosts": {"count": 2}, "privileges": ["rdma"]}
@@ -140,7 +188,11 @@ class Rdma(Benchmark[R], Generic[R]):
     def arguments(self, params: R, size: int | None) -> list[str]:
         """The command without the server's name, port and JSON file; equal on both sides, as perftest demands."""
         argv = [self.program(params), "-F", "-c", params.connection, "-i", str(params.port)]
-        argv += ["-D", f"{params.duration:.0f}"] if params.duration is not None else ["-n", str(params.iterations)]
+        argv += (
+            ["-D", f"{params.duration:.0f}"]
+            if params.duration is not None
+            else ["-n", str(params.iterations)]
+        )
         if params.mode == "atomic":
             argv += ["-A", params.atomic]
         else:
@@ -165,7 +217,11 @@ class Rdma(Benchmark[R], Generic[R]):
     def seconds(self, params: R) -> float:
         if params.duration is not None:
             return 2 + len(params.runs()) * (params.duration + 2)
-        return 2 + len(params.runs()) * (0.5 + params.iterations * 2e-4) + self.messages(params) * sum(params.expected_sizes()) / SLOW_LINK
+        return (
+            2
+            + len(params.runs()) * (0.5 + params.iterations * 2e-4)
+            + self.messages(params) * sum(params.expected_sizes()) / SLOW_LINK
+        )
 
     def least_seconds(self, params: R) -> float:
         return params.duration or 0.0  # each size is a run of its own, with the whole timeout
@@ -183,19 +239,28 @@ class Rdma(Benchmark[R], Generic[R]):
         if gang.shape.network.family == "ipv6":
             if "--ipv6-addr" not in told.stdout + told.stderr:
                 advice = "use a perftest of 23.07 or later, or network.family: ipv4"
-                raise Skip(f"{self.program(params)} on {gang.hosts[0].name} negotiates over IPv4 only; {advice}")
-            gang.notes["family"] = ["--ipv6-addr", "--ipv6"]  # of the sides' socket (with rdma_cm: of the queue pairs), and of the GID
+                raise Skip(
+                    f"{self.program(params)} on {gang.hosts[0].name} negotiates over IPv4 only; {advice}"
+                )
+            gang.notes["family"] = [
+                "--ipv6-addr",
+                "--ipv6",
+            ]  # of the sides' socket (with rdma_cm: of the queue pairs), and of the GID
         if params.cuda is not None:
             lacking = next((said for host in gang.hosts if (said := gpu.problem(host))), None)
             if lacking:
                 raise Skip(lacking)
             if "--use_cuda" not in told.stdout + told.stderr:
-                raise Skip(f"{self.program(params)} on {gang.hosts[0].name} is built without CUDA; docs/kube-perftest.md says how")
+                raise Skip(
+                    f"{self.program(params)} on {gang.hosts[0].name} is built without CUDA; docs/kube-perftest.md says how"
+                )
 
     def provenance(self, gang: Gang, params: R) -> dict[str, Any]:
         facts: dict[str, Any] = {"memlock": [memlock(host) for host in gang.hosts]}
         if params.cuda is not None:
-            facts["gpus"] = gang.notes["gpus"] = {name: gpu.facts(host) for name, host in gpu.by_name(gang.hosts).items()}
+            facts["gpus"] = gang.notes["gpus"] = {
+                name: gpu.facts(host) for name, host in gpu.by_name(gang.hosts).items()
+            }
         return facts
 
     def run(self, gang: Gang, params: R) -> Output:
@@ -217,7 +282,11 @@ class Rdma(Benchmark[R], Generic[R]):
         for number, size in enumerate(params.runs()):
             port, report = server.free_port(), f"{gang.scratch}/perftest.json"
             argv = [*self.arguments(params, size), *gang.notes.get("family", ()), "-p", str(port)]
-            asked = [*argv, *(["--out_json", f"--out_json_file={report}"] if gang.notes.get("json") else []), server.address]
+            asked = [
+                *argv,
+                *(["--out_json", f"--out_json_file={report}"] if gang.notes.get("json") else []),
+                server.address,
+            ]
             commands += [argv, asked]
             # with rdma_cm the server listens in RDMA's own port space, which no socket table shows
             with self._serve(server, argv, None if params.rdma_cm else port, env) as serving:
@@ -233,7 +302,9 @@ class Rdma(Benchmark[R], Generic[R]):
             except Failed:
                 texts[f"json{number}"] = ""
             client.remove(report)
-        version = re.search(r"Version:\s*(\S+)", client.run([self.program(params), "--version"], timeout=10).stdout)
+        version = re.search(
+            r"Version:\s*(\S+)", client.run([self.program(params), "--version"], timeout=10).stdout
+        )
         return Output(
             texts,
             commands,
@@ -241,12 +312,16 @@ class Rdma(Benchmark[R], Generic[R]):
             {"test": rdma_report.read_info(texts.get("client0", ""))},
         )
 
-    def _serve(self, server: Host, argv: Sequence[str], port: int | None, env: Mapping[str, str] | None) -> Any:
+    def _serve(
+        self, server: Host, argv: Sequence[str], port: int | None, env: Mapping[str, str] | None
+    ) -> Any:
         try:
             return server.serve(argv, port=port, env=env)
         except Failed as error:
             if any(text in str(error) for text in _NO_DEVICE):
-                raise Skip(f"{argv[0]} finds no RDMA device on {server.name}: {lacks(server) or error}") from None
+                raise Skip(
+                    f"{argv[0]} finds no RDMA device on {server.name}: {lacks(server) or error}"
+                ) from None
             raise
 
     def series(self, output: Output) -> str:
@@ -254,8 +329,14 @@ class Rdma(Benchmark[R], Generic[R]):
 
     def judged(self, output: Output, params: R, made: list[Measurement]) -> list[Measurement]:
         """The values, or Invalid where perftest measured another thing than was asked for, or the GPUs that held the buffers were at fault."""
-        asked = {"mtu": params.mtu and f"{params.mtu}[B]", "connection_type": params.connection, "device": params.device}
-        wrong = rdma_report.differs(output, {**asked, "number_of_qps": str(self.queue_pairs(params))}) or output.facts.get("against")
+        asked = {
+            "mtu": params.mtu and f"{params.mtu}[B]",
+            "connection_type": params.connection,
+            "device": params.device,
+        }
+        wrong = rdma_report.differs(
+            output, {**asked, "number_of_qps": str(self.queue_pairs(params))}
+        ) or output.facts.get("against")
         if wrong:
             raise Invalid(wrong, output.texts, made)
         return made
@@ -294,7 +375,9 @@ def _await_cm(server: Host, port: int) -> None:
 def memlock(host: Host) -> str:
     """The limit of locked memory, `soft hard` in bytes or `unlimited` (proc(5), /proc/PID/limits); empty where it cannot be read."""
     try:
-        found = re.search(r"^Max locked memory\s+(\S+)\s+(\S+)", host.get("/proc/self/limits").decode(), re.M)
+        found = re.search(
+            r"^Max locked memory\s+(\S+)\s+(\S+)", host.get("/proc/self/limits").decode(), re.M
+        )
     except Failed:
         return ""
     return f"{found[1]} {found[2]}" if found else ""
@@ -303,9 +386,14 @@ def memlock(host: Host) -> str:
 def _check_finished(program: str, client: Host, finished: Finished, texts: dict[str, str]) -> None:
     said = finished.stdout + finished.stderr
     if any(text in said for text in _NO_DEVICE):
-        raise Skip(f"{program} finds no RDMA device on {client.name}: {lacks(client) or finished.tail()}", texts)
+        raise Skip(
+            f"{program} finds no RDMA device on {client.name}: {lacks(client) or finished.tail()}",
+            texts,
+        )
     if finished.timed_out:
-        raise Failed(f"{program} did not end within {finished.seconds:.1f} s: {finished.tail()}", texts)
+        raise Failed(
+            f"{program} did not end within {finished.seconds:.1f} s: {finished.tail()}", texts
+        )
     if finished.code != 0 and any(_NOT_LOCKED in text for text in texts.values()):
         raise Failed(
             f"{program} could not lock its buffers; the limit of locked memory on {client.name} is {memlock(client) or 'not known'} B (soft hard): "

@@ -17,8 +17,15 @@ _UNITS = {"MB": 8 * 2**20, "MiB": 8 * 2**20, "Gb": 1e9}
 class BandwidthParams(rdma.RdmaParams):
     """One program run (all sizes) or one for each size."""
 
-    qps: int = Field(1, ge=1, le=16384, description="queue pairs; more spread traffic, for example over the ports of a bond")
-    bidirectional: bool = Field(False, description="both sides send; the sum of both directions is reported")
+    qps: int = Field(
+        1,
+        ge=1,
+        le=16384,
+        description="queue pairs; more spread traffic, for example over the ports of a bond",
+    )
+    bidirectional: bool = Field(
+        False, description="both sides send; the sum of both directions is reported"
+    )
 
     @model_validator(mode="after")
     def _shared_queue(self) -> Self:
@@ -41,8 +48,19 @@ class RdmaBandwidth(rdma.Rdma[BandwidthParams]):
     suffix: ClassVar[str] = "bw"
     Params: ClassVar[type[BandwidthParams]] = BandwidthParams
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("highest_bandwidth", "bit/s", "higher", "highest average bandwidth over all sizes", headline=True),
-        Metric("bandwidth", "bit/s", "higher", "bandwidth by message size: mean, and the peak of single completions (max)"),
+        Metric(
+            "highest_bandwidth",
+            "bit/s",
+            "higher",
+            "highest average bandwidth over all sizes",
+            headline=True,
+        ),
+        Metric(
+            "bandwidth",
+            "bit/s",
+            "higher",
+            "bandwidth by message size: mean, and the peak of single completions (max)",
+        ),
         Metric("message_rate", "1/s", "higher", "messages a second by message size"),
     )
 
@@ -67,7 +85,9 @@ class RdmaBandwidth(rdma.Rdma[BandwidthParams]):
             average = _average(header, [size, iterations, peak, _, rate])
             made.append(Measurement("bandwidth", average, "mean", coords, int(iterations)))
             if peak > 0:  # 0: perftest leaves it out in duration mode and above 20,000 iterations
-                made.append(Measurement("bandwidth", peak * _unit(header), "max", coords, int(iterations)))
+                made.append(
+                    Measurement("bandwidth", peak * _unit(header), "max", coords, int(iterations))
+                )
             made.append(Measurement("message_rate", rate * 1e6, "mean", coords, int(iterations)))
         return self.judged(output, params, made)
 

@@ -8,7 +8,17 @@ from perfdag.benchmark import Failed, Measurement, Metric, Output
 from perfdag.stats.percentiles import needed
 from perfdag.steps import rdma, rdma_report
 
-_KEYS = ("MsgSize", "n_iterations", "t_min", "t_max", "t_typical", "t_avg", "t_stdev", "percentile_99", "percentile_99.9")
+_KEYS = (
+    "MsgSize",
+    "n_iterations",
+    "t_min",
+    "t_max",
+    "t_typical",
+    "t_avg",
+    "t_stdev",
+    "percentile_99",
+    "percentile_99.9",
+)
 _KEYS_TIMED = ("MsgSize", "n_iterations", "t_avg", "tps_average")
 _COLUMNS = ("min", "max", "p50", "mean", "stdev", "p99", "p99.9")
 # p99.9 is an exemption: perftest's own figure of its default 1000 iterations, which users look for, though needed(0.999) asks for 4,603
@@ -41,23 +51,43 @@ class RdmaLatency(rdma.Rdma[LatencyParams]):
     suffix: ClassVar[str] = "lat"
     Params: ClassVar[type[LatencyParams]] = LatencyParams
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("lowest_latency", "s", "lower", "typical latency of the smallest message (with `duration` its mean)", headline=True),
-        Metric("latency", "s", "lower", "latency by message size: min, p50 (perftest's typical), max, mean, stdev, p99, p99.9"),
-        Metric("exchange_rate", "1/s", "higher", "exchanges a second by message size, with `duration`"),
+        Metric(
+            "lowest_latency",
+            "s",
+            "lower",
+            "typical latency of the smallest message (with `duration` its mean)",
+            headline=True,
+        ),
+        Metric(
+            "latency",
+            "s",
+            "lower",
+            "latency by message size: min, p50 (perftest's typical), max, mean, stdev, p99, p99.9",
+        ),
+        Metric(
+            "exchange_rate", "1/s", "higher", "exchanges a second by message size, with `duration`"
+        ),
     )
 
     def parse(self, output: Output, params: LatencyParams) -> list[Measurement]:
         timed = params.duration is not None
         table = rdma_report.rows_of(output, params, _KEYS_TIMED if timed else _KEYS)
-        if unknown := next((header for header, _ in table if header and "t_avg[usec]" not in header), None):
-            raise Failed(f"perftest's table has latencies in another unit than usec: {unknown.strip()}", output.texts)
+        if unknown := next(
+            (header for header, _ in table if header and "t_avg[usec]" not in header), None
+        ):
+            raise Failed(
+                f"perftest's table has latencies in another unit than usec: {unknown.strip()}",
+                output.texts,
+            )
         rows = [values for _, values in table]
         rdma_report.check_sizes(params, [int(values[0]) for values in rows], output.texts)
         rows.sort()
         typical = rows[0][2 if timed else 4]
         if typical <= 0:
             raise Failed("perftest reports a latency of zero", output.texts)
-        made = [Measurement("lowest_latency", typical * 1e-6, coords={"message_bytes": int(rows[0][0])})]
+        made = [
+            Measurement("lowest_latency", typical * 1e-6, coords={"message_bytes": int(rows[0][0])})
+        ]
         for size, iterations, *values in rows:
             coords, n = {"message_bytes": int(size)}, int(iterations)
             if timed:

@@ -10,7 +10,9 @@ from perfdag.benchmark import Failed, Output
 if TYPE_CHECKING:
     from perfdag.steps.rdma import RdmaParams
 
-_PAIR = re.compile(r"^ ?(Device|Number of qps|Transport type|Connection type|Mtu|Link type|GID index|rdma_cm QPs|TX depth)\s*: (.+?)\s*$")
+_PAIR = re.compile(
+    r"^ ?(Device|Number of qps|Transport type|Connection type|Mtu|Link type|GID index|rdma_cm QPs|TX depth)\s*: (.+?)\s*$"
+)
 
 
 def read_info(text: str) -> dict[str, str]:
@@ -53,9 +55,15 @@ def read_table(text: str, columns: int) -> list[tuple[str, list[float]]]:
             try:
                 values = [float(word) for word in words]
             except ValueError:
-                raise Failed(f"perftest's table has a row that is not numbers: {line.strip()}") from None
-            if not columns <= len(values) <= columns + 1 or any(value != value or abs(value) == float("inf") for value in values):
-                raise Failed(f"perftest's table has a row of {len(values)} numbers, not {columns}: {line.strip()}")
+                raise Failed(
+                    f"perftest's table has a row that is not numbers: {line.strip()}"
+                ) from None
+            if not columns <= len(values) <= columns + 1 or any(
+                value != value or abs(value) == float("inf") for value in values
+            ):
+                raise Failed(
+                    f"perftest's table has a row of {len(values)} numbers, not {columns}: {line.strip()}"
+                )
             rows.append((header, values[:columns]))
     return rows
 
@@ -69,7 +77,9 @@ def read_json(text: str) -> dict[str, float] | None:
     return {name: float(value) for name, value in results.items() if isinstance(value, int | float)}
 
 
-def rows_of(output: Output, params: "RdmaParams", keys: Sequence[str]) -> list[tuple[str, list[float]]]:
+def rows_of(
+    output: Output, params: "RdmaParams", keys: Sequence[str]
+) -> list[tuple[str, list[float]]]:
     """Header and numbers of every row of every run; `keys` are the JSON's names of the columns. A JSON row has an empty header.
 
     Raises Failed where a row is cut or garbled.
@@ -88,6 +98,9 @@ def check_sizes(params: "RdmaParams", sizes: Sequence[int], texts: dict[str, str
     """Raise Failed where a size that the params imply is absent or is there twice."""
     absent = sorted(params.expected_sizes() - set(sizes))
     if absent:
-        raise Failed(f"no row for {len(absent)} of {len(params.expected_sizes())} message sizes: {', '.join(map(str, absent[:5]))}", texts)
+        raise Failed(
+            f"no row for {len(absent)} of {len(params.expected_sizes())} message sizes: {', '.join(map(str, absent[:5]))}",
+            texts,
+        )
     if len(set(sizes)) != len(sizes):
         raise Failed("perftest's table has a message size twice", texts)

@@ -38,14 +38,20 @@ class InStore:
 
 def _of_variant(reason: str, pods: int) -> str:
     """The reason with the variant of the pod that it tells of, `pods` a side: by its rank."""
-    return re.sub(r"^pod of rank (\d+)", lambda found: f"{found[0]} (variant {'AB'[int(found[1]) >= pods]})", reason)
+    return re.sub(
+        r"^pod of rank (\d+)",
+        lambda found: f"{found[0]} (variant {'AB'[int(found[1]) >= pods]})",
+        reason,
+    )
 
 
 def hand_over(here: Here, store: Store, plan: Plan) -> None:
     """Put the notes of a sentry that had no store into it. Raises StoreError, KubeError."""
 
     async def read(kube: Kube) -> Object:
-        return await kube.get(await kube.resource("argoproj.io/v1alpha1", "Workflow"), here.workflow, here.namespace)
+        return await kube.get(
+            await kube.resource("argoproj.io/v1alpha1", "Workflow"), here.workflow, here.namespace
+        )
 
     put = InStore(plan, store)
     for batch, reason in of_annotations(run(read))[1].items():

@@ -43,7 +43,11 @@ async def look(kube: Kube) -> Room:
 
 async def answers(kube: Kube, shape: Shape, room: Room, namespace: str) -> list[Answer]:
     """What pods of this shape need of the cluster, and whether it is there. Raises KubeError."""
-    return [*of_room(shape, room), *await _network(kube, shape, namespace), *await _volcano(kube, shape)]
+    return [
+        *of_room(shape, room),
+        *await _network(kube, shape, namespace),
+        *await _volcano(kube, shape),
+    ]
 
 
 async def lacking(kube: Kube, shapes: Sequence[Shape], namespace: str) -> dict[int, str]:
@@ -51,7 +55,14 @@ async def lacking(kube: Kube, shapes: Sequence[Shape], namespace: str) -> dict[i
     room = await look(kube)
     found = {}
     for number, shape in enumerate(shapes):
-        why = next((each.why for each in await answers(kube, shape, room, namespace) if each.there is False), None)
+        why = next(
+            (
+                each.why
+                for each in await answers(kube, shape, room, namespace)
+                if each.there is False
+            ),
+            None,
+        )
         if why:
             found[number] = why
     return found
@@ -75,35 +86,63 @@ def of_room(shape: Shape, room: Room) -> list[Answer]:
 
 def real(nodes: Sequence[Object]) -> list[Object]:
     """Nodes that run pods: those simulated by KWOK have any resource and run nothing."""
-    return [each for each in nodes if "kwok.x-k8s.io/node" not in (each["metadata"].get("annotations") or {})]
+    return [
+        each
+        for each in nodes
+        if "kwok.x-k8s.io/node" not in (each["metadata"].get("annotations") or {})
+    ]
 
 
 def holders(resource: str, nodes: Sequence[Object]) -> list[Object]:
     """The nodes that have some of a resource: a part of one (`500m`) is none that a pod could ask for."""
-    return [each for each in nodes if amount((each["status"].get("allocatable") or {}).get(resource, "0")) >= 1]
+    return [
+        each
+        for each in nodes
+        if amount((each["status"].get("allocatable") or {}).get(resource, "0")) >= 1
+    ]
 
 
 def _most(resource: str, nodes: Sequence[Object]) -> str:
     """The most of a resource that any one node has. Its capacity is asked first: a device that is unwell now may get well."""
     states = [each["status"] for each in nodes]
-    return max(((each.get("capacity") or each.get("allocatable") or {}).get(resource, "0") for each in states), key=amount, default="0")
+    return max(
+        (
+            (each.get("capacity") or each.get("allocatable") or {}).get(resource, "0")
+            for each in states
+        ),
+        key=amount,
+        default="0",
+    )
 
 
 def _on_nodes(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Answer]:
-    asked = {name: value for name, value in shape.resources.items() if "/" in name or name.startswith("hugepages-")} | shape.hugepages
+    asked = {
+        name: value
+        for name, value in shape.resources.items()
+        if "/" in name or name.startswith("hugepages-")
+    } | shape.hugepages
     for name in (name for name, value in asked.items() if amount(value)):
         having = None if nodes is None else len(holders(name, nodes))
         told = name if having is None else f"{name} on {having} node{'s' * (having != 1)}"
         most = _most(name, nodes or [])
         if having and amount(asked[name]) > amount(most):
-            yield Answer("amount", told, False, f"a pod asks for {name}: {asked[name]}, the most that a node has is {most}")
+            yield Answer(
+                "amount",
+                told,
+                False,
+                f"a pod asks for {name}: {asked[name]}, the most that a node has is {most}",
+            )
         else:
-            yield Answer("resource", told, None if having is None else having > 0, f"no node has {name}")
+            yield Answer(
+                "resource", told, None if having is None else having > 0, f"no node has {name}"
+            )
     count = shape.hosts.count
     if shape.hosts.placement == "spread" and count > 1:
         has = len(nodes or [])
         why = f"{count} nodes are asked for (placement: spread), the cluster has {has}"
-        yield Answer("spread", f"{count} nodes to spread over", None if nodes is None else count <= has, why)
+        yield Answer(
+            "spread", f"{count} nodes to spread over", None if nodes is None else count <= has, why
+        )
 
 
 def _class(volume: Volume | None, room: Room) -> Iterator[Answer]:
@@ -111,8 +150,14 @@ def _class(volume: Volume | None, room: Room) -> Iterator[Answer]:
         return
     name, classes = volume.storage_class or "", room.classes or frozenset()
     listed = ", ".join(sorted(classes - {""})) or "none"
-    why = f"there is no storage class {name}; there are: {listed}" if name else "there is no default storage class"
-    there = True if name in classes else None if room.classes is None or room.more_classes else False
+    why = (
+        f"there is no storage class {name}; there are: {listed}"
+        if name
+        else "there is no default storage class"
+    )
+    there = (
+        True if name in classes else None if room.classes is None or room.more_classes else False
+    )
     yield Answer("class", f"storage class {name or '(default)'}", there, why)
 
 
@@ -133,7 +178,10 @@ async def _nodes(kube: Kube) -> list[Object] | None:
 
 async def _grows(kube: Kube) -> bool:
     """Whether nodes are added on demand, so that what no node has now may come: by Karpenter, or by the cluster autoscaler."""
-    for path in ("/apis/karpenter.sh", "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"):
+    for path in (
+        "/apis/karpenter.sh",
+        "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status",
+    ):
         try:
             await kube.request("GET", path)
             return True
@@ -144,12 +192,23 @@ async def _grows(kube: Kube) -> bool:
 
 
 async def _classes(kube: Kube) -> tuple[frozenset[str] | None, bool]:
-    classes, volumes = await _known(kube, "storage.k8s.io/v1", "StorageClass"), await _known(kube, "v1", "PersistentVolume")
+    classes, volumes = (
+        await _known(kube, "storage.k8s.io/v1", "StorageClass"),
+        await _known(kube, "v1", "PersistentVolume"),
+    )
     if classes is None:
         return None, True
-    usual = {""} if any((each["metadata"].get("annotations") or {}).get(_DEFAULT) == "true" for each in classes) else set()
+    usual = (
+        {""}
+        if any(
+            (each["metadata"].get("annotations") or {}).get(_DEFAULT) == "true" for each in classes
+        )
+        else set()
+    )
     by_hand = {each["spec"].get("storageClassName") or "" for each in volumes or []}
-    return frozenset({each["metadata"]["name"] for each in classes} | by_hand | usual), volumes is None
+    return frozenset(
+        {each["metadata"]["name"] for each in classes} | by_hand | usual
+    ), volumes is None
 
 
 async def _network(kube: Kube, shape: Shape, namespace: str) -> list[Answer]:
@@ -159,7 +218,9 @@ async def _network(kube: Kube, shape: Shape, namespace: str) -> list[Answer]:
     what = f"Multus network {shape.network.name}"
     try:
         kind = await kube.resource("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition")
-        if space or not shape.network.default:  # a default network without a namespace may be Multus' own
+        if (
+            space or not shape.network.default
+        ):  # a default network without a namespace may be Multus' own
             await kube.get(kind, name, space or namespace)
     except KubeError as error:
         if error.status == 403:
@@ -182,5 +243,12 @@ async def _volcano(kube: Kube, shape: Shape) -> list[Answer]:
     except KubeError as error:
         if error.reason != "NoKind":
             raise
-        return [Answer("volcano", "Volcano", False, "the cluster has no Volcano (it serves no PodGroup of scheduling.volcano.sh)")]
+        return [
+            Answer(
+                "volcano",
+                "Volcano",
+                False,
+                "the cluster has no Volcano (it serves no PodGroup of scheduling.volcano.sh)",
+            )
+        ]
     return [Answer("volcano", "Volcano", True)]

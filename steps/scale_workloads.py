@@ -8,7 +8,17 @@ import orjson
 from pydantic import Field, field_validator
 
 from perfdag import signals
-from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Params, Skip
+from perfdag.benchmark import (
+    Benchmark,
+    Failed,
+    Gang,
+    Invalid,
+    Measurement,
+    Metric,
+    Output,
+    Params,
+    Skip,
+)
 from perfdag.kube import Kube, KubeError
 from perfdag.steps.scale import measured, workloads
 from perfdag.steps.scale.gates import parse as parse_gate
@@ -23,27 +33,55 @@ from perfdag.steps.scale.vmi import Result
 from perfdag.units import Duration, PositiveDuration
 
 API_RULES: tuple[dict[str, Any], ...] = (
-    {"apiGroups": ["run.ai", "kubeflow.org"], "resources": ["*"], "verbs": ["get", "list", "watch", "create", "delete"]},
+    {
+        "apiGroups": ["run.ai", "kubeflow.org"],
+        "resources": ["*"],
+        "verbs": ["get", "list", "watch", "create", "delete"],
+    },
     {
         "apiGroups": ["scheduling.run.ai", "scheduling.volcano.sh"],
         "resources": ["*"],
         "verbs": ["get", "list", "watch", "create", "delete"],
     },
-    {"apiGroups": ["scheduling.x-k8s.io"], "resources": ["podgroups"], "verbs": ["get", "list", "watch"]},
+    {
+        "apiGroups": ["scheduling.x-k8s.io"],
+        "resources": ["podgroups"],
+        "verbs": ["get", "list", "watch"],
+    },
     {"apiGroups": ["bus.volcano.sh"], "resources": ["commands"], "verbs": ["create"]},
     {
         "apiGroups": ["batch", "apps"],
         "resources": ["jobs", "replicasets", "deployments", "statefulsets"],
         "verbs": ["get", "list", "watch", "create", "delete"],
     },
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
-    {"apiGroups": [""], "resources": ["events", "nodes", "persistentvolumeclaims"], "verbs": ["get", "list", "watch"]},
+    {
+        "apiGroups": [""],
+        "resources": ["pods"],
+        "verbs": ["get", "list", "watch", "create", "patch", "delete"],
+    },
+    {
+        "apiGroups": [""],
+        "resources": ["events", "nodes", "persistentvolumeclaims"],
+        "verbs": ["get", "list", "watch"],
+    },
     {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "create", "delete"]},
     {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get"]},
-    {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
+    {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "verbs": ["get", "list", "watch", "create", "patch", "delete"],
+    },
     {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]},
-    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "create", "update", "patch", "delete"]},
-    {"apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"], "verbs": ["create", "delete"]},
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "verbs": ["get", "list", "create", "update", "patch", "delete"],
+    },
+    {
+        "apiGroups": ["scheduling.k8s.io"],
+        "resources": ["priorityclasses"],
+        "verbs": ["create", "delete"],
+    },
     {"nonResourceURLs": ["/metrics", "/version"], "verbs": ["get"]},
 )
 
@@ -51,30 +89,50 @@ API_RULES: tuple[dict[str, Any], ...] = (
 class ScaleParams(Params):
     """What is submitted, how it arrives, and what is waited for."""
 
-    scenario: Literal["submit", "gated", "fill", "fragmentation", "preemption", "gang", "reclaim"] = Field(
-        "submit", description="gated: the scheduler alone; fill, fragmentation, preemption: GPUs; gang, reclaim: need Volcano or KAI"
+    scenario: Literal[
+        "submit", "gated", "fill", "fragmentation", "preemption", "gang", "reclaim"
+    ] = Field(
+        "submit",
+        description="gated: the scheduler alone; fill, fragmentation, preemption: GPUs; gang, reclaim: need Volcano or KAI",
     )
     template: str = Field(
-        "job", description="training, distributed, interactive, job, pod, pytorchjob, or a YAML file (its text is kept in the plan)"
+        "job",
+        description="training, distributed, interactive, job, pod, pytorchjob, or a YAML file (its text is kept in the plan)",
     )
-    variables: dict[str, str | int | float] = Field({}, description="placeholders of a template of your own")
+    variables: dict[str, str | int | float] = Field(
+        {}, description="placeholders of a template of your own"
+    )
     count: int = Field(100, ge=1, description="workloads")
     parallel: int = Field(8, ge=1, le=1000, description="submissions in flight")
-    arrival: Arrival = Field("closed", description="closed, constant, poisson, burst, ramp, or batch: `parallel` at once each `delay`")
+    arrival: Arrival = Field(
+        "closed",
+        description="closed, constant, poisson, burst, ramp, or batch: `parallel` at once each `delay`",
+    )
     rate: float = Field(0.0, ge=0, description="submissions a second of an open loop")
     seed: int = Field(0, ge=0, description="seed of Poisson arrivals")
-    delay: Duration = Field(0.0, description="seconds between batches of `parallel` (arrival batch)")
+    delay: Duration = Field(
+        0.0, description="seconds between batches of `parallel` (arrival batch)"
+    )
     workers: int = Field(1, ge=1, description="workers of one workload")
     gpus: int = Field(1, ge=0, description="GPUs a pod")
     pvc: bool = Field(False, description="a claim each workload")
     storage_class: str | None = None
-    project: str = Field("project-0", description="Run:ai project; its workloads go to the namespace runai-<project>")
-    namespace: str | list[str] | None = Field(
-        None, description="one, or several in turn; unset: runai-<project> for Run:ai's kinds, else perfdag-scale"
+    project: str = Field(
+        "project-0", description="Run:ai project; its workloads go to the namespace runai-<project>"
     )
-    goal: Literal["scheduled", "ready", "succeeded"] = Field("ready", description="what is waited for")
-    timeout: PositiveDuration = Field(900.0, description="seconds for all to reach the goal, and for all to be gone")
-    lock_timeout: Duration = Field(3600.0, description="seconds to wait for another performance run to end")
+    namespace: str | list[str] | None = Field(
+        None,
+        description="one, or several in turn; unset: runai-<project> for Run:ai's kinds, else perfdag-scale",
+    )
+    goal: Literal["scheduled", "ready", "succeeded"] = Field(
+        "ready", description="what is waited for"
+    )
+    timeout: PositiveDuration = Field(
+        900.0, description="seconds for all to reach the goal, and for all to be gone"
+    )
+    lock_timeout: Duration = Field(
+        3600.0, description="seconds to wait for another performance run to end"
+    )
     gates: list[str] = Field([], description="METRIC < VALUE, or METRIC < RATIO * METRIC")
 
     @field_validator("gates")
@@ -96,7 +154,9 @@ class ScaleParams(Params):
         found = workloads.Spec(
             template=self.template,
             count=self.count,
-            namespaces=self.namespace if isinstance(self.namespace, list) else [self.namespace or own],
+            namespaces=self.namespace
+            if isinstance(self.namespace, list)
+            else [self.namespace or own],
             schedule=Schedule(self.arrival, self.rate, self.parallel, self.delay, self.seed),
             parallel=self.parallel,
             workers=self.workers,
@@ -127,16 +187,47 @@ class Scale(Benchmark[ScaleParams]):
     api = API_RULES
     Params: ClassVar[type[Params]] = ScaleParams
     metrics = (
-        Metric("submission_to_scheduled", "s", "lower", "workload sent to its last pod scheduled (p50, p95, p99)", headline=True),
-        Metric("schedule_rate", "1/s", "higher", "scheduler alone: pods scheduled a second since the release"),
-        Metric("schedule_rate_best_5s", "1/s", "higher", "scheduler alone: pods scheduled a second in the best 5 s"),
+        Metric(
+            "submission_to_scheduled",
+            "s",
+            "lower",
+            "workload sent to its last pod scheduled (p50, p95, p99)",
+            headline=True,
+        ),
+        Metric(
+            "schedule_rate",
+            "1/s",
+            "higher",
+            "scheduler alone: pods scheduled a second since the release",
+        ),
+        Metric(
+            "schedule_rate_best_5s",
+            "1/s",
+            "higher",
+            "scheduler alone: pods scheduled a second in the best 5 s",
+        ),
         Metric("release_seconds", "s", "none", "scheduler alone: how long removing the gates took"),
         Metric("gpus_free", "1", "none", "fill: GPUs that were free"),
         Metric("gpus_allocated", "1", "higher", "fill: GPUs that pods got"),
         Metric("nodes_overcommitted", "1", "lower", "fill: nodes that hold more than they have"),
-        Metric("unschedulable_verdict", "s", "lower", "fill: one pod too many, until the scheduler says so"),
-        Metric("packing", "1", "higher", "fragmentation: whole nodes still there of those that would fit"),
-        Metric("preemptor_wait", "s", "lower", "preemption: high-priority pod created to scheduled (p50, max)"),
+        Metric(
+            "unschedulable_verdict",
+            "s",
+            "lower",
+            "fill: one pod too many, until the scheduler says so",
+        ),
+        Metric(
+            "packing",
+            "1",
+            "higher",
+            "fragmentation: whole nodes still there of those that would fit",
+        ),
+        Metric(
+            "preemptor_wait",
+            "s",
+            "lower",
+            "preemption: high-priority pod created to scheduled (p50, max)",
+        ),
         Metric("gangs_fitting", "1", "none", "gang: gangs that fit into the free GPUs"),
         Metric("gangs_placed", "1", "higher", "gang: gangs placed whole"),
         Metric("gangs_split", "1", "lower", "gang: gangs of which only a part was placed"),
@@ -156,11 +247,18 @@ class Scale(Benchmark[ScaleParams]):
 
     def seconds(self, params: ScaleParams) -> float:
         """The schedule, and a guess of 20 ms a pod."""
-        return 20.0 + params.spec().schedule.span(params.count) + 0.02 * params.count * params.workers
+        return (
+            20.0 + params.spec().schedule.span(params.count) + 0.02 * params.count * params.workers
+        )
 
     def limit(self, params: ScaleParams) -> float:
         """See Benchmark: the lock, the schedule, and the waits of a scenario and of its deletion, which are three at most."""
-        return params.lock_timeout + params.spec().schedule.span(params.count) + 3 * params.timeout + SLACK
+        return (
+            params.lock_timeout
+            + params.spec().schedule.span(params.count)
+            + 3 * params.timeout
+            + SLACK
+        )
 
     def run(self, gang: Gang, params: ScaleParams) -> Output:
         """See Benchmark."""
@@ -176,7 +274,9 @@ class Scale(Benchmark[ScaleParams]):
             raise measured.explained(error, self.name, API_RULES) from None
         facts = {"simulated": result.facts["simulated"], "runs": [result.facts]}
         version = result.facts.get("runai_version")
-        tool = measured.tool(f"Run:ai {version}" if version else "perfdag", result.facts["simulated"])
+        tool = measured.tool(
+            f"Run:ai {version}" if version else "perfdag", result.facts["simulated"]
+        )
         return Output({"result": orjson.dumps(asdict(result)).decode()}, tool=tool, facts=facts)
 
     def parse(self, output: Output, params: ScaleParams) -> list[Measurement]:
@@ -185,17 +285,29 @@ class Scale(Benchmark[ScaleParams]):
         rows = [Row(**row) for row in raw["rows"]]
         stages = [Summary(**stage) for stage in raw["stages"]]
         figures = raw["figures"]
-        found = measured.of_stages(stages, {}) + measured.of_figures(figures, {}, raw["count"], "objects")
+        found = measured.of_stages(stages, {}) + measured.of_figures(
+            figures, {}, raw["count"], "objects"
+        )
         found += measured.of_calls(raw["calls"], {}) + measured.of_objects(rows, {})
         for each in stages:
             if each.stage == "submission_to_scheduled":
                 values = {"p50": each.p50, "p95": each.p95, "p99": each.p99}
                 n = each.ok + each.censored
-                found += [Measurement("submission_to_scheduled", v, s, {}, n) for s, v in values.items() if v is not None]
-        found += [Measurement(name, figures[name]) for name in workloads.FIGURES if figures.get(name) is not None]
+                found += [
+                    Measurement("submission_to_scheduled", v, s, {}, n)
+                    for s, v in values.items()
+                    if v is not None
+                ]
+        found += [
+            Measurement(name, figures[name])
+            for name in workloads.FIGURES
+            if figures.get(name) is not None
+        ]
         for name in ("preemptor_wait", "reclaim_wait"):
             told = {stat: figures.get(f"{name}_{stat}") for stat in ("p50", "max")}
-            found += [Measurement(name, value, stat) for stat, value in told.items() if value is not None]
+            found += [
+                Measurement(name, value, stat) for stat, value in told.items() if value is not None
+            ]
         found += measured.of_gates(raw["verdicts"], {}) + measured.of_messages(rows, {})
         said = measured.failure_text(rows, raw["facts"]["notes"])
         if raw["disturbed"]:
@@ -203,9 +315,15 @@ class Scale(Benchmark[ScaleParams]):
         if not any(each.metric == "submission_to_scheduled" for each in found):
             raise Invalid(f"nothing was scheduled: {said}", output.texts, found)
         if figures["left_behind"]:
-            raise Invalid(f"{figures['left_behind']:g} objects were left behind; {said}", output.texts, found)
+            raise Invalid(
+                f"{figures['left_behind']:g} objects were left behind; {said}", output.texts, found
+            )
         if (figures["success_ratio"] or 0) < 1:
-            raise Invalid(f"{1 - (figures['success_ratio'] or 0):.1%} did not reach the goal: {said}", output.texts, found)
+            raise Invalid(
+                f"{1 - (figures['success_ratio'] or 0):.1%} did not reach the goal: {said}",
+                output.texts,
+                found,
+            )
         if any(made["held"] is False for made in raw["facts"]["generator"]):
             reached = figures["schedule_held"]
             what = "was late" if reached is None else f"reached only {reached:.1%} of its rate"

@@ -27,7 +27,9 @@ from perfdag.steps.reasons import InStore
 HOPELESS_SECONDS, PULL_SECONDS = 3.0, 20.0
 GIVEN_UP = "GivenUp"
 _FINAL = {f"main ended with exit code {code}" for code in (2, REFUSED)}
-_SAID = {f"main ended with exit code {code}" for code in (RETRYABLE, REFUSED)}  # it noted why itself
+_SAID = {
+    f"main ended with exit code {code}" for code in (RETRYABLE, REFUSED)
+}  # it noted why itself
 _DONE = {"Succeeded", "Failed", "Error", "Skipped", "Omitted"}
 
 Object = dict[str, Any]
@@ -69,7 +71,9 @@ class Sentry:
         self._compare(pods)
         for pod in pods:
             if pod.batch is None or pod.trouble is None or pod.phase == "Succeeded":
-                if pod.phase != "Pending":  # between two tries to pull its image a pod has no trouble for a moment
+                if (
+                    pod.phase != "Pending"
+                ):  # between two tries to pull its image a pod has no trouble for a moment
                     self._since.pop(pod.uid, None)
                 elif pod.batch is not None and pod.attempt == self._newest[pod.batch]:
                     self._speechless(pod, pod.batch, now)
@@ -78,12 +82,20 @@ class Sentry:
             if pod.phase == "Pending":
                 waited = max(now - since, self._age(pod))
                 if not old and waited >= min(HOPELESS_SECONDS, self._limit):
-                    self.note(pod.batch, f"pod of rank {pod.rank} never started: {pod.trouble}", pod.attempt)
-                if waited >= (HOPELESS_SECONDS if pod.batch in self.hopeless else patience(pod, self._limit)):
+                    self.note(
+                        pod.batch,
+                        f"pod of rank {pod.rank} never started: {pod.trouble}",
+                        pod.attempt,
+                    )
+                if waited >= (
+                    HOPELESS_SECONDS if pod.batch in self.hopeless else patience(pod, self._limit)
+                ):
                     if not old and not is_unpacking(pod.trouble):
                         self.hopeless.add(pod.batch)  # it is not worth waiting for again
                     doomed.add((pod.batch, pod.attempt))
-            elif self._is_given_up(pod.batch, pod.attempt) and pod.trouble.startswith(("DeadlineExceeded", GIVEN_UP)):
+            elif self._is_given_up(pod.batch, pod.attempt) and pod.trouble.startswith(
+                ("DeadlineExceeded", GIVEN_UP)
+            ):
                 continue  # ended by us: why is noted already
             else:
                 if pod.hopeless or pod.trouble in _FINAL:
@@ -91,9 +103,17 @@ class Sentry:
                     doomed.add((pod.batch, pod.attempt))  # its peers would wait for it
                 if not old and pod.trouble not in _SAID and self._ended.get(pod.uid) != pod.trouble:
                     self.note(pod.batch, f"pod of rank {pod.rank}: {pod.trouble}", pod.attempt)
-                    self._ended[pod.uid] = pod.trouble  # pods of one batch would take turns in what is noted
+                    self._ended[pod.uid] = (
+                        pod.trouble
+                    )  # pods of one batch would take turns in what is noted
         self._given_up |= doomed
-        return [pod for pod in pods if pod.batch is not None and (pod.batch, pod.attempt) in doomed and pod.phase in ("Pending", "Running")]
+        return [
+            pod
+            for pod in pods
+            if pod.batch is not None
+            and (pod.batch, pod.attempt) in doomed
+            and pod.phase in ("Pending", "Running")
+        ]
 
     def _compare(self, pods: Iterable[Pod]) -> None:
         """Find the newest attempt at each batch, what is said of older ones is over, and whether it stands. `argo retry` counts anew."""
@@ -103,8 +123,14 @@ class Sentry:
             if pod.batch is not None:
                 self._newest[pod.batch] = max(pod.attempt, self._newest.get(pod.batch, 0))
                 gangs.setdefault((pod.batch, pod.attempt), []).append(pod)
-        run = {gang for gang, made in gangs.items() if all(pod.phase in ("Running", "Succeeded") and not pod.trouble for pod in made)}
-        self.stood = {batch for batch, attempt in run - self._unmade if attempt == self._newest[batch]}
+        run = {
+            gang
+            for gang, made in gangs.items()
+            if all(pod.phase in ("Running", "Succeeded") and not pod.trouble for pod in made)
+        }
+        self.stood = {
+            batch for batch, attempt in run - self._unmade if attempt == self._newest[batch]
+        }
         for batch in self.stood:
             self._noted.pop(batch, None)
 
@@ -122,9 +148,16 @@ class Sentry:
     def _speechless(self, pod: Pod, batch: int, now: float) -> None:
         """Note a pod that has waited for nearly all of its time with no word of why."""
         waited = now - self._silent.setdefault(pod.uid, now)
-        if waited >= max(self._limit - 2 * EVERY, self._limit / 2) and self._noted.get(batch, (None,))[0] != pod.attempt:
+        if (
+            waited >= max(self._limit - 2 * EVERY, self._limit / 2)
+            and self._noted.get(batch, (None,))[0] != pod.attempt
+        ):
             where = pod.node or "no node"
-            self.note(batch, f"pod of rank {pod.rank} has not started after {waited:.0f} s on {where}, and no event says why", pod.attempt)
+            self.note(
+                batch,
+                f"pod of rank {pod.rank} has not started after {waited:.0f} s on {where}, and no event says why",
+                pod.attempt,
+            )
 
     def refused(self, nodes: dict[str, Object], now: float) -> None:
         """Note pods that were never made: the API server calls them invalid, or a quota, an admission rule or a webhook refused them.
@@ -138,14 +171,26 @@ class Sentry:
             self._nodes[batch] = max(attempt, self._nodes.get(batch, 0))
         for uid, (batch, attempt, rank) in made.items():
             message, phase = nodes[uid].get("message") or "", nodes[uid].get("phase")
-            unmade = phase == "Error" and message and not nodes[uid].get("hostNodeName") and not message.startswith("pod deleted")
+            unmade = (
+                phase == "Error"
+                and message
+                and not nodes[uid].get("hostNodeName")
+                and not message.startswith("pod deleted")
+            )
             if unmade or (phase == "Pending" and ("forbidden" in message or "denied" in message)):
                 self._unmade.add((batch, attempt))
                 if attempt == self._nodes[batch] and self._refusals.get(uid) != message:
                     self.note(batch, f"pod of rank {rank} was refused: {message}", attempt)
-                    self._refusals[uid] = message  # it stays in the status: pods of one batch would take turns in what is noted
+                    self._refusals[uid] = (
+                        message  # it stays in the status: pods of one batch would take turns in what is noted
+                    )
                 final = "is invalid" in message or "is forbidden" in message
-                if final if unmade else now - self._since.setdefault(uid, now) >= max(self._limit - 2 * EVERY, self._limit / 2):
+                if (
+                    final
+                    if unmade
+                    else now - self._since.setdefault(uid, now)
+                    >= max(self._limit - 2 * EVERY, self._limit / 2)
+                ):
                     self.hopeless.add(batch)
 
     def note(self, batch: int, reason: str, attempt: int = 0) -> None:
@@ -154,7 +199,10 @@ class Sentry:
         if self._noted.get(batch) != (attempt, kind):
             print(f"batch {batch}: {reason}", flush=True)  # noqa: T201
             self._put(batch, reason)
-            self._noted[batch] = attempt, kind  # last: what a store that was away did not take is noted again
+            self._noted[batch] = (
+                attempt,
+                kind,
+            )  # last: what a store that was away did not take is noted again
 
 
 def _rank_of(node: Object) -> tuple[int, int, str | None] | None:
@@ -169,14 +217,19 @@ def nodes_of(workflow: Object) -> dict[str, Object]:
     """The nodes of a Workflow's status, compressed ones too."""
     status = workflow.get("status") or {}
     if status.get("compressedNodes"):
-        unpacked: dict[str, Object] = orjson.loads(gzip.decompress(base64.b64decode(status["compressedNodes"])))
+        unpacked: dict[str, Object] = orjson.loads(
+            gzip.decompress(base64.b64decode(status["compressedNodes"]))
+        )
         return unpacked
     return status.get("nodes") or {}
 
 
 def inputs_of(node: Object) -> Object:
     """The parameters that a node was given, by name."""
-    return {each["name"]: each.get("value") for each in (node.get("inputs") or {}).get("parameters") or []}
+    return {
+        each["name"]: each.get("value")
+        for each in (node.get("inputs") or {}).get("parameters") or []
+    }
 
 
 def template_of(node: Object) -> str | None:
@@ -204,7 +257,9 @@ def failed(workflow: Object) -> bool:
     status = workflow.get("status") or {}
     nodes = list(nodes_of(workflow).values())
     fans = [node.get("phase") for node in nodes if template_of(node) == "batches"]
-    suspects = [node.get("phase") for node in nodes if template_of(node) == "suspect"]  # its attempts too, the last of which may do
+    suspects = [
+        node.get("phase") for node in nodes if template_of(node) == "suspect"
+    ]  # its attempts too, the last of which may do
     ended = [status.get("phase"), *fans, *([] if "Succeeded" in suspects else suspects)]
     return bool(workflow["spec"].get("shutdown")) or not {"Failed", "Error"}.isdisjoint(ended)
 
@@ -225,7 +280,9 @@ async def stand(here: Here, pending: str) -> bool:
         store = here.open()
         plan = load_plan(store, here.run_id)
         plans = variants(store, plan)
-        standing: list[asyncio.Task[bool]] = [asyncio.create_task(_guard(kube, here, limit, InStore(plan, store)))]
+        standing: list[asyncio.Task[bool]] = [
+            asyncio.create_task(_guard(kube, here, limit, InStore(plan, store)))
+        ]
         if not gated(plan):
             standing.append(asyncio.create_task(all_stored(store, plans)))
         done, others = await asyncio.wait(standing, return_when=asyncio.FIRST_COMPLETED)
@@ -235,7 +292,9 @@ async def stand(here: Here, pending: str) -> bool:
         return any(ended)
 
 
-async def _guard(kube: Kube, here: Here, limit: float, put: Callable[[int, str], None] | None) -> bool:
+async def _guard(
+    kube: Kube, here: Here, limit: float, put: Callable[[int, str], None] | None
+) -> bool:
     """Look until the last batch is over; whether none failed. Where `put` is None notes are annotations of the Workflow, for the last step."""
     pods = await kube.resource("v1", "Pod")
     workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
@@ -246,21 +305,36 @@ async def _guard(kube: Kube, here: Here, limit: float, put: Callable[[int, str],
             workflow = await kube.get(workflows, here.workflow, here.namespace)
             before = workflow["metadata"].get("annotations") or {}
             if finished(workflow):
-                over: Object = {HOPELESS: None} if HOPELESS in before else {}  # where there is no other sentry nobody clears this
+                over: Object = (
+                    {HOPELESS: None} if HOPELESS in before else {}
+                )  # where there is no other sentry nobody clears this
                 over |= {STOOD: here.workflow_uid} if failed(workflow) else {}
                 if over:
-                    await kube.patch(workflows, here.workflow, {"metadata": {"annotations": over}}, here.namespace)
+                    await kube.patch(
+                        workflows,
+                        here.workflow,
+                        {"metadata": {"annotations": over}},
+                        here.namespace,
+                    )
                 return not failed(workflow)
             sentry.believed, noted = of_annotations(workflow)
             sentry.refused(nodes_of(workflow), time.monotonic())
             doomed = sentry.look(await _seen(kube, pods, here), time.monotonic())
             hopeless = sentry.hopeless | sentry.believed
-            said: Object = {name: None for name in (HOPELESS, STOOD, NOTES) if name in before}  # of an earlier go: retries read them
-            notes = {batch: reason for batch, reason in (noted | notes).items() if batch not in sentry.stood}
+            said: Object = {
+                name: None for name in (HOPELESS, STOOD, NOTES) if name in before
+            }  # of an earlier go: retries read them
+            notes = {
+                batch: reason
+                for batch, reason in (noted | notes).items()
+                if batch not in sentry.stood
+            }
             said |= as_annotations(head(workflow), hopeless, notes)
             if not said.items() <= before.items():
                 # before its pods end: then Argo decides whether there is another attempt
-                await kube.patch(workflows, here.workflow, {"metadata": {"annotations": said}}, here.namespace)
+                await kube.patch(
+                    workflows, here.workflow, {"metadata": {"annotations": said}}, here.namespace
+                )
             await _give_up(kube, pods, here, doomed)
         except KubeError as error:
             if error.status in (401, 403, 404):

@@ -24,7 +24,9 @@ def check_size(plan: Plan) -> None:
     """Raises BadDocument for a plan of too many batches or too many shapes for one workflow, naming the knob."""
     if len(plan.batches) > MAX_BATCHES:
         knob = "raise batch_time or rounds_per_batch, use isolation: batch, or split the suite"
-        raise refuse(f"{len(plan.batches):,} batches are more than {MAX_BATCHES:,}, which is what one workflow holds; {knob}")
+        raise refuse(
+            f"{len(plan.batches):,} batches are more than {MAX_BATCHES:,}, which is what one workflow holds; {knob}"
+        )
     context = Context(plan.run_id, 36 * "0", _LONG_IMAGE, priority_class=PRIORITY_CLASSES[1])
     check_shapes([{"patch": patch(Shape.model_validate(shape), context)} for shape in plan.shapes])
 

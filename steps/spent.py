@@ -29,7 +29,11 @@ def delete(here: Here, plan: Plan, phase: str) -> None:
     async def work(kube: Kube) -> None:
         found = spent(here, plan)
         if phase != "Succeeded":
-            workflow = await kube.get(await kube.resource("argoproj.io/v1alpha1", "Workflow"), here.workflow, here.namespace)
+            workflow = await kube.get(
+                await kube.resource("argoproj.io/v1alpha1", "Workflow"),
+                here.workflow,
+                here.namespace,
+            )
             found = of_batches(here, plan, measured(workflow))
         for api, kind, name in found:
             await kube.delete(await kube.resource(api, kind), name, here.namespace)
@@ -46,17 +50,28 @@ def spent(here: Here, plan: Plan) -> list[Named]:
     every = range(len(plan.batches) + ROUNDS * len(plan.shapes))
     found = []
     for uid in (here.workflow_uid, *plan.where.get("before", {})):
-        found += [*of_batches(replace(here, workflow_uid=uid), plan, every), ("v1", "Secret", secret_name(uid))]
+        found += [
+            *of_batches(replace(here, workflow_uid=uid), plan, every),
+            ("v1", "Secret", secret_name(uid)),
+        ]
     return found
 
 
 def measured(workflow: Object) -> set[int]:
     """The batches whose pods ended well, which Argo does not make again."""
-    gangs = [each for each in nodes_of(workflow).values() if template_of(each) in ("gang", "duel") and each.get("phase") == "Succeeded"]
+    gangs = [
+        each
+        for each in nodes_of(workflow).values()
+        if template_of(each) in ("gang", "duel") and each.get("phase") == "Succeeded"
+    ]
     return {int(number) for gang in gangs if (number := inputs_of(gang).get("batch"))}
 
 
 def of_batches(here: Here, plan: Plan, numbers: Iterable[int]) -> list[Named]:
     """What plan made for these batches alone, in the Workflow of `here`."""
-    made = [each for number in sorted(numbers) for each in batch_objects(shape_of(plan, number), here, plan, number)]
+    made = [
+        each
+        for number in sorted(numbers)
+        for each in batch_objects(shape_of(plan, number), here, plan, number)
+    ]
     return [(each["apiVersion"], each["kind"], each["metadata"]["name"]) for each in made]

@@ -29,7 +29,15 @@ _PIDS = "${PERFDAG_PEER:-/tmp}/pids"
 class SshServer:
     """A server on a peer (see perfdag.hosts.Server)."""
 
-    def __init__(self, host: "SshHost", argv: list[str], popen: "subprocess.Popen[bytes]", token: str, out: Any, err: Any) -> None:
+    def __init__(
+        self,
+        host: "SshHost",
+        argv: list[str],
+        popen: "subprocess.Popen[bytes]",
+        token: str,
+        out: Any,
+        err: Any,
+    ) -> None:
         self.argv = argv
         self._host, self._popen, self._token, self._out, self._err = host, popen, token, out, err
         self._start = time.monotonic()
@@ -80,13 +88,17 @@ class SshServer:
             texts.append(stream.read().decode(errors="replace"))
             stream.close()
         code = -9 if timed_out else exit_code(self._popen.returncode)
-        self._finished = Finished(self.argv, code, texts[0], texts[1], time.monotonic() - self._start, timed_out)
+        self._finished = Finished(
+            self.argv, code, texts[0], texts[1], time.monotonic() - self._start, timed_out
+        )
 
 
 class SshHost:
     """A peer at `address`, where sshd listens on `port`; `name` is its node. `config`: see Connection."""
 
-    def __init__(self, address: str, name: str, config: Path, port: int = 2222, measured: str | None = None) -> None:
+    def __init__(
+        self, address: str, name: str, config: Path, port: int = 2222, measured: str | None = None
+    ) -> None:
         self._connection = Connection(address, name, config, port)
         self._measured = measured or address
 
@@ -128,11 +140,16 @@ class SshHost:
 
     def clean(self) -> None:
         """Kill what an earlier lead left running."""
-        self._sh(f'for f in {_PIDS}/*; do [ -f "$f" ] && kill -KILL -- "-$(cat "$f")" 2>/dev/null; rm -f "$f"; done; true', 10)
+        self._sh(
+            f'for f in {_PIDS}/*; do [ -f "$f" ] && kill -KILL -- "-$(cat "$f")" 2>/dev/null; rm -f "$f"; done; true',
+            10,
+        )
 
     def dismiss(self, code: int) -> None:
         """Tell the peer to end with that exit code."""
-        with contextlib.suppress(Infrastructure, Failed):  # renamed, since the peer reads it as soon as it is there
+        with contextlib.suppress(
+            Infrastructure, Failed
+        ):  # renamed, since the peer reads it as soon as it is there
             self._sh(f'cd "$PERFDAG_PEER" && echo {code} >told && mv told done', 10)
 
     def ask(self, order: str, timeout: float) -> str:
@@ -140,7 +157,9 @@ class SshHost:
         line = f'echo {shlex.quote(order)} >"$PERFDAG_PEER/orders" && cat "$PERFDAG_PEER/answers"'
         said = self._connection.run(line, timeout)
         if said.timed_out or said.code != 0:
-            raise Infrastructure(f"{self.name} ({self.at}) gave no answer within {timeout:g} s: {said.tail()}")
+            raise Infrastructure(
+                f"{self.name} ({self.at}) gave no answer within {timeout:g} s: {said.tail()}"
+            )
         return said.stdout.strip()
 
     def signal(self, token: str, name: str) -> None:
@@ -149,14 +168,27 @@ class SshHost:
             file = f'"{_PIDS}/{token}"'
             self._sh(f'[ -f {file} ] && kill -{name} -- "-$(cat {file})" 2>/dev/null; true', 10)
 
-    def _line(self, argv: Argv, env: Mapping[str, str] | None, cwd: str | None, cpus: str | None, token: str) -> str:
+    def _line(
+        self,
+        argv: Argv,
+        env: Mapping[str, str] | None,
+        cwd: str | None,
+        cpus: str | None,
+        token: str,
+    ) -> str:
         import os
 
         full = ["taskset", "-c", cpus, *argv] if cpus else list(argv)
         # sshd brings an environment of its own: what a command needs is sent with it
-        ours = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "I_MPI_ROOT") if name in os.environ}
+        ours = {
+            name: os.environ[name]
+            for name in ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "I_MPI_ROOT")
+            if name in os.environ
+        }
         environment = {"LC_ALL": "C.UTF-8", **ours, **(env or {})}
-        words = shlex.join(["env", *(f"{name}={value}" for name, value in environment.items()), *full])
+        words = shlex.join(
+            ["env", *(f"{name}={value}" for name, value in environment.items()), *full]
+        )
         inside = f"cd {shlex.quote(cwd)} && {words}" if cwd else words
         # the shell stays, as leader of the group: an exit by signal would reach us as 255, which is ssh's own failure
         file = f'"{_PIDS}/{token}"'
@@ -185,7 +217,9 @@ class SshHost:
             self.signal(token, "KILL")
         elif said.code == 127 and "No such file or directory" in said.stderr:
             raise Failed(f"{argv[0]}: not found on {self.name}")
-        return Finished(list(argv), said.code, said.stdout, said.stderr, said.seconds, said.timed_out)
+        return Finished(
+            list(argv), said.code, said.stdout, said.stderr, said.seconds, said.timed_out
+        )
 
     def serve(
         self,
@@ -200,7 +234,9 @@ class SshHost:
     ) -> SshServer:
         """Start a server and wait up to `ready` seconds until `port` is in the peer's socket table. Raises Failed, Infrastructure."""
         if port is not None and port in self._ports(proto):
-            raise Failed(f"{proto} port {port} is in use on {self.name}; end who listens there, or use another port")
+            raise Failed(
+                f"{proto} port {port} is in use on {self.name}; end who listens there, or use another port"
+            )
         token = secrets.token_hex(8)
         out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ends
         command = self._connection.argv(self._line(argv, env, cwd, cpus, token))
@@ -219,15 +255,21 @@ class SshHost:
         pause = 0.002
         while True:
             somebody = port in self._ports(proto)
-            if not server.alive():  # asked after the table: who listens may be another, who was faster
+            if (
+                not server.alive()
+            ):  # asked after the table: who listens may be another, who was faster
                 finished = server.stop(0)
                 if finished.code == 255 and not self.alive():
                     raise Infrastructure(f"ssh to {self.name} broke: {finished.tail()}")
-                raise Failed(f"{server.argv[0]} ended (exit {finished.code}) before it listened on {proto} port {port}: {finished.tail()}")
+                raise Failed(
+                    f"{server.argv[0]} ended (exit {finished.code}) before it listened on {proto} port {port}: {finished.tail()}"
+                )
             if somebody:
                 return
             if time.monotonic() > deadline:
-                raise Failed(f"{server.argv[0]} did not listen on {proto} port {port} within {ready:g} s: {server.stop(0).tail()}")
+                raise Failed(
+                    f"{server.argv[0]} did not listen on {proto} port {port} within {ready:g} s: {server.stop(0).tail()}"
+                )
             time.sleep(pause)
             pause = min(pause * 1.5, 0.05)
 
@@ -237,7 +279,9 @@ class SshHost:
     def free_port(self, proto: Proto = "tcp") -> int:
         """A port nobody listens on now, below the kernel's range for outgoing connections."""
         taken = self._ports(proto)
-        return next(port for port in iter(lambda: random.randint(10000, 32000), None) if port not in taken)
+        return next(
+            port for port in iter(lambda: random.randint(10000, 32000), None) if port not in taken
+        )
 
     def which(self, program: str) -> str | None:
         """Path of a program on the peer, or None."""
@@ -247,7 +291,9 @@ class SshHost:
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file, making its folder. Raises Failed."""
         script = 'mkdir -p "$(dirname "$1")" && cat >"$1" && chmod "$2" "$1"'
-        self.run(["sh", "-c", script, "sh", path, f"{mode:o}"], timeout=120, stdin=data).check(f"writing {path} on {self.name}")
+        self.run(["sh", "-c", script, "sh", path, f"{mode:o}"], timeout=120, stdin=data).check(
+            f"writing {path} on {self.name}"
+        )
 
     def get(self, path: str) -> bytes:
         """Read a file. Raises Failed where it is not there."""

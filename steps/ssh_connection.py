@@ -60,7 +60,9 @@ class Connection:
             if reason is None:
                 return
             if time.monotonic() > deadline:
-                raise Infrastructure(f"no ssh to {self.name} ({self.address} port {self.port}) within {patience:g} s: {reason}")
+                raise Infrastructure(
+                    f"no ssh to {self.name} ({self.address} port {self.port}) within {patience:g} s: {reason}"
+                )
             time.sleep(pause)
             pause = min(pause * 1.5, 1.0)
 
@@ -68,13 +70,20 @@ class Connection:
         self.close()
         with tempfile.TemporaryFile() as said:
             master = subprocess.Popen(
-                [*self._ssh(), "-M", "-N", self.address], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said
+                [*self._ssh(), "-M", "-N", self.address],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
             )
             for _ in range(int(CONNECT_SECONDS / 0.02) + 100):
                 if master.poll() is not None:
                     said.seek(0)
                     lines = said.read().decode(errors="replace").strip().splitlines()
-                    return lines[-1] if lines else f"ssh ended (exit {master.returncode}) and said nothing"
+                    return (
+                        lines[-1]
+                        if lines
+                        else f"ssh ended (exit {master.returncode}) and said nothing"
+                    )
                 if self._checked():
                     self._master = master
                     return None
@@ -85,7 +94,12 @@ class Connection:
 
     def _checked(self) -> bool:
         asked = [*self._ssh(), "-O", "check", self.address]
-        return subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
+        return (
+            subprocess.run(
+                asked, stdin=subprocess.DEVNULL, capture_output=True, check=False
+            ).returncode
+            == 0
+        )
 
     def close(self) -> None:
         """Close the shared connection."""
@@ -116,11 +130,16 @@ class Connection:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            out, err = (error.stdout or b"").decode(errors="replace"), (error.stderr or b"").decode(errors="replace")
+            out, err = (
+                (error.stdout or b"").decode(errors="replace"),
+                (error.stderr or b"").decode(errors="replace"),
+            )
             return Finished(command, -9, out, err, time.monotonic() - start, True)
         out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
         if done.returncode == 255 and not self.alive():
-            raise Infrastructure(f"ssh to {self.name} ({self.address}) broke: {err.strip() or 'no reason given'}")
+            raise Infrastructure(
+                f"ssh to {self.name} ({self.address}) broke: {err.strip() or 'no reason given'}"
+            )
         return Finished(command, exit_code(done.returncode), out, err, time.monotonic() - start)
 
 

@@ -33,7 +33,9 @@ def rank(argv: Sequence[str]) -> int:
     code = subprocess.call(argv)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     # one write: lines of several ranks share a pipe
-    sys.stdout.write(f"{RANK_LINE}{used.ru_maxrss * 1024} user_s={used.ru_utime:.6f} system_s={used.ru_stime:.6f}\n")
+    sys.stdout.write(
+        f"{RANK_LINE}{used.ru_maxrss * 1024} user_s={used.ru_utime:.6f} system_s={used.ru_stime:.6f}\n"
+    )
     sys.stdout.flush()
     return code if code >= 0 else 128 - code
 

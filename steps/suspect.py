@@ -30,10 +30,18 @@ def step(here: Here, out: Path) -> list[str]:
         confirming = planned(store, plan)
     else:
         collect(store, plan)
-        found = check(store, plan.suite, plan.run_id, unattended_rules(store, checks_of(plan.suite_text))).confirm
-        confirming = store_confirming_plans(store, plan, {each.point for each in found}) if found else []
+        found = check(
+            store, plan.suite, plan.run_id, unattended_rules(store, checks_of(plan.suite_text))
+        ).confirm
+        confirming = (
+            store_confirming_plans(store, plan, {each.point for each in found}) if found else []
+        )
     made = outputs(store, plan, confirming)
-    wanted = {number: batch_objects(shape_of(plan, number), here, plan, number) for name in FANS for number in made[name]}
+    wanted = {
+        number: batch_objects(shape_of(plan, number), here, plan, number)
+        for name in FANS
+        for number in made[name]
+    }
     for number, (status, reason) in run(lambda kube: create_each(kube, here, plan, wanted)).items():
         again, index = plan_of_batch(store, plan, number)
         write_note(store, again.run_id, f"batch-{index}", status, reason, [index])
@@ -41,7 +49,11 @@ def step(here: Here, out: Path) -> list[str]:
     out.mkdir(parents=True, exist_ok=True)
     for name, value in made.items():
         (out / name).write_text(orjson.dumps(value).decode())
-    return [f"{point.entry} {point.label}".strip() for point in confirming[0].points] if confirming else []
+    return (
+        [f"{point.entry} {point.label}".strip() for point in confirming[0].points]
+        if confirming
+        else []
+    )
 
 
 def planned(store: Store, plan: Plan) -> list[Plan]:
@@ -63,6 +75,9 @@ def outputs(store: Store, plan: Plan, confirming: list[Plan]) -> dict[str, list[
     left = [
         number
         for number, made, index in confirming_batches(plan, confirming)
-        if any(made.key(position) not in stored[made.run_id] for position in made.batches[index].samples)
+        if any(
+            made.key(position) not in stored[made.run_id]
+            for position in made.batches[index].samples
+        )
     ]
     return {"batches": left, "duels": []}

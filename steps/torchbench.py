@@ -29,13 +29,21 @@ _PARTS = 100  # of a run whose batches are told apart; its text in the store has
 _PRINTED = re.compile(r"^(?:CPU Wall Time|GPU Time) per batch:\s*([0-9.]+) milliseconds", re.M)
 _COMPILE = re.compile(r"^PT2 Compilation time:\s*([0-9.]+) seconds", re.M)
 # no way out: a model that wants to download fails at once, and the row says so
-_OFFLINE = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9") | {
+_OFFLINE = dict.fromkeys(
+    ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9"
+) | {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
 }
 
 # of urllib, requests and transformers
-_NO_NETWORK = ("127.0.0.1:9", "urlopen error", "OfflineModeIsEnabled", "ProxyError", "We couldn't connect to 'http")
+_NO_NETWORK = (
+    "127.0.0.1:9",
+    "urlopen error",
+    "OfflineModeIsEnabled",
+    "ProxyError",
+    "We couldn't connect to 'http",
+)
 
 
 class Torchbench(Benchmark[TorchbenchParams]):
@@ -51,14 +59,49 @@ class Torchbench(Benchmark[TorchbenchParams]):
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     Params: ClassVar[type[TorchbenchParams]] = TorchbenchParams
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("batch_time", "s", "lower", "median time of one batch: GPU events on cuda, wall time on cpu", headline=True),
-        Metric("samples_rate", "1/s", "higher", "samples a second: batch size by the median wall time of a batch"),
-        Metric("batch_time_spread", "s", "lower", "time of one batch: min, mean, max and, where the batches suffice, p90 and p99"),
-        Metric("iteration_time", "s", "none", f"time of each batch in order; of more than {_PARTS} the mean of each of so many parts"),
-        Metric("time_to_first_batch", "s", "lower", "construction of the model and its first call, compilation included; imports not"),
-        Metric("compile_time", "s", "lower", "time in torch.compile, with no cache of an earlier one"),
-        Metric("cpu_memory", "B", "lower", "peak resident memory of the process, construction included"),
-        Metric("gpu_memory", "B", "lower", "peak memory allocated by torch on the GPU, construction included"),
+        Metric(
+            "batch_time",
+            "s",
+            "lower",
+            "median time of one batch: GPU events on cuda, wall time on cpu",
+            headline=True,
+        ),
+        Metric(
+            "samples_rate",
+            "1/s",
+            "higher",
+            "samples a second: batch size by the median wall time of a batch",
+        ),
+        Metric(
+            "batch_time_spread",
+            "s",
+            "lower",
+            "time of one batch: min, mean, max and, where the batches suffice, p90 and p99",
+        ),
+        Metric(
+            "iteration_time",
+            "s",
+            "none",
+            f"time of each batch in order; of more than {_PARTS} the mean of each of so many parts",
+        ),
+        Metric(
+            "time_to_first_batch",
+            "s",
+            "lower",
+            "construction of the model and its first call, compilation included; imports not",
+        ),
+        Metric(
+            "compile_time", "s", "lower", "time in torch.compile, with no cache of an earlier one"
+        ),
+        Metric(
+            "cpu_memory", "B", "lower", "peak resident memory of the process, construction included"
+        ),
+        Metric(
+            "gpu_memory",
+            "B",
+            "lower",
+            "peak memory allocated by torch on the GPU, construction included",
+        ),
         Metric("gpus_used", "1", "none", "GPUs on which the process allocated memory"),
         Metric("gpus_visible", "1", "none", "GPUs that the process could have used"),
     )
@@ -71,13 +114,21 @@ class Torchbench(Benchmark[TorchbenchParams]):
         problems = []
         gpus = devices.gpus(shape)
         if params.device == "cpu" and gpus:
-            problems.append(f"device: cpu would hold {gpus[0]} idle; drop the resource, or use device: cuda")
+            problems.append(
+                f"device: cpu would hold {gpus[0]} idle; drop the resource, or use device: cuda"
+            )
         if shape.hosts.count > 1:
-            problems.append(f"run.py runs on one host, and hosts.count is {shape.hosts.count}; leave hosts.count out")
+            problems.append(
+                f"run.py runs on one host, and hosts.count is {shape.hosts.count}; leave hosts.count out"
+            )
         return problems
 
     def seconds(self, params: TorchbenchParams) -> float:
-        work = {"eval": 0.15, "train": 0.5}[params.test] * params.batch_size * (0.02 if params.device == "cuda" else 1)
+        work = (
+            {"eval": 0.15, "train": 0.5}[params.test]
+            * params.batch_size
+            * (0.02 if params.device == "cuda" else 1)
+        )
         return 15 + (params.iterations + params.warmup + 3) * work + (60 if params.compile else 0)
 
     def prepare(self, gang: Gang, params: TorchbenchParams) -> None:
@@ -106,15 +157,24 @@ class Torchbench(Benchmark[TorchbenchParams]):
         if asked not in self._homes:
             # an image's TORCH_HOME is not ours to write to; what it lacks is made in a folder of our own
             homes = [*([given] if given else []), self._own_home()]
-            made = host.run([python, str(RUNNER), "weights", *homes, model], timeout=timeout, env=_OFFLINE)
+            made = host.run(
+                [python, str(RUNNER), "weights", *homes, model], timeout=timeout, env=_OFFLINE
+            )
             if (
                 made.code != 0
                 and not made.timed_out
-                and (not made.stderr.strip() or re.search(r"\b(ModuleNotFound|Import)Error\b", made.stderr))
+                and (
+                    not made.stderr.strip()
+                    or re.search(r"\b(ModuleNotFound|Import)Error\b", made.stderr)
+                )
             ):
                 how = "pip install 'perfdag[torch]' (with uv: uv pip install)"
-                raise Skip(f"{python} on {host.name} has no torch and torchvision: {how}, or use the parameter python")
-            self._homes[asked] = made.check("writing random weights").stdout.rpartition(MARK)[2].strip()
+                raise Skip(
+                    f"{python} on {host.name} has no torch and torchvision: {how}, or use the parameter python"
+                )
+            self._homes[asked] = (
+                made.check("writing random weights").stdout.rpartition(MARK)[2].strip()
+            )
         return self._homes[asked]
 
     def _own_home(self) -> str:
@@ -125,21 +185,36 @@ class Torchbench(Benchmark[TorchbenchParams]):
         return self._own
 
     def provenance(self, gang: Gang, params: TorchbenchParams) -> dict[str, Any]:
-        facts: dict[str, Any] = {"torchbench_commit": gang.notes["commit"], "weights": "random, seeded: speed only, no accuracy"}
+        facts: dict[str, Any] = {
+            "torchbench_commit": gang.notes["commit"],
+            "weights": "random, seeded: speed only, no accuracy",
+        }
         if params.device == "cuda":
             facts["gpus"] = gang.notes["gpus"] = gpu.facts(gang.hosts[0])
         return facts
 
     def run(self, gang: Gang, params: TorchbenchParams) -> Output:
         host = gang.hosts[0]
-        argv = [_python(params), str(RUNNER), "run", gang.notes["checkout"], str(params.warmup), str(params.iterations), *arguments(params)]
+        argv = [
+            _python(params),
+            str(RUNNER),
+            "run",
+            gang.notes["checkout"],
+            str(params.warmup),
+            str(params.iterations),
+            *arguments(params),
+        ]
         env = {**_OFFLINE, "TORCH_HOME": gang.notes["home"], "PYTHONDONTWRITEBYTECODE": "1"}
         # a sample that found what another compiled would be called as cold as that one
         env |= {name: f"{gang.scratch}/{name.lower()}" for name in _COMPILED}
         if params.threads:
             env |= {"OMP_NUM_THREADS": str(params.threads), "MKL_NUM_THREADS": str(params.threads)}
         before = {host.name: gang.notes["gpus"]} if "gpus" in gang.notes else None
-        with gpu_watch.watched([host], before) if params.device == "cuda" else nullcontext(gpu_watch.Watch()) as watch:
+        with (
+            gpu_watch.watched([host], before)
+            if params.device == "cuda"
+            else nullcontext(gpu_watch.Watch()) as watch
+        ):
             finished = host.run(argv, timeout=gang.timeout, env=env, cwd=gang.scratch)
             if finished.code == 0:
                 said = read_report(finished.stdout)
@@ -154,7 +229,9 @@ class Torchbench(Benchmark[TorchbenchParams]):
         report = read_report(finished.stdout)
         tool = f"torch {report['torch']}, pytorch/benchmark {gang.notes['commit'][:12]}"
         used = {name: report[name] for name in _USED if report.get(name) is not None}
-        return Output(finished.texts(), [argv], tool, {**next(iter(watch.hosts.values()), {}), **used})
+        return Output(
+            finished.texts(), [argv], tool, {**next(iter(watch.hosts.values()), {}), **used}
+        )
 
     def series(self, output: Output) -> str:
         # where it is not a parameter it is the model's default for the device, which another commit may change
@@ -168,7 +245,10 @@ class Torchbench(Benchmark[TorchbenchParams]):
         printed = _PRINTED.search(stdout)
         median = statistics.median(own)
         # the printed median has three decimals of a millisecond; the two differ only if the raw times are not those of run.py
-        if printed is None or abs(float(printed[1]) / 1e3 * report["batches"] - median) > 1e-6 + 0.001 * median:
+        if (
+            printed is None
+            or abs(float(printed[1]) / 1e3 * report["batches"] - median) > 1e-6 + 0.001 * median
+        ):
             raise Failed("the median that run.py prints is not that of the raw times", output.texts)
         n = len(own)
         made = [
@@ -213,7 +293,16 @@ def read_report(text: str) -> dict[str, Any]:
         report: dict[str, Any] = dict(json.loads(lines[-1].removeprefix(MARK)))
     except (IndexError, ValueError, TypeError):
         raise Failed("run.py ended without a whole report", {"stdout": text}) from None
-    absent = {"wall_s", "batches", "batch_size", "construct_s", "first_call_s", "max_rss_bytes", "device", "torch"} - report.keys()
+    absent = {
+        "wall_s",
+        "batches",
+        "batch_size",
+        "construct_s",
+        "first_call_s",
+        "max_rss_bytes",
+        "device",
+        "torch",
+    } - report.keys()
     if absent:
         raise Failed(f"the report lacks {', '.join(sorted(absent))}", {"stdout": text})
     return report
@@ -254,18 +343,34 @@ def _memory(report: dict[str, Any]) -> list[Measurement]:
     return made
 
 
-def _check_claims(report: dict[str, Any], params: TorchbenchParams, output: Output, made: list[Measurement]) -> None:
+def _check_claims(
+    report: dict[str, Any], params: TorchbenchParams, output: Output, made: list[Measurement]
+) -> None:
     """Raise Invalid where another device, batch, precision or number of GPUs was measured than asked for."""
-    if report["device"] != params.device or (params.device == "cuda" and report["gpus_used"] != params.gpus):
+    if report["device"] != params.device or (
+        params.device == "cuda" and report["gpus_used"] != params.gpus
+    ):
         raise Invalid(
-            f"ran on {report['device']} with {report.get('gpus_used', 0)} GPUs, not {params.device} with {params.gpus}", output.texts, made
+            f"ran on {report['device']} with {report.get('gpus_used', 0)} GPUs, not {params.device} with {params.gpus}",
+            output.texts,
+            made,
         )
     if report["batch_size"] != params.batch_size:
-        raise Invalid(f"{params.model} used batch size {report['batch_size']}, not {params.batch_size}", output.texts, made)
+        raise Invalid(
+            f"{params.model} used batch size {report['batch_size']}, not {params.batch_size}",
+            output.texts,
+            made,
+        )
     if params.precision and report.get("precision") != params.precision:
-        raise Invalid(f"{params.model} used precision {report.get('precision')}, not {params.precision}", output.texts, made)
+        raise Invalid(
+            f"{params.model} used precision {report.get('precision')}, not {params.precision}",
+            output.texts,
+            made,
+        )
     if params.threads and report.get("threads") != params.threads:
-        raise Invalid(f"torch used {report.get('threads')} threads, not {params.threads}", output.texts, made)
+        raise Invalid(
+            f"torch used {report.get('threads')} threads, not {params.threads}", output.texts, made
+        )
     if output.facts.get("against"):
         raise Invalid(output.facts["against"], output.texts, made)
 
@@ -273,7 +378,8 @@ def _check_claims(report: dict[str, Any], params: TorchbenchParams, output: Outp
 def _explained(params: TorchbenchParams, said: str, texts: dict[str, str]) -> Skip | Failed | None:
     if any(each in said for each in _NO_NETWORK):
         return Failed(
-            f"{params.model} wants to download weights or data, and measuring has no network; use a model that builds its own", texts
+            f"{params.model} wants to download weights or data, and measuring has no network; use a model that builds its own",
+            texts,
         )
     missing = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", said)
     if missing:
@@ -285,8 +391,11 @@ def _explained(params: TorchbenchParams, said: str, texts: dict[str, str]) -> Sk
     if lacking:
         said_why = f": {' '.join(lacking[1].split())}" if lacking[1].strip() else ""
         return Failed(
-            f"{params.model} has no {params.test} like this (NotImplementedError{said_why}); use another test, batch size or model", texts
+            f"{params.model} has no {params.test} like this (NotImplementedError{said_why}); use another test, batch size or model",
+            texts,
         )
     if "out of memory" in said:
-        return Failed(f"{params.model} with batch size {params.batch_size} does not fit into memory", texts)
+        return Failed(
+            f"{params.model} with batch size {params.batch_size} does not fit into memory", texts
+        )
     return None

@@ -36,33 +36,55 @@ _EVAL_ONLY = frozenset(_WITHOUT_TRAIN.split())
 _BY_WEIGHTS = frozenset({"vision_maskrcnn"})
 """Models whose work hangs on what their weights find in an image: with random ones it is not theirs."""
 # run.py refuses the others, but for amp on a CPU, which it takes and computes as fp32
-_PRECISIONS = {"cpu": ("fp32", "bf16", "amp_bf16"), "cuda": ("fp32", "tf32", "fp16", "bf16", "amp", "amp_fp16")}
+_PRECISIONS = {
+    "cpu": ("fp32", "bf16", "amp_bf16"),
+    "cuda": ("fp32", "tf32", "fp16", "bf16", "amp", "amp_fp16"),
+}
 
 
 class TorchbenchParams(Params):
     """What run.py is asked for."""
 
-    model: str = Field("resnet50", description="model of pytorch/benchmark, for example alexnet, resnet50, llama")
-    test: Literal["eval", "train"] = Field("eval", description="inference or training; some models have inference only")
-    device: Literal["cpu", "cuda"] = Field("cpu", description="cuda: one GPU, which is what run.py drives")
-    batch_size: int = Field(1, ge=1, le=65536, description="samples of a batch")
-    precision: Literal["fp32", "tf32", "fp16", "bf16", "amp", "amp_fp16", "amp_bf16"] | None = Field(
-        None,
-        description="default as upstream: fp32 on CPU, fp16 for many models' inference on CUDA; the rows and charts say which was used",
+    model: str = Field(
+        "resnet50", description="model of pytorch/benchmark, for example alexnet, resnet50, llama"
     )
-    compile: bool = Field(False, description="torch.compile (inductor) instead of eager; its time is measured apart")
+    test: Literal["eval", "train"] = Field(
+        "eval", description="inference or training; some models have inference only"
+    )
+    device: Literal["cpu", "cuda"] = Field(
+        "cpu", description="cuda: one GPU, which is what run.py drives"
+    )
+    batch_size: int = Field(1, ge=1, le=65536, description="samples of a batch")
+    precision: Literal["fp32", "tf32", "fp16", "bf16", "amp", "amp_fp16", "amp_bf16"] | None = (
+        Field(
+            None,
+            description="default as upstream: fp32 on CPU, fp16 for many models' inference on CUDA; the rows and charts say which was used",
+        )
+    )
+    compile: bool = Field(
+        False, description="torch.compile (inductor) instead of eager; its time is measured apart"
+    )
     iterations: int = Field(10, ge=3, le=100_000, description="measured batches")
     warmup: int = Field(3, ge=0, le=10_000, description="batches before, after the first")
     gpus: int = Field(1, ge=1, description="GPUs used; run.py uses one, so 1 is the only value")
-    threads: Annotated[int, Field(ge=1, le=4096)] | None = Field(None, description="CPU threads of torch; default its own choice")
-    path: str | None = Field(None, description="checkout of pytorch/benchmark; default $PERFDAG_TORCHBENCH, or the image's")
-    python: str | None = Field(None, description="interpreter that has torch; default the one that runs perfdag")
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = Field(
+        None, description="CPU threads of torch; default its own choice"
+    )
+    path: str | None = Field(
+        None,
+        description="checkout of pytorch/benchmark; default $PERFDAG_TORCHBENCH, or the image's",
+    )
+    python: str | None = Field(
+        None, description="interpreter that has torch; default the one that runs perfdag"
+    )
 
     @field_validator("model")
     @classmethod
     def _known(cls, model: str) -> str:
         if model in _BY_WEIGHTS:
-            raise ValueError(f"{model} does as much as its weights find in an image, and weights are random here; use another model")
+            raise ValueError(
+                f"{model} does as much as its weights find in an image, and weights are random here; use another model"
+            )
         if model not in MODELS:
             near = difflib.get_close_matches(model, MODELS, n=3, cutoff=0.4)
             raise ValueError(
@@ -77,5 +99,7 @@ class TorchbenchParams(Params):
         if self.gpus != 1:
             raise ValueError(f"gpus: {self.gpus}: run.py drives one GPU; the only value is 1")
         if self.precision and self.precision not in _PRECISIONS[self.device]:
-            raise ValueError(f"precision {self.precision}: device {self.device} has {', '.join(_PRECISIONS[self.device])}")
+            raise ValueError(
+                f"precision {self.precision}: device {self.device} has {', '.join(_PRECISIONS[self.device])}"
+            )
         return self

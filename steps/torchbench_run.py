@@ -37,7 +37,10 @@ def weights(folders: list[str], model: str) -> str:
     kind = getattr(kinds, "IMAGENET1K_V1", None)
     if kind is None:
         return folders[0]
-    targets = {folder: Path(folder) / "hub" / "checkpoints" / kind.url.rpartition("/")[2] for folder in folders}
+    targets = {
+        folder: Path(folder) / "hub" / "checkpoints" / kind.url.rpartition("/")[2]
+        for folder in folders
+    }
     there = next((folder for folder, target in targets.items() if target.exists()), None)
     if there is not None:
         return there
@@ -134,8 +137,14 @@ def _after(module: Any) -> dict[str, Any]:
         peaks = [torch.cuda.max_memory_allocated(index) for index in range(found["gpus_visible"])]
         found["gpu_peak_bytes"] = peaks
         found["gpus_used"] = sum(peak > 0 for peak in peaks)
-        uuids = [getattr(torch.cuda.get_device_properties(index), "uuid", None) for index, peak in enumerate(peaks) if peak > 0]
-        found["gpu_uuids"] = [f"GPU-{uuid}" for uuid in uuids if uuid]  # as nvidia-smi writes it; torch before 2.4 does not tell
+        uuids = [
+            getattr(torch.cuda.get_device_properties(index), "uuid", None)
+            for index, peak in enumerate(peaks)
+            if peak > 0
+        ]
+        found["gpu_uuids"] = [
+            f"GPU-{uuid}" for uuid in uuids if uuid
+        ]  # as nvidia-smi writes it; torch before 2.4 does not tell
         found["cuda"] = torch.version.cuda
         found["cudnn"] = torch.backends.cudnn.version()
     return found
@@ -152,7 +161,11 @@ def _compiled() -> float | None:
 def main(argv: list[str]) -> int:
     """Exit code; usage on stderr where argv is none of the two forms."""
     # this file's folder comes first in sys.path, and its `queue` would hide the standard library's
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
+    sys.path[:] = [
+        entry
+        for entry in sys.path
+        if Path(entry or ".").resolve() != Path(__file__).resolve().parent
+    ]
     if len(argv) >= 3 and argv[0] == "weights":
         sys.stdout.write(f"{MARK}{weights(argv[1:-1], argv[-1])}\n")
         return 0

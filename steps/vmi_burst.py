@@ -22,13 +22,29 @@ from perfdag.steps.scale.templates import inlined
 from perfdag.units import Duration, PositiveDuration
 
 API_RULES: tuple[dict[str, Any], ...] = (
-    {"apiGroups": ["kubevirt.io"], "resources": ["*"], "verbs": ["get", "list", "watch", "create", "delete"]},
-    {"apiGroups": [""], "resources": ["pods", "events", "nodes"], "verbs": ["get", "list", "watch"]},
+    {
+        "apiGroups": ["kubevirt.io"],
+        "resources": ["*"],
+        "verbs": ["get", "list", "watch", "create", "delete"],
+    },
+    {
+        "apiGroups": [""],
+        "resources": ["pods", "events", "nodes"],
+        "verbs": ["get", "list", "watch"],
+    },
     {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "create", "delete"]},
     {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get"]},
-    {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
+    {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "verbs": ["get", "list", "watch", "create", "patch", "delete"],
+    },
     {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]},
-    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "create", "update", "patch", "delete"]},
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "verbs": ["get", "list", "create", "update", "patch", "delete"],
+    },
     {"nonResourceURLs": ["/metrics", "/version"], "verbs": ["get"]},
 )
 
@@ -36,10 +52,16 @@ API_RULES: tuple[dict[str, Any], ...] = (
 class VmiParams(Params):
     """What VMI scenarios share."""
 
-    template: str = Field("vmi", description="vmi, vm, vmirs, or a YAML file (its text is kept in the plan)")
-    variables: dict[str, str | int | float] = Field({}, description="placeholders of a template of your own")
+    template: str = Field(
+        "vmi", description="vmi, vm, vmirs, or a YAML file (its text is kept in the plan)"
+    )
+    variables: dict[str, str | int | float] = Field(
+        {}, description="placeholders of a template of your own"
+    )
     replicas: int = Field(1, ge=1, description="VMIs of one object (template vmirs)")
-    namespace: str | list[str] = Field("perfdag-vmi", description="namespace of the VMIs, or several in turn, made where missing")
+    namespace: str | list[str] = Field(
+        "perfdag-vmi", description="namespace of the VMIs, or several in turn, made where missing"
+    )
     parallel: int = Field(20, ge=1, le=run_vmi.MOST, description="creations in flight")
     arrival: Literal["closed", "constant", "poisson", "burst", "ramp"] = Field(
         "closed", description="closed (as fast as it goes), constant, poisson, burst or ramp"
@@ -48,13 +70,22 @@ class VmiParams(Params):
     seed: int = Field(0, ge=0, description="seed of Poisson arrivals")
     per_node: int = Field(200, ge=1, description="VMIs a node at most, checked before starting")
     primer: bool = Field(True, description="one VMI before the clock starts")
-    timeout: PositiveDuration = Field(900.0, description="seconds for all to run, and for all to be gone")
-    lock_timeout: Duration = Field(3600.0, description="seconds to wait for another performance run to end")
-    gates: list[str] = Field([], description="METRIC < VALUE, or METRIC < RATIO * METRIC; one on a metric of `api_gates` takes its place")
+    timeout: PositiveDuration = Field(
+        900.0, description="seconds for all to run, and for all to be gone"
+    )
+    lock_timeout: Duration = Field(
+        3600.0, description="seconds to wait for another performance run to end"
+    )
+    gates: list[str] = Field(
+        [],
+        description="METRIC < VALUE, or METRIC < RATIO * METRIC; one on a metric of `api_gates` takes its place",
+    )
     api_gates: bool = Field(True, description="api_p99 < 1 and api_list_p99 < 30 beside `gates`")
     prometheus: str | None = Field(None, description="URL of a Prometheus that scrapes KubeVirt")
     prometheus_token_file: str | None = Field(None, description="file with a bearer token for it")
-    prometheus_ca_file: str | None = Field(None, description="file with the certificate authority of its TLS")
+    prometheus_ca_file: str | None = Field(
+        None, description="file with the certificate authority of its TLS"
+    )
 
     @field_validator("gates")
     @classmethod
@@ -83,7 +114,11 @@ class VmiParams(Params):
             timeout=self.timeout,
             variables=dict(self.variables),
             gates=with_slo(own) if self.api_gates else own,
-            prometheus=Prometheus(self.prometheus, self.prometheus_token_file, self.prometheus_ca_file) if self.prometheus else None,
+            prometheus=Prometheus(
+                self.prometheus, self.prometheus_token_file, self.prometheus_ca_file
+            )
+            if self.prometheus
+            else None,
         )
 
     def problems(self, ask: run_vmi.Ask) -> list[str]:
@@ -99,7 +134,9 @@ class VmiBurstParams(VmiParams):
     """A burst, several of rising size, or growth until a gate fails."""
 
     scenario: Literal["burst", "ladder", "capacity"] = "burst"
-    counts: list[int] = Field([100], min_length=1, description="VMIs; several for a ladder; the limit for capacity")
+    counts: list[int] = Field(
+        [100], min_length=1, description="VMIs; several for a ladder; the limit for capacity"
+    )
     cooldown: Duration = Field(60.0, description="seconds between the bursts of a ladder")
     step: int = Field(100, ge=1, description="capacity: VMIs more each time")
 
@@ -119,16 +156,28 @@ class VmiBurst(Benchmark[VmiBurstParams]):
     api = API_RULES
     Params: ClassVar[type[Params]] = VmiBurstParams
     metrics = (
-        Metric("creation_to_running", "s", "lower", "VMI created to Running (p50, p95, p99 where enough)", headline=True),
+        Metric(
+            "creation_to_running",
+            "s",
+            "lower",
+            "VMI created to Running (p50, p95, p99 where enough)",
+            headline=True,
+        ),
         Metric("capacity", "1", "higher", "VMIs of the largest burst that passed every gate"),
         *measured.METRICS,
     )
 
     def check(self, params: VmiBurstParams, shape: Any) -> list[str]:
         """See Benchmark."""
-        if params.scenario != "ladder" and params.cooldown != VmiBurstParams.model_fields["cooldown"].default:
+        if (
+            params.scenario != "ladder"
+            and params.cooldown != VmiBurstParams.model_fields["cooldown"].default
+        ):
             return [f"{params.scenario} has no cooldown; it goes with scenario: ladder"]
-        if params.scenario != "capacity" and params.step != VmiBurstParams.model_fields["step"].default:
+        if (
+            params.scenario != "capacity"
+            and params.step != VmiBurstParams.model_fields["step"].default
+        ):
             return [f"{params.scenario} has no step; it goes with scenario: capacity"]
         return params.problems(_ask(params))
 
@@ -150,7 +199,13 @@ class VmiBurst(Benchmark[VmiBurstParams]):
 
 
 def _ask(params: VmiBurstParams) -> run_vmi.Ask:
-    return run_vmi.Ask(params.scenario, params.counts, step=params.step, cooldown=params.cooldown, lock_timeout=params.lock_timeout)
+    return run_vmi.Ask(
+        params.scenario,
+        params.counts,
+        step=params.step,
+        cooldown=params.cooldown,
+        lock_timeout=params.lock_timeout,
+    )
 
 
 def run_scenario(name: str, params: VmiParams, ask: run_vmi.Ask, timeout: float) -> Output:
@@ -172,7 +227,11 @@ def run_scenario(name: str, params: VmiParams, ask: run_vmi.Ask, timeout: float)
     passed = asdict(outcome.capacity) if outcome.capacity else None
     texts = {"results": orjson.dumps({"capacity": passed, "results": results}).decode()}
     version = outcome.results[-1].facts["kubevirt_version"]
-    return Output(texts, tool=measured.tool(f"KubeVirt {version}" if version else "perfdag", simulated), facts=facts)
+    return Output(
+        texts,
+        tool=measured.tool(f"KubeVirt {version}" if version else "perfdag", simulated),
+        facts=facts,
+    )
 
 
 async def _measure(spec: vmi.Spec, ask: run_vmi.Ask) -> run_vmi.Outcome:
@@ -221,11 +280,19 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         raise Invalid(f"{disturbed}; {said}".rstrip("; "), output.texts, found)
     if not any(each.metric == headline for each in found) and not search:
         raise Invalid(f"no VMI ran: {said}", output.texts, found)
-    bad = [each for each in raw["results"] if (each["figures"]["success_ratio"] or 0) < 1 or each["figures"]["left_behind"]]
+    bad = [
+        each
+        for each in raw["results"]
+        if (each["figures"]["success_ratio"] or 0) < 1 or each["figures"]["left_behind"]
+    ]
     if bad and not passed:  # kept, but not comparable with a run where all ran
         raise Invalid(said, output.texts, found)
     if late:
-        raise Invalid(f"the open loop did not hold its rate of {', '.join(late)} VMIs; {said}".rstrip("; "), output.texts, found)
+        raise Invalid(
+            f"the open loop did not hold its rate of {', '.join(late)} VMIs; {said}".rstrip("; "),
+            output.texts,
+            found,
+        )
     output.facts["notes"] = said
     return found
 
@@ -236,4 +303,8 @@ def _headline(stages: list[Summary], headline: str, coords: dict[str, Any]) -> l
         return []
     values = {"p50": wanted.p50, "p95": wanted.p95, "p99": wanted.p99}
     n = wanted.ok + wanted.censored
-    return [Measurement(headline, value, stat, coords, n) for stat, value in values.items() if value is not None]
+    return [
+        Measurement(headline, value, stat, coords, n)
+        for stat, value in values.items()
+        if value is not None
+    ]

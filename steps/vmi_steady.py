@@ -31,7 +31,13 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
     api = API_RULES
     Params: ClassVar[type[Params]] = VmiSteadyParams
     metrics = (
-        Metric("creation_to_running", "s", "lower", "VMI created to Running (p50, p95, p99 where enough)", headline=True),
+        Metric(
+            "creation_to_running",
+            "s",
+            "lower",
+            "VMI created to Running (p50, p95, p99 where enough)",
+            headline=True,
+        ),
         Metric("churn_cycles", "1", "none", "replacements made"),
         Metric("running", "1", "none", "VMIs Running at a moment (coords: seconds from the start)"),
         *measured.METRICS,
@@ -62,11 +68,19 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
         found = parse_results(output, "creation_to_running")
         for each in orjson.loads(output.texts["results"])["results"]:
             found.append(Measurement("churn_cycles", each["figures"]["churn_cycles"]))
-            found += [Measurement("running", float(running), coords={"seconds": round(at, 3)}) for at, running in each["trace"]]
+            found += [
+                Measurement("running", float(running), coords={"seconds": round(at, 3)})
+                for at, running in each["trace"]
+            ]
         return found
 
 
 def _ask(params: VmiSteadyParams) -> run_vmi.Ask:
     return run_vmi.Ask(
-        "steady", [params.count], churn=params.churn, pause=params.pause, duration=params.duration, lock_timeout=params.lock_timeout
+        "steady",
+        [params.count],
+        churn=params.churn,
+        pause=params.pause,
+        duration=params.duration,
+        lock_timeout=params.lock_timeout,
     )

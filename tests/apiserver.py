@@ -29,13 +29,17 @@ class Answering(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving(handler: type[Answering], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def serving(
+    handler: type[Answering], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """Serve, with a kubeconfig in `folder`."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     document = {
         "current-context": "one",
-        "clusters": [{"name": "one", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+        "clusters": [
+            {"name": "one", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+        ],
         "users": [{"name": "one", "user": {"token": "t"}}],
         "contexts": [{"name": "one", "context": {"cluster": "one", "user": "one"}}],
     }

@@ -28,7 +28,9 @@ class SuiteWriter:
         path.write_text(text)
         return path
 
-    def sleeps(self, points: int = 3, repetitions: int = 2, seconds: float = 0.01, extra: str = "") -> Path:
+    def sleeps(
+        self, points: int = 3, repetitions: int = 2, seconds: float = 0.01, extra: str = ""
+    ) -> Path:
         """A suite of `points` sleeps that differ in one environment variable."""
         variants = ", ".join(f"{{POINT: '{i}'}}" for i in range(points))
         return self(

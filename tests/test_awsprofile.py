@@ -12,9 +12,7 @@ import pytest
 from perfdag import awsprofile
 from perfdag.store import StoreError, open_store
 
-CREDENTIALS = (
-    "[default]\naws_access_key_id = STANDARD\naws_secret_access_key = 100%s\n[lab]\naws_access_key_id = LAB\naws_secret_access_key = x\n"
-)
+CREDENTIALS = "[default]\naws_access_key_id = STANDARD\naws_secret_access_key = 100%s\n[lab]\naws_access_key_id = LAB\naws_secret_access_key = x\n"
 
 
 @pytest.fixture
@@ -36,7 +34,11 @@ def server() -> Iterator[HTTPServer]:
             self.server.signed = self.headers["Authorization"]  # type: ignore[attr-defined]
             self.server.token = self.headers["x-amz-security-token"]  # type: ignore[attr-defined]
             self.send_response(200)
-            for name, value in (("Content-Length", "1"), ("ETag", '"1"'), ("Last-Modified", "Sun, 22 Nov 2026 03:00:00 GMT")):
+            for name, value in (
+                ("Content-Length", "1"),
+                ("ETag", '"1"'),
+                ("Last-Modified", "Sun, 22 Nov 2026 03:00:00 GMT"),
+            ):
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(b"1")
@@ -58,7 +60,9 @@ def signed(server: HTTPServer) -> tuple[str, str, str | None]:
     return key, region, server.token  # type: ignore[attr-defined]
 
 
-def test_the_default_profile_and_a_named_one_are_read(files: Path, server: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_profile_and_a_named_one_are_read(
+    files: Path, server: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = f"http://127.0.0.1:{server.server_port}"
     (files / "credentials").write_text(f"{CREDENTIALS}aws_session_token = T\n")
     (files / "config").write_text(
@@ -79,12 +83,16 @@ def test_the_default_profile_and_a_named_one_are_read(files: Path, server: HTTPS
 def test_a_token_belongs_to_the_keys_beside_it(files: Path, server: HTTPServer) -> None:
     (files / "credentials").write_text(CREDENTIALS)
     url = f"http://127.0.0.1:{server.server_port}"
-    (files / "config").write_text(f"[profile default]\nendpoint_url = {url}\naws_session_token = STALE\n")
+    (files / "config").write_text(
+        f"[profile default]\nendpoint_url = {url}\naws_session_token = STALE\n"
+    )
     assert signed(server) == ("STANDARD", "us-east-1", None)
 
 
 def test_a_profile_by_sso_keeps_its_region_and_endpoint(files: Path) -> None:
-    (files / "config").write_text("[default]\nsso_session = mine\nregion = eu-central-1\nendpoint_url = http://127.0.0.1:9\n")
+    (files / "config").write_text(
+        "[default]\nsso_session = mine\nregion = eu-central-1\nendpoint_url = http://127.0.0.1:9\n"
+    )
     with pytest.raises(awsprofile.ElsewhereError) as caught:
         awsprofile.read("default")
     assert caught.value.settings == {"region": "eu-central-1", "endpoint_url": "http://127.0.0.1:9"}
@@ -93,16 +101,42 @@ def test_a_profile_by_sso_keeps_its_region_and_endpoint(files: Path) -> None:
 @pytest.mark.parametrize(
     ("profile", "config", "said"),
     [
-        ("nowhere", "", "the AWS profile nowhere has no aws_access_key_id and aws_secret_access_key in ~/.aws/credentials"),
-        ("half", "[profile half]\naws_access_key_id = A\n", "the AWS profile half has no aws_access_key_id and aws_secret_access_key"),
-        ("work", "[profile work]\nsso_session = mine\n", "the AWS profile work has its keys by sso_session; pip install boto3"),
-        ("lab", "[profile lab]\nrole_arn = arn:aws:iam::1:role/x\n", "the AWS profile lab has its keys by role_arn"),
-        ("run", "[profile run]\ncredential_process = /bin/keys\n", "the AWS profile run has its keys by credential_process"),
+        (
+            "nowhere",
+            "",
+            "the AWS profile nowhere has no aws_access_key_id and aws_secret_access_key in ~/.aws/credentials",
+        ),
+        (
+            "half",
+            "[profile half]\naws_access_key_id = A\n",
+            "the AWS profile half has no aws_access_key_id and aws_secret_access_key",
+        ),
+        (
+            "work",
+            "[profile work]\nsso_session = mine\n",
+            "the AWS profile work has its keys by sso_session; pip install boto3",
+        ),
+        (
+            "lab",
+            "[profile lab]\nrole_arn = arn:aws:iam::1:role/x\n",
+            "the AWS profile lab has its keys by role_arn",
+        ),
+        (
+            "run",
+            "[profile run]\ncredential_process = /bin/keys\n",
+            "the AWS profile run has its keys by credential_process",
+        ),
         ("lab", "SECRET\n", "config, line 1 is no setting and no [section]; mend it"),
-        ("lab", "[profile lab]\naws_access_key_id = A\naws_secret_access_key SECRET\n", "config, line 3 is no setting and no [section]"),
+        (
+            "lab",
+            "[profile lab]\naws_access_key_id = A\naws_secret_access_key SECRET\n",
+            "config, line 3 is no setting and no [section]",
+        ),
     ],
 )
-def test_what_holds_no_keys_is_a_clear_line(files: Path, monkeypatch: pytest.MonkeyPatch, profile: str, config: str, said: str) -> None:
+def test_what_holds_no_keys_is_a_clear_line(
+    files: Path, monkeypatch: pytest.MonkeyPatch, profile: str, config: str, said: str
+) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     monkeypatch.setenv("AWS_PROFILE", profile)
     (files / "credentials").write_text(CREDENTIALS)
@@ -114,7 +148,9 @@ def test_what_holds_no_keys_is_a_clear_line(files: Path, monkeypatch: pytest.Mon
     assert str(refused.value).endswith("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 
 
-def test_a_default_profile_need_not_be_there_but_may_not_be_another_kind(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_default_profile_need_not_be_there_but_may_not_be_another_kind(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     open_store("s3://bench/x")
     (files / "config").write_text("[default]\nregion = eu-west-1\n")
     open_store("s3://bench/x")

@@ -23,7 +23,9 @@ def test_bad_suite(case: dict[str, object], tmp_path: Path) -> None:
     with pytest.raises(BadDocument) as refused:
         make_plan(suite.load("suite.yaml"))
     said = [str(problem).removeprefix("suite.yaml:") for problem in refused.value.problems]
-    expected = [text.replace("{benchmarks}", ", ".join(benchmark.names())) for text in case["expect"]]  # type: ignore[attr-defined]
+    expected = [
+        text.replace("{benchmarks}", ", ".join(benchmark.names())) for text in case["expect"]
+    ]  # type: ignore[attr-defined]
     assert said == expected
 
 

@@ -24,7 +24,9 @@ def help_of(verb: str) -> str:
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "step"])
-def test_help_ends_with_examples_of_that_verb(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_ends_with_examples_of_that_verb(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     help_of(verb)
     said = capsys.readouterr().out
     examples = re.findall(r"^  (perfdag .*)$", said.partition("examples:")[2], re.M)
@@ -35,10 +37,14 @@ def test_help_ends_with_examples_of_that_verb(verb: str, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("verb", ["run", "plan", "benchmarks", "doctor"])
-def test_examples_run(verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_run(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Examples that need no cluster and no earlier run are executed from the checkout; `run` as a dry run."""
     help_of(verb)
-    examples = re.findall(r"^  (perfdag .*)$", capsys.readouterr().out.partition("examples:")[2], re.M)
+    examples = re.findall(
+        r"^  (perfdag .*)$", capsys.readouterr().out.partition("examples:")[2], re.M
+    )
     monkeypatch.chdir(ROOT)
     for example in examples:
         words = shlex.split(example)[1:]
@@ -70,15 +76,21 @@ def test_the_schema_accepts_the_ready_suites() -> None:
         validator.validate(yaml.safe_load(file.read_text()))
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "suites").glob("*.yaml")), ids=lambda file: file.name)
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "suites").glob("*.yaml")), ids=lambda file: file.name
+)
 def test_every_ready_suite_can_be_planned(file: Path) -> None:
     assert main(["plan", str(file)]) == 0
 
 
-def test_plan_says_what_only_a_cluster_refuses(write_suite: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_says_what_only_a_cluster_refuses(
+    write_suite: object, capsys: pytest.CaptureFixture[str]
+) -> None:
     suite = str(write_suite.sleeps(2, 501, extra="isolation: pod\n"))  # type: ignore[attr-defined]
     assert main(["plan", suite]) == 0
-    assert capsys.readouterr().err.startswith("note: a cluster does not take it: 1,002 batches are more than 1,000")
+    assert capsys.readouterr().err.startswith(
+        "note: a cluster does not take it: 1,002 batches are more than 1,000"
+    )
     assert main(["render", suite]) == 2
 
 
@@ -94,27 +106,38 @@ def test_an_unknown_benchmark_names_the_nearest(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("name", ["iperf", "vmi-brust"])
-def test_only_a_benchmark_that_declares_rights_is_allowed_some(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_a_benchmark_that_declares_rights_is_allowed_some(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     for argv in (["render", "--base"], ["install", "--store", "s3://bench/results"]):
         assert main([*argv, "--allow", name]) == 2
         said = capsys.readouterr().err
-        assert said.startswith(f"perfdag {argv[0]}: --allow {name}: no benchmark of that name declares Kubernetes rights; ")
+        assert said.startswith(
+            f"perfdag {argv[0]}: --allow {name}: no benchmark of that name declares Kubernetes rights; "
+        )
         assert "vmi-burst" in said
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "many"])
-def test_no_fewer_than_one_batch_is_measured_at_once(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_fewer_than_one_batch_is_measured_at_once(
+    number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["render", "--base", "--parallel-batches", number])
     assert ended.value.code == 2
     assert f"{number} is no number of batches" in capsys.readouterr().err
 
 
-def test_pods_are_kept_until_the_next_attempt_has_read_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pods_are_kept_until_the_next_attempt_has_read_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["render", "--base", "--keep-pods", "59s"])
     assert ended.value.code == 2
-    assert "argument --keep-pods: 59s is too short: which sample killed a pod is read of it; write 60s or more" in capsys.readouterr().err
+    assert (
+        "argument --keep-pods: 59s is too short: which sample killed a pod is read of it; write 60s or more"
+        in capsys.readouterr().err
+    )
     assert main(["render", "--base", "--keep-pods", "60s"]) == 0
     assert "deleteDelayDuration: 60s" in capsys.readouterr().out
 
@@ -125,32 +148,55 @@ def test_benchmarks_as_json_are_complete(capsys: pytest.CaptureFixture[str]) -> 
     assert {"name", "clock", "metrics", "params", "tools"} <= set(described[0])
 
 
-def test_run_as_json(write_suite: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_as_json(
+    write_suite: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     suite = write_suite.sleeps(2, 3)  # type: ignore[attr-defined]
     assert main(["run", str(suite), "--store", str(tmp_path / "s"), "--json", "--no-report"]) == 0
     result = orjson.loads(capsys.readouterr().out)
     assert result["statuses"] == {"ok": 6}
-    assert all(each["metrics"][0]["n"] == 3 and each["metrics"][0]["low"] <= each["metrics"][0]["median"] for each in result["points"])
+    assert all(
+        each["metrics"][0]["n"] == 3 and each["metrics"][0]["low"] <= each["metrics"][0]["median"]
+        for each in result["points"]
+    )
 
 
 def test_without_hera_one_line_says_what_to_install() -> None:
     code = "import sys; sys.modules['hera.workflows'] = None; from perfdag.cli import main; sys.exit(main(['render', '--base']))"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert ended.returncode == 2
-    assert ended.stderr == "perfdag: hera, which makes the manifests, is not installed: pip install 'perfdag[argo]'\n"
+    assert (
+        ended.stderr
+        == "perfdag: hera, which makes the manifests, is not installed: pip install 'perfdag[argo]'\n"
+    )
 
 
 def test_an_interpreter_that_aborts_at_its_end_does_not_change_the_exit_code() -> None:
     """As a native library's thread makes it do now and then."""
     code = "import ctypes, sys; libc = ctypes.CDLL(None); libc.__cxa_atexit(libc.abort, None, None); sys.argv[1:] = {!r}; {}"
-    for argv, expected in ((["benchmarks"], 0), (["plan", "no-such.yaml"], 2), (["--version"], 0), (["nonsense"], 2)):
-        ended = subprocess.run([sys.executable, "-c", code.format(argv, "import perfdag.__main__")], capture_output=True, check=False)
+    for argv, expected in (
+        (["benchmarks"], 0),
+        (["plan", "no-such.yaml"], 2),
+        (["--version"], 0),
+        (["nonsense"], 2),
+    ):
+        ended = subprocess.run(
+            [sys.executable, "-c", code.format(argv, "import perfdag.__main__")],
+            capture_output=True,
+            check=False,
+        )
         assert ended.returncode == expected, argv
         assert ended.stdout or ended.stderr
     for closed in ("1", "2"):
         ended = subprocess.run(
-            ["sh", "-c", f'exec "$0" -m perfdag plan no-such.yaml {closed}>&-', sys.executable], capture_output=True, check=False
+            ["sh", "-c", f'exec "$0" -m perfdag plan no-such.yaml {closed}>&-', sys.executable],
+            capture_output=True,
+            check=False,
         )
         assert ended.returncode == 2, ended.stderr
-    aborted = subprocess.run([sys.executable, "-c", code.format([], "pass")], capture_output=True, check=False)
+    aborted = subprocess.run(
+        [sys.executable, "-c", code.format([], "pass")], capture_output=True, check=False
+    )
     assert aborted.returncode == -signal.SIGABRT

@@ -53,8 +53,15 @@ class Place:
 
     def workflow(self, run_id: str, store: str, **labels: str) -> dict[str, Any]:
         """One that a controller leaves alone: it waits for a template that is not there."""
-        meta = {"generateName": "perfdag-s-", "labels": {"perfdag/run": run_id, "perfdag/suite": "s", **labels}}
-        spec = {"suspend": True, "arguments": {"parameters": [{"name": "store", "value": store}]}, "workflowTemplateRef": {"name": "none"}}
+        meta = {
+            "generateName": "perfdag-s-",
+            "labels": {"perfdag/run": run_id, "perfdag/suite": "s", **labels},
+        }
+        spec = {
+            "suspend": True,
+            "arguments": {"parameters": [{"name": "store", "value": store}]},
+            "workflowTemplateRef": {"name": "none"},
+        }
         return self.create({"apiVersion": ARGO, "kind": "Workflow", "metadata": meta, "spec": spec})
 
 
@@ -63,7 +70,11 @@ def place(s3_root: str) -> Iterator[Place]:
     if "KUBECONFIG" not in os.environ:
         pytest.skip("KUBECONFIG is not set: no cluster to test against")
     name = f"perfdag-cli-{uuid.uuid4().hex[:6]}"
-    kube.run(lambda client: client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
+    kube.run(
+        lambda client: client.create(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        )
+    )
     made = Place(name, s3_root)
     try:
         # images that are nowhere: what is submitted here never measures
@@ -94,11 +105,17 @@ def place(s3_root: str) -> Iterator[Place]:
 @pytest.mark.argo
 @pytest.mark.parametrize("store", ["./x", "", "file:///x"])
 def test_a_store_that_pods_do_not_share_is_refused(
-    place: Place, store: str, write_suite: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: Place,
+    store: str,
+    write_suite: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     if not store:  # an installation rendered without one
         monkeypatch.setattr(
-            "perfdag.cli.cluster_run.Installed.start", lambda *told: pytest.fail(f"a Workflow was made: {told}"), raising=True
+            "perfdag.cli.cluster_run.Installed.start",
+            lambda *told: pytest.fail(f"a Workflow was made: {told}"),
+            raising=True,
         )
         monkeypatch.setattr("perfdag.cli.submit._root", lambda *told: "")
     words = ("--store", store) if store else ()
@@ -109,7 +126,9 @@ def test_a_store_that_pods_do_not_share_is_refused(
 
 
 @pytest.mark.argo
-def test_a_resume_goes_on_with_the_store_suite_and_priority_of_the_run(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resume_goes_on_with_the_store_suite_and_priority_of_the_run(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert place.perfdag("submit", "--resume", "20260101T000000Z-00000000") == 2
     assert "20260101T000000Z-00000000" in capsys.readouterr().err
     assert place.workflows() == []
@@ -119,42 +138,69 @@ def test_a_resume_goes_on_with_the_store_suite_and_priority_of_the_run(place: Pl
     open_store(elsewhere).put(f"runs/{plan.run_id}/plan.json", plan.dump())
     first = place.workflow(plan.run_id, elsewhere)
     assert place.perfdag("submit", "--resume", plan.run_id) == 0
-    [made] = [each for each in place.workflows() if each["metadata"]["name"] != first["metadata"]["name"]]
+    [made] = [
+        each for each in place.workflows() if each["metadata"]["name"] != first["metadata"]["name"]
+    ]
     assert made["metadata"]["labels"]["perfdag/suite"] == "s"
     assert made["spec"]["priority"] == 7
     assert View(made).parameter("store") == elsewhere
 
 
 @pytest.mark.argo
-def test_delete_takes_all_workflows_of_a_run_and_the_results_of_what_confirms_it(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_delete_takes_all_workflows_of_a_run_and_the_results_of_what_confirms_it(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     store, plan = open_store(place.store), make_plan(loads(SUITE))
     again = make_plan(loads(SUITE))
     plan.options["confirmed"] = [again.run_id]
     for each in (plan, again):
         store.put(f"runs/{each.run_id}/plan.json", each.dump())
-        store.put(f"results/suite=s/month={each.run_id[:4]}-{each.run_id[4:6]}/{each.run_id}.parquet", b"")
+        store.put(
+            f"results/suite=s/month={each.run_id[:4]}-{each.run_id[4:6]}/{each.run_id}.parquet", b""
+        )
     owner = place.workflow(plan.run_id, place.store)
     place.workflow(plan.run_id, place.store)
     other = place.workflow("20260101T000000Z-11111111", place.store)
-    owned_by = [{"apiVersion": ARGO, "kind": "Workflow", "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"]}]
+    owned_by = [
+        {
+            "apiVersion": ARGO,
+            "kind": "Workflow",
+            "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"],
+        }
+    ]
     pod = place.create(
         {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": "p", "ownerReferences": owned_by},
-            "spec": {"nodeSelector": {"no-such": "node"}, "containers": [{"name": "c", "image": "none"}]},
+            "spec": {
+                "nodeSelector": {"no-such": "node"},
+                "containers": [{"name": "c", "image": "none"}],
+            },
         }
     )
     of_pod = [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": pod["metadata"]["uid"]}]
-    asked = {"accessModes": ["ReadWriteOnce"], "storageClassName": "none", "resources": {"requests": {"storage": "1Gi"}}}
+    asked = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "none",
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
     place.create(
-        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "p-measured", "ownerReferences": of_pod}, "spec": asked}
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "p-measured", "ownerReferences": of_pod},
+            "spec": asked,
+        }
     )
     assert place.perfdag("delete", plan.run_id, "--results") == 0, capsys.readouterr().err
     assert [each["metadata"]["name"] for each in place.workflows()] == [other["metadata"]["name"]]
 
     async def claims(client: Kube) -> list[Any]:
-        return await client.list(await client.resource("v1", "PersistentVolumeClaim"), place.namespace)
+        return await client.list(
+            await client.resource("v1", "PersistentVolumeClaim"), place.namespace
+        )
 
     assert kube.run(claims) == []
     assert store.list("runs") == []
@@ -162,13 +208,20 @@ def test_delete_takes_all_workflows_of_a_run_and_the_results_of_what_confirms_it
 
 
 @pytest.mark.argo
-def test_results_outlive_the_workflow_and_are_deleted_by_their_store(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_outlive_the_workflow_and_are_deleted_by_their_store(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     store, plan = open_store(place.store), make_plan(loads(SUITE))
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    store.put(f"results/suite=s/month={plan.run_id[:4]}-{plan.run_id[4:6]}/{plan.run_id}.parquet", b"")
+    store.put(
+        f"results/suite=s/month={plan.run_id[:4]}-{plan.run_id[4:6]}/{plan.run_id}.parquet", b""
+    )
     assert place.perfdag("delete", plan.run_id, "--results") == 2
     assert "give --store" in capsys.readouterr().err
-    assert place.perfdag("delete", "20260101T000000Z-00000000", "--results", "--store", place.store) == 2
+    assert (
+        place.perfdag("delete", "20260101T000000Z-00000000", "--results", "--store", place.store)
+        == 2
+    )
     assert "has no run 20260101T000000Z-00000000 either" in capsys.readouterr().err
     assert store.list("runs")
     assert place.perfdag("delete", plan.run_id, "--results", "--store", place.store) == 0
@@ -176,7 +229,9 @@ def test_results_outlive_the_workflow_and_are_deleted_by_their_store(place: Plac
 
 
 @pytest.mark.argo
-def test_results_that_another_store_has_keep_the_workflow(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_that_another_store_has_keep_the_workflow(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan = make_plan(loads(SUITE))
     open_store(place.store).put(f"runs/{plan.run_id}/plan.json", plan.dump())
     place.workflow(plan.run_id, place.store)
@@ -191,10 +246,15 @@ def test_a_second_try_deletes_what_is_left_of_one_whose_store_went_away(
     place: Place, reached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, plan, again = open_store(place.store), make_plan(loads(SUITE)), make_plan(loads(SUITE))
-    plan.options["confirmed"] = ["20260101T000000Z-00000000", again.run_id]  # one of them is gone since
+    plan.options["confirmed"] = [
+        "20260101T000000Z-00000000",
+        again.run_id,
+    ]  # one of them is gone since
     for each in (plan, again):
         store.put(f"runs/{each.run_id}/plan.json", each.dump())
-        store.put(f"results/suite=s/month={each.run_id[:4]}-{each.run_id[4:6]}/{each.run_id}.parquet", b"")
+        store.put(
+            f"results/suite=s/month={each.run_id[:4]}-{each.run_id[4:6]}/{each.run_id}.parquet", b""
+        )
     deleted: list[str] = []
 
     def delete(self: S3Store, prefix: str) -> None:
@@ -213,7 +273,9 @@ def test_a_second_try_deletes_what_is_left_of_one_whose_store_went_away(
 
 
 @pytest.mark.argo
-def test_results_on_a_claim_are_refused_before_anything_is_deleted(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_on_a_claim_are_refused_before_anything_is_deleted(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     place.workflow("20260101T000000Z-11111111", "claim://results")
     assert place.perfdag("delete", "last", "--results") == 2
     assert "only pods reach" in capsys.readouterr().err
@@ -224,11 +286,17 @@ def test_results_on_a_claim_are_refused_before_anything_is_deleted(place: Place,
 def test_a_workflow_that_argo_submitted_has_the_labels_of_its_run_at_the_end(place: Place) -> None:
     plan = make_plan(loads(SUITE))
     made = place.workflow("", place.store, **{"perfdag/run": "", "perfdag/suite": ""})["metadata"]
-    _tell(replace(here(), workflow=made["name"], namespace=place.namespace), plan, open_store(place.store))
+    _tell(
+        replace(here(), workflow=made["name"], namespace=place.namespace),
+        plan,
+        open_store(place.store),
+    )
     [found] = place.workflows()
     assert found["metadata"]["labels"]["perfdag/run"] == plan.run_id
     assert found["metadata"]["labels"]["perfdag/suite"] == "s"
-    assert found["metadata"]["annotations"]["perfdag/report"].endswith(f"/runs/{plan.run_id}/report.html")
+    assert found["metadata"]["annotations"]["perfdag/report"].endswith(
+        f"/runs/{plan.run_id}/report.html"
+    )
 
 
 PODGROUP = ("scheduling.volcano.sh/v1beta1", "PodGroup")
@@ -248,7 +316,12 @@ def podgroups(place: Place) -> Iterator[None]:
     if kube.run(there):
         pytest.skip("this cluster has Volcano")
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1beta1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    version = {
+        "name": "v1beta1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+    }
     spec = {"group": "scheduling.volcano.sh", "scope": "Namespaced", "versions": [version]}
     names = {"kind": PODGROUP[1], "plural": "podgroups", "singular": "podgroup"}
     crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
@@ -257,7 +330,11 @@ def podgroups(place: Place) -> Iterator[None]:
     async def remove(client: Kube) -> None:
         await client.delete(await client.resource(crd["apiVersion"], crd["kind"]), called)
 
-    kube.run(lambda client: client.create({**crd, "metadata": {"name": called}, "spec": {**spec, "names": names}}))
+    kube.run(
+        lambda client: client.create(
+            {**crd, "metadata": {"name": called}, "spec": {**spec, "names": names}}
+        )
+    )
     try:
         deadline = time.monotonic() + 30
         while not kube.run(there):
@@ -270,21 +347,37 @@ def podgroups(place: Place) -> Iterator[None]:
 
 @pytest.mark.argo
 @pytest.mark.slow
-def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(place: Place, podgroups: None, tmp_path: Path) -> None:
-    text = SUITE.replace("benchmark: command,", "benchmark: command, name: one, scheduler: volcano, hosts: {count: 3},")
-    duel = on_cluster(prepare_duet(loads(text), loads(text, settings=["one.env.X=x"]), ("a", "b"), 8))
-    for fan, members, plans in (("batches", 3, [make_plan(loads(text))]), ("duels", 6, [duel.a, duel.b])):
+def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(
+    place: Place, podgroups: None, tmp_path: Path
+) -> None:
+    text = SUITE.replace(
+        "benchmark: command,",
+        "benchmark: command, name: one, scheduler: volcano, hosts: {count: 3},",
+    )
+    duel = on_cluster(
+        prepare_duet(loads(text), loads(text, settings=["one.env.X=x"]), ("a", "b"), 8)
+    )
+    for fan, members, plans in (
+        ("batches", 3, [make_plan(loads(text))]),
+        ("duels", 6, [duel.a, duel.b]),
+    ):
         for each in plans:
             open_store(place.store).put(f"runs/{each.run_id}/plan.json", each.dump())
         owner = place.workflow(plans[0].run_id, place.store)["metadata"]
         told = {"store": place.store, "run_id": plans[0].run_id, "namespace": place.namespace}
-        step(replace(here(), workflow=owner["name"], workflow_uid=owner["uid"], **told), tmp_path / fan, {})
+        step(
+            replace(here(), workflow=owner["name"], workflow_uid=owner["uid"], **told),
+            tmp_path / fan,
+            {},
+        )
 
         async def groups(client: Kube) -> list[dict[str, Any]]:
             return await client.list(await client.resource(*PODGROUP), place.namespace)
 
         [group] = kube.run(groups)
-        assert group["metadata"]["name"] == f"perfdag-{owner['uid']}-b0", "the annotation of the pods names it"
+        assert group["metadata"]["name"] == f"perfdag-{owner['uid']}-b0", (
+            "the annotation of the pods names it"
+        )
         assert group["spec"]["minMember"] == members
         assert [each["uid"] for each in group["metadata"]["ownerReferences"]] == [owner["uid"]]
         assert (tmp_path / fan / fan).read_text() == "[0]", "the batch is measured"
@@ -316,10 +409,17 @@ async def test_a_refusal_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None
 async def test_a_watch_survives_a_connection_that_is_lost_twice(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done: dict[str, Any] = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
+    done: dict[str, Any] = {
+        "metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {},
+    }
     finish = {"type": "Pod", "id": "f", "templateName": "finish-pod", "outputs": {"exitCode": "3"}}
     done["status"] = {"phase": "Succeeded", "nodes": {"f": finish}}
-    answers: list[Any] = [KubeError(0, "Unreachable", "connection refused"), KubeError(503, "Unavailable", "no"), View(done)]
+    answers: list[Any] = [
+        KubeError(0, "Unreachable", "connection refused"),
+        KubeError(503, "Unavailable", "no"),
+        View(done),
+    ]
 
     async def view(*told: Any) -> View:
         answer = answers.pop(0)
@@ -341,24 +441,48 @@ async def test_a_watch_survives_a_connection_that_is_lost_twice(
 def test_the_exit_code_and_the_table_are_those_of_the_last_attempt() -> None:
     def node(step: str, number: int, at: str, code: str | None) -> dict[str, Any]:
         named = f"w-x7.{'onExit' if step == 'finish' else step}({number}).{step}"
-        found = {"type": "Pod", "id": f"{step}{number}", "name": named, "displayName": step, "templateName": f"{step}-pod", "startedAt": at}
+        found = {
+            "type": "Pod",
+            "id": f"{step}{number}",
+            "name": named,
+            "displayName": step,
+            "templateName": f"{step}-pod",
+            "startedAt": at,
+        }
         return {**found, "outputs": {"exitCode": code} if code else {}}
 
     def seen(*nodes: dict[str, Any]) -> View:
         group = {"type": "Retry", "id": "r", "templateName": "finish", "outputs": {"exitCode": "9"}}
-        return View({"metadata": {"name": "w"}, "spec": {}, "status": {"nodes": {each["id"]: each for each in (*nodes, group)}}})
+        return View(
+            {
+                "metadata": {"name": "w"},
+                "spec": {},
+                "status": {"nodes": {each["id"]: each for each in (*nodes, group)}},
+            }
+        )
 
-    tried = [node("finish", 2, "2026-01-01T00:00:09Z", "0"), node("finish", 0, "2026-01-01T00:00:01Z", "4")]
+    tried = [
+        node("finish", 2, "2026-01-01T00:00:09Z", "0"),
+        node("finish", 0, "2026-01-01T00:00:01Z", "4"),
+    ]
     tried.append(node("finish", 1, "2026-01-01T00:00:09Z", "137"))
     for order in (tried, tried[::-1]):
         assert seen(*order).exit_code() == 0
         assert (seen(*order).last("finish") or {})["id"] == "finish2"
-    refused = [node("finish", 0, "2026-01-01T00:00:09Z", "1")]  # the rows of a run whose plan ended early say so
-    codes = {code: seen(*refused, node("plan", 0, "2026-01-01T00:00:00Z", str(code))).exit_code() for code in (0, 1, 2, 4)}
+    refused = [
+        node("finish", 0, "2026-01-01T00:00:09Z", "1")
+    ]  # the rows of a run whose plan ended early say so
+    codes = {
+        code: seen(*refused, node("plan", 0, "2026-01-01T00:00:00Z", str(code))).exit_code()
+        for code in (0, 1, 2, 4)
+    }
     assert codes == {0: 1, 1: 1, 2: 2, 4: 4}
     assert seen(node("finish", 0, "2026-01-01T00:00:00Z", None)).exit_code() is None
     without = [node("finish", 0, "2026-01-01T00:00:09Z", "4")]  # there is no plan
-    codes = {code: seen(*without, node("plan", 0, "2026-01-01T00:00:00Z", code)).exit_code() for code in (None, "2")}
+    codes = {
+        code: seen(*without, node("plan", 0, "2026-01-01T00:00:00Z", code)).exit_code()
+        for code in (None, "2")
+    }
     assert codes == {None: 4, "2": 2}, "it never started, and it refused the suite"
 
 
@@ -367,11 +491,26 @@ async def test_a_watch_that_begins_before_argo_looked_counts_in_the_installation
 ) -> None:
     plan = make_plan(loads(SUITE))
     open_store(str(tmp_path)).put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    young: dict[str, Any] = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
+    young: dict[str, Any] = {
+        "metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {},
+    }
     young["metadata"]["labels"] = {"perfdag/run": plan.run_id}
     template = {"arguments": {"parameters": [{"name": "store", "value": str(tmp_path)}]}}
-    waits = Pod("plan", None, 0, None, "Pending", None, None, "Unschedulable: persistentvolumeclaim nope not found")
-    views = [View(young, [waits]), View({**young, "status": {"phase": "Failed", "storedWorkflowTemplateSpec": template}})]
+    waits = Pod(
+        "plan",
+        None,
+        0,
+        None,
+        "Pending",
+        None,
+        None,
+        "Unschedulable: persistentvolumeclaim nope not found",
+    )
+    views = [
+        View(young, [waits]),
+        View({**young, "status": {"phase": "Failed", "storedWorkflowTemplateSpec": template}}),
+    ]
 
     async def view(*told: Any) -> View:
         return views.pop(0)
@@ -382,9 +521,10 @@ async def test_a_watch_that_begins_before_argo_looked_counts_in_the_installation
     assert await follow("w", "bench") == 1
     heard = capsys.readouterr()
     assert "0/1 samples" in heard.out.splitlines()[-1]
-    assert heard.err == "workflow w Failed: plan: Unschedulable: persistentvolumeclaim nope not found\n", (
-        "what it waited for, when it is gone"
-    )
+    assert (
+        heard.err
+        == "workflow w Failed: plan: Unschedulable: persistentvolumeclaim nope not found\n"
+    ), "what it waited for, when it is gone"
 
 
 def test_where_the_store_is_not_reached_argos_progress_and_the_lead_are_heard() -> None:
@@ -403,35 +543,54 @@ def test_where_the_store_is_not_reached_argos_progress_and_the_lead_are_heard() 
 
 
 def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:
-    workflow: dict[str, Any] = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
+    workflow: dict[str, Any] = {
+        "metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {},
+    }
     old = Pod("old", 0, 0, 0, "Failed", "n", None, trouble="DeadlineExceeded: too long")
     now = Pod("now", 1, 0, 0, "Pending", "", None, trouble="ImagePullBackOff: no such image")
     running = View({**workflow, "status": {"phase": "Running"}}, [old, now])
     assert running.troubles() == ["now: ImagePullBackOff: no such image"]
     assert len(View({**workflow, "status": {"phase": "Failed"}}, [old, now]).troubles()) == 2
-    killed = Pod("killed", 1, 0, 0, "Failed", "n", None, trouble="OOMKilled: container main", created=9.0)
+    killed = Pod(
+        "killed", 1, 0, 0, "Failed", "n", None, trouble="OOMKilled: container main", created=9.0
+    )
     gap = View({**workflow, "status": {"phase": "Running"}}, [old, killed])
     assert gap.troubles() == ["killed: OOMKilled: container main"], "its retry is not there yet"
-    retried = View({**workflow, "status": {"phase": "Running"}}, [old, Pod("again", 0, 0, 1, "Running", "n", "10.0.0.1")])
+    retried = View(
+        {**workflow, "status": {"phase": "Running"}},
+        [old, Pod("again", 0, 0, 1, "Running", "n", "10.0.0.1")],
+    )
     assert retried.troubles() == ["old: DeadlineExceeded: too long"], "its batch is under way"
 
 
 @pytest.mark.parametrize(
     ("templates", "of", "said"),
     [
-        (["finish", "rank"], "perfdag", "workflow w Succeeded: its templates are of another version of perfdag"),
+        (
+            ["finish", "rank"],
+            "perfdag",
+            "workflow w Succeeded: its templates are of another version of perfdag",
+        ),
         ([], "perfdag", "w Succeeded: \n"),
         (["my-own"], "nightly", "w Succeeded: \n"),
     ],
 )
 async def test_a_watch_of_a_run_of_another_version_says_why_its_end_is_not_known(
-    templates: list[str], of: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    templates: list[str],
+    of: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     ended: dict[str, Any] = {
         "metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"workflowTemplateRef": {"name": of}},
     }
-    ended["status"] = {"phase": "Succeeded", "storedWorkflowTemplateSpec": {"templates": [{"name": each} for each in templates]}}
+    ended["status"] = {
+        "phase": "Succeeded",
+        "storedWorkflowTemplateSpec": {"templates": [{"name": each} for each in templates]},
+    }
 
     async def view(*told: Any) -> View:
         return View(ended)
@@ -442,8 +601,13 @@ async def test_a_watch_of_a_run_of_another_version_says_why_its_end_is_not_known
     assert said in capsys.readouterr().err
 
 
-def test_nothing_is_submitted_to_an_installation_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {"kind": "WorkflowTemplate", "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]}}
+def test_nothing_is_submitted_to_an_installation_of_another_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = {
+        "kind": "WorkflowTemplate",
+        "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]},
+    }
     monkeypatch.setattr("perfdag.kube.run", lambda work: found)
     with pytest.raises(NotInstalled, match="another version: perfdag install --namespace bench"):
         installed("bench")
@@ -457,7 +621,9 @@ entries:
 
 
 @pytest.mark.parametrize("precise", [True, False])
-def test_samples_that_until_does_not_need_are_done_and_those_it_may_need_take_no_expected_time(precise: bool, tmp_path: Path) -> None:
+def test_samples_that_until_does_not_need_are_done_and_those_it_may_need_take_no_expected_time(
+    precise: bool, tmp_path: Path
+) -> None:
     store, plan = open_store(str(tmp_path)), make_plan(loads(UNTIL))
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
 
@@ -468,8 +634,15 @@ def test_samples_that_until_does_not_need_are_done_and_those_it_may_need_take_no
         part = SampleRecord(plan.points[index].id, repetition, "ok", rows=rows)
         store.put(f"runs/{plan.run_id}/parts/{plan.key(position)}.json", part.dump())
 
-    certain = [at for at, (index, repetition) in enumerate(plan.order) if repetition <= plan.points[index].repetitions]
-    nap, once = ([at for at in certain if plan.points[plan.order[at][0]].entry == name] for name in ("nap", "once"))
+    certain = [
+        at
+        for at, (index, repetition) in enumerate(plan.order)
+        if repetition <= plan.points[index].repetitions
+    ]
+    nap, once = (
+        [at for at in certain if plan.points[plan.order[at][0]].entry == name]
+        for name in ("nap", "once")
+    )
     for at in nap:
         measured(at)
     counter = Counter(str(tmp_path))
@@ -482,21 +655,43 @@ def test_samples_that_until_does_not_need_are_done_and_those_it_may_need_take_no
     standing = counter.count(plan.run_id, [0])
     assert standing is not None
     assert (standing.done, standing.left) == (51 if precise else 7, 0)
-    workflow = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"perfdag/run": plan.run_id}}, "spec": {}}
+    workflow = {
+        "metadata": {
+            "name": "w",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"perfdag/run": plan.run_id},
+        },
+        "spec": {},
+    }
     line = describe(View({**workflow, "status": {"phase": "Running"}}), counter, 5.0)
     assert ("51/51 samples" if precise else "7/51 samples, repeating until it is precise") in line
 
 
-@pytest.mark.parametrize(("planned", "finished", "said"), [("0", "1", ["finish"]), ("4", "1", ["plan", "finish"]), ("2", "1", ["plan"])])
+@pytest.mark.parametrize(
+    ("planned", "finished", "said"),
+    [("0", "1", ["finish"]), ("4", "1", ["plan", "finish"]), ("2", "1", ["plan"])],
+)
 async def test_a_plan_step_that_failed_says_why_before_the_table(
-    planned: str, finished: str, said: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    planned: str,
+    finished: str,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     codes = {"plan": planned, "finish": finished}
     nodes = {
-        step: {"type": "Pod", "id": f"w-{step}1", "templateName": f"{step}-pod", "outputs": {"exitCode": code}}
+        step: {
+            "type": "Pod",
+            "id": f"w-{step}1",
+            "templateName": f"{step}-pod",
+            "outputs": {"exitCode": code},
+        }
         for step, code in codes.items()
     }
-    ended: dict[str, Any] = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
+    ended: dict[str, Any] = {
+        "metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {},
+    }
     seen = View(
         {**ended, "status": {"phase": "Failed", "nodes": nodes}},
         [Pod(f"w-{step}-pod-{step}1", None, 0, None, "Succeeded", "n", None) for step in codes],
@@ -530,11 +725,16 @@ def test_pairs_measured_at_once_share_their_expected_time(tmp_path: Path) -> Non
         store.put(f"runs/{plan.run_id}/parts/{plan.key(at)}.json", b"")
     standing = Counter(str(tmp_path)).count(plan.run_id, [0])
     assert standing is not None
-    assert standing.left == pytest.approx(plan.seconds() / 15), "its group is measured together again"
+    assert standing.left == pytest.approx(plan.seconds() / 15), (
+        "its group is measured together again"
+    )
 
 
 def test_a_watch_of_an_ab_counts_both_variants_and_names_the_one_under_way(tmp_path: Path) -> None:
-    store, duel = open_store(str(tmp_path)), on_cluster(prepare_duet(loads(SUITE), loads(SUITE), ("a", "b"), 8))
+    store, duel = (
+        open_store(str(tmp_path)),
+        on_cluster(prepare_duet(loads(SUITE), loads(SUITE), ("a", "b"), 8)),
+    )
     for plan in (duel.a, duel.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
 
@@ -557,41 +757,87 @@ def test_a_watch_of_an_ab_counts_both_variants_and_names_the_one_under_way(tmp_p
 def test_a_new_trouble_is_not_hidden_by_nodes_of_batches_that_are_over() -> None:
     def node(number: int, phase: str, message: str, kind: str = "Pod") -> dict[str, Any]:
         given = [{"name": "batch", "value": str(number)}, {"name": "rank", "value": "0"}]
-        return {"type": kind, "phase": phase, "message": message, "displayName": f"rank({number})", "inputs": {"parameters": given}}
+        return {
+            "type": kind,
+            "phase": phase,
+            "message": message,
+            "displayName": f"rank({number})",
+            "inputs": {"parameters": given},
+        }
 
     meta = {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    nodes = {f"n{each}": node(each, "Failed", f"OOMKilled (exit code 137) in {each}") for each in range(6)}
+    nodes = {
+        f"n{each}": node(each, "Failed", f"OOMKilled (exit code 137) in {each}")
+        for each in range(6)
+    }
     nodes["n7"] = node(7, "Pending", "pods is forbidden: exceeded quota")  # no pod of it is there
-    plan = {"type": "Pod", "phase": "Failed", "message": "Error (exit code 1)", "displayName": "plan"}
+    plan = {
+        "type": "Pod",
+        "phase": "Failed",
+        "message": "Error (exit code 1)",
+        "displayName": "plan",
+    }
     nodes["plan"] = plan
     now = Pod("now", 6, 0, 0, "Pending", "", None, trouble="ImagePullBackOff: no such image")
     failed = Pod("failed", 6, 0, 1, "Failed", "n", None, trouble="OOMKilled: container main")
-    under_way = View({"metadata": meta, "spec": {}, "status": {"phase": "Running", "nodes": nodes}}, [failed, now])
+    under_way = View(
+        {"metadata": meta, "spec": {}, "status": {"phase": "Running", "nodes": nodes}},
+        [failed, now],
+    )
     assert under_way.troubles() == [
         "now: ImagePullBackOff: no such image",
         "rank(7): pods is forbidden: exceeded quota",
         "failed: OOMKilled: container main",
         "plan: Error (exit code 1)",
     ]
-    over = View({"metadata": meta, "spec": {}, "status": {"phase": "Failed", "nodes": nodes}}, [failed, now])
+    over = View(
+        {"metadata": meta, "spec": {}, "status": {"phase": "Failed", "nodes": nodes}}, [failed, now]
+    )
     assert len(over.troubles()) == 10, "at the end all are told"
 
 
 def test_a_pod_that_ended_is_one_trouble_and_a_sentry_that_fails_on_purpose_is_none() -> None:
     def node(template: str, code: str) -> dict[str, Any]:
         message = f"Error (exit code {code})"
-        return {"type": "Pod", "templateName": template, "phase": "Failed", "message": message, "outputs": {"exitCode": code}}
+        return {
+            "type": "Pod",
+            "templateName": template,
+            "phase": "Failed",
+            "message": message,
+            "outputs": {"exitCode": code},
+        }
 
-    status = {"phase": "Failed", "nodes": {"w-11": node("rank", "137"), "w-12": node("sentry-pod", "1"), "w-13": node("sentry-pod", "137")}}
-    status["nodes"]["w-14"] = {**node("rank", "137"), "displayName": "rank(3:3)"}  # its pod is not there any more
+    status = {
+        "phase": "Failed",
+        "nodes": {
+            "w-11": node("rank", "137"),
+            "w-12": node("sentry-pod", "1"),
+            "w-13": node("sentry-pod", "137"),
+        },
+    }
+    status["nodes"]["w-14"] = {
+        **node("rank", "137"),
+        "displayName": "rank(3:3)",
+    }  # its pod is not there any more
     pods = [
-        Pod("w-rank-11", 0, 0, 0, "Failed", "n", None, "OOMKilled: container main passed its memory limit of 1Gi"),
+        Pod(
+            "w-rank-11",
+            0,
+            0,
+            0,
+            "Failed",
+            "n",
+            None,
+            "OOMKilled: container main passed its memory limit of 1Gi",
+        ),
         Pod("w-sentry-pod-12", None, 0, None, "Failed", "n", None, "main ended with exit code 1"),
         Pod("w-sentry-pod-13", None, 0, None, "Failed", "n", None, "main ended with exit code 137"),
     ]
     meta: dict[str, Any] = {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z", "uid": "u"}
     crashed = View({"metadata": meta, "spec": {}, "status": status}, pods).troubles()
-    assert "w-sentry-pod-12: main ended with exit code 1" in crashed, "it did not say that it ends on purpose"
+    assert "w-sentry-pod-12: main ended with exit code 1" in crashed, (
+        "it did not say that it ends on purpose"
+    )
     meta |= {"annotations": {STOOD: "u"}}
     assert View({"metadata": meta, "spec": {}, "status": status}, pods).troubles() == [
         "w-rank-11: OOMKilled: container main passed its memory limit of 1Gi",

@@ -21,10 +21,20 @@ WHERE = {
 
 
 def test_rows_name_the_cluster_and_the_kinds_of_node_they_used(tmp_path: Path) -> None:
-    plan = make_plan(suite.loads("name: s\nentries:\n  - {benchmark: command, params: {argv: ['true']}}\n"))
+    plan = make_plan(
+        suite.loads("name: s\nentries:\n  - {benchmark: command, params: {argv: ['true']}}\n")
+    )
     plan.where = WHERE
     store = FolderStore(str(tmp_path))
-    part = SampleRecord(plan.points[0].id, 1, "ok", started_at=now(), finished_at=now(), nodes=["node-a", "node-b"], env={"kernel": "6.1"})
+    part = SampleRecord(
+        plan.points[0].id,
+        1,
+        "ok",
+        started_at=now(),
+        finished_at=now(),
+        nodes=["node-a", "node-b"],
+        env={"kernel": "6.1"},
+    )
     store.put(sample_key(plan.run_id, plan.key(0)), part.dump())
     table, _ = gather(store, plan)
     assert orjson.loads(table["env"].to_pylist()[0]) == {

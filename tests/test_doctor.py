@@ -24,7 +24,9 @@ def path_with_iperf3_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("path_with_iperf3_only")
-def test_every_point_is_asked_what_it_needs(write_suite: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_point_is_asked_what_it_needs(
+    write_suite: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     second = "  - {benchmark: iperf, name: two, permutations: {product: {streams: [1, 2], implementation: [iperf3, iperf2]}}}\n"
     suite = write_suite(f"name: both\nentries:\n  - {{benchmark: iperf}}\n{second}")
     assert main(["doctor", str(suite)]) == 1
@@ -36,13 +38,17 @@ def test_every_point_is_asked_what_it_needs(write_suite: Any, capsys: pytest.Cap
 
 @pytest.mark.usefixtures("path_with_iperf3_only")
 def test_what_is_there_is_no_finding(write_suite: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    suite = write_suite("name: one\nentries:\n  - {benchmark: iperf, permutations: {product: {streams: [1, 2]}}}\n")
+    suite = write_suite(
+        "name: one\nentries:\n  - {benchmark: iperf, permutations: {product: {streams: [1, 2]}}}\n"
+    )
     assert main(["doctor", str(suite)]) == 0
     assert "ok       iperf: what its 2 points need is installed" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("path_with_iperf3_only")
-def test_open_mpi_without_its_imb_is_missing(write_suite: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_open_mpi_without_its_imb_is_missing(
+    write_suite: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     suite = write_suite("name: mpi\nentries:\n  - {benchmark: imb, params: {mpi: openmpi}}\n")
     assert main(["doctor", str(suite)]) == 1
     said = capsys.readouterr().out
@@ -53,7 +59,11 @@ def test_open_mpi_without_its_imb_is_missing(write_suite: Any, capsys: pytest.Ca
 @pytest.mark.parametrize("pip", [True, False])
 def test_an_environment_that_uv_made_has_no_pip(pip: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if pip else None)
-    here = f"{sys.executable} -m pip install impi-rt" if pip else f"uv pip install --python {sys.executable} impi-rt"
+    here = (
+        f"{sys.executable} -m pip install impi-rt"
+        if pip
+        else f"uv pip install --python {sys.executable} impi-rt"
+    )
     assert how_to_get({"pip": "impi-rt"}) == here
 
 
@@ -62,12 +72,23 @@ def test_a_tool_that_no_package_brings_here_has_its_own_advice(
 ) -> None:
     monkeypatch.setattr(Imb, "tools", (intelmpi.imb("Linux", "aarch64"),))
     monkeypatch.setattr(LocalHost, "which", lambda self, program: None)
-    suite = str(write_suite("name: mpi\nentries:\n  - {benchmark: imb, params: {transport: shm}, hosts: {count: 1}}\n"))
+    suite = str(
+        write_suite(
+            "name: mpi\nentries:\n  - {benchmark: imb, params: {transport: shm}, hosts: {count: 1}}\n"
+        )
+    )
     advice = "there is no impi-rt for Linux on aarch64; set mpi: openmpi and name an IMB-MPI1 built for Open MPI with program"
     assert main(["doctor", suite]) == 1
-    assert f"missing  imb: IMB-MPI1 is not installed\n         -> {advice}\n" in capsys.readouterr().out
+    assert (
+        f"missing  imb: IMB-MPI1 is not installed\n         -> {advice}\n"
+        in capsys.readouterr().out
+    )
     assert main(["run", suite, "--no-report"]) == 0
-    (part,) = [json.loads(each.read_text()) for each in Path("perfdag-results").glob("runs/*/parts/*-1.json") if "canary" not in each.name]
+    (part,) = [
+        json.loads(each.read_text())
+        for each in Path("perfdag-results").glob("runs/*/parts/*-1.json")
+        if "canary" not in each.name
+    ]
     assert (part["status"], part["error"]) == ("skipped", f"IMB-MPI1 is not installed ({advice})")
 
 
@@ -85,6 +106,8 @@ def test_a_wrapper_that_is_not_there_is_missing_and_an_interpreter_is_asked_once
         (said,) = [line for line in capsys.readouterr().out.splitlines() if "resnet50" in line]
         return said
 
-    assert missing("no-such-runtime") == "missing  resnet50-overhead: no-such-runtime is not installed"
+    assert (
+        missing("no-such-runtime") == "missing  resnet50-overhead: no-such-runtime is not installed"
+    )
     assert "/there/python (Python) behind env" in missing("env")
     assert (tmp_path / "asked").read_text() == "asked\n"

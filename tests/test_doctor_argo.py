@@ -42,7 +42,17 @@ def deployment(image: str) -> dict[str, Any]:
 
 def definition(*fields: str) -> dict[str, Any]:
     templates = {"templates": {"items": {"properties": {each: {} for each in fields}}}}
-    spec = {"versions": [{"schema": {"openAPIV3Schema": {"properties": {"spec": {"properties": templates if fields else {}}}}}}]}
+    spec = {
+        "versions": [
+            {
+                "schema": {
+                    "openAPIV3Schema": {
+                        "properties": {"spec": {"properties": templates if fields else {}}}
+                    }
+                }
+            }
+        ]
+    }
     return {"metadata": {"name": "workflowtemplates.argoproj.io"}, "spec": spec}
 
 
@@ -51,7 +61,13 @@ def definition(*fields: str) -> dict[str, Any]:
     [
         ({"Deployment": [deployment("quay.io/argoproj/workflow-controller:v4.1.2")]}, "ok"),
         ({"Deployment": [deployment("quay.io/argoproj/workflow-controller:v4.0.5")]}, "missing"),
-        ({"Deployment": [deployment("r/workflow-controller@sha256:00")], "CustomResourceDefinition": [definition("pendingTimeout")]}, "ok"),
+        (
+            {
+                "Deployment": [deployment("r/workflow-controller@sha256:00")],
+                "CustomResourceDefinition": [definition("pendingTimeout")],
+            },
+            "ok",
+        ),
         ({"CustomResourceDefinition": [definition("timeout")]}, "missing"),
         ({"CustomResourceDefinition": [definition()]}, "warn"),
         ({}, "warn"),
@@ -73,14 +89,23 @@ async def test_argo_has_to_know_pending_timeout(lists: dict[str, Any], state: st
         (Cluster(), "missing", "there is no service account perfdag-run"),
     ],
 )
-async def test_an_account_is_there_and_has_its_rights_or_nobody_knows(cluster: Any, state: str, words: str) -> None:
-    found: Finding = await doctor_rights.account(cluster, "bench", "perfdag-run", [("x", "podgroups", "create")], "install")
+async def test_an_account_is_there_and_has_its_rights_or_nobody_knows(
+    cluster: Any, state: str, words: str
+) -> None:
+    found: Finding = await doctor_rights.account(
+        cluster, "bench", "perfdag-run", [("x", "podgroups", "create")], "install"
+    )
     assert found.state == state
     assert words in found.what
 
 
-@pytest.mark.parametrize(("access", "state", "words"), [(True, "ok", "you may submit"), (False, "missing", "you may not create workflows")])
-async def test_whoever_asks_may_submit_or_is_told_what_is_missing(access: bool, state: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("access", "state", "words"),
+    [(True, "ok", "you may submit"), (False, "missing", "you may not create workflows")],
+)
+async def test_whoever_asks_may_submit_or_is_told_what_is_missing(
+    access: bool, state: str, words: str
+) -> None:
     cluster: Any = Cluster(access)
     [found] = await doctor_rights.own(cluster, "bench")
     assert (found.state, found.what[: len(words)]) == (state, words)
@@ -111,7 +136,11 @@ async def test_a_claim_that_two_nodes_cannot_mount_is_found_where_batches_overla
 
 
 def test_every_right_that_a_role_grants_is_asked_for() -> None:
-    roles = {each["metadata"]["name"]: each["rules"] for each in base(Installation(store="s3://b/r")) if each["kind"] == "Role"}
+    roles = {
+        each["metadata"]["name"]: each["rules"]
+        for each in base(Installation(store="s3://b/r"))
+        if each["kind"] == "Role"
+    }
     granted = {
         name: {
             (group, resource, verb)
@@ -136,7 +165,11 @@ def test_an_installation_on_a_real_api_server(s3_root: str) -> None:
     async def make(client: Kube) -> None:
         await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         images = "localhost/nowhere-{name}:1"
-        for each in base(Installation(namespace=name, store=s3_root, namespaced=True, images=images, pull_policy="Never")):
+        for each in base(
+            Installation(
+                namespace=name, store=s3_root, namespaced=True, images=images, pull_policy="Never"
+            )
+        ):
             await client.apply(each)
         await client.delete(await client.resource("v1", "ServiceAccount"), "perfdag-finish", name)
 
@@ -153,4 +186,6 @@ def test_an_installation_on_a_real_api_server(s3_root: str) -> None:
     assert found[f"there is no service account perfdag-finish in {name}"].state == "missing"
     assert found["Argo's CRDs are of 4.1 or newer (they know pendingTimeout)"].state == "ok"
     [pod] = [each for what, each in found.items() if "did not start" in what]
-    assert "ErrImageNeverPull" in pod.what, "its pod is made of the installation's image, and was admitted"
+    assert "ErrImageNeverPull" in pod.what, (
+        "its pod is made of the installation's image, and was admitted"
+    )

@@ -15,13 +15,43 @@ from .steps.test_room import cluster
 
 ASKED: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"volume": {"storage_class": "by-hand"}}, {}, "ok", "storage class by-hand"),
-    ({"volume": {"storage_class": "gone"}}, {}, "missing", "there is no storage class gone; there are: by-hand"),
-    ({"volume": {"storage_class": "gone"}}, {"StorageClass": 403}, "warn", "storage class gone is not known"),
-    ({"volume": {}}, {"StorageClass": [{"metadata": {"name": "fast"}}]}, "missing", "there is no default storage class"),
-    ({"network": {"name": "net"}}, {"NetworkAttachmentDefinition": ["b/net"]}, "missing", "no such NetworkAttachmentDefinition"),
-    ({"network": {"name": "net"}}, {"NetworkAttachmentDefinition": ["bench/net"]}, "ok", "Multus network net"),
+    (
+        {"volume": {"storage_class": "gone"}},
+        {},
+        "missing",
+        "there is no storage class gone; there are: by-hand",
+    ),
+    (
+        {"volume": {"storage_class": "gone"}},
+        {"StorageClass": 403},
+        "warn",
+        "storage class gone is not known",
+    ),
+    (
+        {"volume": {}},
+        {"StorageClass": [{"metadata": {"name": "fast"}}]},
+        "missing",
+        "there is no default storage class",
+    ),
+    (
+        {"network": {"name": "net"}},
+        {"NetworkAttachmentDefinition": ["b/net"]},
+        "missing",
+        "no such NetworkAttachmentDefinition",
+    ),
+    (
+        {"network": {"name": "net"}},
+        {"NetworkAttachmentDefinition": ["bench/net"]},
+        "ok",
+        "Multus network net",
+    ),
     ({"network": {"name": "b/net"}}, {}, "missing", "no Multus"),
-    ({"network": {"name": "b/net"}}, {"NetworkAttachmentDefinition": 403}, "warn", "Multus network b/net is not known"),
+    (
+        {"network": {"name": "b/net"}},
+        {"NetworkAttachmentDefinition": 403},
+        "warn",
+        "Multus network b/net is not known",
+    ),
     ({"scheduler": "volcano"}, {}, "missing", "no Volcano"),
     ({"scheduler": "volcano"}, {"PodGroup": 403}, "ok", "Volcano"),
     ({"resources": {"rdma/hca": 1}}, {}, "ok", "rdma/hca on 1 node"),
@@ -30,12 +60,19 @@ ASKED: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"resources": {"nvidia.com/gpu": 1}}, {"Node": 403}, "warn", "nvidia.com/gpu is not known"),
     ({"hugepages": {"hugepages-2Mi": "1Gi"}}, {}, "missing", "no node has hugepages-2Mi"),
     ({"hosts": {"count": 3, "placement": "spread"}}, {}, "missing", "the cluster has 2"),
-    ({"hosts": {"count": 3, "placement": "spread"}}, {"Node": 403}, "warn", "3 nodes to spread over is not known"),
+    (
+        {"hosts": {"count": 3, "placement": "spread"}},
+        {"Node": 403},
+        "warn",
+        "3 nodes to spread over is not known",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("shape", "has", "state", "words"), ASKED)
-async def test_doctor_and_the_plan_step_find_the_same(shape: dict[str, Any], has: dict[str, Any], state: str, words: str) -> None:
+async def test_doctor_and_the_plan_step_find_the_same(
+    shape: dict[str, Any], has: dict[str, Any], state: str, words: str
+) -> None:
     asking, api = Shape.model_validate(shape), cluster(**has)
     [found] = await asked(api, [asking, asking], "bench")
     assert (found.state, bool(found.do)) == (state, state == "missing")
@@ -52,7 +89,9 @@ async def test_doctor_and_the_plan_step_find_the_same(shape: dict[str, Any], has
     ],
 )
 async def test_what_is_there_already_need_not_be_installed(shape: dict[str, Any], do: str) -> None:
-    [found] = await asked(cluster(NetworkAttachmentDefinition=["b/other"]), [Shape.model_validate(shape)], "bench")
+    [found] = await asked(
+        cluster(NetworkAttachmentDefinition=["b/other"]), [Shape.model_validate(shape)], "bench"
+    )
     assert found.state == "missing"
     assert (found.do or "").startswith(do)
 
@@ -60,14 +99,22 @@ async def test_what_is_there_already_need_not_be_installed(shape: dict[str, Any]
 def test_cuda_in_pods_without_a_gpu_is_found(tmp_path: Path) -> None:
     file = tmp_path / "suite.yaml"
     entry = "  - {name: %s, benchmark: resnet50, params: {device: cuda, fast: true}%s}\n"
-    file.write_text("name: s\nentries:\n" + entry % ("without", "") + entry % ("with", ", resources: {nvidia.com/gpu: 1}"))
+    file.write_text(
+        "name: s\nentries:\n"
+        + entry % ("without", "")
+        + entry % ("with", ", resources: {nvidia.com/gpu: 1}")
+    )
     plan = make_plan(suite.load(str(file)))
     found = no_gpu(plan, [Shape.model_validate(each) for each in plan.shapes])
-    assert [each.what for each in found] == ["entry without: device is cuda, but its pods ask for no GPU"]
+    assert [each.what for each in found] == [
+        "entry without: device is cuda, but its pods ask for no GPU"
+    ]
     assert found[0].do == "resources: {nvidia.com/gpu: 1}"
 
 
-def test_rendering_and_submitting_say_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rendering_and_submitting_say_it_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("hera")
     from perfdag.cli import main
 
@@ -93,8 +140,14 @@ def test_rendering_and_submitting_say_it_too(tmp_path: Path, capsys: pytest.Capt
     ("entries", "allowed"),
     [
         ("- {benchmark: queue-scaling}\n- {benchmark: queue-autoscale}\n- {benchmark: iperf}", []),
-        ("- {benchmark: queue-scaling, params: {deployment: backend}}\n- {benchmark: queue-autoscale}", ["queue-scaling"]),
-        ("- {benchmark: queue-autoscale, permutations: {explicit: [{}, {deployments: [backend]}]}}", ["queue-autoscale"]),
+        (
+            "- {benchmark: queue-scaling, params: {deployment: backend}}\n- {benchmark: queue-autoscale}",
+            ["queue-scaling"],
+        ),
+        (
+            "- {benchmark: queue-autoscale, permutations: {explicit: [{}, {deployments: [backend]}]}}",
+            ["queue-autoscale"],
+        ),
         ("- {benchmark: vmi-burst}\n- {benchmark: scale}", ["scale", "vmi-burst"]),
     ],
 )
@@ -103,7 +156,13 @@ def test_rights_are_asked_for_where_a_point_uses_them(entries: str, allowed: lis
 
 
 async def test_an_installation_of_another_version_is_a_finding() -> None:
-    template = {"metadata": {"name": "perfdag"}, "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]}}
+    template = {
+        "metadata": {"name": "perfdag"},
+        "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]},
+    }
     [found] = await _installed(cluster(WorkflowTemplate=[template]), "bench", None)
-    assert (found.state, found.what) == ("missing", "perfdag in namespace bench was installed by another version")
+    assert (found.state, found.what) == (
+        "missing",
+        "perfdag in namespace bench was installed by another version",
+    )
     assert found.do.startswith("perfdag install --namespace bench")

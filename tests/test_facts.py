@@ -30,7 +30,9 @@ def server(tmp_path: Path) -> Path:
     root = write(
         tmp_path,
         {
-            "proc/cpuinfo": "".join(XEON.format(n=n, socket=socket, core=core, flag="vmx") for n, socket, core in cpus),
+            "proc/cpuinfo": "".join(
+                XEON.format(n=n, socket=socket, core=core, flag="vmx") for n, socket, core in cpus
+            ),
             "proc/meminfo": "MemTotal:       263921340 kB\nMemFree: 1 kB\n",
             "proc/self/cgroup": "0::/kubepods/pod1/a\n",
             "sys/fs/cgroup/cgroup.controllers": "cpu memory\n",
@@ -65,11 +67,21 @@ def test_a_server(server: Path) -> None:
     assert found["cpu_frequency_limit"] == 3_200_000_000
     assert found["memory_bytes"] == 263921340 * 1024
     assert found["distribution"] == "Ubuntu 24.04.1 LTS"
-    assert found["nics"] == [{"name": "ens1", "driver": "mlx5_core", "speed": 100_000_000_000, "mtu": 9000, "state": None}]
+    assert found["nics"] == [
+        {
+            "name": "ens1",
+            "driver": "mlx5_core",
+            "speed": 100_000_000_000,
+            "mtu": 9000,
+            "state": None,
+        }
+    ]
     assert found["virtualisation"] == "none"
     assert found["cgroup"]["version"] == 2
     assert found["cgroup"]["cpu_limit"] == 4.0
-    assert found["cgroup"]["memory_limit_bytes"] == cgroups.memory(server) == 1 << 30  # of the pod, not at the root
+    assert (
+        found["cgroup"]["memory_limit_bytes"] == cgroups.memory(server) == 1 << 30
+    )  # of the pod, not at the root
 
 
 def test_env_class_is_the_hardware_and_nothing_else(server: Path) -> None:
@@ -86,7 +98,10 @@ def test_env_class_is_the_hardware_and_nothing_else(server: Path) -> None:
     }
     assert env_class(other) == expected
     assert env_class(facts, other) == f"2 x [{expected}]"
-    assert env_class({**facts, "gpus": [{"name": "NVIDIA H200", "driver": "550.1"}]}) == f"{expected}, NVIDIA H200"
+    assert (
+        env_class({**facts, "gpus": [{"name": "NVIDIA H200", "driver": "550.1"}]})
+        == f"{expected}, NVIDIA H200"
+    )
     assert env_class({}) == "unknown CPU"
 
 
@@ -104,8 +119,18 @@ def test_a_guest_says_so(tmp_path: Path) -> None:
 
 
 def test_a_bare_metal_cloud_machine_is_no_guest(tmp_path: Path) -> None:
-    files = {"sys/class/dmi/id/sys_vendor": "Amazon EC2\n", "sys/class/dmi/id/product_name": "c5.metal\n"}
-    assert gather(write(tmp_path, {**files, "proc/cpuinfo": XEON.format(n=0, socket=0, core=0, flag="vmx")}))["virtualisation"] == "none"
+    files = {
+        "sys/class/dmi/id/sys_vendor": "Amazon EC2\n",
+        "sys/class/dmi/id/product_name": "c5.metal\n",
+    }
+    assert (
+        gather(
+            write(
+                tmp_path, {**files, "proc/cpuinfo": XEON.format(n=0, socket=0, core=0, flag="vmx")}
+            )
+        )["virtualisation"]
+        == "none"
+    )
 
 
 def test_arm64_has_numbers_for_names(tmp_path: Path) -> None:
@@ -131,9 +156,19 @@ def test_cgroup_version_1_and_a_container_that_sees_the_hosts_path(tmp_path: Pat
 
 
 def test_no_limit_is_none(tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "4:memory:/\n1:cpu:/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}
+    files = {
+        "proc/self/cgroup": "4:memory:/\n1:cpu:/\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+    }
     found = gather(
-        write(tmp_path, {**files, "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"})
+        write(
+            tmp_path,
+            {
+                **files,
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+        )
     )
     assert found["cgroup"]["cpu_limit"] is None
     assert found["cgroup"]["memory_limit_bytes"] is None
@@ -142,7 +177,14 @@ def test_no_limit_is_none(tmp_path: Path) -> None:
 def test_an_empty_tree_and_garbage_cost_nothing(tmp_path: Path) -> None:
     assert gather(tmp_path)["nics"] == []
     junk = "\x00\xff: : -\n- -\n0::\n1:cpu\n"
-    names = ("proc/cpuinfo", "proc/meminfo", "proc/self/cgroup", "proc/self/mountinfo", "etc/os-release", "sys/class/net/x/speed")
+    names = (
+        "proc/cpuinfo",
+        "proc/meminfo",
+        "proc/self/cgroup",
+        "proc/self/mountinfo",
+        "etc/os-release",
+        "sys/class/net/x/speed",
+    )
     gather(write(tmp_path, dict.fromkeys(names, junk)))
     assert filesystem(tmp_path, tmp_path)["type"] is None
 
@@ -209,12 +251,22 @@ def test_gathering_is_quick() -> None:
 
 
 def test_as_a_program() -> None:
-    ran = subprocess.run([sys.executable, "-m", "perfdag.facts", "--filesystem", "/"], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-m", "perfdag.facts", "--filesystem", "/"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert json.loads(ran.stdout)["mount"] == "/"
     assert main(["--nonsense"]) == 2
 
 
-@pytest.mark.parametrize(("allowed", "limit", "used"), [(8, None, 8), (8, 4.0, 4), (8, 2.5, 2), (8, 0.5, 1), (2, 16.0, 2), (None, None, 1)])
-def test_a_quota_counts_like_cpus(allowed: int | None, limit: float | None, used: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("allowed", "limit", "used"),
+    [(8, None, 8), (8, 4.0, 4), (8, 2.5, 2), (8, 0.5, 1), (2, 16.0, 2), (None, None, 1)],
+)
+def test_a_quota_counts_like_cpus(
+    allowed: int | None, limit: float | None, used: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cgroups, "limits", lambda: {"cpus_allowed": allowed, "cpu_limit": limit})
     assert cgroups.cpus() == used

@@ -37,7 +37,10 @@ def gone(marker: str, within: float = 5.0) -> bool:
 
 def test_run_returns_both_streams_the_code_and_the_time() -> None:
     ended = LocalHost().run(
-        python("import sys, time; print('out'); print('err', file=sys.stderr); time.sleep(0.2); sys.exit(3)"), timeout=20
+        python(
+            "import sys, time; print('out'); print('err', file=sys.stderr); time.sleep(0.2); sys.exit(3)"
+        ),
+        timeout=20,
     )
     assert (ended.code, ended.stdout, ended.stderr, ended.timed_out) == (3, "out\n", "err\n", False)
     assert ended.seconds >= 0.2
@@ -45,7 +48,9 @@ def test_run_returns_both_streams_the_code_and_the_time() -> None:
 
 def test_parameters_reach_argv_unchanged() -> None:
     odd = ["a b", "'\"", "$(touch x)", "{{workflow.name}}", "line\nbreak", "", "-", "*"]
-    ended = LocalHost().run(python("import sys, json; print(json.dumps(sys.argv[1:]))") + odd, timeout=20)
+    ended = LocalHost().run(
+        python("import sys, json; print(json.dumps(sys.argv[1:]))") + odd, timeout=20
+    )
     import json
 
     assert json.loads(ended.stdout) == odd
@@ -64,7 +69,9 @@ def test_a_timeout_kills_the_whole_tree_also_what_left_the_session() -> None:
 def test_a_daemon_that_keeps_the_pipes_open_is_ended_too_and_what_was_written_is_kept() -> None:
     marker = "54321.6875"
     start = time.monotonic()
-    ended = LocalHost().run(["sh", "-c", f"echo begun; setsid -f sleep {marker}; sleep 60"], timeout=1.0)
+    ended = LocalHost().run(
+        ["sh", "-c", f"echo begun; setsid -f sleep {marker}; sleep 60"], timeout=1.0
+    )
     assert time.monotonic() - start < 10
     assert (ended.timed_out, ended.stdout) == (True, "begun\n")
     assert gone(f"^[^ ]*sleep {marker}")
@@ -76,7 +83,11 @@ def test_a_missing_program_is_named() -> None:
 
 
 def test_locale_is_fixed_and_env_is_added() -> None:
-    ended = LocalHost().run(python("import os; print(os.environ['LC_ALL'], os.environ['EXTRA'])"), timeout=20, env={"EXTRA": "yes"})
+    ended = LocalHost().run(
+        python("import os; print(os.environ['LC_ALL'], os.environ['EXTRA'])"),
+        timeout=20,
+        env={"EXTRA": "yes"},
+    )
     assert ended.stdout == "C.UTF-8 yes\n"
 
 
@@ -84,7 +95,9 @@ def test_serve_waits_until_the_socket_listens_and_never_connects() -> None:
     host = LocalHost()
     port = host.free_port()
     code = LISTEN.format(
-        wait=0.4, port=port, after="s.settimeout(0.5)\ntry: s.accept(); print('connected')\nexcept TimeoutError: print('nobody')"
+        wait=0.4,
+        port=port,
+        after="s.settimeout(0.5)\ntry: s.accept(); print('connected')\nexcept TimeoutError: print('nobody')",
     )
     start = time.monotonic()
     with host.serve(python(code), port=port) as server:
@@ -95,8 +108,13 @@ def test_serve_waits_until_the_socket_listens_and_never_connects() -> None:
 
 def test_a_server_that_dies_is_said_with_its_stderr() -> None:
     host = LocalHost()
-    with pytest.raises(Failed, match=r"ended \(exit 4\) before it listened on tcp port \d+: no such device"):
-        host.serve(python("import sys; print('no such device', file=sys.stderr); sys.exit(4)"), port=host.free_port())
+    with pytest.raises(
+        Failed, match=r"ended \(exit 4\) before it listened on tcp port \d+: no such device"
+    ):
+        host.serve(
+            python("import sys; print('no such device', file=sys.stderr); sys.exit(4)"),
+            port=host.free_port(),
+        )
 
 
 def test_a_server_that_never_listens_is_given_up() -> None:
@@ -106,8 +124,12 @@ def test_a_server_that_never_listens_is_given_up() -> None:
     assert gone("^[^ ]*sleep 54321.375")
 
 
-@pytest.mark.parametrize(("proto", "kind"), [("tcp", socket.SOCK_STREAM), ("udp", socket.SOCK_DGRAM)])
-def test_a_port_where_somebody_listens_is_refused_and_nothing_is_started(proto: Proto, kind: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("proto", "kind"), [("tcp", socket.SOCK_STREAM), ("udp", socket.SOCK_DGRAM)]
+)
+def test_a_port_where_somebody_listens_is_refused_and_nothing_is_started(
+    proto: Proto, kind: int, tmp_path: Path
+) -> None:
     with socket.socket(socket.AF_INET, kind) as other:
         other.bind(("127.0.0.1", 0))
         if proto == "tcp":
@@ -118,7 +140,9 @@ def test_a_port_where_somebody_listens_is_refused_and_nothing_is_started(proto: 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_server_that_ended_is_not_taken_for_another_that_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_server_that_ended_is_not_taken_for_another_that_listens(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Somebody was faster between the look at the table and the server's own bind."""
     ended = tmp_path / "ended"
 
@@ -132,7 +156,9 @@ def test_a_server_that_ended_is_not_taken_for_another_that_listens(monkeypatch: 
 
     looks: list[int] = []
     monkeypatch.setattr("perfdag.hosts.listening", listening)
-    with pytest.raises(Failed, match=r"ended \(exit 1\) before it listened on tcp port 5201: bind failed"):
+    with pytest.raises(
+        Failed, match=r"ended \(exit 1\) before it listened on tcp port 5201: bind failed"
+    ):
         LocalHost().serve(["sh", "-c", f"echo bind failed >&2; touch {ended}; exit 1"], port=5201)
 
 
@@ -148,7 +174,9 @@ def test_leaving_the_block_ends_the_server_and_its_children() -> None:
 
 def test_a_server_that_ignores_sigterm_is_killed() -> None:
     with LocalHost().serve(
-        python("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)")
+        python(
+            "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+        )
     ) as server:
         time.sleep(0.5)
         start = time.monotonic()
@@ -159,7 +187,9 @@ def test_a_server_that_ignores_sigterm_is_killed() -> None:
 
 def killed(code: str, started: str) -> float:
     """Kill -9 a Python that runs `code` once a process matching `started` is there; the moment, monotonic."""
-    parent = subprocess.Popen(python("from perfdag.hosts import LocalHost; " + code), env=dict(os.environ))
+    parent = subprocess.Popen(
+        python("from perfdag.hosts import LocalHost; " + code), env=dict(os.environ)
+    )
     deadline = time.monotonic() + 10
     try:
         while not running(started) and time.monotonic() < deadline:
@@ -186,14 +216,25 @@ else:
     ("argv", "marker"),
     [
         (["sleep", "MINE.875"], "^[^ ]*sleep MINE.875"),
-        (["sh", "-c", "sleep MINE.125 & wait"], "^[^ ]*sleep MINE.125"),  # a child, which the end of its parent does not end
-        (["setsid", "-f", "sleep", "MINE.375"], "^[^ ]*sleep MINE.375"),  # in no session of ours, child of nobody
-        (["sh", "-c", "env -i sleep MINE.625; true"], "^[^ ]*sleep MINE.625"),  # without the environment it was given
+        (
+            ["sh", "-c", "sleep MINE.125 & wait"],
+            "^[^ ]*sleep MINE.125",
+        ),  # a child, which the end of its parent does not end
+        (
+            ["setsid", "-f", "sleep", "MINE.375"],
+            "^[^ ]*sleep MINE.375",
+        ),  # in no session of ours, child of nobody
+        (
+            ["sh", "-c", "env -i sleep MINE.625; true"],
+            "^[^ ]*sleep MINE.625",
+        ),  # without the environment it was given
         (python(FORKS), "^.*-c .import os, time  # MINE .*os.setsid"),
     ],
 )
 @pytest.mark.parametrize("started", ["run", "serve", "thread"])
-def test_all_that_was_started_ends_with_perfdag_when_it_is_killed(argv: list[str], marker: str, started: str) -> None:
+def test_all_that_was_started_ends_with_perfdag_when_it_is_killed(
+    argv: list[str], marker: str, started: str
+) -> None:
     mine = str(50_000 + os.getpid() % 10_000)  # other workers look for theirs at the same time
     argv, marker = [each.replace("MINE", mine) for each in argv], marker.replace("MINE", mine)
     run = f"LocalHost().run({argv!r}, timeout=60)"
@@ -224,7 +265,9 @@ def test_what_an_orderly_end_leaves_is_ended_too_and_what_is_not_of_perfdag_is_n
     other = subprocess.Popen(["sleep", "54322.875"], start_new_session=True)
     try:
         code = "from perfdag.hosts import LocalHost; "
-        code += "LocalHost().run(['sh', '-c', 'setsid -f sleep 54323.125 >/dev/null 2>&1'], timeout=10)"
+        code += (
+            "LocalHost().run(['sh', '-c', 'setsid -f sleep 54323.125 >/dev/null 2>&1'], timeout=10)"
+        )
         subprocess.run(python(code), check=True)
         assert gone("^[^ ]*sleep 54323.125", within=2)
         assert other.poll() is None
@@ -234,7 +277,9 @@ def test_what_an_orderly_end_leaves_is_ended_too_and_what_is_not_of_perfdag_is_n
 
 
 def test_cpus_pins_the_command() -> None:
-    ended = LocalHost().run(python("import os; print(sorted(os.sched_getaffinity(0)))"), timeout=20, cpus="0")
+    ended = LocalHost().run(
+        python("import os; print(sorted(os.sched_getaffinity(0)))"), timeout=20, cpus="0"
+    )
     assert ended.stdout == "[0]\n"
 
 
@@ -242,7 +287,9 @@ def test_without_taskset_the_error_names_it_and_not_the_command(tmp_path: Path) 
     (tmp_path / "sleep").symlink_to(str(shutil.which("sleep")))
     env = {"PATH": str(tmp_path)}
     assert LocalHost().run(["sleep", "0"], timeout=20, env=env).code == 0
-    with pytest.raises(Failed, match=r"^taskset: not found on .*, and hosts\.cpus is set; install util-linux"):
+    with pytest.raises(
+        Failed, match=r"^taskset: not found on .*, and hosts\.cpus is set; install util-linux"
+    ):
         LocalHost().run(["sleep", "0"], timeout=20, env=env, cpus="0")
 
 
@@ -268,7 +315,9 @@ def test_descendants_may_end_while_they_are_listed() -> None:
 
 
 def test_the_kernels_list_of_children_and_a_scan_agree() -> None:
-    with subprocess.Popen(["sh", "-c", "sleep 5 & (sleep 5 & wait) & wait"], start_new_session=True) as shell:
+    with subprocess.Popen(
+        ["sh", "-c", "sleep 5 & (sleep 5 & wait) & wait"], start_new_session=True
+    ) as shell:
         deadline = time.monotonic() + 4
         while len(processes.descendants(shell.pid)) < 3 and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -283,7 +332,11 @@ def test_the_kernels_list_of_children_and_a_scan_agree() -> None:
 
 
 def test_only_the_head_of_a_tcp_table_is_read() -> None:
-    rows = ["  sl  local_address rem_address   st\n", "   0: 00000000:0016 00000000:0000 0A\n", "   1: 0100007F:1F90 00000000:0000 0A\n"]
+    rows = [
+        "  sl  local_address rem_address   st\n",
+        "   0: 00000000:0016 00000000:0000 0A\n",
+        "   1: 0100007F:1F90 00000000:0000 0A\n",
+    ]
 
     def table() -> Iterator[str]:
         yield from rows

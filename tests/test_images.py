@@ -10,7 +10,11 @@ FILES = sorted((Path(__file__).parents[1] / "images").glob("*/Containerfile"))
 def words(file: Path, instruction: str) -> list[str]:
     """What follows an instruction, line by line; lines that are continued are one."""
     text = file.read_text().replace("\\\n", " ")
-    return [line.split(maxsplit=1)[1] for line in text.splitlines() if line.upper().startswith(f"{instruction} ")]
+    return [
+        line.split(maxsplit=1)[1]
+        for line in text.splitlines()
+        if line.upper().startswith(f"{instruction} ")
+    ]
 
 
 def test_there_are_images() -> None:
@@ -33,11 +37,16 @@ def test_what_it_is_built_on_has_a_version(file: Path) -> None:
     arguments = dict(each.split("=", 1) for each in words(file, "ARG"))
     built_on = [each.split()[0] for each in words(file, "FROM")]
     assert built_on
-    for image in (arguments[each.strip("${}")] if each.startswith("$") else each for each in built_on):
+    for image in (
+        arguments[each.strip("${}")] if each.startswith("$") else each for each in built_on
+    ):
         tag = image.rpartition("/")[2].partition(":")[2]
         assert "@sha256:" in image or tag not in ("", "latest"), f"{image} has no version"
 
 
 def test_loadgen_is_the_same_with_and_without_the_model() -> None:
-    small, whole = ((FILES[0].parents[1] / name / "requirements.txt").read_text().splitlines() for name in ("loadgen", "resnet50"))
+    small, whole = (
+        (FILES[0].parents[1] / name / "requirements.txt").read_text().splitlines()
+        for name in ("loadgen", "resnet50")
+    )
     assert set(small) <= set(whole)

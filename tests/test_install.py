@@ -31,7 +31,13 @@ KINDS = {
     "scheduling.k8s.io/v1": ("PriorityClass",),
     ARGO: ("WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow"),
 }
-WIDE = ("Namespace", "PriorityClass", "ClusterRole", "ClusterRoleBinding", "ClusterWorkflowTemplate")
+WIDE = (
+    "Namespace",
+    "PriorityClass",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "ClusterWorkflowTemplate",
+)
 
 
 class Server(Answering, BaseHTTPRequestHandler):
@@ -45,15 +51,24 @@ class Server(Answering, BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         api = path.removeprefix("/apis/").removeprefix("/api/")
         if api in KINDS:
-            names = [{"name": f"{kind.lower()}s", "kind": kind, "namespaced": kind not in WIDE} for kind in KINDS[api]]
+            names = [
+                {"name": f"{kind.lower()}s", "kind": kind, "namespaced": kind not in WIDE}
+                for kind in KINDS[api]
+            ]
             return {"resources": names}
         if path in self.objects:
             return self.objects[path]
-        if path.rpartition("/")[2] not in {f"{kind.lower()}s" for kinds in KINDS.values() for kind in kinds}:
+        if path.rpartition("/")[2] not in {
+            f"{kind.lower()}s" for kinds in KINDS.values() for kind in kinds
+        }:
             return None
         [wanted] = parse_qs(urlsplit(self.path).query).get("labelSelector", [""])
         labels = [each.split("=") for each in wanted.split(",") if each]
-        items = [each for at, each in self.objects.items() if at.rpartition("/")[0] == path and self._has(each, labels)]
+        items = [
+            each
+            for at, each in self.objects.items()
+            if at.rpartition("/")[0] == path and self._has(each, labels)
+        ]
         return {"metadata": {}, "items": items}
 
     @staticmethod
@@ -71,7 +86,9 @@ class Server(Answering, BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         if "merge" in self.headers["Content-Type"]:
             told = self.objects[path]["data"] | body["data"]
-            body = self.objects[path] | {"data": {key: value for key, value in told.items() if value is not None}}
+            body = self.objects[path] | {
+                "data": {key: value for key, value in told.items() if value is not None}
+            }
         elif body["kind"] == "Secret":  # keys that another manager owns stay
             body["data"] = (self.objects.get(path) or {}).get("data", {}) | body["data"]
         if "dryRun" not in self.path:
@@ -115,15 +132,25 @@ OF_EVERY = {
 
 
 def wide(namespace: str) -> set[tuple[str, str]]:
-    return {(kind, f"perfdag-measure-vmi-burst-{namespace}") for kind in ("ClusterRole", "ClusterRoleBinding")}
+    return {
+        (kind, f"perfdag-measure-vmi-burst-{namespace}")
+        for kind in ("ClusterRole", "ClusterRoleBinding")
+    }
 
 
-def test_what_is_left_out_goes_and_other_objects_stay(api: type[Server], capsys: pytest.CaptureFixture[str]) -> None:
-    api.objects["/api/v1/namespaces/bench/serviceaccounts/mine"] = {"kind": "ServiceAccount", "metadata": {"name": "mine"}}
+def test_what_is_left_out_goes_and_other_objects_stay(
+    api: type[Server], capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.objects["/api/v1/namespaces/bench/serviceaccounts/mine"] = {
+        "kind": "ServiceAccount",
+        "metadata": {"name": "mine"},
+    }
     assert install("bench") == 0
     plain = names(api)
     assert install("bench", *EVERY) == 0
-    assert install("a-bench", *EVERY) == 0  # whose cluster-wide names end in that of the other namespace
+    assert (
+        install("a-bench", *EVERY) == 0
+    )  # whose cluster-wide names end in that of the other namespace
     assert "delete" not in capsys.readouterr().out
     whole = names(api)
     assert install("bench", "--dry-run") == 0
@@ -134,14 +161,20 @@ def test_what_is_left_out_goes_and_other_objects_stay(api: type[Server], capsys:
     assert install("bench") == 0
     said = capsys.readouterr().out.splitlines()
     assert {tuple(line.split()[-2:]) for line in said if line.startswith("deleted ")} == told
-    here = {(each["kind"], each["metadata"]["name"]) for at, each in api.objects.items() if "/a-bench" not in at}
+    here = {
+        (each["kind"], each["metadata"]["name"])
+        for at, each in api.objects.items()
+        if "/a-bench" not in at
+    }
     assert plain <= here
     assert not OF_EVERY & here
     assert wide("a-bench") <= names(api)
     assert not wide("bench") & names(api)
 
 
-def test_without_rights_on_the_cluster_its_roles_go_and_the_classes_stay(api: type[Server], capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_rights_on_the_cluster_its_roles_go_and_the_classes_stay(
+    api: type[Server], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert install("bench") == 0
     assert install("bench", "--namespaced") == 0
     assert not any(kind.startswith("ClusterRole") for kind, _ in names(api))
@@ -149,31 +182,55 @@ def test_without_rights_on_the_cluster_its_roles_go_and_the_classes_stay(api: ty
     api.forbidden = "clusterrolebindings"
     capsys.readouterr()
     assert install("bench", "--namespaced") == 0
-    assert "may not list ClusterRoleBinding: what is left out of these may still be there" in capsys.readouterr().err
+    assert (
+        "may not list ClusterRoleBinding: what is left out of these may still be there"
+        in capsys.readouterr().err
+    )
 
 
-def test_templates_of_the_other_scope_go_and_its_schedules_are_named(api: type[Server], capsys: pytest.CaptureFixture[str]) -> None:
+def test_templates_of_the_other_scope_go_and_its_schedules_are_named(
+    api: type[Server], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert install("bench") == 0
     for made in (
         runs.cron("bench", "quick", ["0 2 * * *"]),
         due.cron("bench", "quick", ["0 2 * * *"], 600.0),
         runs.cron("bench", "wide", ["0 2 * * *"], cluster_scope=True),
     ):
-        api.objects[f"/apis/{ARGO}/namespaces/bench/cronworkflows/{made['metadata']['name']}"] = made
+        api.objects[f"/apis/{ARGO}/namespaces/bench/cronworkflows/{made['metadata']['name']}"] = (
+            made
+        )
     capsys.readouterr()
     assert install("bench", "--cluster-scope") == 0
     assert installed("bench").everywhere, "what is looked for first is the namespace's own"
     said = capsys.readouterr()
-    assert {line.split()[-1] for line in said.out.splitlines() if line.startswith("deleted")} == {"perfdag", "perfdag-due"}
+    assert {line.split()[-1] for line in said.out.splitlines() if line.startswith("deleted")} == {
+        "perfdag",
+        "perfdag-due",
+    }
     scope = [line.split(":")[1] for line in said.err.splitlines() if "other scope" in line]
-    assert scope == [f" schedule {name} uses templates of the other scope" for name in ("perfdag-quick", "perfdag-quick-due")]
+    assert scope == [
+        f" schedule {name} uses templates of the other scope"
+        for name in ("perfdag-quick", "perfdag-quick-due")
+    ]
     assert install("bench") == 0
-    assert "schedule perfdag-wide uses templates of the other scope: render it again without --cluster-scope" in capsys.readouterr().err
+    assert (
+        "schedule perfdag-wide uses templates of the other scope: render it again without --cluster-scope"
+        in capsys.readouterr().err
+    )
     assert ("ClusterWorkflowTemplate", "perfdag") in names(api), "other namespaces may use it"
 
 
 def asked(**more: Any) -> argparse.Namespace:
-    return argparse.Namespace(**{"store": "s3://b/r", "keep_secret": False, "store_secret": "keys", "namespace": "bench", **more})
+    return argparse.Namespace(
+        **{
+            "store": "s3://b/r",
+            "keep_secret": False,
+            "store_secret": "keys",
+            "namespace": "bench",
+            **more,
+        }
+    )
 
 
 def opened(secret: Object | None) -> dict[str, str]:
@@ -184,13 +241,21 @@ def opened(secret: Object | None) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("shell", "told"),
     [
-        ({"AWS_DEFAULT_REGION": "eu", "AWS_ENDPOINT_URL_S3": "http://s3"}, {"AWS_REGION": "eu", "AWS_ENDPOINT_URL": "http://s3"}),
+        (
+            {"AWS_DEFAULT_REGION": "eu", "AWS_ENDPOINT_URL_S3": "http://s3"},
+            {"AWS_REGION": "eu", "AWS_ENDPOINT_URL": "http://s3"},
+        ),
         ({"AWS_DEFAULT_REGION": "eu", "AWS_REGION": "us"}, {"AWS_REGION": "us"}),
-        ({"AWS_ENDPOINT_URL_S3": "http://s3", "AWS_ENDPOINT_URL": "http://all"}, {"AWS_ENDPOINT_URL": "http://s3"}),
+        (
+            {"AWS_ENDPOINT_URL_S3": "http://s3", "AWS_ENDPOINT_URL": "http://all"},
+            {"AWS_ENDPOINT_URL": "http://s3"},
+        ),
         ({"AWS_ENDPOINT_URL": "http://all", "AWS_REGION": ""}, {"AWS_ENDPOINT_URL": "http://all"}),
     ],
 )
-def test_the_secret_has_what_the_store_takes_here(shell: dict[str, str], told: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_secret_has_what_the_store_takes_here(
+    shell: dict[str, str], told: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     no_keys(monkeypatch)
     keys = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "se cret"}
     for name, value in (keys | shell).items():
@@ -200,17 +265,25 @@ def test_the_secret_has_what_the_store_takes_here(shell: dict[str, str], told: d
     assert secret_notes(asked(), secret) == []
 
 
-def test_that_no_secret_was_made_or_that_its_keys_end_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_no_secret_was_made_or_that_its_keys_end_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     no_keys(monkeypatch)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     assert store_secret(asked()) is None
     [said] = secret_notes(asked(), None)
     assert said.startswith("no Secret keys was made, for this shell has no AWS_ACCESS_KEY_ID")
-    assert secret_notes(asked(store="claim://c"), None) == secret_notes(asked(keep_secret=True), None) == []
+    assert (
+        secret_notes(asked(store="claim://c"), None)
+        == secret_notes(asked(keep_secret=True), None)
+        == []
+    )
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
     [said] = secret_notes(asked(), store_secret(asked()))
-    assert said.startswith("the keys in Secret keys are temporary (AWS_SESSION_TOKEN), and runs fail when they end")
+    assert said.startswith(
+        "the keys in Secret keys are temporary (AWS_SESSION_TOKEN), and runs fail when they end"
+    )
 
 
 @pytest.fixture
@@ -219,7 +292,11 @@ def namespace() -> Iterator[str]:
     if "KUBECONFIG" not in os.environ:
         pytest.skip("KUBECONFIG is not set: no cluster to test against")
     name = f"perfdag-install-{uuid.uuid4().hex[:6]}"
-    kube.run(lambda client: client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
+    kube.run(
+        lambda client: client.create(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        )
+    )
 
     async def remove(client: Kube) -> None:
         await client.delete(await client.resource("v1", "Namespace"), name)
@@ -235,7 +312,10 @@ def namespace() -> Iterator[str]:
 
 def listed(api: str, kind: str, namespace: str) -> dict[str, Object]:
     async def work(client: Kube) -> dict[str, Object]:
-        return {each["metadata"]["name"]: each for each in await client.list(await client.resource(api, kind), namespace)}
+        return {
+            each["metadata"]["name"]: each
+            for each in await client.list(await client.resource(api, kind), namespace)
+        }
 
     return kube.run(work)
 
@@ -252,11 +332,21 @@ def argo() -> None:
 
 
 @pytest.mark.argo
-def test_a_real_api_server_loses_what_is_left_out_and_keeps_what_runs_made(namespace: str, argo: None) -> None:
+def test_a_real_api_server_loses_what_is_left_out_and_keeps_what_runs_made(
+    namespace: str, argo: None
+) -> None:
     async def runs_made(client: Kube) -> None:
         for body in (
-            {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "perfdag-ssh-1", "labels": {"perfdag/run": "1"}}},
-            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "perfdag-suite-quick", "labels": {"perfdag/suite": "quick"}}},
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": "perfdag-ssh-1", "labels": {"perfdag/run": "1"}},
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": "perfdag-suite-quick", "labels": {"perfdag/suite": "quick"}},
+            },
             runs.cron(namespace, "quick", ["0 2 1 1 *"], suspend=True),
         ):
             await client.create(body, namespace)
@@ -268,10 +358,14 @@ def test_a_real_api_server_loses_what_is_left_out_and_keeps_what_runs_made(names
     assert listed("networking.k8s.io/v1", "NetworkPolicy", namespace) == {}
     steps = {"perfdag-run", "perfdag-finish", "perfdag-measure"}
     assert set(listed("v1", "ServiceAccount", namespace)) - {"default"} == steps
-    assert set(listed(RBAC, "RoleBinding", namespace)) == set(listed(RBAC, "Role", namespace)) == steps
+    assert (
+        set(listed(RBAC, "RoleBinding", namespace)) == set(listed(RBAC, "Role", namespace)) == steps
+    )
     for kind in ("ClusterRole", "ClusterRoleBinding"):
         assert not [name for name in listed(RBAC, kind, "") if namespace in name]
-    assert {"perfdag", "perfdag-preempting"} <= set(listed("scheduling.k8s.io/v1", "PriorityClass", ""))
+    assert {"perfdag", "perfdag-preempting"} <= set(
+        listed("scheduling.k8s.io/v1", "PriorityClass", "")
+    )
     assert set(listed(ARGO, "WorkflowTemplate", namespace)) == {"perfdag", "perfdag-due"}
     assert "perfdag-ssh-1" in listed("v1", "Secret", namespace)
     assert "perfdag-suite-quick" in listed("v1", "ConfigMap", namespace)
@@ -280,18 +374,36 @@ def test_a_real_api_server_loses_what_is_left_out_and_keeps_what_runs_made(names
 
 @pytest.mark.argo
 @pytest.mark.parametrize("how", ["apply", "create"])
-def test_keys_of_before_are_not_in_the_secret(how: str, namespace: str, argo: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_before_are_not_in_the_secret(
+    how: str, namespace: str, argo: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those of an older version, which applied `stringData`, and those that somebody made."""
-    before = {"AWS_SESSION_TOKEN": "old", "AWS_ENDPOINT_URL_S3": "http://old", "AWS_ACCESS_KEY_ID": "old", "PERFDAG_WEBHOOK": "http://hook"}
-    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "perfdag-store"}, "stringData": before}
+    before = {
+        "AWS_SESSION_TOKEN": "old",
+        "AWS_ENDPOINT_URL_S3": "http://old",
+        "AWS_ACCESS_KEY_ID": "old",
+        "PERFDAG_WEBHOOK": "http://hook",
+    }
+    body = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "perfdag-store"},
+        "stringData": before,
+    }
     kube.run(lambda client: getattr(client, how)(body, namespace))
     no_keys(monkeypatch)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_REGION", "eu")
-    wanted = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret", "PERFDAG_WEBHOOK": "http://hook"}
+    wanted = {
+        "AWS_ACCESS_KEY_ID": "id",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "PERFDAG_WEBHOOK": "http://hook",
+    }
     assert install(namespace, "--namespaced") == 0
-    assert opened(listed("v1", "Secret", namespace)["perfdag-store"]) == wanted | {"AWS_REGION": "eu"}
+    assert opened(listed("v1", "Secret", namespace)["perfdag-store"]) == wanted | {
+        "AWS_REGION": "eu"
+    }
     monkeypatch.delenv("AWS_REGION")
     assert install(namespace, "--namespaced") == 0
     assert opened(listed("v1", "Secret", namespace)["perfdag-store"]) == wanted

@@ -22,12 +22,18 @@ PODS = Resource("v1", "Pod", "pods", True)
 PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 
 
-def kubeconfig(path: Path, user: dict[str, Any], cluster: dict[str, Any] | None = None, name: str = "one") -> str:
+def kubeconfig(
+    path: Path, user: dict[str, Any], cluster: dict[str, Any] | None = None, name: str = "one"
+) -> str:
     document = {
         "current-context": name,
-        "clusters": [{"name": name, "cluster": {"server": "https://127.0.0.1:1/", **(cluster or {})}}],
+        "clusters": [
+            {"name": name, "cluster": {"server": "https://127.0.0.1:1/", **(cluster or {})}}
+        ],
         "users": [{"name": name, "user": user}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": "here"}}],
+        "contexts": [
+            {"name": name, "context": {"cluster": name, "user": name, "namespace": "here"}}
+        ],
     }
     path.write_text(yaml.safe_dump(document))
     return str(path)
@@ -37,7 +43,11 @@ class TestConfig:
     async def test_token_and_ca_data(self, tmp_path: Path) -> None:
         ca = {"certificate-authority-data": base64.b64encode(PEM.encode()).decode()}
         cluster = load(kubeconfig=kubeconfig(tmp_path / "c", {"token": "abc"}, ca))
-        assert (cluster.server, cluster.namespace, cluster.ca) == ("https://127.0.0.1:1", "here", PEM)
+        assert (cluster.server, cluster.namespace, cluster.ca) == (
+            "https://127.0.0.1:1",
+            "here",
+            PEM,
+        )
         assert await cluster.credentials.header() == "Bearer abc"
 
     async def test_files_are_relative_to_the_kubeconfig(self, tmp_path: Path) -> None:
@@ -49,7 +59,9 @@ class TestConfig:
         assert cluster.ca == PEM
         assert await cluster.credentials.header() == "Bearer t1"
         (tmp_path / "token").write_text("t2")
-        assert await cluster.credentials.header() == "Bearer t1", "a fresh token is not read for each request"
+        assert await cluster.credentials.header() == "Bearer t1", (
+            "a fresh token is not read for each request"
+        )
         cluster.credentials.expires = 0
         assert await cluster.credentials.header() == "Bearer t2"
 
@@ -60,7 +72,11 @@ class TestConfig:
             'printf \'{"kind":"ExecCredential","status":{"token":"%s","expirationTimestamp":"2999-01-01T00:00:00Z"}}\' "$1"\n'
         )
         plugin.chmod(0o755)
-        spec = {"apiVersion": "client.authentication.k8s.io/v1", "command": "./plugin", "args": ["a b;c"]}
+        spec = {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "./plugin",
+            "args": ["a b;c"],
+        }
         spec["env"] = [{"name": "COUNT", "value": str(tmp_path / "count")}]
         cluster = load(kubeconfig=kubeconfig(tmp_path / "c", {"exec": spec}))
         assert await cluster.credentials.header() == "Bearer a b;c"
@@ -72,10 +88,17 @@ class TestConfig:
         with pytest.raises(KubeError, match=r"no-such-plugin.*get it there"):
             await load(kubeconfig=kubeconfig(tmp_path / "c", {"exec": spec})).credentials.header()
         with pytest.raises(KubeError, match=r"ended with 1"):
-            await load(kubeconfig=kubeconfig(tmp_path / "c", {"exec": {**spec, "command": "false"}})).credentials.header()
+            await load(
+                kubeconfig=kubeconfig(tmp_path / "c", {"exec": {**spec, "command": "false"}})
+            ).credentials.header()
 
     def test_several_files_merge_and_the_first_wins(self, tmp_path: Path) -> None:
-        both = os.pathsep.join((kubeconfig(tmp_path / "a", {"token": "a"}), kubeconfig(tmp_path / "b", {"token": "b"}, name="two")))
+        both = os.pathsep.join(
+            (
+                kubeconfig(tmp_path / "a", {"token": "a"}),
+                kubeconfig(tmp_path / "b", {"token": "b"}, name="two"),
+            )
+        )
         assert load(kubeconfig=both).credentials.token == "a"
         assert load("two", both).credentials.token == "b"
         with pytest.raises(KubeError, match=r"no context 'three'.*it has: one, two"):
@@ -124,11 +147,18 @@ class TestConfig:
         assert (cluster.server, cluster.namespace) == ("https://[fd00::1]:443", "mine")
         assert await cluster.credentials.header() == "Bearer pod"
 
-    def test_proxy_of_the_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_proxy_of_the_environment(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
         monkeypatch.setenv("NO_PROXY", "192.0.2.0/24")
-        for server, proxy in (("https://192.0.2.7", None), ("https://198.51.100.7", "http://127.0.0.1:9")):
-            assert load(kubeconfig=kubeconfig(tmp_path / "c", {}, {"server": server})).proxy == proxy
+        for server, proxy in (
+            ("https://192.0.2.7", None),
+            ("https://198.51.100.7", "http://127.0.0.1:9"),
+        ):
+            assert (
+                load(kubeconfig=kubeconfig(tmp_path / "c", {}, {"server": server})).proxy == proxy
+            )
 
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -156,7 +186,14 @@ async def fake() -> AsyncIterator[Callable[[Answer], Awaitable[Cluster]]]:
 
 
 def pod(name: str, version: int) -> dict[str, Any]:
-    return {"metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": str(version)}}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": name,
+            "resourceVersion": str(version),
+        }
+    }
 
 
 class TestRetries:
@@ -166,7 +203,9 @@ class TestRetries:
         async def answer(_: web.Request) -> web.Response:
             asked.append(time.monotonic())
             if len(asked) == 1:
-                return web.json_response({"kind": "Status"}, status=429, headers={"Retry-After": "1"})
+                return web.json_response(
+                    {"kind": "Status"}, status=429, headers={"Retry-After": "1"}
+                )
             return web.json_response({"ok": 1})
 
         async with Kube(await fake(answer)) as kube:
@@ -228,13 +267,19 @@ class TestRetries:
         async def answer(request: web.Request) -> web.Response:
             nonlocal posts
             if request.method == "GET" and request.path == "/api/v1":
-                return web.json_response({"resources": [{"name": "pods", "kind": "Pod", "namespaced": True}]})
+                return web.json_response(
+                    {"resources": [{"name": "pods", "kind": "Pod", "namespaced": True}]}
+                )
             if request.method == "GET":
-                return web.json_response({"metadata": {"name": "a", "managedFields": [{"manager": "perfdag"}]}})
+                return web.json_response(
+                    {"metadata": {"name": "a", "managedFields": [{"manager": "perfdag"}]}}
+                )
             posts += 1
             if posts == 1:
                 await asyncio.sleep(0.5)
-            return web.json_response({"kind": "Status", "reason": "AlreadyExists", "message": "there"}, status=409)
+            return web.json_response(
+                {"kind": "Status", "reason": "AlreadyExists", "message": "there"}, status=409
+            )
 
         async with Kube(await fake(answer), timeout=0.2) as kube:
             made = await kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}})
@@ -244,10 +289,14 @@ class TestRetries:
 
 
 class TestWatch:
-    async def test_410_tells_what_vanished_of_the_objects_that_the_caller_knew(self, fake: Any) -> None:
+    async def test_410_tells_what_vanished_of_the_objects_that_the_caller_knew(
+        self, fake: Any
+    ) -> None:
         async def answer(request: web.Request) -> web.StreamResponse:
             if "watch" not in request.query:
-                return web.json_response({"metadata": {"resourceVersion": "9"}, "items": [pod("b", 7)]})
+                return web.json_response(
+                    {"metadata": {"resourceVersion": "9"}, "items": [pod("b", 7)]}
+                )
             stream = web.StreamResponse()
             await stream.prepare(request)
             gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"}
@@ -271,23 +320,38 @@ class TestWatch:
             if "watch" not in request.query:
                 lists += 1
                 items = [pod("a", 1), pod("b", 2)] if lists == 1 else [pod("b", 7), pod("c", 8)]
-                return web.json_response({"metadata": {"resourceVersion": str(2 if lists == 1 else 9)}, "items": items})
+                return web.json_response(
+                    {"metadata": {"resourceVersion": str(2 if lists == 1 else 9)}, "items": items}
+                )
             stream = web.StreamResponse()
             await stream.prepare(request)
             if request.query["resourceVersion"] == "2":
-                await stream.write(json.dumps({"type": "MODIFIED", "object": pod("b", 3)}).encode()[:20])
+                await stream.write(
+                    json.dumps({"type": "MODIFIED", "object": pod("b", 3)}).encode()[:20]
+                )
                 await asyncio.sleep(0.05)  # a change may come in two pieces
-                await stream.write(json.dumps({"type": "MODIFIED", "object": pod("b", 3)}).encode()[20:] + b"\n")
+                await stream.write(
+                    json.dumps({"type": "MODIFIED", "object": pod("b", 3)}).encode()[20:] + b"\n"
+                )
                 return stream
             if request.query["resourceVersion"] == "3":
                 gone = {
                     "type": "ERROR",
-                    "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"},
+                    "object": {
+                        "kind": "Status",
+                        "code": 410,
+                        "reason": "Expired",
+                        "message": "old",
+                    },
                 }
                 await stream.write(json.dumps(gone).encode() + b"\n")
                 return stream
-            await stream.write(json.dumps({"type": "BOOKMARK", "object": pod("", 11)}).encode() + b"\n")
-            await stream.write(json.dumps({"type": "DELETED", "object": pod("c", 12)}).encode() + b"\n")
+            await stream.write(
+                json.dumps({"type": "BOOKMARK", "object": pod("", 11)}).encode() + b"\n"
+            )
+            await stream.write(
+                json.dumps({"type": "DELETED", "object": pod("c", 12)}).encode() + b"\n"
+            )
             await asyncio.sleep(5)
             return stream
 
@@ -319,7 +383,10 @@ class TestWatch:
             stream = web.StreamResponse()
             await stream.prepare(request)
             version = int(request.query["resourceVersion"]) + 1
-            await stream.write(json.dumps({"type": "ADDED", "object": pod(f"p{version}", version)}).encode() + b"\n")
+            await stream.write(
+                json.dumps({"type": "ADDED", "object": pod(f"p{version}", version)}).encode()
+                + b"\n"
+            )
             assert request.transport
             await asyncio.sleep(0.02)
             request.transport.abort()
@@ -335,7 +402,9 @@ class TestWatch:
         assert asked == ["1", "2", "3", "4", "5"]
 
     @pytest.mark.parametrize("patience", [30.0, None])
-    async def test_an_api_server_that_is_away_is_waited_for_by_the_clock(self, fake: Any, patience: float | None) -> None:
+    async def test_an_api_server_that_is_away_is_waited_for_by_the_clock(
+        self, fake: Any, patience: float | None
+    ) -> None:
         """It expires the watch, refuses the new list and the watch after it more often than a request is tried again, and is back."""
         refusals = iter(["list", "list", "", "watch", "watch"])
 
@@ -343,14 +412,18 @@ class TestWatch:
             if "watch" not in request.query:
                 if next(refusals, "") == "list":
                     return web.Response(status=503)
-                return web.json_response({"metadata": {"resourceVersion": "9"}, "items": [pod("b", 7)]})
+                return web.json_response(
+                    {"metadata": {"resourceVersion": "9"}, "items": [pod("b", 7)]}
+                )
             if request.query["resourceVersion"] == "2":
                 return web.Response(status=410)
             if next(refusals, "") == "watch":
                 return web.Response(status=503)
             stream = web.StreamResponse()
             await stream.prepare(request)
-            await stream.write(json.dumps({"type": "ADDED", "object": pod("c", 12)}).encode() + b"\n")
+            await stream.write(
+                json.dumps({"type": "ADDED", "object": pod("c", 12)}).encode() + b"\n"
+            )
             return stream
 
         seen: list[str] = []
@@ -381,7 +454,9 @@ class TestWatch:
     async def test_a_refusal_is_raised(self, fake: Any) -> None:
         async def answer(_: web.Request) -> web.Response:
             message = 'pods is forbidden: User "x" cannot list resource "pods"'
-            return web.json_response({"kind": "Status", "reason": "Forbidden", "message": message}, status=403)
+            return web.json_response(
+                {"kind": "Status", "reason": "Forbidden", "message": message}, status=403
+            )
 
         async with Kube(await fake(answer)) as kube:
             with pytest.raises(KubeError, match=r"cannot list.*grant it"):
@@ -391,7 +466,10 @@ class TestWatch:
 
 def test_paths() -> None:
     vmi = Resource("kubevirt.io/v1", "VirtualMachineInstance", "virtualmachineinstances", True)
-    assert vmi.path("a", "b", "status") == "/apis/kubevirt.io/v1/namespaces/a/virtualmachineinstances/b/status"
+    assert (
+        vmi.path("a", "b", "status")
+        == "/apis/kubevirt.io/v1/namespaces/a/virtualmachineinstances/b/status"
+    )
     assert Resource("v1", "Node", "nodes", False).path("ignored", "n") == "/api/v1/nodes/n"
     assert PODS.path() == "/api/v1/pods"
     assert METADATA.format("List").startswith("application/json;as=PartialObjectMetadataList;")
@@ -403,7 +481,10 @@ def test_import_is_light() -> None:
     import sys
 
     code = "import sys, perfdag.kube; print(sorted({'aiohttp', 'yaml', 'pydantic'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
+        == "[]"
+    )
 
 
 @pytest.fixture
@@ -420,7 +501,12 @@ async def namespace() -> AsyncIterator[str]:
 
 
 def config_map(name: str, **data: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"t": "1"}}, "data": data}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": {"t": "1"}},
+        "data": data,
+    }
 
 
 @pytest.mark.cluster
@@ -444,7 +530,9 @@ class TestCluster:
     async def test_lists_are_paged_and_collections_deleted(self, namespace: str) -> None:
         async with Kube(connections=20) as kube:
             maps = await kube.resource("v1", "ConfigMap")
-            await asyncio.gather(*(kube.create(config_map(f"m{i}"), namespace) for i in range(1100)))
+            await asyncio.gather(
+                *(kube.create(config_map(f"m{i}"), namespace) for i in range(1100))
+            )
             pages = [len(items) async for items, _ in kube.pages(maps, namespace, labels="t=1")]
             assert pages == [500, 500, 100]
             assert len(await kube.list(maps, namespace, labels="t=1")) == 1100
@@ -471,7 +559,11 @@ class TestCluster:
             await kube.delete(maps, "second", namespace)
             await asyncio.wait_for(task, 10)
             kinds = [(event.type, event.object["metadata"]["name"], event.listed) for event in seen]
-            assert kinds == [("ADDED", "first", True), ("ADDED", "second", False), ("DELETED", "second", False)]
+            assert kinds == [
+                ("ADDED", "first", True),
+                ("ADDED", "second", False),
+                ("DELETED", "second", False),
+            ]
             assert "data" not in seen[0].object or seen[0].object["kind"] == "ConfigMap"
 
     async def test_metadata_only(self, namespace: str) -> None:
@@ -497,7 +589,9 @@ class TestCluster:
             account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "weak"}}
             await kube.create(account, namespace)
             body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-            answer = await kube.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/weak/token", json=body)
+            answer = await kube.request(
+                "POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/weak/token", json=body
+            )
             weak = load()
             weak.credentials = Credentials(token=answer["status"]["token"], expires=float("inf"))
         async with Kube(weak) as kube:
@@ -507,10 +601,15 @@ class TestCluster:
 
     async def test_scale(self, namespace: str) -> None:
         label = {"matchLabels": {"a": "b"}}
-        pods = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "none"}]}}
+        pods = {
+            "metadata": {"labels": {"a": "b"}},
+            "spec": {"containers": [{"name": "c", "image": "none"}]},
+        }
         body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
         async with Kube() as kube:
-            await kube.create({**body, "spec": {"replicas": 0, "selector": label, "template": pods}}, namespace)
+            await kube.create(
+                {**body, "spec": {"replicas": 0, "selector": label, "template": pods}}, namespace
+            )
             deployments = await kube.resource("apps/v1", "Deployment")
             await kube.scale(deployments, "d", 0, namespace)
             assert (await kube.get(deployments, "d", namespace))["spec"]["replicas"] == 0

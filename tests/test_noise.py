@@ -26,7 +26,9 @@ def test_the_canary_takes_at_most_0_3_seconds_and_is_positive() -> None:
         values = noise.canary()
         best, wall = min(best, time.process_time() - start), min(wall, time.perf_counter() - begun)
     assert best < 0.3
-    assert wall < 0.6  # what it waits for the disk and for its turn; twice, for a machine whose cores are all taken
+    assert (
+        wall < 0.6
+    )  # what it waits for the disk and for its turn; twice, for a machine whose cores are all taken
     assert set(values) == {name for name, _, _ in noise.CANARY_METRICS}
     assert all(value > 0 for value in values.values())
 
@@ -46,7 +48,9 @@ def test_disturbed(after: Moment, load: int, said: str | None) -> None:
 
 def test_load_that_is_there_marks_a_sample_and_load_that_has_ended_does_not() -> None:
     cores = 10  # 15 tasks are allowed: what else this machine does while it tests is below, 40 spinning ones are above
-    spinning = [subprocess.Popen(["nice", "-n", "19", "sh", "-c", "while :; do :; done"]) for _ in range(40)]
+    spinning = [
+        subprocess.Popen(["nice", "-n", "19", "sh", "-c", "while :; do :; done"]) for _ in range(40)
+    ]
     try:
         end = time.monotonic() + 30
         while noise.runnable() < 40 and time.monotonic() < end:
@@ -57,18 +61,26 @@ def test_load_that_is_there_marks_a_sample_and_load_that_has_ended_does_not() ->
             each.kill()
         for each in spinning:
             each.wait()
-    assert "load" not in (noise.Guard().disturbed(cores) or ""), "the sample before may have been this load"
+    assert "load" not in (noise.Guard().disturbed(cores) or ""), (
+        "the sample before may have been this load"
+    )
 
 
 def test_a_throttled_cgroup_makes_a_sample_invalid() -> None:
     assert noise.throttled(Moment(0, 0, 1000), Moment(0, 0, 1000)) is None
-    assert noise.throttled(Moment(0, 0, 1000), Moment(0, 0, 251000, at=20)) == "the CPU quota of its cgroup throttled it for 0.25 s"
+    assert (
+        noise.throttled(Moment(0, 0, 1000), Moment(0, 0, 251000, at=20))
+        == "the CPU quota of its cgroup throttled it for 0.25 s"
+    )
 
 
 def test_a_moment_of_throttling_marks_a_sample_and_does_not_take_its_value() -> None:
     before, after = Moment(0, 0, 1000), Moment(0, 0, 6000, at=2.0)
     assert noise.throttled(before, after) is None
-    assert noise.disturbed(before, after, 0, cores=2) == "throttled for 5 ms by the CPU quota of its cgroup"
+    assert (
+        noise.disturbed(before, after, 0, cores=2)
+        == "throttled for 5 ms by the CPU quota of its cgroup"
+    )
 
 
 def test_this_machine_has_counters() -> None:
@@ -113,7 +125,9 @@ def test_the_counters_are_those_of_our_own_cgroup_and_of_those_above_it(tmp_path
             "sys/fs/cgroup/memory/jobs/a/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
         },
     )
-    assert (cgroups.throttled_us(second), cgroups.oom_kills(second)) == (320, 2), "a kill beside us in user.slice is not ours"
+    assert (cgroups.throttled_us(second), cgroups.oom_kills(second)) == (320, 2), (
+        "a kill beside us in user.slice is not ours"
+    )
     assert (cgroups.throttled_us(first), cgroups.oom_kills(first)) == (320, 2)
     assert (cgroups.throttled_us(tmp_path / "none"), cgroups.oom_kills(tmp_path / "none")) == (0, 0)
 
@@ -134,13 +148,30 @@ def quota_of_a_fifth() -> Iterator[Path]:
         folder.rmdir()
 
 
-def test_a_quota_of_our_own_cgroup_makes_samples_invalid(write_suite: Any, tmp_path: Path, quota_of_a_fifth: Path) -> None:
+def test_a_quota_of_our_own_cgroup_makes_samples_invalid(
+    write_suite: Any, tmp_path: Path, quota_of_a_fifth: Path
+) -> None:
     busy = "import time; end = time.process_time() + 0.1\nwhile time.process_time() < end: pass"
-    suite = write_suite(f"name: busy\nentries:\n  - {{benchmark: command, params: {{argv: [{sys.executable}, -c, {json.dumps(busy)}]}}}}\n")
+    suite = write_suite(
+        f"name: busy\nentries:\n  - {{benchmark: command, params: {{argv: [{sys.executable}, -c, {json.dumps(busy)}]}}}}\n"
+    )
     inside = f"import os, sys; open('{quota_of_a_fifth}/cgroup.procs', 'w').write(str(os.getpid())); from perfdag.cli import main; sys.exit(main(sys.argv[1:]))"
-    argv = [sys.executable, "-c", inside, "run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]
+    argv = [
+        sys.executable,
+        "-c",
+        inside,
+        "run",
+        str(suite),
+        "--store",
+        str(tmp_path / "store"),
+        "--no-report",
+    ]
     assert subprocess.run(argv, capture_output=True, check=False).returncode == 1
-    (row,) = (each for each in load(FolderStore(str(tmp_path / "store"))).to_pylist() if each["benchmark"] == "command")
+    (row,) = (
+        each
+        for each in load(FolderStore(str(tmp_path / "store"))).to_pylist()
+        if each["benchmark"] == "command"
+    )
     assert row["status"] == "invalid"
     assert "the CPU quota of its cgroup throttled it" in row["error"]
 
@@ -157,18 +188,30 @@ class Peer:
         said = self.said.pop(0)
         if isinstance(said, SampleError):
             raise said
-        return Finished(argv, 1, said, "", 0.0)  # 1: cat does not find the files of the other version
+        return Finished(
+            argv, 1, said, "", 0.0
+        )  # 1: cat does not find the files of the other version
 
 
 def test_a_peer_that_its_quota_holds_back_makes_the_sample_invalid() -> None:
     guard = noise.Guard()
-    guard.include([LocalHost(), Peer("throttled_usec 500000\noom_kill 0\n", "throttled_usec 900000\noom_kill 0\n")])  # type: ignore[list-item]
+    guard.include(
+        [
+            LocalHost(),
+            Peer("throttled_usec 500000\noom_kill 0\n", "throttled_usec 900000\noom_kill 0\n"),
+        ]
+    )  # type: ignore[list-item]
     assert guard.throttled() == "on node-2: the CPU quota of its cgroup throttled it for 0.40 s"
 
 
 def test_a_kill_on_a_peer_is_told_and_a_peer_that_is_silent_costs_nothing() -> None:
     guard = noise.Guard()
-    guard.include([Peer(Failed("ssh broke")), Peer("throttled_time 5\noom_kill 1\n", "throttled_time 5\noom_kill 2\n")])  # type: ignore[list-item]
+    guard.include(
+        [
+            Peer(Failed("ssh broke")),
+            Peer("throttled_time 5\noom_kill 1\n", "throttled_time 5\noom_kill 2\n"),
+        ]
+    )  # type: ignore[list-item]
     assert (guard.starved() or "").startswith("on node-2: OOMKilled")
     silent = noise.Guard()
     silent.include([Peer("oom_kill 1\n", Failed("ssh broke"))])  # type: ignore[list-item]

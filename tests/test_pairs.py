@@ -47,14 +47,18 @@ def test_rounds_are_disjoint_and_together_hold_every_pair_once(hosts: int, kind:
     assert len(set(pairs)) == len(pairs) == expected
     assert all(0 <= a < b < hosts for a, b in pairs)
     if kind == "all":
-        assert len(made) == hosts - 1 + hosts % 2, "a 1-factorisation, with one host idle in each round where their number is odd"
+        assert len(made) == hosts - 1 + hosts % 2, (
+            "a 1-factorisation, with one host idle in each round where their number is odd"
+        )
         assert {len(each) for each in made} == {hosts // 2}
     elif hosts > 2:
         assert {tuple(sorted((i, (i + 1) % hosts))) for i in range(hosts)} == set(pairs)
 
 
 @given(st.integers(4, 20), st.integers(0, 5), st.data())
-def test_random_pairs_are_distinct_seeded_and_cover_hosts_evenly(hosts: int, seed: int, data: st.DataObject) -> None:
+def test_random_pairs_are_distinct_seeded_and_cover_hosts_evenly(
+    hosts: int, seed: int, data: st.DataObject
+) -> None:
     wanted = data.draw(st.integers(1, hosts * (hosts - 1) // 2))
     made = rounds(f"random {wanted}", hosts, seed)
     pairs = [pair for each in made for pair in each]
@@ -76,15 +80,23 @@ def test_each_pair_is_a_point_of_one_shape_in_rounds() -> None:
     assert read_plan(plan.dump()) == plan
 
 
-def test_hours_count_what_runs_at_once_and_a_budget_below_them_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hours_count_what_runs_at_once_and_a_budget_below_them_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     from perfdag.cli.plan import show
 
-    alone, four = planned("{count: 64, pairs: all}"), planned("{count: 64, pairs: all, parallel_pairs: 4}")
+    alone, four = (
+        planned("{count: 64, pairs: all}"),
+        planned("{count: 64, pairs: all, parallel_pairs: 4}"),
+    )
     assert alone.seconds() == pytest.approx(2016 * 10.4)
     assert four.seconds() == pytest.approx(63 * 8 * 10.4)
     show(four)
     said = capsys.readouterr().out
-    assert "2,016 pairs of 64 hosts in 63 rounds of disjoint pairs, 4 at once (concurrent), expected 1.46 h" in said
+    assert (
+        "2,016 pairs of 64 hosts in 63 rounds of disjoint pairs, 4 at once (concurrent), expected 1.46 h"
+        in said
+    )
     refused = told("{count: 64, pairs: all}", "budget: 2h\n")
     assert "expected to take 5.8 h, over its budget of 2.0 h" in refused
     assert "random N" in refused
@@ -94,7 +106,12 @@ def test_hours_count_what_runs_at_once_and_a_budget_below_them_is_refused(capsys
 def test_a_batch_never_parts_pairs_that_run_at_once() -> None:
     plan = planned("{count: 8, pairs: all, parallel_pairs: 4}", "batch_time: 25s\n")
     assert [len(batch.samples) for batch in plan.batches] == [8, 8, 8, 4]
-    assert [len(batch.samples) for batch in planned("{count: 8, pairs: ring, parallel_pairs: 3}", "isolation: pod\n").batches] == [
+    assert [
+        len(batch.samples)
+        for batch in planned(
+            "{count: 8, pairs: ring, parallel_pairs: 3}", "isolation: pod\n"
+        ).batches
+    ] == [
         3,
         1,
         3,
@@ -112,7 +129,11 @@ def test_a_batch_never_parts_pairs_that_run_at_once() -> None:
         ("{count: 4, pairs: all, parallel_pairs: 3}", "iperf", "4 hosts have 2 disjoint pairs"),
         ("{count: 4, parallel_pairs: 2}", "iperf", "parallel_pairs belongs to pairs"),
         ("{count: 4096, pairs: all}", "iperf", "4096 hosts have more than 1,000,000 pairs"),
-        ("{count: 4, pairs: all}\n    params: {argv: ['true']}", "command", "command does not measure between two hosts"),
+        (
+            "{count: 4, pairs: all}\n    params: {argv: ['true']}",
+            "command",
+            "command does not measure between two hosts",
+        ),
     ],
 )
 def test_pairs_that_cannot_be_are_refused_when_planning(hosts: str, name: str, says: str) -> None:
@@ -136,14 +157,20 @@ def lead(tmp_path: Path, plan: Plan, nodes: list[str]) -> tuple[Lead, FolderStor
     hosts = [Node(name) for name in nodes]
     store = FolderStore(str(tmp_path / "store"))
     watcher = Watcher()
-    return Lead(plan, store, Place(hosts_for=lambda shape: hosts, placed=wrong_place), watcher), store, watcher.parts
+    return (
+        Lead(plan, store, Place(hosts_for=lambda shape: hosts, placed=wrong_place), watcher),
+        store,
+        watcher.parts,
+    )
 
 
 def rows(store: FolderStore, plan: Plan) -> list[dict[str, Any]]:
     return [row for row in gather(store, plan)[0].to_pylist() if row["benchmark"] != "canary"]
 
 
-def test_hosts_are_numbered_by_their_nodes_and_rows_say_both(tmp_path: Path, pairwise: type[FakeBenchmark]) -> None:
+def test_hosts_are_numbered_by_their_nodes_and_rows_say_both(
+    tmp_path: Path, pairwise: type[FakeBenchmark]
+) -> None:
     plan = planned("{count: 3, pairs: all, placement: any}", name="fake")
     measuring, store, _ = lead(tmp_path, plan, ["node-c", "node-a", "node-a"])
     measuring.measure(range(3))
@@ -155,36 +182,57 @@ def test_hosts_are_numbered_by_their_nodes_and_rows_say_both(tmp_path: Path, pai
     }
 
 
-def test_spread_was_asked_and_one_node_used_is_invalid(tmp_path: Path, pairwise: type[FakeBenchmark]) -> None:
+def test_spread_was_asked_and_one_node_used_is_invalid(
+    tmp_path: Path, pairwise: type[FakeBenchmark]
+) -> None:
     plan = planned("{count: 3, pairs: all, placement: spread}", name="fake")
     measuring, store, _ = lead(tmp_path, plan, ["node-a", "node-b", "node-b"])
     measuring.measure(range(3))
     by_pair = {row["pair"]: row for row in rows(store, plan)}
-    assert {pair: row["status"] for pair, row in by_pair.items()} == {"0-1": "ok", "0-2": "ok", "1-2": "invalid"}
-    assert "2 nodes were asked for (placement: spread), but 2 hosts were on node-b" in by_pair["1-2"]["error"]
+    assert {pair: row["status"] for pair, row in by_pair.items()} == {
+        "0-1": "ok",
+        "0-2": "ok",
+        "1-2": "invalid",
+    }
+    assert (
+        "2 nodes were asked for (placement: spread), but 2 hosts were on node-b"
+        in by_pair["1-2"]["error"]
+    )
     assert by_pair["1-2"]["same_node"] is True
 
 
-def test_pairs_at_once_overlap_and_say_so(tmp_path: Path, pairwise: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_at_once_overlap_and_say_so(
+    tmp_path: Path, pairwise: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch
+) -> None:
     meeting = threading.Barrier(2, timeout=10)
     original = FakeBenchmark.run
-    monkeypatch.setattr(FakeBenchmark, "run", lambda *given: (meeting.wait(), time.monotonic(), original(*given))[2])
+    monkeypatch.setattr(
+        FakeBenchmark, "run", lambda *given: (meeting.wait(), time.monotonic(), original(*given))[2]
+    )
     plan = planned("{count: 4, pairs: all, parallel_pairs: 2}", name="fake")
     measuring, store, parts = lead(tmp_path, plan, list("abcd"))
-    monkeypatch.setattr("perfdag.steps.pairwise.OVERLAP", 0.0)  # they meet, so they were there at once; they are too short to share half
+    monkeypatch.setattr(
+        "perfdag.steps.pairwise.OVERLAP", 0.0
+    )  # they meet, so they were there at once; they are too short to share half
     measuring.measure(range(6))
     assert [part.status for part in parts] == ["ok"] * 6
     assert {part.facts["pairs_at_once"] for part in parts} == {2}
     assert {row["status"] for row in rows(store, plan)} == {"ok"}
 
 
-def test_a_sample_without_its_companion_is_invalid(tmp_path: Path, pairwise: type[FakeBenchmark]) -> None:
+def test_a_sample_without_its_companion_is_invalid(
+    tmp_path: Path, pairwise: type[FakeBenchmark]
+) -> None:
     pairwise.script = [Failed("the switch is off"), 1.0]
     plan = planned("{count: 4, pairs: ring, parallel_pairs: 2}", name="fake")
     measuring, _, parts = lead(tmp_path, plan, list("abcd"))
     measuring.measure(range(2))
     assert sorted(part.status for part in parts) == ["failed", "invalid"]
-    assert any("2 pairs were to be measured at once, but another of them was failed: the switch is off" in str(p.error) for p in parts)
+    assert any(
+        "2 pairs were to be measured at once, but another of them was failed: the switch is off"
+        in str(p.error)
+        for p in parts
+    )
 
 
 def test_samples_one_after_the_other_are_not_at_once(
@@ -206,7 +254,9 @@ def test_samples_one_after_the_other_are_not_at_once(
     assert "invalid" in {part.status for part in parts}
 
 
-def test_a_missing_pair_is_measured_with_its_company_again(tmp_path: Path, pairwise: type[FakeBenchmark]) -> None:
+def test_a_missing_pair_is_measured_with_its_company_again(
+    tmp_path: Path, pairwise: type[FakeBenchmark]
+) -> None:
     ran: list[int] = []
     plan = planned("{count: 4, pairs: ring, parallel_pairs: 2}", name="fake")
     measuring, store, _ = lead(tmp_path, plan, list("abcd"))
@@ -233,21 +283,39 @@ def test_a_real_run_here(tmp_path: Path) -> None:
     if LocalHost().which("iperf3") is None:
         pytest.skip("iperf3 is not installed")
     file = tmp_path / "s.yaml"
-    file.write_text(TEXT.format(name="iperf", hosts="{count: 3, pairs: all}", more="") + "    params: {duration: 1s}\n")
+    file.write_text(
+        TEXT.format(name="iperf", hosts="{count: 3, pairs: all}", more="")
+        + "    params: {duration: 1s}\n"
+    )
     said = subprocess.run(
-        [sys.executable, "-m", "perfdag", "run", str(file), "--store", str(tmp_path / "s"), "--json"], capture_output=True, check=False
+        [
+            sys.executable,
+            "-m",
+            "perfdag",
+            "run",
+            str(file),
+            "--store",
+            str(tmp_path / "s"),
+            "--json",
+        ],
+        capture_output=True,
+        check=False,
     )
     assert said.returncode == 0, said.stderr.decode()
     store = FolderStore(str(tmp_path / "s"))
     from perfdag.runs import load_plan
 
     found = rows(store, load_plan(store, "last"))
-    assert {(row["pair"], row["same_node"], row["status"]) for row in found} == {(p, True, "ok") for p in ("0-1", "0-2", "1-2")}
+    assert {(row["pair"], row["same_node"], row["status"]) for row in found} == {
+        (p, True, "ok") for p in ("0-1", "0-2", "1-2")
+    }
     assert orjson.loads(said.stdout)
     assert list((tmp_path / "s").rglob("iperf-pairs-throughput.svg"))
 
 
-def test_the_history_of_pairs_tells_them_apart(tmp_path: Path, pairwise: type[FakeBenchmark]) -> None:
+def test_the_history_of_pairs_tells_them_apart(
+    tmp_path: Path, pairwise: type[FakeBenchmark]
+) -> None:
     from perfdag.collect import collect
     from perfdag.trends import MonthlyRollup, add_run, labels
 

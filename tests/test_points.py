@@ -18,7 +18,10 @@ from perfdag.points import enumerate_points, order
 
 AXES = {"exit_code": st.integers(0, 255), "expected": st.integers(1, 50)}
 axis_lists = st.fixed_dictionaries(
-    {}, optional={name: st.lists(values, min_size=1, max_size=6, unique=True) for name, values in AXES.items()}
+    {},
+    optional={
+        name: st.lists(values, min_size=1, max_size=6, unique=True) for name, values in AXES.items()
+    },
 )
 
 
@@ -50,7 +53,11 @@ def test_explicit_alone_yields_exactly_the_explicit_points(codes: list[int]) -> 
     assert plan.merged == len(codes) - len(set(codes)), "equal points are merged and counted"
 
 
-@given(st.lists(st.tuples(st.integers(0, 255), st.integers(1, 50)), min_size=1, max_size=10, unique=True))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 255), st.integers(1, 50)), min_size=1, max_size=10, unique=True
+    )
+)
 def test_zip_takes_values_side_by_side(pairs: list[tuple[int, int]]) -> None:
     left, right = [list(each) for each in zip(*pairs, strict=True)]
     plan = plan_of({"permutations": {"zip": {"exit_code": left, "expected": right}}})
@@ -62,12 +69,16 @@ def test_exclude_leaves_out_what_matches(axes: dict[str, list[int]], limit: int)
     if "exit_code" not in axes or len({code < limit for code in axes["exit_code"]}) == 1:
         return
     plan = plan_of({"permutations": {"product": axes, "exclude": [{"exit_code": {"lt": limit}}]}})
-    assert {code for (code,) in params_of(plan, "exit_code")} == {code for code in axes["exit_code"] if code >= limit}
+    assert {code for (code,) in params_of(plan, "exit_code")} == {
+        code for code in axes["exit_code"] if code >= limit
+    }
 
 
 UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "kB": 1000, "MiB": 1 << 20, "MB": 10**6}
 written_sizes = st.builds(
-    lambda blocks, unit: (f"{blocks * 64}{unit}", blocks * 64 * UNITS[unit]), st.integers(8, 15), st.sampled_from([*UNITS])
+    lambda blocks, unit: (f"{blocks * 64}{unit}", blocks * 64 * UNITS[unit]),
+    st.integers(8, 15),
+    st.sampled_from([*UNITS]),
 )
 
 
@@ -83,8 +94,17 @@ def test_exclude_compares_what_is_meant_not_how_it_is_written(
     left = {size for _, size in sizes if not getattr(operator, comparison)(size, bound[1])}
     if not left or len(left) == len(sizes):
         return
-    permutations = {"product": {"bs": [text for text, _ in sizes]}, "exclude": [{"bs": {comparison: bound[0]}}]}
-    plan = plan_of({"benchmark": "fio", "params": {"size": "1GiB", "direct": False}, "permutations": permutations})
+    permutations = {
+        "product": {"bs": [text for text, _ in sizes]},
+        "exclude": [{"bs": {comparison: bound[0]}}],
+    }
+    plan = plan_of(
+        {
+            "benchmark": "fio",
+            "params": {"size": "1GiB", "direct": False},
+            "permutations": permutations,
+        }
+    )
     assert {size for (size,) in params_of(plan, "bs")} == left
 
 
@@ -94,23 +114,50 @@ def test_exclude_compares_what_is_meant_not_how_it_is_written(
         ({"bs": ["4KiB", "128KiB", "1MiB"]}, {"bs": {"gt": "64KiB"}}, [4096]),
         ({"bs": ["4KiB", "128KiB"]}, {"bs": 4096}, [131072]),
         ({"bs": ["4KiB", "128KiB", "1MiB"]}, {"bs": [4096, "1024KiB"]}, [131072]),
-        ({"bs": ["4KiB", "128KiB"], "size": ["64MiB", "1GiB"]}, {"size": {"ge": "1GiB"}, "bs": {"ne": "4096B"}}, [4096, 4096, 131072]),
+        (
+            {"bs": ["4KiB", "128KiB"], "size": ["64MiB", "1GiB"]},
+            {"size": {"ge": "1GiB"}, "bs": {"ne": "4096B"}},
+            [4096, 4096, 131072],
+        ),
         ({"bs": ["4KiB"], "runtime": [None, "1m", "90s"]}, {"runtime": {"gt": 60}}, [4096, 4096]),
-        ({"bs": ["4KiB"], "volume.size": ["1GiB", "20GiB"]}, {"volume.size": {"gt": "3GiB"}}, [4096]),
-        ({"bs": ["4KiB"], "resources.memory": ["512Mi", "16Gi", "2Gi"]}, {"resources.memory": {"le": "2048Mi"}}, [4096]),
+        (
+            {"bs": ["4KiB"], "volume.size": ["1GiB", "20GiB"]},
+            {"volume.size": {"gt": "3GiB"}},
+            [4096],
+        ),
+        (
+            {"bs": ["4KiB"], "resources.memory": ["512Mi", "16Gi", "2Gi"]},
+            {"resources.memory": {"le": "2048Mi"}},
+            [4096],
+        ),
     ],
 )
 def test_exclude_reads_values_and_bounds_as_the_parameter_does(
     axes: dict[str, list[Any]], exclude: dict[str, Any], left: list[int]
 ) -> None:
-    plan = plan_of({"benchmark": "fio", "params": {}, "permutations": {"product": axes, "exclude": [exclude]}})
+    plan = plan_of(
+        {"benchmark": "fio", "params": {}, "permutations": {"product": axes, "exclude": [exclude]}}
+    )
     assert sorted(size for (size,) in params_of(plan, "bs")) == left
 
 
 def test_a_condition_on_rows_of_zip_holds_for_both_values() -> None:
-    axes = {"zip": {"bs": ["4KiB", "8KiB"], "iodepth": [1, 32]}, "product": {"rw": ["read", "randread"]}}
-    plan = plan_of({"benchmark": "fio", "params": {}, "permutations": {**axes, "exclude": [{"bs": 4096, "iodepth": 1, "rw": "read"}]}})
-    assert sorted(params_of(plan, "bs", "rw")) == [(4096, "randread"), (8192, "randread"), (8192, "read")]
+    axes = {
+        "zip": {"bs": ["4KiB", "8KiB"], "iodepth": [1, 32]},
+        "product": {"rw": ["read", "randread"]},
+    }
+    plan = plan_of(
+        {
+            "benchmark": "fio",
+            "params": {},
+            "permutations": {**axes, "exclude": [{"bs": 4096, "iodepth": 1, "rw": "read"}]},
+        }
+    )
+    assert sorted(params_of(plan, "bs", "rw")) == [
+        (4096, "randread"),
+        (8192, "randread"),
+        (8192, "read"),
+    ]
 
 
 def test_a_condition_on_what_set_fixes_leaves_nothing_out_and_is_no_mistake() -> None:
@@ -120,11 +167,17 @@ def test_a_condition_on_what_set_fixes_leaves_nothing_out_and_is_no_mistake() ->
 
 
 @given(axis_lists, st.integers(1, 5), st.integers(0, 3), st.integers(0, 10**6))
-def test_the_order_holds_every_sample_once_round_by_round(axes: dict[str, list[int]], repetitions: int, warmup: int, seed: int) -> None:
-    plan = plan_of({"permutations": {"product": axes}}, repetitions=repetitions, warmup=warmup, seed=seed)
+def test_the_order_holds_every_sample_once_round_by_round(
+    axes: dict[str, list[int]], repetitions: int, warmup: int, seed: int
+) -> None:
+    plan = plan_of(
+        {"permutations": {"product": axes}}, repetitions=repetitions, warmup=warmup, seed=seed
+    )
     count = len(plan.points)
     rounds = [*range(-1, -warmup - 1, -1), *range(1, repetitions + 1)]
-    assert [repetition for _, repetition in plan.order] == [each for each in rounds for _ in range(count)]
+    assert [repetition for _, repetition in plan.order] == [
+        each for each in rounds for _ in range(count)
+    ]
     for start in range(0, len(plan.order), count):
         assert {index for index, _ in plan.order[start : start + count]} == set(range(count))
     assert order(plan.points, seed, warmup) == plan.order
@@ -136,11 +189,18 @@ def test_batches_hold_every_sample_once_and_one_shape(
     axes: dict[str, list[int]], repetitions: int, isolation: str, batch_time: float
 ) -> None:
     permutations = {"product": {**axes, "hosts.count": [1, 2]}}
-    plan = plan_of({"permutations": permutations}, repetitions=repetitions, isolation=isolation, batch_time=batch_time)
+    plan = plan_of(
+        {"permutations": permutations},
+        repetitions=repetitions,
+        isolation=isolation,
+        batch_time=batch_time,
+    )
     held = [position for batch in plan.batches for position in batch.samples]
     assert sorted(held) == list(range(len(plan.order)))
     for batch in plan.batches:
-        assert {plan.points[plan.order[position][0]].shape for position in batch.samples} == {batch.shape}
+        assert {plan.points[plan.order[position][0]].shape for position in batch.samples} == {
+            batch.shape
+        }
         assert len(batch.samples) == 1 or batch.seconds <= batch_time
         if isolation == "pod":
             assert len(batch.samples) == 1
@@ -148,7 +208,9 @@ def test_batches_hold_every_sample_once_and_one_shape(
 
 @given(axis_lists)
 def test_a_plan_survives_its_json(axes: dict[str, list[int]]) -> None:
-    plan = plan_of({"permutations": {"product": axes}, "until": {"relative_spread": 0.1, "max_repetitions": 8}})
+    plan = plan_of(
+        {"permutations": {"product": axes}, "until": {"relative_spread": 0.1, "max_repetitions": 8}}
+    )
     assert read_plan(plan.dump()) == plan
 
 
@@ -159,7 +221,10 @@ def test_a_plan_of_another_version_is_said_to_be_one(path: str, value: object) -
         del raw[path]
     else:
         raw[path][0] |= value
-    with pytest.raises(ValueError, match=r"written by another perfdag \(.+\): .*; use that version, images included"):
+    with pytest.raises(
+        ValueError,
+        match=r"written by another perfdag \(.+\): .*; use that version, images included",
+    ):
         read_plan(orjson.dumps(raw))
 
 
@@ -170,12 +235,19 @@ def test_an_entry_without_permutations_is_one_point_measured_once() -> None:
 
 
 def test_a_value_given_replaces_a_default_lists_included() -> None:
-    plan = plan_of({"params": {"argv": ["ls", "-l"]}, "permutations": {"explicit": [{"argv": ["id"]}]}})
+    plan = plan_of(
+        {"params": {"argv": ["ls", "-l"]}, "permutations": {"explicit": [{"argv": ["id"]}]}}
+    )
     assert params_of(plan, "argv") == [(["id"],)]
 
 
 def test_dotted_names_reach_the_shape() -> None:
-    plan = plan_of({"network": {"family": "ipv4"}, "permutations": {"product": {"network.host": [True, False]}}})
+    plan = plan_of(
+        {
+            "network": {"family": "ipv4"},
+            "permutations": {"product": {"network.host": [True, False]}},
+        }
+    )
     assert sorted(shape["network"]["host"] for shape in plan.shapes) == [False, True]
 
 
@@ -188,7 +260,12 @@ def test_the_id_depends_on_benchmark_params_and_shape_only() -> None:
 
 
 def test_numbers_and_texts_of_one_quantity_are_one_point() -> None:
-    plan = plan_of([{"name": "a", "params": {"argv": ["ls"], "expected": 10}}, {"name": "b", "params": {"argv": ["ls"], "expected": 10.0}}])
+    plan = plan_of(
+        [
+            {"name": "a", "params": {"argv": ["ls"], "expected": 10}},
+            {"name": "b", "params": {"argv": ["ls"], "expected": 10.0}},
+        ]
+    )
     assert len(plan.points) == 1
     assert plan.merged == 1
 
@@ -197,7 +274,9 @@ def test_shapes_alternate_between_rounds() -> None:
     plan = plan_of({"permutations": {"product": {"hosts.count": [1, 2, 3]}}}, repetitions=4)
     shapes = [batch.shape for batch in plan.batches]
     assert len(shapes) == 12
-    assert all(sorted(shapes[i : i + 3]) == [0, 1, 2] for i in range(0, 12, 3)), "each block of a round has every shape once"
+    assert all(sorted(shapes[i : i + 3]) == [0, 1, 2] for i in range(0, 12, 3)), (
+        "each block of a round has every shape once"
+    )
 
 
 def test_defaults_give_params_to_the_benchmarks_that_have_them() -> None:
@@ -212,9 +291,16 @@ def test_defaults_give_params_to_the_benchmarks_that_have_them() -> None:
 
 def test_set_changes_a_parameter_an_axis_a_shape_key_and_the_suite() -> None:
     text = "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}, permutations: {product: {exit_code: [1, 2]}}}\n"
-    settings = ["command.exit_code=5", "command.network.host=true", "repetitions=4", "command.argv=[id]"]
+    settings = [
+        "command.exit_code=5",
+        "command.network.host=true",
+        "repetitions=4",
+        "command.argv=[id]",
+    ]
     plan = make_plan(suite.loads(text, settings=settings))
-    assert [(p.params["exit_code"], p.params["argv"], p.repetitions) for p in plan.points] == [(5, ["id"], 4)]
+    assert [(p.params["exit_code"], p.params["argv"], p.repetitions) for p in plan.points] == [
+        (5, ["id"], 4)
+    ]
     assert plan.shapes[0]["network"] == {"host": True}
 
 
@@ -235,7 +321,9 @@ def test_set_changes_a_parameter_an_axis_a_shape_key_and_the_suite() -> None:
     ],
 )
 def test_a_bad_set_is_refused_as_such(setting: str, text: str) -> None:
-    entry = "{benchmark: command, params: {argv: [ls]}, permutations: {product: {exit_code: [0, 1]}}}"
+    entry = (
+        "{benchmark: command, params: {argv: [ls]}, permutations: {product: {exit_code: [0, 1]}}}"
+    )
     with pytest.raises(BadDocument, match=text.replace("?", r"\?")) as refused:
         make_plan(suite.loads(f"name: s\nentries:\n  - {entry}\n", settings=[setting]))
     assert {each.file for each in refused.value.problems} == {"--set"}
@@ -246,22 +334,34 @@ def test_only_selects_by_entry_label_or_id() -> None:
     loaded = suite.loads(text)
     every = enumerate_points(loaded).points
     assert len(enumerate_points(loaded, ["comm*"]).points) == 2
-    assert [p.label for p in enumerate_points(loaded, ["command/exit_code=2"]).points] == ["exit_code=2"]
+    assert [p.label for p in enumerate_points(loaded, ["command/exit_code=2"]).points] == [
+        "exit_code=2"
+    ]
     assert enumerate_points(loaded, [every[0].id]).points == [every[0]]
-    assert [p.label for p in enumerate_points(loaded, ["command/exit_code=2", "*=1"]).points] == ["exit_code=1", "exit_code=2"]
+    assert [p.label for p in enumerate_points(loaded, ["command/exit_code=2", "*=1"]).points] == [
+        "exit_code=1",
+        "exit_code=2",
+    ]
     with pytest.raises(BadDocument, match="nothing: matches no point"):
         enumerate_points(loaded, ["comm*", "nothing"])
 
 
 def test_include_brings_the_entries_of_another_file(tmp_path: Any) -> None:
-    (tmp_path / "base.yaml").write_text("name: base\nentries:\n  - {benchmark: command, name: first, params: {argv: [ls]}}\n")
+    (tmp_path / "base.yaml").write_text(
+        "name: base\nentries:\n  - {benchmark: command, name: first, params: {argv: [ls]}}\n"
+    )
     (tmp_path / "more.yaml").write_text(
         "name: more\ninclude: base.yaml\nentries:\n  - {benchmark: command, name: second, params: {argv: [id]}}\n"
     )
-    assert [p.entry for p in make_plan(suite.load(tmp_path / "more.yaml")).points] == ["first", "second"]
+    assert [p.entry for p in make_plan(suite.load(tmp_path / "more.yaml")).points] == [
+        "first",
+        "second",
+    ]
 
 
-def test_an_included_file_keeps_its_own_defaults_also_when_it_travels_as_one_text(tmp_path: Any) -> None:
+def test_an_included_file_keeps_its_own_defaults_also_when_it_travels_as_one_text(
+    tmp_path: Any,
+) -> None:
     (tmp_path / "base.yaml").write_text(
         "name: base\nrepetitions: 9\n"
         "defaults:\n  repetitions: 2\n  timeout: 70s\n  retries: 5\n  until: {relative_spread: 0.1, max_repetitions: 8}\n"
@@ -274,28 +374,46 @@ def test_an_included_file_keeps_its_own_defaults_also_when_it_travels_as_one_tex
         "entries:\n  - {benchmark: command, name: own, params: {argv: [pwd]}}\n"
     )
     loaded = suite.load(tmp_path / "more.yaml")
-    plan, travelled = make_plan(loaded, run_id="x"), make_plan(suite.loads(inline(loaded)), run_id="x")
-    assert [(p.timeout, p.retries, p.repetitions, p.until and p.until.max_repetitions) for p in plan.points] == [
+    plan, travelled = (
+        make_plan(loaded, run_id="x"),
+        make_plan(suite.loads(inline(loaded)), run_id="x"),
+    )
+    assert [
+        (p.timeout, p.retries, p.repetitions, p.until and p.until.max_repetitions)
+        for p in plan.points
+    ] == [
         (70, 5, 2, 8),
         (70, 0, 2, 8),
         (10, 1, 3, 20),
     ]
-    assert (travelled.points, travelled.shapes, travelled.order) == (plan.points, plan.shapes, plan.order)
+    assert (travelled.points, travelled.shapes, travelled.order) == (
+        plan.points,
+        plan.shapes,
+        plan.order,
+    )
 
 
-def test_plan_says_which_keys_of_an_included_file_are_not_used(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_says_which_keys_of_an_included_file_are_not_used(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     base = tmp_path / "base.yaml"
-    base.write_text("name: base\nrepetitions: 9\nretries: 1\ntimeout: 70s\nentries:\n  - {benchmark: command, params: {argv: [ls]}}\n")
+    base.write_text(
+        "name: base\nrepetitions: 9\nretries: 1\ntimeout: 70s\nentries:\n  - {benchmark: command, params: {argv: [ls]}}\n"
+    )
     (tmp_path / "more.yaml").write_text("name: more\nrepetitions: 3\ninclude: base.yaml\n")
     assert main(["plan", str(tmp_path / "more.yaml")]) == 0
     said = capsys.readouterr().err.splitlines()
-    assert said == [f"note: {base}: repetitions, timeout of an included file are not used, but those under its `defaults` are"]
+    assert said == [
+        f"note: {base}: repetitions, timeout of an included file are not used, but those under its `defaults` are"
+    ]
     assert main(["plan", str(base)]) == 0
     assert not capsys.readouterr().err
 
 
 def test_a_setting_is_not_part_of_the_text_that_travels(tmp_path: Any) -> None:
-    (tmp_path / "base.yaml").write_text("name: base\nentries:\n  - {benchmark: command, name: first, params: {argv: [ls]}}\n")
+    (tmp_path / "base.yaml").write_text(
+        "name: base\nentries:\n  - {benchmark: command, name: first, params: {argv: [ls]}}\n"
+    )
     (tmp_path / "more.yaml").write_text("name: more\ninclude: base.yaml\n")
     settings = ["first.exit_code=3", "first.retries=4"]
     loaded = suite.load(tmp_path / "more.yaml", settings)
@@ -309,7 +427,8 @@ def test_checks_of_an_included_file_are_refused(tmp_path: Any) -> None:
     )
     (tmp_path / "more.yaml").write_text("name: more\ninclude: base.yaml\n")
     with pytest.raises(
-        BadDocument, match=r"base.yaml:2: checks: the checks of an included file are not looked at; move them to .*more.yaml"
+        BadDocument,
+        match=r"base.yaml:2: checks: the checks of an included file are not looked at; move them to .*more.yaml",
     ):
         suite.load(tmp_path / "more.yaml")
 
@@ -317,8 +436,18 @@ def test_checks_of_an_included_file_are_refused(tmp_path: Any) -> None:
 @pytest.mark.parametrize("turned", [False, True])
 def test_of_equal_points_the_stricter_settings_hold(turned: bool) -> None:
     entries: list[dict[str, Any]] = [
-        {"name": "a", "repetitions": 2, "timeout": 90, "until": {"relative_spread": 0.1, "max_repetitions": 12}},
-        {"name": "b", "repetitions": 4, "retries": 3, "until": {"relative_spread": 0.05, "max_repetitions": 8}},
+        {
+            "name": "a",
+            "repetitions": 2,
+            "timeout": 90,
+            "until": {"relative_spread": 0.1, "max_repetitions": 12},
+        },
+        {
+            "name": "b",
+            "repetitions": 4,
+            "retries": 3,
+            "until": {"relative_spread": 0.05, "max_repetitions": 8},
+        },
         {"name": "c", "repetitions": 15},
     ]
     (point,) = plan_of(entries[::-1] if turned else entries).points
@@ -328,7 +457,12 @@ def test_of_equal_points_the_stricter_settings_hold(turned: bool) -> None:
 
 def test_set_reaches_the_keys_of_an_entry_too() -> None:
     text = "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}, until: {relative_spread: 0.1, max_repetitions: 9}}\n"
-    settings = ["command.repetitions=7", "command.timeout=2m", "command.retries=0", "command.until=null"]
+    settings = [
+        "command.repetitions=7",
+        "command.timeout=2m",
+        "command.retries=0",
+        "command.until=null",
+    ]
     (point,) = make_plan(suite.loads(text, settings=settings)).points
     assert (point.repetitions, point.timeout, point.retries, point.until) == (7, 120, 0, None)
 
@@ -346,7 +480,11 @@ def test_what_set_gives_a_key_of_an_entry_is_no_fault_of_its_file() -> None:
 
 
 def test_set_prefers_a_parameter_to_a_key_of_the_entry() -> None:
-    (point,) = make_plan(suite.loads("name: s\nentries:\n  - {benchmark: vmi-burst}\n", settings=["vmi-burst.timeout=77s"])).points
+    (point,) = make_plan(
+        suite.loads(
+            "name: s\nentries:\n  - {benchmark: vmi-burst}\n", settings=["vmi-burst.timeout=77s"]
+        )
+    ).points
     assert point.params["timeout"] == 77
     assert point.timeout != 77
 
@@ -360,7 +498,9 @@ def test_set_prefers_a_parameter_to_a_key_of_the_entry() -> None:
         ("openfoam", {"transport": "rdma", "procs": 2, "nodes": 2}),
     ],
 )
-def test_privileges_of_a_suite_leave_a_benchmark_its_own(benchmark: str, params: dict[str, Any]) -> None:
+def test_privileges_of_a_suite_leave_a_benchmark_its_own(
+    benchmark: str, params: dict[str, Any]
+) -> None:
     entry = {"benchmark": benchmark, "params": params, "network": {"name": "default/net"}}
     jumbo = {**entry, "network": {"name": "default/net", "mtu": 9000}}
 
@@ -369,9 +509,15 @@ def test_privileges_of_a_suite_leave_a_benchmark_its_own(benchmark: str, params:
         return list(shape.get("privileges", []))
 
     assert granted(entry) == ["rdma"]
-    assert granted({**jumbo, "privileges": ["mtu"]}) == granted({**jumbo, "privileges": ["rdma", "mtu"]}) == ["mtu", "rdma"]
+    assert (
+        granted({**jumbo, "privileges": ["mtu"]})
+        == granted({**jumbo, "privileges": ["rdma", "mtu"]})
+        == ["mtu", "rdma"]
+    )
     assert granted(jumbo, defaults={"privileges": ["mtu"]}) == ["mtu", "rdma"]
-    assert granted({**entry, "privileges": []}) == [], "what a node allows anyway need not be asked for"
+    assert granted({**entry, "privileges": []}) == [], (
+        "what a node allows anyway need not be asked for"
+    )
     iperf = {"benchmark": "iperf", "params": {}, "network": {"mtu": 9000}, "privileges": ["mtu"]}
     assert granted(iperf) == ["mtu"], "no other benchmark gets it"
 

@@ -28,15 +28,33 @@ entries:
 
 def command(tmp_path: Path) -> list[str]:
     (tmp_path / "suite.yaml").write_text(SUITE)
-    return [sys.executable, "-m", "perfdag", "run", str(tmp_path / "suite.yaml"), "--store", str(tmp_path / "store"), "--no-report"]
+    return [
+        sys.executable,
+        "-m",
+        "perfdag",
+        "run",
+        str(tmp_path / "suite.yaml"),
+        "--store",
+        str(tmp_path / "store"),
+        "--no-report",
+    ]
 
 
 def on_a_terminal(argv: list[str]) -> str:
     """What the command writes to stderr where that is a terminal of 120 columns."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    plain = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "CI", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}}
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=its, env={**plain, "TERM": "xterm", "COLUMNS": "120"}) as running:
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"NO_COLOR", "CI", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
+    }
+    with subprocess.Popen(
+        argv,
+        stdout=subprocess.DEVNULL,
+        stderr=its,
+        env={**plain, "TERM": "xterm", "COLUMNS": "120"},
+    ) as running:
         os.close(its)
         said = b""
         while True:
@@ -67,7 +85,10 @@ def test_elsewhere_each_sample_has_a_plain_line(tmp_path: Path) -> None:
     assert "\x1b" not in said
     lines = [line for line in said.splitlines() if line.startswith("[")]
     assert [line.split("]")[0] for line in lines] == ["[1/4", "[2/4", "[3/4", "[4/4"]
-    assert sum(bool(re.fullmatch(r"\[\d/4\] nap \((1|2)/2\) ok [\d.]+ m?s", line)) for line in lines) == 2
+    assert (
+        sum(bool(re.fullmatch(r"\[\d/4\] nap \((1|2)/2\) ok [\d.]+ m?s", line)) for line in lines)
+        == 2
+    )
     assert sum(" bad " in line and " failed: " in line for line in lines) == 2
 
 
@@ -93,7 +114,9 @@ def test_the_time_left_follows_what_samples_take(monkeypatch: pytest.MonkeyPatch
     progress.started(plan.points[0], 1)
     clock[0] += 3 * expected
     progress.ended(plan.points[0], SampleRecord(plan.points[0].id, 1, "ok"))
-    assert progress.left() == pytest.approx(3 * 3 * expected), "three are left, and each takes three times what was expected"
+    assert progress.left() == pytest.approx(3 * 3 * expected), (
+        "three are left, and each takes three times what was expected"
+    )
     progress.passed(plan.points[1], 1, "stored before")
     assert progress.left() == pytest.approx(2 * 3 * expected)
     assert progress.done == 2
@@ -106,7 +129,11 @@ def test_rounds_that_until_may_add_are_not_promised() -> None:
     )
     plan = make_plan(suite.loads(text))
     progress: Any = Progress(plan)
-    assert progress.left() == pytest.approx(plan.seconds()) == pytest.approx(2 * (1.7 + SAMPLE_OVERHEAD))
+    assert (
+        progress.left()
+        == pytest.approx(plan.seconds())
+        == pytest.approx(2 * (1.7 + SAMPLE_OVERHEAD))
+    )
     for repetition in (1, 2, 3):
         progress.passed(plan.points[0], repetition, "stored before")
     assert progress.left() == pytest.approx(0, abs=1e-9)

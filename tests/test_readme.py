@@ -21,10 +21,19 @@ from perfdag.steps.command import Command, CommandParams
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 INLINE = [line for line in re.findall(r"`(perfdag [^`]* --[^`]*)`", README) if "RUN" not in line]
-COMMANDS = [re.split(r"#| \| ", line)[0].strip() for line in re.findall(r"^    (?:\S+=\S+ )?(perfdag .*)$", README, re.M)] + INLINE
+COMMANDS = [
+    re.split(r"#| \| ", line)[0].strip()
+    for line in re.findall(r"^    (?:\S+=\S+ )?(perfdag .*)$", README, re.M)
+] + INLINE
 DRY = [line for line in COMMANDS if "--dry-run" in line]
-LOCAL = [line for line in COMMANDS if line.split()[1] in {"plan", "benchmarks", "doctor", "render"} and "--cluster" not in line]
-ON_A_STORE = [line for line in COMMANDS if line.split()[1] in {"compare", "history", "check", "baseline"}]
+LOCAL = [
+    line
+    for line in COMMANDS
+    if line.split()[1] in {"plan", "benchmarks", "doctor", "render"} and "--cluster" not in line
+]
+ON_A_STORE = [
+    line for line in COMMANDS if line.split()[1] in {"compare", "history", "check", "baseline"}
+]
 RESUME = "perfdag run --resume last"
 AB = "perfdag ab suites/quick.yaml --only iperf --a iperf.streams=1 --b iperf.streams=4"
 VALIDATE = "perfdag queue validate --local --limit 4 --factor 1.8 -- sleep 0.5"
@@ -80,11 +89,17 @@ def test_the_table_of_benchmarks_is_current() -> None:
 
     table = re.search(r"<!-- benchmarks:.*?-->\n(.*?)<!-- /benchmarks -->", README, re.S)
     assert table is not None
-    own = [name for name in benchmark.names() if benchmark.get(name).__module__.startswith("perfdag.")]
-    assert table[1].strip() == markdown([describe(name) for name in own]), "perfdag benchmarks --markdown"
+    own = [
+        name for name in benchmark.names() if benchmark.get(name).__module__.startswith("perfdag.")
+    ]
+    assert table[1].strip() == markdown([describe(name) for name in own]), (
+        "perfdag benchmarks --markdown"
+    )
 
 
-def test_the_commands_on_a_store_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_on_a_store_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Those under "Did it get slower?" as they stand, on two real runs of a suite that is called as the README's."""
     commands = {line.split()[1]: shlex.split(line)[1:] for line in ON_A_STORE}
     assert len(commands) == len(ON_A_STORE)
@@ -106,25 +121,36 @@ def test_the_commands_on_a_store_answer(tmp_path: Path, monkeypatch: pytest.Monk
         assert main(commands[verb]) == 0
         said = capsys.readouterr().out
         assert all(each in said for each in expected), said
-    assert json.loads(Path("perfdag-results/baselines.json").read_text())["v1.0"]["quick"]["runs"] == [last]
+    assert json.loads(Path("perfdag-results/baselines.json").read_text())["v1.0"]["quick"][
+        "runs"
+    ] == [last]
 
 
-def test_a_killed_run_is_resumed_as_it_stands(write_suite: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_run_is_resumed_as_it_stands(
+    write_suite: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     suite_file = str(write_suite.sleeps(2, 2, extra="store: elsewhere\n"))
     assert main(["run", suite_file, "--no-report", "--store", "perfdag-results"]) == 0
-    assert main(["run", suite_file, "--no-report"]) == 0, "into the store of the suite, which is not looked at"
+    assert main(["run", suite_file, "--no-report"]) == 0, (
+        "into the store of the suite, which is not looked at"
+    )
     (folder,) = Path("perfdag-results/runs").iterdir()
     lost, *kept = sorted(each for each in (folder / "parts").iterdir() if "canary" not in each.name)
     lost.unlink()
     before = [each.read_bytes() for each in kept]
     capsys.readouterr()
     assert main(shlex.split(RESUME)[1:]) == 0
-    assert f"run {folder.name}: 2 points, 4 samples, store ./perfdag-results" in capsys.readouterr().err
+    assert (
+        f"run {folder.name}: 2 points, 4 samples, store ./perfdag-results"
+        in capsys.readouterr().err
+    )
     assert lost.exists()
     assert [each.read_bytes() for each in kept] == before
 
 
-def test_two_variants_are_compared_as_it_stands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_variants_are_compared_as_it_stands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`ab` over a stand-in for iperf: its forty samples of a second each would be most of a minute."""
 
     class Streams(CommandParams):
@@ -137,7 +163,11 @@ def test_two_variants_are_compared_as_it_stands(monkeypatch: pytest.MonkeyPatch,
         Params = Streams
 
     known = registry._entry_points()
-    monkeypatch.setattr(registry, "_entry_points", lambda: {**known, "stand-in": SimpleNamespace(load=lambda: StandIn)})
+    monkeypatch.setattr(
+        registry,
+        "_entry_points",
+        lambda: {**known, "stand-in": SimpleNamespace(load=lambda: StandIn)},
+    )
     monkeypatch.setattr(registry, "names", lambda: (*sorted(known), "stand-in"))
     monkeypatch.setattr(noise, "canary", noise.canary().copy)
     Path("suites").mkdir()
@@ -166,7 +196,9 @@ def test_links_and_pictures_are_there() -> None:
         assert (ROOT / target).exists(), target
 
 
-def test_the_duckdb_line_reads_a_real_run(tmp_path: Path, write_suite: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_duckdb_line_reads_a_real_run(
+    tmp_path: Path, write_suite: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     duckdb = pytest.importorskip("duckdb")
     query = re.search(r"```sql\n(.*?)```", README, re.S)
     assert query is not None
@@ -186,7 +218,9 @@ def test_the_quick_suite_is_what_the_readme_says() -> None:
 
 
 @pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed")
-def test_a_real_iperf_point_from_the_quick_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_iperf_point_from_the_quick_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments = [
         "run",
         str(ROOT / "suites/quick.yaml"),

@@ -46,7 +46,9 @@ def test_every_sample_is_a_row_and_a_failure_too(write_suite: SuiteWriter, tmp_p
     assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 1
     rows = rows_of(tmp_path / "store")
     assert len(rows) == 6
-    by_entry = {entry: [row for row in rows if row["entry"] == entry] for entry in ("good", "bad", "absent")}
+    by_entry = {
+        entry: [row for row in rows if row["entry"] == entry] for entry in ("good", "bad", "absent")
+    }
     assert {row["status"] for row in by_entry["good"]} == {"ok"}
     assert all(0.01 <= row["value"] < 5 and row["unit"] == "s" for row in by_entry["good"])  # type: ignore[operator]
     assert {row["status"] for row in by_entry["bad"]} == {"failed"}
@@ -69,15 +71,21 @@ def test_the_table_of_a_point_with_values_has_why_others_of_its_samples_gave_non
     assert main(["run", "--resume", "last", "--store", store, "--no-report"]) == 1
     said = capfd.readouterr().out
     assert "1 ok, 1 failed" in said
-    assert "FileExistsError: [Errno 17]" in next(line for line in said.splitlines() if line.startswith("once: python3 exited 1, not 0: "))
+    assert "FileExistsError: [Errno 17]" in next(
+        line for line in said.splitlines() if line.startswith("once: python3 exited 1, not 0: ")
+    )
 
 
 def test_skips_alone_exit_0(write_suite: SuiteWriter, tmp_path: Path) -> None:
-    suite = write_suite("name: skips\nentries:\n  - {benchmark: command, params: {argv: [no-such-program]}}\n")
+    suite = write_suite(
+        "name: skips\nentries:\n  - {benchmark: command, params: {argv: [no-such-program]}}\n"
+    )
     assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
 
 
-def test_what_this_machine_cannot_give_is_skipped_and_every_row_says_where_and_with_what(write_suite: SuiteWriter, tmp_path: Path) -> None:
+def test_what_this_machine_cannot_give_is_skipped_and_every_row_says_where_and_with_what(
+    write_suite: SuiteWriter, tmp_path: Path
+) -> None:
     suite = write_suite(
         "name: elsewhere\nentries:\n"
         "  - {name: net, benchmark: iperf, params: {duration: 1s}, network: {interface: eth9}}\n"
@@ -98,10 +106,14 @@ def test_what_this_machine_cannot_give_is_skipped_and_every_row_says_where_and_w
             assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?", row["git_sha"])
 
 
-def test_a_bad_suite_starts_nothing(write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_suite_starts_nothing(
+    write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     suite = write_suite("name: bad\nentries:\n  - benchmark: comand\n")
     assert main(["run", str(suite), "--store", str(tmp_path / "store")]) == 2
-    assert "suite.yaml:3: entries[0].benchmark: unknown benchmark 'comand'" in capsys.readouterr().err
+    assert (
+        "suite.yaml:3: entries[0].benchmark: unknown benchmark 'comand'" in capsys.readouterr().err
+    )
     assert not (tmp_path / "store").exists()
 
 
@@ -117,15 +129,21 @@ def test_collecting_twice_gives_the_same_bytes(write_suite: SuiteWriter, tmp_pat
     assert store.get(key) == first
 
 
-def test_the_parquet_file_has_the_schema_and_reads_back(write_suite: SuiteWriter, tmp_path: Path) -> None:
+def test_the_parquet_file_has_the_schema_and_reads_back(
+    write_suite: SuiteWriter, tmp_path: Path
+) -> None:
     main(["run", str(write_suite.sleeps()), "--store", str(tmp_path / "store"), "--no-report"])
     table = load(FolderStore(str(tmp_path / "store")))
     assert table.column_names == SAMPLES.names
-    plain = pq.read_table(next((tmp_path / "store").glob("results/*/*/*.parquet")), partitioning=None)
+    plain = pq.read_table(
+        next((tmp_path / "store").glob("results/*/*/*.parquet")), partitioning=None
+    )
     assert plain.schema.equals(SAMPLES), plain.schema
 
 
-def test_the_order_is_recorded_and_a_seed_repeats_it(write_suite: SuiteWriter, tmp_path: Path) -> None:
+def test_the_order_is_recorded_and_a_seed_repeats_it(
+    write_suite: SuiteWriter, tmp_path: Path
+) -> None:
     suite = write_suite.sleeps(points=6, repetitions=3)
     orders = []
     for name in "ab":
@@ -140,13 +158,23 @@ def test_the_order_is_recorded_and_a_seed_repeats_it(write_suite: SuiteWriter, t
 
 
 def test_warm_up_rounds_are_stored_and_marked(write_suite: SuiteWriter, tmp_path: Path) -> None:
-    main(["run", str(write_suite.sleeps(2, 2, extra="warmup: 1\n")), "--store", str(tmp_path / "store"), "--no-report"])
+    main(
+        [
+            "run",
+            str(write_suite.sleeps(2, 2, extra="warmup: 1\n")),
+            "--store",
+            str(tmp_path / "store"),
+            "--no-report",
+        ]
+    )
     rows = rows_of(tmp_path / "store")
     assert sum(row["phase"] == "warmup" for row in rows) == 2
     assert sum(row["phase"] == "measure" for row in rows) == 4
 
 
-def test_a_spent_budget_skips_the_rest_with_the_reason(write_suite: SuiteWriter, tmp_path: Path) -> None:
+def test_a_spent_budget_skips_the_rest_with_the_reason(
+    write_suite: SuiteWriter, tmp_path: Path
+) -> None:
     suite = write_suite.sleeps(points=4, repetitions=2, seconds=0.2, extra="budget: 600ms\n")
     assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
     rows = rows_of(tmp_path / "store")
@@ -166,7 +194,9 @@ def test_until_stops_at_the_precision_or_at_the_maximum(
     )
     assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
     rows = rows_of(tmp_path / "store")
-    assert sum(row["entry"] == "easy" for row in rows) == 6, "six samples are the fewest that give an interval"
+    assert sum(row["entry"] == "easy" for row in rows) == 6, (
+        "six samples are the fewest that give an interval"
+    )
     assert sum(row["entry"] == "hard" for row in rows) == 8
     assert "after 8 samples (asked: 0.0%)" in capsys.readouterr().out
 
@@ -174,20 +204,35 @@ def test_until_stops_at_the_precision_or_at_the_maximum(
 def perfdag(*arguments: str, **options: object) -> "subprocess.Popen[bytes]":
     # a shell that runs the tests in the background has SIGINT ignored, and children inherit that
     listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    command = [sys.executable, "-c", listening + "import sys; from perfdag.cli import main; sys.exit(main())", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, **options)  # type: ignore[call-overload,no-any-return]
+    command = [
+        sys.executable,
+        "-c",
+        listening + "import sys; from perfdag.cli import main; sys.exit(main())",
+        *arguments,
+    ]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        **options,
+    )  # type: ignore[call-overload,no-any-return]
 
 
 def samples(root: Path) -> set[str]:
     """Names of the parts that a store has, canaries left out."""
-    return {file.name for file in root.glob("runs/*/parts/*.json") if not file.name.startswith("canary")}
+    return {
+        file.name for file in root.glob("runs/*/parts/*.json") if not file.name.startswith("canary")
+    }
 
 
 KILLS = 20
 
 
 @pytest.mark.slow
-def test_kill_9_at_random_moments_loses_nothing_and_repeats_nothing(write_suite: SuiteWriter, tmp_path: Path) -> None:
+def test_kill_9_at_random_moments_loses_nothing_and_repeats_nothing(
+    write_suite: SuiteWriter, tmp_path: Path
+) -> None:
     """20 kills over a run of 60 samples; each sample leaves one line in a log, so a sample measured twice shows."""
     log, root = tmp_path / "log", tmp_path / "store"
     variants = ", ".join(f"{{POINT: '{i}'}}" for i in range(30))
@@ -202,7 +247,9 @@ def test_kill_9_at_random_moments_loses_nothing_and_repeats_nothing(write_suite:
     stored_when_killed: set[str] = set()
     for _ in range(KILLS):
         process = perfdag(*arguments, env=environment)
-        more = dice.randrange(3)  # samples that this round may finish; in a round without one the kill may come before the first
+        more = dice.randrange(
+            3
+        )  # samples that this round may finish; in a round without one the kill may come before the first
         wanted, deadline = len(stored_when_killed) + more, time.monotonic() + 30
         while not list(root.glob("runs/*/plan.json")) or len(samples(root)) < wanted:
             assert time.monotonic() < deadline
@@ -244,9 +291,16 @@ def at_work(pids: list[int], tools: set[str]) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
-@pytest.mark.skipif(not Path(sys.prefix, "bin/IMB-MPI1").exists(), reason="IMB-MPI1 is not installed (pip install impi-rt)")
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="what a killed run leaves is found in /proc")
-def test_kill_9_leaves_no_process_of_real_tools_and_the_rest_is_measured(write_suite: SuiteWriter, tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    not Path(sys.prefix, "bin/IMB-MPI1").exists(),
+    reason="IMB-MPI1 is not installed (pip install impi-rt)",
+)
+@pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="what a killed run leaves is found in /proc"
+)
+def test_kill_9_leaves_no_process_of_real_tools_and_the_rest_is_measured(
+    write_suite: SuiteWriter, tmp_path: Path
+) -> None:
     """fio forks its workers, mpirun starts ranks through a proxy: a resumed run must not measure beside them."""
     root = tmp_path / "store"
     suite = write_suite(
@@ -278,7 +332,9 @@ def test_kill_9_leaves_no_process_of_real_tools_and_the_rest_is_measured(write_s
     assert list(measured.values()) == ["ok", "ok"]
 
 
-def test_ctrl_c_ends_the_children_keeps_the_parts_and_exits_130(write_suite: SuiteWriter, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_children_keeps_the_parts_and_exits_130(
+    write_suite: SuiteWriter, tmp_path: Path
+) -> None:
     root, long = tmp_path / "store", f"{50_000 + os.getpid() % 10_000}.25"
     suite = write_suite(
         "name: stopped\nrepetitions: 1\nentries:\n  - {name: quick, benchmark: command, params: {argv: [sleep, '0.01']}}\n"
@@ -286,7 +342,12 @@ def test_ctrl_c_ends_the_children_keeps_the_parts_and_exits_130(write_suite: Sui
     )
     process = perfdag("run", str(suite), "--store", str(root), "--no-report", "--set", "seed=1")
     deadline = time.monotonic() + 20
-    while subprocess.run(["pgrep", "-f", f"sleep {long}"], capture_output=True, check=False).returncode != 0:
+    while (
+        subprocess.run(
+            ["pgrep", "-f", f"sleep {long}"], capture_output=True, check=False
+        ).returncode
+        != 0
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
@@ -294,7 +355,12 @@ def test_ctrl_c_ends_the_children_keeps_the_parts_and_exits_130(write_suite: Sui
     assert process.returncode == 130
     assert b"--resume" in said
     assert b"Traceback" not in said
-    assert subprocess.run(["pgrep", "-f", f"sleep {long}"], capture_output=True, check=False).returncode == 1, "the child was left running"
+    assert (
+        subprocess.run(
+            ["pgrep", "-f", f"sleep {long}"], capture_output=True, check=False
+        ).returncode
+        == 1
+    ), "the child was left running"
 
 
 @pytest.fixture
@@ -316,7 +382,11 @@ def broken_off(suite: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> s
 
 
 def test_an_unwritable_store_is_exit_4_and_the_sample_is_kept(
-    write_suite: SuiteWriter, tmp_path: Path, aside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    write_suite: SuiteWriter,
+    tmp_path: Path,
+    aside: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """After the first sample the folder of the parts is gone and a file stands in its place."""
     root, put, measured = tmp_path / "store", FolderStore.put, 0
@@ -342,12 +412,18 @@ def test_an_unwritable_store_is_exit_4_and_the_sample_is_kept(
     parts.unlink()
     (tmp_path / "moved").rename(parts)
     assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
-    assert json.loads((parts / kept.name).read_text()) == sample, "what was kept is stored and not measured again"
+    assert json.loads((parts / kept.name).read_text()) == sample, (
+        "what was kept is stored and not measured again"
+    )
     assert len(rows_of(root)) == 4
 
 
 def test_a_note_that_the_store_does_not_take_is_no_sample(
-    write_suite: SuiteWriter, tmp_path: Path, aside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    write_suite: SuiteWriter,
+    tmp_path: Path,
+    aside: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     root, put = tmp_path / "store", FolderStore.put
 
@@ -364,7 +440,9 @@ def test_a_note_that_the_store_does_not_take_is_no_sample(
     assert "cannot be read" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("extra", ["", "defaults: {until: {relative_spread: 0.9, max_repetitions: 6}}\n"])
+@pytest.mark.parametrize(
+    "extra", ["", "defaults: {until: {relative_spread: 0.9, max_repetitions: 6}}\n"]
+)
 def test_a_damaged_part_is_measured_again_by_resume(
     write_suite: SuiteWriter, tmp_path: Path, extra: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -372,7 +450,10 @@ def test_a_damaged_part_is_measured_again_by_resume(
     suite = write_suite.sleeps(points=2, repetitions=2, extra=extra)
     assert main(["run", str(suite), "--store", str(root), "--no-report"]) == 0
     parts = sorted(root.glob("runs/*/parts/*.json"))
-    sample, canary = (next(each for each in parts if each.name.startswith("canary") is kind) for kind in (False, True))
+    sample, canary = (
+        next(each for each in parts if each.name.startswith("canary") is kind)
+        for kind in (False, True)
+    )
     whole = {each: each.read_bytes() for each in parts if each not in (sample, canary)}
     sample.write_bytes(sample.read_bytes()[:100])
     canary.write_bytes(b"[]")
@@ -388,7 +469,10 @@ def test_a_damaged_part_is_measured_again_by_resume(
 
 @pytest.mark.usefixtures("aside")
 def test_a_full_disk_is_exit_4_and_resume_completes(
-    write_suite: SuiteWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    write_suite: SuiteWriter,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The third sample meets a real ENOSPC (a write to /dev/full); it is kept aside and stored when the run is resumed."""
     root, parts = tmp_path / "store", 0
@@ -399,7 +483,9 @@ def test_a_full_disk_is_exit_4_and_resume_completes(
         parts += "/parts/" in key
         if parts == 4:
             (tmp_path / "store" / key).parent.mkdir(parents=True, exist_ok=True)
-            Path(tmp_path / "store" / f"{Path(key).parent}/.{Path(key).name}.{os.getpid()}.tmp").symlink_to("/dev/full")
+            Path(
+                tmp_path / "store" / f"{Path(key).parent}/.{Path(key).name}.{os.getpid()}.tmp"
+            ).symlink_to("/dev/full")
         put(self, key, data)
 
     monkeypatch.setattr(FolderStore, "put", put_until_full)
@@ -414,13 +500,18 @@ def test_a_full_disk_is_exit_4_and_resume_completes(
 def full_disks(tmp_path: Path) -> list[str]:
     """A command prefix: in it /tmp, /var/tmp, /usr/tmp and the working folder are full file systems of a page or two."""
     mounts = " && ".join(
-        f"{{ [ ! -d {each} ] || mount -t tmpfs -o size=8k,nr_inodes=1 none {each}; }}" for each in ("/var/tmp", "/usr/tmp", "/tmp")
+        f"{{ [ ! -d {each} ] || mount -t tmpfs -o size=8k,nr_inodes=1 none {each}; }}"
+        for each in ("/var/tmp", "/usr/tmp", "/tmp")
     )
     keep = f"mount --bind {tmp_path} /mnt"
     prefix = ["unshare", "-m", "sh", "-c", f'{keep} && {mounts} && cd /tmp && exec "$@"', "sh"]
     # the interpreter itself must not lie below a folder that is covered
     asked = [*prefix, sys.executable, "-c", "import perfdag"]
-    tried = subprocess.run(asked, capture_output=True, text=True, check=False) if shutil.which("unshare") else None
+    tried = (
+        subprocess.run(asked, capture_output=True, text=True, check=False)
+        if shutil.which("unshare")
+        else None
+    )
     if tried is None or tried.returncode:
         pytest.skip(f"no mount namespace here: {tried.stderr if tried else 'no unshare'}")
     return prefix
@@ -465,18 +556,26 @@ def test_a_damaged_part_is_missing_and_named(write_suite: SuiteWriter, tmp_path:
     assert collected.statuses["missing"] == 1
 
 
-def test_the_command_is_pinned_where_the_suite_says(write_suite: SuiteWriter, tmp_path: Path) -> None:
+def test_the_command_is_pinned_where_the_suite_says(
+    write_suite: SuiteWriter, tmp_path: Path
+) -> None:
     cpu = max(os.sched_getaffinity(0))
     suite = write_suite(
         "name: pinned\nentries:\n  - benchmark: command\n    params: {argv: [grep, Cpus_allowed_list, /proc/self/status]}\n"
         f"    hosts: {{cpus: {{client: '{cpu}'}}}}\n"
     )
     assert main(["run", str(suite), "--store", str(tmp_path), "--no-report"]) == 0
-    (part,) = (json.loads(file.read_text()) for file in tmp_path.glob("runs/*/parts/*.json") if "canary" not in file.name)
+    (part,) = (
+        json.loads(file.read_text())
+        for file in tmp_path.glob("runs/*/parts/*.json")
+        if "canary" not in file.name
+    )
     assert part["texts"]["stdout"].split() == ["Cpus_allowed_list:", str(cpu)]
 
 
-def test_a_run_of_ab_is_not_resumed_by_run(write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_ab_is_not_resumed_by_run(
+    write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One variant measured alone would be analysed as if it had been measured beside the other."""
     store = FolderStore(str(tmp_path / "store"))
     loaded = suite.load(write_suite.sleeps(1, 1))
@@ -484,7 +583,10 @@ def test_a_run_of_ab_is_not_resumed_by_run(write_suite: SuiteWriter, tmp_path: P
     for plan in (duel.a, duel.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     assert main(["run", "--resume", "last", "--store", store.root, "--no-report"]) == 2
-    assert f"continue it: perfdag ab --resume {duel.a.run_id} --store {store.root}\n" in capsys.readouterr().err
+    assert (
+        f"continue it: perfdag ab --resume {duel.a.run_id} --store {store.root}\n"
+        in capsys.readouterr().err
+    )
     assert not store.list(f"runs/{duel.b.run_id}/parts")
 
 
@@ -492,27 +594,38 @@ def test_a_run_of_a_cluster_is_not_resumed_on_this_machine(
     write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = FolderStore(str(tmp_path / "store"))
-    args = parser("submit").parse_args(["submit", str(write_suite.sleeps(1, 1)), "--namespace", "bench"])
+    args = parser("submit").parse_args(
+        ["submit", str(write_suite.sleeps(1, 1)), "--namespace", "bench"]
+    )
     _, plan = submit._check(args)
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     assert main(["run", "--resume", "last", "--store", store.root, "--no-report"]) == 2
-    assert f"continue it: perfdag submit --resume {plan.run_id} --namespace bench\n" in capsys.readouterr().err
+    assert (
+        f"continue it: perfdag submit --resume {plan.run_id} --namespace bench\n"
+        in capsys.readouterr().err
+    )
     assert not store.list(f"runs/{plan.run_id}/parts")
 
 
 @pytest.mark.parametrize("verb", ["run", "submit"])
 @pytest.mark.parametrize("beside", [["--set", "repetitions=1"], ["--only", "x"]])
-def test_nothing_that_would_be_ignored_stands_beside_resume(verb: str, beside: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_that_would_be_ignored_stands_beside_resume(
+    verb: str, beside: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([verb, "--resume", "last", *beside]) == 2
     assert f"leave out {beside[0]}" in capsys.readouterr().err
 
 
-def test_a_suite_does_not_stand_beside_resume(write_suite: SuiteWriter, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_suite_does_not_stand_beside_resume(
+    write_suite: SuiteWriter, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["run", str(write_suite.sleeps()), "--resume", "last"]) == 2
     assert "leave out SUITE" in capsys.readouterr().err
 
 
-def test_an_unknown_run_names_the_nearest(write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_run_names_the_nearest(
+    write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = str(tmp_path / "store")
     main(["run", str(write_suite.sleeps()), "--store", root, "--no-report"])
     known = load_plan(open_store(root), "last").run_id
@@ -522,7 +635,9 @@ def test_an_unknown_run_names_the_nearest(write_suite: SuiteWriter, tmp_path: Pa
 
 
 @pytest.mark.cluster
-def test_a_run_on_s3_has_the_same_rows(write_suite: SuiteWriter, tmp_path: Path, s3_root: str) -> None:
+def test_a_run_on_s3_has_the_same_rows(
+    write_suite: SuiteWriter, tmp_path: Path, s3_root: str
+) -> None:
     suite = write_suite.sleeps()
     assert main(["run", str(suite), "--store", s3_root, "--no-report"]) == 0
     assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
@@ -542,7 +657,9 @@ def test_a_run_on_s3_has_the_same_rows(write_suite: SuiteWriter, tmp_path: Path,
         "status",
         "repetition",
     ]
-    assert sorted(map(str, far.select(same).to_pylist())) == sorted(map(str, near.select(same).to_pylist()))
+    assert sorted(map(str, far.select(same).to_pylist())) == sorted(
+        map(str, near.select(same).to_pylist())
+    )
 
 
 def test_s3_that_cannot_be_reached_is_exit_4_in_one_line(
@@ -552,7 +669,11 @@ def test_s3_that_cannot_be_reached_is_exit_4_in_one_line(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     monkeypatch.setattr(
-        "perfdag.store.S3Store.put", lambda self, key, data, put=S3Store.put: (setattr(self, "patience", 0.5), put(self, key, data))
+        "perfdag.store.S3Store.put",
+        lambda self, key, data, put=S3Store.put: (
+            setattr(self, "patience", 0.5),
+            put(self, key, data),
+        ),
     )
     assert main(["run", str(write_suite.sleeps()), "--store", "s3://bucket/prefix"]) == 4
     said = capsys.readouterr().err
@@ -593,7 +714,11 @@ class Proxy:
 
 @pytest.mark.cluster
 def test_s3_that_vanishes_mid_run_is_exit_4_and_resume_completes(
-    write_suite: SuiteWriter, tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    write_suite: SuiteWriter,
+    tmp_path: Path,
+    s3_root: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     proxy = Proxy(os.environ["AWS_ENDPOINT_URL"])
     monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)

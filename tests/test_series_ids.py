@@ -33,7 +33,10 @@ def series_ids(store: FolderStore, name: str) -> dict[str, str]:
     store_sample(store, plan, name)
     table, _ = gather(store, plan)
     columns = [table[column].to_pylist() for column in ("metric", "stat", "coords", "series_id")]
-    ids = {f"{metric} {stat} {coords}": series for metric, stat, coords, series in zip(*columns, strict=True)}
+    ids = {
+        f"{metric} {stat} {coords}": series
+        for metric, stat, coords, series in zip(*columns, strict=True)
+    }
     return {"point": plan.points[0].id, **ids}
 
 
@@ -46,7 +49,13 @@ def store_sample(store: FolderStore, plan: Plan, name: str) -> None:
         for coords in COORDS
     ]
     record = SampleRecord(
-        plan.points[0].id, 1, "ok", rows=rows, started_at=now(), finished_at=now(), benchmark_version=str(measured.version)
+        plan.points[0].id,
+        1,
+        "ok",
+        rows=rows,
+        started_at=now(),
+        finished_at=now(),
+        benchmark_version=str(measured.version),
     )
     store.put(sample_key(plan.run_id, plan.key(0)), record.dump())
 

@@ -28,18 +28,32 @@ def folder_with(tmp_path: Path, *programs: str, **fakes: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("manager", "command"), [("dnf", "dnf install"), ("zypper", "zypper install"), ("pacman", "pacman -S"), ("brew", "brew install")]
+    ("manager", "command"),
+    [
+        ("dnf", "dnf install"),
+        ("zypper", "zypper install"),
+        ("pacman", "pacman -S"),
+        ("brew", "brew install"),
+    ],
 )
-def test_without_apt_it_says_which_packages_to_install(tmp_path: Path, manager: str, command: str) -> None:
+def test_without_apt_it_says_which_packages_to_install(
+    tmp_path: Path, manager: str, command: str
+) -> None:
     path = folder_with(tmp_path, "sh", "id", **{manager: "exit 1"})
-    ended = subprocess.run([ROOT / "scripts/tools"], env={"PATH": path}, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [ROOT / "scripts/tools"], env={"PATH": path}, capture_output=True, text=True, check=False
+    )
     assert ended.returncode == 0, "the rest still runs"
     assert f"{command} iperf3 fio; until then their points are skipped" in ended.stderr
 
 
 def test_with_no_package_manager_all_are_named(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [ROOT / "scripts/tools"], env={"PATH": folder_with(tmp_path, "sh", "id")}, capture_output=True, text=True, check=False
+        [ROOT / "scripts/tools"],
+        env={"PATH": folder_with(tmp_path, "sh", "id")},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ended.returncode == 0
     assert all(word in ended.stderr for word in ("dnf", "zypper", "pacman", "brew"))
@@ -56,18 +70,27 @@ def test_apt_installs_only_what_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="apt-get is asked by root")
-def test_a_list_that_apt_cannot_fetch_does_not_stop_it_and_why_it_failed_is_said(tmp_path: Path) -> None:
+def test_a_list_that_apt_cannot_fetch_does_not_stop_it_and_why_it_failed_is_said(
+    tmp_path: Path,
+) -> None:
     fails = '[ "$1" = update ] && exit 100; echo "E: Unable to locate package fio" >&2; exit 100'
     path = folder_with(tmp_path, "sh", "id", "env", apt_get=f'echo "$@" >> {tmp_path}/log; {fails}')
-    ended = subprocess.run([ROOT / "scripts/tools"], env={"PATH": path}, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [ROOT / "scripts/tools"], env={"PATH": path}, capture_output=True, text=True, check=False
+    )
     assert ended.returncode == 0
-    assert ended.stderr.strip() == "apt-get could not install iperf3 fio (Unable to locate package fio); their points are skipped"
+    assert (
+        ended.stderr.strip()
+        == "apt-get could not install iperf3 fio (Unable to locate package fio); their points are skipped"
+    )
     assert "install" in (tmp_path / "log").read_text()
 
 
 def test_nothing_is_installed_where_nothing_is_missing(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    path = folder_with(tmp_path, "sh", "id", fio="exit 0", iperf3="exit 0", apt_get=f'echo "$@" >> {log}')
+    path = folder_with(
+        tmp_path, "sh", "id", fio="exit 0", iperf3="exit 0", apt_get=f'echo "$@" >> {log}'
+    )
     subprocess.run([ROOT / "scripts/tools"], env={"PATH": path}, capture_output=True, check=True)
     assert not log.exists()
 
@@ -78,10 +101,16 @@ def test_an_older_python_gets_one_clear_line(tmp_path: Path) -> None:
     old.write_text(f'#!/bin/sh\nexec {shutil.which("python3")} -c "{shim}"\n')
     old.chmod(0o755)
     ended = subprocess.run(
-        [ROOT / "scripts/venv", old, tmp_path / "venv", "requirements/run.txt"], capture_output=True, text=True, check=False
+        [ROOT / "scripts/venv", old, tmp_path / "venv", "requirements/run.txt"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ended.returncode == 1
-    assert ended.stderr.strip() == "perfdag needs Python 3.11 or newer; this is 3.9.2. Name another: make run PYTHON=python3.12"
+    assert (
+        ended.stderr.strip()
+        == "perfdag needs Python 3.11 or newer; this is 3.9.2. Name another: make run PYTHON=python3.12"
+    )
 
 
 def venv(path: str, python: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -91,13 +120,22 @@ def venv(path: str, python: str, folder: Path) -> subprocess.CompletedProcess[st
 
 @pytest.mark.parametrize(
     ("manager", "how"),
-    [("apt_get", "with apt-get install python3 python3-venv"), ("pacman", "with pacman -S python"), (None, "with your package manager")],
+    [
+        ("apt_get", "with apt-get install python3 python3-venv"),
+        ("pacman", "with pacman -S python"),
+        (None, "with your package manager"),
+    ],
 )
-def test_without_python_it_says_how_to_get_one(tmp_path: Path, manager: str | None, how: str) -> None:
+def test_without_python_it_says_how_to_get_one(
+    tmp_path: Path, manager: str | None, how: str
+) -> None:
     path = folder_with(tmp_path, "sh", "id", **({manager: "exit 1"} if manager else {}))
     ended = venv(path, "python3", tmp_path / "venv")
     assert ended.returncode == 1
-    assert ended.stderr.strip() == f"python3 is not installed; get Python 3.11 or newer {how}, or name another: make run PYTHON=python3.12"
+    assert (
+        ended.stderr.strip()
+        == f"python3 is not installed; get Python 3.11 or newer {how}, or name another: make run PYTHON=python3.12"
+    )
 
 
 def test_without_venv_root_and_sudo_it_says_what_root_is_to_install(tmp_path: Path) -> None:
@@ -115,7 +153,11 @@ def test_without_venv_sudo_installs_it_and_pip_the_lock_with_its_hashes(tmp_path
         "-c import"*) [ -e {ready} ] ;;
         "-m venv") shift 3; mkdir -p "$1/bin"; printf '%s' '{pip}' > "$1/bin/pip"; chmod +x "$1/bin/pip" ;;
     esac"""
-    fakes = {"sudo": f'echo sudo "$@" >> {log}; exec "$@"', "apt_get": f'[ "$1" = update ] && exit 100; : > {ready}', "python3": python}
+    fakes = {
+        "sudo": f'echo sudo "$@" >> {log}; exec "$@"',
+        "apt_get": f'[ "$1" = update ] && exit 100; : > {ready}',
+        "python3": python,
+    }
     path = folder_with(tmp_path, "sh", "env", "mkdir", "chmod", id="echo 1000", **fakes)
     ended = venv(path, "python3", tmp_path / "venv")
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -149,22 +191,40 @@ def test_make_bench_runs_each_and_fails_if_one_holds_no_limit(tmp_path: Path) ->
         bench.write_text(f'#!/bin/sh\necho ran "$1"\n[ "$1" != benchmarks/{broken}.py ]\n')
         bench.chmod(0o755)
         argv = ["make", "-o", ".venv/dev.stamp", "bench"]
-        ended = subprocess.run(argv, cwd=tmp_path, env={"PATH": path}, capture_output=True, text=True, check=False)
-        ran = [line.removeprefix("ran ") for line in ended.stdout.splitlines() if line.startswith("ran ")]
+        ended = subprocess.run(
+            argv, cwd=tmp_path, env={"PATH": path}, capture_output=True, text=True, check=False
+        )
+        ran = [
+            line.removeprefix("ran ")
+            for line in ended.stdout.splitlines()
+            if line.startswith("ran ")
+        ]
         assert ended.returncode == code
-        assert ran == [f"benchmarks/{name}.py" for name in ("plan", "argo", "collect", "history", "overhead_run")]
+        assert ran == [
+            f"benchmarks/{name}.py"
+            for name in ("plan", "argo", "collect", "history", "overhead_run")
+        ]
         assert all((ROOT / each).is_file() for each in ran)
 
 
 def test_a_limit_that_is_not_measured_is_said() -> None:
-    ended = subprocess.run([sys.executable, ROOT / "benchmarks/collect.py", "--parts", "100"], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, ROOT / "benchmarks/collect.py", "--parts", "100"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "S3: not measured; name a place with --s3" in ended.stdout
 
 
 def test_what_make_run_installs_is_enough_for_a_cluster() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements/run.txt").read_text(), re.M))
-    assert {re.split(r"[<>=;]", each)[0] for name in ("s3", "mpi", "argo") for each in extras[name]} <= locked
+    assert {
+        re.split(r"[<>=;]", each)[0] for name in ("s3", "mpi", "argo") for each in extras[name]
+    } <= locked
 
 
 STUB = """case "$1" in
@@ -184,11 +244,29 @@ def test_a_second_make_run_installs_nothing(tmp_path: Path) -> None:
     for name in ("pip", "perfdag"):
         (stubs / name).write_text(f'#!/bin/sh\necho {name} "$1" >> {log}\n')
         (stubs / name).chmod(0o755)
-    path = folder_with(tmp_path, "sh", "make", "id", "cat", "cp", "mkdir", "touch", python3=STUB, iperf3="exit 0", fio="exit 0")
+    path = folder_with(
+        tmp_path,
+        "sh",
+        "make",
+        "id",
+        "cat",
+        "cp",
+        "mkdir",
+        "touch",
+        python3=STUB,
+        iperf3="exit 0",
+        fio="exit 0",
+    )
 
     def run() -> list[str]:
         log.write_text("")
-        subprocess.run(["make", "run"], cwd=checkout, env={"PATH": path, "STUBS": str(stubs)}, capture_output=True, check=True)
+        subprocess.run(
+            ["make", "run"],
+            cwd=checkout,
+            env={"PATH": path, "STUBS": str(stubs)},
+            capture_output=True,
+            check=True,
+        )
         return log.read_text().splitlines()
 
     whole = ["pip install", "pip install", "perfdag run"]

@@ -23,7 +23,11 @@ finally:
 
 @pytest.mark.parametrize(("end", "code"), [("stop", 75), ("", -signal.SIGINT)])
 def test_what_the_first_signal_began_to_clear_is_cleared(end: str, code: int) -> None:
-    process = subprocess.Popen([sys.executable, "-P", "-c", CLEARS.format(end=end)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", CLEARS.format(end=end)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     assert process.stdout
     assert process.stdout.readline() == b"ready\n"
     for _ in range(3):
@@ -59,10 +63,17 @@ signals.run(main())
 """
 
 
-@pytest.mark.parametrize(("end", "code", "error"), [("stop", 75, ""), ("", -signal.SIGINT, "KeyboardInterrupt")])
-def test_a_signal_in_the_midst_of_a_task_lets_all_of_them_clear_away(end: str, code: int, error: str) -> None:
+@pytest.mark.parametrize(
+    ("end", "code", "error"), [("stop", 75, ""), ("", -signal.SIGINT, "KeyboardInterrupt")]
+)
+def test_a_signal_in_the_midst_of_a_task_lets_all_of_them_clear_away(
+    end: str, code: int, error: str
+) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", BUSY.format(end=end)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-P", "-c", BUSY.format(end=end)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout
     assert process.stdout.readline() == "ready\n"

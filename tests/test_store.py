@@ -29,7 +29,9 @@ def exercise(store: Store) -> None:
     keys = store.list("runs/a")
     assert keys == sorted(keys)
     assert len(keys) == 41
-    assert [data for _, data in store.get_many(keys[:40])] == [str(number).encode() for number in range(40)]
+    assert [data for _, data in store.get_many(keys[:40])] == [
+        str(number).encode() for number in range(40)
+    ]
     with pytest.raises(NotStoredError):
         list(store.get_many(["runs/a/plan.json", "runs/a/absent"]))
     store.delete("runs/a")
@@ -87,7 +89,9 @@ def test_a_folder_without_rights_is_a_clear_line_and_not_an_empty_one(closed: Pa
     assert (closed / "runs/a/parts").is_dir()
 
 
-def test_a_folder_that_somebody_else_deletes_too_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_somebody_else_deletes_too_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, unlink = FolderStore(str(tmp_path)), os.unlink
     for number in range(3):
         store.put(f"runs/a/parts/{number}.json", b"")
@@ -107,7 +111,9 @@ def test_s3(s3_root: str) -> None:
 
 
 @pytest.mark.cluster
-def test_s3_with_wrong_keys_or_bucket_says_so(s3_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_with_wrong_keys_or_bucket_says_so(
+    s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(StoreError, match="no such bucket"):
         S3Store("s3://no-such-bucket-here/x", 0.5).put("a", b"")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
@@ -142,7 +148,10 @@ def test_a_bucket_that_is_not_there_is_an_answer_and_not_waited_for(
     handler = type("Handler", (NoBucket,), {"asked": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        for name, value in {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}", "AWS_ACCESS_KEY_ID": "a"}.items():
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
+            "AWS_ACCESS_KEY_ID": "a",
+        }.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
         monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it is asked again"))
@@ -167,7 +176,9 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     )
     store = FolderStore(str(tmp_path))
     for _ in range(4):
-        writer = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
+        writer = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE
+        )
         assert writer.stdout is not None
         writer.stdout.readline()
         for _ in range(50):
@@ -202,7 +213,10 @@ class Flaky:
         return self._answer(None)
 
 
-@pytest.mark.parametrize("ask", [lambda store: store.get("a"), lambda store: store.list(""), lambda store: store.delete("a")])
+@pytest.mark.parametrize(
+    "ask",
+    [lambda store: store.get("a"), lambda store: store.list(""), lambda store: store.delete("a")],
+)
 def test_every_request_has_the_patience_that_a_put_has(ask: Callable[[S3Store], object]) -> None:
     patient, hasty = S3Store("s3://b/x", 5.0), S3Store("s3://b/x", 0.0)
     patient._api = hasty._api = Flaky(2)

@@ -23,7 +23,14 @@ ROOT = "s3://bench/results"
 def workflow(name: str, run_id: str, at: str, store: str) -> dict[str, Any]:
     labels = {"perfdag/suite": "s", **({"perfdag/run": run_id} if run_id else {})}
     spec = {"priority": 3, "arguments": {"parameters": [{"name": "store", "value": store}]}}
-    return {"metadata": {"name": name, "labels": labels, "creationTimestamp": f"2026-01-01T0{at}:00:00Z"}, "spec": spec}
+    return {
+        "metadata": {
+            "name": name,
+            "labels": labels,
+            "creationTimestamp": f"2026-01-01T0{at}:00:00Z",
+        },
+        "spec": spec,
+    }
 
 
 class Cluster:
@@ -62,7 +69,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> type[Cluster]:
         return "perfdag-s-new"
 
     monkeypatch.setattr("perfdag.kube.Kube", Played)
-    monkeypatch.setattr("perfdag.cli.cluster_run.installed", lambda namespace: Installed(namespace, False, {"store": ROOT}))
+    monkeypatch.setattr(
+        "perfdag.cli.cluster_run.installed",
+        lambda namespace: Installed(namespace, False, {"store": ROOT}),
+    )
     monkeypatch.setattr(Installed, "start", start)
     return Played
 
@@ -83,7 +93,9 @@ def unreached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perfdag.store.open_store", away)
 
 
-def put(store: FolderStore, run_id: str, where: dict[str, Any] | None = None, measured: bool = True) -> Plan:
+def put(
+    store: FolderStore, run_id: str, where: dict[str, Any] | None = None, measured: bool = True
+) -> Plan:
     plan = make_plan(loads(SUITE), run_id=run_id)
     plan.where = {"namespace": "bench", "cluster": "k8s-1"} if where is None else where
     store.put(f"runs/{run_id}/plan.json", plan.dump())
@@ -100,7 +112,10 @@ def resume(wanted: str, *more: str) -> int:
 def test_a_run_is_named_by_last_its_workflow_or_its_id(
     wanted: str, cluster: type[Cluster], store: FolderStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster.workflows = [workflow("perfdag-s-b", ID, "3", ROOT), workflow("perfdag-s-a", "20260101T010000Z-00000000", "2", ROOT)]
+    cluster.workflows = [
+        workflow("perfdag-s-b", ID, "3", ROOT),
+        workflow("perfdag-s-a", "20260101T010000Z-00000000", "2", ROOT),
+    ]
     put(store, ID)
     assert resume(wanted) == 0
     assert cluster.started == [("s", {"run": ID, "store": ROOT}, 7)]
@@ -114,7 +129,9 @@ def test_on_a_claim_its_workflow_tells_the_run(wanted: str, cluster: type[Cluste
     assert cluster.started == [("s", {"run": ID, "store": "claim://results"}, 3)]
 
 
-def test_where_no_workflow_is_left_the_store_knows_the_last_run(cluster: type[Cluster], store: FolderStore) -> None:
+def test_where_no_workflow_is_left_the_store_knows_the_last_run(
+    cluster: type[Cluster], store: FolderStore
+) -> None:
     plan = put(store, ID)
     assert resume("last") == 0
     store_confirming_plans(store, plan, {plan.points[0].id})
@@ -138,22 +155,37 @@ def test_what_is_no_run_id_is_refused_where_neither_workflow_nor_store_knows_it(
     assert [told["run"] for _, told, _ in cluster.started] == [ID]
 
 
-def test_a_workflow_without_a_plan_has_no_run(cluster: type[Cluster], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_workflow_without_a_plan_has_no_run(
+    cluster: type[Cluster], capsys: pytest.CaptureFixture[str]
+) -> None:
     cluster.workflows = [workflow("perfdag-x", "", "3", ROOT)]
     assert resume("perfdag-x") == 2
-    assert capsys.readouterr().err == "perfdag submit: workflow perfdag-x has made no plan, so there is nothing to go on with\n"
+    assert (
+        capsys.readouterr().err
+        == "perfdag submit: workflow perfdag-x has made no plan, so there is nothing to go on with\n"
+    )
     assert cluster.started == []
 
 
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ({}, f"was measured by `perfdag run`, and samples of a cluster are not its; continue it there: perfdag run --resume {ID} --store "),
-        ({"cluster": "k8s-2"}, "was measured on another cluster (uid of its kube-system k8s-2, here k8s-1)"),
+        (
+            {},
+            f"was measured by `perfdag run`, and samples of a cluster are not its; continue it there: perfdag run --resume {ID} --store ",
+        ),
+        (
+            {"cluster": "k8s-2"},
+            "was measured on another cluster (uid of its kube-system k8s-2, here k8s-1)",
+        ),
     ],
 )
 def test_samples_of_two_places_are_no_run(
-    where: dict[str, Any], said: str, cluster: type[Cluster], store: FolderStore, capsys: pytest.CaptureFixture[str]
+    where: dict[str, Any],
+    said: str,
+    cluster: type[Cluster],
+    store: FolderStore,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     put(store, ID, where)
     assert resume(ID) == 2

@@ -13,7 +13,17 @@ from perfdag.units import bits_per_second, quantity_bytes, seconds, short, short
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("10s", 10), ("500ms", 0.5), ("5m", 300), ("2h", 7200), ("1.5 s", 1.5), (3, 3), ("250us", 0.00025), ("1d", 86400), ("0", None)],
+    [
+        ("10s", 10),
+        ("500ms", 0.5),
+        ("5m", 300),
+        ("2h", 7200),
+        ("1.5 s", 1.5),
+        (3, 3),
+        ("250us", 0.00025),
+        ("1d", 86400),
+        ("0", None),
+    ],
 )
 def test_seconds(text: str | int, value: float | None) -> None:
     if value is None:
@@ -25,7 +35,16 @@ def test_seconds(text: str | int, value: float | None) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("4KiB", 4096), ("1MB", 10**6), ("1GiB", 2**30), ("4Ki", 4096), ("512", 512), (7, 7), ("1.5KiB", 1536), ("1kB", 1000)],
+    [
+        ("4KiB", 4096),
+        ("1MB", 10**6),
+        ("1GiB", 2**30),
+        ("4Ki", 4096),
+        ("512", 512),
+        (7, 7),
+        ("1.5KiB", 1536),
+        ("1kB", 1000),
+    ],
 )
 def test_sizes(text: str | int, value: int) -> None:
     assert size_bytes(text) == value
@@ -36,7 +55,9 @@ def test_bit_rates() -> None:
     assert bits_per_second(5) == 5
 
 
-@pytest.mark.parametrize("text", ["", "ten", "1 XB", "-1s", "nan", "inf", "1e999", True, None, [], "0x10", "1,5s", "1s2"])
+@pytest.mark.parametrize(
+    "text", ["", "ten", "1 XB", "-1s", "nan", "inf", "1e999", True, None, [], "0x10", "1,5s", "1s2"]
+)
 @pytest.mark.parametrize("read", [seconds, size_bytes, bits_per_second])
 def test_nonsense_is_refused(text: object, read: object) -> None:
     with pytest.raises(ValueError, match=r"\w"):
@@ -59,12 +80,16 @@ def test_nonsense_is_refused(text: object, read: object) -> None:
         (bits_per_second, "10gbps", "10Gbit/s"),
     ],
 )
-def test_a_wrong_unit_names_the_one_that_may_be_meant(read: Callable[[object], float], text: str, meant: str) -> None:
+def test_a_wrong_unit_names_the_one_that_may_be_meant(
+    read: Callable[[object], float], text: str, meant: str
+) -> None:
     with pytest.raises(ValueError, match=f"unknown unit .*; did you mean {re.escape(meant)}\\?$"):
         read(text)
 
 
-@pytest.mark.parametrize(("read", "text"), [(size_bytes, "1 XB"), (seconds, "10 parsecs"), (seconds, "0")])
+@pytest.mark.parametrize(
+    ("read", "text"), [(size_bytes, "1 XB"), (seconds, "10 parsecs"), (seconds, "0")]
+)
 def test_a_unit_that_is_like_none_names_none(read: Callable[[object], float], text: str) -> None:
     with pytest.raises(ValueError, match=r"takes [^;]*$"):
         read(text)
@@ -96,13 +121,20 @@ def test_values_for_people(value: float | None, unit: str, text: str) -> None:
 
 
 def test_durations_for_people() -> None:
-    assert [short_seconds(each) for each in (0.85, 12.34, 250, 7500)] == ["850 ms", "12.3 s", "4 min 10 s", "2 h 5 min"]
+    assert [short_seconds(each) for each in (0.85, 12.34, 250, 7500)] == [
+        "850 ms",
+        "12.3 s",
+        "4 min 10 s",
+        "2 h 5 min",
+    ]
 
 
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-(2**50), 2**50) | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+        ),
     )
 )
 def test_canonical_json_does_not_depend_on_order_or_on_float_or_int(value: object) -> None:

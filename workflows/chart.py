@@ -22,7 +22,13 @@ from perfdag.workflows import base
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import Installation
 
-NUMBERS = {"parallelBatches": 987654301, "pendingLimit": 987654302, "deadline": 987654303, "keep": 987654304, "keepPods": 987654305}
+NUMBERS = {
+    "parallelBatches": 987654301,
+    "pendingLimit": 987654302,
+    "deadline": 987654303,
+    "keep": 987654304,
+    "keepPods": 987654305,
+}
 # with every option that adds something; `@` marks a value, and Hera takes no text for a pull policy
 ALL = Installation(
     namespace="@.Release.Namespace@",
@@ -70,14 +76,20 @@ class Object:
 
 def allowed() -> dict[str, str]:
     """How Helm asks for each benchmark that declares rights."""
-    return {name: f'has "{name}" .Values.allow' for name in benchmark.names() if benchmark.get(name).api}
+    return {
+        name: f'has "{name}" .Values.allow' for name in benchmark.names() if benchmark.get(name).api
+    }
 
 
 def rendered(left_out: Iterable[str] = ()) -> dict[tuple[str, str], list[str]]:
     """Lines of every object by (kind, name), without some options. The two scopes of a WorkflowTemplate are one object."""
     missing = set(left_out)
     changes = {key: value for option in missing for key, value in OPTIONS.get(option, {}).items()}
-    rules = {name: list(benchmark.get(name).api) for name, option in allowed().items() if option not in missing}
+    rules = {
+        name: list(benchmark.get(name).api)
+        for name, option in allowed().items()
+        if option not in missing
+    }
     return {
         (_kind(each["kind"]), each["metadata"]["name"]): dump([each]).splitlines()
         for each in base.objects(replace(ALL, **changes), rules)
@@ -95,7 +107,11 @@ def objects() -> list[Object]:
     made = []
     for key, full in rendered().items():
         needs = frozenset(option for option, others in without.items() if key not in others)
-        fewer = {option: others[key] for option, others in without.items() if others.get(key, full) != full}
+        fewer = {
+            option: others[key]
+            for option, others in without.items()
+            if others.get(key, full) != full
+        }
         made.append(Object(key[0], needs, _lines(full, fewer)))
     return made
 
@@ -105,7 +121,9 @@ def _lines(full: list[str], without: dict[str, list[str]]) -> list[tuple[Needs, 
     needs: list[Needs] = [frozenset()] * len(full)
     instead: list[list[tuple[Needs, str]]] = [[] for _ in range(len(full) + 1)]
     for option, fewer in without.items():
-        for kind, start, end, first, last in SequenceMatcher(None, full, fewer, autojunk=False).get_opcodes():
+        for kind, start, end, first, last in SequenceMatcher(
+            None, full, fewer, autojunk=False
+        ).get_opcodes():
             if kind != "equal":
                 needs[start:end] = [each | {(option, True)} for each in needs[start:end]]
                 instead[end] += [(frozenset({(option, False)}), line) for line in fewer[first:last]]
@@ -132,8 +150,15 @@ def _templated(made: Object) -> Iterator[str]:
 
 
 def _if(needs: Needs) -> list[str]:
-    asked = [option if taken else option[4:] if option.startswith("not ") else _not(option) for option, taken in sorted(needs)]
-    both = asked[0] if len(asked) == 1 else " ".join(["and", *(f"({each})" if " " in each else each for each in asked)])
+    asked = [
+        option if taken else option[4:] if option.startswith("not ") else _not(option)
+        for option, taken in sorted(needs)
+    ]
+    both = (
+        asked[0]
+        if len(asked) == 1
+        else " ".join(["and", *(f"({each})" if " " in each else each for each in asked)])
+    )
     return [f"{{{{- if {both} }}}}"] if needs else []
 
 
@@ -148,12 +173,20 @@ def _end(needs: Needs) -> list[str]:
 def _line(text: str) -> str:
     """A line for Helm: its values in place, as JSON so that no value ends a line or a quote; Argo's braces as text."""
     made = text.replace("{{", '{{ "{{" }}').replace("'@.Values.store@'", NEEDED)
-    made = made.replace("'@allow@'", '{{ join " " .Values.allow | toJson }}').replace("'@image:{name}@'", "{{ toJson .Values.images }}")
-    made = re.sub(r"'@image:(\w+)@'", r'{{ .Values.images | replace "{name}" "\1" | toJson }}', made)
+    made = made.replace("'@allow@'", '{{ join " " .Values.allow | toJson }}').replace(
+        "'@image:{name}@'", "{{ toJson .Values.images }}"
+    )
+    made = re.sub(
+        r"'@image:(\w+)@'", r'{{ .Values.images | replace "{name}" "\1" | toJson }}', made
+    )
     made = re.sub(r"'@(\.[\w.]+)@'", r"{{ toJson \1 }}", made)
     made = re.sub(r"@(\.[\w.]+)@", r"{{ \1 }}", made)
     made = re.sub(r"\b(imagePullPolicy|value): Never$", r"\1: {{ .Values.pullPolicy }}", made)
-    made = re.sub(r"^( *)- name: '@each@'$", r"\1{{- range .Values.pullSecrets }}\n\1- name: {{ toJson . }}\n\1{{- end }}", made)
+    made = re.sub(
+        r"^( *)- name: '@each@'$",
+        r"\1{{- range .Values.pullSecrets }}\n\1- name: {{ toJson . }}\n\1{{- end }}",
+        made,
+    )
     for name, number in NUMBERS.items():
         made = made.replace(str(number), f"{{{{ int64 .Values.{name} }}}}")
     return made
@@ -185,7 +218,10 @@ def schema() -> dict[str, Any]:
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",
         "required": [*values],
-        "properties": {**values, "global": {"type": "object"}},  # Helm gives the last to a chart that another one depends on
+        "properties": {
+            **values,
+            "global": {"type": "object"},
+        },  # Helm gives the last to a chart that another one depends on
         "additionalProperties": False,
     }
 
@@ -193,9 +229,15 @@ def schema() -> dict[str, Any]:
 def files() -> dict[str, str]:
     """Files of the chart by their path in it: templates of rights, of what benchmarks are allowed, of workflows, and the schema."""
     asked = set(allowed().values())
-    made = {"templates/rights.yaml": ABOUT, "templates/allowed.yaml": ABOUT, "templates/workflows.yaml": ABOUT}
+    made = {
+        "templates/rights.yaml": ABOUT,
+        "templates/allowed.yaml": ABOUT,
+        "templates/workflows.yaml": ABOUT,
+    }
     for each in objects():
-        file = "workflows" if each.kind == TEMPLATE else "allowed" if asked & each.needs else "rights"
+        file = (
+            "workflows" if each.kind == TEMPLATE else "allowed" if asked & each.needs else "rights"
+        )
         made[f"templates/{file}.yaml"] += "".join(f"{line}\n" for line in _templated(each))
     return {**made, "values.schema.json": json.dumps(schema(), indent=2) + "\n"}
 

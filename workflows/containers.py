@@ -13,13 +13,17 @@ from perfdag.podspec import LABEL, STORE, hardened
 _CLAIM = "workflow.parameters.store startsWith 'claim://'"
 # of whatever namespace: preferred only, for a cluster may have one node. It holds both ways: pods that measure keep away from these too
 _MEASURING = m.PodAffinityTerm(
-    label_selector=m.LabelSelector(match_expressions=[m.LabelSelectorRequirement(key=f"{LABEL}/measuring", operator="Exists")]),
+    label_selector=m.LabelSelector(
+        match_expressions=[m.LabelSelectorRequirement(key=f"{LABEL}/measuring", operator="Exists")]
+    ),
     namespace_selector=m.LabelSelector(),
     topology_key="kubernetes.io/hostname",
 )
 ASIDE = m.Affinity(
     pod_anti_affinity=m.PodAntiAffinity(
-        preferred_during_scheduling_ignored_during_execution=[m.WeightedPodAffinityTerm(weight=100, pod_affinity_term=_MEASURING)]
+        preferred_during_scheduling_ignored_during_execution=[
+            m.WeightedPodAffinityTerm(weight=100, pod_affinity_term=_MEASURING)
+        ]
     )
 )
 """Of a pod that measures nothing: away from those that do."""
@@ -77,7 +81,10 @@ def _environment(made: Installation) -> list[m.EnvVar]:
     return [
         *(m.EnvVar(name=name, value=value) for name, value in plain.items()),
         *(
-            m.EnvVar(name=name, value_from=m.EnvVarSource(field_ref=m.ObjectFieldSelector(field_path=path)))
+            m.EnvVar(
+                name=name,
+                value_from=m.EnvVarSource(field_ref=m.ObjectFieldSelector(field_path=path)),
+            )
             for name, path in fields.items()
         ),
     ]
@@ -94,16 +101,30 @@ def with_store(patch: dict[str, Any]) -> str:
     main = next(each for each in mounted["containers"] if each["name"] == "main")
     main["volumeMounts"] = [{"name": "store", "mountPath": STORE}]
     # two closing braces would end the expression
-    plain, claimed = (json.dumps(each, separators=(",", ":"), sort_keys=True).replace("}", "} ") for each in (patch, mounted))
+    plain, claimed = (
+        json.dumps(each, separators=(",", ":"), sort_keys=True).replace("}", "} ")
+        for each in (patch, mounted)
+    )
     return f"{{{{={_CLAIM} ? replace('{claimed}', '@CLAIM@', workflow.parameters.store[8:]) : '{plain}'}}}}"
 
 
 def container(
-    made: Installation, name: str, more_env: tuple[str, ...] = (), plain: dict[str, str] | None = None, **kwargs: Any
+    made: Installation,
+    name: str,
+    more_env: tuple[str, ...] = (),
+    plain: dict[str, str] | None = None,
+    **kwargs: Any,
 ) -> Container:
     """A container template that runs a step: `more_env` names parameters of the workflow that it is told, `plain` what else."""
-    more = [m.EnvVar(name=f"PERFDAG_{each.upper()}", value=text) for each, text in (plain or {}).items() if text]
-    more += [m.EnvVar(name=f"PERFDAG_{each.upper()}", value=f"{{{{workflow.parameters.{each}}}}}") for each in more_env]
+    more = [
+        m.EnvVar(name=f"PERFDAG_{each.upper()}", value=text)
+        for each, text in (plain or {}).items()
+        if text
+    ]
+    more += [
+        m.EnvVar(name=f"PERFDAG_{each.upper()}", value=f"{{{{workflow.parameters.{each}}}}}")
+        for each in more_env
+    ]
     return Container(
         name=name,
         command=["perfdag"],

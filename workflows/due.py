@@ -3,7 +3,15 @@
 import math
 from typing import Any
 
-from hera.workflows import DAG, ClusterWorkflowTemplate, CronWorkflow, Parameter, Suspend, Task, WorkflowTemplate
+from hera.workflows import (
+    DAG,
+    ClusterWorkflowTemplate,
+    CronWorkflow,
+    Parameter,
+    Suspend,
+    Task,
+    WorkflowTemplate,
+)
 from hera.workflows import models as m
 
 from perfdag.podspec import STEP, restricted
@@ -31,36 +39,58 @@ def template(made: Installation) -> Object:
     """
     kind = ClusterWorkflowTemplate if made.cluster_scope else WorkflowTemplate
     where: dict[str, Any] = {} if made.cluster_scope else {"namespace": made.namespace}
-    asked = {"suitename": "name of the suite", "hours": "age of its newest scheduled run here above which it is told"}
+    asked = {
+        "suitename": "name of the suite",
+        "hours": "age of its newest scheduled run here above which it is told",
+    }
     told = {
         "store": (made.store, "s3://bucket/prefix or claim://NAME"),
         "run": ("", "not used: pods of all steps are told it"),
         "trigger": ("manual", "not used: pods of all steps are told it"),
     }
-    with kind(
-        name=NAME,
-        **where,
-        labels={"app.kubernetes.io/name": "perfdag", "app.kubernetes.io/managed-by": "perfdag", **made.labels},
-        annotations={
-            "workflows.argoproj.io/description": "Fails, and tells the webhook, where a suite's newest scheduled run here is too old."
-        },
-        entrypoint="due",
-        service_account_name="perfdag-run",  # which may read what the cluster is, as the plan of a run does
-        arguments=[
-            *(Parameter(name=name, description=text) for name, text in asked.items()),
-            *(Parameter(name=name, value=value, description=text) for name, (value, text) in told.items()),
-        ],
-        active_deadline_seconds=LONGEST,
-        ttl_strategy=m.TTLStrategy(seconds_after_completion=made.keep),
-        pod_gc=m.PodGC(strategy="OnPodCompletion", delete_delay_duration=f"{made.keep_pods}s"),
-        pod_metadata=m.Metadata(annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}),
-        image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets] or None,
-    ) as w:
+    with (
+        kind(
+            name=NAME,
+            **where,
+            labels={
+                "app.kubernetes.io/name": "perfdag",
+                "app.kubernetes.io/managed-by": "perfdag",
+                **made.labels,
+            },
+            annotations={
+                "workflows.argoproj.io/description": "Fails, and tells the webhook, where a suite's newest scheduled run here is too old."
+            },
+            entrypoint="due",
+            service_account_name="perfdag-run",  # which may read what the cluster is, as the plan of a run does
+            arguments=[
+                *(Parameter(name=name, description=text) for name, text in asked.items()),
+                *(
+                    Parameter(name=name, value=value, description=text)
+                    for name, (value, text) in told.items()
+                ),
+            ],
+            active_deadline_seconds=LONGEST,
+            ttl_strategy=m.TTLStrategy(seconds_after_completion=made.keep),
+            pod_gc=m.PodGC(strategy="OnPodCompletion", delete_delay_duration=f"{made.keep_pods}s"),
+            pod_metadata=m.Metadata(
+                annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
+            ),
+            image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets]
+            or None,
+        ) as w
+    ):
         look = container(
             made,
             "look-pod",
             image=made.image("finish"),
-            args=["step", "due", "--suite", "{{workflow.parameters.suitename}}", "--max-age", "{{workflow.parameters.hours}}"],
+            args=[
+                "step",
+                "due",
+                "--suite",
+                "{{workflow.parameters.suitename}}",
+                "--max-age",
+                "{{workflow.parameters.hours}}",
+            ],
             active_deadline_seconds=SECONDS,
             affinity=ASIDE,
             labels=labels("due"),
@@ -71,13 +101,27 @@ def template(made: Installation) -> Object:
         with DAG(name="due", fail_fast=False):
             Task(name="look", template=tries)
             # the phase of a DAG is that of its last tasks, and of one that was left out that of the task before it
-            Task(name="not-looked", template=unseen, depends="look.Failed || look.Errored", when=_UNSEEN)
+            Task(
+                name="not-looked",
+                template=unseen,
+                depends="look.Failed || look.Errored",
+                when=_UNSEEN,
+            )
     document: Object = w.to_dict()
-    next(each for each in document["spec"]["templates"] if each["name"] == "look-pod")["pendingTimeout"] = f"{made.pending_limit}s"
+    next(each for each in document["spec"]["templates"] if each["name"] == "look-pod")[
+        "pendingTimeout"
+    ] = f"{made.pending_limit}s"
     return document
 
 
-def cron(namespace: str, suite: str, schedules: list[str], seconds: float, store: str = "", cluster_scope: bool = False) -> Object:
+def cron(
+    namespace: str,
+    suite: str,
+    schedules: list[str],
+    seconds: float,
+    store: str = "",
+    cluster_scope: bool = False,
+) -> Object:
     """A CronWorkflow beside that of a suite: it tells four times a day where the newest scheduled run is older than the schedules allow.
 
     `seconds` is the expected length of a run, whose rows are there at its end only. Raises ValueError for a schedule that cannot be.

@@ -22,7 +22,12 @@ def _of_batch(key: str) -> str:
 
 
 def _ranks(name: str, rank: Container, shape: str, sequence: m.Sequence) -> None:
-    told = {"rank": "{{item}}", "batch": "{{inputs.parameters.batch}}", "shape": f"{{{{={_of_batch(shape)}}}}}", "attempt": "{{retries}}"}
+    told = {
+        "rank": "{{item}}",
+        "batch": "{{inputs.parameters.batch}}",
+        "shape": f"{{{{={_of_batch(shape)}}}}}",
+        "attempt": "{{retries}}",
+    }
     Task(name=name, template=rank, with_sequence=sequence, arguments=told)
 
 
@@ -34,14 +39,22 @@ def _attempts(made: Installation, name: str) -> DAG:
     said = f"'{{{{workflow.annotations.{HOPELESS}}}}}'"  # `argo resubmit` copies those of another Workflow
     expression = f"!({said} startsWith '{{{{workflow.uid}}}} ' && {said} contains ',{{{{inputs.parameters.batch}}}},')"
     retries = RetryStrategy(limit=str(made.retries), retry_policy="Always", expression=expression)
-    return DAG(name=name, inputs=[Parameter(name="batch")], fail_fast=False, retry_strategy=retries, synchronization=_turns(made))
+    return DAG(
+        name=name,
+        inputs=[Parameter(name="batch")],
+        fail_fast=False,
+        retry_strategy=retries,
+        synchronization=_turns(made),
+    )
 
 
 def _turns(made: Installation) -> m.Synchronization | None:
     """Where batches may overlap: those of one name wait for one another, so that no two gangs hold each the half of what both need."""
     if made.parallel_batches == 1:
         return None
-    return m.Synchronization(mutexes=[m.Mutex(name=f"perfdag-{{{{workflow.uid}}}}-{{{{={_of_batch('turn')}}}}}")])
+    return m.Synchronization(
+        mutexes=[m.Mutex(name=f"perfdag-{{{{workflow.uid}}}}-{{{{={_of_batch('turn')}}}}}")]
+    )
 
 
 def duel(made: Installation, rank: Container) -> DAG:
@@ -57,7 +70,9 @@ def gang(made: Installation, rank: Container) -> DAG:
     """Ranks of one batch, all created at once; a retry makes the whole gang anew."""
     attempt = _attempts(made, "gang")
     with attempt:
-        _ranks("rank", rank, "s", m.Sequence(count=m.IntOrString(root=f"{{{{={_of_batch('n')}}}}}")))
+        _ranks(
+            "rank", rank, "s", m.Sequence(count=m.IntOrString(root=f"{{{{={_of_batch('n')}}}}}"))
+        )
     return attempt
 
 
@@ -105,9 +120,21 @@ def rank(made: Installation) -> Container:
             "--pending",
             "{{workflow.outputs.parameters.pending}}",
         ],
-        inputs=[Parameter(name="rank"), Parameter(name="batch"), Parameter(name="shape"), Parameter(name="attempt")],
+        inputs=[
+            Parameter(name="rank"),
+            Parameter(name="batch"),
+            Parameter(name="shape"),
+            Parameter(name="attempt"),
+        ],
         service_account_name="perfdag-measure",
-        volumes=[m.Volume(name="keys", secret=m.SecretVolumeSource(secret_name="perfdag-ssh-{{workflow.uid}}", optional=True))],
+        volumes=[
+            m.Volume(
+                name="keys",
+                secret=m.SecretVolumeSource(
+                    secret_name="perfdag-ssh-{{workflow.uid}}", optional=True
+                ),
+            )
+        ],
         volume_mounts=[m.VolumeMount(name="keys", mount_path="/perfdag/keys", read_only=True)],
         labels={
             **labels("measure"),

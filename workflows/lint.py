@@ -20,7 +20,9 @@ def problems(document: Object) -> list[str]:
 
 def _size(document: Object) -> Iterator[str]:
     # `kubectl apply` keeps the object as JSON in an annotation, which has the same limit
-    size = max(len(yaml.safe_dump(document)), len(json.dumps(document, ensure_ascii=False).encode()))
+    size = max(
+        len(yaml.safe_dump(document)), len(json.dumps(document, ensure_ascii=False).encode())
+    )
     if size > MAX_BYTES:
         yield f"{document['kind']} {document['metadata'].get('name')} has {size:,} bytes, more than {MAX_BYTES:,}"
 
@@ -51,7 +53,10 @@ def _template(template: Object) -> Iterator[str]:
         yield f"{name}: a retried rank has a new address that its gang does not know; retry the gang"
     if "podSpecPatch" not in template:
         yield f"{name}: no podSpecPatch, so PodSecurity restricted refuses Argo's init and wait containers"
-    for text in [*container.get("args", []), *(each.get("value") or "" for each in container.get("env") or [])]:
+    for text in [
+        *container.get("args", []),
+        *(each.get("value") or "" for each in container.get("env") or []),
+    ]:
         if "$(" in text:
             yield f"{name}: the kubelet rewrites $(...) in {text!r}"
     patch = template.get("podSpecPatch") or ""

@@ -8,7 +8,11 @@ from perfdag.workflows.templates import Installation
 Object = dict[str, Any]
 _RBAC = "rbac.authorization.k8s.io"
 
-EXECUTOR = {"apiGroups": ["argoproj.io"], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]}
+EXECUTOR = {
+    "apiGroups": ["argoproj.io"],
+    "resources": ["workflowtaskresults"],
+    "verbs": ["create", "patch"],
+}
 POD_WATCH = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
 # why a pod does not start where its status says nothing: a volume that is not mounted, a network that is not there
 EVENTS = {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]}
@@ -24,7 +28,11 @@ RUN = [
     # plan: the run's key pair, and claims that the pods of a batch share
     {"apiGroups": [""], "resources": ["secrets", "persistentvolumeclaims"], "verbs": ["create"]},
     # plan: whether the network that a shape names is there
-    {"apiGroups": ["k8s.cni.cncf.io"], "resources": ["network-attachment-definitions"], "verbs": ["get"]},
+    {
+        "apiGroups": ["k8s.cni.cncf.io"],
+        "resources": ["network-attachment-definitions"],
+        "verbs": ["get"],
+    },
 ]
 FINISH = [
     EXECUTOR,
@@ -62,12 +70,21 @@ def _allowed(made: Installation, account: str, rules: list[Object]) -> list[Obje
     if made.namespaced:  # a Role may not name URLs
         inside = [rule for rule in rules if "nonResourceURLs" not in rule]
         return [*found, *_role(made, account, [*MEASURE, *inside])]
-    return [*found, *_role(made, account, MEASURE), *_cluster_role(made, f"{account}-{made.namespace}", account, rules)]
+    return [
+        *found,
+        *_role(made, account, MEASURE),
+        *_cluster_role(made, f"{account}-{made.namespace}", account, rules),
+    ]
 
 
 def _cluster_role(made: Installation, name: str, account: str, rules: list[Object]) -> list[Object]:
     return [
-        {"apiVersion": f"{_RBAC}/v1", "kind": "ClusterRole", "metadata": _meta(made, name, True), "rules": rules},
+        {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "ClusterRole",
+            "metadata": _meta(made, name, True),
+            "rules": rules,
+        },
         {
             "apiVersion": f"{_RBAC}/v1",
             "kind": "ClusterRoleBinding",
@@ -79,12 +96,18 @@ def _cluster_role(made: Installation, name: str, account: str, rules: list[Objec
 
 
 def _labels(made: Installation) -> Object:
-    return {"app.kubernetes.io/name": "perfdag", "app.kubernetes.io/managed-by": "perfdag", **made.labels}
+    return {
+        "app.kubernetes.io/name": "perfdag",
+        "app.kubernetes.io/managed-by": "perfdag",
+        **made.labels,
+    }
 
 
 def _meta(made: Installation, name: str, cluster: bool = False) -> Object:
     meta: Object = {"name": name, "labels": _labels(made)}
-    return meta if cluster else {"name": name, "namespace": made.namespace, "labels": meta["labels"]}
+    return (
+        meta if cluster else {"name": name, "namespace": made.namespace, "labels": meta["labels"]}
+    )
 
 
 def _account(made: Installation, name: str) -> Object:
@@ -96,7 +119,12 @@ def _account(made: Installation, name: str) -> Object:
 
 def _role(made: Installation, name: str, rules: list[Object]) -> list[Object]:
     return [
-        {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": _meta(made, name), "rules": rules},
+        {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "Role",
+            "metadata": _meta(made, name),
+            "rules": rules,
+        },
         {
             "apiVersion": f"{_RBAC}/v1",
             "kind": "RoleBinding",
@@ -116,7 +144,9 @@ def network_policy(made: Installation) -> Object:
         "spec": {
             "podSelector": {"matchLabels": {"perfdag/measuring": "true"}},
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": [{"podSelector": {"matchLabels": {"perfdag/measuring": "true"}}}]}],
+            "ingress": [
+                {"from": [{"podSelector": {"matchLabels": {"perfdag/measuring": "true"}}}]}
+            ],
         },
     }
 
@@ -128,18 +158,47 @@ def _cluster_wide(made: Installation) -> list[Object]:
     rules = [
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]},
         {"apiGroups": [""], "resources": ["persistentvolumes"], "verbs": ["list"]},
-        {"apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"], "verbs": ["get"]},
-        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["cluster-autoscaler-status"], "verbs": ["get"]},
+        {
+            "apiGroups": [""],
+            "resources": ["namespaces"],
+            "resourceNames": ["kube-system"],
+            "verbs": ["get"],
+        },
+        {
+            "apiGroups": [""],
+            "resources": ["configmaps"],
+            "resourceNames": ["cluster-autoscaler-status"],
+            "verbs": ["get"],
+        },
         {"apiGroups": ["apps"], "resources": ["daemonsets"], "verbs": ["list"]},
-        {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses", "csidrivers"], "verbs": ["get", "list"]},
-        {"apiGroups": ["k8s.cni.cncf.io"], "resources": ["network-attachment-definitions"], "verbs": ["get"]},
-        {"apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"], "resourceNames": [*PRIORITY_CLASSES], "verbs": ["get"]},
+        {
+            "apiGroups": ["storage.k8s.io"],
+            "resources": ["storageclasses", "csidrivers"],
+            "verbs": ["get", "list"],
+        },
+        {
+            "apiGroups": ["k8s.cni.cncf.io"],
+            "resources": ["network-attachment-definitions"],
+            "verbs": ["get"],
+        },
+        {
+            "apiGroups": ["scheduling.k8s.io"],
+            "resources": ["priorityclasses"],
+            "resourceNames": [*PRIORITY_CLASSES],
+            "verbs": ["get"],
+        },
     ]
     usual, preempting = PRIORITY_CLASSES
     return [
         *_cluster_role(made, name, "perfdag-run", rules),
         _priority(made, usual, 0, "Never", "Measuring pods wait for room and push nobody out."),
-        _priority(made, preempting, 1000, "PreemptLowerPriority", "Measuring pods of a suite that asks for priority."),
+        _priority(
+            made,
+            preempting,
+            1000,
+            "PreemptLowerPriority",
+            "Measuring pods of a suite that asks for priority.",
+        ),
     ]
 
 

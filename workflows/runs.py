@@ -14,7 +14,12 @@ SUITE_BYTES = 90_000  # of base64: an environment variable may have 128 KiB
 
 
 def workflow(
-    namespace: str, suite: str, parameters: dict[str, str], run_id: str = "", priority: int = 0, cluster_scope: bool = False
+    namespace: str,
+    suite: str,
+    parameters: dict[str, str],
+    run_id: str = "",
+    priority: int = 0,
+    cluster_scope: bool = False,
 ) -> Object:
     """The Workflow of one run; `parameters` as the template names them."""
     labels = {f"{LABEL}/suite": suite} | ({f"{LABEL}/run": run_id} if run_id else {})
@@ -32,7 +37,11 @@ def workflow(
 
 def config_map(namespace: str, suite: str, text: str) -> Object:
     """The ConfigMap that carries a suite."""
-    meta = {"name": f"{NAME}-suite-{suite}", "namespace": namespace, "labels": {f"{LABEL}/suite": suite}}
+    meta = {
+        "name": f"{NAME}-suite-{suite}",
+        "namespace": namespace,
+        "labels": {f"{LABEL}/suite": suite},
+    }
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"suite.yaml": text}}
 
 
@@ -60,7 +69,9 @@ def cron(
         raise ValueError(f"{name}: a CronWorkflow's name has at most 52 characters")
     for schedule in schedules:
         parse(schedule)
-    told = {"configmap": f"{NAME}-suite-{suite}", "trigger": "cron"} | ({"store": store} if store else {})
+    told = {"configmap": f"{NAME}-suite-{suite}", "trigger": "cron"} | (
+        {"store": store} if store else {}
+    )
     made = CronWorkflow(
         name=name,
         namespace=namespace,

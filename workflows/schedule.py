@@ -6,7 +6,13 @@ from datetime import date, timedelta
 from functools import cache
 from itertools import pairwise
 
-_MONTHS = dict(zip(["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"], range(1, 13), strict=True))
+_MONTHS = dict(
+    zip(
+        ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
+        range(1, 13),
+        strict=True,
+    )
+)
 _DAYS = dict(zip(["sun", "mon", "tue", "wed", "thu", "fri", "sat"], range(7), strict=True))
 _FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
     ("minute", 0, 59, {}),
@@ -43,27 +49,45 @@ class Cron:
     def on(self, day: date) -> bool:
         """Whether it comes on that day."""
         by_day, by_weekday = day.day in self.days, day.isoweekday() % 7 in self.weekdays
-        return day.month in self.months and ((by_day or by_weekday) if self.either else (by_day and by_weekday))
+        return day.month in self.months and (
+            (by_day or by_weekday) if self.either else (by_day and by_weekday)
+        )
 
 
 def parse(text: str) -> Cron:
     """Read five fields, or a word such as @daily. Raises ValueError that names each field that is wrong and what it may be."""
     fields = _WORDS.get(text.strip(), text).split()
     if text.strip().startswith("@") and text.strip() not in _WORDS:
-        raise ValueError(f"schedule {text!r}: there is {', '.join(_WORDS)}, or five fields such as '0 2 * * *'")
+        raise ValueError(
+            f"schedule {text!r}: there is {', '.join(_WORDS)}, or five fields such as '0 2 * * *'"
+        )
     if len(fields) != 5:
-        raise ValueError(f"schedule {text!r}: five fields are wanted (minute hour day month weekday), for example '0 2 * * *'")
+        raise ValueError(
+            f"schedule {text!r}: five fields are wanted (minute hour day month weekday), for example '0 2 * * *'"
+        )
     found, wrong = [], []
     for field, (name, low, high, names) in zip(fields, _FIELDS, strict=True):
         try:
-            found.append(frozenset(value for part in field.split(",") for value in _part(part, low, high, names)))
+            found.append(
+                frozenset(
+                    value for part in field.split(",") for value in _part(part, low, high, names)
+                )
+            )
         except ValueError as error:
             wrong.append(f"{name} {field!r}: {error}")
     if wrong:
         raise ValueError(f"schedule {text!r}: {'; '.join(wrong)}")
     minutes, hours, days, months, weekdays = found
-    either = not any(part.removesuffix("/1") in ("*", "?") for i in (2, 4) for part in fields[i].split(","))
-    made = Cron(tuple(60 * hour + minute for hour in sorted(hours) for minute in sorted(minutes)), days, months, weekdays, either)
+    either = not any(
+        part.removesuffix("/1") in ("*", "?") for i in (2, 4) for part in fields[i].split(",")
+    )
+    made = Cron(
+        tuple(60 * hour + minute for hour in sorted(hours) for minute in sorted(minutes)),
+        days,
+        months,
+        weekdays,
+        either,
+    )
     if not any(made.on(_BEGIN + timedelta(days=i)) for i in range(_CYCLE)):
         raise ValueError(f"schedule {text!r}: no month has such a day")
     return made
@@ -101,7 +125,14 @@ def longest_gap(schedules: list[str]) -> float:
     @cache
     def moments(coming: tuple[bool, ...]) -> tuple[list[int], int]:
         """Minutes of a day, and the longest wait within it, by which schedules come."""
-        minutes = sorted({minute for cron, comes in zip(crons, coming, strict=True) if comes for minute in cron.minutes})
+        minutes = sorted(
+            {
+                minute
+                for cron, comes in zip(crons, coming, strict=True)
+                if comes
+                for minute in cron.minutes
+            }
+        )
         return minutes, max((b - a for a, b in pairwise(minutes)), default=0)
 
     longest, last = 0, None

@@ -8,7 +8,15 @@ environment except as base64: Argo rewrites `{{...}}` and the kubelet `$(VAR)` i
 import json
 from typing import Any
 
-from hera.workflows import DAG, ClusterWorkflowTemplate, Container, Parameter, RetryStrategy, Task, WorkflowTemplate
+from hera.workflows import (
+    DAG,
+    ClusterWorkflowTemplate,
+    Container,
+    Parameter,
+    RetryStrategy,
+    Task,
+    WorkflowTemplate,
+)
 from hera.workflows import models as m
 
 from perfdag.podspec import BEGAN, ENDED, LABEL, STEP, STOOD, restricted
@@ -30,19 +38,30 @@ def template(made: Installation) -> WorkflowTemplate:
     with kind(
         name=NAME,
         **where,
-        labels={"app.kubernetes.io/name": NAME, "app.kubernetes.io/managed-by": NAME, **made.labels},
-        annotations={"workflows.argoproj.io/description": "A perfdag suite on this cluster. Give one of suite (base64), configmap or url."},
+        labels={
+            "app.kubernetes.io/name": NAME,
+            "app.kubernetes.io/managed-by": NAME,
+            **made.labels,
+        },
+        annotations={
+            "workflows.argoproj.io/description": "A perfdag suite on this cluster. Give one of suite (base64), configmap or url."
+        },
         entrypoint="run",
         on_exit="finish",
         service_account_name="perfdag-run",
         arguments=_arguments(made),
         active_deadline_seconds=made.deadline,
-        synchronization=m.Synchronization(mutexes=[m.Mutex(name="perfdag-measuring", namespace=made.lock_namespace)]),
+        synchronization=m.Synchronization(
+            mutexes=[m.Mutex(name="perfdag-measuring", namespace=made.lock_namespace)]
+        ),
         ttl_strategy=m.TTLStrategy(seconds_after_completion=made.keep),
         pod_gc=m.PodGC(strategy="OnPodCompletion", delete_delay_duration=f"{made.keep_pods}s"),
-        pod_metadata=m.Metadata(annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}),
+        pod_metadata=m.Metadata(
+            annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
+        ),
         workflow_metadata=m.WorkflowMetadata(labels={f"{LABEL}/suite-run": "true"}),
-        image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets] or None,
+        image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets]
+        or None,
     ) as w:
         plan = tried(made, "plan", _plan(made), lost(made, "plan", PLAN_SECONDS))
         anew = f"lastRetry.status == 'Error' || '{{{{workflow.annotations.{STOOD}}}}}' != '{{{{workflow.uid}}}}'"
@@ -52,17 +71,34 @@ def template(made: Installation) -> WorkflowTemplate:
         pods = rank(made)
         fans = [gang(made, pods), duel(made, pods)]
         # a DAG of its own: the sentry beside it is no batch, and must not take a batch's place under the limit
-        with DAG(name="batches", fail_fast=False, inputs=[Parameter(name=name) for name in _FANS]) as batches:
+        with DAG(
+            name="batches", fail_fast=False, inputs=[Parameter(name=name) for name in _FANS]
+        ) as batches:
             for (fan, name), each in zip(_FANS.items(), fans, strict=True):
-                Task(name=name, template=each, with_param=f"{{{{inputs.parameters.{fan}}}}}", arguments={"batch": "{{item}}"})
+                Task(
+                    name=name,
+                    template=each,
+                    with_param=f"{{{{inputs.parameters.{fan}}}}}",
+                    arguments={"batch": "{{item}}"},
+                )
         with DAG(name="run", fail_fast=False):
             Task(name="plan", template=plan)
             Task(name="sentry", template=sentry, depends="plan")
             Task(name="batches", template=batches, depends="plan", arguments=_fans_of("plan"))
             # a batch that failed is no reason to leave the suspicious points of the others unconfirmed
             measured = "batches.Succeeded || batches.Failed || batches.Errored"
-            Task(name="suspect", template=suspect, depends=measured, when="{{tasks.plan.outputs.parameters.gated}} == true")
-            Task(name="again", template=batches, depends="suspect.Succeeded", arguments=_fans_of("suspect"))
+            Task(
+                name="suspect",
+                template=suspect,
+                depends=measured,
+                when="{{tasks.plan.outputs.parameters.gated}} == true",
+            )
+            Task(
+                name="again",
+                template=batches,
+                depends="suspect.Succeeded",
+                arguments=_fans_of("suspect"),
+            )
     return w
 
 
@@ -85,7 +121,13 @@ def tried(made: Installation, name: str, pod: Container, expression: str) -> DAG
     given = pod.outputs if isinstance(pod.outputs, list) else []
     # what is the workflow's is not handed on too: each level is another copy in its object
     names = [each.name for each in given if isinstance(each, Parameter) and not each.global_name]
-    outputs = [Parameter(name=each, value_from=m.ValueFrom(parameter=f"{{{{tasks.{name}.outputs.parameters.{each}}}}}")) for each in names]
+    outputs = [
+        Parameter(
+            name=each,
+            value_from=m.ValueFrom(parameter=f"{{{{tasks.{name}.outputs.parameters.{each}}}}}"),
+        )
+        for each in names
+    ]
     again = RetryStrategy(limit=str(made.retries), retry_policy="Always", expression=expression)
     with DAG(name=name, fail_fast=False, outputs=outputs, retry_strategy=again) as dag:
         Task(name=name, template=pod)
@@ -109,7 +151,9 @@ def _arguments(made: Installation) -> list[Parameter]:
         "options": ("", "base64 JSON: lists, settings and only, of what --set and --only take"),
         "trigger": ("manual", "manual or cron"),
     }
-    return [Parameter(name=name, value=value, description=text) for name, (value, text) in told.items()]
+    return [
+        Parameter(name=name, value=value, description=text) for name, (value, text) in told.items()
+    ]
 
 
 def _plan(made: Installation) -> Container:
@@ -124,16 +168,41 @@ def _plan(made: Installation) -> Container:
         },
         image=made.image("base"),
         args=["step", "plan", "--out", "/tmp/perfdag-plan"],
-        volumes=[m.Volume(name="suite", config_map=m.ConfigMapVolumeSource(name="{{workflow.parameters.configmap}}", optional=True))],
+        volumes=[
+            m.Volume(
+                name="suite",
+                config_map=m.ConfigMapVolumeSource(
+                    name="{{workflow.parameters.configmap}}", optional=True
+                ),
+            )
+        ],
         volume_mounts=[m.VolumeMount(name="suite", mount_path="/perfdag/suite", read_only=True)],
         outputs=[
             Parameter(name="batches", value_from=m.ValueFrom(path="/tmp/perfdag-plan/batches")),
             Parameter(name="duels", value_from=m.ValueFrom(path="/tmp/perfdag-plan/duels")),
-            Parameter(name="shapeof", global_name="shapeof", value_from=m.ValueFrom(path="/tmp/perfdag-plan/shapeof")),
-            Parameter(name="shapes", global_name="shapes", value_from=m.ValueFrom(path="/tmp/perfdag-plan/shapes")),
-            Parameter(name="run", global_name="run", value_from=m.ValueFrom(path="/tmp/perfdag-plan/run")),
-            Parameter(name="pending", global_name="pending", value_from=m.ValueFrom(path="/tmp/perfdag-plan/pending")),
-            Parameter(name="suitename", global_name="suitename", value_from=m.ValueFrom(path="/tmp/perfdag-plan/suitename")),
+            Parameter(
+                name="shapeof",
+                global_name="shapeof",
+                value_from=m.ValueFrom(path="/tmp/perfdag-plan/shapeof"),
+            ),
+            Parameter(
+                name="shapes",
+                global_name="shapes",
+                value_from=m.ValueFrom(path="/tmp/perfdag-plan/shapes"),
+            ),
+            Parameter(
+                name="run", global_name="run", value_from=m.ValueFrom(path="/tmp/perfdag-plan/run")
+            ),
+            Parameter(
+                name="pending",
+                global_name="pending",
+                value_from=m.ValueFrom(path="/tmp/perfdag-plan/pending"),
+            ),
+            Parameter(
+                name="suitename",
+                global_name="suitename",
+                value_from=m.ValueFrom(path="/tmp/perfdag-plan/suitename"),
+            ),
             Parameter(name="gated", value_from=m.ValueFrom(path="/tmp/perfdag-plan/gated")),
         ],
         active_deadline_seconds=PLAN_SECONDS,
@@ -163,7 +232,10 @@ def _suspect(made: Installation) -> Container:
         "suspect-pod",
         image=made.image("finish"),
         args=["step", "suspect", "--out", "/tmp/perfdag-suspect"],
-        outputs=[Parameter(name=name, value_from=m.ValueFrom(path=f"/tmp/perfdag-suspect/{name}")) for name in _FANS],
+        outputs=[
+            Parameter(name=name, value_from=m.ValueFrom(path=f"/tmp/perfdag-suspect/{name}"))
+            for name in _FANS
+        ],
         active_deadline_seconds=FINISH_SECONDS,
         affinity=ASIDE,
         labels=labels("suspect", _MADE),

@@ -103,7 +103,13 @@ def program() -> NoReturn:
     try:
         code = main()
     except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else EXIT_OK if ended.code is None else EXIT_INPUT
+        code = (
+            ended.code
+            if isinstance(ended.code, int)
+            else EXIT_OK
+            if ended.code is None
+            else EXIT_INPUT
+        )
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
@@ -126,10 +132,19 @@ def _explain(error: Exception) -> int:
         print(f"perfdag: {error}", file=sys.stderr)
         return EXIT_INPUT if isinstance(error, NotStoredError) else EXIT_REACH
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "hera":
-        print("perfdag: hera, which makes the manifests, is not installed: pip install 'perfdag[argo]'", file=sys.stderr)
+        print(
+            "perfdag: hera, which makes the manifests, is not installed: pip install 'perfdag[argo]'",
+            file=sys.stderr,
+        )
         return EXIT_INPUT
     # tempfile's own error where every temporary folder is full or read-only has no better type
-    if isinstance(error, OSError) and (error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS) or "temporary directory" in str(error)):
-        print(f"perfdag: no room to work in: {error}; free some space, or name another folder with TMPDIR", file=sys.stderr)
+    if isinstance(error, OSError) and (
+        error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+        or "temporary directory" in str(error)
+    ):
+        print(
+            f"perfdag: no room to work in: {error}; free some space, or name another folder with TMPDIR",
+            file=sys.stderr,
+        )
         return EXIT_REACH
     raise error

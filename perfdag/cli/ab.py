@@ -39,15 +39,38 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file (variant A where a second is given)")
-    parser.add_argument("other", nargs="?", metavar="SUITE_B", help="suite file of variant B")
-    parser.add_argument("--a", metavar="ENTRY.PARAM=V", action="append", default=[], help="setting of variant A, as --set of `perfdag run`")
-    parser.add_argument("--b", metavar="ENTRY.PARAM=V", action="append", default=[], help="setting of variant B")
-    parser.add_argument("--set", metavar="ENTRY.PARAM=V", action="append", default=[], dest="settings", help="setting of both")
     parser.add_argument(
-        "--only", metavar="GLOB", action="append", default=[], help="only points whose entry, `entry/label` or id matches; again: or this"
+        "suite", nargs="?", metavar="SUITE", help="suite file (variant A where a second is given)"
     )
-    parser.add_argument("--blocks", metavar="N", type=int, default=10, help="blocks of ABBA, 8 to 40 (default 10)")
+    parser.add_argument("other", nargs="?", metavar="SUITE_B", help="suite file of variant B")
+    parser.add_argument(
+        "--a",
+        metavar="ENTRY.PARAM=V",
+        action="append",
+        default=[],
+        help="setting of variant A, as --set of `perfdag run`",
+    )
+    parser.add_argument(
+        "--b", metavar="ENTRY.PARAM=V", action="append", default=[], help="setting of variant B"
+    )
+    parser.add_argument(
+        "--set",
+        metavar="ENTRY.PARAM=V",
+        action="append",
+        default=[],
+        dest="settings",
+        help="setting of both",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="only points whose entry, `entry/label` or id matches; again: or this",
+    )
+    parser.add_argument(
+        "--blocks", metavar="N", type=int, default=10, help="blocks of ABBA, 8 to 40 (default 10)"
+    )
     parser.add_argument(
         "--within",
         metavar="SHARE",
@@ -58,13 +81,28 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         metavar="ROOT",
         help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results; with --submit the installation's)",
     )
-    parser.add_argument("--resume", metavar="RUN", help="continue an interrupted one, or show a finished one again")
-    parser.add_argument("--submit", action="store_true", help="on the cluster of the current context, where `perfdag install` was done")
-    parser.add_argument("--namespace", "-n", default="perfdag", help="with --submit: namespace of the installation (default: perfdag)")
     parser.add_argument(
-        "--watch", action="store_true", help="with --submit: follow the run, then print the outcome and end with its exit code"
+        "--resume", metavar="RUN", help="continue an interrupted one, or show a finished one again"
     )
-    parser.add_argument("--all", action="store_true", help="every series, not the headline ones only")
+    parser.add_argument(
+        "--submit",
+        action="store_true",
+        help="on the cluster of the current context, where `perfdag install` was done",
+    )
+    parser.add_argument(
+        "--namespace",
+        "-n",
+        default="perfdag",
+        help="with --submit: namespace of the installation (default: perfdag)",
+    )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="with --submit: follow the run, then print the outcome and end with its exit code",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="every series, not the headline ones only"
+    )
     parser.add_argument("--chart", metavar="FILE", help="forest plot, .svg or .png")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the outcome as JSON on stdout")
@@ -102,7 +140,9 @@ def run(args: argparse.Namespace) -> int:
             restore(store, plan)
     end_once()
     again = f"perfdag ab --resume {duet.a.run_id}" + (f" --store {root}" if root else "")
-    again += f" --within {shlex.quote(args.within)}" if args.resume and args.within else ""  # a limit given at the start is in the plan
+    again += (
+        f" --within {shlex.quote(args.within)}" if args.resume and args.within else ""
+    )  # a limit given at the start is in the plan
     try:
         _measure(duet, store)
     except KeyboardInterrupt:
@@ -166,7 +206,11 @@ def prepared(args: argparse.Namespace) -> "tuple[Duet, str | None] | str":
         if plan.trigger != "ab":
             return f"run {args.resume} is not one of `perfdag ab`"
         duet = stored_duet(*variants(store, plan))
-        return (duet if limit is None else replace(duet, a=replace(duet.a, options={**duet.a.options, "within": limit}))), args.store
+        return (
+            duet
+            if limit is None
+            else replace(duet, a=replace(duet.a, options={**duet.a.options, "within": limit}))
+        ), args.store
     if args.suite is None:
         return "name a suite file, or --resume RUN"
     if args.other is None and not args.a and not args.b:
@@ -208,14 +252,24 @@ def _measure(duet: "Duet", store: "Store") -> None:
     watcher = _Lines(len(duet.a.order) + len(duet.b.order))
     plans = {"A": duet.a, "B": duet.b}
     leads = {
-        letter: Lead(plan, Rescuing(store, plan.run_id), Place(hosts_for=local_hosts, refuses=needs_cluster), watcher)
+        letter: Lead(
+            plan,
+            Rescuing(store, plan.run_id),
+            Place(hosts_for=local_hosts, refuses=needs_cluster),
+            watcher,
+        )
         for letter, plan in plans.items()
     }
     expected = short_seconds(duet.a.seconds() + duet.b.seconds())
-    print(f"ab {duet.a.run_id} and {duet.b.run_id}: {len(duet.blocks)} blocks, {watcher.total} samples, about {expected}", file=sys.stderr)
+    print(
+        f"ab {duet.a.run_id} and {duet.b.run_id}: {len(duet.blocks)} blocks, {watcher.total} samples, about {expected}",
+        file=sys.stderr,
+    )
     budget = duet.a.budget
     deadline = time.monotonic() + budget if budget else None
-    for i, (letter, repetition) in enumerate([("A", 0), ("B", 0), *duet.rounds()], -2):  # warm-up rounds first
+    for i, (letter, repetition) in enumerate(
+        [("A", 0), ("B", 0), *duet.rounds()], -2
+    ):  # warm-up rounds first
         if i >= 0 and i % 4 == 0:
             print(
                 f"block {i // 4 + 1} of {len(duet.blocks)}  {duet.blocks[i // 4]}  {watcher.done} of {watcher.total} samples",

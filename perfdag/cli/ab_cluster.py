@@ -31,7 +31,8 @@ def submit(args: argparse.Namespace) -> int:
     args.store = args.store or place.given.get("store")
     if not str(args.store).startswith("s3://"):
         print(
-            f"perfdag ab: --submit needs an s3:// store that is reached from here, not {args.store}: both plans are in it", file=sys.stderr
+            f"perfdag ab: --submit needs an s3:// store that is reached from here, not {args.store}: both plans are in it",
+            file=sys.stderr,
         )
         return EXIT_INPUT
     made = prepared(args)
@@ -46,13 +47,19 @@ def submit(args: argparse.Namespace) -> int:
         for plan in (duet.a, duet.b):
             store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     elif not duet.a.options.get("cluster"):
-        print(f"perfdag ab: {args.resume} was measured on one machine; resume it there, without --submit", file=sys.stderr)
+        print(
+            f"perfdag ab: {args.resume} was measured on one machine; resume it there, without --submit",
+            file=sys.stderr,
+        )
         return EXIT_INPUT
     elif args.within is not None:  # the last step on the cluster holds B against what the plan says
         open_store(args.store).put(f"runs/{duet.a.run_id}/plan.json", duet.a.dump())
     told = {"run": duet.a.run_id, "store": args.store}
     name = place.start(duet.a.suite, told, int(duet.a.options.get("priority", 0)))
-    print(f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {args.namespace}", flush=True)
+    print(
+        f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {args.namespace}",
+        flush=True,
+    )
     if args.watch:
         return asyncio.run(follow(name, args.namespace))
     print(

@@ -27,7 +27,10 @@ def _within(line: "SeriesVerdict") -> list[str]:
     said = bound.word if bound.word != "inconclusive" else f"{bound.word}: {bound.why}"
     if math.isnan(bound.cost):
         return [said]
-    cost, low, high = (f"{100 * each:+.1f} {'points' if bound.points else '%'}" for each in (bound.cost, bound.low, bound.high))
+    cost, low, high = (
+        f"{100 * each:+.1f} {'points' if bound.points else '%'}"
+        for each in (bound.cost, bound.low, bound.high)
+    )
     return [f"{cost} ({low} to {high}) {said}"]
 
 
@@ -40,10 +43,20 @@ def _cells(line: "SeriesVerdict") -> list[str]:
     shown = line.judged.word in ("better", "worse", "no difference shown")
     band = f"{percent(r.interval.low, r.absolute)} to {percent(r.interval.high, r.absolute)}"
     verdict = line.judged.word if shown else f"{line.judged.word}: {line.judged.why}"
-    return [name, short(r.a, line.info.unit), short(r.b, line.info.unit), percent(r.effect, r.absolute), band, f"{r.p:.2g}", verdict]
+    return [
+        name,
+        short(r.a, line.info.unit),
+        short(r.b, line.info.unit),
+        percent(r.effect, r.absolute),
+        band,
+        f"{r.p:.2g}",
+        verdict,
+    ]
 
 
-def tell(args: argparse.Namespace, store: "Store", duet: "Duet", made: "Outcome", failed: Counter[str]) -> None:
+def tell(
+    args: argparse.Namespace, store: "Store", duet: "Duet", made: "Outcome", failed: Counter[str]
+) -> None:
     """Print the outcome in the form asked for, and keep it beside run A."""
     import orjson
 
@@ -70,9 +83,13 @@ def tell(args: argparse.Namespace, store: "Store", duet: "Duet", made: "Outcome"
     else:
         _table(lines, words)
     bands = {line.judged.result.interval.words() for line in lines}
-    print(f"\n{len(duet.blocks)} blocks of ABBA or BAAB; interval: {', '.join(sorted(bands)) or '-'}; exact sign-flip test")
+    print(
+        f"\n{len(duet.blocks)} blocks of ABBA or BAAB; interval: {', '.join(sorted(bands)) or '-'}; exact sign-flip test"
+    )
     if failed:
-        print(f"{failed.total()} samples were not ok; their blocks count where the other sample of the variant was")
+        print(
+            f"{failed.total()} samples were not ok; their blocks count where the other sample of the variant was"
+        )
         for reason, count in failed.most_common(3):
             print(f"  {count} of them: {reason}")
     for each in made.unpaired:
@@ -94,7 +111,10 @@ def _table(lines: "list[SeriesVerdict]", words: list[str]) -> None:
         table.add_column(heading, justify="right" if 0 < i < 6 else "left", overflow="fold")
     styles = {"worse": "bold dark_orange", "better": "bold blue"}
     for line in lines:
-        table.add_row(*(Text(each) for each in [*_cells(line), *_within(line)][: len(headings)]), style=styles.get(line.judged.word, ""))
+        table.add_row(
+            *(Text(each) for each in [*_cells(line), *_within(line)][: len(headings)]),
+            style=styles.get(line.judged.word, ""),
+        )
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
@@ -103,7 +123,11 @@ def _forest(duet: "Duet", lines: "list[SeriesVerdict]") -> Any:
 
     effects = [
         Effect(
-            _cells(line)[0], line.judged.result.effect, line.judged.result.interval.low, line.judged.result.interval.high, line.judged.word
+            _cells(line)[0],
+            line.judged.result.effect,
+            line.judged.result.interval.low,
+            line.judged.result.interval.high,
+            line.judged.word,
         )
         for line in lines
         if not line.judged.result.absolute

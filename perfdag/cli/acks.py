@@ -21,10 +21,18 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     )
     actions = parser.add_subparsers(dest="action", metavar="set|show", required=True)
     one = actions.add_parser("set", help="put a file there")
-    one.add_argument("file", metavar="FILE", help="acks: [{series: GLOB, run: FIRST_RUN, reason: TEXT, until: DAY}]")
+    one.add_argument(
+        "file",
+        metavar="FILE",
+        help="acks: [{series: GLOB, run: FIRST_RUN, reason: TEXT, until: DAY}]",
+    )
     shown = actions.add_parser("show", help="what is there")
     for each in (one, shown):
-        each.add_argument("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default ./perfdag-results)")
+        each.add_argument(
+            "--store",
+            metavar="ROOT",
+            help="folder or s3://bucket/prefix (default ./perfdag-results)",
+        )
     parser.set_defaults(run=run)
 
 
@@ -39,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     accepted, url = stored_acks(store)
     for each in accepted:
-        print(f"{each.series}  from {each.run}{f' until {each.until}' if each.until else ''}: {each.reason}")
+        print(
+            f"{each.series}  from {each.run}{f' until {each.until}' if each.until else ''}: {each.reason}"
+        )
     if not accepted:
         print(f"no acknowledgements in {url}; `perfdag acks set FILE` puts them there")
     return 0

@@ -65,7 +65,9 @@ def run(args: argparse.Namespace) -> int:
         for suite, what in sorted(suites.items()):
             runs = what["runs"] if isinstance(what["runs"], list) else []
             extent = f"{runs[0]} to {runs[-1]}" if len(runs) > 1 else "".join(runs)
-            print(f"{name}  {suite}  {len(runs)} run(s), {extent}  {what.get('note') or ''}".rstrip())
+            print(
+                f"{name}  {suite}  {len(runs)} run(s), {extent}  {what.get('note') or ''}".rstrip()
+            )
     if not known:
         print("no baselines; `perfdag baseline set NAME RUN` makes one")
     return 0
@@ -87,7 +89,13 @@ def _one(store: object, name: str, suite: str | None, as_json: bool) -> int:
 
     chosen = baseline(cast(Store, store), name, suite)
     damaged: list[str] = []
-    table = results.load(cast(Store, store), suites=[chosen.suite], runs=list(chosen.runs), columns=list(COLUMNS), damaged=damaged)
+    table = results.load(
+        cast(Store, store),
+        suites=[chosen.suite],
+        runs=list(chosen.runs),
+        columns=list(COLUMNS),
+        damaged=damaged,
+    )
     trends = medians_of_rows(table, chosen.suite)
     rows = []
     for i, label in enumerate(series_names(trends)):
@@ -95,7 +103,11 @@ def _one(store: object, name: str, suite: str | None, as_json: bool) -> int:
         if info.canary:
             continue
         band = spread(values)
-        low, high = (band.low, band.high) if np.isfinite(values).sum() > 1 else (float(trends.low[i].min()), float(trends.high[i].max()))
+        low, high = (
+            (band.low, band.high)
+            if np.isfinite(values).sum() > 1
+            else (float(trends.low[i].min()), float(trends.high[i].max()))
+        )
         rows.append(
             {
                 "series": label,
@@ -112,14 +124,17 @@ def _one(store: object, name: str, suite: str | None, as_json: bool) -> int:
 
         print(
             orjson.dumps(
-                {"name": name, "suite": chosen.suite, "runs": list(chosen.runs), "series": rows}, option=orjson.OPT_INDENT_2
+                {"name": name, "suite": chosen.suite, "runs": list(chosen.runs), "series": rows},
+                option=orjson.OPT_INDENT_2,
             ).decode()
         )
         return 0
     print(f"{name}  {chosen.suite}  {len(chosen.runs)} run(s)")
     for row in rows:
         if row["headline"]:
-            print(f"{row['series']}  {with_spread(row['median'], row['low'], row['high'], row['unit'])}")  # type: ignore[arg-type]
+            print(
+                f"{row['series']}  {with_spread(row['median'], row['low'], row['high'], row['unit'])}"
+            )  # type: ignore[arg-type]
     for key in damaged:
         print(f"damaged, left out: {key}")
     return 0

@@ -35,7 +35,10 @@ def run(args: argparse.Namespace) -> int:
 
     names = registry.names()
     if args.name is not None and args.name not in names:
-        print(f"no benchmark {args.name!r}; there are {', '.join(names)}{nearest(args.name, names)}", file=sys.stderr)
+        print(
+            f"no benchmark {args.name!r}; there are {', '.join(names)}{nearest(args.name, names)}",
+            file=sys.stderr,
+        )
         return 2
     described = [describe(name) for name in ([args.name] if args.name else names)]
     if args.json:
@@ -62,12 +65,23 @@ def describe(name: str) -> dict[str, Any]:
         "summary": found.summary(),
         "clock": found.clock(),
         "canaries": list(found.canaries),
-        "tools": [{"program": tool.program, "packages": dict(tool.packages)} for tool in found.tools],
+        "tools": [
+            {"program": tool.program, "packages": dict(tool.packages)} for tool in found.tools
+        ],
         "metrics": [
-            {"name": m.name, "unit": m.unit, "better": m.better, "headline": m.headline, "about": m.about}
+            {
+                "name": m.name,
+                "unit": m.unit,
+                "better": m.better,
+                "headline": m.headline,
+                "about": m.about,
+            }
             for m in sorted(found.metrics, key=lambda m: not m.headline)
         ],
-        "params": [_param(key, each, key in schema.get("required", [])) for key, each in schema["properties"].items()],
+        "params": [
+            _param(key, each, key in schema.get("required", []))
+            for key, each in schema["properties"].items()
+        ],
     }
 
 
@@ -75,8 +89,14 @@ def markdown(described: list[dict[str, Any]]) -> str:
     """The table of all benchmarks in Markdown."""
     lines = ["| benchmark | what | headline metrics | clock |", "|---|---|---|---|"]
     for each in described:
-        headlines = ", ".join(f"{metric['name']} [{metric['unit']}]" for metric in each["metrics"] if metric["headline"])
-        lines.append(f"| `{each['name']}` | {each['summary'].rstrip('.')} | {headlines} | {each['clock']} |")
+        headlines = ", ".join(
+            f"{metric['name']} [{metric['unit']}]"
+            for metric in each["metrics"]
+            if metric["headline"]
+        )
+        lines.append(
+            f"| `{each['name']}` | {each['summary'].rstrip('.')} | {headlines} | {each['clock']} |"
+        )
     return "\n".join(lines)
 
 
@@ -94,16 +114,28 @@ def _allowed(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return ", ".join(map(str, schema["enum"]))
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(text for each in schema["anyOf"] if (text := _allowed(each)) != "null"))
-    bounds = [f"{word} {schema[key]:g}" for key, word in (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<=")) if key in schema]
-    kind = str(schema.get("const") or schema.get("type") or schema.get("$ref", "").rpartition("/")[2])
+        return " or ".join(
+            dict.fromkeys(text for each in schema["anyOf"] if (text := _allowed(each)) != "null")
+        )
+    bounds = [
+        f"{word} {schema[key]:g}"
+        for key, word in (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="))
+        if key in schema
+    ]
+    kind = str(
+        schema.get("const") or schema.get("type") or schema.get("$ref", "").rpartition("/")[2]
+    )
     return " ".join([kind, *bounds])
 
 
 def _show(each: dict[str, Any]) -> None:
-    print(f"{each['name']}: {each['summary']}\n\nClock: {each['clock']}\nCanaries of what it leans on: {', '.join(each['canaries'])}\n")
+    print(
+        f"{each['name']}: {each['summary']}\n\nClock: {each['clock']}\nCanaries of what it leans on: {', '.join(each['canaries'])}\n"
+    )
     for tool in each["tools"]:
-        print(f"Tool: {tool['program']} ({', '.join(f'{manager}: {package}' for manager, package in tool['packages'].items())})")
+        print(
+            f"Tool: {tool['program']} ({', '.join(f'{manager}: {package}' for manager, package in tool['packages'].items())})"
+        )
     print("\nParameters")
     width = max(len(param["name"]) for param in each["params"])
     for param in each["params"]:
@@ -113,4 +145,6 @@ def _show(each: dict[str, Any]) -> None:
     print("\nMetrics (headlines first)")
     for metric in each["metrics"]:
         mark = "*" if metric["headline"] else " "
-        print(f" {mark} {metric['name']} [{metric['unit']}], {metric['better']} is better: {metric['about']}")
+        print(
+            f" {mark} {metric['name']} [{metric['unit']}], {metric['better']} is better: {metric['about']}"
+        )

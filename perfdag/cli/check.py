@@ -36,8 +36,16 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument("run_id", metavar="RUN", help="run id, the beginning of it, or `last`")
     add_store(parser)
-    parser.add_argument("--suite-file", metavar="FILE", help="take `checks` from this suite file (default: as the run had them)")
-    parser.add_argument("--acks", metavar="FILE", help="acknowledgements (default ./acks.yaml, else acks.yaml in the store)")
+    parser.add_argument(
+        "--suite-file",
+        metavar="FILE",
+        help="take `checks` from this suite file (default: as the run had them)",
+    )
+    parser.add_argument(
+        "--acks",
+        metavar="FILE",
+        help="acknowledgements (default ./acks.yaml, else acks.yaml in the store)",
+    )
     parser.add_argument(
         "--max-age",
         metavar="HOURS",
@@ -47,9 +55,16 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument("--junit", metavar="FILE", help="write JUnit XML")
     parser.add_argument("--markdown", metavar="FILE", help="write a Markdown summary (`-`: stdout)")
     parser.add_argument(
-        "--webhook", metavar="URL", default=os.environ.get("PERFDAG_WEBHOOK"), help="post one JSON message a cause (PERFDAG_WEBHOOK)"
+        "--webhook",
+        metavar="URL",
+        default=os.environ.get("PERFDAG_WEBHOOK"),
+        help="post one JSON message a cause (PERFDAG_WEBHOOK)",
     )
-    parser.add_argument("--confirm", action="store_true", help="measure suspicious points twice more on this machine, then check again")
+    parser.add_argument(
+        "--confirm",
+        action="store_true",
+        help="measure suspicious points twice more on this machine, then check again",
+    )
     parser.add_argument("--json", action="store_true", help="the gate as JSON on stdout")
     parser.set_defaults(run=run)
 
@@ -71,7 +86,9 @@ def run(args: argparse.Namespace) -> int:
         here = measured_here(store, run_id)
         if args.confirm and not here:
             there = "a scheduled run measures its suspicious points again there by itself; any other: perfdag submit SUITE --only ENTRY"
-            raise SelectionError(f"run {run_id} was measured on a cluster, and samples of this machine are not its; {there}")
+            raise SelectionError(
+                f"run {run_id} was measured on a cluster, and samples of this machine are not its; {there}"
+            )
         accepted, file = read_acks(args.acks, store)
         rules = Rules(read_checks(store, run_id, args.suite_file), accepted, file, args.max_age)
         gate = check_night(store, suite, run_id, rules)
@@ -144,7 +161,9 @@ def after_run(store: "Store", plan: "Plan", code: int) -> int:
 
     if not gated(plan):
         return code
-    gate = check_night(store, plan.suite, plan.run_id, unattended_rules(store, checks_of(plan.suite_text)))
+    gate = check_night(
+        store, plan.suite, plan.run_id, unattended_rules(store, checks_of(plan.suite_text))
+    )
     reached = _told(gate)
     store_record(store, gate)
     store.put(f"runs/{plan.run_id}/check.xml", gatefiles.junit(gate))
@@ -215,7 +234,12 @@ def measure_again(store: "Store", gate: "Gate") -> None:
     from perfdag.confirming import store_confirming_plans
     from perfdag.runs import load_plan
 
-    for each in store_confirming_plans(store, load_plan(store, gate.run), {select_one.point for select_one in gate.confirm}):
-        print(f"confirm {each.run_id}: {', '.join(select_one.name for select_one in gate.confirm)}", file=sys.stderr)
+    for each in store_confirming_plans(
+        store, load_plan(store, gate.run), {select_one.point for select_one in gate.confirm}
+    ):
+        print(
+            f"confirm {each.run_id}: {', '.join(select_one.name for select_one in gate.confirm)}",
+            file=sys.stderr,
+        )
         _measure(each, store)
         collect(store, each)

@@ -19,15 +19,27 @@ async def findings(client: "Kube", namespace: str, root: str, parallel: int) -> 
         return []
     name = root.removeprefix("claim://")
     try:
-        claim = await client.get(await client.resource("v1", "PersistentVolumeClaim"), name, namespace)
+        claim = await client.get(
+            await client.resource("v1", "PersistentVolumeClaim"), name, namespace
+        )
     except KubeError as error:
         if error.status == 403:
             return []
         if error.status == 404:
-            return [Finding("missing", f"there is no claim {name} in {namespace}", "make it, or give --store s3://bucket/prefix")]
+            return [
+                Finding(
+                    "missing",
+                    f"there is no claim {name} in {namespace}",
+                    "make it, or give --store s3://bucket/prefix",
+                )
+            ]
         raise
     modes = (claim.get("status") or {}).get("accessModes") or claim["spec"].get("accessModes") or []
     if parallel > 1 and "ReadWriteMany" not in modes:
         why = f"claim {name} is {', '.join(modes)}, and {parallel} batches at once (--parallel-batches) may be on two nodes"
-        return [Finding("missing", why, "use a ReadWriteMany claim, an s3:// store, or one batch at a time")]
+        return [
+            Finding(
+                "missing", why, "use a ReadWriteMany claim, an s3:// store, or one batch at a time"
+            )
+        ]
     return []

@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 DONE = {"Succeeded", "Failed", "Error"}
 OTHER_VERSION = "its templates are of another version of perfdag: perfdag install again"
-_TEMPLATES = {"plan-pod", "sentry-pod", "finish-pod", "batches"}  # what is read here of a Workflow and of an installation
+_TEMPLATES = {
+    "plan-pod",
+    "sentry-pod",
+    "finish-pod",
+    "batches",
+}  # what is read here of a Workflow and of an installation
 RUN_LABEL, SUITE_LABEL = "perfdag/run", "perfdag/suite"
 
 
@@ -47,8 +52,12 @@ class View:
         ours = (self.workflow["spec"].get("workflowTemplateRef") or {}).get(
             "name"
         ) == "perfdag"  # a DAG of the user's own has other templates
-        other = self.phase in DONE and ours and stored.get("templates") and of_another_version(stored)
-        return "; ".join(each for each in (status.get("message"), OTHER_VERSION if other else None) if each)
+        other = (
+            self.phase in DONE and ours and stored.get("templates") and of_another_version(stored)
+        )
+        return "; ".join(
+            each for each in (status.get("message"), OTHER_VERSION if other else None) if each
+        )
 
     @property
     def run_id(self) -> str | None:
@@ -60,12 +69,20 @@ class View:
     @property
     def batches(self) -> list[int]:
         """Batches that have pods running or on their way."""
-        return sorted({pod.batch for pod in self.pods if pod.batch is not None and pod.phase in ("Running", "Pending")})
+        return sorted(
+            {
+                pod.batch
+                for pod in self.pods
+                if pod.batch is not None and pod.phase in ("Running", "Pending")
+            }
+        )
 
     @property
     def progress(self) -> tuple[int, int] | None:
         """Samples done and planned as Argo tells, of batches whose pods have started and counted with pods of other steps; None before."""
-        done, slash, total = ((self.workflow.get("status") or {}).get("progress") or "").partition("/")
+        done, slash, total = ((self.workflow.get("status") or {}).get("progress") or "").partition(
+            "/"
+        )
         return (int(done), int(total)) if slash and done.isdigit() and total.isdigit() else None
 
     def seconds(self) -> float:
@@ -73,7 +90,11 @@ class View:
         from datetime import datetime
 
         return max(
-            0.0, time.time() - datetime.fromisoformat(self.workflow["metadata"]["creationTimestamp"].replace("Z", "+00:00")).timestamp()
+            0.0,
+            time.time()
+            - datetime.fromisoformat(
+                self.workflow["metadata"]["creationTimestamp"].replace("Z", "+00:00")
+            ).timestamp(),
         )
 
     def parameter(self, name: str) -> str:
@@ -98,7 +119,11 @@ class View:
         """The node of a step's pod; of one that was tried again that of the last attempt. None before there is one."""
         from perfdag.steps.sentry import nodes_of, template_of
 
-        pods = [each for each in nodes_of(self.workflow).values() if each.get("type") == "Pod" and template_of(each) == f"{step}-pod"]
+        pods = [
+            each
+            for each in nodes_of(self.workflow).values()
+            if each.get("type") == "Pod" and template_of(each) == f"{step}-pod"
+        ]
         return max(pods, key=_attempt, default=None)
 
     def troubles(self) -> list[str]:
@@ -109,18 +134,40 @@ class View:
         from perfdag.steps.sentry import nodes_of, template_of
 
         now, about = self._under_way(), self.workflow["metadata"]
-        stood = about.get("uid") and (about.get("annotations") or {}).get(STOOD) == about["uid"]  # one that crashed did not say so
+        stood = (
+            about.get("uid") and (about.get("annotations") or {}).get(STOOD) == about["uid"]
+        )  # one that crashed did not say so
 
         def told(batch: int | None, phase: str) -> bool:
             return phase == "Pending" or batch is None or not now or batch in now
 
-        nodes = {_number(name): node for name, node in nodes_of(self.workflow).items() if node.get("type") == "Pod"}
-        on_purpose = {number for number, node in nodes.items() if stood and template_of(node) == "sentry-pod" and _code(node) == 1}
-        pods = [pod for pod in self.pods if told(pod.batch, pod.phase) and _number(pod.name) not in on_purpose]
-        found = {_number(pod.name): (pod.phase != "Pending", text) for pod in pods for text in troubles([pod])}
+        nodes = {
+            _number(name): node
+            for name, node in nodes_of(self.workflow).items()
+            if node.get("type") == "Pod"
+        }
+        on_purpose = {
+            number
+            for number, node in nodes.items()
+            if stood and template_of(node) == "sentry-pod" and _code(node) == 1
+        }
+        pods = [
+            pod
+            for pod in self.pods
+            if told(pod.batch, pod.phase) and _number(pod.name) not in on_purpose
+        ]
+        found = {
+            _number(pod.name): (pod.phase != "Pending", text)
+            for pod in pods
+            for text in troubles([pod])
+        }
         for number, node in nodes.items():
             phase, message = node.get("phase"), node.get("message")
-            if phase not in ("Pending", "Error", "Failed") or not message or number in on_purpose | found.keys():
+            if (
+                phase not in ("Pending", "Error", "Failed")
+                or not message
+                or number in on_purpose | found.keys()
+            ):
                 continue
             if told(_batch(node), phase):
                 found[number] = phase != "Pending", f"{node.get('displayName')}: {message}"
@@ -130,7 +177,11 @@ class View:
         """The batches that are, while the run is; none where that is not known. Between two attempts no pod is there: the last ones tell."""
         measuring = [pod for pod in self.pods if pod.batch is not None]
         newest = max((pod.created for pod in measuring), default=0.0)
-        return set() if self.phase in DONE else {*self.batches} or {pod.batch for pod in measuring if pod.created == newest}
+        return (
+            set()
+            if self.phase in DONE
+            else {*self.batches} or {pod.batch for pod in measuring if pod.created == newest}
+        )
 
 
 def _number(name: str) -> str:
@@ -154,7 +205,9 @@ def _batch(node: Object) -> int | None:
 
 def _attempt(node: Object) -> tuple[str, int]:
     """Sorts the attempts of a step: nodes come in no order, and their times are of whole seconds."""
-    numbers = re.findall(r"\((\d+)\)", str(node.get("name") or ""))  # of the DAG around the pod: WORKFLOW.onExit(1).finish
+    numbers = re.findall(
+        r"\((\d+)\)", str(node.get("name") or "")
+    )  # of the DAG around the pod: WORKFLOW.onExit(1).finish
     return str(node.get("startedAt") or ""), int(numbers[-1]) if numbers else 0
 
 
@@ -191,16 +244,24 @@ def installed(namespace: str) -> Installed:
     async def template(client: "Kube") -> Object:
         for kind in ("WorkflowTemplate", "ClusterWorkflowTemplate"):
             try:
-                return await client.get(await client.resource("argoproj.io/v1alpha1", kind), "perfdag", namespace)
+                return await client.get(
+                    await client.resource("argoproj.io/v1alpha1", kind), "perfdag", namespace
+                )
             except kube.KubeError as error:
                 if error.status != 404:
                     raise
-        raise NotInstalled(f"perfdag is not installed in namespace {namespace}: perfdag install --namespace {namespace} --store ...")
+        raise NotInstalled(
+            f"perfdag is not installed in namespace {namespace}: perfdag install --namespace {namespace} --store ..."
+        )
 
     found = kube.run(template)
     if of_another_version(found["spec"]):
-        raise NotInstalled(f"perfdag in namespace {namespace} is of another version: perfdag install --namespace {namespace} --store ...")
-    given = {each["name"]: each.get("value", "") for each in found["spec"]["arguments"]["parameters"]}
+        raise NotInstalled(
+            f"perfdag in namespace {namespace} is of another version: perfdag install --namespace {namespace} --store ..."
+        )
+    given = {
+        each["name"]: each.get("value", "") for each in found["spec"]["arguments"]["parameters"]
+    }
     return Installed(namespace, found["kind"] == "ClusterWorkflowTemplate", given)
 
 
@@ -218,12 +279,20 @@ async def of_run(kube: "Kube", wanted: str, namespace: str) -> list[Object]:
 
     kind = await kube.resource("argoproj.io/v1alpha1", "Workflow")
     listed = await kube.list(kind, namespace)
-    ours = [each for each in listed if any(name.startswith("perfdag/") for name in each["metadata"].get("labels") or {})]
+    ours = [
+        each
+        for each in listed
+        if any(name.startswith("perfdag/") for name in each["metadata"].get("labels") or {})
+    ]
     ours.sort(key=lambda each: each["metadata"]["creationTimestamp"])
-    named = [each for each in ours if wanted in ("last", each["metadata"]["name"], View(each).run_id)]
+    named = [
+        each for each in ours if wanted in ("last", each["metadata"]["name"], View(each).run_id)
+    ]
     if not named:
         known = [View(each).run_id or each["metadata"]["name"] for each in ours]
-        raise NoRun(f"no run {wanted} in namespace {namespace}{nearest(wanted, known)}; there are: {', '.join(known[-5:]) or 'none'}")
+        raise NoRun(
+            f"no run {wanted} in namespace {namespace}{nearest(wanted, known)}; there are: {', '.join(known[-5:]) or 'none'}"
+        )
     run_id = View(named[-1]).run_id
     return [each for each in ours if run_id and View(each).run_id == run_id] or named[-1:]
 
@@ -250,5 +319,9 @@ async def spoken(kube: "Kube", seen: View, namespace: str) -> str | None:
     lead = next((pod for pod in seen.pods if pod.rank == 0 and pod.phase == "Running"), None)
     if lead is None:
         return None
-    lines = [line async for line in kube.logs(lead.name, namespace, container="main", tail=5) if line and not argos(line)]
+    lines = [
+        line
+        async for line in kube.logs(lead.name, namespace, container="main", tail=5)
+        if line and not argos(line)
+    ]
     return lines[-1] if lines else None

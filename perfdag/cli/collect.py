@@ -24,7 +24,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Arguments that name a run in a store."""
     parser.add_argument("run_id", metavar="RUN", help="run id, or `last`")
-    parser.add_argument("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default ./perfdag-results)")
+    parser.add_argument(
+        "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default ./perfdag-results)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
     plan = load_plan(store, args.run_id)
     collected = collect(store, plan)
     print(f"{collected.rows} rows  {store.url(collected.key)}")
-    for each in exports.write(store, plan.run_id, load(store, suites=[plan.suite], runs=[plan.run_id])):
+    for each in exports.write(
+        store, plan.run_id, load(store, suites=[plan.suite], runs=[plan.run_id])
+    ):
         print(f"also  {each}")
     return 1 if any(status not in ("ok", "skipped") for status in collected.statuses) else 0

@@ -35,23 +35,42 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument("a", metavar="A", help="run or selection to compare against")
     parser.add_argument("b", metavar="B", help="run or selection in question")
     add_store(parser)
-    parser.add_argument("--store-b", metavar="ROOT", help="store of B, where it is another (two clusters)")
-    parser.add_argument("--all", action="store_true", help="every series in the table, not the headline ones and verdicts only")
     parser.add_argument(
-        "--min-effect", metavar="SHARE", default=None, help="smallest effect worth a verdict (default: `checks` of B's suite, else 5%%)"
+        "--store-b", metavar="ROOT", help="store of B, where it is another (two clusters)"
     )
-    parser.add_argument("--gate", action="store_true", help="exit 3 where a headline series is worse")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="every series in the table, not the headline ones and verdicts only",
+    )
+    parser.add_argument(
+        "--min-effect",
+        metavar="SHARE",
+        default=None,
+        help="smallest effect worth a verdict (default: `checks` of B's suite, else 5%%)",
+    )
+    parser.add_argument(
+        "--gate", action="store_true", help="exit 3 where a headline series is worse"
+    )
     parser.add_argument("--chart", metavar="FILE", help="forest plot, .svg or .png")
-    parser.add_argument("--sizes", metavar="FILE", help="map of the ratios by message size (imb, rdma-*), .svg or .png")
+    parser.add_argument(
+        "--sizes",
+        metavar="FILE",
+        help="map of the ratios by message size (imb, rdma-*), .svg or .png",
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the comparison as JSON on stdout")
-    form.add_argument("--markdown", action="store_true", help="the comparison as Markdown on stdout")
+    form.add_argument(
+        "--markdown", action="store_true", help="the comparison as Markdown on stdout"
+    )
     parser.set_defaults(run=run)
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
     """Arguments that say where results are."""
-    parser.add_argument("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default ./perfdag-results)")
+    parser.add_argument(
+        "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default ./perfdag-results)"
+    )
     parser.add_argument("--suite", metavar="NAME", help="suite, where the store has several")
 
 
@@ -73,13 +92,17 @@ def run(args: argparse.Namespace) -> int:
     try:
         checks = [Check(metric="*", min_effect=args.min_effect)] if args.min_effect else []
     except ValueError as error:
-        return complain("compare", f"--min-effect {args.min_effect}: {str(error).splitlines()[-2].strip()}")
+        return complain(
+            "compare", f"--min-effect {args.min_effect}: {str(error).splitlines()[-2].strip()}"
+        )
     try:
         store = open_store(args.store)
         other = open_store(args.store_b) if args.store_b else store
         a = select(store, args.a, args.suite)
         b = select(other, args.b, args.suite or (None if args.store_b else a.suite))
-        made = compare_selections((store, a), (other, b), Tuning([*read_checks(other, b.runs[-1], None), *checks]))
+        made = compare_selections(
+            (store, a), (other, b), Tuning([*read_checks(other, b.runs[-1], None), *checks])
+        )
     except SelectionError as error:
         return complain("compare", error)
     if args.chart:
@@ -117,7 +140,10 @@ def forest(made: "Comparison") -> Any:
 
     rows = [row for row in made.rows if row.info.headline] or made.rows
     drawn = [row for row in rows if not row.verdict.absolute]
-    effects = [Effect(name(row), row.verdict.effect, row.verdict.low, row.verdict.high, row.verdict.word) for row in drawn]
+    effects = [
+        Effect(name(row), row.verdict.effect, row.verdict.low, row.verdict.high, row.verdict.word)
+        for row in drawn
+    ]
     title = f"{made.b.words} against {made.a.words}: {count(made.rows)}"
     return forest(
         effects,
@@ -160,7 +186,10 @@ def cells(row: "Row") -> list[str]:
     from perfdag.comparison import percent
 
     v, unit = row.verdict, row.info.unit
-    sides = [with_spread(middle, band.low, band.high, unit) for middle, band in ((v.a, v.spread_a), (v.b, v.spread_b))]
+    sides = [
+        with_spread(middle, band.low, band.high, unit)
+        for middle, band in ((v.a, v.spread_a), (v.b, v.spread_b))
+    ]
     verdict = v.word if v.word != "inconclusive" else f"{v.word}: {v.why}"
     if row.note:
         verdict += f" ({row.note})"
@@ -184,14 +213,26 @@ def with_spread(middle: float, low: float, high: float, unit: str) -> str:
     return "{} ({} to {})".format(*("".join(word) for word in words))
 
 
-HEADINGS = ["series", "A median (spread)", "B median (spread)", "B against A", "floor", "detectable", "verdict"]
+HEADINGS = [
+    "series",
+    "A median (spread)",
+    "B median (spread)",
+    "B against A",
+    "floor",
+    "detectable",
+    "verdict",
+]
 
 
 def chosen(made: "Comparison", everything: bool) -> list["Row"]:
     """Rows of the table: headline series and everything with a verdict, or all."""
     if everything:
         return made.rows
-    rows = [row for row in made.rows if row.info.headline or row.verdict.word in ("better", "worse", "differs")]
+    rows = [
+        row
+        for row in made.rows
+        if row.info.headline or row.verdict.word in ("better", "worse", "differs")
+    ]
     return (rows or made.rows)[:SHOWN]
 
 
@@ -201,7 +242,9 @@ def notes(made: "Comparison") -> list[str]:
 
     said = [count(made.rows)]
     if made.simulated:
-        said.append(f"simulated nodes in {' and '.join(made.simulated)}: figures of the control plane alone")
+        said.append(
+            f"simulated nodes in {' and '.join(made.simulated)}: figures of the control plane alone"
+        )
     for title, lines in (
         ("only in A (missing in B)", made.only_a),
         ("only in B (new)", made.only_b),
@@ -223,7 +266,11 @@ def show(made: "Comparison", everything: bool) -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 160)
     for letter, side in (("A", made.a), ("B", made.b)):
-        runs = side.runs[0] if len(side.runs) == 1 else f"{len(side.runs)} runs, {side.runs[0]} to {side.runs[-1]}"
+        runs = (
+            side.runs[0]
+            if len(side.runs) == 1
+            else f"{len(side.runs)} runs, {side.runs[0]} to {side.runs[-1]}"
+        )
         print(f"{letter}  {side.suite}  {runs}")
     for key, (before, after) in [*made.parameters.items(), *made.environment.items()]:
         print(f"differs  {key}: {before} -> {after}")
@@ -241,14 +288,19 @@ def show(made: "Comparison", everything: bool) -> None:
         print(f"{len(made.rows) - len(rows)} more series without a verdict (--all shows them)")
     for line in notes(made):
         print(line)
-    print("spread: range of fewer than 6 values, else the 95 % interval of the median; floor: noise of one run between past runs;")
+    print(
+        "spread: range of fewer than 6 values, else the 95 % interval of the median; floor: noise of one run between past runs;"
+    )
     print("detectable: the effect found in nine of ten such comparisons")
 
 
 def markdown(made: "Comparison", everything: bool) -> str:
     """The comparison as Markdown."""
     lines = [f"### {made.b.words} against {made.a.words} (suite {made.b.suite})", ""]
-    lines += [f"- {key}: {before} -> {after}" for key, (before, after) in [*made.parameters.items(), *made.environment.items()]]
+    lines += [
+        f"- {key}: {before} -> {after}"
+        for key, (before, after) in [*made.parameters.items(), *made.environment.items()]
+    ]
     if not made.environment:
         lines.append("- environment and tools are the same")
     lines += ["", "| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
@@ -266,7 +318,9 @@ def as_data(made: "Comparison") -> dict[str, Any]:
 
     rows = []
     for row in made.rows:
-        rows.append({**asdict(row.info), "label": row.label, "note": row.note, **asdict(row.verdict)})
+        rows.append(
+            {**asdict(row.info), "label": row.label, "note": row.note, **asdict(row.verdict)}
+        )
     return {
         "a": asdict(made.a),
         "b": asdict(made.b),

@@ -43,7 +43,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         help="delete the run's samples, rows and report from the store too, and those of its confirming runs and other variant",
     )
     parser.add_argument(
-        "--store", metavar="ROOT", help="s3://bucket/prefix of the results (default: the run's; needed where no Workflow of it is left)"
+        "--store",
+        metavar="ROOT",
+        help="s3://bucket/prefix of the results (default: the run's; needed where no Workflow of it is left)",
     )
     parser.set_defaults(run=run)
 
@@ -59,18 +61,22 @@ def run(args: argparse.Namespace) -> int:
     except NoRun as error:
         if args.results and args.store:
             return _old(args.name, args.store, str(error))
-        hint = "; Workflows are kept for some days only: give --store to delete the results of an older run" if args.results else ""
+        hint = (
+            "; Workflows are kept for some days only: give --store to delete the results of an older run"
+            if args.results
+            else ""
+        )
         print(f"perfdag delete: {error}{hint}", file=sys.stderr)
         return EXIT_INPUT
     seen = View(found[-1])
     root = args.store or seen.parameter("store")
     if args.results and not root.startswith("s3://"):
-        why = (
-            f"its results are in {root or 'no store'}, which only pods reach; delete it without --results, then the claim's files in a pod"
-        )
+        why = f"its results are in {root or 'no store'}, which only pods reach; delete it without --results, then the claim's files in a pod"
         print(f"perfdag delete: {why}", file=sys.stderr)
         return EXIT_INPUT
-    keys = _keys(root, seen.run_id) if args.results and seen.run_id else []  # before its objects: nothing is lost where the store is away
+    keys = (
+        _keys(root, seen.run_id) if args.results and seen.run_id else []
+    )  # before its objects: nothing is lost where the store is away
     if args.results and args.store and not keys:
         run_id = seen.run_id or seen.name
         print(
@@ -84,7 +90,10 @@ def run(args: argparse.Namespace) -> int:
     if keys:
         _results(root, keys)
     if left:
-        print(f"perfdag delete: still there after {_patience(left):g} s: {', '.join(left)}", file=sys.stderr)
+        print(
+            f"perfdag delete: still there after {_patience(left):g} s: {', '.join(left)}",
+            file=sys.stderr,
+        )
         return EXIT_REACH
     return 0
 
@@ -122,16 +131,22 @@ async def _delete(client: "Kube", found: list[Object], namespace: str) -> dict[s
             if error.reason != "NoKind":
                 raise
     owners = {each["metadata"]["uid"] for each in found}
-    await _owned(client, kinds, owners, namespace)  # pods own their ephemeral claims, and are known only while they live
+    await _owned(
+        client, kinds, owners, namespace
+    )  # pods own their ephemeral claims, and are known only while they live
     for each in found:
         await client.delete(workflows, each["metadata"]["name"], namespace)
     start = time.monotonic()
-    while (left := await _owned(client, kinds, owners, namespace)) and time.monotonic() < start + _patience(left):
+    while (
+        left := await _owned(client, kinds, owners, namespace)
+    ) and time.monotonic() < start + _patience(left):
         await asyncio.sleep(0.5)
     return left
 
 
-async def _owned(client: "Kube", kinds: "list[Resource]", owners: set[str], namespace: str) -> dict[str, float]:
+async def _owned(
+    client: "Kube", kinds: "list[Resource]", owners: set[str], namespace: str
+) -> dict[str, float]:
     """What these own, and what that owns in turn, and the seconds that a pod may take to end; the owners grow by it.
 
     Kinds that we may not list are left out.
@@ -147,9 +162,13 @@ async def _owned(client: "Kube", kinds: "list[Resource]", owners: set[str], name
                 raise
             continue
         for each in listed:
-            if owners.intersection(owner["uid"] for owner in each["metadata"].get("ownerReferences") or []):
+            if owners.intersection(
+                owner["uid"] for owner in each["metadata"].get("ownerReferences") or []
+            ):
                 owners.add(each["metadata"]["uid"])
-                found[f"{kind.kind} {each['metadata']['name']}"] = float((each.get("spec") or {}).get("terminationGracePeriodSeconds", 0))
+                found[f"{kind.kind} {each['metadata']['name']}"] = float(
+                    (each.get("spec") or {}).get("terminationGracePeriodSeconds", 0)
+                )
     return found
 
 

@@ -34,10 +34,23 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file; without one, every benchmark is checked")
-    parser.add_argument("--cluster", action="store_true", help="check the cluster that KUBECONFIG names instead of this machine")
-    parser.add_argument("--namespace", "-n", help="with --cluster: namespace of the installation (default: perfdag)")
-    parser.add_argument("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's)")
+    parser.add_argument(
+        "suite",
+        nargs="?",
+        metavar="SUITE",
+        help="suite file; without one, every benchmark is checked",
+    )
+    parser.add_argument(
+        "--cluster",
+        action="store_true",
+        help="check the cluster that KUBECONFIG names instead of this machine",
+    )
+    parser.add_argument(
+        "--namespace", "-n", help="with --cluster: namespace of the installation (default: perfdag)"
+    )
+    parser.add_argument(
+        "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's)"
+    )
     parser.add_argument("--json", action="store_true", help="the findings as JSON on stdout")
     parser.set_defaults(run=run)
 
@@ -89,7 +102,12 @@ def _tools(plan: "Plan | None") -> list[Finding]:
     here = Gang([Asked()], Shape(), 10.0, "")
     refused: dict[str, dict[str, None]] = {}
     if plan is None:
-        wanted = {name: [tool for tool in registry.get(name).tools if here.lead.which(tool.program) is None] for name in registry.names()}
+        wanted = {
+            name: [
+                tool for tool in registry.get(name).tools if here.lead.which(tool.program) is None
+            ]
+            for name in registry.names()
+        }
         points = dict.fromkeys(wanted, 0)
     else:
         wanted, points = {}, Counter(point.benchmark for point in plan.points)
@@ -97,14 +115,25 @@ def _tools(plan: "Plan | None") -> list[Finding]:
             benchmark = registry.get(point.benchmark)
             needed = wanted.setdefault(point.benchmark, [])
             try:
-                needed.extend(benchmark.missing(here, benchmark.Params.model_validate(point.params)))
+                needed.extend(
+                    benchmark.missing(here, benchmark.Params.model_validate(point.params))
+                )
             except SampleError as error:
                 refused.setdefault(point.benchmark, {})[str(error)] = None
     found = []
     for name, absent in sorted(wanted.items()):
         for program, tool in {tool.program: tool for tool in absent}.items():
-            found.append(Finding("missing", f"{name}: {program} is not installed", tool.advice or how_to_get(tool.packages)))
-        found += [Finding("missing", f"{name}: {why}", "install it, or mend the params that name it") for why in refused.get(name, ())]
+            found.append(
+                Finding(
+                    "missing",
+                    f"{name}: {program} is not installed",
+                    tool.advice or how_to_get(tool.packages),
+                )
+            )
+        found += [
+            Finding("missing", f"{name}: {why}", "install it, or mend the params that name it")
+            for why in refused.get(name, ())
+        ]
         if not absent and name not in refused:
             tools = ", ".join(tool.program for tool in registry.get(name).tools)
             said = f"what its {points[name]} points need is installed" if points[name] else tools
@@ -121,7 +150,10 @@ def _shapes(plan: "Plan | None") -> list[Finding]:
         reason = needs_cluster(Shape.model_validate(plan.shapes[point.shape])) if plan else None
         if reason:
             found[reason] = found.get(reason, 0) + 1
-    return [Finding("warn", f"{count} points will be skipped here: {reason}") for reason, count in found.items()]
+    return [
+        Finding("warn", f"{count} points will be skipped here: {reason}")
+        for reason, count in found.items()
+    ]
 
 
 def _store(root: str | None) -> Finding:
@@ -146,10 +178,20 @@ def _noise() -> list[Finding]:
     found = []
     governor = facts.get("cpu_governor")
     if governor not in (None, "performance"):
-        found.append(Finding("warn", f"CPU governor is {governor}: clocks move with load", "cpupower frequency-set -g performance"))
+        found.append(
+            Finding(
+                "warn",
+                f"CPU governor is {governor}: clocks move with load",
+                "cpupower frequency-set -g performance",
+            )
+        )
     load = noise.runnable()
     if load > noise.LOAD_LIMIT * (os.cpu_count() or 1):
         found.append(
-            Finding("warn", f"{load} tasks want a CPU now: other work disturbs what is measured", "stop it, or expect marked samples")
+            Finding(
+                "warn",
+                f"{load} tasks want a CPU now: other work disturbs what is measured",
+                "stop it, or expect marked samples",
+            )
         )
     return found or [Finding("ok", "no source of noise seen")]

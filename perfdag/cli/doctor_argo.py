@@ -14,7 +14,9 @@ NEEDED = "4.1 or newer"
 Object = dict[str, Any]
 
 
-async def optional(client: "Kube", api: str, kind: str, namespace: str | None = None) -> list[Object] | None:
+async def optional(
+    client: "Kube", api: str, kind: str, namespace: str | None = None
+) -> list[Object] | None:
     """Objects of a kind, None where the cluster lacks it or we may not read it. Raises KubeError."""
     from perfdag.kube import KubeError
 
@@ -36,14 +38,25 @@ async def findings(client: "Kube") -> list[Finding]:
             await client.resource(ARGO, kind)
         except KubeError:
             found.append(
-                Finding("missing", f"Argo Workflows: no kind {kind}", f"install Argo Workflows {NEEDED} (its CRDs and controller)")
+                Finding(
+                    "missing",
+                    f"Argo Workflows: no kind {kind}",
+                    f"install Argo Workflows {NEEDED} (its CRDs and controller)",
+                )
             )
     if found:
         return found
     runs = await optional(client, ARGO, "Workflow") or []
     seen = [each for each in runs if (each.get("status") or {}).get("phase")]
-    said = "and its controller answered before" if seen else "no workflow has run yet, so that the controller works is not shown"
-    return [Finding("ok" if seen else "warn", f"Argo Workflows: CRDs are there, {said}"), *await _version(client)]
+    said = (
+        "and its controller answered before"
+        if seen
+        else "no workflow has run yet, so that the controller works is not shown"
+    )
+    return [
+        Finding("ok" if seen else "warn", f"Argo Workflows: CRDs are there, {said}"),
+        *await _version(client),
+    ]
 
 
 async def _version(client: "Kube") -> list[Finding]:
@@ -61,16 +74,34 @@ async def _version(client: "Kube") -> list[Finding]:
             Finding("ok", f"Argo's controller is {image}")
             if tag >= (4, 1)
             else Finding(
-                "missing", f"Argo's controller is {image}: pods that never start would be waited for", f"use {NEEDED}: pendingTimeout"
+                "missing",
+                f"Argo's controller is {image}: pods that never start would be waited for",
+                f"use {NEEDED}: pendingTimeout",
             )
             for image, tag in tags
             if tag
         ]
-    if (knows := _knows_pending_timeout(await optional(client, "apiextensions.k8s.io/v1", "CustomResourceDefinition") or [])) is None:
-        return [Finding("warn", "Argo's version is not known: its controller and CRDs do not tell", f"make sure that it is {NEEDED}")]
+    if (
+        knows := _knows_pending_timeout(
+            await optional(client, "apiextensions.k8s.io/v1", "CustomResourceDefinition") or []
+        )
+    ) is None:
+        return [
+            Finding(
+                "warn",
+                "Argo's version is not known: its controller and CRDs do not tell",
+                f"make sure that it is {NEEDED}",
+            )
+        ]
     if knows:
         return [Finding("ok", "Argo's CRDs are of 4.1 or newer (they know pendingTimeout)")]
-    return [Finding("missing", "Argo's CRDs do not know pendingTimeout: they are older than 4.1", f"use Argo Workflows {NEEDED}")]
+    return [
+        Finding(
+            "missing",
+            "Argo's CRDs do not know pendingTimeout: they are older than 4.1",
+            f"use Argo Workflows {NEEDED}",
+        )
+    ]
 
 
 def version_of(image: str) -> tuple[int, ...]:
@@ -81,9 +112,22 @@ def version_of(image: str) -> tuple[int, ...]:
 
 def _knows_pending_timeout(definitions: list[Object]) -> bool | None:
     """Whether the schema of a WorkflowTemplate has it; None where there is none (minimal CRDs)."""
-    found = next((each for each in definitions if each["metadata"]["name"] == "workflowtemplates.argoproj.io"), None)
+    found = next(
+        (
+            each
+            for each in definitions
+            if each["metadata"]["name"] == "workflowtemplates.argoproj.io"
+        ),
+        None,
+    )
     for version in found["spec"]["versions"] if found else []:
-        spec = version.get("schema", {}).get("openAPIV3Schema", {}).get("properties", {}).get("spec", {}).get("properties", {})
+        spec = (
+            version.get("schema", {})
+            .get("openAPIV3Schema", {})
+            .get("properties", {})
+            .get("spec", {})
+            .get("properties", {})
+        )
         fields = spec.get("templates", {}).get("items", {}).get("properties")
         if fields:
             return "pendingTimeout" in fields

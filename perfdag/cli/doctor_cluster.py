@@ -30,14 +30,24 @@ def findings(plan: "Plan | None", root: str | None, namespace: str | None) -> li
     try:
         return kube.run(lambda client: _look(client, plan, root, namespace or "perfdag"), retries=1)
     except kube.KubeError as error:
-        return [Finding("missing", f"the cluster: {error}", "set KUBECONFIG to a cluster that answers")]
+        return [
+            Finding("missing", f"the cluster: {error}", "set KUBECONFIG to a cluster that answers")
+        ]
 
 
-async def _look(client: "Kube", plan: "Plan | None", root: str | None, namespace: str) -> list[Finding]:
+async def _look(
+    client: "Kube", plan: "Plan | None", root: str | None, namespace: str
+) -> list[Finding]:
     version = await client.request("GET", "/version")
     found = [Finding("ok", f"Kubernetes {version['gitVersion']} at {client.cluster.server}")]
     if (int("".join(c for c in version["minor"] if c.isdigit())), version["major"]) < (29, "1"):
-        found.append(Finding("missing", f"Kubernetes {version['gitVersion']} is older than 1.29", "use a newer cluster"))
+        found.append(
+            Finding(
+                "missing",
+                f"Kubernetes {version['gitVersion']} is older than 1.29",
+                "use a newer cluster",
+            )
+        )
     found += await argo(client)
     found += await _installed(client, namespace, root)
     found += _nodes(await optional(client, "v1", "Node"))
@@ -54,7 +64,11 @@ async def _wanted(client: "Kube", plan: "Plan", namespace: str) -> list[Finding]
     found += await _priority(client, priority_class(plan.options.get("priority", 0)))
     for name in with_rights(plan):
         allow = f"perfdag install --namespace {namespace} --store ... --allow {name}"
-        found.append(await account(client, namespace, account_of(name), needed()["perfdag-measure"], allow + _AGAIN))
+        found.append(
+            await account(
+                client, namespace, account_of(name), needed()["perfdag-measure"], allow + _AGAIN
+            )
+        )
     return found
 
 
@@ -65,7 +79,11 @@ def with_rights(plan: "Plan") -> list[str]:
     lent: set[str] = set()
     for point in plan.points:
         benchmark = registry.get(point.benchmark)
-        if benchmark.api and point.benchmark not in lent and benchmark.uses_api(benchmark.Params.model_validate(point.params)):
+        if (
+            benchmark.api
+            and point.benchmark not in lent
+            and benchmark.uses_api(benchmark.Params.model_validate(point.params))
+        ):
             lent.add(point.benchmark)
     return sorted(lent)
 
@@ -76,7 +94,13 @@ async def _priority(client: "Kube", name: str) -> list[Finding]:
     if await has_class(client, name):
         return [Finding("ok", f"PriorityClass {name}")]
     do = f"perfdag install without --namespaced, as a cluster admin{_AGAIN}"
-    return [Finding("warn", f"PriorityClass {name} is not there, or may not be read; measuring pods then do without", do)]
+    return [
+        Finding(
+            "warn",
+            f"PriorityClass {name} is not there, or may not be read; measuring pods then do without",
+            do,
+        )
+    ]
 
 
 async def _installed(client: "Kube", namespace: str, root: str | None) -> list[Finding]:
@@ -89,16 +113,30 @@ async def _installed(client: "Kube", namespace: str, root: str | None) -> list[F
     if not ours:
         return [Finding("missing", f"perfdag is not installed in namespace {namespace}", install)]
     if of_another_version(ours[0]["spec"]):
-        return [Finding("missing", f"perfdag in namespace {namespace} was installed by another version", install + _AGAIN)]
+        return [
+            Finding(
+                "missing",
+                f"perfdag in namespace {namespace} was installed by another version",
+                install + _AGAIN,
+            )
+        ]
     found = [Finding("ok", f"perfdag is installed in namespace {namespace}")]
     found += await own(client, namespace)
     for name, rights in needed().items():
         found.append(await account(client, namespace, name, rights, install + _AGAIN))
-    given = {each["name"]: each.get("value", "") for each in ours[0]["spec"]["arguments"]["parameters"]}
+    given = {
+        each["name"]: each.get("value", "") for each in ours[0]["spec"]["arguments"]["parameters"]
+    }
     root = root or given.get("store", "")
-    parallel = next(each.get("parallelism") or 1 for each in ours[0]["spec"]["templates"] if each["name"] == "batches")
+    parallel = next(
+        each.get("parallelism") or 1
+        for each in ours[0]["spec"]["templates"]
+        if each["name"] == "batches"
+    )
     found += await claims.findings(client, namespace, root, parallel)
-    if not any(each.what.startswith("there is no claim") for each in found):  # a pod would wait for it
+    if not any(
+        each.what.startswith("there is no claim") for each in found
+    ):  # a pod would wait for it
         found.append(await _store(client, namespace, root, ours[0]["spec"]))
     return found
 
@@ -112,7 +150,9 @@ async def _store(client: "Kube", namespace: str, root: str, installed: Object) -
     if not on_cluster(root):
         why = f"pods have no store {root}" if root else "no store is named"
         return Finding("missing", why, "give --store s3://bucket/prefix or claim://NAME")
-    container = next(each["container"] for each in installed["templates"] if each["name"] == "sentry-pod")
+    container = next(
+        each["container"] for each in installed["templates"] if each["name"] == "sentry-pod"
+    )
     main = {
         "name": "main",
         "image": container["image"],
@@ -135,12 +175,20 @@ async def _store(client: "Kube", namespace: str, root: str, installed: Object) -
         spec["volumes"] = claim_patch(root.removeprefix("claim://"))["volumes"]
         main["volumeMounts"] = [{"name": "store", "mountPath": STORE}]
     made = await client.create(
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "perfdag-doctor-"}, "spec": spec}, namespace
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"generateName": "perfdag-doctor-"},
+            "spec": spec,
+        },
+        namespace,
     )
     try:
         return await _reached(client, made["metadata"]["name"], namespace, root)
     finally:
-        await client.delete(await client.resource("v1", "Pod"), made["metadata"]["name"], namespace, grace=0)
+        await client.delete(
+            await client.resource("v1", "Pod"), made["metadata"]["name"], namespace, grace=0
+        )
 
 
 async def _reached(client: "Kube", name: str, namespace: str, root: str) -> Finding:
@@ -161,7 +209,9 @@ async def _reached(client: "Kube", name: str, namespace: str, root: str) -> Find
             )
         if pod.hopeless or time.monotonic() > deadline:
             return Finding(
-                "missing", f"a pod in {namespace} did not start within {POD_SECONDS:g} s: {pod.trouble or pod.phase}", "mend what it says"
+                "missing",
+                f"a pod in {namespace} did not start within {POD_SECONDS:g} s: {pod.trouble or pod.phase}",
+                "mend what it says",
             )
         await asyncio.sleep(0.5)
 
@@ -178,10 +228,21 @@ def _nodes(nodes: list[Object] | None) -> list[Finding]:
     from perfdag.steps.room import real
 
     ours = real(nodes)
-    ready = [each for each in ours if any(c["type"] == "Ready" and c["status"] == "True" for c in each["status"].get("conditions", []))]
+    ready = [
+        each
+        for each in ours
+        if any(
+            c["type"] == "Ready" and c["status"] == "True"
+            for c in each["status"].get("conditions", [])
+        )
+    ]
     closed = [each["metadata"]["name"] for each in ready if each["spec"].get("unschedulable")]
     beside = f", {len(nodes) - len(ours)} simulated beside them" if len(nodes) > len(ours) else ""
-    found = [Finding("ok" if ready else "missing", f"{len(ready)} of {len(ours)} nodes are ready{beside}")]
+    found = [
+        Finding(
+            "ok" if ready else "missing", f"{len(ready)} of {len(ours)} nodes are ready{beside}"
+        )
+    ]
     return found + ([Finding("warn", f"cordoned: {', '.join(closed[:5])}")] if closed else [])
 
 
@@ -197,7 +258,11 @@ def no_gpu(plan: "Plan", shapes: "list[Shape]") -> list[Finding]:
     from perfdag.steps import devices
 
     return [
-        Finding("missing", f"entry {name}: {why}, but its pods ask for no GPU", "resources: {nvidia.com/gpu: 1}")
+        Finding(
+            "missing",
+            f"entry {name}: {why}, but its pods ask for no GPU",
+            "resources: {nvidia.com/gpu: 1}",
+        )
         for name, why in devices.without_gpu(plan, shapes).items()
     ]
 
@@ -215,7 +280,10 @@ def _told(answer: "Answer") -> Finding:
     if answer.there:
         return Finding("ok", answer.what)
     if answer.there is None:
-        return Finding("warn", f"whether the cluster has {answer.what} is not known: it may not be read, or nodes are added on demand")
+        return Finding(
+            "warn",
+            f"whether the cluster has {answer.what} is not known: it may not be read, or nodes are added on demand",
+        )
     name = answer.what.partition(" ")[0]
     ways = {
         "class": "use one that is there, or make it",

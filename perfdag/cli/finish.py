@@ -14,7 +14,15 @@ REASONS = 10
 """Points whose reasons the terminal has; the report has all."""
 
 
-def finish(store: "Store", plan: "Plan", *, report: bool = True, history: bool = False, gates: bool = True, as_json: bool = False) -> int:
+def finish(
+    store: "Store",
+    plan: "Plan",
+    *,
+    report: bool = True,
+    history: bool = False,
+    gates: bool = True,
+    as_json: bool = False,
+) -> int:
     """Collect and report a run, print its table (or JSON), and return 0, 1, or 3 for a benchmark's own gate. Raises StoreError.
 
     `history`: with the page of the suite's history beside the report, from three runs on. `gates`: False where the gate of the whole run
@@ -32,7 +40,11 @@ def finish(store: "Store", plan: "Plan", *, report: bool = True, history: bool =
     page = write_report(store, plan, table, history=history) if report else None
     files = exports.write(store, plan.run_id, table)
     states = summarise(table)
-    bad = {status: count for status, count in collected.statuses.items() if status not in ("ok", "skipped")}
+    bad = {
+        status: count
+        for status, count in collected.statuses.items()
+        if status not in ("ok", "skipped")
+    }
     if as_json:
         _print_json(store, plan, collected, states, page, files)
     else:
@@ -59,8 +71,12 @@ def write_report(store: "Store", plan: "Plan", table: Any, *, history: bool = Fa
     if shown:
         try:
             write_page(store, plan, shown)
-        except Exception as error:  # whatever it is, the run has its report, and its gate must follow
-            print(f"perfdag: no page of the history: {type(error).__name__}: {error}", file=sys.stderr)
+        except (
+            Exception
+        ) as error:  # whatever it is, the run has its report, and its gate must follow
+            print(
+                f"perfdag: no page of the history: {type(error).__name__}: {error}", file=sys.stderr
+            )
             write(table, plan, put, store.root)
     return store.url(f"runs/{plan.run_id}/report.html")
 
@@ -77,34 +93,79 @@ def print_table(states: "list[PointState]") -> None:
     console = Console(width=None if sys.stdout.isatty() else 140)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("benchmark", "point", "metric", "median", "spread", "n", "state"):
-        table.add_column(name, justify="right" if name in ("median", "n") else "left", overflow="fold")
+        table.add_column(
+            name, justify="right" if name in ("median", "n") else "left", overflow="fold"
+        )
     for state in states:
-        state_text = ", ".join(f"{count} {status}" for status, count in sorted(state.statuses.items()) if status != "ok") or "ok"
+        state_text = (
+            ", ".join(
+                f"{count} {status}"
+                for status, count in sorted(state.statuses.items())
+                if status != "ok"
+            )
+            or "ok"
+        )
         if state.noise:
             state_text += ", noisy"
         shown = [each for each in state.series if each.headline] or state.series[:1]
         for each in shown:
             middle, band = each.text()
-            cells = (state.entry, labels[state.point], each.name, middle, f"{band}", str(len(each.values)), state_text)
+            cells = (
+                state.entry,
+                labels[state.point],
+                each.name,
+                middle,
+                f"{band}",
+                str(len(each.values)),
+                state_text,
+            )
             table.add_row(*(Text(cell) for cell in cells))
         if not shown:
             reason = shorten(state.reasons[0], 100, placeholder=" ...") if state.reasons else ""
-            table.add_row(*(Text(cell) for cell in (state.entry, labels[state.point], "-", "-", "-", "0", f"{state_text}: {reason}")))
+            table.add_row(
+                *(
+                    Text(cell)
+                    for cell in (
+                        state.entry,
+                        labels[state.point],
+                        "-",
+                        "-",
+                        "-",
+                        "0",
+                        f"{state_text}: {reason}",
+                    )
+                )
+            )
     console.print(table)
 
 
-def _print_counts(store: "Store", plan: "Plan", collected: "Collected", states: "list[PointState]", page: str | None) -> None:
-    counts = ", ".join(f"{count} {status}" for status, count in sorted(collected.statuses.items(), key=lambda each: each[0] != "ok"))
-    print(f"\n{counts or 'no samples'}; spread is the range of fewer than 6 samples, else the 95 % interval of the median")
+def _print_counts(
+    store: "Store",
+    plan: "Plan",
+    collected: "Collected",
+    states: "list[PointState]",
+    page: str | None,
+) -> None:
+    counts = ", ".join(
+        f"{count} {status}"
+        for status, count in sorted(collected.statuses.items(), key=lambda each: each[0] != "ok")
+    )
+    print(
+        f"\n{counts or 'no samples'}; spread is the range of fewer than 6 samples, else the 95 % interval of the median"
+    )
     if any(state.noise for state in states):
         marks = sorted({mark for state in states for mark in state.noise})
-        print(f"noisy samples are kept and marked: {'; '.join(marks[:3])}{' ...' if len(marks) > 3 else ''}")
+        print(
+            f"noisy samples are kept and marked: {'; '.join(marks[:3])}{' ...' if len(marks) > 3 else ''}"
+        )
     _print_reasons(states)
     for point in plan.points:
         if point.until is not None and point.id in collected.reached:
             n, reached = collected.reached[point.id]
             said = f"{reached:.1%}" if reached is not None else "no interval yet"
-            print(f"{point.entry} {point.label}: {said} after {n} samples (asked: {point.until.relative_spread:.1%})")
+            print(
+                f"{point.entry} {point.label}: {said} after {n} samples (asked: {point.until.relative_spread:.1%})"
+            )
     if plan.merged:
         print(f"{plan.merged} equal point(s) were merged")
     for name in collected.damaged:
@@ -124,11 +185,18 @@ def _print_reasons(states: "list[PointState]") -> None:
         name = " ".join(filter(None, (state.entry, labels[state.point])))
         print(f"{name}: {shorten(state.reasons[0], 300, placeholder=' ...')}")
     if len(partly) > REASONS:
-        print(f"and {len(partly) - REASONS} more points with failed samples; the report has their reasons")
+        print(
+            f"and {len(partly) - REASONS} more points with failed samples; the report has their reasons"
+        )
 
 
 def _print_json(
-    store: "Store", plan: "Plan", collected: "Collected", states: "list[PointState]", page: str | None, files: list[str]
+    store: "Store",
+    plan: "Plan",
+    collected: "Collected",
+    states: "list[PointState]",
+    page: str | None,
+    files: list[str],
 ) -> None:
     import orjson
 

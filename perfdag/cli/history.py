@@ -33,19 +33,53 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("suite", metavar="SUITE", help="name of a suite that has results")
-    parser.add_argument("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default ./perfdag-results)")
+    parser.add_argument(
+        "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default ./perfdag-results)"
+    )
     parser.add_argument("--since", metavar="DAY", help="only runs from this day on (2026-10-01)")
     parser.add_argument("--newest", metavar="N", type=int, help="only the newest N runs")
-    parser.add_argument("--cluster", metavar="NAME", help="only runs of this cluster (default: that of the newest run)")
-    parser.add_argument("--only", metavar="GLOB", action="append", default=[], help="only series whose name matches; again: or this")
-    parser.add_argument("--all", action="store_true", help="every series in the table, not the headline ones only")
-    parser.add_argument("--noise", action="store_true", help="noise report: within runs, between runs, between nodes")
-    parser.add_argument("--failures", metavar="TEXT", nargs="?", const="", help="samples that were not ok and whose reason holds TEXT")
     parser.add_argument(
-        "--suite-file", metavar="FILE", help="take `checks` (smallest effects) from this suite file (default: of the newest run)"
+        "--cluster",
+        metavar="NAME",
+        help="only runs of this cluster (default: that of the newest run)",
     )
-    parser.add_argument("--acks", metavar="FILE", help="acknowledgements (default ./acks.yaml, else acks.yaml in the store)")
-    parser.add_argument("--chart", metavar="DIR", help="write pages of small multiples, the overview and the noise as SVG and PNG")
+    parser.add_argument(
+        "--only",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="only series whose name matches; again: or this",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="every series in the table, not the headline ones only"
+    )
+    parser.add_argument(
+        "--noise",
+        action="store_true",
+        help="noise report: within runs, between runs, between nodes",
+    )
+    parser.add_argument(
+        "--failures",
+        metavar="TEXT",
+        nargs="?",
+        const="",
+        help="samples that were not ok and whose reason holds TEXT",
+    )
+    parser.add_argument(
+        "--suite-file",
+        metavar="FILE",
+        help="take `checks` (smallest effects) from this suite file (default: of the newest run)",
+    )
+    parser.add_argument(
+        "--acks",
+        metavar="FILE",
+        help="acknowledgements (default ./acks.yaml, else acks.yaml in the store)",
+    )
+    parser.add_argument(
+        "--chart",
+        metavar="DIR",
+        help="write pages of small multiples, the overview and the noise as SVG and PNG",
+    )
     parser.add_argument("--json", action="store_true", help="the history as JSON on stdout")
     parser.set_defaults(run=run)
 
@@ -55,7 +89,15 @@ def run(args: argparse.Namespace) -> int:
     from fnmatch import fnmatchcase
 
     from perfdag.cli.compare import complain
-    from perfdag.history import failures, node_outliers, noise_report, object_failures, recent_rows, runs_for_nodes, series_of
+    from perfdag.history import (
+        failures,
+        node_outliers,
+        noise_report,
+        object_failures,
+        recent_rows,
+        runs_for_nodes,
+        series_of,
+    )
     from perfdag.rollup import read_run_medians
     from perfdag.rules import read_acks, read_checks
     from perfdag.store import open_store
@@ -71,12 +113,17 @@ def run(args: argparse.Namespace) -> int:
     for key in found.damaged:
         print(f"damaged, left out: {key}", file=sys.stderr)
     if args.failures is not None:
-        _show_failures([*failures(shown, args.failures), *object_failures(store, shown, args.failures)], args.json)
+        _show_failures(
+            [*failures(shown, args.failures), *object_failures(store, shown, args.failures)],
+            args.json,
+        )
         return 0
     accepted, _ = read_acks(args.acks, store)
     tuning = Tuning(read_checks(store, shown.runs[-1].run_id, args.suite_file))
     series = [
-        each for each in series_of(shown, tuning, accepted) if not args.only or any(fnmatchcase(each.name, glob) for glob in args.only)
+        each
+        for each in series_of(shown, tuning, accepted)
+        if not args.only or any(fnmatchcase(each.name, glob) for glob in args.only)
     ]
     if not series:
         return complain("history", f"--only {', '.join(args.only)}: no series of that name")
@@ -126,7 +173,11 @@ def _chosen(found: "RunMedians", args: argparse.Namespace) -> "RunMedians | str"
         return f"--newest {args.newest}: how many runs, one or more"
     clusters = sorted({run.cluster for run in found.runs})
     cluster = args.cluster if args.cluster is not None else found.runs[-1].cluster
-    kept = [i for i, run in enumerate(found.runs) if run.cluster == cluster and (not args.since or day_of(run.run_id) >= args.since)]
+    kept = [
+        i
+        for i, run in enumerate(found.runs)
+        if run.cluster == cluster and (not args.since or day_of(run.run_id) >= args.since)
+    ]
     if args.newest:
         kept = kept[-args.newest :]
     if not kept:
@@ -144,7 +195,9 @@ def _show(medians: "RunMedians", series: "list[Series]", everything: bool) -> No
     from perfdag.units import short
 
     runs = medians.runs
-    print(f"{medians.suite}: {len(runs)} runs from {day_of(runs[0].run_id)} to {day_of(runs[-1].run_id)}, {len(series)} series")
+    print(
+        f"{medians.suite}: {len(runs)} runs from {day_of(runs[0].run_id)} to {day_of(runs[-1].run_id)}, {len(series)} series"
+    )
     chosen = [each for each in series if everything or each.info.headline or each.findings]
     chosen = chosen or series
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -154,16 +207,30 @@ def _show(medians: "RunMedians", series: "list[Series]", everything: bool) -> No
     for each in cut:
         level, count = each.levels[-1], sum(bool(v == v) for v in each.value)
         noise = f"{100 * level.noise:.1f} %" if level.noise == level.noise else "-"
-        newest = short(float(each.value[-1]), each.info.unit) if each.value[-1] == each.value[-1] else "absent"
+        newest = (
+            short(float(each.value[-1]), each.info.unit)
+            if each.value[-1] == each.value[-1]
+            else "absent"
+        )
         last = each.findings[-1] if each.findings else None
-        said = f"{_size(last)} {last.word} since {day_of(last.run)}" if last else ("-" if count >= 11 else f"too few runs ({count} of 11)")
+        said = (
+            f"{_size(last)} {last.word} since {day_of(last.run)}"
+            if last
+            else ("-" if count >= 11 else f"too few runs ({count} of 11)")
+        )
         cells = (each.name, str(count), short(level.value, each.info.unit), noise, newest, said)
-        table.add_row(*(Text(cell) for cell in cells), style="bold dark_orange" if last and last.word == "worse" else "")
+        table.add_row(
+            *(Text(cell) for cell in cells),
+            style="bold dark_orange" if last and last.word == "worse" else "",
+        )
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     if len(cut) < len(series):
         print(f"{len(series) - len(cut)} more series (--all shows them)")
     for finding in sorted((f for each in cut for f in each.findings), key=lambda f: f.index):
-        differs = "; ".join(f"{key} {a} -> {b}" for key, (a, b) in finding.environment.items()) or "nothing recorded of the environment"
+        differs = (
+            "; ".join(f"{key} {a} -> {b}" for key, (a, b) in finding.environment.items())
+            or "nothing recorded of the environment"
+        )
         c, unit = finding.change, finding.info.unit
         print(
             f"{day_of(finding.run)}  {_size(finding):>8} {finding.word:7} {finding.name}  {short(c.before, unit)} -> {short(c.after, unit)}"
@@ -172,14 +239,20 @@ def _show(medians: "RunMedians", series: "list[Series]", everything: bool) -> No
 
 
 def _size(finding: Any) -> str:
-    return f"{finding.change.effect:+.3g}" if finding.absolute else f"{100 * finding.change.effect:+.1f} %"
+    return (
+        f"{finding.change.effect:+.3g}"
+        if finding.absolute
+        else f"{100 * finding.change.effect:+.1f} %"
+    )
 
 
 def _show_nodes(nodes: "list[NodeOutlier]") -> None:
     for each in nodes:
         o = each.outlier
         against = f"{100 * o.effect:+.1f} % against the other nodes ({each.word})"
-        print(f"node {o.node}: {against} in {each.series}, {o.n} runs, {min(o.sigmas, 99):.0f} sigma")
+        print(
+            f"node {o.node}: {against} in {each.series}, {o.n} runs, {min(o.sigmas, 99):.0f} sigma"
+        )
 
 
 def _show_noise(report: "list[tuple[str, Variability]]") -> None:
@@ -192,7 +265,18 @@ def _show_noise(report: "list[tuple[str, Variability]]") -> None:
         return "-" if value is None else f"{100 * value:.1f} %"
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, heading in enumerate(("series", "runs", "within runs", "between runs", "between nodes", "detectable", "repetitions worth", "")):
+    for i, heading in enumerate(
+        (
+            "series",
+            "runs",
+            "within runs",
+            "between runs",
+            "between nodes",
+            "detectable",
+            "repetitions worth",
+            "",
+        )
+    ):
         table.add_column(heading, justify="right" if i else "left", overflow="fold")
     for name, each in report:
         note = "informational: over 10 %" if each.informational else ""
@@ -208,8 +292,12 @@ def _show_noise(report: "list[tuple[str, Variability]]") -> None:
         )
         table.add_row(*(Text(cell) for cell in cells))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
-    print("within: median CV of the repetitions of a run; between: 1.4826 MAD of run medians; detectable: the step found in nine of ten")
-    print("cases with 20 runs before and 3 after; repetitions worth making in a run, beyond which only more runs help (from 20 runs on)")
+    print(
+        "within: median CV of the repetitions of a run; between: 1.4826 MAD of run medians; detectable: the step found in nine of ten"
+    )
+    print(
+        "cases with 20 runs before and 3 after; repetitions worth making in a run, beyond which only more runs help (from 20 runs on)"
+    )
 
 
 def _show_failures(found: "list[Failure]", as_json: bool) -> None:
@@ -219,13 +307,22 @@ def _show_failures(found: "list[Failure]", as_json: bool) -> None:
         print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
         return
     for each in found:
-        many = f"{each.bad} objects" if each.total is None else f"{each.bad} of {each.total} samples"
+        many = (
+            f"{each.bad} objects" if each.total is None else f"{each.bad} of {each.total} samples"
+        )
         print(f"{each.run}  {each.entry}  {each.point}  {many}  {each.reason}")
     samples = sum(each.total is not None for each in found)
-    print(f"{samples} points with samples that were not ok, {len(found) - samples} messages of objects")
+    print(
+        f"{samples} points with samples that were not ok, {len(found) - samples} messages of objects"
+    )
 
 
-def _charts(folder: str, medians: "RunMedians", series: "list[Series]", noise: "list[tuple[str, Variability]]") -> None:
+def _charts(
+    folder: str,
+    medians: "RunMedians",
+    series: "list[Series]",
+    noise: "list[tuple[str, Variability]]",
+) -> None:
     """Write every chart as SVG and PNG."""
     from pathlib import Path
 
@@ -242,7 +339,12 @@ def _charts(folder: str, medians: "RunMedians", series: "list[Series]", noise: "
     print(f"{len(figures)} charts in {folder}", file=sys.stderr)
 
 
-def _print_json(medians: "RunMedians", series: "list[Series]", nodes: "list[NodeOutlier]", noise: "list[tuple[str, Variability]]") -> None:
+def _print_json(
+    medians: "RunMedians",
+    series: "list[Series]",
+    nodes: "list[NodeOutlier]",
+    noise: "list[tuple[str, Variability]]",
+) -> None:
     from dataclasses import asdict
 
     import orjson
@@ -271,7 +373,9 @@ def _print_json(medians: "RunMedians", series: "list[Series]", nodes: "list[Node
             }
             for each in series
         ],
-        "nodes": [{"series": each.series, "word": each.word, **asdict(each.outlier)} for each in nodes],
+        "nodes": [
+            {"series": each.series, "word": each.word, **asdict(each.outlier)} for each in nodes
+        ],
         "noise": [{"series": name, **asdict(each)} for name, each in noise],
     }
     print(orjson.dumps(made).decode())

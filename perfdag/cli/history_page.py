@@ -50,7 +50,9 @@ def worth_drawing(series: "list[Series]") -> "list[Series]":
     return sorted(chosen, key=lambda each: -each.findings[-1].index if each.findings else 1)
 
 
-def draw(medians: "RunMedians", shown: "list[Series]", noise: "list[tuple[str, Variability]]") -> "dict[str, Figure]":
+def draw(
+    medians: "RunMedians", shown: "list[Series]", noise: "list[tuple[str, Variability]]"
+) -> "dict[str, Figure]":
     """Small multiples, the overview of the newest runs and where the noise is, by file name."""
     from perfdag.charts import history as charts
     from perfdag.history import NEWEST, overview
@@ -61,7 +63,9 @@ def draw(medians: "RunMedians", shown: "list[Series]", noise: "list[tuple[str, V
         if changed
         else f"{medians.suite}: no change of level in {len(shown)} series"
     )
-    figures = {f"history-{i}": fig for i, fig in enumerate(charts.pages(shown, medians.runs, title), 1)}
+    figures = {
+        f"history-{i}": fig for i, fig in enumerate(charts.pages(shown, medians.runs, title), 1)
+    }
     recent = medians.runs[-NEWEST:]
     figures["overview"] = charts.overview(
         [each.name for each in shown],

@@ -50,14 +50,23 @@ async def _print(client: "Kube", args: argparse.Namespace) -> None:
 
     workflow = await find(client, args.name, args.namespace)
     seen = await view(client, workflow["metadata"]["name"], args.namespace)
-    for pod in sorted(seen.pods, key=lambda each: (each.batch if each.batch is not None else -1, each.rank or 0, each.name)):
+    for pod in sorted(
+        seen.pods,
+        key=lambda each: (each.batch if each.batch is not None else -1, each.rank or 0, each.name),
+    ):
         if args.batch is not None and pod.batch != args.batch:
             continue
-        label = pod.name if pod.batch is None else f"batch {pod.batch} rank {pod.rank} attempt {pod.attempt}"
+        label = (
+            pod.name
+            if pod.batch is None
+            else f"batch {pod.batch} rank {pod.rank} attempt {pod.attempt}"
+        )
         if pod.trouble:
             print(f"{label}: {pod.trouble}")
         try:
-            async for line in client.logs(pod.name, args.namespace, container="main", tail=args.tail):
+            async for line in client.logs(
+                pod.name, args.namespace, container="main", tail=args.tail
+            ):
                 if not argos(line):
                     print(f"{label}: {line}")
         except KubeError as error:

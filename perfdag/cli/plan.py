@@ -30,7 +30,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file")
     add_suite_options(parser)
     parser.add_argument("--json", action="store_true", help="the whole plan as JSON on stdout")
-    parser.add_argument("--schema", action="store_true", help="the JSON schema of suite files, for editors")
+    parser.add_argument(
+        "--schema", action="store_true", help="the JSON schema of suite files, for editors"
+    )
     parser.set_defaults(run=run)
 
 
@@ -44,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
     if args.schema:
         from perfdag.schema import json_schema
 
-        print(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS).decode())
+        print(
+            orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS).decode()
+        )
         return 0
     if args.suite is None:
         print("perfdag plan: name a suite file, or --schema", file=sys.stderr)
@@ -82,10 +86,25 @@ def show(plan: "Plan", as_json: bool = False) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("point", "entry", "what varies", "shape", "repetitions", "a sample"):
-        table.add_column(name, justify="right" if name in ("shape", "repetitions", "a sample") else "left", overflow="fold")
+        table.add_column(
+            name,
+            justify="right" if name in ("shape", "repetitions", "a sample") else "left",
+            overflow="fold",
+        )
     for point in plan.points[:SHOWN]:
-        times = f"{point.repetitions} to {point.until.max_repetitions}" if point.until else str(point.repetitions)
-        cells = (point.id, point.entry, point.label, str(point.shape), times, short_seconds(point.seconds))
+        times = (
+            f"{point.repetitions} to {point.until.max_repetitions}"
+            if point.until
+            else str(point.repetitions)
+        )
+        cells = (
+            point.id,
+            point.entry,
+            point.label,
+            str(point.shape),
+            times,
+            short_seconds(point.seconds),
+        )
         table.add_row(*(Text(cell) for cell in cells))
     Console(width=None if sys.stdout.isatty() else 140).print(table)
     if len(plan.points) > SHOWN:
@@ -95,7 +114,9 @@ def show(plan: "Plan", as_json: bool = False) -> None:
         print(f"shape {number}: {_shape(shape)}")
     for words in pairs(plan):
         print(words)
-    print(f"expected {short_seconds(plan.seconds())}; order shuffled round by round from seed {plan.seed}")
+    print(
+        f"expected {short_seconds(plan.seconds())}; order shuffled round by round from seed {plan.seed}"
+    )
 
 
 def summary(plan: "Plan") -> str:
@@ -123,8 +144,15 @@ def pairs(plan: "Plan") -> list[str]:
         first = plan.points[min(points)]
         found = [pair for index in points if (pair := plan.points[index].pair) is not None]
         hosts = plan.shapes[first.shape]["hosts"]["count"]
-        hours = sum(plan.group_seconds(group) for group in together(plan.points, plan.order, positions)) / 3600
-        at_once = "one after the other" if found[0].parallel == 1 else f"{found[0].parallel} at once (concurrent)"
+        hours = (
+            sum(plan.group_seconds(group) for group in together(plan.points, plan.order, positions))
+            / 3600
+        )
+        at_once = (
+            "one after the other"
+            if found[0].parallel == 1
+            else f"{found[0].parallel} at once (concurrent)"
+        )
         rounds = len({pair.round for pair in found})
         said.append(
             f"{first.entry}: {len(points):,} pairs of {hosts} hosts in {rounds} rounds of disjoint pairs, {at_once}, expected {hours:.2f} h"
@@ -135,4 +163,10 @@ def pairs(plan: "Plan") -> list[str]:
 def _shape(shape: dict[str, Any]) -> str:
     from perfdag.ids import canonical
 
-    return ", ".join(f"{key} {value if isinstance(value, str) else canonical(value)}" for key, value in shape.items()) or "plain"
+    return (
+        ", ".join(
+            f"{key} {value if isinstance(value, str) else canonical(value)}"
+            for key, value in shape.items()
+        )
+        or "plain"
+    )

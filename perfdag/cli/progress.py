@@ -21,7 +21,9 @@ class Progress:
         self.plan = plan
         self.total = len(plan.order)
         self.done = self.failed = 0
-        self._expected_left = sum(_certain(plan.points[index], repetition) for index, repetition in plan.order)
+        self._expected_left = sum(
+            _certain(plan.points[index], repetition) for index, repetition in plan.order
+        )
         self._expected_done = self._spent = 0.0
         self._began = 0.0
         self._live: Any = None
@@ -36,7 +38,12 @@ class Progress:
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._live:
             self._live.stop()
 
@@ -50,7 +57,11 @@ class Progress:
         if self._live:
             from rich.markup import escape
 
-            left = f"about {short_seconds(self.left())} left" if self._expected_left > 0.1 else "repeating until it is precise"
+            left = (
+                f"about {short_seconds(self.left())} left"
+                if self._expected_left > 0.1
+                else "repeating until it is precise"
+            )
             text = f"{self.done}/{self.total}  {point.sample(repetition)}  {left}"
             self._live.update(escape(text))
         elif point.seconds >= LONG:

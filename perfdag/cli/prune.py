@@ -40,10 +40,15 @@ class Found:
             self.left_out += self._not_kept(await self._ours(client, api, kind))
         bindings = await self._ours(client, RBAC, "ClusterRoleBinding")
         gone = [each for each in self._not_kept(bindings) if self._binds_here(each)]
-        names = {each["roleRef"]["name"] for each in gone} - {each["roleRef"]["name"] for each in bindings if each not in gone}
+        names = {each["roleRef"]["name"] for each in gone} - {
+            each["roleRef"]["name"] for each in bindings if each not in gone
+        }
         roles = await self._ours(client, RBAC, "ClusterRole") if names else []
         # a role is known by its binding, which therefore goes after it
-        self.left_out += [*(each for each in self._not_kept(roles) if each["metadata"]["name"] in names), *gone]
+        self.left_out += [
+            *(each for each in self._not_kept(roles) if each["metadata"]["name"] in names),
+            *gone,
+        ]
 
     async def _ours(self, client: "Kube", api: str, kind: str) -> list[Object]:
         from perfdag.kube import KubeError
@@ -67,7 +72,9 @@ class Found:
 
 async def delete(client: "Kube", body: Object, namespace: str) -> None:
     """Delete one of them. Raises KubeError."""
-    await client.delete(await client.resource(body["apiVersion"], body["kind"]), body["metadata"]["name"], namespace)
+    await client.delete(
+        await client.resource(body["apiVersion"], body["kind"]), body["metadata"]["name"], namespace
+    )
 
 
 async def other_scope(client: "Kube", namespace: str, cluster_scope: bool) -> list[str]:
@@ -75,10 +82,17 @@ async def other_scope(client: "Kube", namespace: str, cluster_scope: bool) -> li
     from perfdag.kube import KubeError
 
     try:
-        schedules = await client.list(await client.resource(ARGO, "CronWorkflow"), namespace, labels="perfdag/suite")
+        schedules = await client.list(
+            await client.resource(ARGO, "CronWorkflow"), namespace, labels="perfdag/suite"
+        )
     except KubeError as error:
         if error.status in (403, 404):
             return []
         raise
-    refs = {each["metadata"]["name"]: each["spec"]["workflowSpec"].get("workflowTemplateRef") for each in schedules}
-    return sorted(name for name, ref in refs.items() if ref and bool(ref.get("clusterScope")) != cluster_scope)
+    refs = {
+        each["metadata"]["name"]: each["spec"]["workflowSpec"].get("workflowTemplateRef")
+        for each in schedules
+    }
+    return sorted(
+        name for name, ref in refs.items() if ref and bool(ref.get("clusterScope")) != cluster_scope
+    )

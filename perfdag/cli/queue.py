@@ -48,7 +48,11 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         return _complain(str(error))
     except OSError as error:
-        return _complain(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
+        return _complain(
+            f"{error.filename}: {error.strerror}"
+            if error.filename
+            else error.strerror or str(error)
+        )
     return code
 
 
@@ -67,28 +71,75 @@ def _add_validate(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "  perfdag queue validate perfdag-queue-media -n bench --limit 8 --factor 1.4 --deploy objects.yaml\n",
     )
     parser.add_argument("deployment", nargs="?", help="name of the backends' Deployment")
-    parser.add_argument("-n", "--namespace", default=None, help="its namespace (default: the context's)")
-    parser.add_argument("--client", metavar="SERVICE", help="the client's Service (default: DEPLOYMENT-client)")
-    parser.add_argument("--client-namespace", metavar="NAMESPACE", help="of that Service (default: the Deployment's)")
-    parser.add_argument("--client-url", metavar="URL", help=f"the client's control port, with {TOKEN_VARIABLE} where it wants one")
-    parser.add_argument("--local", action="store_true", help="processes of this machine instead of pods; the command follows --")
+    parser.add_argument(
+        "-n", "--namespace", default=None, help="its namespace (default: the context's)"
+    )
+    parser.add_argument(
+        "--client", metavar="SERVICE", help="the client's Service (default: DEPLOYMENT-client)"
+    )
+    parser.add_argument(
+        "--client-namespace",
+        metavar="NAMESPACE",
+        help="of that Service (default: the Deployment's)",
+    )
+    parser.add_argument(
+        "--client-url",
+        metavar="URL",
+        help=f"the client's control port, with {TOKEN_VARIABLE} where it wants one",
+    )
+    parser.add_argument(
+        "--local",
+        action="store_true",
+        help="processes of this machine instead of pods; the command follows --",
+    )
     parser.add_argument(
         "--deploy",
         metavar="FILE",
         help="apply these objects (of `manifests`) first, but for what scales the Deployment, and delete them at the end",
     )
-    parser.add_argument("--limit", type=int, required=True, help="most replicas, measured itself too")
-    parser.add_argument("--factor", type=float, default=1.8, help="throughput wanted of each doubling (default: %(default)s)")
-    parser.add_argument("--scale-timeout", type=float, default=120.0, help="seconds for replicas to come or go (default: %(default)s)")
     parser.add_argument(
-        "--timeout", type=float, default=120.0, help="seconds for a step to become steady, or 16 of its items (default: %(default)s)"
+        "--limit", type=int, required=True, help="most replicas, measured itself too"
     )
-    parser.add_argument("--tolerance", type=float, default=0.05, help="windows that differ less are steady (default: %(default)s)")
-    parser.add_argument("--glob", default="", help="with --local: the first file that matches replaces FILENAME, for example a device")
-    parser.add_argument("--item-limit", type=float, default=0.0, help="with --local: seconds an item may run, 0 for no limit")
+    parser.add_argument(
+        "--factor",
+        type=float,
+        default=1.8,
+        help="throughput wanted of each doubling (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--scale-timeout",
+        type=float,
+        default=120.0,
+        help="seconds for replicas to come or go (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=120.0,
+        help="seconds for a step to become steady, or 16 of its items (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=0.05,
+        help="windows that differ less are steady (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--glob",
+        default="",
+        help="with --local: the first file that matches replaces FILENAME, for example a device",
+    )
+    parser.add_argument(
+        "--item-limit",
+        type=float,
+        default=0.0,
+        help="with --local: seconds an item may run, 0 for no limit",
+    )
     parser.add_argument("--stop", action="store_true", help="stop at the first step that fails")
     parser.add_argument("--json", action="store_true", help="the result as JSON on stdout")
-    parser.add_argument("command", nargs="*", metavar="-- COMMAND", help="with --local: the backends' workload")
+    parser.add_argument(
+        "command", nargs="*", metavar="-- COMMAND", help="with --local: the backends' workload"
+    )
     parser.set_defaults(start=_validate)
 
 
@@ -103,7 +154,9 @@ def _validate(args: argparse.Namespace) -> int:
     plan = Plan(args.limit, args.factor, args.scale_timeout, patience, args.stop)
     if args.local:
         command = [*([args.deployment] if args.deployment else []), *args.command]
-        verdict = _until_told(_validate_here(command, plan, glob=args.glob, item_limit=args.item_limit))
+        verdict = _until_told(
+            _validate_here(command, plan, glob=args.glob, item_limit=args.item_limit)
+        )
     elif args.deployment:
         if args.glob or args.item_limit:
             raise ValueError(
@@ -145,7 +198,9 @@ async def _validate_there(args: argparse.Namespace, plan: Any) -> Any:
         target = DeploymentTarget(kube, namespace, args.deployment)
         await target.find()
         if other := await _scaler(target):
-            raise BadInput(f"{args.deployment} is scaled by {other} as well: delete that for the time of the validation")
+            raise BadInput(
+                f"{args.deployment} is scaled by {other} as well: delete that for the time of the validation"
+            )
         load = HttpLoad(_client(kube, args, namespace))
         await load.up(plan.scale_seconds if args.deploy else 0)
         verdict = await validate(target, load, plan, say)
@@ -154,7 +209,9 @@ async def _validate_there(args: argparse.Namespace, plan: Any) -> Any:
         return verdict
 
 
-def _client(kube: Kube, args: argparse.Namespace, namespace: str) -> Callable[[str], Awaitable[bytes]]:
+def _client(
+    kube: Kube, args: argparse.Namespace, namespace: str
+) -> Callable[[str], Awaitable[bytes]]:
     """What asks the client's control port."""
     import os
 
@@ -163,7 +220,13 @@ def _client(kube: Kube, args: argparse.Namespace, namespace: str) -> Callable[[s
     token = os.environ.get(TOKEN_VARIABLE, "")
     if args.client_url:
         return targets.by_url(args.client_url, token)
-    return targets.by_service(kube, args.client_namespace or namespace, args.client or f"{args.deployment}-client", 9996, token)
+    return targets.by_service(
+        kube,
+        args.client_namespace or namespace,
+        args.client or f"{args.deployment}-client",
+        9996,
+        token,
+    )
 
 
 async def _answered(target: DeploymentTarget, load: Load, seconds: float) -> None:
@@ -198,10 +261,21 @@ def _add_manifests(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "  perfdag queue manifests --queue 'sleep=sleep 2' | kubectl apply -f -\n  perfdag queue manifests examples/queues.yaml\n",
     )
     parser.add_argument("file", nargs="?", help="YAML with the queues")
-    parser.add_argument("--queue", action="append", default=[], metavar="NAME=COMMAND", help="one more queue; may be repeated")
+    parser.add_argument(
+        "--queue",
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="one more queue; may be repeated",
+    )
     parser.add_argument("--namespace", default=None, help="namespace of all objects")
     parser.add_argument("--image", default=None, help="image of frontend, clients and backends")
-    parser.add_argument("--monitor", default=None, metavar="NAMESPACE", help="with a ServiceMonitor for the Prometheus there")
+    parser.add_argument(
+        "--monitor",
+        default=None,
+        metavar="NAMESPACE",
+        help="with a ServiceMonitor for the Prometheus there",
+    )
     parser.add_argument("--schema", action="store_true", help="the JSON schema of the file instead")
     parser.set_defaults(start=_manifests)
 
@@ -218,10 +292,14 @@ def _manifests(args: argparse.Namespace) -> int:
     if args.schema:
         print(json.dumps(Queues.model_json_schema(), indent=2))
         return 0
-    queues = load(args.file, args.queue, namespace=args.namespace, image=args.image, monitor=args.monitor)
+    queues = load(
+        args.file, args.queue, namespace=args.namespace, image=args.image, monitor=args.monitor
+    )
     token = os.environ.get(TOKEN_VARIABLE)
     if not token and any(queues.host_of(queue) for queue in queues.queues):
-        say(f"a new token is in these objects, and what held the one before is locked out: set {TOKEN_VARIABLE} to keep one")
+        say(
+            f"a new token is in these objects, and what held the one before is locked out: set {TOKEN_VARIABLE} to keep one"
+        )
     try:
         objects = manifests(queues, token)
     except ValueError as error:

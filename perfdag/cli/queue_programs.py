@@ -20,14 +20,22 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     _add_client(verbs)
 
 
-def verb(verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, about: str, examples: str) -> argparse.ArgumentParser:
+def verb(
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, about: str, examples: str
+) -> argparse.ArgumentParser:
     """A verb's parser with its examples."""
     return verbs.add_parser(
-        name, help=about, description=about, epilog=f"examples:\n{examples}", formatter_class=argparse.RawDescriptionHelpFormatter
+        name,
+        help=about,
+        description=about,
+        epilog=f"examples:\n{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 
-def _option(parser: argparse.ArgumentParser, name: str, default: Any, about: str, **more: Any) -> None:
+def _option(
+    parser: argparse.ArgumentParser, name: str, default: Any, about: str, **more: Any
+) -> None:
     if isinstance(default, bool):
         more["action"] = "store_true"
     elif default is not None:
@@ -43,18 +51,53 @@ def _address(text: str) -> wire.Address:
 
 
 def _add_frontend(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verb(verbs, "frontend", "queues, for clients and backends", "  perfdag queue frontend sleep media\n")
+    parser = verb(
+        verbs,
+        "frontend",
+        "queues, for clients and backends",
+        "  perfdag queue frontend sleep media\n",
+    )
     parser.add_argument("names", nargs="+", metavar="QUEUE", help="names of the queues")
-    _option(parser, "caddr", "localhost:9997", "listen for clients at HOST:PORT; :PORT is every interface")
+    _option(
+        parser,
+        "caddr",
+        "localhost:9997",
+        "listen for clients at HOST:PORT; :PORT is every interface",
+    )
     _option(parser, "waddr", "localhost:9999", "listen for backends")
     _option(parser, "maddr", "localhost:9998", "listen for Prometheus, path /metrics")
-    _option(parser, "interval", 0, "log statistics every so many seconds, 0 never; also the window of the maxima")
+    _option(
+        parser,
+        "interval",
+        0,
+        "log statistics every so many seconds, 0 never; also the window of the maxima",
+    )
     _option(parser, "qmax", 0, "refuse requests beyond so many waiting in a queue, 0 never")
     _option(parser, "retries", 0, "hand an item out again so many times when its backend is lost")
-    _option(parser, "reply-timeout", 0.0, "give an item without a limit of its own up after so many seconds, 0 never")
-    _option(parser, "message-timeout", 5.0, "cut a peer off that does not complete a message in so many seconds")
-    _option(parser, "max-peers", 8192, "connections at once, as far as the limit of open files (ulimit -n) admits")
-    _option(parser, "address-share", 0.5, "share of them that one address may hold once three quarters are taken, 1 for all")
+    _option(
+        parser,
+        "reply-timeout",
+        0.0,
+        "give an item without a limit of its own up after so many seconds, 0 never",
+    )
+    _option(
+        parser,
+        "message-timeout",
+        5.0,
+        "cut a peer off that does not complete a message in so many seconds",
+    )
+    _option(
+        parser,
+        "max-peers",
+        8192,
+        "connections at once, as far as the limit of open files (ulimit -n) admits",
+    )
+    _option(
+        parser,
+        "address-share",
+        0.5,
+        "share of them that one address may hold once three quarters are taken, 1 for all",
+    )
     _option(parser, "verbose", False, "accepted and ignored")
     parser.set_defaults(start=_frontend)
 
@@ -89,8 +132,12 @@ def _frontend(args: argparse.Namespace) -> int:
         await frontend.start(_address(args.caddr), _address(args.waddr), _address(args.maddr))
         clients, workers, metrics = frontend.ports
         if frontend.slots.total < limits.peers:
-            say(f"at most {frontend.slots.total} connections at once, not {limits.peers}: ulimit -Hn admits no more open files")
-        say(f"queues {', '.join(frontend.queues)}: clients on port {clients}, backends on {workers}, metrics on {metrics}")
+            say(
+                f"at most {frontend.slots.total} connections at once, not {limits.peers}: ulimit -Hn admits no more open files"
+            )
+        say(
+            f"queues {', '.join(frontend.queues)}: clients on port {clients}, backends on {workers}, metrics on {metrics}"
+        )
         ended = _until_signal()
         while not ended.is_set():
             try:
@@ -115,22 +162,48 @@ def _add_backend(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     _option(parser, "faddr", "localhost:9999", "frontend's address for backends")
     _option(parser, "name", "sleep", "queue")
-    _option(parser, "backoff", 0.0, "original wire: wait n x so many seconds after the n-th empty answer; 0 exits instead")
+    _option(
+        parser,
+        "backoff",
+        0.0,
+        "original wire: wait n x so many seconds after the n-th empty answer; 0 exits instead",
+    )
     _option(parser, "backoff-max", 5.0, "longest such wait in seconds")
     _option(parser, "limit", 0.0, "kill an item's process group after so many seconds, 0 never")
-    _option(parser, "glob", "", "the first file that matches replaces FILENAME in arguments, for example a device")
+    _option(
+        parser,
+        "glob",
+        "",
+        "the first file that matches replaces FILENAME in arguments, for example a device",
+    )
     _option(parser, "ignore", False, "ignore the arguments in clients' requests")
     _option(parser, "once", False, "run the command once and exit, to try it out")
     _option(parser, "dir", "", "working directory of the command")
     _option(parser, "null-in", False, "standard input from /dev/null")
     _option(parser, "null-out", False, "standard output and error to /dev/null")
-    _option(parser, "node-env", "", "environment variable with the node's name (default: host name)")
+    _option(
+        parser, "node-env", "", "environment variable with the node's name (default: host name)"
+    )
     _option(parser, "pod-env", "", "environment variable with the pod's name (default: host name)")
-    _option(parser, "wire", "kept", "kept: one connection, on which the backend waits; original: one an item", choices=("kept", "original"))
-    _option(parser, "exit-when-empty", False, "exit when the queue is empty (original wire without back-off)")
+    _option(
+        parser,
+        "wire",
+        "kept",
+        "kept: one connection, on which the backend waits; original: one an item",
+        choices=("kept", "original"),
+    )
+    _option(
+        parser,
+        "exit-when-empty",
+        False,
+        "exit when the queue is empty (original wire without back-off)",
+    )
     _option(parser, "verbose", False, "log every item")
     parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="absolute path or built-in (sleep, usl), with arguments"
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="-- COMMAND",
+        help="absolute path or built-in (sleep, usl), with arguments",
     )
     parser.set_defaults(start=_backend)
 
@@ -155,7 +228,10 @@ def _backend(args: argparse.Namespace) -> int:
     )
     if args.glob:
         count = len(matching(args.glob))
-        say(f"{FILENAME} stands for {workload.device}" + (f", the first of {count} that match {args.glob}" if count > 1 else ""))
+        say(
+            f"{FILENAME} stands for {workload.device}"
+            + (f", the first of {count} that match {args.glob}" if count > 1 else "")
+        )
     if args.once:
         outcome = workload.run(None, 0.0)
         if outcome.error:
@@ -193,7 +269,10 @@ def _add_client(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "  curl 'localhost:9996/parallel?value=4&type=plain'\n",
     )
     _option(
-        parser, "caddr", "localhost:9996", "listen for control: /parallel?value=N, /reset, /stats, /fails, /nodes, /pods, /reqs-per-sec"
+        parser,
+        "caddr",
+        "localhost:9996",
+        "listen for control: /parallel?value=N, /reset, /stats, /fails, /nodes, /pods, /reqs-per-sec",
     )
     _option(parser, "faddr", "localhost:9997", "frontend's address for clients")
     _option(parser, "name", "sleep", "queue")
@@ -201,17 +280,44 @@ def _add_client(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     _option(parser, "req-now", 1, "requests in parallel at the start")
     _option(parser, "req-max", 2, "most requests in parallel")
     _option(
-        parser, "retries", None, "times an item is handed out again when its backend is lost (default: as the frontend has it)", type=int
+        parser,
+        "retries",
+        None,
+        "times an item is handed out again when its backend is lost (default: as the frontend has it)",
+        type=int,
     )
     _option(parser, "rate", 0.0, "open loop: requests a second, instead of a number in parallel")
     _option(parser, "poisson", False, "open loop with exponential gaps instead of even ones")
     _option(parser, "seed", 1, "of the exponential gaps")
-    _option(parser, "duration", 0.0, "stop after so many seconds and print the statistics as JSON, 0 never")
-    _option(parser, "drain", 30.0, "open loop: seconds to wait for answers after --duration; what is missing then has failed")
-    _option(parser, "wire", "kept", "kept: one connection for all requests; original: one a request", choices=("kept", "original"))
+    _option(
+        parser,
+        "duration",
+        0.0,
+        "stop after so many seconds and print the statistics as JSON, 0 never",
+    )
+    _option(
+        parser,
+        "drain",
+        30.0,
+        "open loop: seconds to wait for answers after --duration; what is missing then has failed",
+    )
+    _option(
+        parser,
+        "wire",
+        "kept",
+        "kept: one connection for all requests; original: one a request",
+        choices=("kept", "original"),
+    )
     _option(parser, "verbose", False, "accepted and ignored")
-    parser.add_argument("args", nargs=argparse.REMAINDER, metavar="-- ARGS", help="arguments added to the backend's command")
-    parser.epilog = (parser.epilog or "") + f"\nWith {TOKEN_VARIABLE} set, the control port wants it as bearer token or password.\n"
+    parser.add_argument(
+        "args",
+        nargs=argparse.REMAINDER,
+        metavar="-- ARGS",
+        help="arguments added to the backend's command",
+    )
+    parser.epilog = (
+        parser.epilog or ""
+    ) + f"\nWith {TOKEN_VARIABLE} set, the control port wants it as bearer token or password.\n"
     parser.set_defaults(start=_client)
 
 
@@ -224,7 +330,9 @@ def _client(args: argparse.Namespace) -> int:
     from perfdag.steps.queue.tally import Tally
 
     if not 0 <= args.req_now <= args.req_max <= 4096:
-        raise ValueError(f"parallel requests must be 0 <= --req-now ({args.req_now}) <= --req-max ({args.req_max}) <= 4096")
+        raise ValueError(
+            f"parallel requests must be 0 <= --req-now ({args.req_now}) <= --req-max ({args.req_max}) <= 4096"
+        )
     for name in ("duration", "drain"):
         if not 0 <= getattr(args, name) < math.inf:
             raise ValueError(f"--{name} {getattr(args, name):g} is no time")
@@ -234,18 +342,32 @@ def _client(args: argparse.Namespace) -> int:
         raise ValueError("--retries goes with --wire kept: the original wire has no word for it")
     here = _address(args.caddr).host in ("localhost", "127.0.0.1", "::1")
     if not (here or os.environ.get(TOKEN_VARIABLE) or "KUBERNETES_SERVICE_HOST" in os.environ):
-        raise ValueError(f"--caddr {args.caddr} lets others control this client; set {TOKEN_VARIABLE}, or listen on localhost")
+        raise ValueError(
+            f"--caddr {args.caddr} lets others control this client; set {TOKEN_VARIABLE}, or listen on localhost"
+        )
     words = args.args[1:] if args.args[:1] == ["--"] else args.args
     work = load.Work(args.name, list(words), args.limit, args.retries)
 
     async def serve() -> int:
         tally = Tally()
         frontend = _address(args.faddr)
-        wire_ = load.KeptWire(frontend, work) if args.wire == "kept" else load.OriginalWire(frontend, work)
+        wire_ = (
+            load.KeptWire(frontend, work)
+            if args.wire == "kept"
+            else load.OriginalWire(frontend, work)
+        )
         closed = None if args.rate else load.ClosedLoop(wire_, tally, max(1, args.req_max))
-        opened = load.OpenLoop(wire_, tally, args.rate, args.poisson, args.seed, drain=args.drain) if args.rate else None
-        server = await web.serve(_address(args.caddr), control.Control(tally, closed), os.environ.get(TOKEN_VARIABLE, ""))
-        say(f"requests to queue {args.name!r} at {args.faddr}, control on port {server.sockets[0].getsockname()[1]}")
+        opened = (
+            load.OpenLoop(wire_, tally, args.rate, args.poisson, args.seed, drain=args.drain)
+            if args.rate
+            else None
+        )
+        server = await web.serve(
+            _address(args.caddr), control.Control(tally, closed), os.environ.get(TOKEN_VARIABLE, "")
+        )
+        say(
+            f"requests to queue {args.name!r} at {args.faddr}, control on port {server.sockets[0].getsockname()[1]}"
+        )
         ended = _until_signal()
         if closed:
             closed.set_parallel(args.req_now)
@@ -253,14 +375,19 @@ def _client(args: argparse.Namespace) -> int:
         else:
             assert opened is not None
             task = asyncio.create_task(opened.run(args.duration or 1e9))
-        await asyncio.wait([task, asyncio.create_task(ended.wait())], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            [task, asyncio.create_task(ended.wait())], return_when=asyncio.FIRST_COMPLETED
+        )
         result = tally.as_json()
         if opened:
             result["validity"] = opened.validity() or "valid"
         if closed:
             await closed.stop()
         server.close()
-        print(json.dumps(result) if args.duration else control.nodes(tally) + control.stats(tally), flush=True)
+        print(
+            json.dumps(result) if args.duration else control.nodes(tally) + control.stats(tally),
+            flush=True,
+        )
         return 1 if tally.failure or (opened and opened.validity()) else 0
 
     return asyncio.run(serve())

@@ -28,28 +28,67 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file")
-    parser.add_argument("--base", action="store_true", help="templates, service accounts and rights")
-    parser.add_argument("--schedule", action="append", default=[], metavar="CRON", help="five fields, UTC; may be given several times")
+    parser.add_argument(
+        "--base", action="store_true", help="templates, service accounts and rights"
+    )
+    parser.add_argument(
+        "--schedule",
+        action="append",
+        default=[],
+        metavar="CRON",
+        help="five fields, UTC; may be given several times",
+    )
     add_installation(parser)
     parser.set_defaults(run=run)
 
 
 def add_installation(parser: argparse.ArgumentParser) -> None:
     """Options of an installation, shared with `install`."""
-    parser.add_argument("--namespace", "-n", default="perfdag", help="namespace of the runs (default: perfdag)")
-    parser.add_argument("--store", default="", metavar="ROOT", help="s3://bucket/prefix or claim://NAME")
-    parser.add_argument("--store-secret", default="perfdag-store", metavar="NAME", help="Secret with AWS_* keys (default: perfdag-store)")
     parser.add_argument(
-        "--images", default="localhost/perfdag-{name}:1", metavar="PATTERN", help="how images are called; {name} is base, iperf, fio ..."
-    )
-    parser.add_argument("--pull-policy", default="IfNotPresent", choices=["Always", "IfNotPresent", "Never"], help="image pull policy")
-    parser.add_argument("--pull-secret", action="append", default=[], metavar="NAME", help="image pull secret; may be given several times")
-    parser.add_argument("--cluster-scope", action="store_true", help="a ClusterWorkflowTemplate instead of a namespaced one")
-    parser.add_argument(
-        "--namespaced", action="store_true", help="nothing cluster-wide: no node reads, no priority classes; rows then lack node types"
+        "--namespace", "-n", default="perfdag", help="namespace of the runs (default: perfdag)"
     )
     parser.add_argument(
-        "--network-policy", action="store_true", help="a NetworkPolicy around measuring pods; it can change what is measured"
+        "--store", default="", metavar="ROOT", help="s3://bucket/prefix or claim://NAME"
+    )
+    parser.add_argument(
+        "--store-secret",
+        default="perfdag-store",
+        metavar="NAME",
+        help="Secret with AWS_* keys (default: perfdag-store)",
+    )
+    parser.add_argument(
+        "--images",
+        default="localhost/perfdag-{name}:1",
+        metavar="PATTERN",
+        help="how images are called; {name} is base, iperf, fio ...",
+    )
+    parser.add_argument(
+        "--pull-policy",
+        default="IfNotPresent",
+        choices=["Always", "IfNotPresent", "Never"],
+        help="image pull policy",
+    )
+    parser.add_argument(
+        "--pull-secret",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="image pull secret; may be given several times",
+    )
+    parser.add_argument(
+        "--cluster-scope",
+        action="store_true",
+        help="a ClusterWorkflowTemplate instead of a namespaced one",
+    )
+    parser.add_argument(
+        "--namespaced",
+        action="store_true",
+        help="nothing cluster-wide: no node reads, no priority classes; rows then lack node types",
+    )
+    parser.add_argument(
+        "--network-policy",
+        action="store_true",
+        help="a NetworkPolicy around measuring pods; it can change what is measured",
     )
     parser.add_argument(
         "--lock-namespace",
@@ -96,7 +135,11 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
         help="batches measured at once (default 1: they disturb each other); gangs of several hosts take turns, unless Volcano places them",
     )
     parser.add_argument(
-        "--allow", action="append", default=[], metavar="BENCHMARK", help="grant a benchmark the Kubernetes rights it declares"
+        "--allow",
+        action="append",
+        default=[],
+        metavar="BENCHMARK",
+        help="grant a benchmark the Kubernetes rights it declares",
     )
 
 
@@ -125,7 +168,9 @@ def _keep_pods(text: str) -> int:
     from perfdag.podspec import KEEP_PODS
 
     if (found := _seconds(text)) < KEEP_PODS:
-        raise argparse.ArgumentTypeError(f"{text} is too short: which sample killed a pod is read of it; write {KEEP_PODS}s or more")
+        raise argparse.ArgumentTypeError(
+            f"{text} is too short: which sample killed a pod is read of it; write {KEEP_PODS}s or more"
+        )
     return found
 
 
@@ -166,7 +211,9 @@ def _rights(name: str) -> list[dict[str, Any]]:
     rules = list(benchmark.get(name).api) if name in benchmark.names() else []
     if not rules:
         declare = ", ".join(each for each in benchmark.names() if benchmark.get(each).api)
-        raise ValueError(f"--allow {name}: no benchmark of that name declares Kubernetes rights; {declare} do")
+        raise ValueError(
+            f"--allow {name}: no benchmark of that name declares Kubernetes rights; {declare} do"
+        )
     return rules
 
 
@@ -200,7 +247,9 @@ def _suite(args: argparse.Namespace) -> list[dict[str, Any]]:
     from perfdag.workflows import due, lint, runs
 
     if args.store and not on_cluster(args.store):
-        raise ValueError(f"--store {args.store}: pods share no folder with this machine; s3://bucket/prefix or claim://NAME is needed")
+        raise ValueError(
+            f"--store {args.store}: pods share no folder with this machine; s3://bucket/prefix or claim://NAME is needed"
+        )
     loaded = suite.load(args.suite)
     plan = make_plan(loaded)
     check_size(plan)  # a suite that the plan step would refuse is refused here
@@ -216,7 +265,14 @@ def _suite(args: argparse.Namespace) -> list[dict[str, Any]]:
         advice = "split the suite, or put the file into the store and give the CronWorkflow its key, as the parameter url"
         raise ValueError(f"{args.suite}: {wrong[0]}; {advice}")
     watch = due.cron(args.namespace, name, args.schedule, plan.seconds(), store, args.cluster_scope)
-    nightly = runs.cron(args.namespace, name, args.schedule, store=store, priority=priority, cluster_scope=args.cluster_scope)
+    nightly = runs.cron(
+        args.namespace,
+        name,
+        args.schedule,
+        store=store,
+        priority=priority,
+        cluster_scope=args.cluster_scope,
+    )
     return [carried, watch, nightly]
 
 
@@ -233,10 +289,22 @@ def inline(loaded: "Loaded") -> str:
     entries = []
     for source in loaded.sources:
         fields = benchmark.get(source.entry.benchmark).Params.model_fields
-        below = {name: value for name, value in (source.raw_defaults.get("params") or {}).items() if name in fields}
-        own = {name: value for name, value in source.raw.items() if value is not None or name not in ENTRY_KEYS}
+        below = {
+            name: value
+            for name, value in (source.raw_defaults.get("params") or {}).items()
+            if name in fields
+        }
+        own = {
+            name: value
+            for name, value in source.raw.items()
+            if value is not None or name not in ENTRY_KEYS
+        }
         entry = merge(source.raw_defaults, {"name": source.name, **own})
         # a value of params replaces the default's whole, as in enumeration
         entries.append({**entry, "params": {**below, **source.entry.params}})
-    whole = {key: value for key, value in loaded.document.data.items() if key not in ("include", "entries", "defaults")}
+    whole = {
+        key: value
+        for key, value in loaded.document.data.items()
+        if key not in ("include", "entries", "defaults")
+    }
     return yaml.safe_dump({**whole, "entries": entries}, sort_keys=False, width=10**9)

@@ -50,13 +50,18 @@ def continued(wanted: str, namespace: str, root: str | None, given: str) -> Run:
         try:
             opened = open_store(store)
             plan = _whole(opened, load_plan(opened, run_id))
-            if stored_samples(opened, plan.run_id) and (why := resume_obstacle(plan, kube.run(cluster_name), opened.root)):
+            if stored_samples(opened, plan.run_id) and (
+                why := resume_obstacle(plan, kube.run(cluster_name), opened.root)
+            ):
                 raise NotContinued(why)
             return Run(plan.run_id, store, plan.suite, int(plan.options.get("priority", 0)))
         except NotStoredError:
             raise
         except StoreError as error:
-            print(f"the store is not reached from here ({error}); whether it has run {run_id} is not known", file=sys.stderr)
+            print(
+                f"the store is not reached from here ({error}); whether it has run {run_id} is not known",
+                file=sys.stderr,
+            )
     if seen is None and not _RUN_ID.fullmatch(run_id):
         raise NotContinued(
             f"namespace {namespace} has no Workflow of run {run_id}, and without its store a run is only known by its id, as 20260101T020000Z-0a1b2c3d"
@@ -79,5 +84,7 @@ def _whole(store: "Store", plan: "Plan") -> "Plan":
     """The run that a plan is measured with: the one that it confirms, of two variants the first. Raises StoreError."""
     from perfdag.runs import load_plan
 
-    whole = plan.options.get("confirms") or (plan.options["other"] if plan.variant == "B" else plan.run_id)
+    whole = plan.options.get("confirms") or (
+        plan.options["other"] if plan.variant == "B" else plan.run_id
+    )
     return plan if whole == plan.run_id else load_plan(store, whole)

@@ -33,9 +33,15 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume")
+    parser.add_argument(
+        "suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"
+    )
     add_suite_options(parser)
-    parser.add_argument("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)")
+    parser.add_argument(
+        "--store",
+        metavar="ROOT",
+        help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)",
+    )
     parser.add_argument(
         "--resume",
         metavar="RUN",
@@ -58,7 +64,11 @@ def add_suite_options(parser: argparse.ArgumentParser) -> None:
         help="set a parameter, a shape key, or a key of an entry or of the suite",
     )
     parser.add_argument(
-        "--only", metavar="GLOB", action="append", default=[], help="only points whose entry, `entry/label` or id matches; again: or this"
+        "--only",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="only points whose entry, `entry/label` or id matches; again: or this",
     )
 
 
@@ -91,7 +101,10 @@ def run(args: argparse.Namespace) -> int:
         restore(store, plan)
     end_once()
     again = f"perfdag run --resume {plan.run_id}" + (f" --store {root}" if root else "")
-    print(f"run {plan.run_id}: {len(plan.points)} points, {len(plan.order)} samples, store {store.root}", file=sys.stderr)
+    print(
+        f"run {plan.run_id}: {len(plan.points)} points, {len(plan.order)} samples, store {store.root}",
+        file=sys.stderr,
+    )
     try:
         _measure(plan, store)
     except KeyboardInterrupt:
@@ -111,7 +124,9 @@ def beside_resume(args: argparse.Namespace) -> str | None:
     wrong = [name for name, value in given.items() if value]
     if args.resume is None or not wrong:
         return None
-    return f"--resume measures what is left of a run as it was planned; leave out {', '.join(wrong)}"
+    return (
+        f"--resume measures what is left of a run as it was planned; leave out {', '.join(wrong)}"
+    )
 
 
 def _not_by_run(plan: "Plan", root: str) -> str | None:
@@ -146,7 +161,12 @@ def _measure(plan: "Plan", store: "Store") -> None:
     from perfdag.steps.lead import Lead, Place
 
     with Progress(plan) as progress:
-        lead = Lead(plan, Rescuing(store, plan.run_id), Place(hosts_for=local_hosts, refuses=needs_cluster), progress)
+        lead = Lead(
+            plan,
+            Rescuing(store, plan.run_id),
+            Place(hosts_for=local_hosts, refuses=needs_cluster),
+            progress,
+        )
         deadline = time.monotonic() + plan.budget if plan.budget else None
         if not lead.measure(range(len(plan.order)), deadline=deadline):
             lead.give_up("budget", "skipped", f"the budget of {plan.budget:g} s was spent")
@@ -203,7 +223,9 @@ class Rescuing:
         try:
             self._store.put(key, data)
         except StoreError:
-            if key.startswith(f"runs/{self._run_id}/parts/"):  # a note of why others were not measured is no sample
+            if key.startswith(
+                f"runs/{self._run_id}/parts/"
+            ):  # a note of why others were not measured is no sample
                 self._keep(key.rpartition("/")[2], data)
             raise
 
@@ -213,7 +235,10 @@ class Rescuing:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(data)
         except OSError as error:
-            print(f"the last sample could not be kept in a temporary folder either: {error}", file=sys.stderr)
+            print(
+                f"the last sample could not be kept in a temporary folder either: {error}",
+                file=sys.stderr,
+            )
 
 
 def restore(store: "Store", plan: "Plan") -> None:
@@ -227,4 +252,7 @@ def restore(store: "Store", plan: "Plan") -> None:
             file.unlink()
         folder.rmdir()
     if damaged := delete_damaged_samples(store, plan.run_id):
-        print(f"{len(damaged)} stored samples cannot be read and are measured again: {', '.join(damaged[:5])}", file=sys.stderr)
+        print(
+            f"{len(damaged)} stored samples cannot be read and are measured again: {', '.join(damaged[:5])}",
+            file=sys.stderr,
+        )

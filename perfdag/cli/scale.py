@@ -25,7 +25,12 @@ _TYPES = ("training", "distributed", "interactive")
 
 def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb and its sub-verbs."""
-    parser = _parser(sub, "scale", "workloads and VMIs at scale", "Create objects on a schedule and measure every stage of their life.")
+    parser = _parser(
+        sub,
+        "scale",
+        "workloads and VMIs at scale",
+        "Create objects on a schedule and measure every stage of their life.",
+    )
     parser.epilog = EPILOG
     verbs = parser.add_subparsers(dest="scale", metavar="COMMAND", required=True)
     _add_submit(verbs)
@@ -39,13 +44,24 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         _add_scenario(verbs, name, summary, about)
 
 
-def _parser(sub: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str, about: str) -> argparse.ArgumentParser:
-    return sub.add_parser(name, help=summary, description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _parser(
+    sub: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str, about: str
+) -> argparse.ArgumentParser:
+    return sub.add_parser(
+        name, help=summary, description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
 def _folder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output-dir", type=Path, metavar="DIR", help="folder of the files (default: logs)")
-    parser.add_argument("--settings", type=Path, metavar="FILE", help="YAML of settings: submitter, project, backend_times ...")
+    parser.add_argument(
+        "-o", "--output-dir", type=Path, metavar="DIR", help="folder of the files (default: logs)"
+    )
+    parser.add_argument(
+        "--settings",
+        type=Path,
+        metavar="FILE",
+        help="YAML of settings: submitter, project, backend_times ...",
+    )
 
 
 def _cluster(parser: argparse.ArgumentParser) -> None:
@@ -53,36 +69,89 @@ def _cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def _lock(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--lock-timeout", type=float, default=3600.0, help="seconds to wait for another performance run (default: 3600)")
+    parser.add_argument(
+        "--lock-timeout",
+        type=float,
+        default=3600.0,
+        help="seconds to wait for another performance run (default: 3600)",
+    )
 
 
 def _variables(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--var", action="append", default=[], metavar="NAME=VALUE", help="a placeholder of the template")
+    parser.add_argument(
+        "--var",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a placeholder of the template",
+    )
 
 
 def _arrivals(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--arrival", choices=("closed", "constant", "poisson", "burst", "ramp"), help="how objects arrive")
-    parser.add_argument("--rate", type=float, default=0.0, metavar="PER_S", help="objects a second of an open loop")
-    parser.add_argument("--burst", type=int, metavar="N", help="objects at once, with --arrival burst")
+    parser.add_argument(
+        "--arrival",
+        choices=("closed", "constant", "poisson", "burst", "ramp"),
+        help="how objects arrive",
+    )
+    parser.add_argument(
+        "--rate", type=float, default=0.0, metavar="PER_S", help="objects a second of an open loop"
+    )
+    parser.add_argument(
+        "--burst", type=int, metavar="N", help="objects at once, with --arrival burst"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of Poisson arrivals")
 
 
 def _add_submit(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _parser(verbs, "submit", "create workloads", "Create workloads on a schedule; writes submitted.json and run.json.")
+    parser = _parser(
+        verbs,
+        "submit",
+        "create workloads",
+        "Create workloads on a schedule; writes submitted.json and run.json.",
+    )
     _folder(parser)
     _cluster(parser)
-    parser.add_argument("-t", "--workload-type", choices=_TYPES, default="training", help="workload type (default: training)")
-    parser.add_argument("--template", metavar="NAME|FILE", help="instead of -t: vm, vmi, vmirs, pod, job, pytorchjob or a YAML file")
-    parser.add_argument("-n", "--num-workloads", type=int, required=True, help="workloads to submit")
-    parser.add_argument("-p", "--num-processes", type=int, default=8, help="submissions in parallel (default: 8)")
-    parser.add_argument("--num-workers", type=int, default=1, help="workers of a distributed workload (default: 1)")
+    parser.add_argument(
+        "-t",
+        "--workload-type",
+        choices=_TYPES,
+        default="training",
+        help="workload type (default: training)",
+    )
+    parser.add_argument(
+        "--template",
+        metavar="NAME|FILE",
+        help="instead of -t: vm, vmi, vmirs, pod, job, pytorchjob or a YAML file",
+    )
+    parser.add_argument(
+        "-n", "--num-workloads", type=int, required=True, help="workloads to submit"
+    )
+    parser.add_argument(
+        "-p", "--num-processes", type=int, default=8, help="submissions in parallel (default: 8)"
+    )
+    parser.add_argument(
+        "--num-workers", type=int, default=1, help="workers of a distributed workload (default: 1)"
+    )
     parser.add_argument("-g", "--num-gpus", default="1", help="GPUs a pod (default: 1)")
-    parser.add_argument("--delay", type=float, default=0.0, help="seconds between batches of -p, on an absolute schedule (default: 0)")
+    parser.add_argument(
+        "--delay",
+        type=float,
+        default=0.0,
+        help="seconds between batches of -p, on an absolute schedule (default: 0)",
+    )
     parser.add_argument("--project", help="project to submit to (default: project-0)")
     parser.add_argument("--pvc", action="store_true", help="add a claim to each workload")
-    parser.add_argument("--namespace", nargs="+", help="instead of runai-<project>; several take turns")
-    parser.add_argument("--create-namespace", action="store_true", help="create the namespace where it is missing")
-    parser.add_argument("--submitter", metavar="NAME", help="how to submit: api (default), kubectl, runai-cli or a plug-in")
+    parser.add_argument(
+        "--namespace", nargs="+", help="instead of runai-<project>; several take turns"
+    )
+    parser.add_argument(
+        "--create-namespace", action="store_true", help="create the namespace where it is missing"
+    )
+    parser.add_argument(
+        "--submitter",
+        metavar="NAME",
+        help="how to submit: api (default), kubectl, runai-cli or a plug-in",
+    )
     _variables(parser)
     _arrivals(parser)
     _lock(parser)
@@ -94,18 +163,35 @@ def _add_sample(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     parser = _parser(verbs, "sample", "see how far they are", about)
     _folder(parser)
     _cluster(parser)
-    parser.add_argument("-t", "--workload-type", choices=_TYPES, help="checked against what was submitted")
+    parser.add_argument(
+        "-t", "--workload-type", choices=_TYPES, help="checked against what was submitted"
+    )
     parser.add_argument("-p", "--project", help="checked against what was submitted")
     parser.add_argument(
-        "--watch", type=float, metavar="SECONDS", help="stay until all are ready, at most so long; times below 1 s need this"
+        "--watch",
+        type=float,
+        metavar="SECONDS",
+        help="stay until all are ready, at most so long; times below 1 s need this",
     )
-    parser.add_argument("--run", dest="run_id", metavar="ID", help="a run that no folder tells of, found by its label on the cluster")
-    parser.add_argument("--namespace", help="with --run: only in this namespace (default: everywhere)")
+    parser.add_argument(
+        "--run",
+        dest="run_id",
+        metavar="ID",
+        help="a run that no folder tells of, found by its label on the cluster",
+    )
+    parser.add_argument(
+        "--namespace", help="with --run: only in this namespace (default: everywhere)"
+    )
     parser.set_defaults(run=_safely(scale_verbs.sample))
 
 
 def _add_plot(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _parser(verbs, "plot", "draw it", "Write times.csv and general.png or detailed.png from submitted.json and sampled.json.")
+    parser = _parser(
+        verbs,
+        "plot",
+        "draw it",
+        "Write times.csv and general.png or detailed.png from submitted.json and sampled.json.",
+    )
     _folder(parser)
     parser.add_argument(
         "--plot",
@@ -119,7 +205,9 @@ def _add_plot(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         default=None,
         help="general, detailed: leave out workloads with erroneous times (default)",
     )
-    parser.add_argument("--head", type=int, metavar="N", help="only the first N workloads, in order of submission")
+    parser.add_argument(
+        "--head", type=int, metavar="N", help="only the first N workloads, in order of submission"
+    )
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N of those")
     parser.set_defaults(run=_safely(scale_plots.plot))
 
@@ -130,15 +218,31 @@ def _add_delete(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     _folder(parser)
     _cluster(parser)
     parser.add_argument(
-        "--run", dest="run_id", metavar="ID", help="all that carries this run's label, of any kind (the id is said at the start)"
+        "--run",
+        dest="run_id",
+        metavar="ID",
+        help="all that carries this run's label, of any kind (the id is said at the start)",
     )
-    parser.add_argument("--namespace", help="with --run: only in this namespace (default: everywhere)")
-    parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="how long to wait (default: 600)")
+    parser.add_argument(
+        "--namespace", help="with --run: only in this namespace (default: everywhere)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="how long to wait (default: 600)",
+    )
     parser.set_defaults(run=_safely(scale_verbs.delete))
 
 
 def _add_nodes(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _parser(verbs, "nodes", "simulated nodes", "Make simulated nodes with GPUs; needs KWOK on the cluster.")
+    parser = _parser(
+        verbs,
+        "nodes",
+        "simulated nodes",
+        "Make simulated nodes with GPUs; needs KWOK on the cluster.",
+    )
     _cluster(parser)
     parser.add_argument("--count", type=int, default=100, help="nodes (default: 100)")
     parser.add_argument("--gpus", type=int, default=8, help="GPUs a node (default: 8)")
@@ -151,10 +255,20 @@ def _add_simulate(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = _parser(verbs, "simulate", "play KubeVirt, Run:ai or storage", about)
     _cluster(parser)
     parser.add_argument(
-        "system", choices=("kubevirt", "runai", "storage"), help="storage: the class perfdag-simulated, whose claims are bound"
+        "system",
+        choices=("kubevirt", "runai", "storage"),
+        help="storage: the class perfdag-simulated, whose claims are bound",
     )
-    parser.add_argument("--delay", action="append", default=[], metavar="STAGE=MS[-MS]", help="delay of a stage, uniform from-to")
-    parser.add_argument("--failures", type=int, default=0, metavar="PERCENT", help="share of VMIs that fail")
+    parser.add_argument(
+        "--delay",
+        action="append",
+        default=[],
+        metavar="STAGE=MS[-MS]",
+        help="delay of a stage, uniform from-to",
+    )
+    parser.add_argument(
+        "--failures", type=int, default=0, metavar="PERCENT", help="share of VMIs that fail"
+    )
     parser.add_argument("--remove", action="store_true", help="take the Stages and CRDs away again")
     parser.set_defaults(run=_safely(scale_verbs.simulate))
 
@@ -165,63 +279,141 @@ def _add_vmi(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     _folder(parser)
     _cluster(parser)
     parser.add_argument("scenario", choices=("burst", "ladder", "steady", "capacity"))
-    parser.add_argument("--template", default="vmi", metavar="NAME|FILE", help="vmi, vm, vmirs or a YAML file (default: vmi)")
+    parser.add_argument(
+        "--template",
+        default="vmi",
+        metavar="NAME|FILE",
+        help="vmi, vm, vmirs or a YAML file (default: vmi)",
+    )
     _variables(parser)
-    parser.add_argument("--count", type=int, nargs="+", default=[100], help="VMIs; several for a ladder; the limit for capacity")
-    parser.add_argument("--replicas", type=int, default=1, help="VMIs of one object, with --template vmirs (default: 1)")
+    parser.add_argument(
+        "--count",
+        type=int,
+        nargs="+",
+        default=[100],
+        help="VMIs; several for a ladder; the limit for capacity",
+    )
+    parser.add_argument(
+        "--replicas",
+        type=int,
+        default=1,
+        help="VMIs of one object, with --template vmirs (default: 1)",
+    )
     parser.add_argument("--step", type=int, help="capacity: VMIs more each time (default: 100)")
     parser.add_argument("--churn", type=int, help="steady: VMIs replaced at a time (default: 5)")
-    parser.add_argument("--pause", type=float, help="steady: seconds between replacements (default: 20)")
+    parser.add_argument(
+        "--pause", type=float, help="steady: seconds between replacements (default: 20)"
+    )
     parser.add_argument("--duration", type=float, help="steady: seconds (default: 300)")
-    parser.add_argument("--cooldown", type=float, help="ladder: seconds between bursts (default: 60)")
-    parser.add_argument("--per-node", type=int, default=200, help="VMIs a node at most (default: 200)")
-    parser.add_argument("--parallel", type=int, default=20, help="creations in flight (default: 20)")
-    parser.add_argument("--namespace", nargs="+", default=["perfdag-vmi"], help="namespace, or several in turn (default: perfdag-vmi)")
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for all to run, and to be gone (default: 900)")
+    parser.add_argument(
+        "--cooldown", type=float, help="ladder: seconds between bursts (default: 60)"
+    )
+    parser.add_argument(
+        "--per-node", type=int, default=200, help="VMIs a node at most (default: 200)"
+    )
+    parser.add_argument(
+        "--parallel", type=int, default=20, help="creations in flight (default: 20)"
+    )
+    parser.add_argument(
+        "--namespace",
+        nargs="+",
+        default=["perfdag-vmi"],
+        help="namespace, or several in turn (default: perfdag-vmi)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=900.0,
+        help="seconds for all to run, and to be gone (default: 900)",
+    )
     about = "beside `api_p99 < 1` and `api_list_p99 < 30`, in the place of one on the same metric; also RATIO * METRIC"
-    parser.add_argument("--gate", action="append", default=[], metavar="'METRIC < VALUE'", help=about)
+    parser.add_argument(
+        "--gate", action="append", default=[], metavar="'METRIC < VALUE'", help=about
+    )
     parser.add_argument("--no-api-gates", action="store_true", help="only the gates of --gate")
     parser.add_argument("--no-primer", action="store_true", help="no VMI before the clock starts")
-    parser.add_argument("--prometheus", metavar="URL", help="KubeVirt's CPU, memory and work queues from here")
+    parser.add_argument(
+        "--prometheus", metavar="URL", help="KubeVirt's CPU, memory and work queues from here"
+    )
     parser.add_argument("--prometheus-token-file", metavar="FILE", help="a bearer token for it")
-    parser.add_argument("--prometheus-ca-file", metavar="FILE", help="the certificate authority of its TLS")
+    parser.add_argument(
+        "--prometheus-ca-file", metavar="FILE", help="the certificate authority of its TLS"
+    )
     _lock(parser)
     _arrivals(parser)
     parser.set_defaults(run=_safely(scale_scenarios.vmi))
 
 
 _SCENARIOS = {
-    "gated": ("the scheduler alone", "Create pods with a scheduling gate, release them together, and say how many a second are scheduled."),
+    "gated": (
+        "the scheduler alone",
+        "Create pods with a scheduling gate, release them together, and say how many a second are scheduled.",
+    ),
     "fill": (
         "fill every GPU",
         "Fill every free GPU and ask for one more: all are placed, no node holds more than it has, the last is refused.",
     ),
-    "fragmentation": ("are GPUs packed?", "Take half of all GPUs one by one, then ask for whole nodes: how many are still there?"),
-    "preemption": ("priority evicts", "Fill all GPUs at low priority, then ask at high priority: how long until placed, what was evicted?"),
+    "fragmentation": (
+        "are GPUs packed?",
+        "Take half of all GPUs one by one, then ask for whole nodes: how many are still there?",
+    ),
+    "preemption": (
+        "priority evicts",
+        "Fill all GPUs at low priority, then ask at high priority: how long until placed, what was evicted?",
+    ),
     "gang": (
         "all or nothing",
         "More gangs than fit, at once: are those that fit placed whole, and no other in part? Needs Volcano or KAI.",
     ),
-    "reclaim": ("a queue gets its share back", "One queue takes all GPUs, another asks for its half. Needs Volcano or KAI."),
+    "reclaim": (
+        "a queue gets its share back",
+        "One queue takes all GPUs, another asks for its half. Needs Volcano or KAI.",
+    ),
 }
 
 
-def _add_scenario(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str, about: str) -> None:
+def _add_scenario(
+    verbs: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    summary: str,
+    about: str,
+) -> None:
     """A scenario of the benchmark `scale`, from a laptop."""
-    parser = _parser(verbs, name, summary, f"{about} Exit 3 where a gate is breached or has no data.")
+    parser = _parser(
+        verbs, name, summary, f"{about} Exit 3 where a gate is breached or has no data."
+    )
     _folder(parser)
     _cluster(parser)
     if name in ("gated", "preemption", "gang"):
-        what = {"gated": "pods", "preemption": "pods at high priority", "gang": "gangs; at least one more than fits is made"}[name]
+        what = {
+            "gated": "pods",
+            "preemption": "pods at high priority",
+            "gang": "gangs; at least one more than fits is made",
+        }[name]
         parser.add_argument("--count", type=int, default=100, help=f"{what} (default: 100)")
     if name == "gang":
         parser.add_argument("--workers", type=int, default=2, help="pods of a gang (default: 2)")
     if name != "fragmentation":
         parser.add_argument("-g", "--gpus", type=int, default=1, help="GPUs a pod (default: 1)")
-    parser.add_argument("--parallel", type=int, default=20, help="creations in flight (default: 20)")
-    parser.add_argument("--namespace", nargs="+", default=["perfdag-scale"], help="namespace, or several in turn (default: perfdag-scale)")
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for each wait (default: 900)")
-    parser.add_argument("--gate", action="append", default=[], metavar="'METRIC < VALUE'", help="also RATIO * METRIC")
+    parser.add_argument(
+        "--parallel", type=int, default=20, help="creations in flight (default: 20)"
+    )
+    parser.add_argument(
+        "--namespace",
+        nargs="+",
+        default=["perfdag-scale"],
+        help="namespace, or several in turn (default: perfdag-scale)",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=900.0, help="seconds for each wait (default: 900)"
+    )
+    parser.add_argument(
+        "--gate",
+        action="append",
+        default=[],
+        metavar="'METRIC < VALUE'",
+        help="also RATIO * METRIC",
+    )
     _lock(parser)
     parser.set_defaults(run=_safely(scale_scenarios.scenario), scenario=name)
 
@@ -235,7 +427,10 @@ def _safely(work: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Nam
 
         try:
             return work(args)
-        except (ValueError, NotHereError) as error:  # TemplateError, SettingsError, TooDenseError, a bad schedule or gate
+        except (
+            ValueError,
+            NotHereError,
+        ) as error:  # TemplateError, SettingsError, TooDenseError, a bad schedule or gate
             print(f"perfdag scale: {error}", file=sys.stderr)
             return 2
         except KubeError as error:

@@ -19,7 +19,10 @@ def plot(args: argparse.Namespace) -> int:
     every = times.read_times(args.output_dir)
     times.write_csv(args.output_dir / "times.csv", every)
     chosen = times.select(every, skip, args.head, args.tail)
-    excluded = [f"{count} {'left out' if skip else 'flagged'}: {reason}" for reason, count in times.left_out(every).items()]
+    excluded = [
+        f"{count} {'left out' if skip else 'flagged'}: {reason}"
+        for reason, count in times.left_out(every).items()
+    ]
     for text in excluded:
         print(f"of {len(every)} workloads {text}", file=sys.stderr)
     if not chosen:
@@ -41,14 +44,25 @@ def _plot_stages(args: argparse.Namespace) -> int:
     from perfdag.charts.style import to_bytes
 
     if args.skip_errors is not None:
-        raise ValueError(f"--skip-errors goes with --plot general and detailed; {args.plot} counts what never came")
+        raise ValueError(
+            f"--skip-errors goes with --plot general and detailed; {args.plot} counts what never came"
+        )
     if args.plot == "api-calls":
         return _plot_calls(args)
     source = args.output_dir / "stages.parquet"
     if not source.exists():
-        raise ValueError(f"no {source}; run `perfdag scale sample -o {args.output_dir}` or `perfdag scale vmi` first")
-    draw = {"timeline": charts.timeline, "scurves": charts.s_curves, "ecdf": charts.ecdf, "order": charts.by_order}[args.plot]
-    for name, stages in of_runs(pq.read_table(source, use_threads=False).to_pylist(), args.head, args.tail).items():
+        raise ValueError(
+            f"no {source}; run `perfdag scale sample -o {args.output_dir}` or `perfdag scale vmi` first"
+        )
+    draw = {
+        "timeline": charts.timeline,
+        "scurves": charts.s_curves,
+        "ecdf": charts.ecdf,
+        "order": charts.by_order,
+    }[args.plot]
+    for name, stages in of_runs(
+        pq.read_table(source, use_threads=False).to_pylist(), args.head, args.tail
+    ).items():
         path = args.output_dir / f"{args.plot}{'-' if name else ''}{name}.png"
         path.write_bytes(to_bytes(draw(stages))[1])
         print(path)
@@ -69,7 +83,9 @@ def _plot_calls(args: argparse.Namespace) -> int:
     source = args.output_dir / "summary.json"
     runs = orjson.loads(source.read_bytes()).get("runs") if source.exists() else None
     if not runs:
-        raise ValueError(f"no API calls in {source}; `perfdag scale vmi` and the scenarios count them, for example a ladder")
+        raise ValueError(
+            f"no API calls in {source}; `perfdag scale vmi` and the scenarios count them, for example a ladder"
+        )
     counts: dict[int, dict[str, float]] = {}
     of = "objects" if any(run["scenario"] in SCENARIOS for run in runs) else "vms"
     for run in runs:

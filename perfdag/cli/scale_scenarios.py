@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_OF_SCENARIO = {"step": "capacity", "churn": "steady", "pause": "steady", "duration": "steady", "cooldown": "ladder"}
+_OF_SCENARIO = {
+    "step": "capacity",
+    "churn": "steady",
+    "pause": "steady",
+    "duration": "steady",
+    "cooldown": "ladder",
+}
 
 
 def vmi(args: argparse.Namespace) -> int:
@@ -49,22 +55,32 @@ def vmi(args: argparse.Namespace) -> int:
         timeout=args.timeout,
         variables=scale_verbs.variables_of(args.var),
         gates=own if args.no_api_gates else gates.with_slo(own),
-        prometheus=Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file) if args.prometheus else None,
+        prometheus=Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file)
+        if args.prometheus
+        else None,
         tell=scale_verbs.tell,
         seen=seen,
     )
     ask = Ask(args.scenario, args.count, lock_timeout=args.lock_timeout, **given)
     try:
-        outcome = scale_verbs.on_cluster(args, _into(args.output_dir, lambda kube: measure(kube, spec, ask)), connections(args.parallel))
+        outcome = scale_verbs.on_cluster(
+            args,
+            _into(args.output_dir, lambda kube: measure(kube, spec, ask)),
+            connections(args.parallel),
+        )
     except BaseException:
         if measured:
-            _write_results(args.output_dir, measured, None)  # whether they were alone is known only now
+            _write_results(
+                args.output_dir, measured, None
+            )  # whether they were alone is known only now
             scale_verbs.tell(
                 f"measured before: {', '.join(str(each.count) for each in measured)} VMIs; their files are in {args.output_dir}"
             )
         raise
     _tell_results(args.output_dir, outcome.results, outcome.capacity)
-    answered = outcome.capacity is not None and outcome.capacity.passed and not outcome.capacity.no_data
+    answered = (
+        outcome.capacity is not None and outcome.capacity.passed and not outcome.capacity.no_data
+    )
     if answered and not any(each.disturbed for each in outcome.results):
         return 0  # what ended the search is its answer
     return _code(outcome.results)
@@ -90,7 +106,10 @@ def scenario(args: argparse.Namespace) -> int:
     )
     if min(spec.count, spec.workers, spec.parallel) < 1:
         raise ValueError("--count, --workers and --parallel are 1 or more")
-    measure = _into(args.output_dir, lambda kube: workloads.exclusive(kube, spec, args.scenario, args.lock_timeout))
+    measure = _into(
+        args.output_dir,
+        lambda kube: workloads.exclusive(kube, spec, args.scenario, args.lock_timeout),
+    )
     result = scale_verbs.on_cluster(args, measure, connections(args.parallel))
     _tell_results(args.output_dir, [result], None)
     for name in workloads.FIGURES:
@@ -138,12 +157,25 @@ def _write_results(folder: Path, results: "list[Result]", capacity: "Capacity | 
     table.write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
     table.write_json(folder / "perf-audit-results.json", table.audit(results))
     runs = [
-        {"scenario": r.scenario, "count": r.count, "run": r.run, "figures": r.figures, "facts": r.facts, "calls": r.calls}
-        | {"verdicts": [{**asdict(each), "gate": str(each.gate)} for each in r.verdicts], "error": r.error, "disturbed": r.disturbed}
+        {
+            "scenario": r.scenario,
+            "count": r.count,
+            "run": r.run,
+            "figures": r.figures,
+            "facts": r.facts,
+            "calls": r.calls,
+        }
+        | {
+            "verdicts": [{**asdict(each), "gate": str(each.gate)} for each in r.verdicts],
+            "error": r.error,
+            "disturbed": r.disturbed,
+        }
         | {"trace": r.trace}
         for r in results
     ]
-    table.write_json(folder / "summary.json", {"runs": runs, "capacity": asdict(capacity) if capacity else None})
+    table.write_json(
+        folder / "summary.json", {"runs": runs, "capacity": asdict(capacity) if capacity else None}
+    )
 
 
 def _code(results: "list[Result]") -> int:

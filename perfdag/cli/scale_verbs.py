@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def on_cluster(args: argparse.Namespace, work: "Callable[[Kube], Awaitable[T]]", connections: int = 100) -> T:
+def on_cluster(
+    args: argparse.Namespace, work: "Callable[[Kube], Awaitable[T]]", connections: int = 100
+) -> T:
     """Do the work on the cluster of the arguments' context. Raises KubeError, and KeyboardInterrupt where it was stopped."""
     import asyncio
     import signal
@@ -58,9 +60,13 @@ def schedule_of(args: argparse.Namespace, parallel: int, delay: float = 0.0) -> 
     """The schedule of the arguments. Raises ValueError where they do not go together."""
     from perfdag.steps.scale.schedule import Arrival, Schedule
 
-    arrival: Arrival = args.arrival or ("batch" if delay > 0 else "constant" if args.rate else "closed")
+    arrival: Arrival = args.arrival or (
+        "batch" if delay > 0 else "constant" if args.rate else "closed"
+    )
     if args.arrival and delay > 0:
-        raise ValueError("--delay makes batches of -p; leave it out with --arrival, which takes --rate")
+        raise ValueError(
+            "--delay makes batches of -p; leave it out with --arrival, which takes --rate"
+        )
     if args.burst is not None and arrival != "burst":
         raise ValueError(f"--burst goes with --arrival burst, not {arrival}")
     if args.seed and arrival != "poisson":
@@ -117,11 +123,17 @@ def submit(args: argparse.Namespace) -> int:
     )
     file = on_cluster(args, lambda kube: submit(kube, order), connections(args.num_processes))
     told = file.generator
-    print(f"run {file.run}: {told['created']} of {told['planned']} created in {told['seconds']:.1f} s", end="")
+    print(
+        f"run {file.run}: {told['created']} of {told['planned']} created in {told['seconds']:.1f} s",
+        end="",
+    )
     print(f" ({told['create_rate_per_s']:.0f}/s)" if told["create_rate_per_s"] else "")
     tell_held(told)
     if told["retries"]:
-        print(f"tried again: {', '.join(f'{count} x {cause}' for cause, count in told['retries'].items())}", file=sys.stderr)
+        print(
+            f"tried again: {', '.join(f'{count} x {cause}' for cause, count in told['retries'].items())}",
+            file=sys.stderr,
+        )
     for text, count in told["errors"].items():
         print(f"{count} failed: {text}", file=sys.stderr)
     return 1 if told["failed"] or told["not_sent"] else 0
@@ -132,17 +144,25 @@ def sample(args: argparse.Namespace) -> int:
     from perfdag.steps.scale.sampling import Look, sample
 
     settings = settings_of(args)
-    kind = {"training": "TrainingWorkload", "distributed": "DistributedWorkload", "interactive": "InteractiveWorkload"}
+    kind = {
+        "training": "TrainingWorkload",
+        "distributed": "DistributedWorkload",
+        "interactive": "InteractiveWorkload",
+    }
 
     def meant(file: Any) -> None:
         if args.workload_type and kind[args.workload_type] != file.kind:
             raise ValueError(f"run {file.run} is of {file.kind}, not {args.workload_type}")
         if args.project and args.project != file.project:
-            raise ValueError(f"run {file.run} was submitted to project {file.project}, not {args.project}")
+            raise ValueError(
+                f"run {file.run} was submitted to project {file.project}, not {args.project}"
+            )
 
     look = Look(args.output_dir, settings, args.watch, args.run_id, args.namespace, meant, tell)
     got = on_cluster(args, lambda kube: sample(kube, look))
-    print(f"{got.scheduled} scheduled, {got.waiting} waiting, of {len(got.file.submissions)} submitted")
+    print(
+        f"{got.scheduled} scheduled, {got.waiting} waiting, of {len(got.file.submissions)} submitted"
+    )
     if got.absent:
         print(f"not on this cluster, so not observed: {', '.join(got.absent)}", file=sys.stderr)
     print_stages(got.rows)
@@ -155,12 +175,16 @@ def print_stages(rows: list[Any]) -> None:
     from perfdag.units import short
 
     simulated = any(row.simulated for row in rows)
-    print(f"{'stage':<24}{'since':<20}{'ok':>6}{'never':>7}{'unseen':>8}{'median':>12}{'p95':>12}{'p99':>12}   +-")
+    print(
+        f"{'stage':<24}{'since':<20}{'ok':>6}{'never':>7}{'unseen':>8}{'median':>12}{'p95':>12}{'p99':>12}   +-"
+    )
     for each in summaries(rows):
         values = "".join(f"{short(value, 's'):>12}" for value in (each.p50, each.p95, each.p99))
         never = each.censored + each.failed
         error = short(each.resolution_s, "s") if each.resolution_s is not None else "-"
-        print(f"{each.stage:<24}{each.since:<20}{each.ok:>6}{never:>7}{each.unobserved:>8}{values}   {error}")
+        print(
+            f"{each.stage:<24}{each.since:<20}{each.ok:>6}{never:>7}{each.unobserved:>8}{values}   {error}"
+        )
     if simulated:
         print("simulated nodes: these are figures of the control plane alone")
 
@@ -194,7 +218,9 @@ def nodes(args: argparse.Namespace) -> int:
             return 0
         made, changed = await simulate.make_nodes(kube, args.count, args.gpus)
         if not await simulate.nodes_ready(kube, args.count):
-            raise ValueError("the nodes do not become Ready; is KWOK running and managing nodes annotated kwok.x-k8s.io/node=fake?")
+            raise ValueError(
+                "the nodes do not become Ready; is KWOK running and managing nodes annotated kwok.x-k8s.io/node=fake?"
+            )
         told = f", {changed} that were there changed" if changed else ""
         print(f"{made} nodes made{told}, {args.count} Ready, {args.gpus} GPUs each")
         return 0
@@ -211,14 +237,18 @@ def simulate(args: argparse.Namespace) -> int:
         raise ValueError("--failures is a percentage, 0 to 100")
     if args.remove and (delays or args.failures):
         raise ValueError("--remove takes neither --delay nor --failures")
-    simulate.stages(args.system, delays, args.failures)  # says what is wrong before the cluster is asked
+    simulate.stages(
+        args.system, delays, args.failures
+    )  # says what is wrong before the cluster is asked
 
     async def work(kube: "Kube") -> int:
         if args.remove:
             await simulate.remove(kube, args.system)
             print(f"{args.system} is no longer simulated")
         else:
-            print(f"{args.system} simulated: {', '.join(await simulate.install(kube, args.system, delays, args.failures))}")
+            print(
+                f"{args.system} simulated: {', '.join(await simulate.install(kube, args.system, delays, args.failures))}"
+            )
         return 0
 
     return on_cluster(args, work)

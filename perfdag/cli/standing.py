@@ -49,7 +49,10 @@ class Counter:
                 self._at = time.monotonic()
                 self._stored = {plan.run_id: stored_samples(store, plan.run_id) for plan in plans}
                 self._hear(store, plans[0])
-            absent = [_absent(plan, self._stored.get(plan.run_id, ()), self._precise(plan)) for plan in plans]
+            absent = [
+                _absent(plan, self._stored.get(plan.run_id, ()), self._precise(plan))
+                for plan in plans
+            ]
             return _standing(plans, absent, batches)
         return None
 
@@ -57,12 +60,21 @@ class Counter:
         """Take up the headlines of new samples of points that `until` repeats (no variant has one), each once. Raises StoreError."""
         from perfdag.samples import headline, read_sample, sample_key
 
-        repeated = {plan.key(at): index for at, (index, repetition) in enumerate(plan.order) if plan.points[index].until and repetition > 0}
+        repeated = {
+            plan.key(at): index
+            for at, (index, repetition) in enumerate(plan.order)
+            if plan.points[index].until and repetition > 0
+        }
         new = sorted(self._stored[plan.run_id].intersection(repeated).difference(self._heard))
-        for name, (_, data) in zip(new, store.get_many([sample_key(plan.run_id, name) for name in new]), strict=True):
+        for name, (_, data) in zip(
+            new, store.get_many([sample_key(plan.run_id, name) for name in new]), strict=True
+        ):
             with contextlib.suppress(ValueError):  # a damaged one is measured again
                 part = read_sample(data)
-                self._heard[name] = (repeated[name], headline(part.rows) if part.status == "ok" else None)
+                self._heard[name] = (
+                    repeated[name],
+                    headline(part.rows) if part.status == "ok" else None,
+                )
 
     def _precise(self, plan: "Plan") -> set[int]:
         """The points (by index) that `until` repeats no more."""
@@ -73,8 +85,14 @@ class Counter:
             if value is not None:
                 values.setdefault(index, []).append(value)
         reached = {index: relative_precision(each) for index, each in values.items()}
-        asked = {index: until.relative_spread for index in reached if (until := plan.points[index].until)}
-        return {index for index, limit in asked.items() if (found := reached[index]) is not None and found <= limit}
+        asked = {
+            index: until.relative_spread for index in reached if (until := plan.points[index].until)
+        }
+        return {
+            index
+            for index, limit in asked.items()
+            if (found := reached[index]) is not None and found <= limit
+        }
 
 
 def _added(plan: "Plan", at: int) -> bool:
@@ -92,7 +110,9 @@ def _absent(plan: "Plan", stored: Collection[str], precise: Collection[int]) -> 
     return [[at for at in batch.samples if not done(at)] for batch in plan.batches]
 
 
-def _standing(plans: "Sequence[Plan]", absent: Sequence[list[list[int]]], batches: Sequence[int]) -> Standing:
+def _standing(
+    plans: "Sequence[Plan]", absent: Sequence[list[list[int]]], batches: Sequence[int]
+) -> Standing:
     """Of the samples that are `absent` in each plan (variants share the pods of a batch) those that `until` may yet need take no expected
     time, as in Plan.seconds."""
     from perfdag.pairs import together
@@ -100,17 +120,30 @@ def _standing(plans: "Sequence[Plan]", absent: Sequence[list[list[int]]], batche
     left, todo = 0.0, set[int]()
     for plan, by_batch in zip(plans, absent, strict=True):
         for number, positions in enumerate(by_batch):
-            groups = together(plan.points, plan.order, [at for at in positions if not _added(plan, at)])
+            groups = together(
+                plan.points, plan.order, [at for at in positions if not _added(plan, at)]
+            )
             left += sum(plan.group_seconds(group) for group in groups)
             todo |= {number} if groups and number not in batches else set()
     total = sum(len(plan.order) for plan in plans)
-    return Standing(total - sum(map(len, chain(*absent))), total, _current(plans, absent, batches), left + BATCH_SECONDS * len(todo))
+    return Standing(
+        total - sum(map(len, chain(*absent))),
+        total,
+        _current(plans, absent, batches),
+        left + BATCH_SECONDS * len(todo),
+    )
 
 
-def _current(plans: "Sequence[Plan]", absent: Sequence[list[list[int]]], batches: Sequence[int]) -> str | None:
+def _current(
+    plans: "Sequence[Plan]", absent: Sequence[list[list[int]]], batches: Sequence[int]
+) -> str | None:
     """The sample under way in the first of these batches that has one left; variants take turns."""
     for number in batches:
-        next_ones = [(plan, each[number][0]) for plan, each in zip(plans, absent, strict=True) if number < len(each) and each[number]]
+        next_ones = [
+            (plan, each[number][0])
+            for plan, each in zip(plans, absent, strict=True)
+            if number < len(each) and each[number]
+        ]
         if not next_ones:
             continue
         if len(plans) == 1:
@@ -119,6 +152,11 @@ def _current(plans: "Sequence[Plan]", absent: Sequence[list[list[int]]], batches
         from perfdag.duet_plan import stored_duet
 
         turns = [("A", 0), ("B", 0), *stored_duet(plans[0], plans[1]).rounds()]
-        plan, at = min(next_ones, key=lambda one: turns.index((str(one[0].variant), max(one[0].order[one[1]][1], 0))))
-        return f"{plan.points[plan.order[at][0]].sample(plan.order[at][1])} of variant {plan.variant}"
+        plan, at = min(
+            next_ones,
+            key=lambda one: turns.index((str(one[0].variant), max(one[0].order[one[1]][1], 0))),
+        )
+        return (
+            f"{plan.points[plan.order[at][0]].sample(plan.order[at][1])} of variant {plan.variant}"
+        )
     return None

@@ -20,7 +20,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run(parser)
-    parser.add_argument("--watch", action="store_true", help="follow it to the end; ends with the run's exit code")
+    parser.add_argument(
+        "--watch", action="store_true", help="follow it to the end; ends with the run's exit code"
+    )
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(run=run)
 
@@ -28,7 +30,12 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Arguments that name a run on a cluster."""
     parser.add_argument("name", metavar="RUN", help="run id, name of its Workflow, or `last`")
-    parser.add_argument("--namespace", "-n", default="perfdag", help="namespace of the installation (default: perfdag)")
+    parser.add_argument(
+        "--namespace",
+        "-n",
+        default="perfdag",
+        help="namespace of the installation (default: perfdag)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,7 +76,14 @@ def run(args: argparse.Namespace) -> int:
             "exit_code": seen.exit_code(),
             "troubles": seen.troubles(),
             "pods": [
-                {"name": pod.name, "batch": pod.batch, "phase": pod.phase, "node": pod.node, "trouble": pod.trouble} for pod in seen.pods
+                {
+                    "name": pod.name,
+                    "batch": pod.batch,
+                    "phase": pod.phase,
+                    "node": pod.node,
+                    "trouble": pod.trouble,
+                }
+                for pod in seen.pods
             ],
         }
         print(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())

@@ -42,25 +42,43 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         rank.add_argument("--attempt", type=int, default=0, help="0 is the first")
         rank.add_argument("--attempts", type=int, default=0, help="the last attempt's number")
         rank.add_argument("--port", type=int, default=0, help="of a peer's sshd")
-        rank.add_argument("--pending", metavar="TIME", default="", help="how long Argo lets pods of the gang be Pending")
+        rank.add_argument(
+            "--pending",
+            metavar="TIME",
+            default="",
+            help="how long Argo lets pods of the gang be Pending",
+        )
         rank.set_defaults(run=run)
-    steps.add_parser("reach", help="write and remove an object in the store").set_defaults(run=_reach)
+    steps.add_parser("reach", help="write and remove an object in the store").set_defaults(
+        run=_reach
+    )
     suspect = steps.add_parser("suspect", help="plan what is measured again")
     suspect.add_argument("--out", type=Path, required=True, help="folder for the output parameters")
     suspect.set_defaults(run=_marked("suspect", _suspect))
     finish = steps.add_parser("finish", help="collect, report, check")
     finish.add_argument("--phase", default="Succeeded", help="the workflow's phase")
     finish.set_defaults(run=_marked("finish", _finish))
-    due = steps.add_parser("due", help="tell where the newest scheduled run of a suite on this cluster is too old")
+    due = steps.add_parser(
+        "due", help="tell where the newest scheduled run of a suite on this cluster is too old"
+    )
     due.add_argument("--suite", required=True)
     due.add_argument("--max-age", metavar="HOURS", type=float, required=True)
     due.set_defaults(run=_marked("due", _due))
-    rsh = steps.add_parser("rsh", help="run a command on a peer of this gang (an MPI launcher's remote shell)")
-    rsh.add_argument("words", nargs=argparse.REMAINDER, metavar="HOST COMMAND", help="address of a peer, the command and its arguments")
+    rsh = steps.add_parser(
+        "rsh", help="run a command on a peer of this gang (an MPI launcher's remote shell)"
+    )
+    rsh.add_argument(
+        "words",
+        nargs=argparse.REMAINDER,
+        metavar="HOST COMMAND",
+        help="address of a peer, the command and its arguments",
+    )
     rsh.set_defaults(run=_rsh)
 
 
-def _marked(name: str, work: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+def _marked(
+    name: str, work: Callable[[argparse.Namespace], int]
+) -> Callable[[argparse.Namespace], int]:
     """A step that says on the Workflow that it is under way: where its pod is lost it is done anew."""
 
     def run(args: argparse.Namespace) -> int:
@@ -82,7 +100,9 @@ def _plan(args: argparse.Namespace) -> int:
     except PeerError as error:
         print(f"perfdag step plan: {error}", file=sys.stderr)
         return 1
-    print(f"run {plan.run_id}: {len(plan.points)} points, {len(plan.order)} samples, {len(plan.batches)} batches")
+    print(
+        f"run {plan.run_id}: {len(plan.points)} points, {len(plan.order)} samples, {len(plan.batches)} batches"
+    )
     return 0
 
 
@@ -171,14 +191,19 @@ def _finish(args: argparse.Namespace) -> int:
         plan = load_plan(store, place.run_id)
     except NotStoredError:
         # a suite that the plan step refused is told by that step's own code
-        print(f"run {place.run_id}: no plan was made, so there is nothing to collect", file=sys.stderr)
+        print(
+            f"run {place.run_id}: no plan was made, so there is nothing to collect", file=sys.stderr
+        )
         return EXIT_REACH
     budget.end(store, plan.run_id)
     if place.claimed:
         try:
             hand_over(place, store, plan)
         except KubeError as error:  # the reasons are lost then, and nothing that was measured
-            print(f"why batches were given up, if any was, is not in the rows: {error}", file=sys.stderr)
+            print(
+                f"why batches were given up, if any was, is not in the rows: {error}",
+                file=sys.stderr,
+            )
     ended.tell(place, store, plan, args.phase)
     if plan.trigger == "ab":
         code = ab_cluster.finish(store, plan)
@@ -212,7 +237,10 @@ def _tell(place: "Here", plan: "Plan", store: "Store") -> None:
     from perfdag.cli.cluster_run import RUN_LABEL, SUITE_LABEL
     from perfdag.kube import Kube, KubeError
 
-    notes = {"perfdag/run": plan.run_id, "perfdag/report": store.url(f"runs/{plan.run_id}/report.html")}
+    notes = {
+        "perfdag/run": plan.run_id,
+        "perfdag/report": store.url(f"runs/{plan.run_id}/report.html"),
+    }
     metadata = {"annotations": notes, "labels": {RUN_LABEL: plan.run_id, SUITE_LABEL: plan.suite}}
 
     async def work(client: Kube) -> None:
@@ -243,10 +271,15 @@ def _rsh(args: argparse.Namespace) -> int:
 
     config, ports = os.environ.get("PERFDAG_SSH_CONFIG"), os.environ.get("PERFDAG_SSH_PORTS", "")
     if not config:
-        print("perfdag step rsh: only in the lead's pod of a gang (PERFDAG_SSH_CONFIG is not set)", file=sys.stderr)
+        print(
+            "perfdag step rsh: only in the lead's pod of a gang (PERFDAG_SSH_CONFIG is not set)",
+            file=sys.stderr,
+        )
         return EXIT_INPUT
     words = list(args.words)
-    while words and words[0].startswith("-"):  # launchers give ssh's own options (-x, -q, -l USER); ours are in the config
+    while words and words[0].startswith(
+        "-"
+    ):  # launchers give ssh's own options (-x, -q, -l USER); ours are in the config
         words = words[2:] if words[0] == "-l" else words[1:]
     if len(words) < 2:
         print("perfdag step rsh: give a host and a command", file=sys.stderr)
@@ -256,5 +289,12 @@ def _rsh(args: argparse.Namespace) -> int:
     if host in (os.environ.get("PERFDAG_IP"), "localhost", "127.0.0.1"):
         os.execvp("sh", ["sh", "-c", " ".join(command)])
     # the first of an address: hosts of one address (a host network) are one to MPI
-    port = next((port for address, _, port in (each.rpartition("=") for each in ports.split()) if address == host), "2222")
+    port = next(
+        (
+            port
+            for address, _, port in (each.rpartition("=") for each in ports.split())
+            if address == host
+        ),
+        "2222",
+    )
     os.execvp("ssh", ["ssh", "-F", config, "-p", port, host, *command])

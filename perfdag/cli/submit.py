@@ -35,13 +35,26 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume")
+    parser.add_argument(
+        "suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"
+    )
     add_suite_options(parser)
     parser.add_argument(
-        "--store", metavar="ROOT", help="s3://bucket/prefix or claim://NAME (default: the suite's, else the installation's)"
+        "--store",
+        metavar="ROOT",
+        help="s3://bucket/prefix or claim://NAME (default: the suite's, else the installation's)",
     )
-    parser.add_argument("--namespace", "-n", default="perfdag", help="namespace of the installation (default: perfdag)")
-    parser.add_argument("--watch", action="store_true", help="follow the run, then print its table and end with its exit code")
+    parser.add_argument(
+        "--namespace",
+        "-n",
+        default="perfdag",
+        help="namespace of the installation (default: perfdag)",
+    )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="follow the run, then print its table and end with its exit code",
+    )
     parser.add_argument(
         "--resume",
         metavar="RUN",
@@ -73,7 +86,12 @@ def run(args: argparse.Namespace) -> int:
     given = place.given.get("store") or ""
     if made:
         loaded, plan = made
-        known = Run(plan.run_id, _root(args, loaded, given), plan.suite, int(plan.options.get("priority", 0)))
+        known = Run(
+            plan.run_id,
+            _root(args, loaded, given),
+            plan.suite,
+            int(plan.options.get("priority", 0)),
+        )
     else:
         try:
             known = continued(args.resume, args.namespace, args.store, given)
@@ -105,7 +123,9 @@ def _check(args: argparse.Namespace) -> "tuple[Loaded, Plan]":
     plan = make_plan(loaded, only=args.only)
     check_size(plan)
     warn(plan)
-    plan.where = {"namespace": args.namespace}  # so that nobody goes on with it elsewhere, also before its first step
+    plan.where = {
+        "namespace": args.namespace
+    }  # so that nobody goes on with it elsewhere, also before its first step
     return loaded, plan
 
 
@@ -114,7 +134,10 @@ def warn(plan: "Plan") -> None:
     from perfdag.steps.devices import without_gpu
 
     for name, why in without_gpu(plan).items():
-        print(f"entry {name}: {why}, but its pods ask for no GPU; add resources: {{nvidia.com/gpu: 1}}", file=sys.stderr)
+        print(
+            f"entry {name}: {why}, but its pods ask for no GPU; add resources: {{nvidia.com/gpu: 1}}",
+            file=sys.stderr,
+        )
 
 
 def _root(args: argparse.Namespace, loaded: "Loaded", given: str) -> str:
@@ -134,7 +157,10 @@ def _stored(plan: "Plan", root: str) -> bool:
     try:
         open_store(root).put(f"runs/{plan.run_id}/plan.json", plan.dump())
     except StoreError as error:
-        print(f"the store is not reached from here ({error}); the suite travels with the workflow", file=sys.stderr)
+        print(
+            f"the store is not reached from here ({error}); the suite travels with the workflow",
+            file=sys.stderr,
+        )
         return False
     return True
 
@@ -144,7 +170,9 @@ def _in_parameters(args: argparse.Namespace, loaded: "Loaded") -> dict[str, str]
 
     told = {"suite": parameter(args.suite, loaded)}
     if args.settings or args.only:
-        told["options"] = base64.b64encode(orjson.dumps({"settings": args.settings, "only": args.only})).decode()
+        told["options"] = base64.b64encode(
+            orjson.dumps({"settings": args.settings, "only": args.only})
+        ).decode()
     return told
 
 
@@ -157,7 +185,16 @@ def parameter(file: str, loaded: "Loaded") -> str:
     encoded = base64.b64encode(inline(loaded).encode()).decode()
     if len(encoded) > SUITE_BYTES:
         more = "submit it with an s3:// store that is reached from here, or put it there and argo submit -p url=KEY"
-        raise BadDocument([Problem(file, 1, "", f"{len(encoded):,} bytes in base64 are more than a parameter may have; {more}")])
+        raise BadDocument(
+            [
+                Problem(
+                    file,
+                    1,
+                    "",
+                    f"{len(encoded):,} bytes in base64 are more than a parameter may have; {more}",
+                )
+            ]
+        )
     return encoded
 
 
@@ -189,9 +226,16 @@ async def follow(name: str, namespace: str) -> int:
                 lost = True
                 await asyncio.sleep(EVERY)
                 continue
-            if counter is None or not counter.root:  # the installation's store is told by the Workflow once Argo has looked at it
+            if (
+                counter is None or not counter.root
+            ):  # the installation's store is told by the Workflow once Argo has looked at it
                 counter = Counter(last.parameter("store"))
-            line = describe(last, counter, time.monotonic() - start, await _heard(kube, last, counter, namespace))
+            line = describe(
+                last,
+                counter,
+                time.monotonic() - start,
+                await _heard(kube, last, counter, namespace),
+            )
             if line.partition(" | ")[2] != said.partition(" | ")[2]:
                 print(line, flush=True)
                 said = line
@@ -231,7 +275,11 @@ def describe(view: "View", counter: "Counter", seconds: float, heard: str | None
     if standing:
         parts.append(f"{standing.done}/{standing.total} samples")
         if standing.done < standing.total and view.phase not in DONE:
-            parts[-1] += f", about {short_seconds(standing.left)} left" if standing.left else ", repeating until it is precise"
+            parts[-1] += (
+                f", about {short_seconds(standing.left)} left"
+                if standing.left
+                else ", repeating until it is precise"
+            )
         if standing.current:
             parts.append(standing.current)
     elif view.progress:
@@ -245,7 +293,9 @@ def describe(view: "View", counter: "Counter", seconds: float, heard: str | None
     if view.batches:
         parts.append(f"batch {', '.join(map(str, view.batches))}")
     if phases:
-        parts.append("pods " + ", ".join(f"{number} {phase}" for phase, number in sorted(phases.items())))
+        parts.append(
+            "pods " + ", ".join(f"{number} {phase}" for phase, number in sorted(phases.items()))
+        )
     text = f"{parts[0]} | {view.phase}" + (f" ({view.message})" if view.message else "")
     return " | ".join([text, *parts[1:], *view.troubles()[:5]])
 
@@ -256,7 +306,14 @@ async def _log(kube: "Kube", view: "View", step: str, namespace: str) -> None:
     from perfdag.kube import KubeError
 
     node = view.last(step)
-    pod = next((each for each in view.pods if node and each.name.endswith(node["id"].rpartition("-")[2]) and step in each.name), None)
+    pod = next(
+        (
+            each
+            for each in view.pods
+            if node and each.name.endswith(node["id"].rpartition("-")[2]) and step in each.name
+        ),
+        None,
+    )
     if pod is None:
         return
     try:
@@ -272,6 +329,9 @@ async def _end(kube: "Kube", view: "View", namespace: str, why: list[str]) -> in
     for step in (["plan"] if planned != 0 else []) + (["finish"] if planned != 2 else []):
         await _log(kube, view, step, namespace)
     if code is None:
-        print(f"workflow {view.name} {view.phase}: {'; '.join([view.message] if view.message else why[:3])}", file=sys.stderr)
+        print(
+            f"workflow {view.name} {view.phase}: {'; '.join([view.message] if view.message else why[:3])}",
+            file=sys.stderr,
+        )
         return 1
     return code

@@ -96,7 +96,9 @@ def _proposals(x: Array, tail: int, gate: float, rng: np.random.Generator) -> li
     starts, windows = starts[wide := _reach(windows) >= 0.8 * gate], windows[wide]
     proposals: set[int] = set()
     for start in starts[_screen(windows, tail)].tolist() if starts.size else []:
-        proposals.update(start + k for k in _divide(x[start : start + WINDOW], 0, WINDOW, tail, rng))
+        proposals.update(
+            start + k for k in _divide(x[start : start + WINDOW], 0, WINDOW, tail, rng)
+        )
     cuts: list[int] = []
     for k in sorted(proposals):
         if not cuts or k - cuts[-1] >= tail:
@@ -153,7 +155,9 @@ def _steps(x: Array) -> Floats:
     below = x[:, :, None] <= order[None, :, :-1]
     # N_r is r + 1 except between equal values, where the gap and so the whole column is zero.
     scaled = (below - np.arange(1, n) / n) * np.sqrt(np.diff(order, axis=1))
-    steps: Floats = scaled.astype(np.float32)  # half the memory to move; comparisons below leave room for it
+    steps: Floats = scaled.astype(
+        np.float32
+    )  # half the memory to move; comparisons below leave room for it
     return steps
 
 
@@ -167,7 +171,9 @@ def _energies(rows: Floats, ks: NDArray[np.int64]) -> Array:
     return result
 
 
-def _any_split_beats_chance(steps: Floats, ks: NDArray[np.int64], observed: float, rng: np.random.Generator) -> bool:
+def _any_split_beats_chance(
+    steps: Floats, ks: NDArray[np.int64], observed: float, rng: np.random.Generator
+) -> bool:
     """Permutation test of the best split, given up as soon as too many permutations do as well."""
     permutations, allowed = LOOSE
     n, bar, exceeded = len(steps), observed * (1 - 1e-5), 0
@@ -190,7 +196,9 @@ def _split_beats_chance(x: Array, k: int, rng: np.random.Generator) -> bool:
     smaller = min(k, x.size - k)
     for start in range(0, permutations, 37):  # as much as stays in the cache
         chunk = min(37, permutations - start)
-        picked = np.argpartition(rng.random((chunk, x.size), dtype=np.float32), smaller - 1, axis=1)[:, :smaller]
+        picked = np.argpartition(
+            rng.random((chunk, x.size), dtype=np.float32), smaller - 1, axis=1
+        )[:, :smaller]
         sums = steps.take(picked.T, axis=0).sum(axis=0)
         exceeded += int((np.einsum("pr,pr->p", sums, sums) >= bar).sum())
         if exceeded > allowed:
@@ -230,7 +238,9 @@ def _merge(x: Array, cuts: list[int], gate: float, rng: np.random.Generator) -> 
     return cuts
 
 
-def _describe(values: Array, x: Array, scale: Scale, kept: NDArray[np.int64], a: int, k: int, b: int) -> Change:
+def _describe(
+    values: Array, x: Array, scale: Scale, kept: NDArray[np.int64], a: int, k: int, b: int
+) -> Change:
     left, right = _sides(x, a, k, b)
     _, difference, noise = _judge(left, right, 0.0)
     error = 2 * noise * math.sqrt(math.pi / 2 * (1 / left.size + 1 / right.size))
@@ -247,7 +257,9 @@ def _describe(values: Array, x: Array, scale: Scale, kept: NDArray[np.int64], a:
     )
 
 
-def moved_at(values: ArrayLike, index: int, series_id: str, *, min_effect: float = MIN_EFFECT) -> Change | None:
+def moved_at(
+    values: ArrayLike, index: int, series_id: str, *, min_effect: float = MIN_EFFECT
+) -> Change | None:
     """Return the change of level at one run by the same gate and strict test, or None.
 
     `index` counts the values as passed. Use it to ask whether a series moved together with another

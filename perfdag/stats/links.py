@@ -23,7 +23,9 @@ class Slow:
     effect: float
 
 
-def slow(values: Mapping[Link, ArrayLike], higher_is_better: bool, *, min_effect: float = 0.05) -> list[Slow]:
+def slow(
+    values: Mapping[Link, ArrayLike], higher_is_better: bool, *, min_effect: float = 0.05
+) -> list[Slow]:
     """Return slow nodes, then slow links, the worst first. `values` maps a pair of nodes to one
     metric.
 
@@ -34,7 +36,9 @@ def slow(values: Mapping[Link, ArrayLike], higher_is_better: bool, *, min_effect
     exceed `min_effect` and four robust standard deviations of the pairs. Fewer than four nodes give
     no result.
     """
-    groups = {link: array for link, array_like in values.items() if (array := finite(array_like)).size}
+    groups = {
+        link: array for link, array_like in values.items() if (array := finite(array_like)).size
+    }
     nodes = sorted({name for link in groups for name in link})
     if len(nodes) < FEWEST_NODES:
         return []
@@ -43,17 +47,32 @@ def slow(values: Mapping[Link, ArrayLike], higher_is_better: bool, *, min_effect
     worse = {link: sign * middle(scale.apply(array)) for link, array in groups.items()}
     of = {name: [link for link in groups if name in link] for name in nodes}
     partners = min(len(links) for links in of.values())
-    named = _by_median(groups, of, sign, min_effect) if partners >= 3 else _by_best(worse, of, scale, sign, min_effect)
+    named = (
+        _by_median(groups, of, sign, min_effect)
+        if partners >= 3
+        else _by_best(worse, of, scale, sign, min_effect)
+    )
     bad = {name for node in named for name in node.names}
     return named + _links(worse, of, bad, scale, sign, min_effect)
 
 
-def _by_median(groups: Mapping[Link, Array], of: Mapping[str, list[Link]], sign: float, min_effect: float) -> list[Slow]:
-    off = outliers({name: np.concatenate([groups[link] for link in links]) for name, links in of.items()}, min_effect=min_effect)
+def _by_median(
+    groups: Mapping[Link, Array], of: Mapping[str, list[Link]], sign: float, min_effect: float
+) -> list[Slow]:
+    off = outliers(
+        {name: np.concatenate([groups[link] for link in links]) for name, links in of.items()},
+        min_effect=min_effect,
+    )
     return [Slow((outlier.node,), outlier.effect) for outlier in off if outlier.effect * sign > 0]
 
 
-def _by_best(worse: Mapping[Link, float], of: Mapping[str, list[Link]], scale: Scale, sign: float, min_effect: float) -> list[Slow]:
+def _by_best(
+    worse: Mapping[Link, float],
+    of: Mapping[str, list[Link]],
+    scale: Scale,
+    sign: float,
+    min_effect: float,
+) -> list[Slow]:
     slow_nodes = []
     for name, links in of.items():
         others = np.array([level for link, level in worse.items() if name not in link])
@@ -66,7 +85,12 @@ def _by_best(worse: Mapping[Link, float], of: Mapping[str, list[Link]], scale: S
 
 
 def _links(
-    worse: Mapping[Link, float], of: Mapping[str, list[Link]], bad: set[str], scale: Scale, sign: float, min_effect: float
+    worse: Mapping[Link, float],
+    of: Mapping[str, list[Link]],
+    bad: set[str],
+    scale: Scale,
+    sign: float,
+    min_effect: float,
 ) -> list[Slow]:
     off: dict[Link, float] = {}
     for link in worse:
@@ -76,5 +100,9 @@ def _links(
     good = np.array([worse[link] for link in worse if not bad.intersection(link)])
     sigma = robust_sigma(good) if good.size > 1 else math.inf
     limit = max(scale.gate(min_effect), GATE * sigma)
-    slow_links = [Slow(link, scale.effect(sign * distance)) for link, distance in off.items() if distance > limit]
+    slow_links = [
+        Slow(link, scale.effect(sign * distance))
+        for link, distance in off.items()
+        if distance > limit
+    ]
     return sorted(slow_links, key=lambda item: -abs(item.effect))

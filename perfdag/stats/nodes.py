@@ -46,12 +46,16 @@ def outliers(values: Mapping[str, ArrayLike], *, min_effect: float = 0.05) -> li
     others and the uncertainty of the medians. Fewer than four nodes with three values each give no
     result.
     """
-    groups = {node: array for node, v in values.items() if (array := finite(v)).size >= FEWEST_VALUES}
+    groups = {
+        node: array for node, v in values.items() if (array := finite(v)).size >= FEWEST_VALUES
+    }
     if len(groups) < FEWEST_NODES:
         return []
     scale = scale_for(np.concatenate(list(groups.values())))
     levels = {node: float(np.median(scale.apply(array))) for node, array in groups.items()}
-    residuals = np.concatenate([scale.apply(array) - levels[node] for node, array in groups.items()])
+    residuals = np.concatenate(
+        [scale.apply(array) - levels[node] for node, array in groups.items()]
+    )
     # Residuals around a median of n are too small by about (n - 1) / n in variance.
     shrink = math.sqrt(residuals.size / max(1, residuals.size - len(groups)))
     within = 1.4826 * float(np.median(np.abs(residuals))) * shrink
@@ -66,7 +70,9 @@ def outliers(values: Mapping[str, ArrayLike], *, min_effect: float = 0.05) -> li
         noise = max(between, known)
         off = level - middle
         if abs(off) > max(scale.gate(min_effect), GATE * noise):
-            named.append(Outlier(node, scale.effect(off), abs(off) / noise if noise else math.inf, int(n)))
+            named.append(
+                Outlier(node, scale.effect(off), abs(off) / noise if noise else math.inf, int(n))
+            )
     return sorted(named, key=lambda outlier: -abs(outlier.effect))
 
 
@@ -79,7 +85,11 @@ def confirming(points: int, nodes: int) -> int:
     point needs only itself.
     """
     once = ALPHA / nodes
-    return next(k for k in range(1, points + 1) if k == points or nodes * (1 - binomial_tail(points, k - 1, once)) <= ALPHA * (1 + 1e-9))
+    return next(
+        k
+        for k in range(1, points + 1)
+        if k == points or nodes * (1 - binomial_tail(points, k - 1, once)) <= ALPHA * (1 + 1e-9)
+    )
 
 
 def lone_gate(points: int) -> float:

@@ -38,7 +38,9 @@ class Variability:
         return self.between is not None and self.between > INFORMATIONAL
 
 
-def detectable(floor: float, before: int = 20, after: int = 3, alpha: float = 0.01, power: float = 0.9) -> float:
+def detectable(
+    floor: float, before: int = 20, after: int = 3, alpha: float = 0.01, power: float = 0.9
+) -> float:
     """Return the smallest relative step found with `power` at two-sided `alpha`, by Student's t.
 
     It is (t_{1-alpha/2} + t_power) * floor * sqrt(1/before + 1/after) on the log scale. The
@@ -55,7 +57,9 @@ def _t(z: float, v: int) -> float:
     return z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
 
 
-def variability_of(repetitions: Sequence[ArrayLike], by_node: Mapping[str, ArrayLike]) -> Variability:
+def variability_of(
+    repetitions: Sequence[ArrayLike], by_node: Mapping[str, ArrayLike]
+) -> Variability:
     """Return the noise of a series from the repetitions of each run (oldest first) and by node."""
     runs = [array for values in repetitions if (array := finite(values)).size]
     inside = finite([cv(array) for array in runs if array.size >= 3])
@@ -71,4 +75,6 @@ def variability_of(repetitions: Sequence[ArrayLike], by_node: Mapping[str, Array
         own = max(between**2 - 1.57 * within**2 / typical, (0.1 * between) ** 2)
         wanted = min(10, max(3, math.ceil(1.57 * within**2 / own))) if own > 0 else 10
     floor = between if between is not None and math.isfinite(between) else None
-    return Variability(within, floor, nodes, None if floor is None else detectable(floor), wanted, len(runs))
+    return Variability(
+        within, floor, nodes, None if floor is None else detectable(floor), wanted, len(runs)
+    )

@@ -42,7 +42,9 @@ def sign_flip_p(differences: ArrayLike) -> float:
     d = finite(differences)
     n = int(d.size)
     if n > MOST_BLOCKS:
-        raise ValueError(f"{n} blocks: the exact test counts 2**n assignments and takes at most {MOST_BLOCKS}")
+        raise ValueError(
+            f"{n} blocks: the exact test counts 2**n assignments and takes at most {MOST_BLOCKS}"
+        )
     observed = abs(float(d.sum()))
     if n == 0 or not d.any():
         return 1.0
@@ -104,7 +106,9 @@ class PairedVerdict:
     why: str
 
 
-def paired(a: ArrayLike, b: ArrayLike, *, better: str, min_effect: float = 0.05, absolute: bool = False) -> Paired:
+def paired(
+    a: ArrayLike, b: ArrayLike, *, better: str, min_effect: float = 0.05, absolute: bool = False
+) -> Paired:
     """Analyse blocks: `a[i]` and `b[i]` are the medians of variant A and B within block i, shape (n,) each.
 
     Blocks where a side is not finite are dropped. Raises ValueError where the lengths differ or nothing is left.
@@ -119,14 +123,18 @@ def paired(a: ArrayLike, b: ArrayLike, *, better: str, min_effect: float = 0.05,
     scale = scale_for(np.concatenate([left, right]), absolute)
     level = float(np.median(left))
     if scale.kind == "relative" and level > 0:
-        scale = replace(scale, unit=level)  # the median of both would call three times as much twice as much
+        scale = replace(
+            scale, unit=level
+        )  # the median of both would call three times as much twice as much
     d = scale.apply(right) - scale.apply(left)
     band = spread(d)
     sigma = float(d.std(ddof=1)) if d.size > 1 else math.nan
     reach = scale.gate(min_effect) + 1.2816 * sigma * math.sqrt(math.pi / 2 / d.size)
     return Paired(
         effect=scale.effect(float(np.median(d))),
-        interval=Spread(scale.effect(band.low), scale.effect(band.high), band.kind, band.coverage, band.n),
+        interval=Spread(
+            scale.effect(band.low), scale.effect(band.high), band.kind, band.coverage, band.n
+        ),
         p=sign_flip_p(d),
         blocks=int(d.size),
         a=level,
@@ -149,16 +157,41 @@ def within(r: Paired, limit: float) -> Bound | None:
     cost, one, other = (_cost(r, effect) for effect in (r.effect, r.interval.low, r.interval.high))
     low, high = min(one, other), max(one, other)
     if r.a <= 0 and not r.absolute and (low, high) != (0, 0):
-        return Bound(limit, math.nan, math.nan, math.nan, "inconclusive", f"A's median is {r.a:g}: there is no share of it")
+        return Bound(
+            limit,
+            math.nan,
+            math.nan,
+            math.nan,
+            "inconclusive",
+            f"A's median is {r.a:g}: there is no share of it",
+        )
     if r.interval.kind != "interval":
-        return Bound(limit, cost, low, high, "inconclusive", f"{r.blocks} blocks allow no interval", r.absolute)
+        return Bound(
+            limit,
+            cost,
+            low,
+            high,
+            "inconclusive",
+            f"{r.blocks} blocks allow no interval",
+            r.absolute,
+        )
     if high < limit or low > limit:
-        return Bound(limit, cost, low, high, "passes" if high < limit else "fails", f"{r.blocks} blocks", r.absolute)
+        return Bound(
+            limit,
+            cost,
+            low,
+            high,
+            "passes" if high < limit else "fails",
+            f"{r.blocks} blocks",
+            r.absolute,
+        )
     gap = abs(limit - cost)
     width = (high - low) / 2 / gap if gap else math.inf
     # the half width shrinks with the root of the blocks; a B that stood still in some has no end of its interval
     more = min(9999, max(r.blocks + 2, math.ceil(r.blocks * width**2))) if width < 100 else 9999
-    return Bound(limit, cost, low, high, "inconclusive", f"about {more} blocks would tell", r.absolute)
+    return Bound(
+        limit, cost, low, high, "inconclusive", f"about {more} blocks would tell", r.absolute
+    )
 
 
 def _cost(r: Paired, effect: float) -> float:
@@ -172,7 +205,9 @@ def benjamini_hochberg(p_values: Sequence[float], q: float = FALSE_DISCOVERIES) 
     1995).
     """
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    last = max((rank for rank, i in enumerate(order, 1) if p_values[i] <= q * rank / len(order)), default=0)
+    last = max(
+        (rank for rank, i in enumerate(order, 1) if p_values[i] <= q * rank / len(order)), default=0
+    )
     rejected = set(order[:last])
     return [i in rejected for i in range(len(p_values))]
 
@@ -189,14 +224,24 @@ def judge(results: Sequence[Paired]) -> list[PairedVerdict]:
 
 def _judge(r: Paired, survives: bool) -> PairedVerdict:
     if r.blocks < FEWEST_BLOCKS:
-        return PairedVerdict(r, "inconclusive", f"{r.blocks} blocks: an exact p of 1 % takes at least {FEWEST_BLOCKS}")
+        return PairedVerdict(
+            r,
+            "inconclusive",
+            f"{r.blocks} blocks: an exact p of 1 % takes at least {FEWEST_BLOCKS}",
+        )
     shown = r.p <= P_VALUE and survives
     if shown and abs(r.effect) >= r.min_effect:
         return PairedVerdict(r, side(r.effect, r.better), f"p = {r.p:.2g}, {r.blocks} blocks")
     if -r.min_effect < r.interval.low and r.interval.high < r.min_effect:
-        why = "a real but smaller effect than asked for" if shown else "the interval lies within the smallest effect"
+        why = (
+            "a real but smaller effect than asked for"
+            if shown
+            else "the interval lies within the smallest effect"
+        )
         return PairedVerdict(r, "no difference shown", why)
     width = (r.interval.high - r.interval.low) / 2
     # The half width shrinks with the root of the blocks; half of min_effect separates zero from min_effect.
     more = min(9999, max(r.blocks + 2, math.ceil(r.blocks * (width / (r.min_effect / 2)) ** 2)))
-    return PairedVerdict(r, "inconclusive", f"p = {r.p:.2g}: about {more} blocks would narrow the interval enough")
+    return PairedVerdict(
+        r, "inconclusive", f"p = {r.p:.2g}: about {more} blocks would narrow the interval enough"
+    )

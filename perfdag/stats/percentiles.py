@@ -45,7 +45,9 @@ def nearest_rank(values: ArrayLike, p: float) -> float:
     """
     array = np.sort(finite(values))
     if not 0 < p <= 1 or not array.size:
-        raise ValueError(f"percentile {p} of {array.size} values: p lies in (0, 1] and one value is the least")
+        raise ValueError(
+            f"percentile {p} of {array.size} values: p lies in (0, 1] and one value is the least"
+        )
     # round() first: 0.95 * 100 is 95.00000000000001 for some p, which ceil would make 96.
     return float(array[max(0, math.ceil(round(p * array.size, 9)) - 1)])
 
@@ -58,7 +60,9 @@ def percentile(values: ArrayLike, p: float) -> Percentile:
     array = np.sort(finite(values))
     n = int(array.size)
     if n < needed(p):
-        raise TooFewSamplesError(f"p{p * 100:g} needs {needed(p)} samples, there are {n}: measure more or ask for less")
+        raise TooFewSamplesError(
+            f"p{p * 100:g} needs {needed(p)} samples, there are {n}: measure more or ask for less"
+        )
     # Normal approximation of the binomial ranks; n p (1 - p) >= 4 holds wherever the percentile is not refused.
     middle, half = n * p, 1.96 * math.sqrt(n * p * (1 - p))
     low, high = math.floor(middle - half), math.ceil(middle + half) + 1

@@ -64,7 +64,11 @@ def median(values: ArrayLike) -> float:
 
 def binomial_tail(n: int, k: int, p: float = 0.5) -> float:
     """Return P(Binomial(n, p) <= k), exact sum."""
-    return math.fsum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k + 1)) if k >= 0 else 0.0
+    return (
+        math.fsum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k + 1))
+        if k >= 0
+        else 0.0
+    )
 
 
 def median_ranks(n: int, coverage: float = 0.95) -> tuple[int, int, float] | None:

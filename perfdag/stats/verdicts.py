@@ -83,7 +83,9 @@ def compare(
         low, high = (scale.effect(difference + sign * 1.96 * floor * error) for sign in (-1, 1))
         gate = max(scale.gate(min_effect), FLOORS * floor * error)
         detectable = gate + POWER_90 * floor * error
-    word, why = _word(difference, scale.gate(min_effect), gate, floor, error, better, history.size, runs_a, runs_b)
+    word, why = _word(
+        difference, scale.gate(min_effect), gate, floor, error, better, history.size, runs_a, runs_b
+    )
     return Verdict(
         word=word,
         why=why,
@@ -135,9 +137,15 @@ def _word(
         return side(difference, better), "beyond the gate"
     noisy = gate > smallest
     if not noisy or abs(difference) <= smallest:
-        return "no difference shown", "within the gate" if noisy else "within the smallest effect asked for"
+        return (
+            "no difference shown",
+            "within the gate" if noisy else "within the smallest effect asked for",
+        )
     # Runs a side at which the gate would be the difference seen.
     runs = math.ceil(math.pi * (FLOORS * floor / abs(difference)) ** 2)
     if runs <= max(runs_a, runs_b):
         runs = max(runs_a, runs_b) + 1
-    return "inconclusive", f"within the noise between runs: about {runs} runs a side would show it, or `perfdag ab`"
+    return (
+        "inconclusive",
+        f"within the noise between runs: about {runs} runs a side would show it, or `perfdag ab`",
+    )

@@ -71,7 +71,9 @@ def _release(trace: Sequence[Sample]) -> float | None:
     falls = [b.at for a, b in itertools.pairwise(trace) if b.needed < a.needed]
     if not falls:
         return None
-    return next((s.at - falls[-1] for s in trace if s.at >= falls[-1] and s.have <= trace[-1].needed), None)
+    return next(
+        (s.at - falls[-1] for s in trace if s.at >= falls[-1] and s.have <= trace[-1].needed), None
+    )
 
 
 def _turns(values: Sequence[int]) -> int:
@@ -127,8 +129,12 @@ class HpaModel:
     def desired(self, now: float, metric: float, replicas: int) -> int:
         """Replicas to have; ``metric`` is the total over the queue, ``now`` in seconds."""
         ratio = metric / (self.target * max(1, replicas))
-        wanted = replicas if abs(ratio - 1) <= self.tolerance else math.ceil(metric / self.target - 1e-9)
-        self.past = [(at, value) for at, value in self.past if at > now - self.window] + [(now, wanted)]
+        wanted = (
+            replicas if abs(ratio - 1) <= self.tolerance else math.ceil(metric / self.target - 1e-9)
+        )
+        self.past = [(at, value) for at, value in self.past if at > now - self.window] + [
+            (now, wanted)
+        ]
         if wanted < replicas:
             wanted = min(replicas, max(value for _, value in self.past))
         elif wanted > replicas:
@@ -141,7 +147,13 @@ class HpaModel:
         return wanted
 
 
-def simulate(scaler: Callable[[float, float, int], int], profile: Profile, item_seconds: float, sync: float, delay: float) -> list[Sample]:
+def simulate(
+    scaler: Callable[[float, float, int], int],
+    profile: Profile,
+    item_seconds: float,
+    sync: float,
+    delay: float,
+) -> list[Sample]:
     """A scaler against a fluid queue: items in the system as its metric, looked at each ``sync`` seconds; a replica
     works ``delay`` seconds after it is asked for. Times in seconds."""
     dt, backlog, have, trace = 0.1, 0.0, 1, []

@@ -43,7 +43,9 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.backoff < 0 or self.backoff_max < self.backoff:
-            raise ValueError(f"back-off {self.backoff:g} s must be between 0 and its maximum {self.backoff_max:g} s")
+            raise ValueError(
+                f"back-off {self.backoff:g} s must be between 0 and its maximum {self.backoff_max:g} s"
+            )
 
 
 class Backend:
@@ -89,7 +91,10 @@ class Backend:
         outcome = self.workload.run(wire.words(item, "Args"), wire.number(item, "Limit"), running)
         elapsed = time.perf_counter() - began
         if self.options.verbose:
-            print(f"item {self.completed + 1}: code {outcome.retcode}, {elapsed:.6f} s", file=sys.stderr)  # noqa: T201
+            print(
+                f"item {self.completed + 1}: code {outcome.retcode}, {elapsed:.6f} s",
+                file=sys.stderr,
+            )  # noqa: T201
         return {
             "Pod": self.options.pod,
             "Node": self.options.node,
@@ -104,7 +109,9 @@ class Backend:
         """Serve by the original protocol until the queue is empty; False where that ends the backend."""
         pause = self.options.backoff
         while not self.stopping:
-            with socket.create_connection((self.options.frontend.host or "localhost", self.options.frontend.port), 10) as peer:
+            with socket.create_connection(
+                (self.options.frontend.host or "localhost", self.options.frontend.port), 10
+            ) as peer:
                 peer.sendall(wire.encode({"Queue": self.options.queue}))
                 item = _object(peer)
                 if not wire.text(item, "Error"):

@@ -43,7 +43,9 @@ class Peer:
         "open", "reactor", "requests", "sock", "unsent", "unsent_bytes",
     )  # fmt: skip
 
-    def __init__(self, sock: socket.socket, host: str, memory: Memory, message_bytes: int, unsent_bytes: int) -> None:
+    def __init__(
+        self, sock: socket.socket, host: str, memory: Memory, message_bytes: int, unsent_bytes: int
+    ) -> None:
         self.sock = sock
         self.host = host
         self.memory = memory
@@ -92,8 +94,14 @@ class Peer:
         self.buffer = buffer = self.buffer + data if self.buffer else data
         if not self.kept:
             if buffer[0] != wire.HELLO[0]:
-                if b"}" in data or len(buffer) == len(data) or len(buffer) > 4 * wire.ORIGINAL_BYTES:
-                    self._original(buffer)  # what else is added completes no message: a peer of tiny pieces is not parsed for each
+                if (
+                    b"}" in data
+                    or len(buffer) == len(data)
+                    or len(buffer) > 4 * wire.ORIGINAL_BYTES
+                ):
+                    self._original(
+                        buffer
+                    )  # what else is added completes no message: a peer of tiny pieces is not parsed for each
                 return
             if len(buffer) < len(wire.HELLO) and wire.HELLO.startswith(buffer):
                 return

@@ -30,7 +30,9 @@ class Control:
             "/reqs-per-sec": lambda _, kind: _value(kind, f"{tally.rate:f}", "requests per second"),
             "/parallel": self._parallel,
             "/reset": self._reset,
-            "/stats": lambda _, kind: self._page(kind, stats(self.tally, self.completed, self.rejected), forms=True),
+            "/stats": lambda _, kind: self._page(
+                kind, stats(self.tally, self.completed, self.rejected), forms=True
+            ),
             "/nodes": lambda _, kind: self._page(kind, nodes(self.tally)),
             "/pods": lambda _, kind: self._page(kind, pods(self.tally)),
         }
@@ -54,7 +56,9 @@ class Control:
     def _parallel(self, request: Request, kind: str) -> Response:
         text = request.query.get("value", "")
         if self.loop is None:
-            return _value(kind, "ERROR", "an open loop has a rate, not a number of requests in parallel", 409)
+            return _value(
+                kind, "ERROR", "an open loop has a rate, not a number of requests in parallel", 409
+            )
         try:
             wanted = int(text)
         except ValueError:
@@ -91,7 +95,9 @@ def _value(kind: str, result: str, info: str, status: int = 200) -> Response:
             value = float(result) if "." in result else int(result)
         return Response(status, json.dumps({"result": value, "info": info}), "application/json")
     text = html.escape(f"{result} {info}".strip())
-    return Response(status, f'<p>{text}. <a href="stats">Back to stats</a>.</p>\n', "text/html; charset=utf-8")
+    return Response(
+        status, f'<p>{text}. <a href="stats">Back to stats</a>.</p>\n', "text/html; charset=utf-8"
+    )
 
 
 def stats(tally: Tally, completed: int = 0, rejected: int = 0) -> str:
@@ -111,7 +117,10 @@ def stats(tally: Tally, completed: int = 0, rejected: int = 0) -> str:
         ):
             lines.append(f"- {_times(latencies)} - {what}")
         lines.append("\nLatency of the whole request, seconds (percentiles need enough samples):")
-        lines.append("- " + ", ".join(f"{k} {v:.6g}" for k, v in tally.latency.summary().items() if v is not None))
+        lines.append(
+            "- "
+            + ", ".join(f"{k} {v:.6g}" for k, v in tally.latency.summary().items() if v is not None)
+        )
     if tally.causes:
         lines.append("\nFailures by cause:")
         lines += [f"- {count}: {cause}" for cause, count in tally.causes.most_common()]
@@ -124,16 +133,32 @@ def nodes(tally: Tally) -> str:
     if not tally.nodes:
         return _header("Backend / worker node statistics") + "\nNo statistics for nodes\n"
     lines = [_header("Backend / worker node statistics")]
-    lines += _bars("Node", "Success replies", tally.success, {n: node.success for n, node in sorted(tally.nodes.items())})
+    lines += _bars(
+        "Node",
+        "Success replies",
+        tally.success,
+        {n: node.success for n, node in sorted(tally.nodes.items())},
+    )
     if tally.failure:
-        lines += _bars("Node", "Failure replies", tally.failure, {n: node.failure for n, node in sorted(tally.nodes.items())})
+        lines += _bars(
+            "Node",
+            "Failure replies",
+            tally.failure,
+            {n: node.failure for n, node in sorted(tally.nodes.items())},
+        )
         if not any(node.failure for node in tally.nodes.values()):
-            lines.append("No such replies => fails happened in communication, not running workloads")
+            lines.append(
+                "No such replies => fails happened in communication, not running workloads"
+            )
     for name, node in sorted(tally.nodes.items()):
         lines.append(_header(f"Node: {name}"))
-        lines += _bars("Device", "Completed requests", node.success, dict(sorted(node.devices.items())))
+        lines += _bars(
+            "Device", "Completed requests", node.success, dict(sorted(node.devices.items()))
+        )
         if node.failed_devices:
-            lines += _bars("Device", "Failed requests", node.failure, dict(sorted(node.failed_devices.items())))
+            lines += _bars(
+                "Device", "Failed requests", node.failure, dict(sorted(node.failed_devices.items()))
+            )
         if node.errors:
             lines.append("\nNode errors (count / description):")
             lines += [f"- {count}: {error}" for error, count in node.errors.most_common()]
@@ -144,7 +169,10 @@ def pods(tally: Tally) -> str:
     """Replies a pod of each node, as text."""
     lines = [_header("Per-node backend / worker pod statistics")]
     for name, node in sorted(tally.nodes.items()):
-        lines += [_header(f"Node: {name}"), *_bars("Pod", "Completed requests", node.success, dict(sorted(node.pods.items())))]
+        lines += [
+            _header(f"Node: {name}"),
+            *_bars("Pod", "Completed requests", node.success, dict(sorted(node.pods.items()))),
+        ]
     return "\n".join(lines if tally.nodes else [*lines, "No statistics for nodes"]) + "\n"
 
 
@@ -159,9 +187,15 @@ def _bars(left: str, right: str, total: int, counts: dict[str, int] | Counter[st
     lines = [f"\n{left:>{width}} | {right}:", f"{'-' * (width + 1)}+{'-' * (len(right) + 2)}"]
     for name, count in counts.items():
         share = count / total if total else 0.0
-        lines.append(f"{name:>{width}} | {'#' * round(COLUMNS * share)} {100 * share:.1f}% ({count})" if total else "None")
+        lines.append(
+            f"{name:>{width}} | {'#' * round(COLUMNS * share)} {100 * share:.1f}% ({count})"
+            if total
+            else "None"
+        )
     return lines
 
 
 def _times(latencies: Latencies) -> str:
-    return f"{latencies.largest:.6f} / {latencies.sum / latencies.count:.6f} / {latencies.least:.6f}"
+    return (
+        f"{latencies.largest:.6f} / {latencies.sum / latencies.count:.6f} / {latencies.least:.6f}"
+    )

@@ -27,7 +27,9 @@ MARGIN = 60.0
 
 
 @asynccontextmanager
-async def deployed(kube: Kube, file: str | None, namespace: str | None, validated: str, say: Callable[[str], None]) -> AsyncIterator[None]:
+async def deployed(
+    kube: Kube, file: str | None, namespace: str | None, validated: str, say: Callable[[str], None]
+) -> AsyncIterator[None]:
     """Apply the objects of a YAML file, then delete them, last first, and wait until they are gone, as long as the grace of their pods and
     MARGIN; what is not gone then is said. Left out, and said so: what is there already, what would scale the Deployment ``validated``,
     and optional kinds that the cluster does not serve.
@@ -57,7 +59,13 @@ async def deployed(kube: Kube, file: str | None, namespace: str | None, validate
         await _remove(kube, list(reversed(made)), namespace, seconds, say)
 
 
-async def _remove(kube: Kube, bodies: list[dict[str, Any]], namespace: str | None, seconds: float, say: Callable[[str], None]) -> None:
+async def _remove(
+    kube: Kube,
+    bodies: list[dict[str, Any]],
+    namespace: str | None,
+    seconds: float,
+    say: Callable[[str], None],
+) -> None:
     """Delete each, whatever becomes of the others, and wait; raises the first KubeError at the end."""
     from perfdag.kube import KubeError
 
@@ -73,7 +81,9 @@ async def _remove(kube: Kube, bodies: list[dict[str, Any]], namespace: str | Non
         say(f"not gone {seconds:g} s after they were deleted: {', '.join(map(_named, left))}")
 
 
-async def _left(kube: Kube, bodies: list[dict[str, Any]], namespace: str | None, seconds: float) -> list[dict[str, Any]]:
+async def _left(
+    kube: Kube, bodies: list[dict[str, Any]], namespace: str | None, seconds: float
+) -> list[dict[str, Any]]:
     """Wait until they are gone; returns those that were not in so many seconds."""
     end = time.monotonic() + seconds
     left = []
@@ -97,7 +107,9 @@ def _grace(body: dict[str, Any]) -> int:
     if not pod:  # of other kinds a template may be anything
         return 0
     seconds = pod.get("terminationGracePeriodSeconds")
-    return seconds if isinstance(seconds, int) else POD_GRACE  # what is no number the API server refuses
+    return (
+        seconds if isinstance(seconds, int) else POD_GRACE
+    )  # what is no number the API server refuses
 
 
 def _objects(file: str) -> list[dict[str, Any]]:
@@ -113,7 +125,9 @@ def _objects(file: str) -> list[dict[str, Any]]:
                 f"{file} holds something that is no Kubernetes object; a file of queues is rendered by: perfdag queue manifests"
             )
         if not isinstance(within(body, "metadata").get("name"), str):
-            raise ValueError(f"{file}: a {body['kind']} has no metadata.name; what is removed afterwards must be known by its name")
+            raise ValueError(
+                f"{file}: a {body['kind']} has no metadata.name; what is removed afterwards must be known by its name"
+            )
     return bodies
 
 
@@ -133,14 +147,22 @@ async def _left_out(kube: Kube, body: dict[str, Any], validated: str) -> str | N
     return None
 
 
-async def _stays(kube: Kube, body: dict[str, Any], namespace: str | None, seconds: float, say: Callable[[str], None]) -> bool:
+async def _stays(
+    kube: Kube,
+    body: dict[str, Any],
+    namespace: str | None,
+    seconds: float,
+    say: Callable[[str], None],
+) -> bool:
     """Whether it is there; one that a validation before deleted is waited for. Raises ValueError where that does not go."""
     found = await _there(kube, body, namespace)
     if not found or not found["metadata"].get("deletionTimestamp"):
         return found is not None
     say(f"waiting for {_named(body)}, which is being deleted, to be gone")
     if await _left(kube, [body], namespace, seconds):
-        raise ValueError(f"{_named(body)} is being deleted and not gone after {seconds:g} s: see what holds it, then validate again")
+        raise ValueError(
+            f"{_named(body)} is being deleted and not gone after {seconds:g} s: see what holds it, then validate again"
+        )
     return False
 
 
@@ -150,7 +172,9 @@ async def _there(kube: Kube, body: dict[str, Any], namespace: str | None) -> dic
 
     resource = await kube.resource(body["apiVersion"], body["kind"])
     try:
-        return await kube.get(resource, body["metadata"]["name"], body["metadata"].get("namespace") or namespace)
+        return await kube.get(
+            resource, body["metadata"]["name"], body["metadata"].get("namespace") or namespace
+        )
     except KubeError as error:
         if error.status != 404:
             raise
@@ -162,7 +186,9 @@ async def _delete(kube: Kube, body: dict[str, Any], namespace: str | None) -> No
 
     try:
         resource = await kube.resource(body["apiVersion"], body["kind"])
-        await kube.delete(resource, body["metadata"]["name"], body["metadata"].get("namespace") or namespace)
+        await kube.delete(
+            resource, body["metadata"]["name"], body["metadata"].get("namespace") or namespace
+        )
     except KubeError as error:
         if error.status != 404:
             raise

@@ -37,7 +37,10 @@ class DeploymentTarget:
         except KubeError as error:
             if error.status != 404:
                 raise
-            names = [one["metadata"]["name"] for one in await self.kube.list(self.deployments, self.namespace)]
+            names = [
+                one["metadata"]["name"]
+                for one in await self.kube.list(self.deployments, self.namespace)
+            ]
             raise BadInput(
                 f"no Deployment {self.name!r} in namespace {self.namespace!r}; there are: {', '.join(sorted(names)) or 'none'}"
             ) from None
@@ -50,13 +53,18 @@ class DeploymentTarget:
         """What else scales it: a HorizontalPodAutoscaler, with its owner where it has one (KEDA makes one for a ScaledObject), or a CronJob
         of its name that starts more of its queue's backends; None where nothing does. Raises KubeError, 403 where one may not look."""
         for each in await _none_of_404(
-            self.kube.list(await self.kube.resource("autoscaling/v2", "HorizontalPodAutoscaler"), self.namespace)
+            self.kube.list(
+                await self.kube.resource("autoscaling/v2", "HorizontalPodAutoscaler"),
+                self.namespace,
+            )
         ):
             if scales(each, self.name):
                 owners = each["metadata"].get("ownerReferences") or []
                 made = f" (made by {owners[0]['kind']} {owners[0]['name']})" if owners else ""
                 return f"HorizontalPodAutoscaler {each['metadata']['name']}{made}"
-        for each in await _none_of_404(self.kube.list(await self.kube.resource("batch/v1", "CronJob"), self.namespace)):
+        for each in await _none_of_404(
+            self.kube.list(await self.kube.resource("batch/v1", "CronJob"), self.namespace)
+        ):
             if starts(each, self.name):
                 self.cron = each
                 return f"CronJob {self.name}"
@@ -76,16 +84,26 @@ class DeploymentTarget:
         if self.cron:
             labels = self.cron["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
             jobs = await self.kube.list(self.jobs, self.namespace)
-            pods += await self._pods(jobs, self.cron["metadata"]["uid"], _selector({"matchLabels": labels}))
+            pods += await self._pods(
+                jobs, self.cron["metadata"]["uid"], _selector({"matchLabels": labels})
+            )
         return [pod for pod in pods if pod.get("status", {}).get("phase") not in ENDED]
 
-    async def _pods(self, between: list[dict[str, Any]], owner: str, selector: str) -> list[dict[str, Any]]:
+    async def _pods(
+        self, between: list[dict[str, Any]], owner: str, selector: str
+    ) -> list[dict[str, Any]]:
         """Pods of those of the ReplicaSets or Jobs that an owner has."""
         mine = {each["metadata"]["uid"] for each in between if _owned(each, {owner})}
-        return [pod for pod in await self.kube.list(self.pods, self.namespace, labels=selector) if _owned(pod, mine)]
+        return [
+            pod
+            for pod in await self.kube.list(self.pods, self.namespace, labels=selector)
+            if _owned(pod, mine)
+        ]
 
     async def ready(self) -> int:
-        return sum(_ready(pod) for pod in await self._list() if "deletionTimestamp" not in pod["metadata"])
+        return sum(
+            _ready(pod) for pod in await self._list() if "deletionTimestamp" not in pod["metadata"]
+        )
 
     async def lost(self) -> str:
         return ""  # its ReplicaSet starts others, and the kubelet their containers
@@ -124,13 +142,19 @@ def within(body: dict[str, Any], *path: str) -> dict[str, Any]:
 def starts(body: dict[str, Any], deployment: str) -> bool:
     """Whether an object is the CronJob of `manifests` that starts backends beside those of that Deployment."""
     part_of = within(body, "metadata", "labels").get(PART_OF)
-    return "jobTemplate" in within(body, "spec") and body["metadata"]["name"] == deployment and part_of == "perfdag-queue"
+    return (
+        "jobTemplate" in within(body, "spec")
+        and body["metadata"]["name"] == deployment
+        and part_of == "perfdag-queue"
+    )
 
 
 def scales(body: dict[str, Any], deployment: str) -> bool:
     """Whether an object is an autoscaler (HorizontalPodAutoscaler, ScaledObject) of that Deployment."""
     reference = within(body, "spec", "scaleTargetRef")
-    return reference.get("kind", "Deployment") == "Deployment" and reference.get("name") == deployment
+    return (
+        reference.get("kind", "Deployment") == "Deployment" and reference.get("name") == deployment
+    )
 
 
 def _selector(selector: dict[str, Any]) -> str:
@@ -139,26 +163,43 @@ def _selector(selector: dict[str, Any]) -> str:
     for each in selector.get("matchExpressions") or []:
         key, values = each["key"], f"({','.join(each.get('values') or [])})"
         parts.append(
-            {"In": f"{key} in {values}", "NotIn": f"{key} notin {values}", "Exists": key, "DoesNotExist": f"!{key}"}[each["operator"]]
+            {
+                "In": f"{key} in {values}",
+                "NotIn": f"{key} notin {values}",
+                "Exists": key,
+                "DoesNotExist": f"!{key}",
+            }[each["operator"]]
         )
     return ",".join(parts)
 
 
 def _owned(body: dict[str, Any], owners: set[str]) -> bool:
-    return any(each["uid"] in owners and each.get("controller") for each in body["metadata"].get("ownerReferences") or [])
+    return any(
+        each["uid"] in owners and each.get("controller")
+        for each in body["metadata"].get("ownerReferences") or []
+    )
 
 
 def _ready(pod: dict[str, Any]) -> bool:
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions", []))
+    return any(
+        c["type"] == "Ready" and c["status"] == "True"
+        for c in pod.get("status", {}).get("conditions", [])
+    )
 
 
 def _reasons(pod: dict[str, Any]) -> list[str]:
     status = pod.get("status", {})
     reasons = [
-        c.get("message", c.get("reason", "")) for c in status.get("conditions", []) if c["type"] == "PodScheduled" and c["status"] != "True"
+        c.get("message", c.get("reason", ""))
+        for c in status.get("conditions", [])
+        if c["type"] == "PodScheduled" and c["status"] != "True"
     ]
     for container in status.get("containerStatuses", []):
         waiting = container.get("state", {}).get("waiting")
         if waiting:
-            reasons.append(f"{waiting.get('reason', 'waiting')}: {waiting.get('message', '')}".rstrip(": ")[:200])
+            reasons.append(
+                f"{waiting.get('reason', 'waiting')}: {waiting.get('message', '')}".rstrip(": ")[
+                    :200
+                ]
+            )
     return reasons

@@ -76,7 +76,9 @@ class Queue:
                 self.waiting -= 1
                 self.running += 1
                 item.dispatched = now = clock()
-                self.max_wait.add(now - item.added, now)  # not at its end: a scaler has to see it while a long item runs
+                self.max_wait.add(
+                    now - item.added, now
+                )  # not at its end: a scaler has to see it while a long item runs
                 return item
         return None
 
@@ -96,7 +98,9 @@ class Queue:
         else:
             self.waiting -= 1
             self.disconnected += 1
-            if len(self.items) > 2 * self.waiting + 64:  # without backends nobody else would drop those that are gone
+            if (
+                len(self.items) > 2 * self.waiting + 64
+            ):  # without backends nobody else would drop those that are gone
                 self.items = deque(item for item in self.items if not item.gone)
 
     def lost(self, item: Item, why: str) -> bool:
@@ -131,7 +135,9 @@ class Queue:
         if wire.succeeded(answer):
             self.success += 1
             device = answer["Node"][:NAME], answer["Device"][:NAME]
-            self.devices[device if device in self.devices or len(self.devices) < DEVICES else ("", "")] += 1
+            self.devices[
+                device if device in self.devices or len(self.devices) < DEVICES else ("", "")
+            ] += 1
         else:
             self.failure += 1
         self.wait.add(waited)

@@ -43,7 +43,9 @@ def described(trace: list[Sample], client: Mapping[str, Any]) -> dict[str, Any]:
     return {"trace": [astuple(each) for each in trace], "client": dict(client)}
 
 
-async def watch(profile: Profile, target: Target, load: Load, line: Line, look: float = 1.0) -> dict[str, Any]:
+async def watch(
+    profile: Profile, target: Target, load: Load, line: Line, look: float = 1.0
+) -> dict[str, Any]:
     """Change the requests in parallel as the profile says and watch a target that something else scales.
 
     The profile's rates are requests in parallel, of which each keeps one backend busy. ``line`` tells depth and longest wait of its
@@ -60,7 +62,9 @@ async def watch(profile: Profile, target: Target, load: Load, line: Line, look: 
                 sent = wanted
                 allowed = await load.parallel(wanted)
                 if allowed < wanted:
-                    raise ValueError(f"the client sends at most {allowed} requests in parallel: start it with --req-max {wanted}")
+                    raise ValueError(
+                        f"the client sends at most {allowed} requests in parallel: start it with --req-max {wanted}"
+                    )
             have, (depth, wait) = await asyncio.gather(target.ready(), line())
             trace.append(Sample(now, wanted, have, depth, wait))
             await asyncio.sleep(look)
@@ -69,7 +73,9 @@ async def watch(profile: Profile, target: Target, load: Load, line: Line, look: 
         await load.parallel(0)
 
 
-async def follow(profile: Profile, item_seconds: float, queues: int, sync: float, model: HpaModel) -> list[Followed]:
+async def follow(
+    profile: Profile, item_seconds: float, queues: int, sync: float, model: HpaModel
+) -> list[Followed]:
     """Run the profile on each of ``queues`` queues at once. ``sync``: seconds between the scaler's looks.
 
     Every queue has a copy of the model. Latencies run from the scheduled times. Raises Failed where a backend ends by itself.
@@ -79,7 +85,10 @@ async def follow(profile: Profile, item_seconds: float, queues: int, sync: float
     frontend = Frontend(names, Limits(window=WAIT_SECONDS))
     await frontend.start(anywhere, anywhere, anywhere)
     clients, workers, _ = frontend.ports
-    backends = {name: Processes(Address("127.0.0.1", workers), name, ["sleep", f"{item_seconds}"]) for name in names}
+    backends = {
+        name: Processes(Address("127.0.0.1", workers), name, ["sleep", f"{item_seconds}"])
+        for name in names
+    }
     tasks: list[asyncio.Future[None]] = []
     try:
         for each in backends.values():
@@ -93,14 +102,23 @@ async def follow(profile: Profile, item_seconds: float, queues: int, sync: float
             asyncio.ensure_future(work)
             for one in results
             for work in (
-                _send(profile, KeptWire(Address("127.0.0.1", clients), Work(one.queue)), one.tally, start),
-                _scale(frontend, one, backends[one.queue], profile, item_seconds, sync, start, model),
+                _send(
+                    profile,
+                    KeptWire(Address("127.0.0.1", clients), Work(one.queue)),
+                    one.tally,
+                    start,
+                ),
+                _scale(
+                    frontend, one, backends[one.queue], profile, item_seconds, sync, start, model
+                ),
             )
         )
         await asyncio.gather(*tasks)
         return results
     finally:
-        for task in tasks:  # gather does not: a scaler that still looks would start backends that nobody ends
+        for task in (
+            tasks
+        ):  # gather does not: a scaler that still looks would start backends that nobody ends
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(each.stop() for each in backends.values()))
@@ -143,11 +161,21 @@ async def _scale(
     start: float,
     model: HpaModel,
 ) -> None:
-    mine = HpaModel(model.target, model.least, model.most, model.tolerance, model.window, model.period)
+    mine = HpaModel(
+        model.target, model.least, model.most, model.tolerance, model.window, model.period
+    )
     queue, looked = frontend.queues[one.queue], -sync
     while (now := time.monotonic() - start) < profile.seconds:
         working = queue.running + len(frontend.parked[one.queue])
-        one.trace.append(Sample(now, profile.needed(now, item_seconds), working, queue.waiting, queue.longest_wait(clock())))
+        one.trace.append(
+            Sample(
+                now,
+                profile.needed(now, item_seconds),
+                working,
+                queue.waiting,
+                queue.longest_wait(clock()),
+            )
+        )
         if now - looked >= sync:
             _none_lost([backends])
             looked = now

@@ -59,7 +59,9 @@ class Frontend:
 
     def __init__(self, names: Iterable[str], limits: Limits | None = None) -> None:
         self.limits = limits = limits or Limits()
-        self.queues = {name: Queue(name, limits.queue, limits.interval or limits.window) for name in names}
+        self.queues = {
+            name: Queue(name, limits.queue, limits.interval or limits.window) for name in names
+        }
         if not self.queues or "" in self.queues:
             raise ValueError("a frontend needs queue names, none of them empty")
         self.parked: dict[str, deque[Worker]] = {name: deque() for name in self.queues}
@@ -75,7 +77,9 @@ class Frontend:
         self._http: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
-    async def start(self, clients: wire.Address, workers: wire.Address, metrics: wire.Address) -> None:
+    async def start(
+        self, clients: wire.Address, workers: wire.Address, metrics: wire.Address
+    ) -> None:
         """Listen on all three addresses; port 0 picks a free one (see ``ports``). Raises OSError where one is taken."""
         self._reactor = Reactor(self.memory, self.toll)
         self._quiet = quiet_accept(self.toll)
@@ -128,11 +132,23 @@ class Frontend:
             "hpa_worker_connections_total": ("Connections that backends opened.", self.workers),
             "hpa_peers": ("Connections open now.", self.peers),
             "hpa_peers_idle_workers": ("Backends waiting for an item on a kept connection.", idle),
-            "hpa_peers_rejected_total": ("Peers refused for a bad message, or as one too many.", self.rejected),
-            "hpa_peers_heavy_total": ("Peers cut off because they held most when too much was held for all.", self.toll.heavy),
-            "hpa_peers_unaccepted_total": ("Times that no connection could be accepted for want of a descriptor.", self.toll.exhausted),
+            "hpa_peers_rejected_total": (
+                "Peers refused for a bad message, or as one too many.",
+                self.rejected,
+            ),
+            "hpa_peers_heavy_total": (
+                "Peers cut off because they held most when too much was held for all.",
+                self.toll.heavy,
+            ),
+            "hpa_peers_unaccepted_total": (
+                "Times that no connection could be accepted for want of a descriptor.",
+                self.toll.exhausted,
+            ),
             "hpa_peers_held_bytes": ("Bytes held for all peers.", self.memory.held),
-            "hpa_peers_stuck_total": ("Peers cut off because they did not complete a message.", self.stuck),
+            "hpa_peers_stuck_total": (
+                "Peers cut off because they did not complete a message.",
+                self.stuck,
+            ),
         }
         return exposition(self.queues.values(), totals, self.limits.interval)
 

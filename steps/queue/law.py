@@ -30,7 +30,9 @@ class Law:
     @property
     def knee(self) -> float | None:
         """Replicas beyond which throughput falls; None where it never does."""
-        return math.sqrt((1 - self.sigma) / self.kappa) if self.kappa > 0 and self.sigma < 1 else None
+        return (
+            math.sqrt((1 - self.sigma) / self.kappa) if self.kappa > 0 and self.sigma < 1 else None
+        )
 
     @property
     def ceiling(self) -> float | None:
@@ -81,7 +83,10 @@ def _row(n: int) -> tuple[float, float, float]:
 
 
 def _squares(points: Sequence[tuple[int, float]], solved: Sequence[float]) -> float:
-    return sum((1 - x / n * sum(p * f for p, f in zip(solved, _row(n), strict=True))) ** 2 for n, x in points)
+    return sum(
+        (1 - x / n * sum(p * f for p, f in zip(solved, _row(n), strict=True))) ** 2
+        for n, x in points
+    )
 
 
 def _least_squares(points: Sequence[tuple[int, float]], free: Sequence[int]) -> list[float] | None:
@@ -102,7 +107,10 @@ def _least_squares(points: Sequence[tuple[int, float]], free: Sequence[int]) -> 
         for r in range(size):
             if r != i:
                 factor = matrix[r][i] / matrix[i][i]
-                matrix[r] = [value - factor * above for value, above in zip(matrix[r], matrix[i], strict=True)]
+                matrix[r] = [
+                    value - factor * above
+                    for value, above in zip(matrix[r], matrix[i], strict=True)
+                ]
     solved = [0.0, 0.0, 0.0]
     for i, column in enumerate(free):
         solved[column] = matrix[i][size] / matrix[i][i]

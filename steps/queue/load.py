@@ -49,7 +49,9 @@ class OriginalWire:
     async def ask(self) -> wire.Message:
         """Send the request and return the reply. Raises LostError."""
         try:
-            reader, writer = await asyncio.open_connection(self.where.host or "localhost", self.where.port)
+            reader, writer = await asyncio.open_connection(
+                self.where.host or "localhost", self.where.port
+            )
         except OSError:
             raise LostError("cannot connect") from None
         try:
@@ -103,7 +105,9 @@ class KeptWire(asyncio.Protocol):
             if self.transport is not None:
                 return
             try:
-                await asyncio.get_running_loop().create_connection(lambda: self, self.where.host or "localhost", self.where.port)
+                await asyncio.get_running_loop().create_connection(
+                    lambda: self, self.where.host or "localhost", self.where.port
+                )
             except OSError:
                 raise LostError("cannot connect") from None
 
@@ -119,7 +123,9 @@ class KeptWire(asyncio.Protocol):
                 message = wire.decode(one)
             except wire.MalformedError:
                 continue
-            if message.get("Id") is None:  # not of one request: why the frontend ends the connection
+            if (
+                message.get("Id") is None
+            ):  # not of one request: why the frontend ends the connection
                 self.refused = str(message.get("Error") or "")[:200]
                 continue
             future = self.replies.get(message["Id"])
@@ -145,7 +151,9 @@ class ClosedLoop:
 
     def __init__(self, wire_: Wire, tally: Tally, most: int) -> None:
         if not 1 <= most <= wire.MOST_PARALLEL:
-            raise ValueError(f"at most {most} parallel requests: must be between 1 and {wire.MOST_PARALLEL}")
+            raise ValueError(
+                f"at most {most} parallel requests: must be between 1 and {wire.MOST_PARALLEL}"
+            )
         self.wire = wire_
         self.tally = tally
         self.most = most
@@ -246,7 +254,9 @@ class OpenLoop:
         await asyncio.gather(*left, return_exceptions=True)
         for task in left:
             if task.cancelled():
-                self.tally.pending += 1  # not began(): with nothing else counted that would start the time anew
+                self.tally.pending += (
+                    1  # not began(): with nothing else counted that would start the time anew
+                )
                 self.tally.ended(None, UNANSWERED, start, start, -1)
 
     def _send(self, scheduled: float) -> None:
@@ -267,7 +277,9 @@ class OpenLoop:
             return f"invalid: the generator ran {late * 1000:.1f} ms late at p99 of its requests"
         dropped = self.tally.causes["too many in flight"]
         if dropped > 0.02 * max(1, self.tally.scheduled):
-            return f"invalid: {dropped} of {self.tally.scheduled} requests found {self.most} in flight"
+            return (
+                f"invalid: {dropped} of {self.tally.scheduled} requests found {self.most} in flight"
+            )
         if missing := self.tally.causes[UNANSWERED]:
             return f"invalid: {missing} of {self.tally.scheduled} requests were not answered {self.drain:g} s after the last was sent (--drain)"
         return ""

@@ -25,13 +25,25 @@ class Local:
     """
 
     def __init__(
-        self, command: Sequence[str], most: int, limits: Limits | None = None, *, glob: str = "", item_limit: float = 0.0, **options: Any
+        self,
+        command: Sequence[str],
+        most: int,
+        limits: Limits | None = None,
+        *,
+        glob: str = "",
+        item_limit: float = 0.0,
+        **options: Any,
     ) -> None:
         if not 0 <= item_limit < math.inf:
             raise ValueError(f"item limit {item_limit:g} s is no time; 0 is no limit")
         file = device(glob)
         Workload(command, file)  # says now what is wrong with it
-        self.command, self.most, self.limits, self.item_limit = list(command), most, limits, item_limit
+        self.command, self.most, self.limits, self.item_limit = (
+            list(command),
+            most,
+            limits,
+            item_limit,
+        )
         self.options = {"workload": {"command": self.command, "device": file}, **options}
 
     async def __aenter__(self) -> Local:
@@ -39,7 +51,9 @@ class Local:
         self.frontend = Frontend([QUEUE], self.limits)
         await self.frontend.start(anywhere, anywhere, anywhere)
         clients, workers, _ = self.frontend.ports
-        self.processes = Processes(Address("127.0.0.1", workers), QUEUE, self.command, **self.options)
+        self.processes = Processes(
+            Address("127.0.0.1", workers), QUEUE, self.command, **self.options
+        )
         self.tally = Tally()
         self.wire = KeptWire(Address("127.0.0.1", clients), Work(QUEUE, limit=self.item_limit))
         self.loop = ClosedLoop(self.wire, self.tally, self.most)

@@ -22,7 +22,10 @@ def manifests(queues: Queues, token: str | None = None) -> list[Object]:
     made = [("the frontend of all queues", each) for each in _shared(queues, token)]
     for queue in queues.queues:
         made += [(f"queue {queue.name!r}", each) for each in _of(queues, queue)]
-    made += [(f"queue {of.name!r}" if of else "the frontend of all queues", each) for of, each in scaling(queues, _backend)]
+    made += [
+        (f"queue {of.name!r}" if of else "the frontend of all queues", each)
+        for of, each in scaling(queues, _backend)
+    ]
     return _distinct(made)
 
 
@@ -50,19 +53,28 @@ def _distinct(made: list[tuple[str, Object]]) -> list[Object]:
         other, before = by_name.setdefault((kind, name), (whose, each))
         volume = kind.startswith("PersistentVolume")
         if before is not each and not (volume and before == each):
-            what = "a `claim` of its own, or one `data` for both" if volume else "another name for one of them"
+            what = (
+                "a `claim` of its own, or one `data` for both"
+                if volume
+                else "another name for one of them"
+            )
             raise ValueError(f"{other} and {whose} both make {kind} {name}: {what}")
     return [each for _, each in by_name.values()]
 
 
 def _meta(namespace: str | None, name: str, **more: Any) -> Object:
-    meta: Object = {"name": name, "labels": {"app.kubernetes.io/part-of": "perfdag-queue", "app.kubernetes.io/name": name}}
+    meta: Object = {
+        "name": name,
+        "labels": {"app.kubernetes.io/part-of": "perfdag-queue", "app.kubernetes.io/name": name},
+    }
     return {**meta, **({"namespace": namespace} if namespace else {}), **more}
 
 
 def _namespace(name: str, restricted: bool) -> Object:
     meta = _meta(None, name)
-    meta["labels"]["pod-security.kubernetes.io/enforce"] = "restricted" if restricted else "baseline"
+    meta["labels"]["pod-security.kubernetes.io/enforce"] = (
+        "restricted" if restricted else "baseline"
+    )
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": meta}
 
 
@@ -76,12 +88,19 @@ def _account(namespace: str) -> Object:
 
 
 def _secret(namespace: str, token: str) -> Object:
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": _meta(namespace, "perfdag-queue-token"), "stringData": {"token": token}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _meta(namespace, "perfdag-queue-token"),
+        "stringData": {"token": token},
+    }
 
 
 def _network(queues: Queues) -> list[Object]:
     """The frontend's two queue ports are for pods of the namespace alone, metrics for any pod."""
-    inside = {"from": [{"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "perfdag-queue"}}}]}
+    inside = {
+        "from": [{"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "perfdag-queue"}}}]
+    }
     return [
         {
             "apiVersion": "networking.k8s.io/v1",
@@ -104,9 +123,15 @@ def pod(queues: Queues, name: str, container: Object, root: bool = False, **spec
     security: Object = {"seccompProfile": {"type": "RuntimeDefault"}}
     selector = {**queues.node_selector, **spec.pop("nodeSelector", {})}
     spec |= {"nodeSelector": selector} if selector else {}
-    security |= {"runAsUser": 0} if root else {"runAsNonRoot": True, "runAsUser": 65534, "runAsGroup": 65534}
+    security |= (
+        {"runAsUser": 0}
+        if root
+        else {"runAsNonRoot": True, "runAsUser": 65534, "runAsGroup": 65534}
+    )
     return {
-        "metadata": {"labels": {"app.kubernetes.io/part-of": "perfdag-queue", "app.kubernetes.io/name": name}},
+        "metadata": {
+            "labels": {"app.kubernetes.io/part-of": "perfdag-queue", "app.kubernetes.io/name": name}
+        },
         "spec": {
             "serviceAccountName": "perfdag-queue",
             "automountServiceAccountToken": False,
@@ -128,10 +153,18 @@ def pod(queues: Queues, name: str, container: Object, root: bool = False, **spec
 
 
 def _deployment(namespace: str, name: str, replicas: int | None, template: Object) -> Object:
-    spec: Object = {"selector": {"matchLabels": {"app.kubernetes.io/name": name}}, "template": template}
+    spec: Object = {
+        "selector": {"matchLabels": {"app.kubernetes.io/name": name}},
+        "template": template,
+    }
     if replicas is not None:
         spec["replicas"] = replicas
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _meta(namespace, name), "spec": spec}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _meta(namespace, name),
+        "spec": spec,
+    }
 
 
 def _healthy(port: int) -> Object:
@@ -139,7 +172,17 @@ def _healthy(port: int) -> Object:
 
 
 def _frontend(queues: Queues) -> Object:
-    command = ["perfdag", "queue", "frontend", "--caddr", ":9997", "--maddr", ":9998", "--waddr", ":9999"]
+    command = [
+        "perfdag",
+        "queue",
+        "frontend",
+        "--caddr",
+        ":9997",
+        "--maddr",
+        ":9998",
+        "--waddr",
+        ":9999",
+    ]
     command += ["--qmax", str(queues.longest), "--retries", str(queues.retries)]
     command += ["--reply-timeout", f"{queues.reply_timeout:g}"] if queues.reply_timeout else []
     command += [queue.name for queue in queues.queues]
@@ -152,7 +195,9 @@ def _frontend(queues: Queues) -> Object:
         "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
     }
     made = _deployment(queues.namespace, FRONTEND, 1, pod(queues, FRONTEND, container))
-    made["spec"]["strategy"] = {"type": "Recreate"}  # two frontends at once would each hold half of a queue
+    made["spec"]["strategy"] = {
+        "type": "Recreate"
+    }  # two frontends at once would each hold half of a queue
     return made
 
 
@@ -163,7 +208,10 @@ def _service(namespace: str, name: str, ports: dict[str, int]) -> Object:
         "metadata": _meta(namespace, name),
         "spec": {
             "selector": {"app.kubernetes.io/name": name},
-            "ports": [{"name": port, "port": number, "targetPort": number} for port, number in ports.items()],
+            "ports": [
+                {"name": port, "port": number, "targetPort": number}
+                for port, number in ports.items()
+            ],
         },
     }
 
@@ -171,13 +219,30 @@ def _service(namespace: str, name: str, ports: dict[str, int]) -> Object:
 def _monitor(queues: Queues, prometheus: str) -> list[Object]:
     """A ServiceMonitor, and the right of the Prometheus in another namespace to find its targets."""
     namespace = queues.namespace
-    rules = [{"apiGroups": [""], "resources": ["services", "endpoints", "pods"], "verbs": ["get", "list", "watch"]}]
-    rules.append({"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]})
+    rules = [
+        {
+            "apiGroups": [""],
+            "resources": ["services", "endpoints", "pods"],
+            "verbs": ["get", "list", "watch"],
+        }
+    ]
+    rules.append(
+        {
+            "apiGroups": ["discovery.k8s.io"],
+            "resources": ["endpointslices"],
+            "verbs": ["get", "list", "watch"],
+        }
+    )
     group, name = "rbac.authorization.k8s.io", "perfdag-queue-monitor"
     subject = {"kind": "ServiceAccount", "name": queues.monitor_account, "namespace": prometheus}
     meta = _meta(namespace, FRONTEND)
     return [
-        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": _meta(namespace, name), "rules": rules},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "Role",
+            "metadata": _meta(namespace, name),
+            "rules": rules,
+        },
         {
             "apiVersion": f"{group}/v1",
             "kind": "RoleBinding",
@@ -219,7 +284,11 @@ def _volume(namespace: str, data: Data) -> list[Object]:
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
             "metadata": _meta(namespace, data.claim),
-            "spec": {**shared, "volumeName": name, "resources": {"requests": {"storage": data.size}}},
+            "spec": {
+                **shared,
+                "volumeName": name,
+                "resources": {"requests": {"storage": data.size}},
+            },
         },
     ]
 
@@ -227,7 +296,15 @@ def _volume(namespace: str, data: Data) -> list[Object]:
 def _backend(queues: Queues, queue: Queue, exits: bool = False) -> Object:
     """The backends' Deployment; with ``exits`` they end on an empty queue, as a CronJob wants."""
     command = ["perfdag", "queue", "backend", "--faddr", f"{FRONTEND}:9999", "--name", queue.name]
-    command += ["--limit", f"{queue.limit:g}", "--node-env", "NODE_NAME", "--pod-env", "POD_NAME", "--null-in"]
+    command += [
+        "--limit",
+        f"{queue.limit:g}",
+        "--node-env",
+        "NODE_NAME",
+        "--pod-env",
+        "POD_NAME",
+        "--null-in",
+    ]
     command += ["--glob", queue.glob] if queue.glob else []
     command += ["--exit-when-empty"] if exits else []
     fields = (("NODE_NAME", "spec.nodeName"), ("POD_NAME", "metadata.name"))
@@ -235,25 +312,53 @@ def _backend(queues: Queues, queue: Queue, exits: bool = False) -> Object:
         "name": "backend",
         "image": queue.image or queues.image,
         "command": [*command, "--", *queue.command],
-        "env": [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields],
+        "env": [
+            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields
+        ],
         "resources": {"requests": {**queue.requests, **queue.resources}, "limits": queue.resources},
     }
     spec: Object = {"terminationGracePeriodSeconds": queue.grace_seconds}
     if queue.data:
-        container["volumeMounts"] = [{"name": "data", "mountPath": queue.data.mount, "readOnly": True}]
-        spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": queue.data.claim, "readOnly": True}}]
+        container["volumeMounts"] = [
+            {"name": "data", "mountPath": queue.data.mount, "readOnly": True}
+        ]
+        spec["volumes"] = [
+            {
+                "name": "data",
+                "persistentVolumeClaim": {"claimName": queue.data.claim, "readOnly": True},
+            }
+        ]
     spec |= {"nodeSelector": queue.node_selector} if queue.node_selector else {}
     spec |= {"tolerations": queue.tolerations} if queue.tolerations else {}
     template = pod(queues, queue.object_name, container, queue.root, **spec)
-    replicas = None if queue.autoscale.by in ("custom", "external", "keda") else queue.replicas  # else apply resets the scaler's count
+    replicas = (
+        None if queue.autoscale.by in ("custom", "external", "keda") else queue.replicas
+    )  # else apply resets the scaler's count
     return _deployment(queues.namespace, queue.object_name, replicas, template)
 
 
 def _client(queues: Queues, queue: Queue) -> Object:
     name = f"{queue.object_name}-client"
-    command = ["perfdag", "queue", "client", "--caddr", ":9996", "--faddr", f"{FRONTEND}:9997", "--name", queue.name]
-    command += ["--req-now", str(queue.parallel), "--req-max", str(max(queue.parallel, queue.most_parallel))]
-    command += ["--limit", f"{queue.limit:g}"] if queue.limit else []  # so the frontend gives up a backend that hangs
+    command = [
+        "perfdag",
+        "queue",
+        "client",
+        "--caddr",
+        ":9996",
+        "--faddr",
+        f"{FRONTEND}:9997",
+        "--name",
+        queue.name,
+    ]
+    command += [
+        "--req-now",
+        str(queue.parallel),
+        "--req-max",
+        str(max(queue.parallel, queue.most_parallel)),
+    ]
+    command += (
+        ["--limit", f"{queue.limit:g}"] if queue.limit else []
+    )  # so the frontend gives up a backend that hangs
     container: Object = {
         "name": "client",
         "image": queues.image,
@@ -277,6 +382,11 @@ def _ingress(queues: Queues, queue: Queue) -> Object:
         "metadata": _meta(queues.namespace, name),
         "spec": {
             "ingressClassName": queues.ingress_class,
-            "rules": [{"host": queues.host_of(queue), "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}],
+            "rules": [
+                {
+                    "host": queues.host_of(queue),
+                    "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]},
+                }
+            ],
         },
     }

@@ -80,13 +80,21 @@ _SIMPLE: tuple[tuple[str, str, str, Callable[[Queue], int]], ...] = (
     ("hpa_queue_refused_total", "counter", "Requests refused because the queue was full.", lambda q: q.refused),
 )  # fmt: skip
 _MAXIMA: tuple[tuple[str, str, Callable[[Queue, float], float]], ...] = (
-    ("hpa_queue_maxrun_seconds", "run time in a sliding window", lambda q, now: q.max_run.read(now)),
+    (
+        "hpa_queue_maxrun_seconds",
+        "run time in a sliding window",
+        lambda q, now: q.max_run.read(now),
+    ),
     (
         "hpa_queue_maxwait_seconds",
         "waiting time in a sliding window, of items that wait now too",
         lambda q, now: q.longest_wait(now),
     ),
-    ("hpa_queue_maxtotal_seconds", "total time in a sliding window", lambda q, now: q.max_total.read(now)),
+    (
+        "hpa_queue_maxtotal_seconds",
+        "total time in a sliding window",
+        lambda q, now: q.max_total.read(now),
+    ),
 )
 _HISTOGRAMS = (
     ("hpa_queue_run_seconds", "Run time that the backend reports.", "run"),
@@ -96,7 +104,9 @@ _HISTOGRAMS = (
 )
 
 
-def exposition(queues: Iterable[Queue], totals: Mapping[str, tuple[str, int]], interval: float = 0) -> str:
+def exposition(
+    queues: Iterable[Queue], totals: Mapping[str, tuple[str, int]], interval: float = 0
+) -> str:
     """Every metric as text. ``totals``: name to (help, count) of counters without a queue; interval in seconds (0: none)."""
     queues = list(queues)
     now = time.monotonic()
@@ -108,10 +118,15 @@ def exposition(queues: Iterable[Queue], totals: Mapping[str, tuple[str, int]], i
         out += [f"# HELP {name} {explanation}", f"# TYPE {name} {kind}"]
         out += [f'{name}{{name="{escape(q.name)}"}} {read(q)}' for q in queues]
     name = "hpa_queue_device_success_total"
-    out += [f"# HELP {name} Items done, by the node and device of their backend.", f"# TYPE {name} counter"]
+    out += [
+        f"# HELP {name} Items done, by the node and device of their backend.",
+        f"# TYPE {name} counter",
+    ]
     for q in queues:
         for (node, device), count in sorted(q.devices.items()):
-            out.append(f'{name}{{name="{escape(q.name)}",node="{escape(node)}",device="{escape(device)}"}} {count}')
+            out.append(
+                f'{name}{{name="{escape(q.name)}",node="{escape(node)}",device="{escape(device)}"}} {count}'
+            )
     tag = f',interval="{interval:g}s"' if interval else ""
     for name, what, largest in _MAXIMA:
         out += [f"# HELP {name} Largest {what}.", f"# TYPE {name} gauge"]
@@ -128,5 +143,8 @@ def _buckets(name: str, label: str, histogram: Histogram) -> list[str]:
     for bound, count in zip((*map(str, BOUNDS), "+Inf"), histogram.counts, strict=True):
         running += count
         out.append(f'{name}_bucket{{name="{label}",le="{bound}"}} {running}')
-    out += [f'{name}_sum{{name="{label}"}} {histogram.sum:.9g}', f'{name}_count{{name="{label}"}} {running}']
+    out += [
+        f'{name}_sum{{name="{label}"}} {histogram.sum:.9g}',
+        f'{name}_count{{name="{label}"}} {running}',
+    ]
     return out

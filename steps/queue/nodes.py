@@ -16,7 +16,11 @@ def subject(node: str, device: str) -> str:
 
 def failed(nodes: Mapping[str, Any]) -> dict[str, int]:
     """Failed requests by subject, most first. One that reached no backend is of no node, and only counted by its cause."""
-    found = {subject(name, device): count for name, node in nodes.items() for device, count in node["failed_devices"].items()}
+    found = {
+        subject(name, device): count
+        for name, node in nodes.items()
+        for device, count in node["failed_devices"].items()
+    }
     return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
 
 

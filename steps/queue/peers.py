@@ -25,7 +25,9 @@ class Talker(Peer):
     __slots__ = ("frontend", "refusals")
 
     def __init__(self, frontend: Frontend, sock: socket.socket, host: str) -> None:
-        super().__init__(sock, host, frontend.memory, frontend.limits.message_bytes, frontend.limits.unsent_bytes)
+        super().__init__(
+            sock, host, frontend.memory, frontend.limits.message_bytes, frontend.limits.unsent_bytes
+        )
         self.frontend = frontend
         self.refusals = 0
         why = frontend.slots.take(host)
@@ -38,7 +40,9 @@ class Talker(Peer):
     def complete(self, done: bool, partial: bool) -> None:
         talking = self.frontend.talking
         if done:
-            talking.pop(self, None)  # the time of the next message counts anew; its place is at the end, as the sweep wants it
+            talking.pop(
+                self, None
+            )  # the time of the next message counts anew; its place is at the end, as the sweep wants it
         if partial:
             talking.setdefault(self, clock())
 
@@ -114,7 +118,9 @@ class Client(Talker):
         size = REQUEST_BYTES + sum(map(sys.getsizeof, args or ())) + sys.getsizeof(identity)
         if self.requests + size > limits.request_bytes:
             self.frontend.rejected += 1
-            self.refuse(f"more than {limits.request_bytes} bytes of requests at once on one connection")
+            self.refuse(
+                f"more than {limits.request_bytes} bytes of requests at once on one connection"
+            )
             return
         self.refusals = max(0, self.refusals - 1)
         self.requests += size
@@ -141,7 +147,9 @@ class Client(Talker):
             self.refuse(why)
 
     def refuse(self, why: str) -> None:
-        self.send(wire.line(wire.failure(why)) if self.kept else wire.fit_original(wire.failure(why)))
+        self.send(
+            wire.line(wire.failure(why)) if self.kept else wire.fit_original(wire.failure(why))
+        )
         self.close()
 
     def lost(self) -> None:
@@ -243,7 +251,9 @@ class Worker(Talker):
         if self.item is None:
             super().bad(why)
             return
-        self.frontend.rejected += 1  # a reply that is no JSON: the client is told, as by the original
+        self.frontend.rejected += (
+            1  # a reply that is no JSON: the client is told, as by the original
+        )
         item, queue = self._done()
         queue.fail(item, f"Unmarshaling worker reply JSON failed: {why}")
         self.close()

@@ -21,8 +21,21 @@ from perfdag.steps.queue import wire
 class Processes:
     """Replicas of one backend. ``grace``: seconds a replica gets to end its item before it is killed."""
 
-    def __init__(self, frontend: wire.Address, queue: str, command: Sequence[str], grace: float = 30.0, **options: Any) -> None:
-        self.frontend, self.queue, self.command, self.grace, self.options = frontend, queue, list(command), grace, options
+    def __init__(
+        self,
+        frontend: wire.Address,
+        queue: str,
+        command: Sequence[str],
+        grace: float = 30.0,
+        **options: Any,
+    ) -> None:
+        self.frontend, self.queue, self.command, self.grace, self.options = (
+            frontend,
+            queue,
+            list(command),
+            grace,
+            options,
+        )
         self.running: list[subprocess.Popen[bytes]] = []
         self.leaving: list[subprocess.Popen[bytes]] = []
         self.started = 0
@@ -34,11 +47,15 @@ class Processes:
             "frontend": f"{self.frontend.host or 'localhost'}:{self.frontend.port}",
             "queue": self.queue,
             "pod": f"{self.queue}-{self.started}",
-            "node": os.environ.get("PERFDAG_NODE") or socket.gethostname(),  # in a pod the host's name is the pod's
+            "node": os.environ.get("PERFDAG_NODE")
+            or socket.gethostname(),  # in a pod the host's name is the pod's
             "workload": {"command": self.command},
             **self.options,
         }
-        process = subprocess.Popen([sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(options)], stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(options)],
+            stdin=subprocess.DEVNULL,
+        )
         self.running.append(process)
         return process
 
@@ -61,7 +78,11 @@ class Processes:
         """How many replicas have ended by themselves, and how; "" where none has."""
         codes = [code for process in self.running if (code := process.poll()) is not None]
         how = ", ".join(f"{count} by {_end(code)}" for code, count in Counter(codes).items())
-        return f"{len(codes)} of {len(self.running)} backends ended by themselves ({how})" if codes else ""
+        return (
+            f"{len(codes)} of {len(self.running)} backends ended by themselves ({how})"
+            if codes
+            else ""
+        )
 
     async def gone(self) -> bool:
         """Whether every replica told to leave has left."""
@@ -75,7 +96,9 @@ class Processes:
                 return
             await asyncio.sleep(0.02)
         for process in self.leaving:
-            signal_tree(process.pid, signal.SIGKILL)  # its command too, which runs in a session of its own
+            signal_tree(
+                process.pid, signal.SIGKILL
+            )  # its command too, which runs in a session of its own
             process.wait()
         self.leaving.clear()
 

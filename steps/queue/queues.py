@@ -50,31 +50,48 @@ class Queue(_Model):
     """One queue: its backends' command and pods, and its client."""
 
     name: str = Field(pattern=NAME)
-    command: list[str] = Field(min_length=1, description="absolute path or built-in (sleep, usl), with arguments")
+    command: list[str] = Field(
+        min_length=1, description="absolute path or built-in (sleep, usl), with arguments"
+    )
     image: str | None = None
     replicas: int = Field(1, ge=0)
     limit: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="seconds an item may run, 0 for no limit; its backend is given up 30 s after it"
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds an item may run, 0 for no limit; its backend is given up 30 s after it",
     )
-    grace: int | None = Field(None, ge=1, description="termination grace in seconds, at least the limit")
+    grace: int | None = Field(
+        None, ge=1, description="termination grace in seconds, at least the limit"
+    )
     glob: str = Field("", description="device files; the first match replaces FILENAME")
-    resources: dict[str, int | str] = Field(default_factory=dict, description="limits, for example gpu.intel.com/millicores")
+    resources: dict[str, int | str] = Field(
+        default_factory=dict, description="limits, for example gpu.intel.com/millicores"
+    )
     requests: dict[str, int | str] = {"cpu": "20m", "memory": "32Mi"}
     node_selector: dict[str, str] = Field(default_factory=dict)
     tolerations: list[dict[str, Any]] = Field(default_factory=list)
-    root: bool = Field(False, description="run as user 0, which some device files want; not admitted as restricted")
+    root: bool = Field(
+        False, description="run as user 0, which some device files want; not admitted as restricted"
+    )
     data: Data | None = None
     parallel: int = Field(0, ge=0, description="requests in parallel at the start")
     most_parallel: int = Field(512, ge=1, le=4096)
-    ingress: str | None = Field(None, description="host name of an Ingress to the client; the client then wants a token")
+    ingress: str | None = Field(
+        None, description="host name of an Ingress to the client; the client then wants a token"
+    )
     autoscale: Autoscale = Autoscale()
 
     @model_validator(mode="after")
     def _consistent(self) -> Queue:
         if self.grace is not None and self.grace < self.limit:
-            raise ValueError(f"grace {self.grace} s is shorter than the limit of {self.limit:g} s: scale-in would kill items")
+            raise ValueError(
+                f"grace {self.grace} s is shorter than the limit of {self.limit:g} s: scale-in would kill items"
+            )
         if not (self.command[0].startswith("/") or self.command[0] in ("sleep", "usl")):
-            raise ValueError(f"command {self.command[0]!r} is neither an absolute path nor built in (sleep, usl)")
+            raise ValueError(
+                f"command {self.command[0]!r} is neither an absolute path nor built in (sleep, usl)"
+            )
         return self
 
     @property
@@ -93,22 +110,39 @@ class Queues(_Model):
     namespace: str = Field("perfdag-queue", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
     image: str = "localhost/perfdag-queue:1"
     pull: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    longest: int = Field(9999, ge=0, description="requests that may wait in a queue, 0 for no bound")
+    longest: int = Field(
+        9999, ge=0, description="requests that may wait in a queue, 0 for no bound"
+    )
     retries: int = Field(0, ge=0, le=100)
     reply_timeout: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="seconds after which an item without a limit is given up, 0 for never"
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds after which an item without a limit is given up, 0 for never",
     )
-    monitor: str | None = Field(None, description="namespace of Prometheus (its operator's kinds are needed then)")
+    monitor: str | None = Field(
+        None, description="namespace of Prometheus (its operator's kinds are needed then)"
+    )
     monitor_labels: dict[str, str] = Field(
-        default_factory=dict, description="of the ServiceMonitor, where its operator selects by label, for example release: NAME"
+        default_factory=dict,
+        description="of the ServiceMonitor, where its operator selects by label, for example release: NAME",
     )
-    monitor_account: str = Field("prometheus-k8s", description="ServiceAccount of that Prometheus, which is let find the frontend")
+    monitor_account: str = Field(
+        "prometheus-k8s",
+        description="ServiceAccount of that Prometheus, which is let find the frontend",
+    )
     prometheus: str | None = Field(
-        None, pattern=r"^https?://", description="its address for KEDA (default: http://prometheus-operated.MONITOR.svc:9090)"
+        None,
+        pattern=r"^https?://",
+        description="its address for KEDA (default: http://prometheus-operated.MONITOR.svc:9090)",
     )
     ingress_class: str = "nginx"
-    ingress_domain: str | None = Field(None, description="gives each queue without an `ingress` of its own one at NAME.DOMAIN")
-    node_selector: dict[str, str] = Field(default_factory=dict, description="of every pod; a queue's own is added")
+    ingress_domain: str | None = Field(
+        None, description="gives each queue without an `ingress` of its own one at NAME.DOMAIN"
+    )
+    node_selector: dict[str, str] = Field(
+        default_factory=dict, description="of every pod; a queue's own is added"
+    )
     queues: list[Queue] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -116,19 +150,25 @@ class Queues(_Model):
         hosts = [host for queue in self.queues if (host := self.host_of(queue))]
         twice = sorted({host for host in hosts if hosts.count(host) > 1})
         if twice:
-            raise ValueError(f"clients of more than one queue at the Ingress host {', '.join(twice)}")
+            raise ValueError(
+                f"clients of more than one queue at the Ingress host {', '.join(twice)}"
+            )
         return self
 
     @model_validator(mode="after")
     def _monitored(self) -> Queues:
         given = sorted({"monitor_labels", "monitor_account"} & self.model_fields_set)
         if given and not self.monitor:
-            raise ValueError(f"{' and '.join(given)} belong to a ServiceMonitor: name the namespace of Prometheus with `monitor`")
+            raise ValueError(
+                f"{' and '.join(given)} belong to a ServiceMonitor: name the namespace of Prometheus with `monitor`"
+            )
         return self
 
     def host_of(self, queue: Queue) -> str | None:
         """Return the host name of the Ingress to a queue's client; None: it has none."""
-        return queue.ingress or (f"{queue.name.lower()}.{self.ingress_domain}" if self.ingress_domain else None)
+        return queue.ingress or (
+            f"{queue.name.lower()}.{self.ingress_domain}" if self.ingress_domain else None
+        )
 
 
 def load(file: str | None, lines: list[str], **shared: Any) -> Queues:
@@ -152,9 +192,15 @@ def load(file: str | None, lines: list[str], **shared: Any) -> Queues:
         name, equals, command = line.partition("=")
         if not equals:
             raise ValueError(f"--queue {line!r} is not NAME=COMMAND")
-        document["queues"] = [*document.get("queues", []), {"name": name, "command": shlex.split(command)}]
+        document["queues"] = [
+            *document.get("queues", []),
+            {"name": name, "command": shlex.split(command)},
+        ]
     try:
         return Queues.model_validate(document)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}" for one in error.errors()]
+        problems = [
+            f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}"
+            for one in error.errors()
+        ]
         raise ValueError(f"{file or 'queues'}: {'; '.join(problems)}") from None

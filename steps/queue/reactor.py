@@ -23,7 +23,9 @@ from perfdag.steps.queue.connection import Memory, Peer
 
 ACCEPTS_A_TURN = 16
 EVENTS_A_TURN = 256
-CATCH_UP_SECONDS = 0.001  # a turn: for all peers together that sent more messages than a turn gives each
+CATCH_UP_SECONDS = (
+    0.001  # a turn: for all peers together that sent more messages than a turn gives each
+)
 PAUSE_SECONDS = 0.2  # until connections are accepted again after no descriptor was free
 SAY_SECONDS = 60.0  # between two lines of the log on that
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -57,7 +59,11 @@ def quiet_accept(toll: Toll) -> Callable[[], None]:
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if isinstance(error, OSError) and error.errno in _EXHAUSTED and "accept" in context.get("message", ""):
+        if (
+            isinstance(error, OSError)
+            and error.errno in _EXHAUSTED
+            and "accept" in context.get("message", "")
+        ):
             toll.starve(error)
         elif before is not None:
             before(loop, context)
@@ -142,7 +148,9 @@ class Reactor:
         hosts: Counter[str] = Counter()
         for peer in self.peers.values():
             hosts[peer.host] += peer.held
-        for peer in sorted(self.peers.values(), key=lambda one: (hosts[one.host], one.held), reverse=True):
+        for peer in sorted(
+            self.peers.values(), key=lambda one: (hosts[one.host], one.held), reverse=True
+        ):
             if self.memory.held <= self.memory.most * 7 // 8:
                 break
             self.toll.heavy += 1
@@ -157,7 +165,9 @@ class Reactor:
             except OSError as error:
                 if error.errno in _EXHAUSTED:
                     self.toll.starve(error)
-                    self.epoll.modify(listener.fileno(), 0)  # else every turn would try in vain, for all it costs the others
+                    self.epoll.modify(
+                        listener.fileno(), 0
+                    )  # else every turn would try in vain, for all it costs the others
                     self._loop.call_later(PAUSE_SECONDS, self._accept_again, listener)
                 return  # else the peer left again
             peer = make(sock, where[0])

@@ -15,7 +15,9 @@ FRONTEND = "perfdag-queue-frontend"
 _PART = {"app.kubernetes.io/part-of": "perfdag-queue"}
 
 
-def scaling(queues: Queues, backend: Callable[[Queues, Queue, bool], Object]) -> list[tuple[Queue | None, Object]]:
+def scaling(
+    queues: Queues, backend: Callable[[Queues, Queue, bool], Object]
+) -> list[tuple[Queue | None, Object]]:
     """Scaling objects, each with the queue that asks for it (None: what they share); ``backend`` makes a queue's Deployment."""
     objects: list[tuple[Queue | None, Object]] = []
     for queue in queues.queues:
@@ -25,7 +27,14 @@ def scaling(queues: Queues, backend: Callable[[Queues, Queue, bool], Object]) ->
         elif by == "keda":
             objects.append((queue, _keda(queues, queue)))
         elif by == "cron":
-            objects.append((queue, _cron(queues.namespace, queue, backend(queues, queue, True)["spec"]["template"])))
+            objects.append(
+                (
+                    queue,
+                    _cron(
+                        queues.namespace, queue, backend(queues, queue, True)["spec"]["template"]
+                    ),
+                )
+            )
     if any(queue.autoscale.by in ("custom", "external") for queue in queues.queues):
         objects.append((None, _adapter(queues.namespace)))
     return objects
@@ -39,7 +48,11 @@ def hpa(namespace: str, queue: Queue) -> Object:
         name = {"name": "hpa_queue_wait_time", "selector": {"matchLabels": {"name": queue.name}}}
         metric: Object = {
             "type": "Object",
-            "object": {"describedObject": described, "metric": name, "target": {"type": "Value", "value": _quantity(scale.wait)}},
+            "object": {
+                "describedObject": described,
+                "metric": name,
+                "target": {"type": "Value", "value": _quantity(scale.wait)},
+            },
         }
     else:
         name = {"name": "hpa_queue_all", "selector": {"matchLabels": {"name": queue.name}}}
@@ -50,7 +63,11 @@ def hpa(namespace: str, queue: Queue) -> Object:
         "kind": "HorizontalPodAutoscaler",
         "metadata": {"name": queue.object_name, "namespace": namespace, "labels": _PART},
         "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": queue.object_name},
+            "scaleTargetRef": {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "name": queue.object_name,
+            },
             "minReplicas": max(1, scale.least),
             "maxReplicas": scale.most,
             "metrics": [metric],
@@ -64,7 +81,11 @@ def _behavior(window: int) -> Object:
     four = {"type": "Pods", "value": 4, "periodSeconds": 5}
     return {
         "scaleDown": {"stabilizationWindowSeconds": window, "policies": [double]},
-        "scaleUp": {"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": [double, four]},
+        "scaleUp": {
+            "stabilizationWindowSeconds": 0,
+            "selectPolicy": "Max",
+            "policies": [double, four],
+        },
     }
 
 
@@ -74,7 +95,9 @@ def _quantity(value: float) -> str:
 
 def _adapter(namespace: str) -> Object:
     """prometheus-adapter's rules for both kinds of metrics."""
-    override = {"overrides": {"namespace": {"resource": "namespace"}, "service": {"resource": "service"}}}
+    override = {
+        "overrides": {"namespace": {"resource": "namespace"}, "service": {"resource": "service"}}
+    }
     rules = [
         {
             "seriesQuery": f'{series}{{namespace="{namespace}"}}',
@@ -93,15 +116,23 @@ def _adapter(namespace: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": "perfdag-queue-adapter-rules", "namespace": namespace, "labels": _PART},
-        "data": {"config.yaml": yaml.safe_dump({"rules": rules, "externalRules": rules}, sort_keys=False)},
+        "metadata": {
+            "name": "perfdag-queue-adapter-rules",
+            "namespace": namespace,
+            "labels": _PART,
+        },
+        "data": {
+            "config.yaml": yaml.safe_dump({"rules": rules, "externalRules": rules}, sort_keys=False)
+        },
     }
 
 
 def _keda(queues: Queues, queue: Queue) -> Object:
     """KEDA's own cooldownPeriod is for the last replica alone: the others go by the window of the HPA that it makes."""
     scale = queue.autoscale
-    server = queues.prometheus or f"http://prometheus-operated.{queues.monitor or 'monitoring'}.svc:9090"
+    server = (
+        queues.prometheus or f"http://prometheus-operated.{queues.monitor or 'monitoring'}.svc:9090"
+    )
     trigger = {
         "type": "prometheus",
         "metadata": {
@@ -132,7 +163,12 @@ def _cron(namespace: str, queue: Queue, template: Object) -> Object:
     # not the labels that the Deployment selects by
     template["metadata"]["labels"]["app.kubernetes.io/name"] += "-cron"
     scale = queue.autoscale
-    job = {"parallelism": scale.parallelism, "completions": scale.parallelism, "backoffLimit": 6, "template": template}
+    job = {
+        "parallelism": scale.parallelism,
+        "completions": scale.parallelism,
+        "backoffLimit": 6,
+        "template": template,
+    }
     return {
         "apiVersion": "batch/v1",
         "kind": "CronJob",

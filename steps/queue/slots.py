@@ -33,7 +33,11 @@ class Slots:
         self.hosts[key] += 1
         if self.taken > self.total:
             return f"too many connections ({self.total})"
-        return f"too many connections from one address ({self.hosts[key] - 1} of {self.total})" if scarce and self.share < 1 else ""
+        return (
+            f"too many connections from one address ({self.hosts[key] - 1} of {self.total})"
+            if scarce and self.share < 1
+            else ""
+        )
 
     def leave(self, host: str) -> None:
         """Count a connection that has ended."""
@@ -62,4 +66,8 @@ def raise_limit(peers: int) -> None:
 def admitted(peers: int) -> int:
     """As many of so many peers as this process may open files for."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return peers if soft == resource.RLIM_INFINITY else max(1, min(peers, soft - min(RESERVE, soft // 2)))
+    return (
+        peers
+        if soft == resource.RLIM_INFINITY
+        else max(1, min(peers, soft - min(RESERVE, soft // 2)))
+    )

@@ -16,7 +16,24 @@ from dataclasses import dataclass
 from typing import Any
 
 # Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
-_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
+_T95 = (
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+    2.201,
+    2.179,
+    2.160,
+    2.145,
+    2.131,
+    2.120,
+)
 Chains = dict[int, tuple[float, float, int]]
 Stats = Mapping[str, Any]
 
@@ -67,7 +84,10 @@ def t95(freedom: int) -> float:
 
 def chains(stats: Stats) -> Chains:
     """Each slot's first and last completion (seconds) and the items between."""
-    return {int(slot): (first, last, int(count)) for slot, (first, last, count) in stats["chains"].items()}
+    return {
+        int(slot): (first, last, int(count))
+        for slot, (first, last, count) in stats["chains"].items()
+    }
 
 
 def window(before: Chains, after: Chains) -> float:
@@ -102,8 +122,15 @@ async def measure(
         last = rates[-patience.windows :]
         steady = len(last) == patience.windows and _agree(last, patience.tolerance)
         hopeless = not stats["success"] and stats["failure"] >= max(3, slots)
-        if steady or hopeless or await lost() or time.monotonic() - began > patience.limit(longest(stats)):
-            return _rate(last if steady else rates[1:] or rates, steady, time.monotonic() - began, stats)
+        if (
+            steady
+            or hopeless
+            or await lost()
+            or time.monotonic() - began > patience.limit(longest(stats))
+        ):
+            return _rate(
+                last if steady else rates[1:] or rates, steady, time.monotonic() - began, stats
+            )
         await asyncio.sleep(patience.poll)
 
 
@@ -113,7 +140,9 @@ def longest(stats: Stats) -> float:
 
 
 def _complete(before: Chains, after: Chains, slots: int, items: int) -> bool:
-    return len(after) >= slots and all(slot in before and after[slot][2] - before[slot][2] >= items for slot in after)
+    return len(after) >= slots and all(
+        slot in before and after[slot][2] - before[slot][2] >= items for slot in after
+    )
 
 
 def _agree(rates: Sequence[float], tolerance: float) -> bool:

@@ -43,7 +43,11 @@ class Latencies:
 
     def percentile(self, p: float) -> float | None:
         """Nearest rank in seconds, within 1 %; None below the samples that p needs (see NEEDED)."""
-        return None if self.count < max(n for q, n in NEEDED.items() if q <= max(p, 0.5)) else self.at(p)
+        return (
+            None
+            if self.count < max(n for q, n in NEEDED.items() if q <= max(p, 0.5))
+            else self.at(p)
+        )
 
     def at(self, p: float) -> float:
         """Nearest rank in seconds, within 1 %, of these values alone, however few: no estimate of what others would be. 0 where none is."""
@@ -68,7 +72,13 @@ class Latencies:
         if not self.count:
             return {"count": 0}
         points = {f"p{p * 100:g}": self.percentile(p) for p in NEEDED}
-        return {"count": self.count, "min": self.least, "mean": self.sum / self.count, "max": self.largest, **points}
+        return {
+            "count": self.count,
+            "min": self.least,
+            "mean": self.sum / self.count,
+            "max": self.largest,
+            **points,
+        }
 
 
 _LOG = math.log(STEP)
@@ -115,7 +125,9 @@ class Tally:
         self.failure = 0
         self.causes: Counter[str] = Counter()
         self.nodes: dict[str, Node] = {}
-        self.latency, self.run, self.wait, self.overhead, self.uncorrected = (Latencies() for _ in range(5))
+        self.latency, self.run, self.wait, self.overhead, self.uncorrected = (
+            Latencies() for _ in range(5)
+        )
         self.lag = Latencies()
         self.chains: dict[int, Chain] = {}
         self.scheduled = 0
@@ -125,7 +137,9 @@ class Tally:
             self.start = time.monotonic()
         self.pending += 1
 
-    def ended(self, answer: wire.Message | None, cause: str, began: float, scheduled: float, slot: int) -> None:
+    def ended(
+        self, answer: wire.Message | None, cause: str, began: float, scheduled: float, slot: int
+    ) -> None:
         """Count an answer, or its absence with a cause. ``began`` and ``scheduled``: seconds, monotonic."""
         now = time.monotonic()
         self.pending -= 1
@@ -133,7 +147,9 @@ class Tally:
             self._failed(cause, cause, None)
             return
         if not wire.succeeded(answer):
-            self._failed(cause_of(answer), answer["Error"] or f"return code {answer['Retcode']}", answer)
+            self._failed(
+                cause_of(answer), answer["Error"] or f"return code {answer['Retcode']}", answer
+            )
             return
         self.success += 1
         chain = self.chains.get(slot)
@@ -191,7 +207,10 @@ class Tally:
             "causes": dict(self.causes),
             "requests_per_second": self.rate,
             "steady_per_second": self.steady_rate,
-            "chains": {str(slot): [c.first - self.start, c.last - self.start, c.count] for slot, c in self.chains.items()},
+            "chains": {
+                str(slot): [c.first - self.start, c.last - self.start, c.count]
+                for slot, c in self.chains.items()
+            },
             "scheduled": self.scheduled,
             "schedule_lag": {**self.lag.summary(), "late": self.lag.at(0.99)},
             "latency": self.latency.summary(),

@@ -88,7 +88,9 @@ class HttpLoad:
                 return
 
     async def parallel(self, requests: int) -> int:
-        answer = json.loads(await self.get(f"parallel?{urlencode({'type': 'json', 'value': requests})}"))
+        answer = json.loads(
+            await self.get(f"parallel?{urlencode({'type': 'json', 'value': requests})}")
+        )
         return int(answer["result"])
 
     async def reset(self) -> None:
@@ -107,7 +109,10 @@ def by_url(url: str, token: str) -> Callable[[str], Awaitable[bytes]]:
     """Fetch from a client's control port at ``url``. Raises BadInput where it cannot be reached or refuses."""
 
     def fetch(path: str) -> bytes:
-        request = urllib.request.Request(f"{url.rstrip('/')}/{path}", headers={"Authorization": f"Bearer {token}"} if token else {})
+        request = urllib.request.Request(
+            f"{url.rstrip('/')}/{path}",
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+        )
         try:
             with urllib.request.urlopen(request, timeout=CLIENT_SECONDS) as answer:
                 body: bytes = answer.read()
@@ -128,14 +133,23 @@ def by_url(url: str, token: str) -> Callable[[str], Awaitable[bytes]]:
     return get
 
 
-def by_service(kube: Kube, namespace: str, service: str, port: int, token: str) -> Callable[[str], Awaitable[bytes]]:
+def by_service(
+    kube: Kube, namespace: str, service: str, port: int, token: str
+) -> Callable[[str], Awaitable[bytes]]:
     """Fetch from a client's Service through the API server's proxy, which works from outside of the cluster."""
     headers = {"X-Perfdag-Token": token} if token else {}
 
     async def get(path: str) -> bytes:
         bare, _, query = path.partition("?")
         where = f"/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy/{bare}"
-        _, _, body = await kube.raw("GET", where, params=dict(parse_qsl(query)), headers=headers, timeout=CLIENT_SECONDS, retries=2)
+        _, _, body = await kube.raw(
+            "GET",
+            where,
+            params=dict(parse_qsl(query)),
+            headers=headers,
+            timeout=CLIENT_SECONDS,
+            retries=2,
+        )
         return bytes(body)
 
     return get

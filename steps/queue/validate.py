@@ -75,13 +75,18 @@ class Plan:
         if self.limit < 1:
             raise BadInput(f"LIMIT {self.limit} is below 1 replica")
         if not 1 <= self.factor <= 2:
-            raise BadInput(f"factor {self.factor:g} is not between 1 (any growth at all) and 2 (linear); usual are 1.8 and 1.4")
+            raise BadInput(
+                f"factor {self.factor:g} is not between 1 (any growth at all) and 2 (linear); usual are 1.8 and 1.4"
+            )
         if not 0 < self.scale_seconds < math.inf:
             raise BadInput(f"scale timeout {self.scale_seconds:g} s is no time above 0")
 
     def steps(self) -> list[int]:
         """1, 2, 4 ... and LIMIT itself."""
-        return [*(1 << k for k in range(self.limit.bit_length()) if 1 << k < self.limit), self.limit]
+        return [
+            *(1 << k for k in range(self.limit.bit_length()) if 1 << k < self.limit),
+            self.limit,
+        ]
 
 
 async def validate(target: Target, load: Load, plan: Plan, say: Callable[[str], None]) -> Verdict:
@@ -127,7 +132,9 @@ async def _prove(target: Target, load: Load, plan: Plan, say: Callable[[str], No
     allowed = await load.parallel(plan.limit)
     await load.parallel(0)
     if allowed < plan.limit:
-        raise BadInput(f"the client sends at most {allowed} requests in parallel: start it with --req-max {plan.limit}")
+        raise BadInput(
+            f"the client sends at most {allowed} requests in parallel: start it with --req-max {plan.limit}"
+        )
     await idle(target, load, plan.scale_seconds)
     await _scaled(target, 0, plan.scale_seconds)
 
@@ -140,8 +147,12 @@ async def _scaled(target: Target, replicas: int, seconds: float) -> None:
         if time.monotonic() > end:
             have, why = await target.ready(), await target.why()
             if have == replicas:
-                raise BadInput(f"replicas that were told to end are still there after {seconds:g} s: {LONGER}")
-            raise BadInput(f"{have} of {replicas} replicas run after {seconds:g} s{': ' + why if why else ''}")
+                raise BadInput(
+                    f"replicas that were told to end are still there after {seconds:g} s: {LONGER}"
+                )
+            raise BadInput(
+                f"{have} of {replicas} replicas run after {seconds:g} s{': ' + why if why else ''}"
+            )
         await asyncio.sleep(0.2)
 
 
@@ -166,7 +177,9 @@ async def _step(target: Target, load: Load, plan: Plan, replicas: int, done: lis
     await idle(target, load, plan.scale_seconds)
     await load.reset()
     await load.parallel(replicas)
-    rate = await measure(load.stats, replicas, plan.patience, lambda stats: pods(stats) >= replicas, target.lost)
+    rate = await measure(
+        load.stats, replicas, plan.patience, lambda stats: pods(stats) >= replicas, target.lost
+    )
     have, lost = await target.ready(), await target.lost()
     against = ratio(rate, done[-1].rate) if done and done[-1].rate.per_second else None
     needed = plan.factor ** math.log2(replicas / done[-1].replicas) if done else 0.0
@@ -175,10 +188,14 @@ async def _step(target: Target, load: Load, plan: Plan, replicas: int, done: lis
     if not lost:
         problems += _short(rate, plan.patience, replicas, have)
         if against and not against[0] >= needed:
-            problems.append(f"{against[0]:.3f} times the throughput of {done[-1].replicas}, {needed:.3f} needed")
+            problems.append(
+                f"{against[0]:.3f} times the throughput of {done[-1].replicas}, {needed:.3f} needed"
+            )
     base = done[0].rate.per_second if done else rate.per_second
     efficiency = rate.per_second / (replicas * base) if base else 0.0
-    return Step(replicas, rate, efficiency, against, needed, int(rate.stats["failure"]), lost, problems)
+    return Step(
+        replicas, rate, efficiency, against, needed, int(rate.stats["failure"]), lost, problems
+    )
 
 
 def _failures(stats: Stats) -> list[str]:
@@ -197,7 +214,9 @@ def _short(rate: Rate, patience: Patience, replicas: int, have: int) -> list[str
     elif pods(rate.stats) < replicas:
         problems.append(f"only {pods(rate.stats)} of {replicas} replicas did any work")
     if have != replicas:
-        problems.append(f"{have} replicas run at its end, {replicas} were asked: something else scales or ends them")
+        problems.append(
+            f"{have} replicas run at its end, {replicas} were asked: something else scales or ends them"
+        )
     if not rate.steady and rate.per_second:
         problems.append(f"not steady in {rate.seconds:.0f} s")
     return problems

@@ -40,7 +40,9 @@ class Step:
             "steady": self.rate.steady,
             "seconds": self.rate.seconds,
             "efficiency": self.efficiency,
-            "ratio": [value if math.isfinite(value) else None for value in self.ratio] if self.ratio else None,
+            "ratio": [value if math.isfinite(value) else None for value in self.ratio]
+            if self.ratio
+            else None,
             "needed": self.needed,
             "latency": self.rate.stats["latency"],
             "failures": self.failures,
@@ -94,7 +96,10 @@ def sentence(step: Step) -> str:
 def closing(verdict: Verdict) -> str:
     """Laws, spread and verdict as text."""
     lines = []
-    for name, fitted in (("Amdahl", law.fit(verdict.points(), coherence=False)), ("USL", law.fit(verdict.points()))):
+    for name, fitted in (
+        ("Amdahl", law.fit(verdict.points(), coherence=False)),
+        ("USL", law.fit(verdict.points())),
+    ):
         if fitted is None:
             lines.append(f"{name}: too few steps to fit")
             continue
@@ -106,10 +111,13 @@ def closing(verdict: Verdict) -> str:
     for name, node in verdict.spread.items():
         done, failed = Counter(node["devices"]), Counter(node["failed_devices"])
         shares = ", ".join(
-            f"{device or '-'} {done[device]}" + (f" ({failed[device]} failed)" if failed[device] else "")
+            f"{device or '-'} {done[device]}"
+            + (f" ({failed[device]} failed)" if failed[device] else "")
             for device in sorted({*done, *failed})
         )
-        lines.append(f"node {name}: {node['success']} done, {node['failure']} failed, {node['pods']} pods; devices: {shares}")
+        lines.append(
+            f"node {name}: {node['success']} done, {node['failure']} failed, {node['pods']} pods; devices: {shares}"
+        )
     fails = sum(not step.passed for step in verdict.steps)
     lines.append("PASS" if verdict.passed else f"FAIL ({fails} of {len(verdict.steps)} steps)")
     return "\n".join(lines)

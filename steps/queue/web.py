@@ -61,7 +61,11 @@ async def serve(where: wire.Address, handler: Handler, token: str = "") -> async
         if refused:
             slots.leave(host)  # else a flood of those would keep the others out while they are told
         try:
-            response = Response(503, f"{refused}\n") if refused else await _hear(reader, handler, token, host)
+            response = (
+                Response(503, f"{refused}\n")
+                if refused
+                else await _hear(reader, handler, token, host)
+            )
             writer.transport.set_write_buffer_limits(0)
             writer.write(_render(response))
             await asyncio.wait_for(writer.drain(), READ_SECONDS)
@@ -90,7 +94,9 @@ async def _answer(head: bytes, handler: Handler, token: str, peer: str) -> Respo
     parts = first.split(" ")
     if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
         return Response(400)
-    headers = {key.strip().lower(): value.strip() for key, _, value in (one.partition(":") for one in rest)}
+    headers = {
+        key.strip().lower(): value.strip() for key, _, value in (one.partition(":") for one in rest)
+    }
     if parts[0] != "GET":
         return Response(405)
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
@@ -100,7 +106,10 @@ async def _answer(head: bytes, handler: Handler, token: str, peer: str) -> Respo
     except ValueError:
         return Response(400)
     if url.path != "/healthz" and token and not _authorized(headers, token):
-        return Response(401, "a token is needed: Authorization: Bearer TOKEN, X-Perfdag-Token: TOKEN, or TOKEN as the password\n")
+        return Response(
+            401,
+            "a token is needed: Authorization: Bearer TOKEN, X-Perfdag-Token: TOKEN, or TOKEN as the password\n",
+        )
     if url.path == "/healthz":
         return Response(200, "ok\n")
     answer = handler(Request(url.path, dict(parse_qsl(url.query, keep_blank_values=True)), peer))
@@ -108,7 +117,9 @@ async def _answer(head: bytes, handler: Handler, token: str, peer: str) -> Respo
 
 
 def _authorized(headers: dict[str, str], token: str) -> bool:
-    scheme, _, value = headers.get("authorization", f"Bearer {headers.get('x-perfdag-token', '')}").partition(" ")
+    scheme, _, value = headers.get(
+        "authorization", f"Bearer {headers.get('x-perfdag-token', '')}"
+    ).partition(" ")
     if scheme.lower() == "basic":
         try:
             value = base64.b64decode(value, validate=True).decode().partition(":")[2]
@@ -119,7 +130,10 @@ def _authorized(headers: dict[str, str], token: str) -> bool:
 
 def _render(response: Response) -> bytes:
     body = response.body.encode()
-    head = [f"HTTP/1.1 {response.status} {_REASONS.get(response.status, '')}", f"Content-Type: {response.kind}"]
+    head = [
+        f"HTTP/1.1 {response.status} {_REASONS.get(response.status, '')}",
+        f"Content-Type: {response.kind}",
+    ]
     head += [f"Content-Length: {len(body)}", "Connection: close", "X-Content-Type-Options: nosniff"]
     if response.status == 401:
         head.append('WWW-Authenticate: Basic realm="perfdag queue"')

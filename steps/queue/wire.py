@@ -61,7 +61,9 @@ def address(text: str) -> Address:
     """``host:port``, ``:port`` or ``[v6]:port``. Raises ValueError saying what is wrong."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"address {text!r} is not HOST:PORT (for example localhost:9997, or :9997 for every interface)")
+        raise ValueError(
+            f"address {text!r} is not HOST:PORT (for example localhost:9997, or :9997 for every interface)"
+        )
     return Address(host.strip("[]"), int(port))
 
 
@@ -102,7 +104,9 @@ def _lenient(data: bytes | bytearray) -> Any:
         cut = not rest or error.msg.startswith("Unterminated string") or _PARTIAL.fullmatch(rest)
         if doc[:1] in ("", "{") and cut and not error.msg.startswith("Extra data"):
             raise IncompleteError("unexpected end of JSON input") from None
-        raise MalformedError(f"invalid character {error.doc[error.pos : error.pos + 1]!r}: {error.msg}") from None
+        raise MalformedError(
+            f"invalid character {error.doc[error.pos : error.pos + 1]!r}: {error.msg}"
+        ) from None
     except UnicodeDecodeError as error:
         if error.reason == "unexpected end of data":
             raise IncompleteError("unexpected end of JSON input") from None
@@ -181,7 +185,10 @@ def fit_original(message: Message) -> bytes:
     """A reply that a peer reading at most 1024 bytes once can parse: its error text is cut where needed."""
     data = encode(message)
     while len(data) > ORIGINAL_BYTES and message["Error"]:
-        message = {**message, "Error": message["Error"][: -max(1, (len(data) - ORIGINAL_BYTES + 3) // 4)]}
+        message = {
+            **message,
+            "Error": message["Error"][: -max(1, (len(data) - ORIGINAL_BYTES + 3) // 4)],
+        }
         data = encode(message)
     return data
 
@@ -189,7 +196,13 @@ def fit_original(message: Message) -> bytes:
 def watch(sock: socket.socket) -> None:
     """TCP keep-alive, so that a host that vanished without a word is noticed within about 20 s, and no Nagle delay."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    options = (("TCP_NODELAY", 1), ("TCP_KEEPIDLE", 8), ("TCP_KEEPINTVL", 4), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 20_000))
+    options = (
+        ("TCP_NODELAY", 1),
+        ("TCP_KEEPIDLE", 8),
+        ("TCP_KEEPINTVL", 4),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 20_000),
+    )
     for name, value in options:
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -46,7 +46,9 @@ class Workload:
     def __post_init__(self) -> None:
         head = self.command[0] if self.command else ""
         if head not in BUILT_IN and not head.startswith("/"):
-            raise ValueError(f"workload {head!r} is neither an absolute path nor built in ({', '.join(BUILT_IN)})")
+            raise ValueError(
+                f"workload {head!r} is neither an absolute path nor built in ({', '.join(BUILT_IN)})"
+            )
         if head.startswith("/") and not os.access(head, os.X_OK):
             raise ValueError(f"workload {head} is not an executable file here")
         substitute(self.command, self.device)
@@ -63,7 +65,9 @@ class Workload:
                 return _sleep(_numbers("sleep", argv[1:2], 1)[0], limit)
             if argv[0] == "usl":
                 seconds, sigma, kappa = _numbers("usl", argv[1:4], 3)
-                return _sleep(seconds * (1 + sigma * (running - 1) + kappa * running * (running - 1)), limit)
+                return _sleep(
+                    seconds * (1 + sigma * (running - 1) + kappa * running * (running - 1)), limit
+                )
         except ValueError as error:
             return Outcome(1, 0.0, str(error))
         return self._command(argv, limit)
@@ -96,7 +100,9 @@ def built_in_seconds(command: Sequence[str]) -> float | None:
     """Seconds that a built-in command takes alone, None for any other. Raises ValueError where it is none that can run."""
     if command[0] not in BUILT_IN:
         if not command[0].startswith("/"):
-            raise ValueError(f"workload {command[0]!r} is neither an absolute path nor built in ({', '.join(BUILT_IN)})")
+            raise ValueError(
+                f"workload {command[0]!r} is neither an absolute path nor built in ({', '.join(BUILT_IN)})"
+            )
         return None
     count = 1 if command[0] == "sleep" else 3
     return _numbers(command[0], command[1 : 1 + count], count)[0]

@@ -37,7 +37,9 @@ class Batcher:
         failed: Callable[[BaseException], None],
     ) -> None:
         if max_batch < 1 or max_delay < 0:
-            raise ValueError(f"max_batch {max_batch} is at least 1 and max_delay {max_delay:g} s not negative")
+            raise ValueError(
+                f"max_batch {max_batch} is at least 1 and max_delay {max_delay:g} s not negative"
+            )
         self._infer, self._complete, self._failed = infer, complete, failed
         self._max_batch, self._max_delay = max_batch, max_delay
         self._queue: deque[tuple[int, int, float]] = deque()
@@ -84,7 +86,11 @@ class Batcher:
                 return []
             if self._max_delay > 0 and self._queue:
                 due = self._queue[0][2] + self._max_delay
-                while len(self._queue) < self._max_batch and not self._closed and (left := due - time.monotonic()) > 0:
+                while (
+                    len(self._queue) < self._max_batch
+                    and not self._closed
+                    and (left := due - time.monotonic()) > 0
+                ):
                     self._changed.wait(left)
             return [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
 

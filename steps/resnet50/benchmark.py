@@ -16,7 +16,10 @@ from perfdag.steps.resnet50.seed import documents, seed_json
 if TYPE_CHECKING:
     import pyarrow
 
-DRIVER = Tool("the NVIDIA driver (nvidia-smi)", {"apt": "nvidia-driver", "dnf": "nvidia-driver", "zypper": "nvidia-driver-G06"})
+DRIVER = Tool(
+    "the NVIDIA driver (nvidia-smi)",
+    {"apt": "nvidia-driver", "dnf": "nvidia-driver", "zypper": "nvidia-driver-G06"},
+)
 
 
 class Resnet50(Benchmark[Workload]):
@@ -55,11 +58,18 @@ class Resnet50(Benchmark[Workload]):
             finished = host.run(argv, timeout=gang.timeout, stdin=start.spec(params))
             text = watch.ran(host, finished)
         facts = {**said({"result": text}), **watch.facts}
-        return Output(texts(text, finished.stderr), [argv], versions(text), {**facts, **_read(text, params, facts)})
+        return Output(
+            texts(text, finished.stderr),
+            [argv],
+            versions(text),
+            {**facts, **_read(text, params, facts)},
+        )
 
     def parse(self, output: Output, params: Workload) -> list[Measurement]:
         found = result.read(output.texts.get("result", ""))
-        values = result.measurements(found, params, timed=result.unsteady(found, params, output.facts) is None)
+        values = result.measurements(
+            found, params, timed=result.unsteady(found, params, output.facts) is None
+        )
         reason = result.wrong(found, params) or output.facts.get("against")
         if reason:
             raise Invalid(reason, output.texts, values)
@@ -72,14 +82,19 @@ class Resnet50(Benchmark[Workload]):
     def exports(self, rows: "pyarrow.Table") -> Mapping[str, bytes]:
         """resnet50.json, of several devices one file each."""
         found = documents(rows.select(["env", "phase", "point", "repetition"]).to_pylist())
-        return {name: json.dumps(document, indent=2).encode() + b"\n" for name, document in found.items()}
+        return {
+            name: json.dumps(document, indent=2).encode() + b"\n"
+            for name, document in found.items()
+        }
 
 
 def check(params: Workload, shape: Shape) -> list[str]:
     """Why a workload cannot be measured in a shape."""
     wanted = [name for name in shape.resources if "gpu" in name or "mig" in name]
     if wanted and params.device == "cpu" and params.system == "resnet50":
-        return [f"resources ask for {wanted[0]} but device is cpu: set device: cuda, or leave the resource out"]
+        return [
+            f"resources ask for {wanted[0]} but device is cpu: set device: cuda, or leave the resource out"
+        ]
     return []
 
 
@@ -89,29 +104,51 @@ def expected(params: Workload) -> float:
         search = min(params.search_duration, params.duration())
         return start.SETUP + 14 * 1.3 * params.lasts(search) + 4 * params.lasts(params.duration())
     # without target_rate Offline's query is sized by the warm-up's rate and a margin
-    margin = MARGIN if params.scenario == "offline" and params.target_rate is None and not params.fast else 1.0
+    margin = (
+        MARGIN
+        if params.scenario == "offline" and params.target_rate is None and not params.fast
+        else 1.0
+    )
     setup = 5.0 if params.system == "stub" else 60.0 if params.fast else start.SETUP
     return setup + 1.2 * params.lasts(params.duration()) * margin
 
 
 def shortest(params: Workload) -> float:
     """Seconds that LoadGen runs on any machine, or in Offline has to; 0 where a number of queries may end it."""
-    if params.max_queries is not None or params.scenario == "accuracy" or (params.fast and params.scenario == "offline"):
+    if (
+        params.max_queries is not None
+        or params.scenario == "accuracy"
+        or (params.fast and params.scenario == "offline")
+    ):
         return 0.0
     if params.scenario == "offline":
         return params.duration()  # a faster device than target_rate is done with its samples sooner
     # a peak is a rate that a full trial held and one above it that a full trial did not
-    return 2 * params.duration() if params.scenario == "find-peak" else params.lasts(params.duration())
+    return (
+        2 * params.duration() if params.scenario == "find-peak" else params.lasts(params.duration())
+    )
 
 
 def missing(gang: Gang, params: Workload, wrapped: bool = True) -> list[Tool]:
     """The wrapper's program, Python packages (behind the wrapper and in its environment, where the program is started `wrapped`) and the
     driver that are not there."""
-    if params.wrapper and (without := [host.name for host in gang.hosts if host.which(params.wrapper[0]) is None]):
-        return [Tool(params.wrapper[0], {}, f"`wrapper` begins with it: install it on {without[0]}, or mend its path")]
+    if params.wrapper and (
+        without := [host.name for host in gang.hosts if host.which(params.wrapper[0]) is None]
+    ):
+        return [
+            Tool(
+                params.wrapper[0],
+                {},
+                f"`wrapper` begins with it: install it on {without[0]}, or mend its path",
+            )
+        ]
     before = start.before(params) if wrapped else []
     behind = f" behind {params.wrapper[0]}" if wrapped and params.wrapper else ""
-    lacking = {tool.program: tool for host in gang.hosts for tool in start.absent(host, params, behind, wrapped=before)}
+    lacking = {
+        tool.program: tool
+        for host in gang.hosts
+        for tool in start.absent(host, params, behind, wrapped=before)
+    }
     tools = [lacking[name] for name in sorted(lacking)]
     if params.device == "cuda" and any(host.which("nvidia-smi") is None for host in gang.hosts):
         tools.append(DRIVER)
@@ -138,10 +175,24 @@ def said(texts: Mapping[str, str]) -> dict[str, Any]:
             raw = json.loads(text)
             if isinstance(raw, dict):
                 found[name] = {
-                    key: raw[key] for key in ("model", "device", "versions", "logits", "clock", "peak", "accuracy") if key in raw
+                    key: raw[key]
+                    for key in (
+                        "model",
+                        "device",
+                        "versions",
+                        "logits",
+                        "clock",
+                        "peak",
+                        "accuracy",
+                    )
+                    if key in raw
                 }
     first: dict[str, Any] = next(iter(found.values()), {})
-    return first if len(found) < 2 else {**first, "logits": {name: each.get("logits") for name, each in found.items()}}
+    return (
+        first
+        if len(found) < 2
+        else {**first, "logits": {name: each.get("logits") for name, each in found.items()}}
+    )
 
 
 def _read(text: str, params: Workload, facts: dict[str, Any]) -> dict[str, Any]:
@@ -151,7 +202,9 @@ def _read(text: str, params: Workload, facts: dict[str, Any]) -> dict[str, Any]:
     except benchmark.SampleError:
         return {}
     reason = result.unsteady(found, params, facts)
-    return {"seed_json": seed_json(found, params, facts)} | ({"times_left_out": reason} if reason else {})
+    return {"seed_json": seed_json(found, params, facts)} | (
+        {"times_left_out": reason} if reason else {}
+    )
 
 
 def versions(text: str) -> str:
@@ -162,4 +215,6 @@ def versions(text: str) -> str:
         return ""
     torch = found.raw.get("versions", {}).get("torch")
     loadgen = found.tested.version.split()[0] if found.tested else ""
-    return ", ".join(f"{name} {version}" for name, version in (("torch", torch), ("LoadGen", loadgen)) if version)
+    return ", ".join(
+        f"{name} {version}" for name, version in (("torch", torch), ("LoadGen", loadgen)) if version
+    )

@@ -25,7 +25,11 @@ class Published:
     resize: int
 
 
-KNOWN = {"0676ba61": Published(0.7613, 256), "11ad3fa6": Published(0.80858, 232), "19c8e357": Published(0.7615, 256)}
+KNOWN = {
+    "0676ba61": Published(0.7613, 256),
+    "11ad3fa6": Published(0.80858, 232),
+    "19c8e357": Published(0.7615, 256),
+}
 """By how the SHA-256 of torchvision's own files begins, resnet50-0676ba61.pth and so on (torchvision.models.ResNet50_Weights and, the last,
 the table of torchvision 0.8)."""
 
@@ -51,14 +55,29 @@ def labelled(folder: str) -> list[tuple[Path, int]]:
         raise ValueError(f"imagenet {folder}: no such folder")
     listing = root / "val_map.txt"
     if listing.is_file():
-        return [_entry(root, line, number) for number, line in enumerate(listing.read_text().splitlines(), 1) if line.strip()]
-    classes = sorted((each for each in root.iterdir() if each.is_dir()), key=lambda each: (each.name.zfill(4), each.name))
-    found = [(file, label) for label, each in enumerate(classes) for file in sorted(each.iterdir()) if file.suffix.lower() in _SUFFIXES]
+        return [
+            _entry(root, line, number)
+            for number, line in enumerate(listing.read_text().splitlines(), 1)
+            if line.strip()
+        ]
+    classes = sorted(
+        (each for each in root.iterdir() if each.is_dir()),
+        key=lambda each: (each.name.zfill(4), each.name),
+    )
+    found = [
+        (file, label)
+        for label, each in enumerate(classes)
+        for file in sorted(each.iterdir())
+        if file.suffix.lower() in _SUFFIXES
+    ]
     if not found:
-        raise ValueError(f"imagenet {folder}: neither val_map.txt nor folders of .jpeg files, one a class")
+        raise ValueError(
+            f"imagenet {folder}: neither val_map.txt nor folders of .jpeg files, one a class"
+        )
     names = [each.name for each in classes]
     if len(names) != CLASSES or not (
-        all(map(_WORDNET, names)) or [*map(str, range(CLASSES))] == [name.lstrip("0") or "0" for name in names]
+        all(map(_WORDNET, names))
+        or [*map(str, range(CLASSES))] == [name.lstrip("0") or "0" for name in names]
     ):
         raise ValueError(
             f"imagenet {folder}: {len(names)} folders ({names[0]} to {names[-1]}), from which the classes follow where they are all {CLASSES}, named "
@@ -70,7 +89,9 @@ def labelled(folder: str) -> list[tuple[Path, int]]:
 def _entry(root: Path, line: str, number: int) -> tuple[Path, int]:
     name, _, label = line.strip().rpartition(" ")
     if not name or not label.isdigit() or int(label) > 999:
-        raise ValueError(f"{root / 'val_map.txt'}, line {number}: `FILE CLASS` with a class of 0 to 999 expected, not {line[:80]!r}")
+        raise ValueError(
+            f"{root / 'val_map.txt'}, line {number}: `FILE CLASS` with a class of 0 to 999 expected, not {line[:80]!r}"
+        )
     if not (root / name).is_file():
         raise ValueError(f"{root / 'val_map.txt'}, line {number}: {name} is not in {root}")
     return root / name, int(label)
@@ -90,4 +111,6 @@ def top1(accuracy_log: str, labels: Sequence[int]) -> tuple[float, int]:
     missing = len(labels) - len(answers)
     if missing or not labels:
         raise ValueError(f"{len(answers)} of {len(labels)} images were answered")
-    return sum(answers[index] == label for index, label in enumerate(labels)) / len(labels), len(labels)
+    return sum(answers[index] == label for index, label in enumerate(labels)) / len(labels), len(
+        labels
+    )

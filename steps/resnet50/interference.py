@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from perfdag import benchmark
-from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, SampleError, Tool
+from perfdag.benchmark import (
+    Benchmark,
+    Failed,
+    Gang,
+    Invalid,
+    Measurement,
+    Metric,
+    Output,
+    SampleError,
+    Tool,
+)
 from perfdag.hosts import Finished, Host, Server
 from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
@@ -83,7 +93,12 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
             "the scenario's own result of a copy: p99 in Server (of 459 queries or more), p90 in SingleStream (of 44); in Offline seconds a sample",
         ),
         Metric("p99", "s", "lower", "p99 latency of a copy, of 459 queries or more"),
-        Metric("valid", "1", "higher", "1: LoadGen says VALID of a copy; 0: INVALID, which beside the others a broken bound alone may be"),
+        Metric(
+            "valid",
+            "1",
+            "higher",
+            "1: LoadGen says VALID of a copy; 0: INVALID, which beside the others a broken bound alone may be",
+        ),
         Metric("memory_seen", "B", "none", "device memory that a copy sees"),
         Metric("overlap", "1", "higher", "part of the time in which all copies ran"),
     )
@@ -91,7 +106,9 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
     def check(self, params: InterferenceParams, shape: Shape) -> list[str]:
         problems = check(params, shape)
         if shape.hosts.count > params.copies:
-            problems.append(f"hosts.count is {shape.hosts.count} for {params.copies} copies: 1 (processes) or {params.copies} (a pod each)")
+            problems.append(
+                f"hosts.count is {shape.hosts.count} for {params.copies} copies: 1 (processes) or {params.copies} (a pod each)"
+            )
         if shape.hosts.count > 1 and shape.hosts.placement != "packed":
             how = "puts" if shape.hosts.placement == "spread" else "may put"
             problems.append(
@@ -101,7 +118,9 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
 
     def seconds(self, params: InterferenceParams) -> float:
         # in Offline each does beside the others what it did alone
-        return (params.copies + (params.copies if params.scenario == "offline" else 1.5)) * expected(params)
+        return (
+            params.copies + (params.copies if params.scenario == "offline" else 1.5)
+        ) * expected(params)
 
     def least_seconds(self, params: InterferenceParams) -> float:
         return shortest(params)
@@ -119,7 +138,9 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
         with start.watched(hosts, params) as watch:
             for number, host in enumerate(hosts):
                 with start.kept(texts, f"copy {number} alone"):
-                    finished = host.run(argv, timeout=gang.timeout, stdin=start.spec(params, **own(params, number)))
+                    finished = host.run(
+                        argv, timeout=gang.timeout, stdin=start.spec(params, **own(params, number))
+                    )
                     texts |= start.stderr(f"solo-{number}", finished)
                     texts[f"solo-{number}"] = watch.ran(host, finished)
                     result.read(texts[f"solo-{number}"])
@@ -127,14 +148,22 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
                 ended = together(hosts, gang, params, size(texts, params))
             collect(hosts, ended, watch, texts)
         placed = {"hosts": [host.name for host in hosts], "devices": watch.used[-params.copies :]}
-        return Output(texts, [argv], versions(texts["solo-0"]), {**said(texts), **watch.facts, **placed})
+        return Output(
+            texts, [argv], versions(texts["solo-0"]), {**said(texts), **watch.facts, **placed}
+        )
 
     def parse(self, output: Output, params: InterferenceParams) -> list[Measurement]:
         found = {}
         for when in ("solo", "together"):
-            found[when] = [result.read(output.texts.get(f"{when}-{number}", "")) for number in range(params.copies)]
+            found[when] = [
+                result.read(output.texts.get(f"{when}-{number}", ""))
+                for number in range(params.copies)
+            ]
         values = measurements(found["solo"], found["together"], params)
-        reasons = [*apart(output.facts, params), *reasons_against(found["solo"], found["together"], params)]
+        reasons = [
+            *apart(output.facts, params),
+            *reasons_against(found["solo"], found["together"], params),
+        ]
         if reason := output.facts.get("against"):
             reasons.append(str(reason))
         if reasons:
@@ -145,11 +174,15 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
         return output.tool
 
 
-def collect(hosts: Sequence[Host], ended: Sequence[Finished], watch: start.Watch, texts: dict[str, str]) -> None:
+def collect(
+    hosts: Sequence[Host], ended: Sequence[Finished], watch: start.Watch, texts: dict[str, str]
+) -> None:
     """Put what the copies printed into the texts, of all before any is judged. Raises what the first without a result raises, which keeps
     those texts and says how many ended well."""
     for number, finished in enumerate(ended):
-        texts |= {f"together-{number}": finished.stdout} | start.stderr(f"together-{number}", finished)
+        texts |= {f"together-{number}": finished.stdout} | start.stderr(
+            f"together-{number}", finished
+        )
     lost: list[tuple[int, SampleError]] = []
     for number, finished in enumerate(ended):
         try:
@@ -186,7 +219,9 @@ class Copy:
     server: Server
 
 
-def together(hosts: Sequence[Host], gang: Gang, params: InterferenceParams, more: Mapping[str, Any]) -> list[Finished]:
+def together(
+    hosts: Sequence[Host], gang: Gang, params: InterferenceParams, more: Mapping[str, Any]
+) -> list[Finished]:
     """Start a copy on each host, let all begin when the last is warm, and return how they ended. `more` is what their programs are told
     beside the workload. Leaves no process and no file."""
     copies: list[Copy] = []
@@ -196,7 +231,9 @@ def together(hosts: Sequence[Host], gang: Gang, params: InterferenceParams, more
             folder = f"{gang.scratch}/copy-{number}"
             stack.callback(host.remove, folder)
             host.put(f"{folder}/spec", start.spec(params, **own(params, number), **more))
-            copies.append(Copy(host, folder, stack.enter_context(host.serve(start.waiting(folder, params)))))
+            copies.append(
+                Copy(host, folder, stack.enter_context(host.serve(start.waiting(folder, params))))
+            )
         for number, copy in enumerate(copies):
             _await(copy, number, deadline, params)
         for copy in copies:
@@ -220,12 +257,18 @@ def _await(copy: Copy, number: int, deadline: float, params: InterferenceParams)
     raise Failed(f"copy {number} was not ready in time: {said}")
 
 
-def measurements(solo: Sequence[result.Result], beside: Sequence[result.Result], params: InterferenceParams) -> list[Measurement]:
+def measurements(
+    solo: Sequence[result.Result], beside: Sequence[result.Result], params: InterferenceParams
+) -> list[Measurement]:
     """Values a copy (subject `copy N`) and over the copies."""
     marks = result.marks([*solo, *beside], params)
     kept = [b.rate / a.rate for a, b in zip(solo, beside, strict=True)]
-    inflated = [b.tail(params.scenario) / a.tail(params.scenario) for a, b in zip(solo, beside, strict=True)]
-    p99 = [b.p99(params.scenario) / a.p99(params.scenario) for a, b in zip(solo, beside, strict=True)]
+    inflated = [
+        b.tail(params.scenario) / a.tail(params.scenario) for a, b in zip(solo, beside, strict=True)
+    ]
+    p99 = [
+        b.p99(params.scenario) / a.p99(params.scenario) for a, b in zip(solo, beside, strict=True)
+    ]
     # Server completes what arrives, whatever it suffers: its schedule sets the rate, and the tail is what the others cost
     server = params.scenario == "server"
     shares = [1 / each for each in inflated] if server else kept
@@ -236,18 +279,32 @@ def measurements(solo: Sequence[result.Result], beside: Sequence[result.Result],
         Measurement("tail_inflation", _median(inflated), "p50", marks, len(inflated)),
         Measurement("p99_inflation", _median(p99), "p50", marks, len(p99)),
         Measurement("fairness", fairness, coords=marks, n=len(shares)),
-        Measurement("aggregate", sum(each.rate for each in beside) / alone, coords=marks, n=len(kept)),
+        Measurement(
+            "aggregate", sum(each.rate for each in beside) / alone, coords=marks, n=len(kept)
+        ),
         Measurement("overlap", overlap([each.span for each in beside]), coords=marks, n=len(kept)),
     ]
     if server:
         made[:2] = reversed(made[:2])  # the first headline that has a value is a sample's figure
     for number in range(params.copies):
         subject = f"copy {number}"
-        for name, ratios in (("rate_kept", kept), ("tail_inflation", inflated), ("p99_inflation", p99)):
+        for name, ratios in (
+            ("rate_kept", kept),
+            ("tail_inflation", inflated),
+            ("p99_inflation", p99),
+        ):
             made.append(Measurement(name, ratios[number], coords=marks, subject=subject))
         for when, each in (("alone", solo[number]), ("together", beside[number])):
-            of_copy = {"rate": each.rate, "tail": each.tail(params.scenario), "p99": each.p99(params.scenario), "valid": each.valid}
-            made += [Measurement(name, value, coords={"when": when, **marks}, subject=subject) for name, value in of_copy.items()]
+            of_copy = {
+                "rate": each.rate,
+                "tail": each.tail(params.scenario),
+                "p99": each.p99(params.scenario),
+                "valid": each.valid,
+            }
+            made += [
+                Measurement(name, value, coords={"when": when, **marks}, subject=subject)
+                for name, value in of_copy.items()
+            ]
         if memory := beside[number].raw.get("device", {}).get("memory"):
             made.append(Measurement("memory_seen", float(memory), coords=marks, subject=subject))
     return [each for each in made if math.isfinite(each.value)]
@@ -262,11 +319,15 @@ def apart(facts: Mapping[str, Any], params: InterferenceParams) -> list[str]:
     """Why copies did not share what they were to share, by the names of their nodes and the uuids of the GPUs that they used."""
     nodes, devices = sorted(set(facts.get("hosts", ()))), facts.get("devices", ())
     if len(nodes) > 1:
-        return [f"the copies ran on {len(nodes)} nodes ({', '.join(nodes)}) and share none: hosts.placement: packed"]
+        return [
+            f"the copies ran on {len(nodes)} nodes ({', '.join(nodes)}) and share none: hosts.placement: packed"
+        ]
     if params.device != "cuda" or params.system == "stub" or params.shared == "node":
         return []
     if unknown := [str(number) for number, uuid in enumerate(devices) if uuid is None]:
-        return [f"which GPU copy {', '.join(unknown)} used is not known, nor whether the copies shared one; shared: node does not ask"]
+        return [
+            f"which GPU copy {', '.join(unknown)} used is not known, nor whether the copies shared one; shared: node does not ask"
+        ]
     if len(set(devices)) > 1:
         return [
             f"the copies used {len(set(devices))} GPUs ({', '.join(sorted(set(devices)))}) and share none: ask for a share of one as the "
@@ -275,27 +336,40 @@ def apart(facts: Mapping[str, Any], params: InterferenceParams) -> list[str]:
     return []
 
 
-def reasons_against(solo: Sequence[result.Result], beside: Sequence[result.Result], params: InterferenceParams) -> list[str]:
+def reasons_against(
+    solo: Sequence[result.Result], beside: Sequence[result.Result], params: InterferenceParams
+) -> list[str]:
     """Why the figures are not what they claim. A latency bound that breaks beside others is what is measured, so it is no reason."""
-    reasons = [f"copy {number} alone: {reason}" for number, each in enumerate(solo) if (reason := result.wrong(each, params))]
+    reasons = [
+        f"copy {number} alone: {reason}"
+        for number, each in enumerate(solo)
+        if (reason := result.wrong(each, params))
+    ]
     for number, each in enumerate(beside):
         reason = result.wrong(each, params)
         if reason and not result.merely_late(each, reason):
             reasons.append(f"copy {number} beside the others: {reason}")
         if params.memory_share is not None and params.device_memory is not None:
-            seen, share = each.raw.get("device", {}).get("memory"), params.device_memory * params.memory_share
+            seen, share = (
+                each.raw.get("device", {}).get("memory"),
+                params.device_memory * params.memory_share,
+            )
             if seen is None:
-                reasons.append(f"copy {number} does not say how much device memory it sees: its memory_share was not verified")
+                reasons.append(
+                    f"copy {number} does not say how much device memory it sees: its memory_share was not verified"
+                )
             elif seen > share * (1 + SHARE_SLACK):
-                reasons.append(f"copy {number} sees {seen / 1e9:.2f} GB of device memory, its share is {share / 1e9:.2f} GB")
+                reasons.append(
+                    f"copy {number} sees {seen / 1e9:.2f} GB of device memory, its share is {share / 1e9:.2f} GB"
+                )
     if len(weights := {result.weights(each) for each in (*solo, *beside)}) > 1:
         reasons.append(f"the copies ran different weights: {', '.join(sorted(weights))}")
     together_share = overlap([each.span for each in beside])
     if together_share < OVERLAP:
         advice = "raise min_duration"
         if params.scenario == "offline":
-            advice = (
-                "each does as many samples, and one that gets more done is done before the others: server or single-stream compares those"
-            )
-        reasons.append(f"the copies ran at once for {together_share * 100:.0f} % of the time only: {advice}")
+            advice = "each does as many samples, and one that gets more done is done before the others: server or single-stream compares those"
+        reasons.append(
+            f"the copies ran at once for {together_share * 100:.0f} % of the time only: {advice}"
+        )
     return reasons

@@ -74,9 +74,13 @@ def settings(load: Load) -> Any:
     if load.scenario == "offline":
         # one query of ceil(1.1 * expected * duration) samples; min_query_count counts queries there, so the samples are asked for by rate
         made.min_query_count = 1
-        made.offline_expected_qps = max(load.expected_rate, load.min_queries / 1.1 / (made.min_duration_ms / 1000))
+        made.offline_expected_qps = max(
+            load.expected_rate, load.min_queries / 1.1 / (made.min_duration_ms / 1000)
+        )
     elif load.scenario == "single-stream":
-        made.single_stream_expected_latency_ns = max(1, round(1e9 / (_spare(load) * load.expected_rate)))
+        made.single_stream_expected_latency_ns = max(
+            1, round(1e9 / (_spare(load) * load.expected_rate))
+        )
         made.single_stream_target_latency_percentile = 0.9
     else:
         made.server_target_qps = load.target_rate
@@ -91,9 +95,17 @@ def _spare(load: Load) -> float:
 
 
 @contextlib.contextmanager
-def batching(system: System, load: Load, failed: Callable[[BaseException], None]) -> Iterator[Batcher]:
+def batching(
+    system: System, load: Load, failed: Callable[[BaseException], None]
+) -> Iterator[Batcher]:
     """A batcher for tests of one system that differ in their rate and duration only."""
-    made = Batcher(system.infer, lambda ids, results: None, load.batch, load.max_delay if load.scenario == "server" else 0.0, failed)
+    made = Batcher(
+        system.infer,
+        lambda ids, results: None,
+        load.batch,
+        load.max_delay if load.scenario == "server" else 0.0,
+        failed,
+    )
     try:
         yield made
     finally:
@@ -122,7 +134,12 @@ def measure(
             answers = array.array("i", results)
             keep.append(answers)
             address, size = answers.buffer_info()[0], answers.itemsize
-            lg.QuerySamplesComplete([lg.QuerySampleResponse(one, address + at * size, size) for at, one in enumerate(ids)])
+            lg.QuerySamplesComplete(
+                [
+                    lg.QuerySampleResponse(one, address + at * size, size)
+                    for at, one in enumerate(ids)
+                ]
+            )
         else:
             lg.QuerySamplesComplete([lg.QuerySampleResponse(one, 0, 0) for one in ids])
         ended = time.time()
@@ -130,7 +147,10 @@ def measure(
     def answer(samples: Sequence[Any]) -> None:
         # one at a time: LoadGen waits for it anyway, and a hand-over between threads would be most of our share of the latency
         try:
-            complete([sample.id for sample in samples], system.infer([sample.index for sample in samples], time.monotonic()))
+            complete(
+                [sample.id for sample in samples],
+                system.infer([sample.index for sample in samples], time.monotonic()),
+            )
         except BaseException as error:
             failed(error)
 
@@ -140,9 +160,18 @@ def measure(
         # LoadGen calls this before its clock starts; an exception would end the process without a word
         try:
             system.load(indices)
-            if not answering.warm and load.scenario != "single-stream":  # a thread's first batch pays for its arena and its handles
+            if (
+                not answering.warm and load.scenario != "single-stream"
+            ):  # a thread's first batch pays for its arena and its handles
                 sizes = system.buckets(load.batch)
-                answering.errand(lambda: [system.infer([indices[at % len(indices)] for at in range(s)], time.monotonic()) for s in sizes])
+                answering.errand(
+                    lambda: [
+                        system.infer(
+                            [indices[at % len(indices)] for at in range(s)], time.monotonic()
+                        )
+                        for s in sizes
+                    ]
+                )
                 answering.warm = True
             if not begun:
                 begin()
@@ -168,13 +197,19 @@ def measure(
         qsl = lg.ConstructQSL(load.total or load.samples, load.samples, bring, system.unload)
         try:
             # an audit configuration lying in the working directory would change the test
-            lg.StartTestWithLogSettings(sut, qsl, settings(load), logs, os.path.join(folder, "no-audit.config"))  # noqa: PTH118
+            lg.StartTestWithLogSettings(
+                sut, qsl, settings(load), logs, os.path.join(folder, "no-audit.config")
+            )  # noqa: PTH118
         finally:
             lg.DestroyQSL(qsl)
             lg.DestroySUT(sut)
         answering.errand(lambda: None)  # it counts a batch after its answers are out
         texts = {
-            name: (Path(folder) / f"mlperf_log_{name}.{'json' if name == 'accuracy' else 'txt'}").read_text(errors="replace")
+            name: (
+                Path(folder) / f"mlperf_log_{name}.{'json' if name == 'accuracy' else 'txt'}"
+            ).read_text(errors="replace")
             for name in LOGS
         }
-        return Tested(texts, dict(answering.batches.sizes), (ended if began is None else began, ended))
+        return Tested(
+            texts, dict(answering.batches.sizes), (ended if began is None else began, ended)
+        )

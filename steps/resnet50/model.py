@@ -23,7 +23,12 @@ CHECKED = 4
 """Images of the fixed set on which logits are checked; a larger batch repeats them, and each place in it is compared."""
 STEPS = 32
 """Most sizes of an eager batch."""
-_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_TYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
 
 
 class UnusableError(Exception):
@@ -36,7 +41,10 @@ class UnusableError(Exception):
 
 def images(seed: int, indices: Sequence[int]) -> np.ndarray:
     """Seeded images (n, 224, 224, 3), uint8: image i is the same in any set, on any machine (PCG64)."""
-    made = [np.random.Generator(np.random.PCG64([seed, index])).integers(0, 256, IMAGE, dtype=np.uint8) for index in indices]
+    made = [
+        np.random.Generator(np.random.PCG64([seed, index])).integers(0, 256, IMAGE, dtype=np.uint8)
+        for index in indices
+    ]
     return np.stack(made)
 
 
@@ -46,7 +54,9 @@ def preprocess(raw: np.ndarray) -> torch.Tensor:
     return pixels.sub_(torch.tensor(MEAN).view(1, 3, 1, 1)).div_(torch.tensor(STD).view(1, 3, 1, 1))
 
 
-def build(weights: str, seed: int, sha256: str | None = None) -> tuple[torch.nn.Module, dict[str, Any]]:
+def build(
+    weights: str, seed: int, sha256: str | None = None
+) -> tuple[torch.nn.Module, dict[str, Any]]:
     """An fp32 model in eval mode on the CPU, and what its weights are. Raises UnusableError (weights)."""
     torch.manual_seed(seed)
     net = torchvision.models.resnet50(weights=None)
@@ -65,7 +75,10 @@ def build(weights: str, seed: int, sha256: str | None = None) -> tuple[torch.nn.
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise UnusableError("weights", f"weights {weights}: {error.strerror}; give a file of torchvision's ResNet-50 or `random`") from None
+        raise UnusableError(
+            "weights",
+            f"weights {weights}: {error.strerror}; give a file of torchvision's ResNet-50 or `random`",
+        ) from None
     digest = hashlib.sha256(data).hexdigest()
     named = re.fullmatch(r"resnet50-([0-9a-f]{8,64})\.pth", path.name)
     wanted = sha256 or (named[1] if named else "")
@@ -83,9 +96,17 @@ def build(weights: str, seed: int, sha256: str | None = None) -> tuple[torch.nn.
     except Exception as error:
         # the first line of load_state_dict's says only that there are errors
         said = " ".join(" ".join(str(error).splitlines()[:2]).split())
-        raise UnusableError("weights", f"weights {weights} are no state dict of torchvision's ResNet-50: {said[:200]}") from None
+        raise UnusableError(
+            "weights",
+            f"weights {weights} are no state dict of torchvision's ResNet-50: {said[:200]}",
+        ) from None
     verified = bool(wanted) or digest[:8] in KNOWN
-    return net.eval(), {"weights": str(path), "weights_sha256": digest, "weights_verified": verified, "trained": True}
+    return net.eval(), {
+        "weights": str(path),
+        "weights_sha256": digest,
+        "weights_verified": verified,
+        "trained": True,
+    }
 
 
 class Resnet50:
@@ -95,10 +116,16 @@ class Resnet50:
         self._device = torch.device(spec["device"])
         self._dtype, self._seed = _TYPES[spec["precision"]], spec["seed"]
         self._cuda = self._device.type == "cuda"
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = spec["precision"] == "tf32"
-        self._sizes = sizes(spec["batch"], spec["scenario"], spec["backend"] == "compile" or spec["fast"])
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
+            spec["precision"] == "tf32"
+        )
+        self._sizes = sizes(
+            spec["batch"], spec["scenario"], spec["backend"] == "compile" or spec["fast"]
+        )
         self._plain: Any = net.to(self._device, self._dtype, memory_format=torch.channels_last)
-        self._net: Any = compiled(self._plain, len(self._sizes)) if spec["backend"] == "compile" else self._plain
+        self._net: Any = (
+            compiled(self._plain, len(self._sizes)) if spec["backend"] == "compile" else self._plain
+        )
         self._store, self._row = torch.empty(0), {}  # type: tuple[torch.Tensor, dict[int, int]]
         self._events: list[Any] = []
         self.files: Sequence[Path] | None = None
@@ -106,7 +133,10 @@ class Resnet50:
 
     def load(self, indices: Sequence[int]) -> None:
         """Preprocessed images in host memory."""
-        parts = [preprocess(self._raw(indices[at : at + 64])).to(self._dtype) for at in range(0, len(indices), 64)]
+        parts = [
+            preprocess(self._raw(indices[at : at + 64])).to(self._dtype)
+            for at in range(0, len(indices), 64)
+        ]
         self._store = torch.cat(parts)
         self._row = {index: row for row, index in enumerate(indices)}
 
@@ -135,7 +165,9 @@ class Resnet50:
 
     def copy(self, batch: torch.Tensor) -> torch.Tensor:
         """A batch on the device, in the memory order that convolutions want."""
-        return batch.to(self._device, non_blocking=True).contiguous(memory_format=torch.channels_last)
+        return batch.to(self._device, non_blocking=True).contiguous(
+            memory_format=torch.channels_last
+        )
 
     def wake(self) -> float:
         """Seconds of one image through the net as it is before compilation: lazy initialisation of the device and its libraries."""
@@ -160,7 +192,9 @@ class Resnet50:
     def attempt(self, count: int) -> None:
         """Run a batch of so many images as it is, padded to nothing and not compiled: raises where the memory does not hold it."""
         with torch.inference_mode():
-            self._plain(self.copy(self._store[[at % len(self._store) for at in range(count)]])).argmax(1).tolist()
+            self._plain(
+                self.copy(self._store[[at % len(self._store) for at in range(count)]])
+            ).argmax(1).tolist()
 
     def _mark(self) -> None:
         if self._cuda and len(self._events) < 2:
@@ -208,7 +242,9 @@ class Resnet50:
         indices = [list(self._row)[at % len(self._row)] for at in range(count)]
         raw = images(self._seed, indices) if self.files is None else self._raw(indices)
         begun = time.perf_counter()
-        seconds: dict[str, list[float]] = {name: [] for name in ("preprocess", "copy", "compute", "postprocess")}
+        seconds: dict[str, list[float]] = {
+            name: [] for name in ("preprocess", "copy", "compute", "postprocess")
+        }
         for _ in range(repetitions):
             self._done()
             stamps = [time.perf_counter()]
@@ -222,7 +258,9 @@ class Resnet50:
             out.argmax(1).tolist()
             stamps.append(time.perf_counter())
             for name, (start, end) in zip(seconds, pairwise(stamps), strict=True):
-                seconds[name].append(computing if name == "compute" and computing is not None else end - start)
+                seconds[name].append(
+                    computing if name == "compute" and computing is not None else end - start
+                )
             if time.perf_counter() - begun > limit:
                 break
         return seconds
@@ -231,7 +269,9 @@ class Resnet50:
         """Logits of the fixed seeded set in batches of `size`, as the system is timed with: (n, 1000) float32 on the CPU, image i being the
         i modulo 4th of the set; one batch, or as many as hold the set."""
         fixed = preprocess(images(self._seed, range(CHECKED))).to(self._dtype)
-        batches = [[at % CHECKED for at in range(start, start + size)] for start in range(0, CHECKED, size)]
+        batches = [
+            [at % CHECKED for at in range(start, start + size)] for start in range(0, CHECKED, size)
+        ]
         return torch.cat([self.logits(self.copy(fixed[rows])).float().cpu() for rows in batches])
 
 

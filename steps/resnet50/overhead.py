@@ -50,7 +50,12 @@ def overhead(costs: Sequence[float], limit: float) -> Overhead:
     mean, sigma = statistics.fmean(costs), statistics.stdev(costs)
     half = student(n - 1) * sigma / math.sqrt(n)
     return Overhead(
-        math.expm1(mean), math.expm1(mean - half), math.expm1(mean + half), n, limit, _needed(mean, sigma, n, math.log1p(limit))
+        math.expm1(mean),
+        math.expm1(mean - half),
+        math.expm1(mean + half),
+        n,
+        limit,
+        _needed(mean, sigma, n, math.log1p(limit)),
     )
 
 
@@ -92,13 +97,28 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     Params: ClassVar[type[benchmark.Params]] = OverheadParams
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("overhead", "1", "lower", "relative cost of the treatment: 0.03 is 3 %", headline=True),
+        Metric(
+            "overhead", "1", "lower", "relative cost of the treatment: 0.03 is 3 %", headline=True
+        ),
         Metric("overhead_bound", "1", "lower", "ends of its 95 % interval: low, high"),
-        Metric("pairs_needed", "1", "lower", "pairs that a verdict takes at this spread; at most the pairs measured where there is one"),
-        Metric("passes", "1", "higher", "1: the interval is below the limit; 0: above; 0.5: inconclusive"),
+        Metric(
+            "pairs_needed",
+            "1",
+            "lower",
+            "pairs that a verdict takes at this spread; at most the pairs measured where there is one",
+        ),
+        Metric(
+            "passes",
+            "1",
+            "higher",
+            "1: the interval is below the limit; 0: above; 0.5: inconclusive",
+        ),
         Metric("cost", "s", "lower", "of one run: tail latency, in Offline seconds a sample"),
         Metric(
-            "valid", "1", "higher", "1: LoadGen says VALID of a run; 0: INVALID, which of the treatment a broken latency bound alone may be"
+            "valid",
+            "1",
+            "higher",
+            "1: LoadGen says VALID of a run; 0: INVALID, which of the treatment a broken latency bound alone may be",
         ),
     )
 
@@ -118,7 +138,9 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         tools = missing(gang, params, wrapped=False)
         if not tools:
             behind = f" behind {params.wrapper[0] if params.wrapper else 'wrapper_env'}"
-            tools = start.absent(gang.hosts[0], params, behind, params.treatment_python, start.before(params))
+            tools = start.absent(
+                gang.hosts[0], params, behind, params.treatment_python, start.before(params)
+            )
         return tools
 
     def run(self, gang: Gang, params: OverheadParams) -> Output:
@@ -130,8 +152,13 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         with start.watched([host], params) as watch:
             for number, side in enumerate(order):
                 treated = side == "B"
-                with start.kept(texts, f"run {number + 1} of {len(order)} ({'treatment' if treated else 'baseline'})"):
-                    finished = host.run(wrapped if treated else plain, timeout=gang.timeout, stdin=given)
+                with start.kept(
+                    texts,
+                    f"run {number + 1} of {len(order)} ({'treatment' if treated else 'baseline'})",
+                ):
+                    finished = host.run(
+                        wrapped if treated else plain, timeout=gang.timeout, stdin=given
+                    )
                     texts |= start.stderr(f"{number:03}{side}", finished)
                     texts[f"{number:03}{side}"] = watch.ran(host, finished)
                     runs.append(result.read(texts[f"{number:03}{side}"]))
@@ -141,8 +168,14 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
     def parse(self, output: Output, params: OverheadParams) -> list[Measurement]:
         order = output.texts.get("order", "")
         if len(order) != 2 * params.pairs or order.count("A") != params.pairs:
-            raise Failed(f"{params.pairs} pairs were asked, the order of what ran is {order or 'absent'}", output.texts)
-        runs = [result.read(output.texts.get(f"{number:03}{side}", "")) for number, side in enumerate(order)]
+            raise Failed(
+                f"{params.pairs} pairs were asked, the order of what ran is {order or 'absent'}",
+                output.texts,
+            )
+        runs = [
+            result.read(output.texts.get(f"{number:03}{side}", ""))
+            for number, side in enumerate(order)
+        ]
         costs: dict[str, list[float]] = {"A": [], "B": []}
         valid: dict[str, list[bool]] = {"A": [], "B": []}
         for side, found in zip(order, runs, strict=True):
@@ -151,7 +184,9 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         reasons = _against(runs, order, params)
         if reason := output.facts.get("against"):
             reasons.append(str(reason))
-        judged = overhead([math.log(b / a) for a, b in zip(costs["A"], costs["B"], strict=True)], params.limit)
+        judged = overhead(
+            [math.log(b / a) for a, b in zip(costs["A"], costs["B"], strict=True)], params.limit
+        )
         values = _values(judged, costs, valid, result.marks(runs, params))
         if reasons:
             raise Invalid("; ".join(reasons[:3]), output.texts, values)
@@ -169,20 +204,33 @@ def _against(runs: Sequence[result.Result], order: str, params: OverheadParams) 
         # a bound that the treatment breaks is what it costs
         if reason and not (side == "B" and result.merely_late(found, reason)):
             reasons.append(f"run {number} ({'treatment' if side == 'B' else 'baseline'}): {reason}")
-    plain, treated = ([each.raw for side, each in zip(order, runs, strict=True) if side == which] for which in "AB")
+    plain, treated = (
+        [each.raw for side, each in zip(order, runs, strict=True) if side == which]
+        for which in "AB"
+    )
     reasons += _layers(plain, treated, params)
     if len(weights := {result.weights(each) for each in runs}) > 1:
-        reasons.append(f"baseline and treatment ran different weights: {', '.join(sorted(weights))}")
+        reasons.append(
+            f"baseline and treatment ran different weights: {', '.join(sorted(weights))}"
+        )
     return reasons + _apart(sides(runs, order))
 
 
-def _layers(plain: Sequence[Mapping[str, Any]], treated: Sequence[Mapping[str, Any]], params: OverheadParams) -> list[str]:
+def _layers(
+    plain: Sequence[Mapping[str, Any]], treated: Sequence[Mapping[str, Any]], params: OverheadParams
+) -> list[str]:
     """Why libraries of LD_PRELOAD do not part the sides: the baseline has them too, or a wrapper names one that no run has."""
     named = preload.entries(params.wrapper_env.get("LD_PRELOAD", ""))
     both = [entry for entry in named if any(raw.get("preloaded", {}).get(entry) for raw in plain)]
-    reasons = [f"the baseline has {entry} too, by an LD_PRELOAD of perfdag's own environment: take it out there" for entry in both]
+    reasons = [
+        f"the baseline has {entry} too, by an LD_PRELOAD of perfdag's own environment: take it out there"
+        for entry in both
+    ]
     lost = sorted(preload.ignored(treated) - preload.ignored(plain) - set(named))
-    return reasons + [f"LD_PRELOAD {entry} was not loaded into the treatment: mend its path as the program sees it" for entry in lost]
+    return reasons + [
+        f"LD_PRELOAD {entry} was not loaded into the treatment: mend its path as the program sees it"
+        for entry in lost
+    ]
 
 
 def sides(runs: Sequence[result.Result], order: str) -> dict[str, dict[str, list[str]]]:
@@ -198,8 +246,12 @@ def sides(runs: Sequence[result.Result], order: str) -> dict[str, dict[str, list
             "threads": raw.get("model", {}).get("threads"),
         }
         for name, text in what.items():
-            found.setdefault("baseline" if side == "A" else "treatment", {}).setdefault(name, set()).add(str(text))
-    return {side: {name: sorted(texts) for name, texts in each.items()} for side, each in found.items()}
+            found.setdefault("baseline" if side == "A" else "treatment", {}).setdefault(
+                name, set()
+            ).add(str(text))
+    return {
+        side: {name: sorted(texts) for name, texts in each.items()} for side, each in found.items()
+    }
 
 
 def _apart(found: Mapping[str, Mapping[str, list[str]]]) -> list[str]:
@@ -210,11 +262,18 @@ def _apart(found: Mapping[str, Mapping[str, list[str]]]) -> list[str]:
         # gVisor, and Linux on ARM, do not name their CPU
         if len({*plain, *treated} - {UNNAMED}) > 1:
             mend = ": set threads" if name == "threads" else ""
-            reasons.append(f"{name} is {' and '.join(plain)} in the baseline and {' and '.join(treated)} in the treatment{mend}")
+            reasons.append(
+                f"{name} is {' and '.join(plain)} in the baseline and {' and '.join(treated)} in the treatment{mend}"
+            )
     return reasons
 
 
-def _values(judged: Overhead, costs: dict[str, list[float]], valid: dict[str, list[bool]], marks: dict[str, Any]) -> "list[Measurement]":
+def _values(
+    judged: Overhead,
+    costs: dict[str, list[float]],
+    valid: dict[str, list[bool]],
+    marks: dict[str, Any],
+) -> "list[Measurement]":
     passes = {"passes": 1.0, "fails": 0.0}.get(judged.verdict, 0.5)
     return [
         Measurement("overhead", judged.mean, "mean", marks, judged.pairs),

@@ -35,7 +35,10 @@ class StubParams(benchmark.Params):
 
     base: PositiveDuration = Field(0.01, description="seconds a batch takes")
     each: Duration = Field(0.0, description="seconds a sample adds")
-    lock: Text | None = Field(None, description="a file locked while serving: copies that share it get in each other's way")
+    lock: Text | None = Field(
+        None,
+        description="a file locked while serving: copies that share it get in each other's way",
+    )
     stalled: int = Field(0, ge=0, description="number of the query that stalls (1 is the first)")
     stall: Duration = Field(0.0, description="seconds that query waits more")
 
@@ -44,9 +47,12 @@ class Workload(benchmark.Params):
     """One measurement of ResNet-50 under LoadGen."""
 
     scenario: Scenario = Field(
-        "offline", description="offline: samples/s; server: Poisson arrivals at target_rate; single-stream; find-peak; accuracy"
+        "offline",
+        description="offline: samples/s; server: Poisson arrivals at target_rate; single-stream; find-peak; accuracy",
     )
-    batch: int = Field(1, ge=1, le=65536, description="samples a batch; in server the most a batch may hold")
+    batch: int = Field(
+        1, ge=1, le=65536, description="samples a batch; in server the most a batch may hold"
+    )
     target_rate: float | None = Field(
         None,
         gt=0,
@@ -54,33 +60,72 @@ class Workload(benchmark.Params):
         description="server: queries/s that arrive; find-peak: where the search starts; offline: samples/s expected, unset: as in the warm-up",
     )
     latency_bound: PositiveDuration = Field(0.015, description="server: seconds that p99 must hold")
-    max_delay: Duration = Field(0.002, description="server: seconds the oldest query waits for a batch to fill")
+    max_delay: Duration = Field(
+        0.002, description="server: seconds the oldest query waits for a batch to fill"
+    )
     device: Literal["cpu", "cuda"] = "cpu"
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
-    backend: Literal["eager", "compile"] = Field("eager", description="compile: torch.compile; its time is reported apart")
+    backend: Literal["eager", "compile"] = Field(
+        "eager", description="compile: torch.compile; its time is reported apart"
+    )
     threads: int | None = Field(
-        None, ge=1, le=1024, description="threads of one operator; unset: one a CPU allowed, within a pod's CPU limit"
+        None,
+        ge=1,
+        le=1024,
+        description="threads of one operator; unset: one a CPU allowed, within a pod's CPU limit",
     )
     cpus: CpuList | None = Field(None, description="CPUs to run on, as taskset takes them: 0-3")
     weights: Text = Field(
-        "random", description="a file of torchvision's state dict, or `random`: a seeded initialisation (as fast, not accurate)"
+        "random",
+        description="a file of torchvision's state dict, or `random`: a seeded initialisation (as fast, not accurate)",
     )
     weights_sha256: Sha256 | None = Field(None, description="what the weights file must hash to")
-    seed: int = Field(0, ge=0, lt=2**31, description="of the weights, the images, LoadGen's order and schedule")
-    samples: int = Field(64, ge=1, le=50000, description="different images held in memory (MLPerf: 1024)")
-    min_duration: PositiveDuration = Field(MLPERF_DURATION, description="shortest run; MLPerf's rules ask for 600 s")
-    min_queries: int | None = Field(None, ge=1, description="fewest queries; unset: mlperf.conf's, 100, in offline 24576 samples")
-    max_queries: int | None = Field(None, ge=1, description="server, single-stream, find-peak: stop after so many queries; unset: no limit")
-    fast: bool = Field(False, description="a smoke test of seconds: its rows say that they are not comparable")
-    precision_of_peak: float = Field(0.01, gt=0, lt=0.5, description="find-peak: relative width of the last bracket")
-    search_duration: PositiveDuration = Field(
-        10.0, description="find-peak: seconds of a trial before the full ones at the edge, more where 662 queries take longer"
+    seed: int = Field(
+        0, ge=0, lt=2**31, description="of the weights, the images, LoadGen's order and schedule"
     )
-    check_logits: bool = Field(True, description="false: logits are not checked, and every row says so")
-    imagenet: Text | None = Field(None, description="accuracy: a folder of validation images, one folder a class, or with val_map.txt")
-    price_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False, description="of the machine; gives the cost of a million samples")
+    samples: int = Field(
+        64, ge=1, le=50000, description="different images held in memory (MLPerf: 1024)"
+    )
+    min_duration: PositiveDuration = Field(
+        MLPERF_DURATION, description="shortest run; MLPerf's rules ask for 600 s"
+    )
+    min_queries: int | None = Field(
+        None,
+        ge=1,
+        description="fewest queries; unset: mlperf.conf's, 100, in offline 24576 samples",
+    )
+    max_queries: int | None = Field(
+        None,
+        ge=1,
+        description="server, single-stream, find-peak: stop after so many queries; unset: no limit",
+    )
+    fast: bool = Field(
+        False, description="a smoke test of seconds: its rows say that they are not comparable"
+    )
+    precision_of_peak: float = Field(
+        0.01, gt=0, lt=0.5, description="find-peak: relative width of the last bracket"
+    )
+    search_duration: PositiveDuration = Field(
+        10.0,
+        description="find-peak: seconds of a trial before the full ones at the edge, more where 662 queries take longer",
+    )
+    check_logits: bool = Field(
+        True, description="false: logits are not checked, and every row says so"
+    )
+    imagenet: Text | None = Field(
+        None,
+        description="accuracy: a folder of validation images, one folder a class, or with val_map.txt",
+    )
+    price_per_hour: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="of the machine; gives the cost of a million samples",
+    )
     currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")] = "USD"
-    python: Text | None = Field(None, description="interpreter that has torch and LoadGen; unset: perfdag's own")
+    python: Text | None = Field(
+        None, description="interpreter that has torch and LoadGen; unset: perfdag's own"
+    )
     wrapper: list[Text] = Field(
         [],
         max_length=64,
@@ -90,13 +135,19 @@ class Workload(benchmark.Params):
         {},
         description="environment of the program, set behind the wrapper: LD_PRELOAD of a vGPU layer; the wrapper's own: [env, NAME=VALUE, ...]",
     )
-    system: Literal["resnet50", "stub"] = Field("resnet50", description="stub: a known service time, to measure the harness itself")
+    system: Literal["resnet50", "stub"] = Field(
+        "resnet50", description="stub: a known service time, to measure the harness itself"
+    )
     stub: StubParams = StubParams()
 
     @field_validator("wrapper_env")
     @classmethod
     def _names(cls, value: dict[str, str]) -> dict[str, str]:
-        bad = [name for name in value if "=" in name or name.startswith("-") or "\0" in name + value[name]]
+        bad = [
+            name
+            for name in value
+            if "=" in name or name.startswith("-") or "\0" in name + value[name]
+        ]
         if bad:
             raise ValueError(f"{bad[0]!r} cannot be the name of an environment variable")
         return value
@@ -108,10 +159,18 @@ class Workload(benchmark.Params):
                 "scenario server needs target_rate, queries/s that arrive; find-peak finds the highest that holds latency_bound"
             )
         if self.target_rate is not None and self.scenario in ("single-stream", "accuracy"):
-            raise ValueError(f"target_rate does nothing in scenario {self.scenario}, which sends as fast as it is answered: leave it out")
+            raise ValueError(
+                f"target_rate does nothing in scenario {self.scenario}, which sends as fast as it is answered: leave it out"
+            )
         if self.max_queries is not None and self.scenario in ("offline", "accuracy"):
-            raise ValueError(f"max_queries does nothing in scenario {self.scenario}, whose one query holds all samples: use min_duration")
-        needed = self.queries() if self.fast else max(self.queries(), VERDICT_QUERIES.get(self.scenario, 0))
+            raise ValueError(
+                f"max_queries does nothing in scenario {self.scenario}, whose one query holds all samples: use min_duration"
+            )
+        needed = (
+            self.queries()
+            if self.fast
+            else max(self.queries(), VERDICT_QUERIES.get(self.scenario, 0))
+        )
         if self.max_queries is not None and self.max_queries < needed:
             of = (
                 f"its {needed} queries: raise it, or lower min_queries"
@@ -128,13 +187,21 @@ class Workload(benchmark.Params):
                     "lower min_duration, or leave it out"
                 )
         if self.precision == "tf32" and self.device != "cuda":
-            raise ValueError("precision tf32 is a mode of NVIDIA GPUs: device: cuda, or precision fp32, bf16 or fp16")
+            raise ValueError(
+                "precision tf32 is a mode of NVIDIA GPUs: device: cuda, or precision fp32, bf16 or fp16"
+            )
         if self.scenario == "accuracy" and self.imagenet is None:
-            raise ValueError("scenario accuracy needs imagenet, a folder of validation images; none is shipped with perfdag")
+            raise ValueError(
+                "scenario accuracy needs imagenet, a folder of validation images; none is shipped with perfdag"
+            )
         if self.scenario == "single-stream" and self.batch != 1:
-            raise ValueError(f"scenario single-stream sends one sample at a time: batch 1, not {self.batch}")
+            raise ValueError(
+                f"scenario single-stream sends one sample at a time: batch 1, not {self.batch}"
+            )
         if self.weights_sha256 is not None and self.weights == "random":
-            raise ValueError("weights_sha256 needs a weights file; random weights are identified by seed")
+            raise ValueError(
+                "weights_sha256 needs a weights file; random weights are identified by seed"
+            )
         return self
 
     def duration(self) -> float:
@@ -143,11 +210,19 @@ class Workload(benchmark.Params):
 
     def queries(self) -> int:
         """Fewest queries, samples in Offline; in find-peak of a trial, with which early stopping can say yes though one is late."""
-        least = (FAST_QUERIES if self.fast else QUERIES)[self.scenario] if self.min_queries is None else self.min_queries
+        least = (
+            (FAST_QUERIES if self.fast else QUERIES)[self.scenario]
+            if self.min_queries is None
+            else self.min_queries
+        )
         if self.scenario == "find-peak" and not self.fast:
             return max(least, VERDICT_QUERIES["find-peak"])
         # an Offline query shorter than a few batches would measure a batch that is never full
-        return max(least, FEWEST_BATCHES * self.batch) if self.scenario == "offline" and self.min_queries is None else least
+        return (
+            max(least, FEWEST_BATCHES * self.batch)
+            if self.scenario == "offline" and self.min_queries is None
+            else least
+        )
 
     def lasts(self, duration: float) -> float:
         """Seconds of a LoadGen test of at least `duration`: its fewest queries may take longer to arrive at target_rate, in Offline its fewest
@@ -160,16 +235,23 @@ class Workload(benchmark.Params):
     def spec(self) -> dict[str, Any]:
         """What the program is told: everything but how it is started."""
         named = set(Workload.model_fields) - {"python", "wrapper", "price_per_hour", "currency"}
-        return {**self.model_dump(include=named), "duration": self.duration(), "queries": self.queries()}
+        return {
+            **self.model_dump(include=named),
+            "duration": self.duration(),
+            "queries": self.queries(),
+        }
 
 
 class OverheadParams(Workload):
     """Baseline (plain) against treatment (wrapper, wrapper_env), paired and interleaved in ABBA blocks."""
 
     pairs: int = Field(6, ge=2, le=200, description="pairs of one baseline and one treatment each")
-    limit: float = Field(0.05, gt=0, lt=1, description="relative overhead that the treatment must stay under")
+    limit: float = Field(
+        0.05, gt=0, lt=1, description="relative overhead that the treatment must stay under"
+    )
     treatment_python: Text | None = Field(
-        None, description="interpreter of the treatment where its path differs there, as in the pod that a wrapper enters; unset: python"
+        None,
+        description="interpreter of the treatment where its path differs there, as in the pod that a wrapper enters; unset: python",
     )
 
     @model_validator(mode="after")
@@ -184,17 +266,35 @@ class OverheadParams(Workload):
 class InterferenceParams(Workload):
     """Copies of one workload on one device or node: each alone, then all at once."""
 
-    copies: int = Field(2, ge=2, le=64, description="copies at once: on the gang's hosts in turn, processes where there is one host")
-    shared: Literal["device", "node"] | None = Field(
-        None, description="what the copies are proven to share; unset: on cuda one GPU, else the node; node: GPUs of one node may differ"
+    copies: int = Field(
+        2,
+        ge=2,
+        le=64,
+        description="copies at once: on the gang's hosts in turn, processes where there is one host",
     )
-    memory_share: float | None = Field(None, gt=0, le=1, description="part of the device's memory that a copy may see; more is invalid")
-    device_memory: float | None = Field(None, gt=0, allow_inf_nan=False, description="bytes of the whole device; memory_share needs it")
+    shared: Literal["device", "node"] | None = Field(
+        None,
+        description="what the copies are proven to share; unset: on cuda one GPU, else the node; node: GPUs of one node may differ",
+    )
+    memory_share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="part of the device's memory that a copy may see; more is invalid",
+    )
+    device_memory: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="bytes of the whole device; memory_share needs it",
+    )
 
     @model_validator(mode="after")
     def _measured(self) -> "InterferenceParams":
         if self.scenario in ("find-peak", "accuracy"):
             raise ValueError("interference runs offline, server or single-stream")
         if self.memory_share is not None and self.device_memory is None:
-            raise ValueError("memory_share needs device_memory, bytes of the whole device: a copy cannot tell what was hidden from it")
+            raise ValueError(
+                "memory_share needs device_memory, bytes of the whole device: a copy cannot tell what was hidden from it"
+            )
         return self

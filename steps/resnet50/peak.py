@@ -59,7 +59,9 @@ def find_peak(
         trials.append(Probe(rate, validate(rate) if full else probe(rate), full))
         return trials[-1].valid
 
-    def edge(held: Callable[[float], bool], start: float, step: float) -> tuple[float, float | None]:
+    def edge(
+        held: Callable[[float], bool], start: float, step: float
+    ) -> tuple[float, float | None]:
         bracket = _bracket(held, min(max(start, lowest), highest), step, lowest, highest)
         if bracket is None:
             raise NoPeak(f"no rate down to {lowest:g}/s holds the bound: {_tried(trials)}")
@@ -73,7 +75,9 @@ def find_peak(
     return Peak(*edge(lambda rate: held(rate, full=True), near, 1 + precision), trials)
 
 
-def _bracket(held: Callable[[float], bool], start: float, step: float, lowest: float, highest: float) -> tuple[float, float | None] | None:
+def _bracket(
+    held: Callable[[float], bool], start: float, step: float, lowest: float, highest: float
+) -> tuple[float, float | None] | None:
     """A rate that holds and the next above it that does not (None: `highest` holds), by steps that grow up to STEP; None: none holds."""
     rate, up = start, held(start)
     while rate < highest if up else rate > lowest:
@@ -85,4 +89,6 @@ def _bracket(held: Callable[[float], bool], start: float, step: float, lowest: f
 
 
 def _tried(trials: list[Probe]) -> str:
-    return ", ".join(f"{each.rate:.4g}/s {'held' if each.valid else 'failed'}" for each in trials[-6:])
+    return ", ".join(
+        f"{each.rate:.4g}/s {'held' if each.valid else 'failed'}" for each in trials[-6:]
+    )

@@ -18,7 +18,9 @@ def entries(value: str) -> list[str]:
 def found(wanted: Mapping[str, str]) -> dict[str, Any]:
     """`environment`: the value here of each variable that is wanted (None: not set); `preloaded`: whether each library of LD_PRELOAD, wanted
     or set here, is in this process."""
-    mapped = {line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+    mapped = {
+        line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()
+    }
     # a layer may take its own name out of the environment
     libraries = entries(f"{wanted.get('LD_PRELOAD', '')} {os.environ.get('LD_PRELOAD', '')}")
     return {
@@ -37,10 +39,12 @@ def loaded(entry: str, mapped: Collection[str]) -> bool:
 
 def untreated(raw: Mapping[str, Any], wanted: Mapping[str, str]) -> str | None:
     """Why a program was not in the environment that was wanted, by what it reports; None where it was."""
-    if without := [entry for entry in entries(wanted.get("LD_PRELOAD", "")) if not raw.get("preloaded", {}).get(entry)]:
-        return (
-            f"LD_PRELOAD {without[0]} was not loaded into the program: mend its path as the program sees it, or build it for the libc there"
-        )
+    if without := [
+        entry
+        for entry in entries(wanted.get("LD_PRELOAD", ""))
+        if not raw.get("preloaded", {}).get(entry)
+    ]:
+        return f"LD_PRELOAD {without[0]} was not loaded into the program: mend its path as the program sees it, or build it for the libc there"
     here = raw.get("environment", {})
     if absent := [name for name in wanted if name != "LD_PRELOAD" and here.get(name) is None]:
         return f"{absent[0]} of wrapper_env did not reach the program: python has to name the interpreter itself"

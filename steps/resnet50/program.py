@@ -33,15 +33,22 @@ MARGIN = 1.25
 """Of Offline's expected rate over the warm-up's: with LoadGen's own tenth on top, a warm-up that was a quarter too slow is long enough."""
 PHASE_REPETITIONS, PHASE_REPETITIONS_FAST = 7, 2
 _FATAL = 3
-_NO_MEMORY = re.compile("out of memory|can't allocate memory|_STATUS_ALLOC_FAILED|Unable to allocate")
+_NO_MEMORY = re.compile(
+    "out of memory|can't allocate memory|_STATUS_ALLOC_FAILED|Unable to allocate"
+)
 
 
 def main() -> int:
     """Measure what the spec says. Exit 0: there is a result (LoadGen may call it INVALID); 3: an error, named in the JSON."""
     parser = argparse.ArgumentParser(
-        prog="python -m perfdag.steps.resnet50", description="measures one workload; started by the benchmarks"
+        prog="python -m perfdag.steps.resnet50",
+        description="measures one workload; started by the benchmarks",
     )
-    parser.add_argument("--wait", action="store_true", help="say when it is ready, and wait for a line of standard input")
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="say when it is ready, and wait for a line of standard input",
+    )
     args = parser.parse_args()
     spec = json.loads(sys.stdin.readline())
     with _stdout_kept() as out:
@@ -107,7 +114,9 @@ class Program:
         if self.spec["cpus"]:
             _pin(self.spec["cpus"])
         self.result |= preload.found(self.spec["wrapper_env"])
-        subject: Any = _StubSubject(self.spec) if self.spec["system"] == "stub" else _model_subject(self.spec)
+        subject: Any = (
+            _StubSubject(self.spec) if self.spec["system"] == "stub" else _model_subject(self.spec)
+        )
         self.result |= subject.facts
         system: System = subject.system
         self._doing = "while {samples} samples were loaded for batch {batch}: lower samples, or raise the memory limit"
@@ -152,19 +161,30 @@ class Program:
 
     def _warm_size(self, system: System, size: int, settle: bool) -> Warmup:
         """Warm one size: until its time is stable, or two batches."""
-        indices = [at % (1 if self.spec["scenario"] == "accuracy" else self.spec["samples"]) for at in range(size)]
+        indices = [
+            at % (1 if self.spec["scenario"] == "accuracy" else self.spec["samples"])
+            for at in range(size)
+        ]
         fast = self.spec["fast"]
-        limit, stretch = (WARM_LIMIT_FAST if fast else WARM_LIMIT, 0 if fast else STRETCH) if settle else (0.0, 0)
+        limit, stretch = (
+            (WARM_LIMIT_FAST if fast else WARM_LIMIT, 0 if fast else STRETCH)
+            if settle
+            else (0.0, 0)
+        )
         least = WARM_LEAST_CUDA if settle and not fast and self.spec["device"] == "cuda" else 0.0
         try:
-            return warm_up(lambda: system.infer(indices, time.monotonic()), limit, stretch=stretch, least=least)
+            return warm_up(
+                lambda: system.infer(indices, time.monotonic()), limit, stretch=stretch, least=least
+            )
         except Exception as error:
             if classify(error)[0] != "memory":
                 raise
             text = str(error).splitlines()[0][:200]
         largest = largest_fitting(lambda count: _fits(system, count), size)
         advice = f"the largest that fits is {largest}" if largest else "not even one sample fits"
-        raise OutOfMemoryError(f"batch {size} does not fit in the memory of {self.spec['device']}: {advice} ({text})")
+        raise OutOfMemoryError(
+            f"batch {size} does not fit in the memory of {self.spec['device']}: {advice} ({text})"
+        )
 
     def _load(self, rate: float, **changes: Any) -> loadgen.Load:
         spec = self.spec
@@ -184,11 +204,23 @@ class Program:
         }
         return loadgen.Load(**(base | changes))
 
-    def _test(self, system: System, load: loadgen.Load, begin: Callable[[], None] = lambda: None, batcher: Batcher | None = None) -> int:
+    def _test(
+        self,
+        system: System,
+        load: loadgen.Load,
+        begin: Callable[[], None] = lambda: None,
+        batcher: Batcher | None = None,
+    ) -> int:
         """Run one LoadGen test; its place in `tests`."""
         tested = loadgen.measure(system, load, self.fail, begin, batcher)
         started, ended = tested.span
-        record = {"started": started, "ended": ended, "rate": load.target_rate, "batches": tested.batches, "logs": dict(tested.logs)}
+        record = {
+            "started": started,
+            "ended": ended,
+            "rate": load.target_rate,
+            "batches": tested.batches,
+            "logs": dict(tested.logs),
+        }
         self.result["tests"].append(record)
         return len(self.result["tests"]) - 1
 
@@ -204,7 +236,11 @@ class Program:
             self._print({"test": test})  # at once: a search that is killed leaves those that ended
             logs = test["logs"]
             found = summary.read(logs["summary"], logs["detail"])
-            keys, whole = found.keys, found.queries != spec["max_queries"] or found.keys.get("result_min_duration_met") is not False
+            keys, whole = (
+                found.keys,
+                found.queries != spec["max_queries"]
+                or found.keys.get("result_min_duration_met") is not False,
+            )
             if not (spec["fast"] or whole) and keys.get("result_perf_constraints_met") is not False:
                 # no rate above would hold either, whatever the system: it would be the peak of max_queries
                 raise peak.NoPeak(
@@ -227,18 +263,32 @@ class Program:
             self.result["error"] = {"kind": "peak", "text": str(error)}
             return
         # a trial a test: the answer is the full one at that rate
-        self.result["answer"] = next(at for at, p in enumerate(found.probes) if p.validation and p.rate == found.rate)
-        self.result["peak"] = {"rate": found.rate, "above": found.above, "probes": [[p.rate, p.valid, p.validation] for p in found.probes]}
+        self.result["answer"] = next(
+            at for at, p in enumerate(found.probes) if p.validation and p.rate == found.rate
+        )
+        self.result["peak"] = {
+            "rate": found.rate,
+            "above": found.above,
+            "probes": [[p.rate, p.valid, p.validation] for p in found.probes],
+        }
 
     def _accuracy(self, subject: Any, rate: float) -> None:
         found = imagenet.labelled(self.spec["imagenet"])
         published = imagenet.published(self.result["model"].get("weights_sha256"))
         subject.system.files, subject.system.resize = [file for file, _ in found], published.resize
         held = min(len(found), 1024)
-        self._test(subject.system, self._load(rate, scenario="offline", mode="accuracy", samples=held, total=len(found)))
+        self._test(
+            subject.system,
+            self._load(rate, scenario="offline", mode="accuracy", samples=held, total=len(found)),
+        )
         log = self.result["tests"][-1]["logs"]["accuracy"]
         share, count = imagenet.top1(log, [label for _, label in found])
-        self.result["accuracy"] = {"top1": share, "images": count, "reference": published.top1, "resize": published.resize}
+        self.result["accuracy"] = {
+            "top1": share,
+            "images": count,
+            "reference": published.top1,
+            "resize": published.resize,
+        }
 
 
 class OutOfMemoryError(Exception):
@@ -251,13 +301,22 @@ def classify(error: BaseException) -> tuple[str, str]:
     if isinstance(error, OutOfMemoryError | MemoryError) or _NO_MEMORY.search(text):
         return "memory", text
     if isinstance(error, ModuleNotFoundError):
-        return "missing", f"{text}: pip install 'perfdag[torch]' (with uv: uv pip install), or name one that has it with `python`"
+        return (
+            "missing",
+            f"{text}: pip install 'perfdag[torch]' (with uv: uv pip install), or name one that has it with `python`",
+        )
     if isinstance(kind := getattr(error, "kind", None), str):
         return kind, text
     if type(error).__name__ in ("FailOnRecompileLimitHit", "FailOnCacheLimitHit"):
-        return "compiler", f"torch.compile gave up compiling and would run eagerly: {text}; lower batch, or backend: eager"
+        return (
+            "compiler",
+            f"torch.compile gave up compiling and would run eagerly: {text}; lower batch, or backend: eager",
+        )
     if type(error).__name__ in ("InductorError", "InvalidCxxCompiler", "BackendCompilerFailed"):
-        return "compiler", f"torch.compile failed: {text}; it needs a C++ compiler on a CPU: install g++, or backend: eager"
+        return (
+            "compiler",
+            f"torch.compile failed: {text}; it needs a C++ compiler on a CPU: install g++, or backend: eager",
+        )
     return "other", text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
 
 
@@ -277,7 +336,9 @@ def _pin(text: str) -> None:
 
     wanted, allowed = cpulist.cpus(text), os.sched_getaffinity(0)
     if not wanted <= allowed:
-        raise ValueError(f"cpus {text}: this process may use {', '.join(map(str, sorted(allowed)))}")
+        raise ValueError(
+            f"cpus {text}: this process may use {', '.join(map(str, sorted(allowed)))}"
+        )
     os.sched_setaffinity(0, wanted)
 
 
@@ -287,7 +348,10 @@ class _StubSubject:
     def __init__(self, spec: Mapping[str, Any]) -> None:
         made = spec["stub"]
         self.system = Stub(made["base"], made["each"], made["lock"], made["stalled"], made["stall"])
-        self.facts: dict[str, Any] = {"model": {"system": "stub", "weights": "none"}, "device": {"name": "stub"}}
+        self.facts: dict[str, Any] = {
+            "model": {"system": "stub", "weights": "none"},
+            "device": {"name": "stub"},
+        }
 
     def arm(self) -> None:
         self.system.arm()

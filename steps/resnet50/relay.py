@@ -32,7 +32,9 @@ def main(folder: Path, argv: Sequence[str]) -> int:
         return 127
     assert program.stdin is not None
     assert program.stderr is not None
-    listener = threading.Thread(target=_listen, args=(program.stderr, folder / "ready"), daemon=True)
+    listener = threading.Thread(
+        target=_listen, args=(program.stderr, folder / "ready"), daemon=True
+    )
     listener.start()
     with contextlib.suppress(BrokenPipeError):
         program.stdin.write((folder / "spec").read_bytes())

@@ -18,16 +18,42 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 TAIL = {"server": "p99", "find-peak": "p99", "single-stream": "p90"}
 METRICS = (
     Metric("throughput", "1/s", "higher", "samples completed a second, Offline", headline=True),
-    Metric("tail_latency", "s", "lower", "the scenario's own result: p99 in Server, p90 in SingleStream", headline=True),
-    Metric("peak_rate", "1/s", "higher", "highest Poisson rate that holds the latency bound, validated", headline=True),
-    Metric("top1", "1", "higher", "share of the images whose first class is right", headline=True),
-    Metric("images", "1", "none", "images that top1 is a share of; published figures are of 50,000"),
     Metric(
-        "top1_reference", "1", "none", "published for these weights on all images; of weights of another digest MLPerf's fp32 reference"
+        "tail_latency",
+        "s",
+        "lower",
+        "the scenario's own result: p99 in Server, p90 in SingleStream",
+        headline=True,
     ),
-    Metric("top1_reached", "1", "higher", "1: top1 is 99 % of top1_reference or more, 0: less; absent of fewer than all images"),
-    Metric("latency", "s", "lower", "from the scheduled time to the answer, by percentile and mean"),
-    Metric("estimated_latency", "s", "lower", "SingleStream's p90 at 99 % confidence (early stopping)"),
+    Metric(
+        "peak_rate",
+        "1/s",
+        "higher",
+        "highest Poisson rate that holds the latency bound, validated",
+        headline=True,
+    ),
+    Metric("top1", "1", "higher", "share of the images whose first class is right", headline=True),
+    Metric(
+        "images", "1", "none", "images that top1 is a share of; published figures are of 50,000"
+    ),
+    Metric(
+        "top1_reference",
+        "1",
+        "none",
+        "published for these weights on all images; of weights of another digest MLPerf's fp32 reference",
+    ),
+    Metric(
+        "top1_reached",
+        "1",
+        "higher",
+        "1: top1 is 99 % of top1_reference or more, 0: less; absent of fewer than all images",
+    ),
+    Metric(
+        "latency", "s", "lower", "from the scheduled time to the answer, by percentile and mean"
+    ),
+    Metric(
+        "estimated_latency", "s", "lower", "SingleStream's p90 at 99 % confidence (early stopping)"
+    ),
     Metric("completed_rate", "1/s", "none", "queries completed a second"),
     Metric("scheduled_rate", "1/s", "none", "queries that LoadGen scheduled a second"),
     Metric("batch_size", "1", "none", "mean samples a batch that the dynamic batcher made"),
@@ -37,7 +63,9 @@ METRICS = (
         "lower",
         "of one full batch, the device idle before and after: preprocess, copy, compute (on CUDA by events), postprocess",
     ),
-    Metric("first_batch", "s", "lower", "the first batch: lazy initialisation, compilation, tuning"),
+    Metric(
+        "first_batch", "s", "lower", "the first batch: lazy initialisation, compilation, tuning"
+    ),
     Metric(
         "compile_time",
         "s",
@@ -46,9 +74,17 @@ METRICS = (
     ),
     Metric("warm_batch", "s", "lower", "median batch at the end of the warm-up, closed loop"),
     Metric(
-        "logit_error", "1", "lower", "||logits - fp32 eager|| / ||fp32 eager|| of the worst of the fixed images at any batch size timed"
+        "logit_error",
+        "1",
+        "lower",
+        "||logits - fp32 eager|| / ||fp32 eager|| of the worst of the fixed images at any batch size timed",
     ),
-    Metric("cost_per_million", "currency", "lower", "price of a million samples at this rate; the coordinates name the currency"),
+    Metric(
+        "cost_per_million",
+        "currency",
+        "lower",
+        "price of a million samples at this rate; the coordinates name the currency",
+    ),
 )
 SMOKE = {"fast": "not comparable"}
 """Coordinate of every value of a smoke test."""
@@ -89,7 +125,9 @@ class Result:
 
     def tail(self, scenario: str) -> float:
         """As `cost`; not a number below the queries that the percentile needs."""
-        if self.tested is None or (scenario in TAIL and self.tested.queries < needed(PERCENTILES[TAIL[scenario]])):
+        if self.tested is None or (
+            scenario in TAIL and self.tested.queries < needed(PERCENTILES[TAIL[scenario]])
+        ):
             return math.nan
         return self.cost(scenario)
 
@@ -97,7 +135,11 @@ class Result:
         """p99 of Server, p90 of SingleStream, in a smoke test of however few queries; in Offline seconds a sample."""
         if self.tested is None:
             return math.nan
-        return self.tested.percentiles[PERCENTILES[TAIL[scenario]]] if scenario in TAIL else 1 / self.rate
+        return (
+            self.tested.percentiles[PERCENTILES[TAIL[scenario]]]
+            if scenario in TAIL
+            else 1 / self.rate
+        )
 
 
 def read(text: str) -> Result:
@@ -107,7 +149,9 @@ def read(text: str) -> Result:
     except ValueError:
         raise Failed("the program printed no result: its output is cut", {"result": text}) from None
     if not isinstance(raw, dict) or raw.get("program") != PROGRAM:
-        raise Failed(f"the result is not of this program: version {PROGRAM} expected", {"result": text})
+        raise Failed(
+            f"the result is not of this program: version {PROGRAM} expected", {"result": text}
+        )
     if error := raw.get("error"):
         kind = Skip if error["kind"] in UNUSABLE else Failed
         raise kind(error["text"], {"result": text})
@@ -154,7 +198,9 @@ def _against_times(raw: Mapping[str, Any], params: Workload) -> dict[str, str]:
         )
         if warm.get("few"):
             last = f"{warm['steady']:.3g} s"
-            found["warm-up"] = f"too few batches fit into the warm-up to tell whether their time is steady: the last took {last}"
+            found["warm-up"] = (
+                f"too few batches fit into the warm-up to tell whether their time is steady: the last took {last}"
+            )
     return found
 
 
@@ -162,8 +208,13 @@ def unsteady(result: Result, params: Workload, facts: Mapping[str, Any]) -> str 
     """Why an accuracy run has no times beside its result, which is none: what would make a row of them invalid. `facts`: what the GPU did."""
     if params.scenario != "accuracy":
         return None
-    gpu = facts.get("slowed") or (f"what the GPU's clocks did is not known: {facts['error']}" if facts.get("error") else None)
-    return "; ".join([*_against_times(result.raw, params).values(), *([str(gpu)] if gpu else [])]) or None
+    gpu = facts.get("slowed") or (
+        f"what the GPU's clocks did is not known: {facts['error']}" if facts.get("error") else None
+    )
+    return (
+        "; ".join([*_against_times(result.raw, params).values(), *([str(gpu)] if gpu else [])])
+        or None
+    )
 
 
 def invalid(tested: summary.Summary, params: Workload) -> str:
@@ -171,14 +222,20 @@ def invalid(tested: summary.Summary, params: Workload) -> str:
     said = "LoadGen says INVALID: " + "; ".join(tested.reasons)
     if cut(tested, params):
         said += f"; max_queries ended it at {tested.queries}, before min_duration: raise it, or lower min_duration"
-    if params.scenario == "offline" and tested.keys.get("result_min_duration_met") is False and tested.rate:
+    if (
+        params.scenario == "offline"
+        and tested.keys.get("result_min_duration_met") is False
+        and tested.rate
+    ):
         said += f"; target_rate is the expected QPS: set it to {tested.rate:.4g} or more"
     return said
 
 
 def cut(tested: summary.Summary, params: Workload) -> bool:
     """Whether max_queries ended a test before its minimum duration."""
-    return tested.keys.get("result_min_duration_met") is False and tested.queries == params.max_queries
+    return (
+        tested.keys.get("result_min_duration_met") is False and tested.queries == params.max_queries
+    )
 
 
 def _differ(found: Mapping[str, Any]) -> str:
@@ -196,18 +253,27 @@ def merely_late(found: Result, reason: str) -> bool:
     beside it or before it."""
     if not reason.startswith("LoadGen says INVALID") or found.tested is None:
         return False
-    return all(found.tested.keys.get(f"result_{name}") is not False for name in ("min_duration_met", "min_queries_met"))
+    return all(
+        found.tested.keys.get(f"result_{name}") is not False
+        for name in ("min_duration_met", "min_queries_met")
+    )
 
 
 def _merely_short(tested: summary.Summary, params: Workload) -> bool:
     """Whether a fast run is INVALID only because it is short: its few queries cannot show a percentile, or Offline's one query, sized by
     a short warm-up, was done early. That is what a smoke test is, and marked."""
     held = {
-        name for name in ("perf_constraints_met", "min_duration_met", "min_queries_met") if tested.keys.get(f"result_{name}") is not False
+        name
+        for name in ("perf_constraints_met", "min_duration_met", "min_queries_met")
+        if tested.keys.get(f"result_{name}") is not False
     }
     if params.scenario == "offline":
         return params.fast and "min_queries_met" in held
-    return params.fast and len(held) == 3 and tested.queries < needed(PERCENTILES[TAIL.get(params.scenario, "p90")])
+    return (
+        params.fast
+        and len(held) == 3
+        and tested.queries < needed(PERCENTILES[TAIL.get(params.scenario, "p90")])
+    )
 
 
 def marks(results: Sequence[Result], params: Workload) -> dict[str, Any]:
@@ -234,7 +300,9 @@ def measurements(result: Result, params: Workload, timed: bool = True) -> list[M
     """All values, with their `marks` in the coordinates. `timed`: with the times of batches and their phases."""
     marked = marks([result], params)
     return [
-        Measurement(each.metric, each.value, each.stat, {**each.coords, **marked}, each.n, each.subject)
+        Measurement(
+            each.metric, each.value, each.stat, {**each.coords, **marked}, each.n, each.subject
+        )
         for each in _all(result, params, timed)
         if math.isfinite(each.value)
     ]
@@ -255,12 +323,20 @@ def _all(result: Result, params: Workload, timed: bool) -> Iterator[Measurement]
         yield from _batches(raw, params)
     for name, when in (("logits", "before"), ("logits_after", "after")):
         if (found := raw.get(name)) and found["error"] is not None:
-            yield Measurement("logit_error", found["error"], "max", {"when": when}, found.get("images"))
+            yield Measurement(
+                "logit_error", found["error"], "max", {"when": when}, found.get("images")
+            )
 
 
 def _batches(raw: Mapping[str, Any], params: Workload) -> Iterator[Measurement]:
     for phase, seconds in raw.get("phases", {}).items():
-        yield Measurement("phase_time", statistics.median(seconds), "p50", {"phase": phase, "batch": params.batch}, len(seconds))
+        yield Measurement(
+            "phase_time",
+            statistics.median(seconds),
+            "p50",
+            {"phase": phase, "batch": params.batch},
+            len(seconds),
+        )
     if warm := raw.get("warmup"):
         yield Measurement("first_batch", warm["first"], n=1)
         yield Measurement("warm_batch", warm["steady"], "p50", {"batch": params.batch})
@@ -270,7 +346,9 @@ def _batches(raw: Mapping[str, Any], params: Workload) -> Iterator[Measurement]:
 def _compiled(warm: Mapping[str, Any], params: Workload) -> Iterator[Measurement]:
     if params.backend != "compile" or params.system == "stub":
         return
-    seconds = {int(size): max(0.0, first - steady) for size, (first, steady) in warm["by_size"].items()}
+    seconds = {
+        int(size): max(0.0, first - steady) for size, (first, steady) in warm["by_size"].items()
+    }
     for size, each in sorted(seconds.items()):
         yield Measurement("compile_time", each, coords={"batch": size}, n=1)
     yield Measurement("compile_time", sum(seconds.values()), "total", n=len(seconds))
@@ -287,7 +365,9 @@ def _of_test(tested: summary.Summary, result: Result, params: Workload) -> Itera
             yield Measurement("peak_rate", result.raw["peak"]["rate"], coords=bound, n=queries)
         tail = TAIL[params.scenario]
         if queries >= needed(PERCENTILES[tail]) and params.scenario != "find-peak":
-            yield Measurement("tail_latency", tested.percentiles[PERCENTILES[tail]], tail, n=queries)
+            yield Measurement(
+                "tail_latency", tested.percentiles[PERCENTILES[tail]], tail, n=queries
+            )
         for stat, p in PERCENTILES.items():
             if queries >= needed(p):
                 yield Measurement("latency", tested.percentiles[p], stat, n=queries)
@@ -295,14 +375,29 @@ def _of_test(tested: summary.Summary, result: Result, params: Workload) -> Itera
             yield Measurement("latency", tested.mean, "mean", n=queries)
     if tested.estimate is not None:
         yield Measurement("estimated_latency", tested.estimate, "p90", n=queries)
-    for metric, value in (("completed_rate", tested.rate), ("scheduled_rate", tested.scheduled_rate)):
+    for metric, value in (
+        ("completed_rate", tested.rate),
+        ("scheduled_rate", tested.scheduled_rate),
+    ):
         if value is not None and params.scenario != "offline":
             yield Measurement(metric, value, n=queries)
-    sizes = {int(size): count for size, count in result.raw["tests"][result.raw["answer"]]["batches"].items()}
+    sizes = {
+        int(size): count
+        for size, count in result.raw["tests"][result.raw["answer"]]["batches"].items()
+    }
     if sizes and params.scenario in ("server", "find-peak"):
-        yield Measurement("batch_size", sum(s * c for s, c in sizes.items()) / sum(sizes.values()), "mean", n=sum(sizes.values()))
+        yield Measurement(
+            "batch_size",
+            sum(s * c for s, c in sizes.items()) / sum(sizes.values()),
+            "mean",
+            n=sum(sizes.values()),
+        )
     if params.price_per_hour is not None:
-        yield Measurement("cost_per_million", cost_per_million(params.price_per_hour, result.rate), coords={"currency": params.currency})
+        yield Measurement(
+            "cost_per_million",
+            cost_per_million(params.price_per_hour, result.rate),
+            coords={"currency": params.currency},
+        )
 
 
 def cost_per_million(price_per_hour: float, rate: float) -> float:

@@ -40,19 +40,36 @@ def entry(found: Result, params: Workload, against: str | None = None) -> dict[s
     }
     tested, reason = found.tested, wrong(found, params) or against
     if tested is not None and not tested.valid:
-        reason = reason or invalid(tested, params)  # of a smoke test, whose row is marked in place of invalid
-    made |= {"valid": reason is None, "reason": reason, "precision": params.precision, "backend": params.backend}
+        reason = reason or invalid(
+            tested, params
+        )  # of a smoke test, whose row is marked in place of invalid
+    made |= {
+        "valid": reason is None,
+        "reason": reason,
+        "precision": params.precision,
+        "backend": params.backend,
+    }
     made |= marks([found], params) | {"fast": params.fast}
     if tested is None:
         accuracy = found.raw["accuracy"]
         top1, images, reference = (accuracy[name] for name in ("top1", "images", "reference"))
-        verdict = {"reference_top1": reference, "mlperf_top1": TOP1_FP32, "reached": reached(top1, images, reference)}
+        verdict = {
+            "reference_top1": reference,
+            "mlperf_top1": TOP1_FP32,
+            "reached": reached(top1, images, reference),
+        }
         return made | {"top1": top1, "images": images, "resize": accuracy["resize"]} | verdict
     if params.scenario in ("find-peak", "server"):
-        made |= {"target_qps": found.raw["tests"][found.raw["answer"]]["rate"], "latency_bound_ms": round(params.latency_bound * 1e3, 4)}
+        made |= {
+            "target_qps": found.raw["tests"][found.raw["answer"]]["rate"],
+            "latency_bound_ms": round(params.latency_bound * 1e3, 4),
+        }
     if params.scenario == "find-peak":
         peak = found.raw["peak"]
-        made |= {"peak_rate_per_sec": peak["rate"], "bound": "at least" if peak["above"] is None else None}
+        made |= {
+            "peak_rate_per_sec": peak["rate"],
+            "bound": "at least" if peak["above"] is None else None,
+        }
     if params.scenario in ("offline", "find-peak", "server"):
         made["throughput_samples_per_sec"] = round(found.rate, 3)
     if params.scenario != "offline":
@@ -80,4 +97,7 @@ def documents(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         whole = devices.setdefault(each["gpu_info"]["name"], {**each, "benchmarks": []})
         whole["benchmarks"] += each["benchmarks"]
     several = len(devices) > 1
-    return {f"resnet50{f'-{number}' if several else ''}.json": whole for number, whole in enumerate(devices.values(), 1)}
+    return {
+        f"resnet50{f'-{number}' if several else ''}.json": whole
+        for number, whole in enumerate(devices.values(), 1)
+    }

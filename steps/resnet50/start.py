@@ -28,7 +28,11 @@ def interpreter(params: Workload) -> str:
 def before(params: Workload) -> list[str]:
     """argv that stands before the program: the wrapper, and behind it the environment, of which kubectl exec or a container runtime would pass
     nothing on."""
-    env = ["env", *(f"{name}={value}" for name, value in params.wrapper_env.items())] if params.wrapper_env else []
+    env = (
+        ["env", *(f"{name}={value}" for name, value in params.wrapper_env.items())]
+        if params.wrapper_env
+        else []
+    )
     return [*params.wrapper, *env]
 
 
@@ -44,10 +48,24 @@ def spec(params: Workload, **more: Any) -> bytes:
 
 def waiting(folder: str, params: Workload) -> list[str]:
     """argv of a copy with its wrapper: it reads `folder`/spec, makes `ready` there before LoadGen starts, and waits for `go` (see relay)."""
-    return [sys.executable, "-m", f"{MODULE}.relay", folder, *before(params), *plain(params), "--wait"]
+    return [
+        sys.executable,
+        "-m",
+        f"{MODULE}.relay",
+        folder,
+        *before(params),
+        *plain(params),
+        "--wait",
+    ]
 
 
-def absent(host: Host, params: Workload, behind: str, python: str | None = None, wrapped: Sequence[str] = ()) -> list[Tool]:
+def absent(
+    host: Host,
+    params: Workload,
+    behind: str,
+    python: str | None = None,
+    wrapped: Sequence[str] = (),
+) -> list[Tool]:
     """Python packages that an interpreter of a host lacks (unset: the one that measures), behind the argv with which it will run, and
     libraries that ld.so cannot preload there; the interpreter itself where it does not start, with what it said. `behind` is put after each
     name."""
@@ -59,9 +77,19 @@ def absent(host: Host, params: Workload, behind: str, python: str | None = None,
     finished = host.run([*wrapped, python, "-c", code, *needs], timeout=60)
     if finished.code == 0:
         layers = preload.refused(finished.stderr, wrapped)
-        tools = [Tool(f"{entry} (LD_PRELOAD){behind}", {}, f"{host.name} says: {finished.tail()}") for entry in layers]
-        return [*tools, *(Tool(f"{name} (Python){behind}", TORCH) for name in finished.stdout.split())]
-    said = f"{host.name} says: {finished.tail()}" if finished.tail() else f"on {host.name} it exited {finished.code} without a word"
+        tools = [
+            Tool(f"{entry} (LD_PRELOAD){behind}", {}, f"{host.name} says: {finished.tail()}")
+            for entry in layers
+        ]
+        return [
+            *tools,
+            *(Tool(f"{name} (Python){behind}", TORCH) for name in finished.stdout.split()),
+        ]
+    said = (
+        f"{host.name} says: {finished.tail()}"
+        if finished.tail()
+        else f"on {host.name} it exited {finished.code} without a word"
+    )
     return [Tool(f"{python} (Python){behind}", {}, said)]
 
 
@@ -74,28 +102,33 @@ def ran(finished: Finished, params: Workload) -> str:
         return rest
     if finished.timed_out:
         kept = f" ({trials} finished trials are kept with the sample)" if trials else ""
-        raise Failed(f"the program did not end within {finished.seconds:.0f} s{kept}: {_sooner(params)}", finished.texts())
+        raise Failed(
+            f"the program did not end within {finished.seconds:.0f} s{kept}: {_sooner(params)}",
+            finished.texts(),
+        )
     if finished.code in (-9, 137):
         raise Failed(
             f"the program was killed, as the kernel does when memory runs out: batch {params.batch} with {params.samples} samples took too much; "
             "lower batch or samples, or raise the memory limit",
             finished.texts(),
         )
-    raise Failed(f"the program exited {finished.code} without a result: {finished.tail()}", finished.texts())
+    raise Failed(
+        f"the program exited {finished.code} without a result: {finished.tail()}", finished.texts()
+    )
 
 
 def _sooner(params: Workload) -> str:
     """What to change where a run takes too long."""
     lasts, queries = params.lasts(params.duration()), params.queries()
     if params.scenario == "find-peak":
-        return (
-            f"raise timeout, or lower min_duration or search_duration; each trial takes {queries} queries, however long they take to arrive"
-        )
+        return f"raise timeout, or lower min_duration or search_duration; each trial takes {queries} queries, however long they take to arrive"
     if params.scenario == "offline":
         return f"{queries} samples are asked, and {params.duration():g} s at least: raise timeout, or lower min_queries and min_duration"
     if lasts > params.duration():
         return f"{queries} queries at {params.target_rate:g}/s arrive in {lasts:.0f} s: raise timeout or target_rate, or lower min_queries"
-    return "raise timeout" if params.scenario == "accuracy" else "raise timeout or lower min_duration"
+    return (
+        "raise timeout" if params.scenario == "accuracy" else "raise timeout or lower min_duration"
+    )
 
 
 def stderr(name: str, finished: Finished) -> dict[str, str]:
@@ -109,7 +142,9 @@ def kept(texts: Mapping[str, str], what: str) -> Iterator[None]:
     try:
         yield
     except SampleError as error:
-        raise type(error)(f"{what}: {error}", {**texts, **error.texts}, error.measurements) from error
+        raise type(error)(
+            f"{what}: {error}", {**texts, **error.texts}, error.measurements
+        ) from error
 
 
 @dataclass
@@ -146,8 +181,16 @@ def _spans(text: str) -> list[gpu.Span]:
     """When LoadGen's tests of a result ran; of a search for the peak the full trials, which decide it."""
     try:
         raw = json.loads(text)
-        full = [validation for _, _, validation in raw["peak"]["probes"]] if "peak" in raw else [True] * len(raw["tests"])
-        return [(float(each["started"]), float(each["ended"])) for each, counts in zip(raw["tests"], full, strict=True) if counts]
+        full = (
+            [validation for _, _, validation in raw["peak"]["probes"]]
+            if "peak" in raw
+            else [True] * len(raw["tests"])
+        )
+        return [
+            (float(each["started"]), float(each["ended"]))
+            for each, counts in zip(raw["tests"], full, strict=True)
+            if counts
+        ]
     except (ValueError, KeyError, TypeError):
         return []
 
@@ -159,7 +202,9 @@ def watched(hosts: Sequence[Host], params: Workload) -> Iterator[Watch]:
     if params.device != "cuda":
         yield watch
         return
-    distinct = list({id(host): host for host in hosts}.values())  # copies may share a host, and pods a node's name
+    distinct = list(
+        {id(host): host for host in hosts}.values()
+    )  # copies may share a host, and pods a node's name
     one_each = gpu.by_name(distinct)
     found: list[dict[str, Any]] = []
     for host in distinct:
@@ -168,13 +213,20 @@ def watched(hosts: Sequence[Host], params: Workload) -> Iterator[Watch]:
         found.append({"gpus": gpu.facts(host)})
         watch._gpus[id(host)] = found[-1]["gpus"]
     with contextlib.ExitStack() as stack:
-        seen = [stack.enter_context(gpu.watched(host, watch._spans.setdefault(id(host), []))) for host in distinct]
+        seen = [
+            stack.enter_context(gpu.watched(host, watch._spans.setdefault(id(host), [])))
+            for host in distinct
+        ]
         watch.facts |= found[0]
         yield watch
     reasons, uuids = [], {each for each in watch.used if each}
     for (name, host), here, during in zip(one_each.items(), found, seen, strict=True):
-        own = {each["index"] for each in gpu.used(here["gpus"], uuids) if "index" in each} or {each["index"] for each in during["during"]}
-        here |= during | {"slowed": gpu.slowed([each for each in during["during"] if each["index"] in own])}
+        own = {each["index"] for each in gpu.used(here["gpus"], uuids) if "index" in each} or {
+            each["index"] for each in during["during"]
+        }
+        here |= during | {
+            "slowed": gpu.slowed([each for each in during["during"] if each["index"] in own])
+        }
         if reason := against(here, gpu.facts(host), own, timed=params.scenario != "accuracy"):
             reasons.append(f"{name}: {reason}" if len(one_each) > 1 else reason)
     watch.facts |= found[0]
@@ -183,7 +235,9 @@ def watched(hosts: Sequence[Host], params: Workload) -> Iterator[Watch]:
     watch.facts |= {"against": "; ".join(reasons) or None, "used": sorted(uuids)}
 
 
-def against(found: dict[str, Any], after: Sequence[dict[str, Any]], own: Collection[int], timed: bool = True) -> str | None:
+def against(
+    found: dict[str, Any], after: Sequence[dict[str, Any]], own: Collection[int], timed: bool = True
+) -> str | None:
     """Why figures of those of a host's GPUs (by index) that were used are not the devices' own: slowed or not seen at all (where the figures
     are `timed`), or with memory errors since `gpus` was read."""
     if timed and found.get("slowed"):

@@ -25,7 +25,9 @@ class ModelSubject:
             raise UnusableError("device", no_cuda())
         if spec["precision"] == "tf32" and torch.cuda.get_device_capability(0) < TF32:
             name = torch.cuda.get_device_name(0)
-            raise UnusableError("device", f"precision tf32: {name} has none (Ampere or newer has); use fp32 or fp16")
+            raise UnusableError(
+                "device", f"precision tf32: {name} has none (Ampere or newer has); use fp32 or fp16"
+            )
         torch.set_num_threads(spec["threads"] or cgroups.cpus())
         net, self._model = build(spec["weights"], spec["seed"], spec["weights_sha256"])
         self._reference = reference(net, spec["seed"])
@@ -49,15 +51,26 @@ class ModelSubject:
         found = {}
         for size in self.system.buckets(self._spec["batch"]):
             got = self.system.fixed_logits(size)
-            found[size] = compare_logits(got, self._reference[[at % CHECKED for at in range(len(got))]], self._spec["precision"])
+            found[size] = compare_logits(
+                got,
+                self._reference[[at % CHECKED for at in range(len(got))]],
+                self._spec["precision"],
+            )
         return worst(found)
 
     def timing(self, batch: int) -> dict[str, Any]:
         """The clock's self-check and seconds by phase."""
         check = self.system.check_clock(batch)
         return {
-            "clock": {"host": check.host, "device": check.device, "honest": check.honest, "words": None if check.honest else check.words()},
-            "phases": self.system.phases(batch, self._repetitions, 3.0 if self._spec["fast"] else 10.0),
+            "clock": {
+                "host": check.host,
+                "device": check.device,
+                "honest": check.honest,
+                "words": None if check.honest else check.words(),
+            },
+            "phases": self.system.phases(
+                batch, self._repetitions, 3.0 if self._spec["fast"] else 10.0
+            ),
         }
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 _PERCENTILE = re.compile(r"^result_(\d+\.\d+)_percentile_latency_ns$")
 _CONSTRAINT = re.compile(
-    r"^\s*(Performance constraints satisfied|Min duration satisfied|Min queries satisfied|Early stopping satisfied)\s*:\s*(\w+)", re.M
+    r"^\s*(Performance constraints satisfied|Min duration satisfied|Min queries satisfied|Early stopping satisfied)\s*:\s*(\w+)",
+    re.M,
 )
 _LINE = re.compile(r"^([A-Za-z0-9_ .]+?)\s*(?:\((?:ns|ms)\)\s*)?:\s*(.+)$", re.M)
 
@@ -43,8 +44,14 @@ def read(summary: str, detail: str) -> Summary:
     found = re.search(r"^Result is\s*:\s*(VALID|INVALID)\s*$", summary, re.M)
     scenario = re.search(r"^Scenario\s*:\s*(\S+)", summary, re.M)
     if found is None or scenario is None:
-        raise UnreadableError("LoadGen's summary has no `Result is` line: the test did not end, or the log is cut")
-    percentiles = {round(float(m[1]) / 100, 6): value / 1e9 for key, value in keys.items() if (m := _PERCENTILE.match(key))}
+        raise UnreadableError(
+            "LoadGen's summary has no `Result is` line: the test did not end, or the log is cut"
+        )
+    percentiles = {
+        round(float(m[1]) / 100, 6): value / 1e9
+        for key, value in keys.items()
+        if (m := _PERCENTILE.match(key))
+    }
     if not percentiles:
         raise UnreadableError("LoadGen's detail log has no percentiles: the log is cut")
     if keys.get("result_validity") != found[1]:
@@ -85,8 +92,12 @@ def _reasons(summary: str, valid: bool) -> tuple[str, ...]:
     """Why LoadGen says INVALID, in its words: the constraints it names, then its recommendations and early stopping's count."""
     if valid:
         return ()
-    reasons = [f"{name}: {word}" for name, word in _CONSTRAINT.findall(summary) if word.lower() != "yes"]
-    recommendations = re.search(r"^Recommendations:\s*\n(.*?)(?=^Early Stopping Result|^=====|\Z)", summary, re.M | re.S)
+    reasons = [
+        f"{name}: {word}" for name, word in _CONSTRAINT.findall(summary) if word.lower() != "yes"
+    ]
+    recommendations = re.search(
+        r"^Recommendations:\s*\n(.*?)(?=^Early Stopping Result|^=====|\Z)", summary, re.M | re.S
+    )
     if recommendations:
         reasons += [line.strip(" *\t") for line in recommendations[1].splitlines() if line.strip()]
     if (early := _early(summary)) and any(reason.startswith("Early") for reason in reasons):

@@ -42,7 +42,14 @@ class Stub:
     share a device would.
     """
 
-    def __init__(self, base: float, each: float = 0.0, lock: str | None = None, stalled: int = 0, stall: float = 0.0) -> None:
+    def __init__(
+        self,
+        base: float,
+        each: float = 0.0,
+        lock: str | None = None,
+        stalled: int = 0,
+        stall: float = 0.0,
+    ) -> None:
         self.base, self.each = base, each
         self._lock = lock
         self._stalled, self._stall = stalled, stall

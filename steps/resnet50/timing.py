@@ -76,7 +76,9 @@ class ClockCheck:
         return f"the clock stopped before the device was done: {host:.3g} ms on the host, {device:.3g} ms of work on the device"
 
 
-def check_clock(call: Callable[[], object], busy: Callable[[], float], calls: int = 5) -> ClockCheck:
+def check_clock(
+    call: Callable[[], object], busy: Callable[[], float], calls: int = 5
+) -> ClockCheck:
     """Time calls as the measurement does and hold that against the device's own time.
 
     `busy()` waits for the device and returns its seconds of work for the last call (CUDA: events around the work, synchronised).

@@ -63,7 +63,12 @@ def add(found: Scrape, line: bytes) -> None:
     labels = dict(_label(part) for part in labels_text.decode().split('",') if part)
     if labels.get("dry_run"):
         return
-    call = (labels.get("verb", ""), labels.get("resource", ""), labels.get("subresource", ""), labels.get("scope", ""))
+    call = (
+        labels.get("verb", ""),
+        labels.get("resource", ""),
+        labels.get("subresource", ""),
+        labels.get("scope", ""),
+    )
     if call[0] in _SKIPPED or not call[1] or call[2] in _SKIPPED_SUBRESOURCES:
         return
     bound = math.inf if labels["le"] == "+Inf" else float(labels["le"])
@@ -124,7 +129,9 @@ def delta(before: Scrape, after: Scrape, p: float = 0.99) -> list[Calls]:
     return sorted(found, key=lambda each: -each.count)
 
 
-def quantile(buckets: Mapping[float, float], p: float) -> tuple[float | None, float | None, float | None]:
+def quantile(
+    buckets: Mapping[float, float], p: float
+) -> tuple[float | None, float | None, float | None]:
     """The p-quantile of cumulative buckets, interpolated, and the bounds of its bucket; the last bucket gives its lower bound."""
     bounds = sorted(buckets)
     total = buckets.get(math.inf, 0.0)
@@ -162,7 +169,10 @@ def slowest(calls: Sequence[Calls], bulk: str = "") -> float | None:
     """What no request of a single object (`bulk`: of that verb) took longer than, in seconds: the end of the last bucket in use, and 0
     where there were others alone; None where there is no such end."""
     wanted = [each for each in calls if (each.verb == bulk if bulk else each.single)]
-    ends = [min(bound for bound, count in each.buckets.items() if count >= each.count) for each in wanted]
+    ends = [
+        min(bound for bound, count in each.buckets.items() if count >= each.count)
+        for each in wanted
+    ]
     found = max(ends, default=0.0 if calls and bulk else math.inf)
     return None if math.isinf(found) else found
 
@@ -191,8 +201,12 @@ def judged(phases: Phases, whole: Sequence[Calls]) -> dict[str, float | None]:
     worse: dict[str, float | None] = {}
     for name, value in together.items():
         values = [each[name] for each in found]
-        present = [each for each in (*values, value if None in values else None) if each is not None]
-        worse[name] = value if name.endswith("_slowest") else max(present, default=None)  # None of a phase: slower than any bound
+        present = [
+            each for each in (*values, value if None in values else None) if each is not None
+        ]
+        worse[name] = (
+            value if name.endswith("_slowest") else max(present, default=None)
+        )  # None of a phase: slower than any bound
     return worse
 
 
@@ -209,7 +223,14 @@ def of_deletion(phases: Phases) -> dict[str, float | None]:
 def told(phases: Phases) -> list[dict[str, Any]]:
     """Each kind of request of each phase: count, and p99 in seconds with its error bar; the most frequent of a phase first."""
     return [
-        {"phase": phase, "call": each.name, "count": each.count, "p99_s": each.p99, "low_s": each.low, "high_s": each.high}
+        {
+            "phase": phase,
+            "call": each.name,
+            "count": each.count,
+            "p99_s": each.p99,
+            "low_s": each.low,
+            "high_s": each.high,
+        }
         for phase, calls in phases.items()
         for each in calls
     ]

@@ -23,10 +23,24 @@ PATIENCE = 5.0
 async def addresses(kube: Kube) -> list[str]:
     """host:port of each API server; empty where we may not ask. Raises KubeError."""
     found: set[str] = set()
-    for each in await _list(kube, "discovery.k8s.io/v1", "EndpointSlice", "default", "kubernetes.io/service-name=kubernetes"):
+    for each in await _list(
+        kube,
+        "discovery.k8s.io/v1",
+        "EndpointSlice",
+        "default",
+        "kubernetes.io/service-name=kubernetes",
+    ):
         ports = [port["port"] for port in each.get("ports") or []]
-        hosts = [host for endpoint in each.get("endpoints") or [] for host in endpoint.get("addresses") or []]
-        found |= {f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts for port in ports}
+        hosts = [
+            host
+            for endpoint in each.get("endpoints") or []
+            for host in endpoint.get("addresses") or []
+        ]
+        found |= {
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            for host in hosts
+            for port in ports
+        }
     return sorted(found)
 
 
@@ -37,7 +51,9 @@ async def live(kube: Kube) -> int:
     return sum(max(renewed) - at <= FRESH for at in renewed) if renewed else 0
 
 
-async def _list(kube: Kube, api_version: str, kind: str, namespace: str, labels: str) -> list[dict[str, Any]]:
+async def _list(
+    kube: Kube, api_version: str, kind: str, namespace: str, labels: str
+) -> list[dict[str, Any]]:
     try:
         return await kube.list(await kube.resource(api_version, kind), namespace, labels=labels)
     except KubeError as error:
@@ -58,17 +74,27 @@ async def each_of(kube: Kube) -> AsyncIterator[list[Kube]]:
         return
     if len(there) < count:
         raise KubeError(
-            0, "Several", f"{count} API servers answer behind {len(there) or 'an'} address(es): each counts its own requests alone"
+            0,
+            "Several",
+            f"{count} API servers answer behind {len(there) or 'an'} address(es): each counts its own requests alone",
         )
     async with AsyncExitStack() as stack:
         clients = []
         for address in there:
             host = kube.cluster.server_name or urlsplit(kube.cluster.server).hostname
-            own = replace(kube.cluster, server=f"{urlsplit(kube.cluster.server).scheme}://{address}", server_name=host)
+            own = replace(
+                kube.cluster,
+                server=f"{urlsplit(kube.cluster.server).scheme}://{address}",
+                server_name=host,
+            )
             client = await stack.enter_async_context(Kube(own, retries=0))
             try:
                 await client.raw("GET", "/version", timeout=PATIENCE)
             except KubeError as error:
-                raise KubeError(0, "Several", f"there are {len(there)} API servers, and {address} cannot be asked: {error}") from None
+                raise KubeError(
+                    0,
+                    "Several",
+                    f"there are {len(there)} API servers, and {address} cannot be asked: {error}",
+                ) from None
             clients.append(client)
         yield clients

@@ -31,7 +31,10 @@ async def find(kube: Kube, run: str, namespace: str | None) -> list[Resource]:
     if not found:
         where = f"in the namespace {namespace}" if namespace else "on this cluster"
         raise KubeError(
-            404, "NoRun", f"nothing of run {run} is {where}", "the id is said when a run starts; give --namespace where it may be"
+            404,
+            "NoRun",
+            f"nothing of run {run} is {where}",
+            "the id is said when a run starts; give --namespace where it may be",
         )
     return found
 
@@ -45,7 +48,9 @@ def workload_of(run: str, kinds: list[Resource]) -> Resource:
     )
     if len(known) > 1:
         names = ", ".join(each.kind for each in known)
-        raise SettingsError(f"run {run} created {names}; which is measured is in its run.json: take a sample with -o and its folder")
+        raise SettingsError(
+            f"run {run} created {names}; which is measured is in its run.json: take a sample with -o and its folder"
+        )
     return known[0]
 
 
@@ -64,12 +69,26 @@ async def attach(kube: Kube, run: str, kinds: list[Resource], namespace: str | N
     project = namespaces[0].removeprefix("runai-")
     members = members_of({**bodies[0], "apiVersion": workload.api_version, "kind": workload.kind})
     others = [(each.api_version, each.kind) for each in kinds if each != workload]
-    file = RunFile(run, workload.api_version, workload.kind, namespaces, project, members or 1, members, True, items, {}, others)
+    file = RunFile(
+        run,
+        workload.api_version,
+        workload.kind,
+        namespaces,
+        project,
+        members or 1,
+        members,
+        True,
+        items,
+        {},
+        others,
+    )
     file.attached = True
     return file
 
 
-async def follow(kube: Kube, run: str, namespace: str | None, known: RunFile | None) -> Callable[[], Awaitable[RunFile]]:
+async def follow(
+    kube: Kube, run: str, namespace: str | None, known: RunFile | None
+) -> Callable[[], Awaitable[RunFile]]:
     """What reads all that was ever seen of a run, in this sample and the earlier ones (`known`): what is gone was submitted all the same.
 
     It, and what it returns, raise KubeError (404 where nothing was ever seen) and SettingsError.
@@ -80,7 +99,10 @@ async def follow(kube: Kube, run: str, namespace: str | None, known: RunFile | N
         nonlocal seen
         try:
             if seen:  # the kinds stay as they were: of those that are left another would be taken for the workload
-                there = [await kube.resource(*each) for each in ((seen.api_version, seen.kind), *seen.others)]
+                there = [
+                    await kube.resource(*each)
+                    for each in ((seen.api_version, seen.kind), *seen.others)
+                ]
                 seen = _joined(seen, await attach(kube, run, there, namespace))
             else:
                 seen = await attach(kube, run, kinds, namespace)
@@ -96,13 +118,23 @@ def _joined(seen: RunFile, now: RunFile) -> RunFile:
     uids = {each.uid for each in seen.submissions}
     items = [*seen.submissions, *(each for each in now.submissions if each.uid not in uids)]
     namespaces = list(dict.fromkeys([*seen.namespaces, *now.namespaces]))
-    return replace(seen, namespaces=namespaces, submissions=sorted(items, key=lambda each: each.index))
+    return replace(
+        seen, namespaces=namespaces, submissions=sorted(items, key=lambda each: each.index)
+    )
 
 
-async def _made(kube: Kube, resource: Resource, run: str, namespace: str | None) -> list[dict[str, Any]]:
+async def _made(
+    kube: Kube, resource: Resource, run: str, namespace: str | None
+) -> list[dict[str, Any]]:
     """What the run itself created: a controller may give its object's labels to what it makes of it (KubeVirt does to launcher pods)."""
     found = await kube.list(resource, namespace, labels=f"{RUN_LABEL}={run},{INDEX_LABEL}")
-    return [each for each in found if not any(owner.get("controller") for owner in each["metadata"].get("ownerReferences") or ())]
+    return [
+        each
+        for each in found
+        if not any(
+            owner.get("controller") for owner in each["metadata"].get("ownerReferences") or ()
+        )
+    ]
 
 
 def _index(body: dict[str, Any]) -> int:
@@ -111,6 +143,10 @@ def _index(body: dict[str, Any]) -> int:
 
 def _submission(body: dict[str, Any], shift: int) -> Submission:
     metadata = body["metadata"]
-    due = (metadata.get("annotations") or {}).get(SUBMIT_ANNOTATION) or metadata["creationTimestamp"]
+    due = (metadata.get("annotations") or {}).get(SUBMIT_ANNOTATION) or metadata[
+        "creationTimestamp"
+    ]
     at = unix_ns(due) - shift
-    return Submission(_index(body), metadata["name"], metadata["namespace"], at, at, at, metadata["uid"])
+    return Submission(
+        _index(body), metadata["name"], metadata["namespace"], at, at, at, metadata["uid"]
+    )

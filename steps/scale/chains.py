@@ -57,7 +57,13 @@ def _runai(kind: str, job: str) -> tuple[Step, ...]:
         Step("scheduled", "pod_group_created", "Pod", "scheduled", "last"),
         Step("submission_to_scheduled", "submitted", "Pod", "scheduled", "last"),
         Step("evicted", "pod_group_created", "Pod", "evicted", optional=True),
-        Step("pvc_requested", "pod_group_created", "PersistentVolumeClaim", "requested", optional=True),
+        Step(
+            "pvc_requested",
+            "pod_group_created",
+            "PersistentVolumeClaim",
+            "requested",
+            optional=True,
+        ),
         Step("first_pvc_bound", "pvc_requested", "PersistentVolumeClaim", "bound", optional=True),
         Step("pvc_bound", "pvc_requested", "PersistentVolumeClaim", "bound", "last", optional=True),
         Step("ready", "scheduled", "Pod", "ready", "last"),
@@ -95,7 +101,10 @@ def _any(kind: str) -> tuple[Step, ...]:
 
 
 def _alone(kind: str) -> tuple[Step, ...]:
-    return (Step("created", "submitted", kind, "created"), Step("deletion", "deleting", kind, "gone", optional=True))
+    return (
+        Step("created", "submitted", kind, "created"),
+        Step("deletion", "deleting", kind, "gone", optional=True),
+    )
 
 
 CHAINS: dict[str, tuple[Step, ...]] = {
@@ -125,13 +134,40 @@ CHAINS: dict[str, tuple[Step, ...]] = {
 }
 for _kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicationController"):
     CHAINS[_kind] = _pods_of(_kind)
-NO_PODS = {"ConfigMap", "Secret", "Service", "ServiceAccount", "PersistentVolume", "PersistentVolumeClaim", "EndpointSlice"}
-NO_PODS |= {"Ingress", "NetworkPolicy", "Lease", "LimitRange", "ResourceQuota", "PodDisruptionBudget", "Role", "RoleBinding"}
+NO_PODS = {
+    "ConfigMap",
+    "Secret",
+    "Service",
+    "ServiceAccount",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "EndpointSlice",
+}
+NO_PODS |= {
+    "Ingress",
+    "NetworkPolicy",
+    "Lease",
+    "LimitRange",
+    "ResourceQuota",
+    "PodDisruptionBudget",
+    "Role",
+    "RoleBinding",
+}
 """Kinds of Kubernetes that bring up no pods; a group of somebody else may have a kind of the same name that does."""
 _BETWEEN = {"Deployment": (("apps/v1", "ReplicaSet"),)}
-_ANY = (("apps/v1", "Deployment"), ("apps/v1", "StatefulSet"), ("apps/v1", "ReplicaSet"), ("batch/v1", "Job"))
+_ANY = (
+    ("apps/v1", "Deployment"),
+    ("apps/v1", "StatefulSet"),
+    ("apps/v1", "ReplicaSet"),
+    ("batch/v1", "Job"),
+)
 """What may stand between a kind that is unknown here and its pods."""
-_GROUPS = ("scheduling.run.ai/v2alpha2", "scheduling.run.ai/v1", "scheduling.volcano.sh/v1beta1", "scheduling.x-k8s.io/v1alpha1")
+_GROUPS = (
+    "scheduling.run.ai/v2alpha2",
+    "scheduling.run.ai/v1",
+    "scheduling.volcano.sh/v1beta1",
+    "scheduling.x-k8s.io/v1alpha1",
+)
 _JOBS = {"RunaiJob": "run.ai/v1", "PyTorchJob": "kubeflow.org/v1"}
 
 
@@ -151,7 +187,10 @@ def kinds_of(api_version: str, kind: str) -> list[tuple[str, str]]:
     """(apiVersion, kind) of all that the chain of a workload looks at, the workload first."""
     known = kind in CHAINS and not foreign(api_version, kind)
     between = _BETWEEN.get(kind, () if known or without_pods(api_version, kind) else _ANY)
-    found = [(api_version, kind), *(each for each in between if each[1] != kind)]  # kinds are told apart by name alone
+    found = [
+        (api_version, kind),
+        *(each for each in between if each[1] != kind),
+    ]  # kinds are told apart by name alone
     for step in chain(api_version, kind):
         if step.kind == "PodGroup":
             found += [(group, "PodGroup") for group in _GROUPS]

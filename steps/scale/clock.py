@@ -49,7 +49,9 @@ async def server_offset(kube: Kube) -> Offset:
             return Offset(second - middle, half)
         previous, before = second, start
         await asyncio.sleep(0.01)
-    raise KubeError(0, "Clock", "the API server's Date header does not tick", "is a proxy answering for it?")
+    raise KubeError(
+        0, "Clock", "the API server's Date header does not tick", "is a proxy answering for it?"
+    )
 
 
 async def drift(kube: Kube, start: Offset) -> tuple[dict[str, float], str]:
@@ -61,7 +63,9 @@ async def drift(kube: Kube, start: Offset) -> tuple[dict[str, float], str]:
         return {}, f"whether the API server's clock moved against ours is not known: {error}"
     moved, bound = end.seconds - start.seconds, end.bound + start.bound
     note = f"the API server's clock moved by {moved:+.3f} s against ours in the meantime: times of the API's own are off by as much"
-    return {"server_clock_drift_s": moved, "server_clock_drift_bound_s": bound}, note if abs(moved) - bound > DRIFT else ""
+    return {"server_clock_drift_s": moved, "server_clock_drift_bound_s": bound}, note if abs(
+        moved
+    ) - bound > DRIFT else ""
 
 
 class Heartbeat:
@@ -96,7 +100,9 @@ class Heartbeat:
         self.pause()
         await tasks.end(self._tasks)
         with suppress(KubeError):
-            await self._kube.delete(await self._kube.resource("v1", "ConfigMap"), self._name, self._namespace)
+            await self._kube.delete(
+                await self._kube.resource("v1", "ConfigMap"), self._name, self._namespace
+            )
 
     def pause(self) -> None:
         """Leave out the beats that are due from now to `resume`, and those on their way unless they are late already: where this process
@@ -129,7 +135,9 @@ class Heartbeat:
         async with self._room:
             while True:
                 try:
-                    await self._kube.request("PATCH", path, json={"data": {"beat": beat}}, content_type=MERGE_PATCH)
+                    await self._kube.request(
+                        "PATCH", path, json={"data": {"beat": beat}}, content_type=MERGE_PATCH
+                    )
                     self._answered[beat] = time.monotonic_ns()
                 except KubeError as error:
                     if error.status == 409:
@@ -143,7 +151,9 @@ class Heartbeat:
     async def _listen(self) -> None:
         try:
             maps = await self._kube.resource("v1", "ConfigMap")
-            async for event in self._kube.watch(maps, self._namespace, fields=f"metadata.name={self._name}", patience=PATIENCE):
+            async for event in self._kube.watch(
+                maps, self._namespace, fields=f"metadata.name={self._name}", patience=PATIENCE
+            ):
                 self._standing.set()
                 beat = (event.object.get("data") or {}).get("beat", "")
                 if event.listed:
@@ -172,7 +182,10 @@ class Heartbeat:
 
     def _late(self) -> list[str]:
         """What is on its way for longer than usual: what is not may be quick."""
-        now, usual = time.monotonic_ns(), sorted(self._lags)[len(self._lags) // 2] if self._lags else 0.0
+        now, usual = (
+            time.monotonic_ns(),
+            sorted(self._lags)[len(self._lags) // 2] if self._lags else 0.0,
+        )
         return [beat for beat, due in self._due.items() if (now - due) / 1e9 > usual]
 
     @property
@@ -189,7 +202,11 @@ class Heartbeat:
     @property
     def note(self) -> str:
         """What to note where the lag of a part of the run is not known; mostly nothing."""
-        return f"the lag of the watch is that of the first {len(self._lags)} heartbeats: {self.stopped}" if self.stopped else ""
+        return (
+            f"the lag of the watch is that of the first {len(self._lags)} heartbeats: {self.stopped}"
+            if self.stopped
+            else ""
+        )
 
     @property
     def after_answer(self) -> list[float]:

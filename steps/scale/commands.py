@@ -12,7 +12,13 @@ from perfdag.kube import Kube, KubeError, Resource
 from perfdag.kubeconfig import IN_POD
 from perfdag.steps.scale import rights, runai, table
 from perfdag.steps.scale.files import RunFile, forget, prefix_of, read_run, write_run
-from perfdag.steps.scale.generator import ApiSubmitter, CommandSubmitter, Submitted, Submitter, generate
+from perfdag.steps.scale.generator import (
+    ApiSubmitter,
+    CommandSubmitter,
+    Submitted,
+    Submitter,
+    generate,
+)
 from perfdag.steps.scale.harness import Harness
 from perfdag.steps.scale.lock import ExclusiveRun
 from perfdag.steps.scale.namespaces import ensure_namespace
@@ -53,18 +59,28 @@ def _submitter(kube: Kube, order: Order) -> Submitter | None:
     settings = order.settings
     if settings.submitter == "kubectl":
         context = [] if kube.cluster.source == IN_POD else ["--context", kube.cluster.context]
-        return CommandSubmitter(kube, [settings.kubectl_path, *context, "-n", "{namespace}", "apply", "-f", "-"])
+        return CommandSubmitter(
+            kube, [settings.kubectl_path, *context, "-n", "{namespace}", "apply", "-f", "-"]
+        )
     if settings.submitter == "runai-cli":
         if order.template not in runai.WORKLOAD_TYPES:
-            raise TemplateError(f"the Run:ai CLI submits {', '.join(runai.WORKLOAD_TYPES)}, not {order.template}")
+            raise TemplateError(
+                f"the Run:ai CLI submits {', '.join(runai.WORKLOAD_TYPES)}, not {order.template}"
+            )
         if not kube.cluster.current:
             name = kube.cluster.context
-            text = f"the Run:ai CLI submits to the current context of the kubeconfig, not to {name!r}"
-            raise runai.SettingsError(f"{text}; run `kubectl config use-context {name}` first, or use --submitter api")
+            text = (
+                f"the Run:ai CLI submits to the current context of the kubeconfig, not to {name!r}"
+            )
+            raise runai.SettingsError(
+                f"{text}; run `kubectl config use-context {name}` first, or use --submitter api"
+            )
         argv = runai.runai_argv(settings, order.template, order.gpus, order.workers, order.pvc)
         return CommandSubmitter(kube, argv, reads_input=False)
     if settings.submitter != "api":
-        made: Submitter = runai.plug_in(runai.SUBMITTER_GROUP, settings.submitter, "submitter")(kube, settings)
+        made: Submitter = runai.plug_in(runai.SUBMITTER_GROUP, settings.submitter, "submitter")(
+            kube, settings
+        )
         return made
     return None
 
@@ -78,11 +94,24 @@ async def submit(kube: Kube, order: Order) -> RunFile:
     await finished(kube, order.folder)
     run = new_run()
     project = order.settings.project
-    values = {"project": project, "workers": order.workers, "gpus": order.gpus, "image": order.settings.image}
-    template = load(order.template, run, values | order.variables, pvc=order.pvc, storage_class=order.settings.storage_class or None)
+    values = {
+        "project": project,
+        "workers": order.workers,
+        "gpus": order.gpus,
+        "image": order.settings.image,
+    }
+    template = load(
+        order.template,
+        run,
+        values | order.variables,
+        pvc=order.pvc,
+        storage_class=order.settings.storage_class or None,
+    )
     namespaces = order.namespaces or [f"runai-{project}"]
     submitter = _submitter(kube, order) or await ApiSubmitter.open(kube, template)
-    if order.settings.submitter in LABELS:  # Run:ai's own tools may have rights that the user has not
+    if (
+        order.settings.submitter in LABELS
+    ):  # Run:ai's own tools may have rights that the user has not
         await rights.check(kube, template, namespaces)
     async with AsyncExitStack() as stack:
         try:
@@ -94,7 +123,14 @@ async def submit(kube: Kube, order: Order) -> RunFile:
         return await _submit(kube, order, template, namespaces, submitter, run)
 
 
-async def _submit(kube: Kube, order: Order, template: Template, namespaces: list[str], submitter: Submitter, run: str) -> RunFile:
+async def _submit(
+    kube: Kube,
+    order: Order,
+    template: Template,
+    namespaces: list[str],
+    submitter: Submitter,
+    run: str,
+) -> RunFile:
     for namespace in namespaces:
         await _namespace(kube, namespace, run, order.create_namespace)
     order.folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +138,19 @@ async def _submit(kube: Kube, order: Order, template: Template, namespaces: list
     last = template.documents[-1]
     others = [(each.api_version, each.kind) for each in template.documents[:-1]]
     project = order.settings.project
-    file = RunFile(run, last.api_version, last.kind, namespaces, project, order.workers, template.members, False, [], {}, others)
+    file = RunFile(
+        run,
+        last.api_version,
+        last.kind,
+        namespaces,
+        project,
+        order.workers,
+        template.members,
+        False,
+        [],
+        {},
+        others,
+    )
     file.labelled = order.settings.submitter in LABELS
     order.tell(f"run {run}: submitting {order.count} {template.kind} to {', '.join(namespaces)}")
     done = Submitted(run, [], time.time(), time.monotonic_ns())
@@ -163,7 +211,9 @@ async def finished(kube: Kube, folder: Path) -> None:
         return  # the cluster has no such kinds any more
     if count := len(await there(kube, file.run, kinds, file.namespaces, also=also)):
         text = f"{folder} holds run {file.run}, of which {count} objects are still there"
-        raise runai.SettingsError(f"{text}; `perfdag scale delete -o {folder}` first, or give another folder with -o")
+        raise runai.SettingsError(
+            f"{text}; `perfdag scale delete -o {folder}` first, or give another folder with -o"
+        )
 
 
 def write(folder: Path, file: RunFile, done: Submitted) -> None:
@@ -181,10 +231,21 @@ async def _namespace(kube: Kube, name: str, run: str, create: bool) -> None:
     except KubeError as error:
         if error.status != 404:
             raise
-        raise KubeError(404, "NoNamespace", f"no namespace {name!r}", "make the project, or give --create-namespace") from None
+        raise KubeError(
+            404,
+            "NoNamespace",
+            f"no namespace {name!r}",
+            "make the project, or give --create-namespace",
+        ) from None
 
 
-async def delete(kube: Kube, folder: Path, parallel: int, timeout: float, tell: Callable[[str], None] = lambda text: None) -> int:
+async def delete(
+    kube: Kube,
+    folder: Path,
+    parallel: int,
+    timeout: float,
+    tell: Callable[[str], None] = lambda text: None,
+) -> int:
     """Delete the run's workloads, what was created with them and the namespaces that were made for it, and wait until none is left; returns
     how many are after `timeout` seconds.
 
@@ -193,14 +254,20 @@ async def delete(kube: Kube, folder: Path, parallel: int, timeout: float, tell: 
     file, deadline = read_run(folder, 0), time.monotonic() + timeout
     kinds, also = await _made_by(kube, file)
     left = await remove(kube, file.run, kinds, file.namespaces, parallel, timeout, also=also)
-    return left or await remove_namespaces(kube, file.run, file.namespaces, max(0.0, deadline - time.monotonic()), tell)
+    return left or await remove_namespaces(
+        kube, file.run, file.namespaces, max(0.0, deadline - time.monotonic()), tell
+    )
 
 
-async def _made_by(kube: Kube, file: RunFile) -> tuple[list[Resource], Callable[[dict[str, Any]], bool] | None]:
+async def _made_by(
+    kube: Kube, file: RunFile
+) -> tuple[list[Resource], Callable[[dict[str, Any]], bool] | None]:
     """The kinds that a submission created, and what tells its workloads where they carry no label."""
     kinds = [await kube.resource(*each) for each in ((file.api_version, file.kind), *file.others)]
 
     def named(body: dict[str, Any]) -> bool:
-        return body["kind"] == file.kind and str(body["metadata"]["name"]).startswith(f"{prefix_of(file.run)}-")
+        return body["kind"] == file.kind and str(body["metadata"]["name"]).startswith(
+            f"{prefix_of(file.run)}-"
+        )
 
     return kinds, None if file.labelled else named

@@ -16,23 +16,40 @@ def wanted(items: Sequence[Submission], members: int | None) -> int:
     return accepted * (members or 1)
 
 
-def reached(observer: Observer, api_version: str, kind: str, members: int | None, enough: int, goal: str = "ready") -> int:
+def reached(
+    observer: Observer,
+    api_version: str,
+    kind: str,
+    members: int | None,
+    enough: int,
+    goal: str = "ready",
+) -> int:
     """How many of them reached the goal (a VMI: Running) or failed, counted to `enough` at least where there are so many."""
     counts = observer.counts
     if without_pods(api_version, kind):
         return counts[kind, "created"]
     if kind.startswith("VirtualMachine"):
-        return settled(observer.of(VMI), members or 1) if may_be_settled(observer, enough) else counts[VMI, "running"]
+        return (
+            settled(observer.of(VMI), members or 1)
+            if may_be_settled(observer, enough)
+            else counts[VMI, "running"]
+        )
     if members is None:
         most = counts["Pod", goal] + counts["Pod", "failed"]
         return most if most < enough else whole(observer, kind, goal, "failed")
     most = observer.over("Pod", goal) + counts[kind, "failed"] * members
-    return counts["Pod", goal] if most < enough else _of_workloads(observer, api_version, kind, members, goal)
+    return (
+        counts["Pod", goal]
+        if most < enough
+        else _of_workloads(observer, api_version, kind, members, goal)
+    )
 
 
 def _of_workloads(observer: Observer, api_version: str, kind: str, members: int, goal: str) -> int:
     """Pods that reached the goal or failed for good, `members` of a workload at most."""
-    finite = any(step.kind == kind and step.stage == "succeeded" for step in chain(api_version, kind))
+    finite = any(
+        step.kind == kind and step.stage == "succeeded" for step in chain(api_version, kind)
+    )
     pods: dict[str, list[Record]] = {}
     for pod in observer.of("Pod"):
         pods.setdefault(_top(observer, pod).uid, []).append(pod)
@@ -86,6 +103,11 @@ def _settled(group: Iterable[Record], members: int, goal: str, finite: bool) -> 
             there += 1
         elif not lost:
             waiting += 1
-        elif goal in each.stages or "succeeded" in each.stages or not each.owner or ("failed" in each.stages and not finite):
+        elif (
+            goal in each.stages
+            or "succeeded" in each.stages
+            or not each.owner
+            or ("failed" in each.stages and not finite)
+        ):
             ended += 1
     return min(members, there + max(0, min(ended, members - there - waiting)))

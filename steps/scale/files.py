@@ -36,7 +36,14 @@ class RunFile:
     """Whether it was found on the cluster: then that is asked again, and not the file."""
 
 
-_MADE = ("observed.jsonl", "sampled.json", "stages.parquet", "summary.json", "times.csv", "perf-audit-results.json")
+_MADE = (
+    "observed.jsonl",
+    "sampled.json",
+    "stages.parquet",
+    "summary.json",
+    "times.csv",
+    "perf-audit-results.json",
+)
 _SUBMISSION = ("run.json", "submitted.json")
 _PICTURE = re.compile(r"(general|detailed|timeline|scurves|ecdf|order|api-calls)(-\d+){0,2}\.png")
 
@@ -45,7 +52,9 @@ def forget(folder: Path, but: Iterable[str] = (), *, submission: bool = False) -
     """Remove what was made of an earlier run, pictures too: its rows would be joined to the next one's, or taken for them. Files `but` stay,
     and those of the submission itself where it is not asked for them."""
     made = {*_MADE, *(_SUBMISSION if submission else ())} - {*but}
-    for path in [each for each in folder.iterdir() if each.name in made or _PICTURE.fullmatch(each.name)]:
+    for path in [
+        each for each in folder.iterdir() if each.name in made or _PICTURE.fullmatch(each.name)
+    ]:
         path.unlink()
 
 
@@ -95,7 +104,9 @@ def read_run(folder: Path, mono_to_unix_ns: int) -> RunFile:
     try:
         body["submissions"] = [_submission(each, mono_to_unix_ns) for each in body["submissions"]]
     except (KeyError, TypeError, ValueError):
-        raise SettingsError(f"{path}: submissions: missing, or not as `perfdag scale submit` writes them") from None
+        raise SettingsError(
+            f"{path}: submissions: missing, or not as `perfdag scale submit` writes them"
+        ) from None
     return checked(path, RunFile, body)
 
 

@@ -36,7 +36,9 @@ class GangScheduler:
     group: str = ""
 
 
-VOLCANO = GangScheduler("Volcano", "scheduling.volcano.sh/v1beta1", "volcano", "scheduling.volcano.sh/v1beta1")
+VOLCANO = GangScheduler(
+    "Volcano", "scheduling.volcano.sh/v1beta1", "volcano", "scheduling.volcano.sh/v1beta1"
+)
 KAI = GangScheduler("KAI", "scheduling.run.ai/v2", "kai-scheduler")
 
 
@@ -46,7 +48,9 @@ async def found(kube: Kube, scenario: str) -> GangScheduler:
         with suppress(KubeError):
             await kube.resource(each.queue, "Queue")
             return each
-    raise NotHereError(f"{scenario} needs Volcano or KAI, and the cluster serves Queues of neither {VOLCANO.queue} nor {KAI.queue}")
+    raise NotHereError(
+        f"{scenario} needs Volcano or KAI, and the cluster serves Queues of neither {VOLCANO.queue} nor {KAI.queue}"
+    )
 
 
 def queues(scheduler: GangScheduler, run: str, share: int) -> list[Object]:
@@ -54,19 +58,31 @@ def queues(scheduler: GangScheduler, run: str, share: int) -> list[Object]:
     a, b = f"perfdag-{run}-a", f"perfdag-{run}-b"
     if scheduler.name == "Volcano":
         deserved = {GPU: str(share)}
-        return [_queue(scheduler, name, run, {"weight": 1, "reclaimable": True, "deserved": deserved}) for name in (a, b)]
+        return [
+            _queue(scheduler, name, run, {"weight": 1, "reclaimable": True, "deserved": deserved})
+            for name in (a, b)
+        ]
     parent = f"perfdag-{run}"
 
     def resources(gpus: int) -> Object:
         anything: Object = {"quota": -1, "limit": -1, "overQuotaWeight": 1}
-        return {"resources": {"gpu": anything | {"quota": gpus}, "cpu": anything, "memory": anything}}
+        return {
+            "resources": {"gpu": anything | {"quota": gpus}, "cpu": anything, "memory": anything}
+        }
 
-    children = [_queue(scheduler, name, run, {"parentQueue": parent} | resources(share)) for name in (a, b)]
+    children = [
+        _queue(scheduler, name, run, {"parentQueue": parent} | resources(share)) for name in (a, b)
+    ]
     return [_queue(scheduler, parent, run, resources(2 * share)), *children]
 
 
 def _queue(scheduler: GangScheduler, name: str, run: str, spec: Object) -> Object:
-    return {"apiVersion": scheduler.queue, "kind": "Queue", "metadata": {"name": name, "labels": {RUN_LABEL: run}}, "spec": spec}
+    return {
+        "apiVersion": scheduler.queue,
+        "kind": "Queue",
+        "metadata": {"name": name, "labels": {RUN_LABEL: run}},
+        "spec": spec,
+    }
 
 
 def gang_of(scheduler: GangScheduler, jobs: Template, members: int, queue: str) -> Template:
@@ -88,14 +104,27 @@ def gang_of(scheduler: GangScheduler, jobs: Template, members: int, queue: str) 
     del pods["spec"]["restartPolicy"]
     spec = {"replicas": members, "selector": {"matchLabels": own}, "template": pods}
     replicas = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": spec}
-    group = {"apiVersion": scheduler.group, "kind": "PodGroup", "metadata": metadata, "spec": {"minMember": members, "queue": queue}}
+    group = {
+        "apiVersion": scheduler.group,
+        "kind": "PodGroup",
+        "metadata": metadata,
+        "spec": {"minMember": members, "queue": queue},
+    }
     bodies = (group, replicas)
-    return Template(jobs.source, tuple(Document(each["apiVersion"], each["kind"], orjson.dumps(each)) for each in bodies))
+    return Template(
+        jobs.source,
+        tuple(Document(each["apiVersion"], each["kind"], orjson.dumps(each)) for each in bodies),
+    )
 
 
 @asynccontextmanager
 async def own_queues(
-    kube: Kube, scheduler: GangScheduler, run: str, share: int, left: list[str], tell: Callable[[str], None]
+    kube: Kube,
+    scheduler: GangScheduler,
+    run: str,
+    share: int,
+    left: list[str],
+    tell: Callable[[str], None],
 ) -> AsyncIterator[tuple[str, str]]:
     """The two queues of a run, gone again at the end. What is said of those that are not is in `left`, and told where an error is raised or the
     end is interrupted."""
@@ -108,14 +137,24 @@ async def own_queues(
         yield names[-2], names[-1]
         say = left.append
     finally:
-        remedy, said, there = f"`perfdag scale delete --run {run}` deletes it", list[str](), names[::-1]
+        remedy, said, there = (
+            f"`perfdag scale delete --run {run}` deletes it",
+            list[str](),
+            names[::-1],
+        )
         try:
             while there:
                 if why := await _remove_queue(kube, resource, there[0]):
                     said.append(f"the queue {there[0]} is left: {why}; {remedy}")
                 del there[0]
         finally:
-            for text in [*said, *(f"whether the queue {name} is left is not known (interrupted); {remedy}" for name in there)]:
+            for text in [
+                *said,
+                *(
+                    f"whether the queue {name} is left is not known (interrupted); {remedy}"
+                    for name in there
+                ),
+            ]:
                 (tell if there else say)(text)
 
 
@@ -142,7 +181,9 @@ def placed(observer: Observer, members: int) -> tuple[int, int]:
     for record in observer.of("Pod"):
         if "scheduled" in record.stages and "gone" not in record.stages:
             held[record.owner] = held.get(record.owner, 0) + 1
-    return sum(count >= members for count in held.values()), sum(0 < count < members for count in held.values())
+    return sum(count >= members for count in held.values()), sum(
+        0 < count < members for count in held.values()
+    )
 
 
 def room_for(free: Sequence[int], gpus: int, members: int) -> int:
@@ -165,12 +206,20 @@ async def gang(kube: Kube, spec: Spec) -> Result:
         template = gang_of(scheduler, jobs, spec.workers, queue)
         async with session_of(kube, spec, run, template) as session:
             await session.create(count, spec.schedule, spec.parallel)
-            await session.until(lambda: placed(session.observer, spec.workers)[0] >= fitting, spec.timeout)
+            await session.until(
+                lambda: placed(session.observer, spec.workers)[0] >= fitting, spec.timeout
+            )
             await asyncio.sleep(2.0)  # what is placed wrongly now stays so
             whole, split = placed(session.observer, spec.workers)
             if whole < fitting or split:
-                session.notes.append(f"gang: {whole} of {fitting} that fit are placed whole, {split} in part")
-            extra: dict[str, float | None] = {"gangs_fitting": float(fitting), "gangs_placed": float(whole), "gangs_split": float(split)}
+                session.notes.append(
+                    f"gang: {whole} of {fitting} that fit are placed whole, {split} in part"
+                )
+            extra: dict[str, float | None] = {
+                "gangs_fitting": float(fitting),
+                "gangs_placed": float(whole),
+                "gangs_split": float(split),
+            }
             result = await finish("gang", spec, session, extra, planned_misses=count - fitting)
     result.facts["notes"] += left
     return result
@@ -198,7 +247,11 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
         jobs_of = {each.uid for each in made.created}
 
         def reclaimed() -> set[str]:
-            return {each.owner for each in session.observer.of("Pod") if each.owner in jobs_of and "scheduled" in each.stages}
+            return {
+                each.owner
+                for each in session.observer.of("Pod")
+                if each.owner in jobs_of and "scheduled" in each.stages
+            }
 
         await session.until(lambda: len(reclaimed()) == len(jobs_of), spec.timeout)
         seen = reclaimed()
@@ -206,7 +259,11 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
             session.notes.append(
                 f"reclaim: first queue filled {filled}; {len(seen)} of {half} reclaimed {session.ended(spec.timeout)}; does {scheduler.name} reclaim?"
             )
-        gone = [each for each in session.observer.of("Pod") if "gone" in each.stages or "evicted" in each.stages]
+        gone = [
+            each
+            for each in session.observer.of("Pod")
+            if "gone" in each.stages or "evicted" in each.stages
+        ]
         extra: dict[str, float | None] = {
             "reclaimed": float(len(seen)),
             "evicted": float(len(gone)),

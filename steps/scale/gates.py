@@ -6,10 +6,21 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-_FORM = re.compile(r"\s*([\w./:-]+)\s*(<=|>=|<|>)\s*(?:([\d.eE+-]+)|([\d.eE+-]+)\s*\*\s*([\w./:-]+))\s*")
-_NEVER_ABOVE = {f"{phase}{name}_p99": f"{phase}{name}_slowest" for phase in ("", "deletion/") for name in ("api", "api_list")}
+_FORM = re.compile(
+    r"\s*([\w./:-]+)\s*(<=|>=|<|>)\s*(?:([\d.eE+-]+)|([\d.eE+-]+)\s*\*\s*([\w./:-]+))\s*"
+)
+_NEVER_ABOVE = {
+    f"{phase}{name}_p99": f"{phase}{name}_slowest"
+    for phase in ("", "deletion/")
+    for name in ("api", "api_list")
+}
 """What stands in for a percentile that has too few requests: it can show that a limit was kept, never that it was not."""
-_OPS: dict[str, Callable[[float, float], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_OPS: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 @dataclass(frozen=True)
@@ -22,7 +33,9 @@ class Gate:
     other: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.metric} {self.op} {self.value:g}" + (f" * {self.other}" if self.other else "")
+        return f"{self.metric} {self.op} {self.value:g}" + (
+            f" * {self.other}" if self.other else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,9 @@ def parse(text: str) -> Gate:
             raise ValueError
         return Gate(found[1], found[2], float(found[3] or found[4]), found[5])
     except ValueError:
-        raise ValueError(f"not a gate: {text!r}; write METRIC < VALUE, or METRIC < RATIO * METRIC") from None
+        raise ValueError(
+            f"not a gate: {text!r}; write METRIC < VALUE, or METRIC < RATIO * METRIC"
+        ) from None
 
 
 SLO = (Gate("api_p99", "<", 1.0), Gate("api_list_p99", "<", 30.0))
@@ -70,7 +85,13 @@ def hold(gates: Sequence[Gate], figures: Mapping[str, float | None]) -> list[Ver
 def _hold(gate: Gate, figures: Mapping[str, float | None]) -> Verdict:
     value = _present(figures.get(gate.metric))
     most = _present(figures.get(_NEVER_ABOVE.get(gate.metric, "")))
-    if value is None and most is not None and gate.op in ("<", "<=") and not gate.other and _OPS[gate.op](most, gate.value):
+    if (
+        value is None
+        and most is not None
+        and gate.op in ("<", "<=")
+        and not gate.other
+        and _OPS[gate.op](most, gate.value)
+    ):
         return Verdict(gate, most, gate.value, True)
     base = _present(figures.get(gate.other)) if gate.other else 1.0
     if value is None or base is None:

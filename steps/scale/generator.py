@@ -75,7 +75,9 @@ class ApiSubmitter:
     @classmethod
     async def open(cls, kube: Kube, template: Template) -> "ApiSubmitter":
         """Look up the kinds of the template. Raises KubeError where the cluster does not have one."""
-        return cls(kube, [await kube.resource(each.api_version, each.kind) for each in template.documents])
+        return cls(
+            kube, [await kube.resource(each.api_version, each.kind) for each in template.documents]
+        )
 
     async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
         """See Submitter. A conflict after a retry is our own create whose answer was lost."""
@@ -105,22 +107,39 @@ class CommandSubmitter:
     """kubectl or another program that reads manifests on its standard input; its start is part of the submit time, as
     in the seed's tool."""
 
-    def __init__(self, kube: Kube, argv: Sequence[str], timeout: float = 60.0, reads_input: bool = True) -> None:
+    def __init__(
+        self, kube: Kube, argv: Sequence[str], timeout: float = 60.0, reads_input: bool = True
+    ) -> None:
         self._kube, self._argv, self._timeout, self._reads = kube, list(argv), timeout, reads_input
 
     async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
         """See Submitter. Placeholders in argv: {name}, {namespace}, {project}."""
         last = orjson.loads(bodies[-1])
-        words = {"name": last["metadata"]["name"], "namespace": namespace, "project": namespace.removeprefix("runai-")}
+        words = {
+            "name": last["metadata"]["name"],
+            "namespace": namespace,
+            "project": namespace.removeprefix("runai-"),
+        }
         argv = [_fill(word, words) for word in self._argv]
-        text = orjson.dumps({"apiVersion": "v1", "kind": "List", "items": [orjson.loads(body) for body in bodies]})
+        text = orjson.dumps(
+            {"apiVersion": "v1", "kind": "List", "items": [orjson.loads(body) for body in bodies]}
+        )
         pipe = asyncio.subprocess.PIPE
         try:
-            process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+            process = await asyncio.create_subprocess_exec(
+                *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+            )
         except OSError as error:
-            raise KubeError(0, "Submitter", f"{argv[0]} cannot be run: {error.strerror}", "install it, or use --submitter api") from None
+            raise KubeError(
+                0,
+                "Submitter",
+                f"{argv[0]} cannot be run: {error.strerror}",
+                "install it, or use --submitter api",
+            ) from None
         try:
-            _, err = await asyncio.wait_for(process.communicate(text if self._reads else None), self._timeout)
+            _, err = await asyncio.wait_for(
+                process.communicate(text if self._reads else None), self._timeout
+            )
         except TimeoutError:
             raise KubeError(0, "Timeout", f"{argv[0]} did not end in {self._timeout:g} s") from None
         finally:
@@ -129,13 +148,21 @@ class CommandSubmitter:
                     os.killpg(process.pid, signal.SIGKILL)  # what it started holds its pipes
                 await process.wait()
         if process.returncode:
-            raise KubeError(0, "Submitter", f"{argv[0]}: {' '.join(err.decode(errors='replace').split())[-300:]}")
+            raise KubeError(
+                0,
+                "Submitter",
+                f"{argv[0]}: {' '.join(err.decode(errors='replace').split())[-300:]}",
+            )
         return ""
 
 
 def nameless(text: str, name: str) -> str:
     """A message without the object's name and what is made from it, so that equal causes are equal texts."""
-    return re.sub(rf"\b([a-z0-9]+-)*{re.escape(name)}(-[a-z0-9]+)*\b", "NAME", text)[:300] if name else text[:300]
+    return (
+        re.sub(rf"\b([a-z0-9]+-)*{re.escape(name)}(-[a-z0-9]+)*\b", "NAME", text)[:300]
+        if name
+        else text[:300]
+    )
 
 
 def _fill(word: str, words: dict[str, str]) -> str:
@@ -172,12 +199,21 @@ class Submitted:
         """
         sent = [each for each in self.submissions if each.started_ns]
         done = self.created
-        span = (max(each.answered_ns for each in done) - min(each.started_ns for each in sent)) / 1e9 if done else 0.0
+        span = (
+            (max(each.answered_ns for each in done) - min(each.started_ns for each in sent)) / 1e9
+            if done
+            else 0.0
+        )
         lags = sorted(each.lag for each in sent)
-        planned, took = _span(each.intended_ns for each in sent), _span(each.started_ns for each in sent)
+        planned, took = (
+            _span(each.intended_ns for each in sent),
+            _span(each.started_ns for each in sent),
+        )
         share = (1.0 if took <= planned else planned / took) if planned else None
         late = lags[min(len(lags) - 1, -(-99 * len(lags) // 100) - 1)] if lags else 0.0
-        held = len(sent) == len(self.submissions) and (late <= LATE or (share is not None and share >= HELD))
+        held = len(sent) == len(self.submissions) and (
+            late <= LATE or (share is not None and share >= HELD)
+        )
         causes = Counter(nameless(each.error, each.name) for each in self.submissions if each.error)
         return {
             "planned": len(self.submissions),
@@ -223,7 +259,12 @@ async def generate(
     start_wall, start = time.time(), time.monotonic_ns()
     # gaps between Unix time and the monotonic clock are fixed here, so every later stamp is on one clock
     items = [
-        Submission(first + i, f"{prefix or run}-{first + i}", namespaces[i % len(namespaces)], start + round(at * 1e9))
+        Submission(
+            first + i,
+            f"{prefix or run}-{first + i}",
+            namespaces[i % len(namespaces)],
+            start + round(at * 1e9),
+        )
         for i, at in enumerate(schedule.offsets(count))
     ]
     done = Submitted(run, items, start_wall, start)
@@ -237,7 +278,10 @@ async def generate(
             if not schedule.open_loop:
                 item.intended_ns = time.monotonic_ns()  # a closed loop has no time to be late for
             intended = _rfc3339(done.wall(item.intended_ns))
-            bodies = [each.render(item.name, item.namespace, item.index, intended) for each in template.documents]
+            bodies = [
+                each.render(item.name, item.namespace, item.index, intended)
+                for each in template.documents
+            ]
             item.started_ns = time.monotonic_ns()
             tally: Counter[str] = Counter()
             try:
@@ -262,4 +306,6 @@ async def _until(moment_ns: int) -> None:
 
 
 def _rfc3339(wall: float) -> str:
-    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    )

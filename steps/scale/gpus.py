@@ -42,11 +42,14 @@ async def _allocated(kube: Kube) -> Counter[str]:
     """GPUs that pods of the whole cluster hold, by node."""
     held: Counter[str] = Counter()
     async for items, _ in kube.pages(
-        await kube.resource("v1", "Pod"), fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+        await kube.resource("v1", "Pod"),
+        fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
     ):
         for pod in items:
             for container in pod["spec"]["containers"]:
-                held[pod["spec"]["nodeName"]] += int(((container.get("resources") or {}).get("limits") or {}).get(GPU, 0))
+                held[pod["spec"]["nodeName"]] += int(
+                    ((container.get("resources") or {}).get("limits") or {}).get(GPU, 0)
+                )
     return held
 
 
@@ -55,8 +58,13 @@ async def free_gpus(kube: Kube) -> dict[str, int]:
     (gpus, barred), held = await _gpus(kube), await _allocated(kube)
     free = {name: max(0, count - held[name]) for name, count in gpus.items()}
     if not sum(free.values()):
-        tainted = "".join(f"; {count} nodes with GPUs have taints that our pods do not tolerate: {keys}" for keys, count in barred.items())
-        raise NotHereError(f"no free {GPU} on this cluster{tainted}; `perfdag scale nodes` makes simulated ones")
+        tainted = "".join(
+            f"; {count} nodes with GPUs have taints that our pods do not tolerate: {keys}"
+            for keys, count in barred.items()
+        )
+        raise NotHereError(
+            f"no free {GPU} on this cluster{tainted}; `perfdag scale nodes` makes simulated ones"
+        )
     return free
 
 
@@ -69,14 +77,19 @@ async def fill(kube: Kube, spec: Spec) -> Result:
     size = max(1, spec.gpus)
     room = sum(count // size for count in free.values())
     run = begin(spec, "fill")
-    async with session_of(kube, spec, run, template_of(spec, run, name="pod", gpus=size)) as session:
+    async with session_of(
+        kube, spec, run, template_of(spec, run, name="pod", gpus=size)
+    ) as session:
         fitting = await session.create(room, Schedule(), spec.parallel)
         await session.wait("Pod", len(fitting.created), spec.timeout, "scheduled")
         placed = reaching(session, fitting, "scheduled") == room
         before = await _allocated(kube)
         over = [name for name, count in (await _gpus(kube))[0].items() if before[name] > count]
         made = await session.create(1, Schedule(), 1)
-        await session.until(lambda: reaching(session, made, "scheduled", "unschedulable") == len(made.created), VERDICT)
+        await session.until(
+            lambda: reaching(session, made, "scheduled", "unschedulable") == len(made.created),
+            VERDICT,
+        )
         refused = reaching(session, made, "unschedulable") > reaching(session, made, "scheduled")
         extra: dict[str, float | None] = {
             "gpus_free": float(sum(free.values())),
@@ -85,8 +98,17 @@ async def fill(kube: Kube, spec: Spec) -> Result:
             "unschedulable_verdict": _verdict(session, made) if refused else None,
         }
         if not placed or over or not refused:
-            session.notes.append(f"fill: placed {placed}, over-committed {over[:5]}, extra pod refused {refused}")
-        return await finish("fill", spec, session, extra, planned_misses=1, among={each.uid for each in made.created})
+            session.notes.append(
+                f"fill: placed {placed}, over-committed {over[:5]}, extra pod refused {refused}"
+            )
+        return await finish(
+            "fill",
+            spec,
+            session,
+            extra,
+            planned_misses=1,
+            among={each.uid for each in made.created},
+        )
 
 
 def seen_of(session: Session, made: Submitted) -> list[Record]:
@@ -122,15 +144,25 @@ async def fragmentation(kube: Kube, spec: Spec) -> Result:
         await session.wait("Pod", len(made.created), spec.timeout, "scheduled")
         standing = reaching(session, made, "scheduled")
         if standing < small:
-            session.notes.append(f"fragmentation: {standing} of {small} small pods were placed, so nothing tells how well they were packed")
+            session.notes.append(
+                f"fragmentation: {standing} of {small} small pods were placed, so nothing tells how well they were packed"
+            )
         session.template = template_of(spec, run, name="pod", gpus=largest)
         big = await session.create(ideal, Schedule(), spec.parallel)
-        await session.until(lambda: reaching(session, big, "scheduled", "unschedulable") == len(big.created), spec.timeout)
+        await session.until(
+            lambda: reaching(session, big, "scheduled", "unschedulable") == len(big.created),
+            spec.timeout,
+        )
         got = reaching(session, big, "scheduled")
-        extra: dict[str, float | None] = {"whole_nodes_ideal": float(ideal), "whole_nodes_placed": float(got)}
+        extra: dict[str, float | None] = {
+            "whole_nodes_ideal": float(ideal),
+            "whole_nodes_placed": float(got),
+        }
         extra["packing"] = got / ideal if ideal and standing == small else None
         uids = {each.uid for each in big.created}
-        return await finish("fragmentation", spec, session, extra, planned_misses=len(uids) - got, among=uids)
+        return await finish(
+            "fragmentation", spec, session, extra, planned_misses=len(uids) - got, among=uids
+        )
 
 
 async def preemption(kube: Kube, spec: Spec) -> Result:
@@ -147,12 +179,21 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
             low_ones = await session.create(room, Schedule(), spec.parallel)
             await session.wait("Pod", len(low_ones.created), spec.timeout, "scheduled")
             if (held := reaching(session, low_ones, "scheduled")) < room:
-                session.notes.append(f"{held} of {room} low-priority pods were placed, so not all of the others had to evict one")
+                session.notes.append(
+                    f"{held} of {room} low-priority pods were placed, so not all of the others had to evict one"
+                )
             session.template = with_priority(template_of(spec, run, name="pod", gpus=size), high)
             made = await session.create(wanted, Schedule(), spec.parallel)
-            if not await session.until(lambda: reaching(session, made, "scheduled") == len(made.created), spec.timeout):
-                session.notes.append(f"not all high-priority pods placed {session.ended(spec.timeout)}")
-            gone = sum("gone" in each.stages or "evicted" in each.stages for each in session.observer.of("Pod"))
+            if not await session.until(
+                lambda: reaching(session, made, "scheduled") == len(made.created), spec.timeout
+            ):
+                session.notes.append(
+                    f"not all high-priority pods placed {session.ended(spec.timeout)}"
+                )
+            gone = sum(
+                "gone" in each.stages or "evicted" in each.stages
+                for each in session.observer.of("Pod")
+            )
             extra = waits("preemptor_wait", session, made) | {"evicted": float(gone)}
             return await finish("preemption", spec, session, extra)
 

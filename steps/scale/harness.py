@@ -46,7 +46,9 @@ class Harness:
 
     def _look(self) -> None:
         if self._paused is None:
-            self._seen.append((time.monotonic() - self._left_out[0], time.thread_time() - self._left_out[1]))
+            self._seen.append(
+                (time.monotonic() - self._left_out[0], time.thread_time() - self._left_out[1])
+            )
 
     async def _keep_looking(self) -> None:
         while True:

@@ -20,12 +20,19 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
     """
     every = await kube.list(await kube.resource("v1", "Node"))
     nodes = [each for each in every if of_nodes.takes_pods(each)]
-    labelled = [each for each in nodes if each["metadata"].get("labels", {}).get("kubevirt.io/schedulable") == "true"]
+    labelled = [
+        each
+        for each in nodes
+        if each["metadata"].get("labels", {}).get("kubevirt.io/schedulable") == "true"
+    ]
     fake = [each for each in nodes if of_nodes.simulated(each)]
     usable = labelled or fake or [each for each in nodes if not _control_plane(each)]
     there = await _running(kube)
     if count + there > per_node * len(usable):
-        need, beside = -(-(count + there) // per_node), f" beside {there} already there" if there else ""
+        need, beside = (
+            -(-(count + there) // per_node),
+            f" beside {there} already there" if there else "",
+        )
         raise TooDenseError(
             f"{count} VMIs{beside} on {len(usable)} nodes is over {per_node} a node; {need} nodes are needed (or raise per_node)"
         )
@@ -33,7 +40,9 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
     played = {each["metadata"]["name"] for each in fake}
     facts: dict[str, Any] = {"nodes": len(usable), "simulated_nodes": len(fake)}
     facts["nested_virtualisation"] = [name for name, virtual in told.items() if virtual]
-    facts["nested_unknown"] = [name for name, virtual in told.items() if virtual is None and name not in played]
+    facts["nested_unknown"] = [
+        name for name, virtual in told.items() if virtual is None and name not in played
+    ]
     return facts | {"kubevirt_version": await kubevirt_version(kube)}
 
 
@@ -63,8 +72,13 @@ async def _running(kube: Kube) -> int:
         if error.status not in (403, 404):
             raise
         return 0
-    return sum((each.get("status") or {}).get("phase") not in ("Succeeded", "Failed") for each in found)
+    return sum(
+        (each.get("status") or {}).get("phase") not in ("Succeeded", "Failed") for each in found
+    )
 
 
 def _control_plane(node: dict[str, Any]) -> bool:
-    return any(label.startswith("node-role.kubernetes.io/control-plane") for label in node["metadata"].get("labels", {}))
+    return any(
+        label.startswith("node-role.kubernetes.io/control-plane")
+        for label in node["metadata"].get("labels", {})
+    )

@@ -34,9 +34,21 @@ class ExclusiveRun:
     """
 
     def __init__(
-        self, kube: Kube, run: str, timeout: float, told: Callable[[str], None] = lambda text: None, *, namespace: str = NAMESPACE
+        self,
+        kube: Kube,
+        run: str,
+        timeout: float,
+        told: Callable[[str], None] = lambda text: None,
+        *,
+        namespace: str = NAMESPACE,
     ) -> None:
-        self._kube, self._run, self._namespace, self._timeout, self._told = kube, run, namespace, timeout, told
+        self._kube, self._run, self._namespace, self._timeout, self._told = (
+            kube,
+            run,
+            namespace,
+            timeout,
+            told,
+        )
         self._task: asyncio.Task[None] | None = None
         self._seen: tuple[Any, Any] = (None, None)
         self._since = 0.0
@@ -68,8 +80,16 @@ class ExclusiveRun:
     def _body(self) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec = {"holderIdentity": self._run, "leaseDurationSeconds": LIFE, "renewTime": now}
-        metadata = {"name": NAME, "labels": {RUN_LABEL: self._run}}  # deleted with all else of a run that was killed
-        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+        metadata = {
+            "name": NAME,
+            "labels": {RUN_LABEL: self._run},
+        }  # deleted with all else of a run that was killed
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": spec,
+        }
 
     def _ours(self, lease: dict[str, Any]) -> bool:
         """Whether we still hold it; told once where another took it."""
@@ -77,7 +97,9 @@ class ExclusiveRun:
         if holder == self._run:
             return True
         if not self.lost:
-            self.lost = f"performance run {holder} took the cluster meanwhile: figures of both are mixed"
+            self.lost = (
+                f"performance run {holder} took the cluster meanwhile: figures of both are mixed"
+            )
             self._told(self.lost)
         return False
 
@@ -107,7 +129,9 @@ class ExclusiveRun:
         if self._alive(holder, spec.get("renewTime")):
             return str(holder)
         body = self._body()
-        body["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]  # only one of two takers gets through
+        body["metadata"]["resourceVersion"] = there["metadata"][
+            "resourceVersion"
+        ]  # only one of two takers gets through
         try:
             await self._kube.request("PUT", leases.path(self._namespace, NAME), json=body)
         except KubeError as error:
@@ -133,8 +157,14 @@ class ExclusiveRun:
                 except KubeError as error:
                     if error.status != 404:
                         raise
-                    there = await self._kube.create(self._body(), self._namespace)  # somebody deleted it, and nobody has taken it
-                if not self._ours(there):  # it had expired and another took it: it is not ours to keep alive
+                    there = await self._kube.create(
+                        self._body(), self._namespace
+                    )  # somebody deleted it, and nobody has taken it
+                if not self._ours(
+                    there
+                ):  # it had expired and another took it: it is not ours to keep alive
                     return
                 there["spec"]["renewTime"] = self._body()["spec"]["renewTime"]
-                await self._kube.request("PUT", leases.path(self._namespace, NAME), json=there)  # refused where it changed hands since
+                await self._kube.request(
+                    "PUT", leases.path(self._namespace, NAME), json=there
+                )  # refused where it changed hands since

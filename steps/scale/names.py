@@ -10,19 +10,38 @@ from perfdag.steps.scale.chains import Step
 from perfdag.steps.scale.gates import Gate
 from perfdag.steps.scale.stages import VM_PHASES
 
-RUN = {"throughput_mean", "throughput_best_5s", "success_ratio", "create_ratio", "censored", "left_behind", "watch_lag_p99"}
+RUN = {
+    "throughput_mean",
+    "throughput_best_5s",
+    "success_ratio",
+    "create_ratio",
+    "censored",
+    "left_behind",
+    "watch_lag_p99",
+}
 RUN |= {"create_rate"}
 PACED = ("schedule_held", "submit_lag")
 """Figures of an open loop."""
 _PHASES = tuple(f"{phase}-phase-count" for phase in VM_PHASES)
-VMIS: dict[str, tuple[str, ...]] = {"burst": _PHASES, "ladder": _PHASES, "capacity": _PHASES, "steady": ("churn_cycles",)}
+VMIS: dict[str, tuple[str, ...]] = {
+    "burst": _PHASES,
+    "ladder": _PHASES,
+    "capacity": _PHASES,
+    "steady": ("churn_cycles",),
+}
 """Figures that scenarios of VMIs have besides."""
 _COUNT = re.compile(rf"({DELETION}/)?({'|'.join(VERBS)})-[a-z0-9.]+(/[a-z]+)?-count")
 _EXAMPLES = ("CREATE-pods-count", "PATCH-virtualmachineinstances-count")
 
 
 def check(
-    gates: Iterable[Gate], scenario: str, steps: Iterable[Step], extra: Iterable[str], *, paced: bool, components: bool | None = None
+    gates: Iterable[Gate],
+    scenario: str,
+    steps: Iterable[Step],
+    extra: Iterable[str],
+    *,
+    paced: bool,
+    components: bool | None = None,
 ) -> None:
     """Raises ValueError for a gate on a figure that no run of a scenario has, with the nearest name of one.
 
@@ -31,14 +50,23 @@ def check(
     """
     stages = {f"{step.name}_{stat}" for step in steps for stat in ("p50", "p95", "p99")}
     calls = latencies([])
-    known = {*RUN, *stages, *calls, *(f"{DELETION}/{name}" for name in calls), *extra, *(PACED if paced else ())}
+    known = {
+        *RUN,
+        *stages,
+        *calls,
+        *(f"{DELETION}/{name}" for name in calls),
+        *extra,
+        *(PACED if paced else ()),
+    }
     theirs = prometheus.names() if components is not None else set()
     for name in [name for gate in gates for name in (gate.metric, gate.other) if name]:
         if name in known or _COUNT.fullmatch(name):
             continue
         if name in theirs or (components is not None and prometheus.is_count(name)):
             if not components:
-                raise ValueError(f"the gate on {name} wants a Prometheus: say where it is (prometheus), or leave the gate out")
+                raise ValueError(
+                    f"the gate on {name} wants a Prometheus: say where it is (prometheus), or leave the gate out"
+                )
             continue
         near = difflib.get_close_matches(name, sorted({*known, *theirs, *_EXAMPLES}), 1, 0.0)
         raise ValueError(f"no figure of {scenario} is called {name}; the nearest is {near[0]}")

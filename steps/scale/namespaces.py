@@ -29,7 +29,9 @@ async def own_namespaces(kube: Kube, names: Sequence[str], run: str) -> AsyncIte
                 await kube.delete(namespaces, name)
 
 
-async def ensure_namespace(kube: Kube, name: str, run: str, patience: float = DELETION_PATIENCE) -> bool:
+async def ensure_namespace(
+    kube: Kube, name: str, run: str, patience: float = DELETION_PATIENCE
+) -> bool:
     """Create a namespace where it is missing; true where we made it.
 
     One that is being deleted is waited for, `patience` seconds at most. Raises KubeError.
@@ -39,12 +41,27 @@ async def ensure_namespace(kube: Kube, name: str, run: str, patience: float = DE
         if not there["metadata"].get("deletionTimestamp"):
             return False
         if time.monotonic() >= deadline:
-            why = [each["message"] for each in there["status"].get("conditions") or [] if each["status"] == "True"]
+            why = [
+                each["message"]
+                for each in there["status"].get("conditions") or []
+                if each["status"] == "True"
+            ]
             text = f"namespace {name} is still being deleted after {patience:g} s{': ' + '; '.join(why) if why else ''}"
-            raise KubeError(0, "Terminating", " ".join(text.split()), "wait for it, mend what holds it, or take another namespace")
+            raise KubeError(
+                0,
+                "Terminating",
+                " ".join(text.split()),
+                "wait for it, mend what holds it, or take another namespace",
+            )
         await asyncio.sleep(0.2)
     try:
-        await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {RUN_LABEL: run}}})
+        await kube.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {"name": name, "labels": {RUN_LABEL: run}},
+            }
+        )
     except KubeError as error:
         if error.reason != "AlreadyExists":
             raise

@@ -13,7 +13,10 @@ _NFD = "feature.node.kubernetes.io/cpu-cpuid."
 
 def ready(node: dict[str, Any]) -> bool:
     """Whether it is Ready."""
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in (node.get("status") or {}).get("conditions") or [])
+    return any(
+        each["type"] == "Ready" and each["status"] == "True"
+        for each in (node.get("status") or {}).get("conditions") or []
+    )
 
 
 def takes_pods(node: dict[str, Any]) -> bool:
@@ -24,7 +27,11 @@ def takes_pods(node: dict[str, Any]) -> bool:
 def untolerated(node: dict[str, Any]) -> list[str]:
     """Keys of its taints that keep the pods of our templates away."""
     taints = node["spec"].get("taints") or []
-    return [each["key"] for each in taints if each["effect"] != "PreferNoSchedule" and each["key"] not in TOLERATED]
+    return [
+        each["key"]
+        for each in taints
+        if each["effect"] != "PreferNoSchedule" and each["key"] not in TOLERATED
+    ]
 
 
 def simulated(node: dict[str, Any]) -> bool:
@@ -41,7 +48,9 @@ def virtual(node: dict[str, Any], cpuinfo: Path = Path("/proc/cpuinfo")) -> bool
     labels = node["metadata"].get("labels") or {}
     if f"{_NFD}HYPERVISOR" in labels:
         return bool(labels[f"{_NFD}HYPERVISOR"] == "true")
-    if labels.get("kubernetes.io/arch") == "amd64" and any(each.startswith(_NFD) for each in labels):
+    if labels.get("kubernetes.io/arch") == "amd64" and any(
+        each.startswith(_NFD) for each in labels
+    ):
         return False
     if node["metadata"]["name"] == os.environ.get("PERFDAG_NODE"):
         flags = [line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")]

@@ -61,7 +61,11 @@ class Observer:
         events: bool = True,
     ) -> None:
         self.kube, self.run, self._named = kube, run, named
-        self.kinds, self.namespaces, self.primary = list(dict.fromkeys(kinds)), list(namespaces), set(primary)
+        self.kinds, self.namespaces, self.primary = (
+            list(dict.fromkeys(kinds)),
+            list(namespaces),
+            set(primary),
+        )
         self.records: dict[str, Record] = {}
         self.counts: Counter[tuple[str, str]] = Counter()
         self._ended, self._ended_after = Counter[str](), Counter[tuple[str, str]]()
@@ -89,7 +93,9 @@ class Observer:
                     raise
                 self.absent.append(f"{kind}.{api_version}")
         there = {resource.kind for resource in resources}
-        self.absent = [each for each in self.absent if each.partition(".")[0] not in there]  # PodGroups have four homes
+        self.absent = [
+            each for each in self.absent if each.partition(".")[0] not in there
+        ]  # PodGroups have four homes
         if self._events:
             resources.append(await self.kube.resource("v1", "Event"))
         restored = set(self.records) | set(self._strays)
@@ -97,9 +103,15 @@ class Observer:
         there_now: set[str] = set()
         for resource in resources:
             there_now |= await self._start(resource)
-        lost = [self.records[uid] for uid in restored - there_now if uid in self.records and self.records[uid].kind in there]
+        lost = [
+            self.records[uid]
+            for uid in restored - there_now
+            if uid in self.records and self.records[uid].kind in there
+        ]
         with suppress(KubeError):  # of a broken watch: who waits for something is told
-            await self.until(lambda: self._replayed() and all("gone" in each.stages for each in lost), REPLAY)
+            await self.until(
+                lambda: self._replayed() and all("gone" in each.stages for each in lost), REPLAY
+            )
         for record in lost:  # deleted while nobody looked, too long ago for the watch to tell
             self._note(record, "gone", 0, 0, 0)
         return self
@@ -135,16 +147,30 @@ class Observer:
         known = {} if resource.kind == "Event" else known
         if version is not None and known:
             self._newest[resource.kind] = newest
-        self._tasks.append(asyncio.create_task(self._follow(resource, namespace, labels, version or latest, known)))
+        self._tasks.append(
+            asyncio.create_task(self._follow(resource, namespace, labels, version or latest, known))
+        )
         return set(known)
 
     async def _follow(
-        self, resource: Resource, namespace: str | None, labels: str, version: str, known: Mapping[str, tuple[str, str]]
+        self,
+        resource: Resource,
+        namespace: str | None,
+        labels: str,
+        version: str,
+        known: Mapping[str, tuple[str, str]],
     ) -> None:
         wanted, read = set(self.namespaces), extractor(resource.api_version, resource.kind)
         kind, caught_up, metadata = resource.kind, self._caught_up[resource.kind], dict[str, Any]()
         try:
-            changes = self.kube.watch(resource, namespace, labels=labels, resource_version=version, known=known, patience=PATIENCE)
+            changes = self.kube.watch(
+                resource,
+                namespace,
+                labels=labels,
+                resource_version=version,
+                known=known,
+                patience=PATIENCE,
+            )
             async for event in changes:
                 metadata = event.object["metadata"]
                 if at := metadata.get("resourceVersion"):
@@ -159,7 +185,9 @@ class Observer:
         except Exception as error:  # who waits is told, and what was seen is kept
             self._broken(_unreadable(resource, metadata, error))
         except asyncio.CancelledError:
-            self.failed.append(KubeError(0, "Stopped", "the watch was stopped"))  # nobody waits for what it cannot tell any more
+            self.failed.append(
+                KubeError(0, "Stopped", "the watch was stopped")
+            )  # nobody waits for what it cannot tell any more
             raise
 
     def _broken(self, error: KubeError) -> None:
@@ -183,7 +211,9 @@ class Observer:
             record = None if event.type == "DELETED" and event.listed else self._new(kind, metadata)
             if record is None:
                 self._pending_events.pop(metadata["uid"], None)
-                (self._others.discard if event.type == "DELETED" else self._others.add)(metadata["uid"])
+                (self._others.discard if event.type == "DELETED" else self._others.add)(
+                    metadata["uid"]
+                )
                 return
             self._others.discard(record.uid)
             for stage, at in sorted(self._pending_events.pop(record.uid, ())):
@@ -192,10 +222,14 @@ class Observer:
             record.node = body["spec"].get("nodeName", "") or record.node
         elif kind == "VirtualMachineInstance":
             record.node = (body.get("status") or {}).get("nodeName", "") or record.node
-        for stage, api, fresh in read(body) if "status" in body or "creationTimestamp" in metadata else ():
+        for stage, api, fresh in (
+            read(body) if "status" in body or "creationTimestamp" in metadata else ()
+        ):
             self._note(record, stage, api, 0, received if fresh else 0)
         (told, since), over = failure(body), event.type == "DELETED" or "failed" in record.stages
-        if told != record.error and (told or not over):  # while it lives, what it said before has been mended
+        if told != record.error and (
+            told or not over
+        ):  # while it lives, what it said before has been mended
             warned = self._warned_at.get(record.uid, 0)
             # what is seen to change is the newest; a list gives objects first and Events after them, whatever was first
             record.error_at = since if event.listed and since else max(since, warned)
@@ -208,7 +242,13 @@ class Observer:
         label = (metadata.get("labels") or {}).get(RUN_LABEL)
         if label not in (None, self.run):
             return None
-        record = Record(kind, metadata["uid"], metadata["name"], metadata.get("namespace", ""), owner_of(metadata))
+        record = Record(
+            kind,
+            metadata["uid"],
+            metadata["name"],
+            metadata.get("namespace", ""),
+            owner_of(metadata),
+        )
         named = self._named and kind == self._named[0] and record.name.startswith(self._named[1])
         if label or named or record.owner in self.records:
             self._adopt(record)
@@ -254,7 +294,11 @@ class Observer:
     @property
     def reasons(self) -> Counter[str]:
         """What Events warned of the run's objects last: kind and text -> how many objects."""
-        return Counter(f"{self.records[uid].kind} {text}" for uid, text in self.messages.items() if uid in self.records)
+        return Counter(
+            f"{self.records[uid].kind} {text}"
+            for uid, text in self.messages.items()
+            if uid in self.records
+        )
 
     def _note(self, record: Record, stage: str, api: int, at: int, received: int) -> None:
         if record.put(stage, api, at, received) and record.uid in self.records:
@@ -274,7 +318,12 @@ class Observer:
         elif stage and uid and uid not in self._others:
             self._pending_events.setdefault(uid, set()).add((stage, at))
         if body.get("type") == "Warning" and uid and uid not in self._others:
-            self._warn(uid, record, " ".join(f"{reason}: {body.get('message', '')}".split())[:500], last_seen(body))
+            self._warn(
+                uid,
+                record,
+                " ".join(f"{reason}: {body.get('message', '')}".split())[:500],
+                last_seen(body),
+            )
 
     def _warn(self, uid: str, record: Record | None, text: str, at: int) -> None:
         """Keep the newest warning of an object, by the Event's time (0: it has none, and is as new as anything)."""
@@ -310,17 +359,29 @@ class Observer:
     def save(self, path: Path) -> None:
         """Write the state, so that another process can go on from it (atomically)."""
         known = self.records.keys() | self._strays.keys()
-        since = min((times[0] for each in self.records.values() if (times := each.times("created")) and times[0]), default=0)
+        since = min(
+            (
+                times[0]
+                for each in self.records.values()
+                if (times := each.times("created")) and times[0]
+            ),
+            default=0,
+        )
         early = {
-            uid: [list(each) for each in sorted(told) if not each[1] or each[1] >= since] for uid, told in self._pending_events.items()
+            uid: [list(each) for each in sorted(told) if not each[1] or each[1] >= since]
+            for uid, told in self._pending_events.items()
         }
         mark = {
             "run": self.run,
             "versions": self._versions,
             "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(),
-            "messages": {uid: text for uid, text in self.messages.items() if uid in known},  # the API server forgets Events in an hour
+            "messages": {
+                uid: text for uid, text in self.messages.items() if uid in known
+            },  # the API server forgets Events in an hour
             "warned_at": {uid: at for uid, at in self._warned_at.items() if uid in known},
-            "events": {uid: told for uid, told in early.items() if told},  # what was before the run is of others
+            "events": {
+                uid: told for uid, told in early.items() if told
+            },  # what was before the run is of others
         }
         ours, strays = self.records.values(), self._strays.values()
         lines = [
@@ -343,8 +404,14 @@ class Observer:
             for line in lines:
                 raw, ours = orjson.loads(line)
                 (self._adopt if ours else self._stray)(Record.read(raw, shift))
-        self._versions, self.messages, self._warned_at = mark["versions"], mark["messages"], mark["warned_at"]
-        self._pending_events = {uid: {(stage, at) for stage, at in told} for uid, told in mark["events"].items()}
+        self._versions, self.messages, self._warned_at = (
+            mark["versions"],
+            mark["messages"],
+            mark["warned_at"],
+        )
+        self._pending_events = {
+            uid: {(stage, at) for stage, at in told} for uid, told in mark["events"].items()
+        }
 
 
 def _timed(done: Callable[[], bool]) -> tuple[bool, float]:

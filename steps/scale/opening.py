@@ -42,14 +42,22 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         heartbeat: float = 0.5,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._kube, self._template, self._namespaces, self._run, self._tell = kube, template, list(namespaces), run, tell
+        self._kube, self._template, self._namespaces, self._run, self._tell = (
+            kube,
+            template,
+            list(namespaces),
+            run,
+            tell,
+        )
         self._expected, self._deadline, self._interval = expected_pods, deadline, heartbeat
         self._stack = AsyncExitStack()
         self._session: Session | None = None
 
     async def __aenter__(self) -> Session:
         kube, template = self._kube, self._template
-        submitter = await ApiSubmitter.open(kube, template)  # an unknown kind is told before anything is made
+        submitter = await ApiSubmitter.open(
+            kube, template
+        )  # an unknown kind is told before anything is made
         last = template.documents[-1]
         watched = kinds_of(last.api_version, last.kind)
         await rights.check(kube, template, self._namespaces, watched)
@@ -65,8 +73,12 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
                 notes.append(f"no API server metrics: {error}")
             kinds = [(each.api_version, each.kind) for each in template.documents] + watched
             primary = [each.kind for each in template.documents]
-            observer = await self._stack.enter_async_context(Observer(kube, self._run, kinds, self._namespaces, primary=primary))
-            heartbeat = await self._stack.enter_async_context(Heartbeat(kube, self._run, self._namespaces[0], self._interval))
+            observer = await self._stack.enter_async_context(
+                Observer(kube, self._run, kinds, self._namespaces, primary=primary)
+            )
+            heartbeat = await self._stack.enter_async_context(
+                Heartbeat(kube, self._run, self._namespaces[0], self._interval)
+            )
             offset = await server_offset(kube)
             harness = await self._stack.enter_async_context(Harness())
         except BaseException:
@@ -137,7 +149,10 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         kube = self._kube
         try:
             stay = [name for name in self._namespaces if await stays(kube, name)]
-            resources = [await kube.resource(each.api_version, each.kind) for each in self._template.documents]
+            resources = [
+                await kube.resource(each.api_version, each.kind)
+                for each in self._template.documents
+            ]
             listed = await there(kube, self._run, resources, stay)
         except KubeError as error:
             return 0, str(error)
@@ -147,15 +162,27 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         """Delete by label: an object may be there whose answer we did not wait for. Then wait for what its owners leave behind, and delete
         what appears meanwhile. Returns how many objects are left after LEFT_BEHIND seconds of it. Raises KubeError."""
         kube = self._kube
-        resources = [await kube.resource(each.api_version, each.kind) for each in self._template.documents[::-1]]
+        resources = [
+            await kube.resource(each.api_version, each.kind)
+            for each in self._template.documents[::-1]
+        ]
         if session.in_flight:  # a request that was cut off here may still be carried out there, on a busy server long after
             await remove(kube, self._run, resources, self._namespaces, 20, LEFT_BEHIND)
             await asyncio.sleep(IN_FLIGHT)
         deadline = time.monotonic() + LEFT_BEHIND
         while True:
-            listed = await remove(kube, self._run, resources, self._namespaces, 20, max(0.0, deadline - time.monotonic()))
+            listed = await remove(
+                kube,
+                self._run,
+                resources,
+                self._namespaces,
+                20,
+                max(0.0, deadline - time.monotonic()),
+            )
             try:
-                gone = await session.observer.until(lambda: not session.left(session.submissions), AGAIN)
+                gone = await session.observer.until(
+                    lambda: not session.left(session.submissions), AGAIN
+                )
             except KubeError:  # of a broken watch: then by what is listed alone
                 return listed
             if (gone and not listed) or time.monotonic() >= deadline:

@@ -36,7 +36,12 @@ _ANY = f'pod=~"({"|".join(COMPONENTS)})-.*"'
 _CONTAINERS = f'container_memory_working_set_bytes{{{_ANY},container!=""}}'
 _WORK = 'kubevirt_workqueue_adds_total{name=~"virt-controller.*"}'
 _SENT = f'{{__name__=~"(kubevirt_)?rest_client_requests_total",{_ANY}}}'
-SOURCES = {"virt": _CONTAINERS, "workqueue": _WORK, "node": "node_memory_MemTotal_bytes", REQUESTS: _SENT}
+SOURCES = {
+    "virt": _CONTAINERS,
+    "workqueue": _WORK,
+    "node": "node_memory_MemTotal_bytes",
+    REQUESTS: _SENT,
+}
 """What is scraped together: the beginning of its figures' names, and a metric of it."""
 _SUFFIXES = {"growth": ("",), "requests": ()}
 _SPREAD = ("_avg", "_min", "_max")
@@ -50,21 +55,34 @@ def queries() -> dict[str, tuple[str, str]]:
     for component in COMPONENTS:
         name, pods = component.replace("-", "_"), _POD % component
         found[f"{name}_cpu_cores"] = (f"container_cpu_usage_seconds_total{{{pods}}}", "rate")
-        found[f"{name}_memory_bytes"] = (f"sum(container_memory_working_set_bytes{{{pods}}})", "range")
+        found[f"{name}_memory_bytes"] = (
+            f"sum(container_memory_working_set_bytes{{{pods}}})",
+            "range",
+        )
     queue = 'name=~"virt-controller.*"'
     found["workqueue_adds"] = (_WORK, "growth")
     found["workqueue_depth"] = (f"sum(kubevirt_workqueue_depth{{{queue}}})", "range")
-    found["workqueue_p99_s"] = (f"sum by (le) (kubevirt_workqueue_queue_duration_seconds_bucket{{{queue}}})", "p99")
+    found["workqueue_p99_s"] = (
+        f"sum by (le) (kubevirt_workqueue_queue_duration_seconds_bucket{{{queue}}})",
+        "p99",
+    )
     by_idle = 'label_replace(node_cpu_seconds_total, "rest", "idle", "mode", "idle")'
     found["node_cpu_ratio"] = (f"sum by (instance, rest) ({by_idle})", "share")
-    found["node_memory_ratio"] = ("1 - avg(node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)", "range")
+    found["node_memory_ratio"] = (
+        "1 - avg(node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)",
+        "range",
+    )
     found[REQUESTS] = (_SENT, "requests")
     return found
 
 
 def names() -> set[str]:
     """The figures that `component_figures` can give, but for those of `is_count`."""
-    return {f"{name}{suffix}" for name, (_, how) in queries().items() for suffix in _SUFFIXES.get(how, _SPREAD)}
+    return {
+        f"{name}{suffix}"
+        for name, (_, how) in queries().items()
+        for suffix in _SUFFIXES.get(how, _SPREAD)
+    }
 
 
 def is_count(name: str) -> bool:
@@ -101,12 +119,17 @@ def born(series: list[list[Point]], start: float) -> list[list[Point]]:
     if not moments or moments[0] > start + 0.01:
         return series
     before = {after: at for at, after in pairwise(moments)}
-    return [[(before[points[0][0]], 0.0), *points] if points and points[0][0] in before else points for points in series]
+    return [
+        [(before[points[0][0]], 0.0), *points] if points and points[0][0] in before else points
+        for points in series
+    ]
 
 
 def share(rest: list[list[Point]], every: list[list[Point]]) -> dict[str, float | None]:
     """What is not of the `rest`, of the growth of `every` series."""
-    parts = [1 - part / whole for part, whole in zip(rates(rest), rates(every), strict=False) if whole]
+    parts = [
+        1 - part / whole for part, whole in zip(rates(rest), rates(every), strict=False) if whole
+    ]
     return _spread(parts)
 
 
@@ -125,7 +148,10 @@ def _spread(values: list[float]) -> dict[str, float | None]:
 
 def growth(points: list[Point]) -> list[Point]:
     """What a counter grew by up to each point after the first; one that falls was reset and goes on from 0."""
-    return [(at, after - before if after >= before else after) for (_, before), (at, after) in pairwise(points)]
+    return [
+        (at, after - before if after >= before else after)
+        for (_, before), (at, after) in pairwise(points)
+    ]
 
 
 def rates(series: list[list[Point]]) -> list[float]:
@@ -153,7 +179,9 @@ class Prometheus:
     token_file: str | None = None
     ca_file: str | None = None
 
-    async def ask(self, queries: Mapping[str, Mapping[str, str]], path: str = "query_range") -> dict[str, Any]:
+    async def ask(
+        self, queries: Mapping[str, Mapping[str, str]], path: str = "query_range"
+    ) -> dict[str, Any]:
         """Name -> the `data` of each query's answer. Raises KubeError where it does not answer or refuses one."""
         import ssl
 
@@ -161,21 +189,47 @@ class Prometheus:
 
         found: dict[str, Any] = {}
         try:
-            headers = {"Authorization": f"Bearer {Path(self.token_file).read_text().strip()}"} if self.token_file else {}
-            connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=self.ca_file)) if self.ca_file else None
+            headers = (
+                {"Authorization": f"Bearer {Path(self.token_file).read_text().strip()}"}
+                if self.token_file
+                else {}
+            )
+            connector = (
+                aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=self.ca_file))
+                if self.ca_file
+                else None
+            )
             timeout = aiohttp.ClientTimeout(total=60)
-            async with aiohttp.ClientSession(timeout=timeout, headers=headers, connector=connector) as session:
+            async with aiohttp.ClientSession(
+                timeout=timeout, headers=headers, connector=connector
+            ) as session:
                 for name, params in queries.items():
-                    async with session.get(f"{self.url.rstrip('/')}/api/v1/{path}", params=params) as answer:
+                    async with session.get(
+                        f"{self.url.rstrip('/')}/api/v1/{path}", params=params
+                    ) as answer:
                         if answer.status in (401, 403):
                             hint = "give a token that may query it (--prometheus-token-file)"
-                            raise KubeError(answer.status, "Prometheus", f"Prometheus at {self.url} answers {answer.status}", hint)
+                            raise KubeError(
+                                answer.status,
+                                "Prometheus",
+                                f"Prometheus at {self.url} answers {answer.status}",
+                                hint,
+                            )
                         body: dict[str, Any] = await answer.json(content_type=None)
                     if body.get("status") != "success":
-                        raise KubeError(0, "Prometheus", f"Prometheus at {self.url} refuses {name}: {body.get('error', answer.status)}")
+                        raise KubeError(
+                            0,
+                            "Prometheus",
+                            f"Prometheus at {self.url} refuses {name}: {body.get('error', answer.status)}",
+                        )
                     found[name] = body["data"]
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
-            raise KubeError(0, "Unreachable", f"no answer from Prometheus at {self.url}: {error}", "check --prometheus") from None
+            raise KubeError(
+                0,
+                "Unreachable",
+                f"no answer from Prometheus at {self.url}: {error}",
+                "check --prometheus",
+            ) from None
         return found
 
     async def probe(self) -> None:
@@ -183,19 +237,29 @@ class Prometheus:
         await self.ask({"a probe": {"query": "vector(1)"}}, "query")
 
 
-async def scraped(prometheus: Prometheus, end: float, deadline: float = math.inf) -> tuple[dict[str, float], str]:
+async def scraped(
+    prometheus: Prometheus, end: float, deadline: float = math.inf
+) -> tuple[dict[str, float], str]:
     """Seconds between the scrapes of each of SOURCES that there is, once each series has one after `end` (Unix seconds) or has ended.
 
     Gives up after two intervals, after LATEST at most, and at `deadline` (time.monotonic()), which it notes. Raises KubeError.
     """
     while True:
         now = time.time()
-        asked = {name: {"query": f"{metric}[{LOOK_BACK}s]", "time": f"{now:.3f}"} for name, metric in SOURCES.items()}
+        asked = {
+            name: {"query": f"{metric}[{LOOK_BACK}s]", "time": f"{now:.3f}"}
+            for name, metric in SOURCES.items()
+        }
         moments = {
-            name: [[at for at, _ in points] for points in _series(data)] for name, data in (await prometheus.ask(asked, "query")).items()
+            name: [[at for at, _ in points] for points in _series(data)]
+            for name, data in (await prometheus.ask(asked, "query")).items()
         }
         gaps = {name: gap for name, series in moments.items() if (gap := _gap(series))}
-        late = [name for name, gap in gaps.items() if any(end - 2 * gap <= ats[-1] < end for ats in moments[name] if ats)]
+        late = [
+            name
+            for name, gap in gaps.items()
+            if any(end - 2 * gap <= ats[-1] < end for ats in moments[name] if ats)
+        ]
         if not late or now >= end + min(LATEST, 2 * max(gaps[name] for name in late)):
             return gaps, ""
         if time.monotonic() >= deadline:
@@ -212,7 +276,9 @@ def _gap(series: list[list[float]]) -> float | None:
     return found[len(found) // 2] if found else None
 
 
-async def component_figures(prometheus: Prometheus, start: float, end: float, gaps: Mapping[str, float]) -> dict[str, float | None]:
+async def component_figures(
+    prometheus: Prometheus, start: float, end: float, gaps: Mapping[str, float]
+) -> dict[str, float | None]:
     """All figures of a window (Unix seconds), of which `gaps` tells how often was scraped; None where that was not at least twice in it.
 
     A counter's growth is read from the last scrape before the window to the first one after it; what has a level, from scrapes in it.
@@ -226,16 +292,33 @@ async def component_figures(prometheus: Prometheus, start: float, end: float, ga
         if end - start >= 2 * gap:
             first, last = (start + gap, end) if how == "range" else (start, end + gap)
             step = min(LONGEST_STEP, max(1.0, (last - first) / POINTS))
-            asked[name] = {"query": query, "start": f"{first:.3f}", "end": f"{last:.3f}", "step": f"{step:.3f}"}
+            asked[name] = {
+                "query": query,
+                "start": f"{first:.3f}",
+                "end": f"{last:.3f}",
+                "step": f"{step:.3f}",
+            }
     data = await prometheus.ask(asked)
     for name in asked:
         how, every = wanted[name][1], _series(data[name])
         if how == "p99":
-            figures = p99(dict(zip((float(each["metric"]["le"]) for each in data[name]["result"]), every, strict=True)))
+            figures = p99(
+                dict(
+                    zip(
+                        (float(each["metric"]["le"]) for each in data[name]["result"]),
+                        every,
+                        strict=True,
+                    )
+                )
+            )
         elif how == "requests":
             figures = _requests([each["metric"] for each in data[name]["result"]], every, start)
         else:
-            figures = share(_series(data[name], "rest"), every) if how == "share" else fold(every, how, start)
+            figures = (
+                share(_series(data[name], "rest"), every)
+                if how == "share"
+                else fold(every, how, start)
+            )
         found |= {f"{name}{suffix}": value for suffix, value in figures.items()}
     return found
 
@@ -244,12 +327,16 @@ def _source(name: str) -> str:
     return next(each for each in sorted(SOURCES, key=len, reverse=True) if name.startswith(each))
 
 
-def _requests(metrics: list[dict[str, str]], every: list[list[Point]], start: float) -> dict[str, float | None]:
+def _requests(
+    metrics: list[dict[str, str]], every: list[list[Point]], start: float
+) -> dict[str, float | None]:
     """The growth of each verb and resource."""
     every = born(every, start)  # of all together: the first request of a kind makes its series
     groups: dict[str, list[list[Point]]] = defaultdict(list)
     for metric, points in zip(metrics, every, strict=True):
-        groups[f"/{metric.get('verb', metric.get('method', ''))}-{metric.get('resource', '')}"].append(points)
+        groups[
+            f"/{metric.get('verb', metric.get('method', ''))}-{metric.get('resource', '')}"
+        ].append(points)
     return {name: fold(series, "growth")[""] for name, series in groups.items()}
 
 

@@ -8,10 +8,28 @@ class Record:
     """One object: who it is, who owns it, its node, what it says of a failure (since `error_at`, Unix ns; `error_newer`: since the last Event
     that warned of it), and three times for each stage reached."""
 
-    __slots__ = ("_times", "error", "error_at", "error_newer", "kind", "name", "namespace", "node", "owner", "stages", "uid")
+    __slots__ = (
+        "_times",
+        "error",
+        "error_at",
+        "error_newer",
+        "kind",
+        "name",
+        "namespace",
+        "node",
+        "owner",
+        "stages",
+        "uid",
+    )
 
     def __init__(self, kind: str, uid: str, name: str, namespace: str, owner: str) -> None:
-        self.kind, self.uid, self.name, self.namespace, self.owner = kind, uid, name, namespace, owner
+        self.kind, self.uid, self.name, self.namespace, self.owner = (
+            kind,
+            uid,
+            name,
+            namespace,
+            owner,
+        )
         self.node, self.error, self.error_at, self.error_newer = "", "", 0, False
         self.stages: tuple[str, ...] = ()
         self._times = array("q")
@@ -38,7 +56,16 @@ class Record:
     def dump(self) -> list[Any]:
         """For the state file."""
         told = self.node, self.error, self.error_at, self.error_newer
-        return [self.kind, self.uid, self.name, self.namespace, self.owner, *told, self.stages, list(self._times)]
+        return [
+            self.kind,
+            self.uid,
+            self.name,
+            self.namespace,
+            self.owner,
+            *told,
+            self.stages,
+            list(self._times),
+        ]
 
     @classmethod
     def read(cls, raw: list[Any], forget_receive: int = 0) -> "Record":

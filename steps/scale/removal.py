@@ -30,7 +30,12 @@ def belongs(run: str, metadata: Object) -> bool:
 
 
 async def there(
-    kube: Kube, run: str, resources: Sequence[Resource], namespaces: Sequence[str | None], *, also: Callable[[Object], bool] | None = None
+    kube: Kube,
+    run: str,
+    resources: Sequence[Resource],
+    namespaces: Sequence[str | None],
+    *,
+    also: Callable[[Object], bool] | None = None,
 ) -> list[Found]:
     """What is there of a run and of its parts: kind and metadata of the objects with its label, and of those that `also` holds for.
 
@@ -66,7 +71,11 @@ async def remove(
     while True:
         left = await there(kube, run, resources, namespaces, also=also)
         over = time.monotonic() > deadline
-        still = [(each, refused[each[1]["uid"]]) for each in left if refused and each[1]["uid"] in refused]
+        still = [
+            (each, refused[each[1]["uid"]])
+            for each in left
+            if refused and each[1]["uid"] in refused
+        ]
         tries = tries + 1 if still else 0
         enough = TRIES if any(NOT_CLOSED in str(error) for _, error in still) else 1
         if still and (over or (tries >= enough and len(still) == len(left))):
@@ -75,7 +84,9 @@ async def remove(
             return len(left)
         queue, refused = iter(left), {}
 
-        async def worker(queue: Iterator[Found] = queue, refused: dict[str, KubeError] = refused) -> None:
+        async def worker(
+            queue: Iterator[Found] = queue, refused: dict[str, KubeError] = refused
+        ) -> None:
             for each in queue:
                 if "deletionTimestamp" not in each[1] and (why := await _refusal(kube, *each)):
                     refused[each[1]["uid"]] = why
@@ -100,14 +111,28 @@ async def _refusal(kube: Kube, resource: Resource, metadata: Object) -> KubeErro
 
 def _named(what: Found, error: KubeError, others: int) -> KubeError:
     beside = f" (and {others} more objects are left)" if others else ""
-    return KubeError(error.status, error.reason, f"{what[0].kind} {what[1]['name']} was not deleted{beside}: {error}")
+    return KubeError(
+        error.status,
+        error.reason,
+        f"{what[0].kind} {what[1]['name']} was not deleted{beside}: {error}",
+    )
 
 
 async def close_queue(kube: Kube, resource: Resource, name: str) -> None:
     """Ask Volcano to close a queue; raises KubeError where that was asked before, or this Volcano has no Commands."""
     there = await kube.get(resource, name)
-    target = {"apiVersion": resource.api_version, "kind": "Queue", "name": name, "uid": there["metadata"]["uid"], "controller": True}
-    command = {"apiVersion": "bus.volcano.sh/v1alpha1", "kind": "Command", "metadata": {"name": f"close-{name}"}}
+    target = {
+        "apiVersion": resource.api_version,
+        "kind": "Queue",
+        "name": name,
+        "uid": there["metadata"]["uid"],
+        "controller": True,
+    }
+    command = {
+        "apiVersion": "bus.volcano.sh/v1alpha1",
+        "kind": "Command",
+        "metadata": {"name": f"close-{name}"},
+    }
     await kube.create(command | {"action": "CloseQueue", "target": target})
 
 
@@ -120,13 +145,22 @@ async def everything(kube: Kube) -> list[Resource]:
         path = f"/apis/{version}" if "/" in version else f"/api/{version}"
         with suppress(KubeError):  # an API service that is down serves nothing of ours
             for each in (await kube.request("GET", path))["resources"]:
-                if "/" not in each["name"] and {"list", "delete"} <= set(each["verbs"]) and each["kind"] != "Event":
+                if (
+                    "/" not in each["name"]
+                    and {"list", "delete"} <= set(each["verbs"])
+                    and each["kind"] != "Event"
+                ):
                     found.append(Resource(version, each["kind"], each["name"], each["namespaced"]))
     return found
 
 
 async def remove_run(
-    kube: Kube, run: str, namespace: str | None, parallel: int, timeout: float, tell: Callable[[str], None] = lambda text: None
+    kube: Kube,
+    run: str,
+    namespace: str | None,
+    parallel: int,
+    timeout: float,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> int:
     """Delete all that carries the label of a run or of a part of it, of any kind, in one namespace or (None) everywhere, with the namespaces
     that were made for it (remove_namespaces).
@@ -139,20 +173,31 @@ async def remove_run(
             continue
         if resource.kind == "Namespace":
             with suppress(KubeError):  # who may not list namespaces made none
-                made = [each["metadata"]["name"] for each in await kube.list(resource, labels=RUN_LABEL)]
+                made = [
+                    each["metadata"]["name"] for each in await kube.list(resource, labels=RUN_LABEL)
+                ]
             continue
         try:
-            if any(belongs(run, each["metadata"]) for each in await kube.list(resource, namespace, labels=RUN_LABEL)):
+            if any(
+                belongs(run, each["metadata"])
+                for each in await kube.list(resource, namespace, labels=RUN_LABEL)
+            ):
                 there.append(resource)
         except KubeError as error:
             if error.status not in (403, 404, 405):
                 raise
     left = await remove(kube, run, there, [namespace], parallel, timeout)
-    return left or await remove_namespaces(kube, run, made, max(0.0, deadline - time.monotonic()), tell)
+    return left or await remove_namespaces(
+        kube, run, made, max(0.0, deadline - time.monotonic()), tell
+    )
 
 
 async def remove_namespaces(
-    kube: Kube, run: str, names: Sequence[str], timeout: float, tell: Callable[[str], None] = lambda text: None
+    kube: Kube,
+    run: str,
+    names: Sequence[str],
+    timeout: float,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> int:
     """Delete those of the namespaces that were made for a run and hold nothing of anybody else, and wait; why another stays is told.
 
@@ -190,7 +235,9 @@ async def _other_in(kube: Kube, run: str, namespace: str) -> str:
     kinds, there = await everything(kube), list[tuple[str, Object]]()
     for resource in [each for each in kinds if each.namespaced]:
         try:
-            there += [(resource.kind, each["metadata"]) for each in await kube.list(resource, namespace)]
+            there += [
+                (resource.kind, each["metadata"]) for each in await kube.list(resource, namespace)
+            ]
         except KubeError as error:
             if error.status == 403:
                 return f"we may not list {resource.plural} in it"
@@ -199,7 +246,12 @@ async def _other_in(kube: Kube, run: str, namespace: str) -> str:
     listed = {each.kind for each in kinds if each.namespaced}
     for kind, metadata in there:
         owned = any(owner["kind"] in listed for owner in metadata.get("ownerReferences") or [])
-        if not (owned or "deletionTimestamp" in metadata or belongs(run, metadata) or (kind, metadata["name"]) in IN_EACH):
+        if not (
+            owned
+            or "deletionTimestamp" in metadata
+            or belongs(run, metadata)
+            or (kind, metadata["name"]) in IN_EACH
+        ):
             return f"{kind} {metadata['name']} is in it"
     return ""
 

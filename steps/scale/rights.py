@@ -45,13 +45,20 @@ class LackingError(KubeError):
         kind, _, account = who.partition(":serviceaccount:")
         namespace, _, name = account.partition(":")
         whom = (
-            f"the service account {name} of the namespace {namespace}" if kind == "system" and name else f"the user of context {context!r}"
+            f"the service account {name} of the namespace {namespace}"
+            if kind == "system" and name
+            else f"the user of context {context!r}"
         )
         hint = f"grant it to {whom} with a Role or ClusterRole"
         super().__init__(403, "Forbidden", f"you may not {'; '.join(map(str, self.lacking))}", hint)
 
 
-async def check(kube: Kube, template: Template, namespaces: Sequence[str], watched: Iterable[tuple[str, str]] = ()) -> None:
+async def check(
+    kube: Kube,
+    template: Template,
+    namespaces: Sequence[str],
+    watched: Iterable[tuple[str, str]] = (),
+) -> None:
     """Raises LackingError that names the verbs, the kinds and the namespaces. A server that does not tell is no refusal, and a kind of
     `watched` (apiVersion, kind) that the cluster does not have is none to be watched."""
     asked: dict[tuple[str, str, str], list[str]] = {}
@@ -62,22 +69,36 @@ async def check(kube: Kube, template: Template, namespaces: Sequence[str], watch
     for api_version, kind in watched:
         with suppress(KubeError):
             resource = await kube.resource(api_version, kind)
-            where = namespaces[0] if len(namespaces) == 1 else ""  # the observer's watch over several is of the whole cluster
-            asked.setdefault((api_version.rpartition("/")[0], resource.plural, where), list(_WATCHED))
+            where = (
+                namespaces[0] if len(namespaces) == 1 else ""
+            )  # the observer's watch over several is of the whole cluster
+            asked.setdefault(
+                (api_version.rpartition("/")[0], resource.plural, where), list(_WATCHED)
+            )
 
     async def lack(group: str, resource: str, namespace: str, verbs: list[str]) -> Lack | None:
-        allowed = await asyncio.gather(*(_allowed(kube, group, resource, namespace, verb) for verb in verbs))
+        allowed = await asyncio.gather(
+            *(_allowed(kube, group, resource, namespace, verb) for verb in verbs)
+        )
         missing = tuple(verb for verb, may in zip(verbs, allowed, strict=True) if not may)
         return Lack(group, resource, namespace, missing) if missing else None
 
-    lacking = [each for each in await asyncio.gather(*(lack(*key, verbs) for key, verbs in asked.items())) if each]
+    lacking = [
+        each
+        for each in await asyncio.gather(*(lack(*key, verbs) for key, verbs in asked.items()))
+        if each
+    ]
     if lacking:
         raise LackingError(lacking, await _who(kube), kube.cluster.context)
 
 
 async def _allowed(kube: Kube, group: str, resource: str, namespace: str, verb: str) -> bool:
     attributes = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
-    body = {"apiVersion": _API, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
+    body = {
+        "apiVersion": _API,
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
     try:
         told = await kube.request("POST", f"/apis/{_API}/selfsubjectaccessreviews", json=body)
     except KubeError as error:
@@ -90,6 +111,8 @@ async def _allowed(kube: Kube, group: str, resource: str, namespace: str, verb: 
 async def _who(kube: Kube) -> str:
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     with suppress(KubeError, KeyError):
-        told = await kube.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", json=body)
+        told = await kube.request(
+            "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", json=body
+        )
         return str(told["status"]["userInfo"]["username"])
     return ""

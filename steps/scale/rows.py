@@ -122,7 +122,9 @@ def _moment(record: Record, stage: str, clocks: Clocks) -> Moment | None:
     return Moment(received + clocks.mono_to_unix_ns if received else 0, api, event, clocks.ahead_ns)
 
 
-def _reached(step: Step, family: Mapping[str, list[Record]], expected: int | None, clocks: Clocks) -> Moment | None:
+def _reached(
+    step: Step, family: Mapping[str, list[Record]], expected: int | None, clocks: Clocks
+) -> Moment | None:
     """When the step's stage was reached: for `last` only when all of them (`expected`, where it is known) were seen to reach it."""
     records = family.get(step.kind, [])
     if step.kind == VMI and step.stage != "failed":
@@ -135,10 +137,14 @@ def _reached(step: Step, family: Mapping[str, list[Record]], expected: int | Non
     if step.pick == "first":
         return min(moments, key=lambda each: each.best or math.inf)
     short = expected is not None and step.kind == "Pod" and len(moments) < expected
-    return None if short or len(moments) < len(records) else max(moments, key=lambda each: each.best)
+    return (
+        None if short or len(moments) < len(records) else max(moments, key=lambda each: each.best)
+    )
 
 
-def difference(start: Moment, end: Moment, clocks: Clocks) -> tuple[float, float | None, str] | None:
+def difference(
+    start: Moment, end: Moment, clocks: Clocks
+) -> tuple[float, float | None, str] | None:
     """Seconds from start to end on the best clock both have, its error bar in seconds, and the clock's name; None where there is none."""
     if start.received and end.received:
         return (end.received - start.received) / 1e9, clocks.lag_s, "receive"
@@ -185,7 +191,16 @@ def rows_of(
         if kind == SET:
             found = _members(item, record, family, expected_pods or 1)
         else:
-            found = [Workload(item, record, item.index, item.name, family.below(record.uid) if record else {}, expected_pods)]
+            found = [
+                Workload(
+                    item,
+                    record,
+                    item.index,
+                    item.name,
+                    family.below(record.uid) if record else {},
+                    expected_pods,
+                )
+            ]
         for workload in found:
             yield from _rows_of_one(workload, clocks, run, kind, steps, end, fake, messages or {})
 
@@ -203,28 +218,50 @@ class Workload:
     uid: str = ""
 
 
-def _members(item: Submission, record: Record | None, family: Family, replicas: int) -> list[Workload]:
+def _members(
+    item: Submission, record: Record | None, family: Family, replicas: int
+) -> list[Workload]:
     """A workload for each VMI that a set shall have, those that are there by age: a set's time is not that of its VMIs."""
     vmis = _lasting(family.below(record.uid)[VMI]) if record else []
-    vmis.sort(key=lambda each: (each.times("created") or (0, 0, 0))[2] or (each.times("created") or (0,))[0])
+    vmis.sort(
+        key=lambda each: (
+            (each.times("created") or (0, 0, 0))[2] or (each.times("created") or (0,))[0]
+        )
+    )
     found = []
     for k in range(replicas):
         member = vmis[k] if k < len(vmis) else None
         below = {**family.below(member.uid)} if member else {}
         if record:
             below[SET] = [record]
-        found.append(Workload(item, record, item.index * replicas + k, f"{item.name}-{k}", below, 1, member.uid if member else ""))
+        found.append(
+            Workload(
+                item,
+                record,
+                item.index * replicas + k,
+                f"{item.name}-{k}",
+                below,
+                1,
+                member.uid if member else "",
+            )
+        )
     return found
 
 
 def _lasting(vmis: list[Record]) -> list[Record]:
     """Without those that ended before they ran and were replaced, as long as there is another."""
-    return [each for each in vmis if "running" in each.stages or not {"failed", "gone"} & set(each.stages)] or vmis
+    return [
+        each
+        for each in vmis
+        if "running" in each.stages or not {"failed", "gone"} & set(each.stages)
+    ] or vmis
 
 
 def _standing(pods: list[Record], stage: str, expected: int | None) -> list[Record]:
     """Without those that ended before the stage, as long as the others make up what was `expected`: they were replaced."""
-    ended = {"gone"} if expected is None else {"gone", "failed"}  # where their number is not known nothing tells what replaces a failed one
+    ended = (
+        {"gone"} if expected is None else {"gone", "failed"}
+    )  # where their number is not known nothing tells what replaces a failed one
     others = [each for each in pods if stage in each.stages or not ended & set(each.stages)]
     return others if len(others) >= (expected or 1) else pods
 
@@ -242,10 +279,15 @@ def _rows_of_one(
     item, record, below = workload.item, workload.record, workload.below
     members = [each for group in below.values() for each in group]
     nodes = sorted({each.node for each in members if each.node})
-    error = item.error or next((text for each in members if (text := said(each, messages))), "") or None
+    error = (
+        item.error or next((text for each in members if (text := said(each, messages))), "") or None
+    )
     moments: dict[str, Moment | None] = {}
     if item.started_ns:  # from the time it was due: in a closed loop that is when it was sent
-        moments["submitted"] = Moment(received=(item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns, ahead=clocks.ahead_ns)
+        moments["submitted"] = Moment(
+            received=(item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns,
+            ahead=clocks.ahead_ns,
+        )
     for step in steps:
         moments[step.name] = _reached(step, below, workload.expected, clocks)
     moments["deleting"] = _moment(record, "deleting", clocks) if record else None
@@ -253,14 +295,30 @@ def _rows_of_one(
     for step in steps:
         ended, deleting = moments[step.name] if step.stage in _ENDS else None, moments["deleting"]
         if ended and deleting and (ended.best >= deleting.best) != (step.since == "deleting"):
-            moments[step.name] = None  # it ended by itself, and was deleted later, or the other way round
+            moments[step.name] = (
+                None  # it ended by itself, and was deleted later, or the other way round
+            )
     for step in steps:
         start, here = moments.get(step.since), moments[step.name]
         uid = workload.uid or (record.uid if record else item.uid)
-        row = Row(run, workload.index, workload.name, item.namespace, kind, uid, step.name, step.since, "ok")
+        row = Row(
+            run,
+            workload.index,
+            workload.name,
+            item.namespace,
+            kind,
+            uid,
+            step.name,
+            step.since,
+            "ok",
+        )
         row.objects = len(below.get(step.kind, ()))
-        row.intended = (item.intended_ns + clocks.mono_to_unix_ns) / 1e9 if item.intended_ns else None
-        row.submitted = (item.started_ns + clocks.mono_to_unix_ns) / 1e9 if item.started_ns else None
+        row.intended = (
+            (item.intended_ns + clocks.mono_to_unix_ns) / 1e9 if item.intended_ns else None
+        )
+        row.submitted = (
+            (item.started_ns + clocks.mono_to_unix_ns) / 1e9 if item.started_ns else None
+        )
         row.retries, row.error, row.node = item.retries, error, ",".join(nodes) or None
         row.simulated = all(node in fake for node in nodes) if nodes and fake is not None else None
         if here:
@@ -291,7 +349,11 @@ def said(record: Record, messages: Mapping[str, str]) -> str:
 def _overtaken(step: Step, steps: Sequence[Step], moments: Mapping[str, Moment | None]) -> bool:
     """True where a later stage was seen, or the workload succeeded, so this one happened unseen."""
     later = steps[steps.index(step) + 1 :]
-    return any(moments[each.name] for each in later if not each.optional or (each.stage == "succeeded" and each.since != "deleting"))
+    return any(
+        moments[each.name]
+        for each in later
+        if not each.optional or (each.stage == "succeeded" and each.since != "deleting")
+    )
 
 
 def on_simulated(rows: Iterable[Row]) -> bool | None:
@@ -308,10 +370,18 @@ def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:
     late = [row for row in after if row.since == "deleting"]
     by_index = {(row.index, row.stage): row for row in late}
     by_uid = {(row.uid, row.stage): row for row in late}
-    members = {row.index for row in before if row.kind == SET and row.stage == "vmi_created" and row.objects}
+    members = {
+        row.index
+        for row in before
+        if row.kind == SET and row.stage == "vmi_created" and row.objects
+    }
     found = []
     for row in before:
         # VMIs of a set are numbered anew when some of them go; a number that had no VMI yet has no UID of its own
-        end = by_uid.get((row.uid, row.stage)) if row.index in members else by_index.get((row.index, row.stage))
+        end = (
+            by_uid.get((row.uid, row.stage))
+            if row.index in members
+            else by_index.get((row.index, row.stage))
+        )
         found.append(replace(end, index=row.index, name=row.name, uid=row.uid) if end else row)
     return found

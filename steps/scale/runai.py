@@ -73,10 +73,16 @@ def read_settings(path: Path | None) -> Settings:
     try:
         given = yaml.safe_load(path.read_text()) or {}
     except (OSError, yaml.YAMLError) as error:
-        raise SettingsError(f"cannot read the settings {path}: {' '.join(str(error).split())}") from None
+        raise SettingsError(
+            f"cannot read the settings {path}: {' '.join(str(error).split())}"
+        ) from None
     known = {field.name: field.type for field in fields(Settings)}
     if not isinstance(given, dict) or set(given) - set(known):
-        wrong = ", ".join(sorted(map(str, set(given) - set(known)))) if isinstance(given, dict) else "it is not a mapping"
+        wrong = (
+            ", ".join(sorted(map(str, set(given) - set(known))))
+            if isinstance(given, dict)
+            else "it is not a mapping"
+        )
         raise SettingsError(f"{path}: {wrong}; there are {', '.join(known)}")
     settings = checked(path, Settings, given)
     check_submitter(settings.submitter, f"{path}: ")
@@ -92,7 +98,9 @@ def checked(path: Path, kind: type[T], body: Any) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise SettingsError(f"{path}: {f'{where}: ' if where else ''}{first['msg'].lower()}") from None
+        raise SettingsError(
+            f"{path}: {f'{where}: ' if where else ''}{first['msg'].lower()}"
+        ) from None
 
 
 def check_submitter(name: str, where: str = "") -> None:
@@ -121,7 +129,10 @@ def runai_argv(settings: Settings, workload: str, gpus: str, workers: int, pvc: 
         argv += ["--interactive"]
     if pvc:
         storage = settings.storage_class or RUNAI_STORAGE
-        argv += ["--new-pvc", f"ephemeral,size=1Mi,accessmode-rwo,path=/path-new,storageclass={storage},claimname=my-pvc"]
+        argv += [
+            "--new-pvc",
+            f"ephemeral,size=1Mi,accessmode-rwo,path=/path-new,storageclass={storage},claimname=my-pvc",
+        ]
     return [*argv, "--command", "--", "sleep", "infinity"]
 
 
@@ -138,20 +149,33 @@ def submitted_json(done: Submitted, project: str) -> list[dict[str, str]]:
     ]
 
 
-def sampled_json(rows: Sequence[Row], project: str, backend: Mapping[str, float] | None = None) -> tuple[list[dict[str, Any]], list[str]]:
+def sampled_json(
+    rows: Sequence[Row], project: str, backend: Mapping[str, float] | None = None
+) -> tuple[list[dict[str, Any]], list[str]]:
     """sampled.json: workloads that were scheduled, and the names of those that were not."""
     workloads: dict[tuple[str, str], dict[str, dict[str, Row]]] = {}
     for row in rows:
         if row.status != "failed":
-            name = row.name.rpartition("-")[0] if row.kind == SET else row.name  # rows of a set are its VMIs'
-            workloads.setdefault((row.namespace, name), {}).setdefault(row.name, {})[row.stage] = row
+            name = (
+                row.name.rpartition("-")[0] if row.kind == SET else row.name
+            )  # rows of a set are its VMIs'
+            workloads.setdefault((row.namespace, name), {}).setdefault(row.name, {})[row.stage] = (
+                row
+            )
     found, waiting = [], []
     for (namespace, name), members in workloads.items():
         item: dict[str, Any] = {"jobName": name, "jobNamespace": namespace, "projectName": project}
         kind = next(row.kind for stages in members.values() for row in stages.values())
-        times = _TIMES | (_OF_VMS if kind.startswith("VirtualMachine") else _OF_PODS if kind == "Pod" else {})
+        times = _TIMES | (
+            _OF_VMS if kind.startswith("VirtualMachine") else _OF_PODS if kind == "Pod" else {}
+        )
         # one clock for all of a workload
-        watched = all(row.receive_time for stages in members.values() for row in stages.values() if row.status == "ok")
+        watched = all(
+            row.receive_time
+            for stages in members.values()
+            for row in stages.values()
+            if row.status == "ok"
+        )
         for key, names in times.items():
             seen = [_first_of(stages, names, watched) for stages in members.values()]
             known = [at for at in seen if at]
@@ -168,7 +192,9 @@ def sampled_json(rows: Sequence[Row], project: str, backend: Mapping[str, float]
 
 
 def _first_of(stages: Mapping[str, Row], names: Sequence[str], watched: bool) -> float | None:
-    return next((at for each in names if each in stages and (at := _time(stages[each], watched))), None)
+    return next(
+        (at for each in names if each in stages and (at := _time(stages[each], watched))), None
+    )
 
 
 def _time(row: Row, watched: bool) -> float | None:

@@ -60,9 +60,15 @@ class Look:
 
 async def _reader(kube: Kube, look: Look, shift: int) -> Callable[[], Awaitable[RunFile]]:
     """What reads how far the submission is. Raises SettingsError, KubeError."""
-    known = read_run(look.folder, shift) if look.run is None or (look.folder / "run.json").exists() else None
+    known = (
+        read_run(look.folder, shift)
+        if look.run is None or (look.folder / "run.json").exists()
+        else None
+    )
     if known and look.run not in (None, known.run):
-        raise runai.SettingsError(f"{look.folder} holds run {known.run}; give another folder with -o")
+        raise runai.SettingsError(
+            f"{look.folder} holds run {known.run}; give another folder with -o"
+        )
     if known and not known.attached:
 
         async def from_file() -> RunFile:
@@ -104,8 +110,12 @@ async def sample(kube: Kube, look: Look) -> Sample:
         await stack.enter_async_context(observer)
         heart: Heartbeat | None = None
         if watch is not None:
-            with suppress(KubeError):  # without the right to change a ConfigMap there is no error bar
-                heart = await stack.enter_async_context(Heartbeat(kube, f"{file.run}-{SAMPLE}", file.namespaces[0]))
+            with suppress(
+                KubeError
+            ):  # without the right to change a ConfigMap there is no error bar
+                heart = await stack.enter_async_context(
+                    Heartbeat(kube, f"{file.run}-{SAMPLE}", file.namespaces[0])
+                )
         harness = await stack.enter_async_context(Harness())
         complete = not file.attached and _complete(observer, file)
         if watch is not None:
@@ -119,13 +129,20 @@ async def sample(kube: Kube, look: Look) -> Sample:
                 if len(file.submissions) != known:
                     _keep(folder, file, shift)
                 observer.save(state)
-                look.tell(f"{min(*_ready(observer, file))} of {_ready(observer, file)[1]} are there")
+                look.tell(
+                    f"{min(*_ready(observer, file))} of {_ready(observer, file)[1]} are there"
+                )
         observer.save(state)
         apart, moved = await drift(kube, offset) if watch is not None else ({}, "")
-        busy, notes = harness.share, [note for note in (moved, heart.note if heart else "", harness.note) if note]
+        busy, notes = (
+            harness.share,
+            [note for note in (moved, heart.note if heart else "", harness.note) if note],
+        )
         fake, why = await simulated_nodes(kube)
         notes += [why] if why else []
-    rows = _rows(observer, file, Clocks(shift, offset.seconds, p99(heart.lags) if heart else None), fake)
+    rows = _rows(
+        observer, file, Clocks(shift, offset.seconds, p99(heart.lags) if heart else None), fake
+    )
     _keep(folder, file, shift)
     backend = runai.backend_times(settings, file.project, file.namespaces)
     sampled, waiting = runai.sampled_json(rows, file.project, backend)
@@ -157,7 +174,11 @@ def _restore(observer: Observer, state: Path) -> None:
     try:
         observer.restore(state)
     except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
-        why = str(error) if isinstance(error, ValueError) else "it is not as this version of `perfdag scale sample` writes it"
+        why = (
+            str(error)
+            if isinstance(error, ValueError)
+            else "it is not as this version of `perfdag scale sample` writes it"
+        )
         text = f"cannot go on from {state}: {why}; give another folder with -o, or delete it, and what only it tells is lost"
         raise runai.SettingsError(text) from None
 
@@ -165,7 +186,9 @@ def _restore(observer: Observer, state: Path) -> None:
 def _keep(folder: Path, file: RunFile, shift: int) -> None:
     """run.json and submitted.json of a run that was found by its id; those of another are its submission's."""
     if file.attached:
-        write(folder, file, Submitted(file.run, file.submissions, time.time(), time.time_ns() - shift))
+        write(
+            folder, file, Submitted(file.run, file.submissions, time.time(), time.time_ns() - shift)
+        )
 
 
 def _ready(observer: Observer, file: RunFile) -> tuple[int, int]:

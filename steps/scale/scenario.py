@@ -24,7 +24,11 @@ from perfdag.steps.scale.vmi import Result, emptied, figures_of
 ONLY_SCHEDULED = ("gated", "fill", "fragmentation", "preemption", "gang", "reclaim")
 """Scenarios whose pods need not become ready."""
 Goal = Literal["scheduled", "ready", "succeeded"]
-STAGES: dict[Goal, str] = {"scheduled": "submission_to_scheduled", "ready": "ready", "succeeded": "submission_to_succeeded"}
+STAGES: dict[Goal, str] = {
+    "scheduled": "submission_to_scheduled",
+    "ready": "ready",
+    "succeeded": "submission_to_succeeded",
+}
 """What a workload must reach for a goal: one that succeeds too fast for Ready has succeeded."""
 
 
@@ -56,10 +60,19 @@ class Spec:
     """The id that all it makes is labelled with, the lock of performance runs too."""
 
 
-def template_of(spec: Spec, run: str, *, gated: bool = False, name: str | None = None, **variables: Any) -> Template:
+def template_of(
+    spec: Spec, run: str, *, gated: bool = False, name: str | None = None, **variables: Any
+) -> Template:
     """The spec's template for a run. Raises TemplateError."""
     values = {"workers": spec.workers, "gpus": spec.gpus, **spec.variables, **variables}
-    return load(name or spec.template, run, values, pvc=spec.pvc, storage_class=spec.storage_class, gated=gated)
+    return load(
+        name or spec.template,
+        run,
+        values,
+        pvc=spec.pvc,
+        storage_class=spec.storage_class,
+        gated=gated,
+    )
 
 
 def begin(spec: Spec, scenario: str) -> str:
@@ -69,12 +82,20 @@ def begin(spec: Spec, scenario: str) -> str:
 
 
 @asynccontextmanager
-async def session_of(kube: Kube, spec: Spec, run: str, template: Template) -> AsyncIterator[Session]:
+async def session_of(
+    kube: Kube, spec: Spec, run: str, template: Template
+) -> AsyncIterator[Session]:
     """A session in the spec's namespaces, which are made where they are missing and deleted at the end."""
     async with (
         own_namespaces(kube, spec.namespaces, run),
         open_session(
-            kube, template, spec.namespaces, run, expected_pods=template.members, deadline=spec.deadline, tell=spec.tell
+            kube,
+            template,
+            spec.namespaces,
+            run,
+            expected_pods=template.members,
+            deadline=spec.deadline,
+            tell=spec.tell,
         ) as session,
     ):
         yield session
@@ -98,13 +119,20 @@ async def finish(
     final = [row for row in rows if row.stage == STAGES[goal]]
     mean, best = throughput([row.reached for row in final if row.reached and row.status == "ok"])
     if among is not None:
-        planned_misses = min(planned_misses, sum(row.status != "ok" and row.uid in among for row in final))
+        planned_misses = min(
+            planned_misses, sum(row.status != "ok" and row.uid in among for row in final)
+        )
     left = await emptied(session, spec.parallel, spec.timeout)
     rows = with_deletion(rows, await session.rows())
     stages: list[Summary] = summaries(rows)
     planned = len(session.submissions) - planned_misses
-    figures = figures_of(session, rows, stages) | {"throughput_mean": mean, "throughput_best_5s": best}
-    figures["success_ratio"] = sum(row.status == "ok" for row in final) / planned if planned else None
+    figures = figures_of(session, rows, stages) | {
+        "throughput_mean": mean,
+        "throughput_best_5s": best,
+    }
+    figures["success_ratio"] = (
+        sum(row.status == "ok" for row in final) / planned if planned else None
+    )
     figures["censored"] = float(sum(row.status == "censored" for row in final))
     figures |= extra
     figures |= apimetrics.of_deletion(session.phases) | {"left_behind": left}
@@ -112,11 +140,29 @@ async def finish(
     started, ended = session.batches[0][0].started_wall, time.time()
     await session.doubts()
     if {True, False} <= {row.simulated for row in rows}:
-        session.notes.append("pods were placed on simulated and on real nodes: the figures are of both together")
-    facts = session.facts() | {"generator": generator, "simulated": on_simulated(rows), "goal": goal}
+        session.notes.append(
+            "pods were placed on simulated and on real nodes: the figures are of both together"
+        )
+    facts = session.facts() | {
+        "generator": generator,
+        "simulated": on_simulated(rows),
+        "goal": goal,
+    }
     if session.template.documents[-1].api_version.startswith("run.ai/"):
         facts["runai_version"] = await runai_version(session.kube)
     verdicts = gating.hold(spec.gates, figures | session.judged())
     calls = apimetrics.told(session.phases)
     count = len(session.submissions)
-    return Result(scenario, count, session.run, rows, stages, figures, facts, verdicts, calls=calls, started=started, ended=ended)
+    return Result(
+        scenario,
+        count,
+        session.run,
+        rows,
+        stages,
+        figures,
+        facts,
+        verdicts,
+        calls=calls,
+        started=started,
+        ended=ended,
+    )

@@ -35,7 +35,9 @@ class Schedule:
         if self.arrival == "batch" and not self.delay > 0:
             raise ValueError("arrival batch needs a delay above 0 s")
         if self.arrival in ("closed", "batch") and self.rate:
-            raise ValueError(f"arrival {self.arrival} has no rate; a rate goes with constant, poisson, burst or ramp")
+            raise ValueError(
+                f"arrival {self.arrival} has no rate; a rate goes with constant, poisson, burst or ramp"
+            )
         if self.arrival != "batch" and self.delay:
             raise ValueError(f"arrival {self.arrival} has no delay; a delay goes with batch")
         if self.arrival != "poisson" and self.seed:
@@ -69,7 +71,9 @@ class Schedule:
                 at += draw.expovariate(self.rate)
             elif self.arrival == "burst":
                 yield index // self.burst * (self.burst / self.rate)
-            elif self.arrival == "ramp":  # the rate grows linearly, so submissions grow with the square of time
+            elif (
+                self.arrival == "ramp"
+            ):  # the rate grows linearly, so submissions grow with the square of time
                 yield (2.0 * count / self.rate) * (index / count) ** 0.5
             else:
                 yield index // self.burst * self.delay

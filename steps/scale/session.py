@@ -63,7 +63,15 @@ class Session:
             self.batches.append((made, schedule))
 
         creation = generate(
-            self.submitter, self.template, count, self.namespaces, schedule, parallel, run=self.run, first=first, on_plan=known
+            self.submitter,
+            self.template,
+            count,
+            self.namespaces,
+            schedule,
+            parallel,
+            run=self.run,
+            first=first,
+            on_plan=known,
         )
         try:
             async with asyncio.timeout(self.left_of(math.inf)):
@@ -79,7 +87,11 @@ class Session:
 
     def ended(self, timeout: float) -> str:
         """When a wait of at most `timeout` seconds was given up, in words."""
-        return "at the sample's own time limit" if time.monotonic() >= self.deadline else f"after {timeout:g} s"
+        return (
+            "at the sample's own time limit"
+            if time.monotonic() >= self.deadline
+            else f"after {timeout:g} s"
+        )
 
     def reached(self, kind: str, *stages: str) -> int:
         """How many objects of a kind have reached one of the stages (an object counts once, however many of them it reached)."""
@@ -90,7 +102,9 @@ class Session:
         counts = self.observer.counts
 
         def enough() -> bool:
-            most = sum(counts[kind, stage] for stage in stages)  # cheap, and too high only where objects reached several
+            most = sum(
+                counts[kind, stage] for stage in stages
+            )  # cheap, and too high only where objects reached several
             return most >= count and self.reached(kind, *stages) >= count
 
         return await self.until(enough, timeout)
@@ -112,11 +126,17 @@ class Session:
 
     def alive(self) -> list[Submission]:
         """What was accepted, and not deleted since."""
-        return [each for each in self.submissions if each.answered_ns and not each.error and each.name not in self._deleted]
+        return [
+            each
+            for each in self.submissions
+            if each.answered_ns and not each.error and each.name not in self._deleted
+        ]
 
     def live(self, kind: str) -> Iterator[Record]:
         """Records of a kind but those of workloads that were deleted."""
-        return (each for each in self.observer.of(kind) if self._top(each).name not in self._deleted)
+        return (
+            each for each in self.observer.of(kind) if self._top(each).name not in self._deleted
+        )
 
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
         """Wait until `done()` holds; false after `timeout` seconds, or at the sample's limit. Raises KubeError."""
@@ -128,7 +148,9 @@ class Session:
         documents = self.template.documents[::-1]  # the workload first, then what it needed
         resources = [await self.kube.resource(each.api_version, each.kind) for each in documents]
         queue = iter([each for each in items if each.started_ns and each.name not in self._deleted])
-        by_name = {(each.namespace, each.name): each for each in self.observer.of(self.template.kind)}
+        by_name = {
+            (each.namespace, each.name): each for each in self.observer.of(self.template.kind)
+        }
 
         async def worker() -> None:
             for item in queue:
@@ -146,10 +168,18 @@ class Session:
 
     def left(self, items: Sequence[Submission], namespaces: Sequence[str] | None = None) -> int:
         """How many objects of these workloads, created with them or owned by them, are still there (in some namespaces; None: all)."""
-        return sum(1 for each in self._left(self._names(items)) if namespaces is None or each.namespace in namespaces)
+        return sum(
+            1
+            for each in self._left(self._names(items))
+            if namespaces is None or each.namespace in namespaces
+        )
 
     def _names(self, items: Sequence[Submission]) -> set[tuple[str, str, str]]:
-        return {(each.kind, item.namespace, each.name_of(item.name)) for each in self.template.documents for item in items}
+        return {
+            (each.kind, item.namespace, each.name_of(item.name))
+            for each in self.template.documents
+            for item in items
+        }
 
     def _top(self, record: Record) -> Record:
         while record.owner in self.observer.records:
@@ -194,7 +224,9 @@ class Session:
 
     def clocks(self) -> Clocks:
         """How this run's clocks relate."""
-        return Clocks(time.time_ns() - time.monotonic_ns(), self.offset.seconds, p99(self.heartbeat.lags))
+        return Clocks(
+            time.time_ns() - time.monotonic_ns(), self.offset.seconds, p99(self.heartbeat.lags)
+        )
 
     async def rows(self) -> list[Row]:
         """A row a workload and stage, as of now. The lag of the watch and the CPU of this process are not measured from here to the next

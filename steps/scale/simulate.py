@@ -21,7 +21,12 @@ _CRDS: dict[str, tuple[tuple[str, str, str, bool], ...]] = {
     "kubevirt": (
         ("kubevirt.io/v1", "VirtualMachine", "virtualmachines", True),
         ("kubevirt.io/v1", "VirtualMachineInstance", "virtualmachineinstances", False),
-        ("kubevirt.io/v1", "VirtualMachineInstanceReplicaSet", "virtualmachineinstancereplicasets", True),
+        (
+            "kubevirt.io/v1",
+            "VirtualMachineInstanceReplicaSet",
+            "virtualmachineinstancereplicasets",
+            True,
+        ),
     ),
     "runai": (
         ("run.ai/v2alpha1", "TrainingWorkload", "trainingworkloads", False),
@@ -47,7 +52,14 @@ _GPU_LABELS = {"run.ai/simulated-gpu-node-pool": "default", "nvidia.com/gpu.pres
 
 
 async def make_nodes(
-    kube: Kube, count: int, gpus: int, *, cpus: int = 96, memory: str = "1Ti", pods: int = 250, prefix: str = PREFIX
+    kube: Kube,
+    count: int,
+    gpus: int,
+    *,
+    cpus: int = 96,
+    memory: str = "1Ti",
+    pods: int = 250,
+    prefix: str = PREFIX,
 ) -> tuple[int, int]:
     """Make KWOK nodes `<prefix>0` ... have `gpus` GPUs each (labelled for fake-gpu-operator too); returns how many were new, and how many
     were there with other resources, which now have these.
@@ -62,7 +74,13 @@ async def make_nodes(
     async def make(index: int) -> None:
         nonlocal made, changed
         name = f"{prefix}{index}"
-        labels = {LABEL: "true", "type": "kwok", "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+        labels = {
+            LABEL: "true",
+            "type": "kwok",
+            "kubernetes.io/hostname": name,
+            "kubernetes.io/os": "linux",
+            "kubernetes.io/arch": "amd64",
+        }
         if gpus:
             labels |= _GPU_LABELS
         body = {
@@ -71,9 +89,16 @@ async def make_nodes(
             "metadata": {
                 "name": name,
                 "labels": labels,
-                "annotations": {of_nodes.NODE_ANNOTATION: "fake", "node.alpha.kubernetes.io/ttl": "0"},
+                "annotations": {
+                    of_nodes.NODE_ANNOTATION: "fake",
+                    "node.alpha.kubernetes.io/ttl": "0",
+                },
             },
-            "spec": {"taints": [{"key": of_nodes.NODE_ANNOTATION, "value": "fake", "effect": "NoSchedule"}]},
+            "spec": {
+                "taints": [
+                    {"key": of_nodes.NODE_ANNOTATION, "value": "fake", "effect": "NoSchedule"}
+                ]
+            },
             "status": {"capacity": resources, "allocatable": resources, "nodeInfo": _NODE_INFO},
         }
         try:
@@ -95,13 +120,27 @@ async def _renew(kube: Kube, name: str, resources: Mapping[str, str]) -> bool:
     nodes = await kube.resource("v1", "Node")
     there = await kube.get(nodes, name)
     if LABEL not in (there["metadata"].get("labels") or {}):
-        raise KubeError(409, "Foreign", f"the node {name} was not made by perfdag", "rename or delete it")
+        raise KubeError(
+            409, "Foreign", f"the node {name} was not made by perfdag", "rename or delete it"
+        )
     status = there.get("status") or {}
     if status.get("allocatable") == resources == status.get("capacity"):
         return False
     wanted = {_GPU: None, **resources}  # None deletes what was there
-    await kube.patch(nodes, name, {"status": {"capacity": wanted, "allocatable": wanted}}, subresource="status")
-    await kube.patch(nodes, name, {"metadata": {"labels": {key: _GPU_LABELS[key] if _GPU in resources else None for key in _GPU_LABELS}}})
+    await kube.patch(
+        nodes, name, {"status": {"capacity": wanted, "allocatable": wanted}}, subresource="status"
+    )
+    await kube.patch(
+        nodes,
+        name,
+        {
+            "metadata": {
+                "labels": {
+                    key: _GPU_LABELS[key] if _GPU in resources else None for key in _GPU_LABELS
+                }
+            }
+        },
+    )
     return True
 
 
@@ -124,11 +163,15 @@ async def remove_nodes(kube: Kube) -> int:
     nodes = await kube.resource("v1", "Node")
     found = await kube.list(nodes, labels=f"{LABEL}=true")
     for start in range(0, len(found), 100):
-        await asyncio.gather(*(kube.delete(nodes, each["metadata"]["name"]) for each in found[start : start + 100]))
+        await asyncio.gather(
+            *(kube.delete(nodes, each["metadata"]["name"]) for each in found[start : start + 100])
+        )
     return len(found)
 
 
-async def nodes_ready(kube: Kube, count: int, timeout: float = 60.0, *, prefix: str = PREFIX) -> bool:
+async def nodes_ready(
+    kube: Kube, count: int, timeout: float = 60.0, *, prefix: str = PREFIX
+) -> bool:
     """Wait until the simulated nodes `<prefix>0` ... are Ready, `count` of them; false after `timeout` seconds (KWOK does not run)."""
     nodes = await kube.resource("v1", "Node")
     wanted = {f"{prefix}{index}" for index in range(count)}
@@ -147,13 +190,17 @@ def parse_delay(text: str) -> tuple[str, int, int]:
     try:
         bounds = int(low), int(high or low)
     except ValueError:
-        raise ValueError(f"not a delay: {text!r}; write STAGE=MS or STAGE=MS-MS, for example vmi-running=800-3300") from None
+        raise ValueError(
+            f"not a delay: {text!r}; write STAGE=MS or STAGE=MS-MS, for example vmi-running=800-3300"
+        ) from None
     if not stage or bounds[0] < 0 or bounds[1] < bounds[0]:
         raise ValueError(f"not a delay: {text!r}; the second figure is the larger one, in ms")
     return stage, *bounds
 
 
-def stages(system: str, delays: Mapping[str, tuple[int, int]] | None = None, failures: int = 0) -> list[dict[str, Any]]:
+def stages(
+    system: str, delays: Mapping[str, tuple[int, int]] | None = None, failures: int = 0
+) -> list[dict[str, Any]]:
     """The objects that play `system` (Stages; for 'storage' a StorageClass too), with delays (ms, from and to) and failures in percent.
 
     Raises ValueError for a stage that is not there, and for failures of what does not fail.
@@ -164,7 +211,10 @@ def stages(system: str, delays: Mapping[str, tuple[int, int]] | None = None, fai
     known = {each["metadata"]["name"]: each for each in found}
     for name, (source, group_version, kind) in _COPIES.items():
         if source in known:
-            spec = {**known[source]["spec"], "resourceRef": {"apiGroup": group_version, "kind": kind}}
+            spec = {
+                **known[source]["spec"],
+                "resourceRef": {"apiGroup": group_version, "kind": kind},
+            }
             known[name] = {**known[source], "metadata": {"name": name}, "spec": spec}
             found.append(known[name])
     for name, (low, high) in (delays or {}).items():
@@ -172,7 +222,8 @@ def stages(system: str, delays: Mapping[str, tuple[int, int]] | None = None, fai
             raise ValueError(f"no stage {name!r} in {system}; there are {', '.join(known)}")
         known[name]["spec"] = {
             **known[name]["spec"],
-            "delay": {"durationMilliseconds": low} | ({"jitterDurationMilliseconds": high} if high > low else {}),
+            "delay": {"durationMilliseconds": low}
+            | ({"jitterDurationMilliseconds": high} if high > low else {}),
         }
     if failures and "vmi-failed" not in known:
         raise ValueError(f"nothing of {system} fails by itself; failures are of VMIs, of kubevirt")
@@ -194,19 +245,38 @@ def crds(system: str) -> list[dict[str, Any]]:
     made = []
     for group_version, kind, plural, status in _CRDS[system]:
         group, _, version = group_version.partition("/")
-        served: dict[str, Any] = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": any_object}}
+        served: dict[str, Any] = {
+            "name": version,
+            "served": True,
+            "storage": True,
+            "schema": {"openAPIV3Schema": any_object},
+        }
         if status:
             served["subresources"] = {"status": {}}
         spec: dict[str, Any] = {"group": group, "scope": "Namespaced", "versions": [served]}
-        spec["names"] = {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"}
+        spec["names"] = {
+            "kind": kind,
+            "plural": plural,
+            "singular": kind.lower(),
+            "listKind": f"{kind}List",
+        }
         metadata: dict[str, Any] = {"name": f"{plural}.{group}", "labels": {LABEL: system}}
         if group.endswith(".k8s.io"):
             metadata["annotations"] = {"api-approved.kubernetes.io": "unapproved, simulated"}
-        made.append({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec})
+        made.append(
+            {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": metadata,
+                "spec": spec,
+            }
+        )
     return made
 
 
-async def install(kube: Kube, system: str, delays: Mapping[str, tuple[int, int]] | None = None, failures: int = 0) -> list[str]:
+async def install(
+    kube: Kube, system: str, delays: Mapping[str, tuple[int, int]] | None = None, failures: int = 0
+) -> list[str]:
     """Put CRDs and Stages of `system` on the cluster; returns the Stages' names. Stages that are there as wanted stay as they are:
     KWOK misses what is deleted while they are made anew, and another run may be waiting for it.
 
@@ -226,7 +296,12 @@ async def install(kube: Kube, system: str, delays: Mapping[str, tuple[int, int]]
             known = False
         else:
             if LABEL not in (there["metadata"].get("labels") or {}):
-                raise KubeError(409, "Real", f"{name} is installed for real here", "simulate on a cluster without it")
+                raise KubeError(
+                    409,
+                    "Real",
+                    f"{name} is installed for real here",
+                    "simulate on a cluster without it",
+                )
         await kube.apply(body)
     for body in crds(system):
         await _established(kube, definitions, body["metadata"]["name"])
@@ -237,7 +312,9 @@ async def install(kube: Kube, system: str, delays: Mapping[str, tuple[int, int]]
         if body["kind"] != "Stage":
             await kube.apply(body)
     found = [each["metadata"] for each in await kube.list(kwok, labels=f"{LABEL}={system}")]
-    if known and digests == {each["name"]: (each.get("annotations") or {}).get(DIGEST) for each in found}:
+    if known and digests == {
+        each["name"]: (each.get("annotations") or {}).get(DIGEST) for each in found
+    }:
         return list(played)
     # a Stage of a kind that KWOK did not know when it saw the Stage is dead until it is made anew
     for each in found:
@@ -265,13 +342,21 @@ async def _stage_kind(kube: Kube) -> Any:
     except KubeError as error:
         if error.status != 404:
             raise
-        raise KubeError(404, "NoKwok", "KWOK's Stage CRD is not on this cluster", "install KWOK with --enable-crds=Stage") from None
+        raise KubeError(
+            404,
+            "NoKwok",
+            "KWOK's Stage CRD is not on this cluster",
+            "install KWOK with --enable-crds=Stage",
+        ) from None
 
 
 async def _established(kube: Kube, definitions: Any, name: str) -> None:
     for _ in range(100):
         body = await kube.get(definitions, name)
-        if any(c["type"] == "Established" and c["status"] == "True" for c in (body.get("status") or {}).get("conditions") or []):
+        if any(
+            c["type"] == "Established" and c["status"] == "True"
+            for c in (body.get("status") or {}).get("conditions") or []
+        ):
             return
         await asyncio.sleep(0.1)
     raise KubeError(0, "Timeout", f"the CRD {name} was not established in 10 s")
@@ -284,7 +369,11 @@ async def _described(kube: Kube, group_versions: set[str]) -> None:
         if all(f"apis/{each}" in paths for each in group_versions):
             return
         await asyncio.sleep(0.1)
-    raise KubeError(0, "Timeout", f"the API server's OpenAPI does not tell of {', '.join(sorted(group_versions))} after 20 s")
+    raise KubeError(
+        0,
+        "Timeout",
+        f"the API server's OpenAPI does not tell of {', '.join(sorted(group_versions))} after 20 s",
+    )
 
 
 async def simulated_nodes(kube: Kube) -> tuple[set[str] | None, str]:
@@ -293,5 +382,8 @@ async def simulated_nodes(kube: Kube) -> tuple[set[str] | None, str]:
     try:
         found = await kube.list(await kube.resource("v1", "Node"))
     except KubeError as error:
-        return None, f"whether nodes are simulated is not known: {'we may not list nodes' if error.status == 403 else error}"
+        return (
+            None,
+            f"whether nodes are simulated is not known: {'we may not list nodes' if error.status == 403 else error}",
+        )
     return {each["metadata"]["name"] for each in found if of_nodes.simulated(each)}, ""

@@ -32,7 +32,11 @@ async def ladder(kube: Kube, spec: Spec, sizes: list[int], cooldown: float) -> l
                     raise
                 found.append(_unmeasured(own, size, error, found[-1]))
             spec.seen(found[-1])
-            if found[-1].error or found[-1].figures["left_behind"] or time.monotonic() >= spec.deadline:
+            if (
+                found[-1].error
+                or found[-1].figures["left_behind"]
+                or time.monotonic() >= spec.deadline
+            ):
                 break
     return found
 
@@ -67,7 +71,9 @@ async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capac
             return Capacity(passed, "; ".join(map(str, undecided)), no_data=True), found
         if found[-1].failed:
             late = time.monotonic() >= spec.deadline
-            return Capacity(passed, "the sample's own time limit was reached" if late else ""), found
+            return Capacity(
+                passed, "the sample's own time limit was reached" if late else ""
+            ), found
         passed = size
     return Capacity(passed, f"the limit of {limit} was reached"), found
 
@@ -80,6 +86,20 @@ def rung(spec: Spec, number: int) -> Spec:
 def _unmeasured(spec: Spec, count: int, error: Exception, before: Result) -> Result:
     """A size that ended in an error, after one that was measured: none of its gates has data."""
     facts = {key: before.facts.get(key) for key in ("simulated", "kubevirt_version")}
-    facts |= {"run": spec.run, "generator": [], "notes": [f"{count} VMIs were not measured: {error}"]}
+    facts |= {
+        "run": spec.run,
+        "generator": [],
+        "notes": [f"{count} VMIs were not measured: {error}"],
+    }
     figures: dict[str, float | None] = {"left_behind": None, "success_ratio": None}
-    return Result("burst", count, spec.run, [], [], figures, facts, gating.hold(spec.gates, figures), error=str(error))
+    return Result(
+        "burst",
+        count,
+        spec.run,
+        [],
+        [],
+        figures,
+        facts,
+        gating.hold(spec.gates, figures),
+        error=str(error),
+    )

@@ -42,7 +42,9 @@ def whole_second(api_ns: int) -> bool:
 def _life(body: Object) -> Iterator[Seen]:
     metadata = body["metadata"]
     yield "created", unix_ns(metadata.get("creationTimestamp")), True
-    if deleting := metadata.get("deletionTimestamp"):  # the API sets it to the moment of the request plus the grace period
+    if deleting := metadata.get(
+        "deletionTimestamp"
+    ):  # the API sets it to the moment of the request plus the grace period
         grace = metadata.get("deletionGracePeriodSeconds") or 0
         yield "deleting", unix_ns(deleting) - grace * 1_000_000_000, True
 
@@ -50,7 +52,11 @@ def _life(body: Object) -> Iterator[Seen]:
 def _conditions(body: Object) -> dict[str, Object]:
     """Conditions by type; what has none is not of the form that Kubernetes gives conditions."""
     found = (body.get("status") or {}).get("conditions") or []
-    return {each["type"]: each for each in found if isinstance(each, dict) and isinstance(each.get("type"), str)}
+    return {
+        each["type"]: each
+        for each in found
+        if isinstance(each, dict) and isinstance(each.get("type"), str)
+    }
 
 
 _POD_CONDITIONS = {
@@ -83,8 +89,15 @@ def _pod(body: Object) -> Iterator[Seen]:
     if phase == "Running":
         yield "running", unix_ns(status.get("startTime")), True
     elif phase in ("Succeeded", "Failed"):
-        ended = [(each.get("state") or {}).get("terminated") or {} for each in status.get("containerStatuses") or []]
-        yield phase.lower(), max((unix_ns(each.get("finishedAt")) for each in ended), default=0), True
+        ended = [
+            (each.get("state") or {}).get("terminated") or {}
+            for each in status.get("containerStatuses") or []
+        ]
+        yield (
+            phase.lower(),
+            max((unix_ns(each.get("finishedAt")) for each in ended), default=0),
+            True,
+        )
 
 
 def _vmi(body: Object) -> Iterator[Seen]:
@@ -92,7 +105,11 @@ def _vmi(body: Object) -> Iterator[Seen]:
     status = body.get("status") or {}
     phase = status.get("phase")
     for each in status.get("phaseTransitionTimestamps") or []:
-        yield each["phase"].lower(), unix_ns(each.get("phaseTransitionTimestamp")), each["phase"] == phase
+        yield (
+            each["phase"].lower(),
+            unix_ns(each.get("phaseTransitionTimestamp")),
+            each["phase"] == phase,
+        )
     if phase:
         yield phase.lower(), 0, True
     ready = _conditions(body).get("Ready")
@@ -121,13 +138,24 @@ def _job(body: Object) -> Iterator[Seen]:
     status = body.get("status") or {}
     if status.get("startTime"):
         yield "started", unix_ns(status["startTime"]), True
-    for name, stage in (("Complete", "succeeded"), ("Succeeded", "succeeded"), ("Failed", "failed"), ("Running", "running")):
+    for name, stage in (
+        ("Complete", "succeeded"),
+        ("Succeeded", "succeeded"),
+        ("Failed", "failed"),
+        ("Running", "running"),
+    ):
         condition = _conditions(body).get(name)
         if condition and condition["status"] == "True":
             yield stage, unix_ns(condition.get("lastTransitionTime")), True
 
 
-_VOLCANO = {"Running": "running", "Completed": "succeeded", "Failed": "failed", "Aborted": "failed", "Terminated": "failed"}
+_VOLCANO = {
+    "Running": "running",
+    "Completed": "succeeded",
+    "Failed": "failed",
+    "Aborted": "failed",
+    "Terminated": "failed",
+}
 
 
 def _volcano_job(body: Object) -> Iterator[Seen]:
@@ -141,7 +169,9 @@ def _volcano_job(body: Object) -> Iterator[Seen]:
 def _status_since(body: Object) -> int:
     """When the phase was written last, as the API server noted it of who wrote it (metadata.managedFields); 0 where it does not say."""
     writes = [
-        each for each in body["metadata"].get("managedFields") or [] if "f:phase" in ((each.get("fieldsV1") or {}).get("f:status") or {})
+        each
+        for each in body["metadata"].get("managedFields") or []
+        if "f:phase" in ((each.get("fieldsV1") or {}).get("f:status") or {})
     ]
     return max((unix_ns(each.get("time")) for each in writes), default=0)
 
@@ -192,20 +222,35 @@ def failure(body: Object) -> tuple[str, int]:
     status, conditions = body.get("status") or {}, _conditions(body)
     said, since = [], 0
     for name, condition in conditions.items():
-        bad = condition.get("status") == "False" and name in ("PodScheduled", "Synchronized", "Provisioning")
-        if (bad and condition.get("reason") != "SchedulingGated") or (condition.get("status") == "True" and name.endswith("Failed")):
+        bad = condition.get("status") == "False" and name in (
+            "PodScheduled",
+            "Synchronized",
+            "Provisioning",
+        )
+        if (bad and condition.get("reason") != "SchedulingGated") or (
+            condition.get("status") == "True" and name.endswith("Failed")
+        ):
             said.append(f"{condition.get('reason', name)}: {condition.get('message', '')}")
             since = max(since, unix_ns(condition.get("lastTransitionTime")))
     if status.get("phase") == "Failed":  # a phase has no time, but conditions change with it
         said.append(f"{status.get('reason', 'Failed')}: {status.get('message', '')}")
-        since = max((unix_ns(each.get("lastTransitionTime")) for each in conditions.values()), default=0)
+        since = max(
+            (unix_ns(each.get("lastTransitionTime")) for each in conditions.values()), default=0
+        )
     return " ".join("; ".join(said).split())[:500], since
 
 
 def last_seen(body: Object) -> int:
     """When what an Event tells of happened last (Unix ns); 0 where it does not say."""
-    times = (body.get("series") or {}).get("lastObservedTime"), body.get("lastTimestamp"), body.get("eventTime"), body.get("firstTimestamp")
-    return max(map(unix_ns, times)) or unix_ns((body.get("metadata") or {}).get("creationTimestamp"))
+    times = (
+        (body.get("series") or {}).get("lastObservedTime"),
+        body.get("lastTimestamp"),
+        body.get("eventTime"),
+        body.get("firstTimestamp"),
+    )
+    return max(map(unix_ns, times)) or unix_ns(
+        (body.get("metadata") or {}).get("creationTimestamp")
+    )
 
 
 def owner_of(metadata: Object) -> str:

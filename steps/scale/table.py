@@ -10,7 +10,16 @@ import orjson
 from perfdag.steps.scale.rows import Row
 from perfdag.steps.scale.vmi import Result
 
-_NUMBERS = {"seconds", "resolution_s", "api_time", "event_time", "receive_time", "reached", "intended", "submitted"}
+_NUMBERS = {
+    "seconds",
+    "resolution_s",
+    "api_time",
+    "event_time",
+    "receive_time",
+    "reached",
+    "intended",
+    "submitted",
+}
 _AUDIT = {
     "creation_to_running": "vmiCreationToRunningSeconds",
     "deletion_to_succeeded": "vmiDeletionToSucceededSeconds",
@@ -18,8 +27,16 @@ _AUDIT = {
     "deletion": "vmiDeletionToGoneSeconds",
 }
 _MIB = 2.0**20
-_COMPONENTS = {"virt_api": "VirtAPI", "virt_controller": "VirtController", "virt_handler": "VirtHandler"}
-_QUEUES = {"workqueue_adds_per_s": "AddRate", "workqueue_depth_max": "Depth", "workqueue_p99_s_max": "P99Latency"}
+_COMPONENTS = {
+    "virt_api": "VirtAPI",
+    "virt_controller": "VirtController",
+    "virt_handler": "VirtHandler",
+}
+_QUEUES = {
+    "workqueue_adds_per_s": "AddRate",
+    "workqueue_depth_max": "Depth",
+    "workqueue_p99_s_max": "P99Latency",
+}
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -27,8 +44,18 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    types: dict[str, Any] = {"index": pa.int64(), "retries": pa.int64(), "objects": pa.int64(), "simulated": pa.bool_()}
-    schema = pa.schema([(f.name, types.get(f.name, pa.float64() if f.name in _NUMBERS else pa.string())) for f in fields(Row)])
+    types: dict[str, Any] = {
+        "index": pa.int64(),
+        "retries": pa.int64(),
+        "objects": pa.int64(),
+        "simulated": pa.bool_(),
+    }
+    schema = pa.schema(
+        [
+            (f.name, types.get(f.name, pa.float64() if f.name in _NUMBERS else pa.string()))
+            for f in fields(Row)
+        ]
+    )
     columns = {f.name: [getattr(row, f.name) for row in rows] for f in fields(Row)}
     new = path.with_suffix(".new")
     pq.write_table(pa.table(columns, schema=schema), new, compression="zstd")
@@ -44,7 +71,9 @@ def audit(results: Sequence[Result]) -> dict[str, Any]:
         {
             "Count": each.count,
             "Values": _values(each),
-            "Gates": [{"gate": str(v.gate), "value": v.value, "passed": v.passed} for v in each.verdicts],
+            "Gates": [
+                {"gate": str(v.gate), "value": v.value, "passed": v.passed} for v in each.verdicts
+            ],
         }
         for each in results
     ]
@@ -57,21 +86,41 @@ def _values(result: Result) -> dict[str, Any]:
     for stage, key in _AUDIT.items():
         for p in (50, 95, 99):
             values[f"{key}P{p}"] = {"value": result.figures.get(f"{stage}_p{p}")}
-    values |= {name: {"value": value} for name, value in result.figures.items() if name.endswith("-count")}
+    values |= {
+        name: {"value": value} for name, value in result.figures.items() if name.endswith("-count")
+    }
     for name in ("throughput_mean", "throughput_best_5s", "api_p99", "success_ratio"):
         values[name] = {"value": result.figures.get(name)}
     for ours, theirs in _COMPONENTS.items():
         for how in ("avg", "min", "max"):
             memory = result.figures.get(f"{ours}_memory_bytes_{how}")
-            values[f"{how}{theirs}MemoryUsageInMB"] = {"value": None if memory is None else memory / _MIB}
-            values[f"{how}{theirs}CPUUsage"] = {"value": result.figures.get(f"{ours}_cpu_cores_{how}")}
+            values[f"{how}{theirs}MemoryUsageInMB"] = {
+                "value": None if memory is None else memory / _MIB
+            }
+            values[f"{how}{theirs}CPUUsage"] = {
+                "value": result.figures.get(f"{ours}_cpu_cores_{how}")
+            }
     adds, seconds = result.figures.get("workqueue_adds"), result.ended - result.started
-    queues = {**result.figures, "workqueue_adds_per_s": adds / seconds if adds is not None and seconds > 0 else None}
-    values |= {f"virtControllerWorkqueue{theirs}": {"value": queues.get(ours)} for ours, theirs in _QUEUES.items()}
-    for verdict in sorted(result.verdicts, key=lambda each: not each.passed):  # a breach is what a metric with two gates shows
-        threshold: dict[str, Any] = {"thresholdValue": verdict.threshold, "thresholdExceeded": not verdict.passed}
+    queues = {
+        **result.figures,
+        "workqueue_adds_per_s": adds / seconds if adds is not None and seconds > 0 else None,
+    }
+    values |= {
+        f"virtControllerWorkqueue{theirs}": {"value": queues.get(ours)}
+        for ours, theirs in _QUEUES.items()
+    }
+    for verdict in sorted(
+        result.verdicts, key=lambda each: not each.passed
+    ):  # a breach is what a metric with two gates shows
+        threshold: dict[str, Any] = {
+            "thresholdValue": verdict.threshold,
+            "thresholdExceeded": not verdict.passed,
+        }
         if verdict.gate.other:
-            threshold |= {"thresholdMetric": verdict.gate.other, "thresholdRatio": verdict.gate.value}
+            threshold |= {
+                "thresholdMetric": verdict.gate.other,
+                "thresholdRatio": verdict.gate.value,
+            }
         # not the creation's own: a gate sees the worse of creation and deletion
         values[verdict.gate.metric] = {"value": verdict.value, "thresholdResult": threshold}
     return values

@@ -20,7 +20,12 @@ RUNAI_STORAGE = "openebs-lvmpv"
 """The storage class that Run:ai's scale test tool asks for, of claims of Run:ai's workloads where no other is given."""
 HOLD = "perfdag/hold"
 """The scheduling gate of pods that are released together."""
-_NAME, _NAMESPACE, _INDEX, _INTENDED = "perfdag-0name0", "perfdag-0namespace0", 918273645, "perfdag-0intended0"
+_NAME, _NAMESPACE, _INDEX, _INTENDED = (
+    "perfdag-0name0",
+    "perfdag-0namespace0",
+    918273645,
+    "perfdag-0intended0",
+)
 _PLACEHOLDER = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 _POD_TEMPLATES: dict[str, list[tuple[str, ...]]] = {
     "Job": [("spec", "template")],
@@ -30,7 +35,10 @@ _POD_TEMPLATES: dict[str, list[tuple[str, ...]]] = {
     "DaemonSet": [("spec", "template")],
     "VirtualMachine": [("spec", "template")],
     "VirtualMachineInstanceReplicaSet": [("spec", "template")],
-    "PyTorchJob": [("spec", "pytorchReplicaSpecs", "Master", "template"), ("spec", "pytorchReplicaSpecs", "Worker", "template")],
+    "PyTorchJob": [
+        ("spec", "pytorchReplicaSpecs", "Master", "template"),
+        ("spec", "pytorchReplicaSpecs", "Worker", "template"),
+    ],
 }
 
 
@@ -93,8 +101,20 @@ class Template:
         return bool(_pod_specs(orjson.loads(self.documents[-1].body)))
 
 
-_ONE = {"Pod", "TrainingWorkload", "InteractiveWorkload", "VirtualMachine", "VirtualMachineInstance"}
-_REPLICAS = {"Deployment", "StatefulSet", "ReplicaSet", "ReplicationController", "VirtualMachineInstanceReplicaSet"}
+_ONE = {
+    "Pod",
+    "TrainingWorkload",
+    "InteractiveWorkload",
+    "VirtualMachine",
+    "VirtualMachineInstance",
+}
+_REPLICAS = {
+    "Deployment",
+    "StatefulSet",
+    "ReplicaSet",
+    "ReplicationController",
+    "VirtualMachineInstanceReplicaSet",
+}
 
 
 def members_of(body: Mapping[str, Any]) -> int | None:
@@ -108,10 +128,17 @@ def members_of(body: Mapping[str, Any]) -> int | None:
         if kind == "Job" and body["apiVersion"] == "batch/v1":
             return int(spec.get("completions") or spec.get("parallelism") or 1)
         if kind == "PyTorchJob":
-            return sum(int(each.get("replicas", 1)) for each in spec["pytorchReplicaSpecs"].values())
+            return sum(
+                int(each.get("replicas", 1)) for each in spec["pytorchReplicaSpecs"].values()
+            )
         if kind == "DistributedWorkload":
             return int(spec["workers"]["value"]) + 1
-    except (AttributeError, KeyError, TypeError, ValueError):  # the API server says what is wrong with it
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ):  # the API server says what is wrong with it
         pass
     return None
 
@@ -123,7 +150,11 @@ def _at_once(body: Mapping[str, Any]) -> int | None:
     if body["kind"] == "Job":
         parallelism = spec.get("parallelism")
         return min(members, parallelism if isinstance(parallelism, int) else 1)
-    return min(members, 1) if body["kind"] == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel" else members
+    return (
+        min(members, 1)
+        if body["kind"] == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel"
+        else members
+    )
 
 
 def built_in() -> dict[str, Path]:
@@ -146,13 +177,21 @@ def load(
     Raises TemplateError, also where there is no pod in it to add one to.
     """
     path, text = _text_of(source)
-    values = {"run": run, "project": "project-0", "workers": 1, "gpus": 1, "image": "gcr.io/run-ai-lab/ubuntu:loop"}
+    values = {
+        "run": run,
+        "project": "project-0",
+        "workers": 1,
+        "gpus": 1,
+        "image": "gcr.io/run-ai-lab/ubuntu:loop",
+    }
     values |= dict(variables or {}) | {"name": _NAME, "namespace": _NAMESPACE, "index": _INDEX}
 
     def fill(found: re.Match[str]) -> str:
         if found[1] not in values:
             allowed = ", ".join(sorted(values))
-            raise TemplateError(f"{path}: unknown placeholder {found[0]}; there are {allowed}; set it with --var")
+            raise TemplateError(
+                f"{path}: unknown placeholder {found[0]}; there are {allowed}; set it with --var"
+            )
         return str(values[found[1]])
 
     parsed = _documents(path, _PLACEHOLDER.sub(fill, text))
@@ -167,7 +206,9 @@ def load(
         if pvc and str(body["apiVersion"]).startswith("run.ai/"):
             body["spec"]["pvcs"] = {"items": {"pvc-new-0": {"value": _runai_claim(storage_class)}}}
         elif pvc and body is parsed[-1] and not _pod_specs(body):
-            raise TemplateError(f"{path}: a {body['kind']} has no pods of its own to add a claim to; write it into the template")
+            raise TemplateError(
+                f"{path}: a {body['kind']} has no pods of its own to add a claim to; write it into the template"
+            )
         documents.append(Document(body["apiVersion"], body["kind"], orjson.dumps(body)))
     return Template(source, tuple(documents))
 
@@ -180,7 +221,9 @@ def _text_of(source: str) -> tuple[str, str]:
     try:
         return str(path), path.read_text()
     except (OSError, UnicodeDecodeError):
-        raise TemplateError(f"no template {source!r}: not a file, and built in are {', '.join(built_in())}") from None
+        raise TemplateError(
+            f"no template {source!r}: not a file, and built in are {', '.join(built_in())}"
+        ) from None
 
 
 def inlined(source: str) -> str:
@@ -192,7 +235,11 @@ def _documents(path: str, text: str) -> list[dict[str, Any]]:
     import yaml
 
     try:
-        parsed = [each for each in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if each is not None]
+        parsed = [
+            each
+            for each in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            if each is not None
+        ]
     except yaml.YAMLError as error:
         raise TemplateError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not parsed:
@@ -203,7 +250,9 @@ def _documents(path: str, text: str) -> list[dict[str, Any]]:
             raise TemplateError(f"{where} has no apiVersion or no kind")
         metadata = body.get("metadata") or {}
         if not isinstance(metadata, dict) or _NAME not in str(metadata.get("name", "")):
-            raise TemplateError(f"{where} ({body['kind']}) needs metadata.name with ${{name}} in it, or objects would collide")
+            raise TemplateError(
+                f"{where} ({body['kind']}) needs metadata.name with ${{name}} in it, or objects would collide"
+            )
         body.pop("status", None)
         if isinstance(body.get("spec"), dict) is False and "spec" in body:
             raise TemplateError(f"{where}: spec is not a mapping")
@@ -214,7 +263,11 @@ def _label(body: dict[str, Any], run: str) -> None:
     metadata = body["metadata"]
     metadata.pop("creationTimestamp", None)
     metadata["namespace"] = _NAMESPACE
-    metadata["labels"] = {**(metadata.get("labels") or {}), RUN_LABEL: run, INDEX_LABEL: str(_INDEX)}
+    metadata["labels"] = {
+        **(metadata.get("labels") or {}),
+        RUN_LABEL: run,
+        INDEX_LABEL: str(_INDEX),
+    }
     metadata["annotations"] = {**(metadata.get("annotations") or {}), SUBMIT_ANNOTATION: _INTENDED}
     for path in _POD_TEMPLATES.get(body["kind"], []):
         inner: Any = body
@@ -243,12 +296,19 @@ def _pod_specs(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _add_claim(spec: dict[str, Any], storage_class: str | None) -> None:
     """A generic ephemeral volume of 1 MiB: its claim is owned by the pod, so it joins by UID and goes with it."""
-    claim: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
+    claim: dict[str, Any] = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Mi"}},
+    }
     if storage_class:
         claim["storageClassName"] = storage_class
-    spec.setdefault("volumes", []).append({"name": "perfdag", "ephemeral": {"volumeClaimTemplate": {"spec": claim}}})
+    spec.setdefault("volumes", []).append(
+        {"name": "perfdag", "ephemeral": {"volumeClaimTemplate": {"spec": claim}}}
+    )
     for container in spec.get("containers") or []:
-        container.setdefault("volumeMounts", []).append({"name": "perfdag", "mountPath": "/path-new"})
+        container.setdefault("volumeMounts", []).append(
+            {"name": "perfdag", "mountPath": "/path-new"}
+        )
 
 
 def _runai_claim(storage_class: str | None) -> dict[str, Any]:

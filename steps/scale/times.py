@@ -66,10 +66,19 @@ def read_times(folder: Path) -> list[Times]:
     them: all that have no times).
     """
     told = read_summary(folder)
-    ahead, waiting = told.get("server_clock_ahead_s", 0.0), set(told["not_scheduled"]) if "not_scheduled" in told else None
+    ahead, waiting = (
+        told.get("server_clock_ahead_s", 0.0),
+        set(told["not_scheduled"]) if "not_scheduled" in told else None,
+    )
     submitted = _read(folder / "submitted.json", "jobName", "projectName", "submitTimestamp")
-    sampled = {(each["jobName"], each["projectName"]): each for each in _read(folder / "sampled.json", "jobName", "projectName")}
-    found = [_times({**sampled.get((each["jobName"], each["projectName"]), {}), **each}, ahead, waiting) for each in submitted]
+    sampled = {
+        (each["jobName"], each["projectName"]): each
+        for each in _read(folder / "sampled.json", "jobName", "projectName")
+    }
+    found = [
+        _times({**sampled.get((each["jobName"], each["projectName"]), {}), **each}, ahead, waiting)
+        for each in submitted
+    ]
     return sorted([*found, *_refused(folder)], key=lambda each: str(each.info["submitTimestamp"]))
 
 
@@ -82,8 +91,15 @@ def _refused(folder: Path) -> list[Times]:
     for each in file.submissions:
         if each.error:
             due = datetime.fromtimestamp(each.intended_ns / 1e9, UTC).isoformat()
-            info = {"jobName": each.name, "jobNamespace": each.namespace, "projectName": file.project, "submitTimestamp": due}
-            found.append(Times(info, dict.fromkeys(REFERENCE), f"refused: {nameless(each.error, each.name)}"))
+            info = {
+                "jobName": each.name,
+                "jobNamespace": each.namespace,
+                "projectName": file.project,
+                "submitTimestamp": due,
+            }
+            found.append(
+                Times(info, dict.fromkeys(REFERENCE), f"refused: {nameless(each.error, each.name)}")
+            )
     return found
 
 
@@ -97,7 +113,9 @@ def _read(path: Path, *keys: str) -> list[dict[str, Any]]:
         data = orjson.loads(path.read_bytes())
     except FileNotFoundError:
         verb = "submit" if path.name == "submitted.json" else "sample"
-        raise SettingsError(f"no {path}; run `perfdag scale {verb} -o {path.parent}` first") from None
+        raise SettingsError(
+            f"no {path}; run `perfdag scale {verb} -o {path.parent}` first"
+        ) from None
     except (OSError, ValueError) as error:
         raise SettingsError(f"cannot read {path}: {error}") from None
     if not isinstance(data, list):
@@ -105,7 +123,9 @@ def _read(path: Path, *keys: str) -> list[dict[str, Any]]:
     for number, each in enumerate(data, 1):
         lacking = [key for key in keys if not isinstance(each, dict) or key not in each]
         if lacking:
-            raise SettingsError(f"{path}: workload {number} of {len(data)} has no {', '.join(lacking)}")
+            raise SettingsError(
+                f"{path}: workload {number} of {len(data)} has no {', '.join(lacking)}"
+            )
     return data
 
 
@@ -115,7 +135,9 @@ def _times(info: dict[str, Any], ahead: float, waiting: set[str] | None) -> Time
         try:
             return datetime.fromisoformat(text).timestamp() if text else None
         except (TypeError, ValueError):
-            raise SettingsError(f"workload {info['jobName']}: {key} is {text!r}, not a time (ISO 8601)") from None
+            raise SettingsError(
+                f"workload {info['jobName']}: {key} is {text!r}, not a time (ISO 8601)"
+            ) from None
 
     decided = at("podSchedulingDecisionTimestamp")
     first = decided if (created := at("workloadCreatedTimestamp")) is None else created
@@ -125,14 +147,22 @@ def _times(info: dict[str, Any], ahead: float, waiting: set[str] | None) -> Time
         end, start = at(event), at(since)
         start = start + shift if start is not None and since == "submitTimestamp" else start
         deltas[name] = _delta(start, end) if end is not None and start is not None else None
-    group, pod, total = at("podGroupCreatedTimestamp"), at("firstPodCreatedTimestamp"), deltas["Total Pod Scheduling Decision"]
+    group, pod, total = (
+        at("podGroupCreatedTimestamp"),
+        at("firstPodCreatedTimestamp"),
+        deltas["Total Pod Scheduling Decision"],
+    )
     excluded = ""
     if group is not None and pod is not None and int(group) < int(pod):
         excluded = "pod group older than its first pod (the pod was replaced)"
     elif total is not None and total < -1:
         excluded = "scheduled before it was submitted (clocks differ)"
     elif decided is None:
-        excluded = "not scheduled when sampled" if waiting is None or info["jobName"] in waiting else "not sampled"
+        excluded = (
+            "not scheduled when sampled"
+            if waiting is None or info["jobName"] in waiting
+            else "not sampled"
+        )
     return Times(info, deltas, excluded)
 
 
@@ -143,7 +173,9 @@ def _delta(start: float, end: float) -> float:
     return end - start
 
 
-def select(times: Sequence[Times], skip_errors: bool, head: int | None, tail: int | None) -> list[Times]:
+def select(
+    times: Sequence[Times], skip_errors: bool, head: int | None, tail: int | None
+) -> list[Times]:
     """What is plotted: without the excluded ones if asked, then the first `head` and of those the last `tail`."""
     chosen = [each for each in times if not (skip_errors and each.excluded)]
     chosen = chosen[:head] if head else chosen
@@ -157,5 +189,7 @@ def write_csv(path: Path, times: Sequence[Times]) -> None:
         out.writerow([*_INFO, *REFERENCE, "Excluded"])
         for each in times:
             info = [each.info.get(key) or "" for key in _INFO.values()]
-            deltas = ["" if (value := each.deltas[name]) is None else f"{value:.6f}" for name in REFERENCE]
+            deltas = [
+                "" if (value := each.deltas[name]) is None else f"{value:.6f}" for name in REFERENCE
+            ]
             out.writerow([*info, *deltas, each.excluded])

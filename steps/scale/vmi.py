@@ -86,13 +86,20 @@ class Result:
     @property
     def failed(self) -> bool:
         """Whether a gate was breached, a VMI never ran, one was left behind, or another run was beside it."""
-        return bool(self.breached or self.disturbed or self.figures["left_behind"]) or self.figures["success_ratio"] != 1.0
+        return (
+            bool(self.breached or self.disturbed or self.figures["left_behind"])
+            or self.figures["success_ratio"] != 1.0
+        )
 
     @property
     def undecided(self) -> list[gating.Verdict]:
         """Gates without data where nothing else is against this size: it may have passed them. Empty where something else is."""
         known = [each for each in self.verdicts if each.passed is not None]
-        return [] if replace(self, verdicts=known).failed else [each for each in self.verdicts if each.passed is None]
+        return (
+            []
+            if replace(self, verdicts=known).failed
+            else [each for each in self.verdicts if each.passed is None]
+        )
 
 
 def template_of(spec: Spec, run: str) -> Template:
@@ -108,7 +115,9 @@ def template(source: str, run: str, replicas: int, variables: Mapping[str, Any])
             f"{found.kind} brings up no VMI: take the template vmi, vm or vmirs, or a file whose last document is of such a kind"
         )
     if found.kind == SET and found.members != replicas:
-        raise TemplateError(f"the template has {found.members} replicas and {replicas} are said: say replicas {found.members}")
+        raise TemplateError(
+            f"the template has {found.members} replicas and {replicas} are said: say replicas {found.members}"
+        )
     if replicas != 1 and found.kind != SET:
         raise TemplateError(f"replicas go with the template vmirs; a {found.kind} is one VMI")
     return found
@@ -123,16 +132,22 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
         wanted = len(made.created) * spec.replicas
         all_running = await _settled(session, spec)
         if not all_running:
-            session.notes.append(f"{wanted - session.reached(VMI, 'running')} of {wanted} VMIs not Running {session.ended(spec.timeout)}")
+            session.notes.append(
+                f"{wanted - session.reached(VMI, 'running')} of {wanted} VMIs not Running {session.ended(spec.timeout)}"
+            )
         await session.scrape(CREATION)
         rows = await session.rows()
         running, phases = session.reached(VMI, "running"), phase_counts(session.observer.of(VMI))
         spec.tell(f"{running} of {wanted} Running; deleting")
         left = await emptied(session, spec.parallel, spec.timeout)
-        return await _result("burst", count, session, spec, nodes, rows, {"left_behind": left, **phases})
+        return await _result(
+            "burst", count, session, spec, nodes, rows, {"left_behind": left, **phases}
+        )
 
 
-async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, duration: float) -> Result:
+async def steady(
+    kube: Kube, spec: Spec, count: int, churn: int, pause: float, duration: float
+) -> Result:
     """Ramp up to `count`, then for `duration` seconds delete the `churn` oldest and create as many anew each `pause` seconds, ramp down."""
     nodes = await check_nodes(kube, count * spec.replicas, spec.per_node)
     async with own_namespaces(kube, spec.namespaces, spec.run), _primed(kube, spec) as session:
@@ -164,7 +179,15 @@ async def steady(kube: Kube, spec: Spec, count: int, churn: int, pause: float, d
         rows = await session.rows()
         left = await emptied(session, spec.parallel, spec.timeout)
         note(_live(session))
-        result = await _result("steady", count, session, spec, nodes, rows, {"left_behind": left, "churn_cycles": float(cycles)})
+        result = await _result(
+            "steady",
+            count,
+            session,
+            spec,
+            nodes,
+            rows,
+            {"left_behind": left, "churn_cycles": float(cycles)},
+        )
         result.trace = trace
         return result
 
@@ -181,7 +204,9 @@ def phase_counts(vmis: Iterable[Record]) -> dict[str, float]:
 
 
 def _live(session: Session) -> int:
-    return sum("running" in each.stages and "gone" not in each.stages for each in session.observer.of(VMI))
+    return sum(
+        "running" in each.stages and "gone" not in each.stages for each in session.observer.of(VMI)
+    )
 
 
 async def _settled(session: Session, spec: Spec) -> bool:
@@ -189,7 +214,10 @@ async def _settled(session: Session, spec: Spec) -> bool:
     enough = len(session.alive()) * spec.replicas
 
     def all_settled() -> bool:
-        return may_be_settled(session.observer, enough) and settled(session.live(VMI), spec.replicas) >= enough
+        return (
+            may_be_settled(session.observer, enough)
+            and settled(session.live(VMI), spec.replicas) >= enough
+        )
 
     return await session.until(all_settled, spec.timeout)
 
@@ -203,8 +231,13 @@ async def emptied(session: Session, parallel: int, timeout: float) -> float:
         session.notes.append(f"the deletion was not followed to its end: {error}")
         left = session.left(session.submissions)
         with suppress(KubeError):  # without the watch: by what is listed
-            kinds = [await session.kube.resource(each.api_version, each.kind) for each in session.template.documents[::-1]]
-            left = await removal.remove(session.kube, session.run, kinds, session.namespaces, parallel, timeout)
+            kinds = [
+                await session.kube.resource(each.api_version, each.kind)
+                for each in session.template.documents[::-1]
+            ]
+            left = await removal.remove(
+                session.kube, session.run, kinds, session.namespaces, parallel, timeout
+            )
     await session.scrape(DELETION)
     return float(left)
 
@@ -214,7 +247,13 @@ async def _primed(kube: Kube, spec: Spec) -> AsyncIterator[Session]:
     notes = await _primer(kube, spec) if spec.primer else []
     made = template_of(spec, spec.run)
     async with open_session(
-        kube, made, spec.namespaces, spec.run, expected_pods=spec.replicas, deadline=spec.deadline, tell=spec.tell
+        kube,
+        made,
+        spec.namespaces,
+        spec.run,
+        expected_pods=spec.replicas,
+        deadline=spec.deadline,
+        tell=spec.tell,
     ) as session:
         session.notes += notes
         yield session
@@ -227,7 +266,14 @@ async def _primer(kube: Kube, spec: Spec) -> list[str]:
     """
     run = f"{spec.run}-{removal.PRIMER}"
     short = replace(spec, timeout=min(spec.timeout, PRIMER))
-    async with open_session(kube, template_of(spec, run), spec.namespaces[:1], run, deadline=spec.deadline, tell=spec.tell) as session:
+    async with open_session(
+        kube,
+        template_of(spec, run),
+        spec.namespaces[:1],
+        run,
+        deadline=spec.deadline,
+        tell=spec.tell,
+    ) as session:
         (item,) = (await session.create(1, Schedule(), 1)).submissions
         over = await _settled(session, short)
         notes = []
@@ -236,7 +282,9 @@ async def _primer(kube: Kube, spec: Spec) -> list[str]:
         elif session.reached(VMI, "running") < spec.replicas:
             what = "failed" if over else f"did not run {session.ended(short.timeout)}"
             records, messages = session.observer.records.values(), session.observer.messages
-            notes.append(f"the primer {what}: {next((text for each in records if (text := said(each, messages))), 'nothing says why')}")
+            notes.append(
+                f"the primer {what}: {next((text for each in records if (text := said(each, messages))), 'nothing says why')}"
+            )
         if not await session.delete(session.submissions, 1, spec.timeout):
             notes.append("the primer was not gone when the measurement began")
     return [f"{note}; what the first VMI costs besides may be in the figures" for note in notes]
@@ -288,10 +336,19 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
     """Named figures: per stage p50, p95, p99 (seconds), throughput, success, API latency and counts, lag."""
     found: dict[str, float | None] = {}
     for each in stages:
-        found |= {f"{each.stage}_p50": each.p50, f"{each.stage}_p95": each.p95, f"{each.stage}_p99": each.p99}
+        found |= {
+            f"{each.stage}_p50": each.p50,
+            f"{each.stage}_p95": each.p95,
+            f"{each.stage}_p99": each.p99,
+        }
     final = [row for row in rows if row.stage == "creation_to_running"]
-    every, first = len(session.submissions), len(session.batches[0][0].submissions) if session.batches else 0
-    ramp = [row for row in final if row.index * every < first * len(final)]  # the churn after it goes at a pace of its own
+    every, first = (
+        len(session.submissions),
+        len(session.batches[0][0].submissions) if session.batches else 0,
+    )
+    ramp = [
+        row for row in final if row.index * every < first * len(final)
+    ]  # the churn after it goes at a pace of its own
     mean, best = throughput([row.reached for row in ramp if row.reached and row.status == "ok"])
     created = sum(1 for each in session.submissions if each.answered_ns and not each.error)
     planned = len(final) or len(session.submissions)
@@ -306,7 +363,9 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
     calls = session.phases.get(CREATION, [])
     if calls and apimetrics.worst(calls) is None:
         count = sum(each.count for each in calls if each.single)
-        session.notes.append(f"no api_p99: it wants {apimetrics.NEEDED} requests of single objects, and there were {count}")
+        session.notes.append(
+            f"no api_p99: it wants {apimetrics.NEEDED} requests of single objects, and there were {count}"
+        )
     found |= apimetrics.named(calls)
     rates = [made.summary(schedule) for made, schedule in session.batches]
     if rates:

@@ -17,12 +17,31 @@ from perfdag.steps.scale.gangs import gang, reclaim
 from perfdag.steps.scale.gpus import fill, fragmentation, preemption
 from perfdag.steps.scale.lock import ExclusiveRun
 from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.scenario import STAGES, NotHereError, Spec, begin, finish, session_of, template_of
+from perfdag.steps.scale.scenario import (
+    STAGES,
+    NotHereError,
+    Spec,
+    begin,
+    finish,
+    session_of,
+    template_of,
+)
 from perfdag.steps.scale.summary import throughput
 from perfdag.steps.scale.templates import HOLD, TemplateError
 from perfdag.steps.scale.vmi import Result
 
-__all__ = ["NotHereError", "Spec", "fill", "fragmentation", "gang", "gated", "measure", "preemption", "reclaim", "submit"]
+__all__ = [
+    "NotHereError",
+    "Spec",
+    "fill",
+    "fragmentation",
+    "gang",
+    "gated",
+    "measure",
+    "preemption",
+    "reclaim",
+    "submit",
+]
 
 KEPT_UP = 0.8
 """Where releasing the pods took more than this share of the time, the scheduler was not what was waited for."""
@@ -39,7 +58,9 @@ async def submit(kube: Kube, spec: Spec) -> Result:
         await session.create(spec.count, spec.schedule, spec.parallel)
         kind = session.template.kind
         if spec.goal == "succeeded":
-            done = await session.wait(kind, wanted(session.submissions, 1), spec.timeout, "succeeded", "failed")
+            done = await session.wait(
+                kind, wanted(session.submissions, 1), spec.timeout, "succeeded", "failed"
+            )
         else:
             done = await session.all_there(spec.timeout, spec.goal)
         if not done:
@@ -64,7 +85,9 @@ async def gated(kube: Kube, spec: Spec) -> Result:
             session.notes.append(
                 f"{held} of {pods_made} pods were gated {session.ended(spec.timeout)}: any that came later were not released"
             )
-        await kube.connect(spec.parallel)  # a slow submission had opened few, and then the release waited for handshakes
+        await kube.connect(
+            spec.parallel
+        )  # a slow submission had opened few, and then the release waited for handshakes
         start = time.monotonic_ns()
         await release(kube, list(session.observer.of("Pod")), spec.parallel)
         released = time.monotonic_ns()
@@ -75,7 +98,9 @@ async def gated(kube: Kube, spec: Spec) -> Result:
         mean = len(at) / (max(at) - start / 1e9) if at else None
         extra = {"schedule_rate": mean, "release_seconds": (released - start) / 1e9}
         if at and released / 1e9 - start / 1e9 > KEPT_UP * (max(at) - start / 1e9):
-            session.notes.append(f"the release took {(released - start) / 1e9:.1f} s and the scheduler kept up: its rate is at least this")
+            session.notes.append(
+                f"the release took {(released - start) / 1e9:.1f} s and the scheduler kept up: its rate is at least this"
+            )
         extra["schedule_rate_best_5s"] = throughput(at)[1]
         return await finish("gated", spec, session, extra)
 
@@ -92,7 +117,9 @@ async def release(kube: Kube, held: Sequence[Record], parallel: int) -> None:
         for record in queue:
             record.put("released", received_ns=time.monotonic_ns())
             try:
-                await kube.patch(pods, record.name, patch, record.namespace, content_type=STRATEGIC_PATCH)
+                await kube.patch(
+                    pods, record.name, patch, record.namespace, content_type=STRATEGIC_PATCH
+                )
             except KubeError as error:
                 if error.status not in (404, 422):
                     raise
@@ -134,28 +161,52 @@ def check(spec: Spec, scenario: Scenario) -> None:
     """Raises ValueError where the template cannot be read, or is not of a kind that the scenario can do something with."""
     found = template_of(spec, "check")
     if scenario == "gated" and (not found.has_pods or found.members is None):
-        raise TemplateError(f"scheduler-only mode gates pods, and a {found.kind} does not say which: use template pod or job")
+        raise TemplateError(
+            f"scheduler-only mode gates pods, and a {found.kind} does not say which: use template pod or job"
+        )
     if scenario == "gated" and found.at_once != found.members:
-        remedy = "podManagementPolicy: Parallel" if found.kind == "StatefulSet" else f"parallelism: {found.members}"
+        remedy = (
+            "podManagementPolicy: Parallel"
+            if found.kind == "StatefulSet"
+            else f"parallelism: {found.members}"
+        )
         raise TemplateError(
             f"scheduler-only mode waits for all {found.members} pods of a {found.kind}, which has {found.at_once} until one of them runs: "
             f"set {remedy}"
         )
     if without_pods(found.documents[-1].api_version, found.kind):
-        raise TemplateError(f"a {found.kind} brings up no pods to be scheduled; it may stand before a workload in the same file")
+        raise TemplateError(
+            f"a {found.kind} brings up no pods to be scheduled; it may stand before a workload in the same file"
+        )
     if scenario not in ("submit", "gated") and spec.template not in _OWN_PODS[scenario]:
-        raise TemplateError(f"{scenario} makes its own pods; leave template out, or say {' or '.join(_OWN_PODS[scenario])}")
+        raise TemplateError(
+            f"{scenario} makes its own pods; leave template out, or say {' or '.join(_OWN_PODS[scenario])}"
+        )
     last = found.documents[-1]
     if spec.goal == "succeeded" and scenario != "submit":
-        raise TemplateError(f"{scenario} is over when its pods are scheduled; goal succeeded goes with scenario submit")
-    if spec.goal == "succeeded" and STAGES[spec.goal] not in {each.name for each in chain(last.api_version, last.kind)}:
-        raise TemplateError(f"a {found.kind} does not end by itself: goal succeeded goes with Job, PyTorchJob and Pod")
+        raise TemplateError(
+            f"{scenario} is over when its pods are scheduled; goal succeeded goes with scenario submit"
+        )
+    if spec.goal == "succeeded" and STAGES[spec.goal] not in {
+        each.name for each in chain(last.api_version, last.kind)
+    }:
+        raise TemplateError(
+            f"a {found.kind} does not end by itself: goal succeeded goes with Job, PyTorchJob and Pod"
+        )
     if found.kind.startswith("VirtualMachine"):
         raise TemplateError(f"{found.kind} is measured by vmi-burst and vmi-steady, not here")
     steps = chain("v1", "Pod") if scenario in _PODS else chain(last.api_version, last.kind)
-    lasting = [each for each in steps if each.stage != "succeeded" or scenario == "submit"]  # the others end before their pods do
+    lasting = [
+        each for each in steps if each.stage != "succeeded" or scenario == "submit"
+    ]  # the others end before their pods do
     own = (*_OWN[scenario], *_BESIDES.get(scenario, ()))
-    names.check(spec.gates, scenario, lasting, own, paced=spec.schedule.open_loop and scenario not in _AT_ONCE)
+    names.check(
+        spec.gates,
+        scenario,
+        lasting,
+        own,
+        paced=spec.schedule.open_loop and scenario not in _AT_ONCE,
+    )
 
 
 async def exclusive(kube: Kube, spec: Spec, scenario: Scenario, lock_timeout: float) -> Result:

@@ -11,7 +11,14 @@ from perfdag.results import SAMPLES
 
 RUN = "20261120T020000Z-1a2b3c4d"
 START = datetime(2026, 11, 20, 2, 0, tzinfo=UTC)
-ENV = {"host": "node-1", "kernel": "6.8.0", "cpu_model": "Model <X>", "cpu_cores": 2, "memory_bytes": 24 << 30, "nics": []}
+ENV = {
+    "host": "node-1",
+    "kernel": "6.8.0",
+    "cpu_model": "Model <X>",
+    "cpu_cores": 2,
+    "memory_bytes": 24 << 30,
+    "nics": [],
+}
 
 
 def sample(
@@ -84,11 +91,25 @@ def table(*samples: list[dict[str, Any]]) -> pa.Table:
 
 
 def throughput(value: float, **more: Any) -> dict[str, Any]:
-    return {"metric": "throughput", "value": value, "unit": "bit/s", "better": "higher", "headline": True, **more}
+    return {
+        "metric": "throughput",
+        "value": value,
+        "unit": "bit/s",
+        "better": "higher",
+        "headline": True,
+        **more,
+    }
 
 
 def latency(value: float, **more: Any) -> dict[str, Any]:
-    return {"metric": "latency", "value": value, "unit": "s", "better": "lower", "headline": True, **more}
+    return {
+        "metric": "latency",
+        "value": value,
+        "unit": "s",
+        "better": "lower",
+        "headline": True,
+        **more,
+    }
 
 
 def plain() -> pa.Table:
@@ -98,12 +119,27 @@ def plain() -> pa.Table:
         for repetition in (1, 2, 3):
             values = [
                 throughput(base * (1 + 0.01 * repetition)),
-                {"metric": "retransmits", "value": 3.0 * repetition, "unit": "1", "better": "lower"},
+                {
+                    "metric": "retransmits",
+                    "value": 3.0 * repetition,
+                    "unit": "1",
+                    "better": "lower",
+                },
             ]
             noise = "steal 4.0%" if streams == 2 and repetition == 2 else None
             samples.append(sample("plain", {"streams": streams}, repetition, values, noise=noise))
         samples.append(sample("plain", {"streams": streams}, 1, [throughput(1.0)], phase="warmup"))
-    samples += [sample("plain", {"streams": 8}, r, [], status="failed", error="exit 1: <connection> refused & gone") for r in (1, 2, 3)]
+    samples += [
+        sample(
+            "plain",
+            {"streams": 8},
+            r,
+            [],
+            status="failed",
+            error="exit 1: <connection> refused & gone",
+        )
+        for r in (1, 2, 3)
+    ]
     return table(*samples)
 
 
@@ -113,11 +149,15 @@ def swept() -> pa.Table:
     for transport, base in (("shm", 2e-7), ("tcp", 8e-6)):
         for repetition in range(1, 8):
             values = [
-                latency(base * (1 + 0.01 * repetition) + size * 1e-9, coords={"message_bytes": size})
+                latency(
+                    base * (1 + 0.01 * repetition) + size * 1e-9, coords={"message_bytes": size}
+                )
                 for size in (0, *(2**k for k in range(23)))
             ]
             samples.append(sample("swept", {"transport": transport}, repetition, values))
-    samples.append(sample("swept", {"transport": "rdma"}, 1, [], status="skipped", error="no RDMA device"))
+    samples.append(
+        sample("swept", {"transport": "rdma"}, 1, [], status="skipped", error="no RDMA device")
+    )
     return table(*samples)
 
 
@@ -127,19 +167,45 @@ def fio(depths: tuple[int, ...] = (1, 4, 16, 64)) -> pa.Table:
     for depth in depths:
         for repetition in range(1, 7):
             rate = 20e3 * depth**0.6 * (1 + 0.02 * repetition)
-            samples.append(sample("fio", {"rw": "randread", "iodepth": depth, "bs": 4096}, repetition, io("read", rate, depth / rate)))
+            samples.append(
+                sample(
+                    "fio",
+                    {"rw": "randread", "iodepth": depth, "bs": 4096},
+                    repetition,
+                    io("read", rate, depth / rate),
+                )
+            )
     for repetition in (1, 2, 3):
         values = io("read", 5e3 * repetition, 1e-4) + io("write", 4e3, 3e-4)
-        samples.append(sample("fio", {"rw": "randrw", "iodepth": 1, "bs": 4096}, repetition, values))
+        samples.append(
+            sample("fio", {"rw": "randrw", "iodepth": 1, "bs": 4096}, repetition, values)
+        )
     return table(*samples)
 
 
 def io(direction: str, rate: float, late: float) -> list[dict[str, Any]]:
     coords = {"direction": direction}
     return [
-        {"metric": "iops", "value": rate, "unit": "1/s", "better": "higher", "headline": True, "coords": coords},
-        {"metric": "bandwidth", "value": rate * 4096, "unit": "B/s", "better": "higher", "headline": True, "coords": coords},
-        *(latency(late * k, stat=stat, coords=coords, headline=False) for stat, k in (("p50", 1), ("p99", 4), ("p99.9", 9))),
+        {
+            "metric": "iops",
+            "value": rate,
+            "unit": "1/s",
+            "better": "higher",
+            "headline": True,
+            "coords": coords,
+        },
+        {
+            "metric": "bandwidth",
+            "value": rate * 4096,
+            "unit": "B/s",
+            "better": "higher",
+            "headline": True,
+            "coords": coords,
+        },
+        *(
+            latency(late * k, stat=stat, coords=coords, headline=False)
+            for stat, k in (("p50", 1), ("p99", 4), ("p99.9", 9))
+        ),
     ]
 
 
@@ -148,15 +214,35 @@ def imb(kind: str = "Allreduce", ranks: tuple[int, ...] = (2, 4, 8)) -> pa.Table
     samples = []
     for count in ranks:
         for repetition in (1, 2, 3):
-            values: list[dict[str, Any]] = [{"metric": "operation_time", "value": 1e-3, "unit": "s", "better": "lower", "headline": True}]
+            values: list[dict[str, Any]] = [
+                {
+                    "metric": "operation_time",
+                    "value": 1e-3,
+                    "unit": "s",
+                    "better": "lower",
+                    "headline": True,
+                }
+            ]
             for size in (0, *(2**k for k in range(2, 21))):
                 late = 1e-6 * count + size * 1e-9 * repetition
                 coords = {"message_bytes": size}
                 values.append(latency(late, stat="mean", coords=coords, headline=False))
                 if kind == "PingPong" and size:
-                    values.append({"metric": "bandwidth", "value": size / late, "unit": "B/s", "better": "higher", "coords": coords})
+                    values.append(
+                        {
+                            "metric": "bandwidth",
+                            "value": size / late,
+                            "unit": "B/s",
+                            "better": "higher",
+                            "coords": coords,
+                        }
+                    )
             samples.append(sample("imb", {"benchmark": kind, "ranks": count}, repetition, values))
-    samples.append(sample("imb", {"benchmark": kind, "ranks": 16}, 1, [], status="failed", error="mpirun: exit 1"))
+    samples.append(
+        sample(
+            "imb", {"benchmark": kind, "ranks": 16}, 1, [], status="failed", error="mpirun: exit 1"
+        )
+    )
     return table(*samples)
 
 
@@ -168,13 +254,27 @@ def iperf() -> pa.Table:
             for repetition in (1, 2, 3):
                 values = [
                     throughput(9e9 * streams**0.5 * (1 + 0.01 * repetition)),
-                    {"metric": "retransmits", "value": float(streams), "unit": "1", "better": "lower"},
-                    {"metric": "cpu_bound", "value": float(streams == 8), "unit": "1", "better": "none"},
+                    {
+                        "metric": "retransmits",
+                        "value": float(streams),
+                        "unit": "1",
+                        "better": "lower",
+                    },
+                    {
+                        "metric": "cpu_bound",
+                        "value": float(streams == 8),
+                        "unit": "1",
+                        "better": "none",
+                    },
                 ]
                 params = {"protocol": "tcp", "streams": streams, "reverse": reverse}
                 samples.append(sample("iperf", params, repetition, values))
     lost = {"metric": "lost_fraction", "value": 0.01, "unit": "1", "better": "lower"}
-    samples.append(sample("iperf", {"protocol": "udp", "streams": 1, "reverse": False}, 1, [throughput(1e9), lost]))
+    samples.append(
+        sample(
+            "iperf", {"protocol": "udp", "streams": 1, "reverse": False}, 1, [throughput(1e9), lost]
+        )
+    )
     return table(*samples)
 
 
@@ -186,15 +286,35 @@ def iperf_paths() -> pa.Table:
             for host in (False, True):
                 rate = 9e9 * streams**0.5 * (1 + 0.2 * host) * (1 + mtu / 90_000)
                 dip = 0.5 if (mtu, streams, host) == (9000, 4, False) else 1.0
-                params, shape = {"protocol": "tcp", "streams": streams}, {"hosts": {"count": 2}, "network": {"mtu": mtu, "host": host}}
+                params, shape = (
+                    {"protocol": "tcp", "streams": streams},
+                    {"hosts": {"count": 2}, "network": {"mtu": mtu, "host": host}},
+                )
                 for repetition in (1, 2, 3):
                     value = rate * (1 + 0.01 * repetition)
-                    seconds = [value * (dip if second == 5 else 1 + 0.002 * second) for second in range(1, 11)]
+                    seconds = [
+                        value * (dip if second == 5 else 1 + 0.002 * second)
+                        for second in range(1, 11)
+                    ]
                     by_second = [
-                        {"metric": "second_throughput", "value": v, "unit": "bit/s", "better": "none", "subject": f"second {k}"}
+                        {
+                            "metric": "second_throughput",
+                            "value": v,
+                            "unit": "bit/s",
+                            "better": "none",
+                            "subject": f"second {k}",
+                        }
                         for k, v in enumerate(seconds, start=1)
                     ]
-                    samples.append(sample("iperf", params, repetition, [throughput(value), *by_second], shape=shape))
+                    samples.append(
+                        sample(
+                            "iperf",
+                            params,
+                            repetition,
+                            [throughput(value), *by_second],
+                            shape=shape,
+                        )
+                    )
     return table(*samples)
 
 
@@ -207,12 +327,28 @@ def fio_grid() -> pa.Table:
                 for repetition in (1, 2, 3):
                     late = 80e-6 * (1 + depth / 16) * (1 + size / 65536) * (1 + 0.02 * repetition)
                     values = io(direction, depth / (late + 50e-6), late * 3)
-                    for stat, factor in (("min", 0.3), ("p50", 1), ("p90", 1.6), ("p99", 3), ("p99.9", 9), ("p99.99", 20), ("max", 40)):
+                    for stat, factor in (
+                        ("min", 0.3),
+                        ("p50", 1),
+                        ("p90", 1.6),
+                        ("p99", 3),
+                        ("p99.9", 9),
+                        ("p99.99", 20),
+                        ("max", 40),
+                    ):
                         values.append(
-                            {"metric": "completion_latency", "value": late * factor, "unit": "s", "better": "lower", "stat": stat}
+                            {
+                                "metric": "completion_latency",
+                                "value": late * factor,
+                                "unit": "s",
+                                "better": "lower",
+                                "stat": stat,
+                            }
                             | {"coords": {"direction": direction}}
                         )
-                    samples.append(sample("fio", {"rw": rw, "bs": size, "iodepth": depth}, repetition, values))
+                    samples.append(
+                        sample("fio", {"rw": rw, "bs": size, "iodepth": depth}, repetition, values)
+                    )
     return table(*samples)
 
 
@@ -223,8 +359,20 @@ def pingpong() -> pa.Table:
         for repetition in (1, 2, 3):
             slower = 1 + 0.03 * repetition
             values = [
-                {"metric": "zero_byte_latency", "value": start * slower, "unit": "s", "better": "lower", "headline": True},
-                {"metric": "peak_bandwidth", "value": peak / slower, "unit": "B/s", "better": "higher", "headline": True},
+                {
+                    "metric": "zero_byte_latency",
+                    "value": start * slower,
+                    "unit": "s",
+                    "better": "lower",
+                    "headline": True,
+                },
+                {
+                    "metric": "peak_bandwidth",
+                    "value": peak / slower,
+                    "unit": "B/s",
+                    "better": "higher",
+                    "headline": True,
+                },
                 {
                     "metric": "half_bandwidth_size",
                     "value": 2 ** math.ceil(math.log2(start * peak)),
@@ -236,8 +384,32 @@ def pingpong() -> pa.Table:
             for size in [0, *(2**k for k in range(23))]:
                 late = (start + size / peak) * slower
                 coords = {"message_bytes": size}
-                values.append({"metric": "latency", "value": late, "unit": "s", "better": "lower", "stat": "mean", "coords": coords})
+                values.append(
+                    {
+                        "metric": "latency",
+                        "value": late,
+                        "unit": "s",
+                        "better": "lower",
+                        "stat": "mean",
+                        "coords": coords,
+                    }
+                )
                 if size:
-                    values.append({"metric": "bandwidth", "value": size / late, "unit": "B/s", "better": "higher", "coords": coords})
-            samples.append(sample("imb", {"benchmark": "PingPong", "ranks": 2, "transport": transport}, repetition, values))
+                    values.append(
+                        {
+                            "metric": "bandwidth",
+                            "value": size / late,
+                            "unit": "B/s",
+                            "better": "higher",
+                            "coords": coords,
+                        }
+                    )
+            samples.append(
+                sample(
+                    "imb",
+                    {"benchmark": "PingPong", "ranks": 2, "transport": transport},
+                    repetition,
+                    values,
+                )
+            )
     return table(*samples)

@@ -31,16 +31,36 @@ def table(
     samples = []
     for a, b in (pair for each in rounds(kind, hosts) for pair in each):
         for repetition in range(1, n + 1):
-            rate = 2e10 * float(np.exp(rng.normal(0, 0.01))) * (0.7 if node in (a, b) or (a, b) == link else 1.0)
+            rate = (
+                2e10
+                * float(np.exp(rng.normal(0, 0.01)))
+                * (0.7 if node in (a, b) or (a, b) == link else 1.0)
+            )
             broken = (a, b) == failed
             names = nodes or [f"node-{host}" for host in range(hosts)]
             used = [names[a], names[b]]
-            values = [] if broken else [made.throughput(rate * (beside if used[0] == used[1] else 1.0))]
+            values = (
+                [] if broken else [made.throughput(rate * (beside if used[0] == used[1] else 1.0))]
+            )
             each = made.sample(
-                "iperf", {"streams": 1, "pair": f"{a}-{b}"}, repetition, values, status="failed" if broken else "ok", shape=shape
+                "iperf",
+                {"streams": 1, "pair": f"{a}-{b}"},
+                repetition,
+                values,
+                status="failed" if broken else "ok",
+                shape=shape,
             )
             samples.append(
-                [{**row, "params": '{"streams":1}', "pair": f"{a}-{b}", "nodes": used, "same_node": used[0] == used[1]} for row in each]
+                [
+                    {
+                        **row,
+                        "params": '{"streams":1}',
+                        "pair": f"{a}-{b}",
+                        "nodes": used,
+                        "same_node": used[0] == used[1],
+                    }
+                    for row in each
+                ]
             )
     return made.table(*samples)
 
@@ -51,7 +71,9 @@ def only(rows: pa.Table) -> tuple[str, Figure]:
 
 
 def words(figure: Figure, which: str) -> str:
-    return " ".join(next(text.get_text() for text in figure.texts if text.get_gid() == which).split())
+    return " ".join(
+        next(text.get_text() for text in figure.texts if text.get_gid() == which).split()
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +104,9 @@ def test_every_pair_is_a_cell_and_a_failed_one_a_cross() -> None:
 
 def test_hosts_of_one_node_are_numbered_and_said() -> None:
     _, figure = only(table(hosts=4, nodes=["node-0"] * 4))
-    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == [f"{host} (node-0)" for host in range(4)]
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == [
+        f"{host} (node-0)" for host in range(4)
+    ]
     assert "all hosts on one node" in words(figure, "subtitle")
     _, mixed = only(table(hosts=4, nodes=["node-0", "node-0", "node-1", "node-2"]))
     assert len([patch for patch in mixed.axes[0].patches if patch.get_gid() == "same-node"]) == 1
@@ -98,7 +122,9 @@ def test_hosts_of_one_node_are_numbered_and_said() -> None:
         ("AAB", None, "in the middle between nodes; fewer than 4 hosts name no slow one"),
     ],
 )
-def test_a_node_is_not_slow_for_want_of_a_pair_inside_it(nodes: str, slow: int | None, says: str) -> None:
+def test_a_node_is_not_slow_for_want_of_a_pair_inside_it(
+    nodes: str, slow: int | None, says: str
+) -> None:
     _, figure = only(table(hosts=len(nodes), nodes=list(nodes), node=slow, beside=5.0))
     assert says in words(figure, "title")
 
@@ -111,7 +137,9 @@ def test_pairs_at_once_are_labelled_concurrent() -> None:
 
 def test_labels_tell_pairs_apart_and_the_benchmark_keeps_its_own_chart() -> None:
     rows = table(hosts=4)
-    assert {cell.label for cell in read(rows)} == {f"pair={a}-{b}" for a in range(4) for b in range(a + 1, 4)}
+    assert {cell.label for cell in read(rows)} == {
+        f"pair={a}-{b}" for a in range(4) for b in range(a + 1, 4)
+    }
     both = pa.concat_tables([rows, made.iperf()])
     assert {"iperf-pairs-throughput"} < {picture.name for picture in pick.draw(both)}
     assert [picture.name for picture in pick.draw(rows)] == ["iperf-pairs-throughput"]

@@ -38,7 +38,9 @@ def test_dots_are_the_medians_of_the_measured_samples_without_the_warmup():
 
 def test_bars_reach_from_the_smallest_to_the_largest_of_three_samples():
     figure = drawn(generic, rows.plain())["points"]
-    (band,) = [each for each in artists(figure.axes[0], "band ") if isinstance(each, LineCollection)]
+    (band,) = [
+        each for each in artists(figure.axes[0], "band ") if isinstance(each, LineCollection)
+    ]
     ends = [tuple(segment[:, 0]) for segment in band.get_segments()]
     assert ends[0] == pytest.approx((10.1e9, 10.3e9))
     assert "range (min to max) of n=3" in texts(figure)
@@ -62,7 +64,10 @@ def test_numbers_beside_the_dots_have_unit_spread_and_n():
 
 def test_headline_comes_first_and_axis_labels_have_unit_and_direction():
     figure = drawn(generic, rows.plain())["points"]
-    assert [ax.get_xlabel() for ax in figure.axes] == ["throughput (Gbit/s), higher is better", "retransmits, lower is better"]
+    assert [ax.get_xlabel() for ax in figure.axes] == [
+        "throughput (Gbit/s), higher is better",
+        "retransmits, lower is better",
+    ]
 
 
 def test_ticks_are_in_the_scaled_unit():
@@ -105,7 +110,11 @@ def test_a_benchmark_where_all_failed_is_drawn_with_its_reason(module):
 
 
 def test_a_point_with_only_invalid_values_is_not_drawn_as_a_value():
-    table = rows.table(rows.sample("x", {}, 1, [rows.throughput(5e9)], status="invalid", error="asked two nodes, got one"))
+    table = rows.table(
+        rows.sample(
+            "x", {}, 1, [rows.throughput(5e9)], status="invalid", error="asked two nodes, got one"
+        )
+    )
     figure = drawn(generic, table)["points"]
     assert not artists(figure.axes[0], "median ")
     assert len(artists(figure.axes[0], "failed")) == 1
@@ -151,14 +160,23 @@ def test_a_line_without_samples_is_a_named_cross_at_the_axis():
 def test_names_at_line_ends_do_not_overlap():
     figure = drawn(generic, rows.swept())["latency-by-message-bytes"]
     figure.draw_without_rendering()
-    boxes = [each.get_window_extent() for each in [*artists(figure.axes[0], "direct"), *artists(figure.axes[0], "failed name")]]
+    boxes = [
+        each.get_window_extent()
+        for each in [*artists(figure.axes[0], "direct"), *artists(figure.axes[0], "failed name")]
+    ]
     assert len(boxes) == 3
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
 
 
 @pytest.mark.parametrize(
     ("module", "table"),
-    [(generic, rows.plain()), (generic, rows.swept()), (fio, rows.fio()), (imb, rows.imb()), (iperf, rows.iperf())],
+    [
+        (generic, rows.plain()),
+        (generic, rows.swept()),
+        (fio, rows.fio()),
+        (imb, rows.imb()),
+        (iperf, rows.iperf()),
+    ],
 )
 def test_no_text_leaves_the_picture_and_no_labels_of_an_axis_overlap(module, table):
     for slug, figure in module.figures(table):
@@ -166,14 +184,20 @@ def test_no_text_leaves_the_picture_and_no_labels_of_an_axis_overlap(module, tab
         for text in figure.findobj(matplotlib.text.Text):
             if text.get_text() and text.get_visible():
                 box = text.get_window_extent()
-                ticks = {t for ax in figure.axes for t in [*ax.get_xticklabels(), *ax.get_yticklabels()]}
+                ticks = {
+                    t for ax in figure.axes for t in [*ax.get_xticklabels(), *ax.get_yticklabels()]
+                }
                 if text not in ticks:
                     assert box.x0 >= -1, (slug, text.get_text())
                     assert box.x1 <= figure.bbox.x1 + 1, (slug, text.get_text())
                     assert box.y1 <= figure.bbox.y1 + 1, (slug, text.get_text())
         for ax in figure.axes:
             low, high = sorted(ax.get_xlim())
-            shown = [t.get_window_extent() for t in ax.get_xticklabels() if t.get_text() and low <= t.get_position()[0] <= high]
+            shown = [
+                t.get_window_extent()
+                for t in ax.get_xticklabels()
+                if t.get_text() and low <= t.get_position()[0] <= high
+            ]
             assert not any(a.overlaps(b) for a, b in itertools.pairwise(shown)), slug
 
 
@@ -191,18 +215,30 @@ def test_the_knee_of_a_depth_curve_is_marked_and_named():
     samples = []
     for depth in (1, 2, 4, 8, 16, 32):
         rate = min(20e3 * depth, 160e3)  # a device of eight places: beyond, I/Os only wait
-        samples += [rows.sample("fio", {"rw": "randread", "iodepth": depth}, r, rows.io("read", rate, depth / rate)) for r in (1, 2, 3)]
+        samples += [
+            rows.sample(
+                "fio", {"rw": "randread", "iodepth": depth}, r, rows.io("read", rate, depth / rate)
+            )
+            for r in (1, 2, 3)
+        ]
     figure = drawn(fio, rows.table(*samples))["queue-depth"]
     (ring,) = [line for line in figure.axes[0].lines if (line.get_gid() or "").startswith("knee")]
     assert list(ring.get_xdata()) == [160e3]
-    assert "Knee at 8 in flight: 160 k/s at p99 200 us" in " ".join(" ".join(t.get_text() for t in figure.texts).split())
+    assert "Knee at 8 in flight: 160 k/s at p99 200 us" in " ".join(
+        " ".join(t.get_text() for t in figure.texts).split()
+    )
 
 
 def test_the_depth_of_a_curve_is_of_all_jobs_and_hosts():
     samples = []
     for depth in (1, 2, 4):
         params = {"rw": "randread", "iodepth": depth, "numjobs": 4}
-        samples += [rows.sample("fio", params, r, rows.io("read", 1e3 * depth, 1e-3), shape={"hosts": {"count": 2}}) for r in (1, 2)]
+        samples += [
+            rows.sample(
+                "fio", params, r, rows.io("read", 1e3 * depth, 1e-3), shape={"hosts": {"count": 2}}
+            )
+            for r in (1, 2)
+        ]
     figure = drawn(fio, rows.table(*samples))["queue-depth"]
     assert [t.get_text() for t in figure.axes[0].texts] == ["8", "16", "32"]
     assert "iodepth x numjobs x hosts" in texts(figure)
@@ -214,9 +250,19 @@ def test_curves_that_are_not_drawn_are_counted_and_not_in_the_title():
     for jobs in range(1, 9):
         for depth in (1, 2, 4):
             rate = 1e3 * jobs * depth
-            samples.append(rows.sample("fio", {"rw": "randread", "iodepth": depth, "numjobs": jobs}, 1, rows.io("read", rate, 1e-3)))
+            samples.append(
+                rows.sample(
+                    "fio",
+                    {"rw": "randread", "iodepth": depth, "numjobs": jobs},
+                    1,
+                    rows.io("read", rate, 1e-3),
+                )
+            )
     figure = drawn(fio, rows.table(*samples))["queue-depth"]
-    assert len([line for line in figure.axes[0].lines if (line.get_gid() or "").startswith("median ")]) == 6
+    assert (
+        len([line for line in figure.axes[0].lines if (line.get_gid() or "").startswith("median ")])
+        == 6
+    )
     assert "first 6 of 8 curves" in texts(figure)
     assert "and 3 more" in texts(figure), "of the six, three are told in the title"
     assert "first" not in texts(drawn(fio, rows.fio())["queue-depth"])
@@ -224,7 +270,12 @@ def test_curves_that_are_not_drawn_are_counted_and_not_in_the_title():
 
 def test_fio_has_a_latency_panel_for_each_direction():
     figure = drawn(fio, rows.fio())["points"]
-    assert [ax.get_xlabel().split(" (")[0] for ax in figure.axes] == ["IOPS", "bandwidth", "read latency", "write latency"]
+    assert [ax.get_xlabel().split(" (")[0] for ax in figure.axes] == [
+        "IOPS",
+        "bandwidth",
+        "read latency",
+        "write latency",
+    ]
 
 
 def test_two_queue_depths_make_no_curve():
@@ -238,19 +289,34 @@ def test_imb_collective_with_three_rank_counts_has_a_heatmap_of_the_medians():
     assert grid.shape == (3, 20)
     assert grid[2, 0] == pytest.approx(8e-6)
     assert grid[0, -1] == pytest.approx(2e-6 + 2**20 * 1e-9 * 2)
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["1 host x 2", "1 host x 4", "1 host x 8"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        "1 host x 2",
+        "1 host x 4",
+        "1 host x 8",
+    ]
 
 
 def collective(mpi: str, hosts: int, ranks: int, late: float, nodes: int | None = None):
-    values = [rows.latency(late, stat="mean", coords={"message_bytes": size}, headline=False) for size in (0, 64, 4096)]
-    params = {"benchmark": "Allreduce", "ranks": ranks, "ranks_per_host": ranks // hosts, "mpi": mpi}
+    values = [
+        rows.latency(late, stat="mean", coords={"message_bytes": size}, headline=False)
+        for size in (0, 64, 4096)
+    ]
+    params = {
+        "benchmark": "Allreduce",
+        "ranks": ranks,
+        "ranks_per_host": ranks // hosts,
+        "mpi": mpi,
+    }
     made = rows.sample("imb", params, 1, values, shape={"hosts": {"count": hosts}})
-    return [{**row, "nodes": [f"node-{k % (nodes or hosts)}" for k in range(hosts)]} for row in made]
+    return [
+        {**row, "nodes": [f"node-{k % (nodes or hosts)}" for k in range(hosts)]} for row in made
+    ]
 
 
 def test_imb_hosts_that_shared_a_node_are_not_called_nodes():
     samples = [
-        collective("intel", hosts, ranks, 1e-6 * ranks, nodes) for hosts, ranks, nodes in ((1, 2, 1), (2, 2, 1), (4, 4, 2), (2, 8, 2))
+        collective("intel", hosts, ranks, 1e-6 * ranks, nodes)
+        for hosts, ranks, nodes in ((1, 2, 1), (2, 2, 1), (4, 4, 2), (2, 8, 2))
     ]
     ax = drawn(imb, rows.table(*samples))["allreduce-ranks"].axes[0]
     assert [label.get_text() for label in ax.get_yticklabels()] == [
@@ -263,15 +329,30 @@ def test_imb_hosts_that_shared_a_node_are_not_called_nodes():
 
 
 def test_imb_has_a_heatmap_for_each_setting_and_a_row_for_each_number_of_nodes_and_ranks():
-    samples = [collective("intel", hosts, ranks, hosts * 1e-6 + ranks * 1e-9) for hosts, ranks in ((1, 4), (2, 4), (4, 8))]
-    samples += [collective("openmpi", hosts, ranks, hosts * 1e-3 + ranks * 1e-9) for hosts, ranks in ((1, 4), (2, 4), (4, 8))]
+    samples = [
+        collective("intel", hosts, ranks, hosts * 1e-6 + ranks * 1e-9)
+        for hosts, ranks in ((1, 4), (2, 4), (4, 8))
+    ]
+    samples += [
+        collective("openmpi", hosts, ranks, hosts * 1e-3 + ranks * 1e-9)
+        for hosts, ranks in ((1, 4), (2, 4), (4, 8))
+    ]
     figures = drawn(imb, rows.table(*samples))
     assert list(figures) == ["allreduce", "allreduce-ranks", "allreduce-ranks-2"]
-    for slug, unit, said in (("allreduce-ranks", 1e-6, "intel"), ("allreduce-ranks-2", 1e-3, "openmpi")):
+    for slug, unit, said in (
+        ("allreduce-ranks", 1e-6, "intel"),
+        ("allreduce-ranks-2", 1e-3, "openmpi"),
+    ):
         ax = figures[slug].axes[0]
-        assert [label.get_text() for label in ax.get_yticklabels()] == ["1 host x 4", "2 hosts x 2", "4 hosts x 2"]
+        assert [label.get_text() for label in ax.get_yticklabels()] == [
+            "1 host x 4",
+            "2 hosts x 2",
+            "4 hosts x 2",
+        ]
         (mesh,) = artists(ax, "median")
-        assert list(np.asarray(mesh.get_array())[:, 0]) == pytest.approx([unit + 4e-9, 2 * unit + 4e-9, 4 * unit + 8e-9])
+        assert list(np.asarray(mesh.get_array())[:, 0]) == pytest.approx(
+            [unit + 4e-9, 2 * unit + 4e-9, 4 * unit + 8e-9]
+        )
         assert f"mpi={said}" in texts(figures[slug])
 
 
@@ -285,7 +366,11 @@ def test_imb_pingpong_has_latency_over_bandwidth_on_one_size_axis():
 def test_iperf_draws_protocols_apart_and_throughput_over_streams():
     figures = drawn(iperf, rows.iperf())
     assert list(figures) == ["tcp", "tcp-streams", "udp"]
-    lines_drawn = [line for line in figures["tcp-streams"].axes[0].lines if (line.get_gid() or "").startswith("median")]
+    lines_drawn = [
+        line
+        for line in figures["tcp-streams"].axes[0].lines
+        if (line.get_gid() or "").startswith("median")
+    ]
     assert [list(line.get_xdata()) for line in lines_drawn] == [[1, 2, 4, 8]] * 2
     assert "lost fraction" in texts(figures["udp"])
 
@@ -302,36 +387,51 @@ def test_one_sample_is_called_one_sample():
 
 
 def test_many_points_go_on_to_further_figures_and_the_rest_is_named():
-    table = rows.table(*(rows.sample("x", {"k": k}, 1, [rows.throughput(1e9 + k)]) for k in range(200)))
+    table = rows.table(
+        *(rows.sample("x", {"k": k}, 1, [rows.throughput(1e9 + k)]) for k in range(200))
+    )
     figures = drawn(generic, table)
     assert list(figures) == [f"points-{k}" for k in range(1, 7)]
-    assert "first 144 of 200 points, the others are in the rows" in texts(figures["points-1"]).replace("\n", " ")
+    assert "first 144 of 200 points, the others are in the rows" in texts(
+        figures["points-1"]
+    ).replace("\n", " ")
 
 
 def test_labels_have_sizes_with_units_and_leave_out_what_the_rest_implies():
     made = []
     for bs, hosts, reverse in ((4096, 1, False), (1 << 20, 2, True)):
         params = {"bs": bs, "reverse": reverse}
-        made.append(rows.sample("x", params, 1, [rows.throughput(1e9)], shape={"hosts": {"count": hosts}}))
+        made.append(
+            rows.sample("x", params, 1, [rows.throughput(1e9)], shape={"hosts": {"count": hosts}})
+        )
     assert [cell.label for cell in read(rows.table(*made))] == ["bs=4KiB", "bs=1MiB reverse"]
 
 
 def test_labels_leave_out_what_is_unset_unless_it_tells_points_apart():
-    several = [rows.sample("x", {"rate": rate, "k": k}, 1, [rows.throughput(1e9)]) for rate, k in ((None, 1), (5 * 10**7, 2))]
+    several = [
+        rows.sample("x", {"rate": rate, "k": k}, 1, [rows.throughput(1e9)])
+        for rate, k in ((None, 1), (5 * 10**7, 2))
+    ]
     assert [cell.label for cell in read(rows.table(*several))] == ["k=1", "k=2 rate=50Mbit/s"]
     alone = [rows.sample("x", {"mode": mode}, 1, [rows.throughput(1e9)]) for mode in (None, False)]
     assert [cell.label for cell in read(rows.table(*alone))] == ["mode=null", "mode=false"]
 
 
 def test_points_that_differ_only_in_shape_keep_it_in_their_labels():
-    made = [rows.sample("x", {}, 1, [rows.throughput(1e9)], shape={"hosts": {"count": hosts}}) for hosts in (1, 2)]
+    made = [
+        rows.sample("x", {}, 1, [rows.throughput(1e9)], shape={"hosts": {"count": hosts}})
+        for hosts in (1, 2)
+    ]
     labels = [cell.label for cell in read(rows.table(*made))]
     assert len(set(labels)) == 2
     assert "hosts.count=2" in labels[1]
 
 
 def test_a_dollar_sign_in_a_label_is_text():
-    table = rows.table(rows.sample("x", {"p": "$a_{b}$"}, 1, [rows.throughput(1e9)]), rows.sample("x", {"p": "$"}, 1, []))
+    table = rows.table(
+        rows.sample("x", {"p": "$a_{b}$"}, 1, [rows.throughput(1e9)]),
+        rows.sample("x", {"p": "$"}, 1, []),
+    )
     for _, figure in generic.figures(table):
         svg, _ = style.to_bytes(figure)
         assert b"$a_{b}$" in svg
@@ -358,7 +458,10 @@ def test_a_legend_replaces_the_names_of_more_than_five_lines():
     with style.house():
         _, (ax,) = style.figure()
         series = [s for c in read(of_benchmark(rows.swept(), "swept")) for s in c.series("latency")]
-        made = [lines.Line(f"line {k}", {float(s.coords["message_bytes"]): s for s in series[:24]}) for k in range(6)]
+        made = [
+            lines.Line(f"line {k}", {float(s.coords["message_bytes"]): s for s in series[:24]})
+            for k in range(6)
+        ]
         lines.panel(ax, made, metric="latency", x_label="size")
     assert len(ax.get_legend().get_texts()) == 6
     assert not artists(ax, "direct")
@@ -372,7 +475,11 @@ def test_fio_has_a_panel_for_each_pattern_and_block_size_on_the_same_axes():
         "randwrite, 4 KiB",
         "randwrite, 64 KiB",
     ]
-    assert len({ax.get_xlim() for ax in figure.axes}) == len({ax.get_ylim() for ax in figure.axes}) == 1
+    assert (
+        len({ax.get_xlim() for ax in figure.axes})
+        == len({ax.get_ylim() for ax in figure.axes})
+        == 1
+    )
     for ax in figure.axes:
         (line,) = artists(ax, "median ")
         assert len(line.get_xdata()) == 4
@@ -385,11 +492,22 @@ def test_the_distribution_of_fio_s_latency_has_its_tail_in_decades():
     figure = drawn(fio, table)["latency"]
     (ax,) = figure.axes
     assert ax.get_xscale() == "log"
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["p50", "p90", "p95", "p99", "p99.9", "p99.99"]
-    lines_drawn = [each for each in ax.get_children() if (each.get_gid() or "").startswith("median ")]
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        "p50",
+        "p90",
+        "p95",
+        "p99",
+        "p99.9",
+        "p99.99",
+    ]
+    lines_drawn = [
+        each for each in ax.get_children() if (each.get_gid() or "").startswith("median ")
+    ]
     assert len(lines_drawn) == 6, "the longest tails, as the subtitle says"
     assert "the 6 longest tails of 16" in texts(figure)
-    first = next(each for each in lines_drawn if each.get_gid() == "median bs=4KiB iodepth=1 rw=randread")
+    first = next(
+        each for each in lines_drawn if each.get_gid() == "median bs=4KiB iodepth=1 rw=randread"
+    )
     late = 80e-6 * (1 + 1 / 16) * (1 + 4096 / 65536) * 1.04
     assert list(first.get_xdata()) == pytest.approx([late * k for k in (1, 1.6, 3, 9, 20)])
     assert list(first.get_ydata()) == pytest.approx([0.30103, 1, 2, 3, 4])
@@ -402,17 +520,36 @@ def test_trims_and_writes_are_lines_of_their_own():
         for direction, late in (("trim", 1e-3), ("write", 1e-4)):
             coords = {"direction": direction}
             values += [
-                {"metric": "completion_latency", "value": late * k, "unit": "s", "better": "lower", "stat": f"p{p}", "coords": coords}
+                {
+                    "metric": "completion_latency",
+                    "value": late * k,
+                    "unit": "s",
+                    "better": "lower",
+                    "stat": f"p{p}",
+                    "coords": coords,
+                }
                 for p, k in ((50, 1), (90, 2), (99, 3))
             ]
-        made.append(rows.sample("fio", {"rw": "trimwrite", "bs": 4096, "iodepth": depth, "direct": depth > 1}, 1, values))
+        made.append(
+            rows.sample(
+                "fio",
+                {"rw": "trimwrite", "bs": 4096, "iodepth": depth, "direct": depth > 1},
+                1,
+                values,
+            )
+        )
     figures = drawn(fio, rows.table(*made))
     (ax,) = figures["latency"].axes
-    for line in (each for each in ax.get_children() if (each.get_gid() or "").startswith("median ")):
+    for line in (
+        each for each in ax.get_children() if (each.get_gid() or "").startswith("median ")
+    ):
         assert list(line.get_xdata()) == sorted(line.get_xdata()), line.get_gid()
         assert len(line.get_xdata()) == 3
     depths = figures.get("queue-depth")
-    assert depths is None or {ax.get_title(loc="left") for ax in depths.axes} == {"trimwrite (trim), 4 KiB", "trimwrite (write), 4 KiB"}
+    assert depths is None or {ax.get_title(loc="left") for ax in depths.axes} == {
+        "trimwrite (trim), 4 KiB",
+        "trimwrite (write), 4 KiB",
+    }
 
 
 def test_fewer_than_three_percentiles_are_no_distribution():
@@ -430,17 +567,24 @@ def test_iperf_by_path_has_a_panel_for_each_mtu_and_number_of_streams():
     ]
     assert len({ax.get_xlim() for ax in figure.axes}) == 1
     for ax in figure.axes:
-        assert [label.get_text() for label in ax.get_yticklabels()] == ["default network", "network.host"]
+        assert [label.get_text() for label in ax.get_yticklabels()] == [
+            "default network",
+            "network.host",
+        ]
         (medians,) = [each for each in artists(ax, "median ") if isinstance(each, Line2D)]
         assert len(medians.get_xdata()) == 2
-    assert "tcp-paths" not in drawn(iperf, rows.iperf()), "one point for each number of streams and direction is no grid"
+    assert "tcp-paths" not in drawn(iperf, rows.iperf()), (
+        "one point for each number of streams and direction is no grid"
+    )
 
 
 def test_iperf_second_by_second_shows_the_dip():
     figure = drawn(iperf, rows.iperf_paths())["tcp-seconds"]
     (ax,) = figure.axes
     assert ax.get_xscale() == "linear"
-    drawn_lines = [each for each in ax.get_children() if (each.get_gid() or "").startswith("median ")]
+    drawn_lines = [
+        each for each in ax.get_children() if (each.get_gid() or "").startswith("median ")
+    ]
     assert len(drawn_lines) == 6
     dipped = drawn_lines[0]
     assert dipped.get_gid() == "median network.mtu=9000 streams=4", "the unsteadiest first"
@@ -455,12 +599,21 @@ def test_iperf_second_by_second_shows_the_dip():
 def test_imb_says_zero_byte_latency_and_half_bandwidth_on_each_line():
     figure = drawn(imb, rows.pingpong())["pingpong"]
     latency, bandwidth = figure.axes
-    assert [t.get_text() for t in latency.texts if t.get_gid() == "zero-byte"] == ["0.424 us", "14.84 us"]
-    rings = [each for each in bandwidth.get_lines() if (each.get_gid() or "").startswith("half-bandwidth")]
+    assert [t.get_text() for t in latency.texts if t.get_gid() == "zero-byte"] == [
+        "0.424 us",
+        "14.84 us",
+    ]
+    rings = [
+        each
+        for each in bandwidth.get_lines()
+        if (each.get_gid() or "").startswith("half-bandwidth")
+    ]
     assert [float(each.get_xdata()[0]) for each in rings] == [4096, 65536]
     for ring, start, peak in zip(rings, (0.4e-6, 14e-6), (9e9, 3e9), strict=True):
         size = float(ring.get_xdata()[0])
-        assert float(ring.get_ydata()[0]) == pytest.approx(size / ((start + size / peak) * 1.06)), "on the line"
+        assert float(ring.get_ydata()[0]) == pytest.approx(size / ((start + size / peak) * 1.06)), (
+            "on the line"
+        )
     assert "ring: first size at half of the peak" in texts(figure)
 
 
@@ -468,23 +621,49 @@ def test_fio_names_the_worker_that_is_slower_than_the_others():
     values = {"node-1": 9e3, "node-2": 4e3, "node-3": 10e3}
     of_all = rows.io("read", sum(values.values()), 1e-3)
     each = [
-        {**row, "subject": node, "headline": False, "value": value} for node, value in values.items() for row in rows.io("read", 1, 1)[:1]
+        {**row, "subject": node, "headline": False, "value": value}
+        for node, value in values.items()
+        for row in rows.io("read", 1, 1)[:1]
     ]
-    table = rows.table(*(rows.sample("fio", {"rw": "randread"}, repetition, of_all + each) for repetition in (1, 2)))
+    table = rows.table(
+        *(
+            rows.sample("fio", {"rw": "randread"}, repetition, of_all + each)
+            for repetition in (1, 2)
+        )
+    )
     figure = drawn(fio, table)["workers"]
     assert "Slowest worker: node-2, at 0.44 of the median one" in texts(figure)
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["node-2", "node-1", "node-3"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
+        "node-2",
+        "node-1",
+        "node-3",
+    ]
     assert "workers" not in drawn(fio, rows.fio())
 
 
 def test_a_legend_of_long_names_stays_within_the_figure() -> None:
     said = [
-        {"metric": "stage_latency", "value": 0.01 * k, "unit": "s", "better": "lower", "headline": True, "stat": stat, "coords": coords}
+        {
+            "metric": "stage_latency",
+            "value": 0.01 * k,
+            "unit": "s",
+            "better": "lower",
+            "headline": True,
+            "stat": stat,
+            "coords": coords,
+        }
         for k, (stat, coords) in enumerate(
-            ((stat, {"count": 6, "from": "submitted", "to": to}) for to in ("created", "pending") for stat in ("p50", "mean", "max")), 1
+            (
+                (stat, {"count": 6, "from": "submitted", "to": to})
+                for to in ("created", "pending")
+                for stat in ("p50", "mean", "max")
+            ),
+            1,
         )
     ]
-    figure = generic.dot_figure(read(rows.table(rows.sample("vmi-steady", {}, 1, said))), ("stage_latency",), "here")
+    figure = generic.dot_figure(
+        read(rows.table(rows.sample("vmi-steady", {}, 1, said))), ("stage_latency",), "here"
+    )
     style.to_bytes(figure)
     legend = figure.axes[0].get_legend()
     assert legend is not None

@@ -32,7 +32,12 @@ def test_processes_draw_equal_bytes():
         "print([hashlib.sha256(made.svg + made.png).hexdigest() for made in pick.draw(rows.fio((1, 2, 4)))])"
     )
     running = [
-        subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for seed in "123"
     ]
     said = {each.communicate()[0] for each in running}
@@ -56,7 +61,9 @@ def test_files_hold_no_date():
 def test_dictionary_encoded_rows_draw_the_same():
     table = rows.plain()
     encoded = table.set_column(
-        table.schema.get_field_index("benchmark"), "benchmark", table["benchmark"].combine_chunks().dictionary_encode()
+        table.schema.get_field_index("benchmark"),
+        "benchmark",
+        table["benchmark"].combine_chunks().dictionary_encode(),
     )
     assert list(pick.draw(encoded)) == list(pick.draw(table))
 

@@ -78,7 +78,11 @@ def test_the_page_is_well_formed_stands_alone_and_its_links_lead_somewhere(made)
     assert len(checker.ids) == len(set(checker.ids))
     assert {"script", "link", "iframe"} & checker.tags == set()
     assert all(link.startswith("#") and link[1:] in checker.ids for link in checker.links)
-    outside = [url for url in re.findall(r"(?:https?:)?//[^\s\"'<]+", made) if "www.w3.org" not in url and "results/" not in url]
+    outside = [
+        url
+        for url in re.findall(r"(?:https?:)?//[^\s\"'<]+", made)
+        if "www.w3.org" not in url and "results/" not in url
+    ]
     assert outside == []
 
 
@@ -89,7 +93,10 @@ def test_equal_input_gives_an_equal_page(made):
 
 def test_the_summary_says_what_ran_where_and_how_it_ended(made):
     text = said(made)
-    assert "Suite trial: 12 points of 3 benchmarks (fio, plain, swept), 54 samples. Warm-up rounds are stored and left out here." in text
+    assert (
+        "Suite trial: 12 points of 3 benchmarks (fio, plain, swept), 54 samples. Warm-up rounds are stored and left out here."
+        in text
+    )
     assert "Samples: 50 ok, 3 failed, 1 skipped. 2 points of 12 have no valid sample." in text
     assert "Measured 2026-11-20 02:00:01 UTC" in text
     assert "on node-1 (2 threads)" in text
@@ -129,8 +136,12 @@ def test_all_is_well_is_said_in_so_many_words():
 
 def test_missing_and_invalid_are_never_called_ok():
     table = rows.table(
-        rows.sample("x", {"k": 1}, 1, [], status="missing", error="planned, but no result was stored"),
-        rows.sample("x", {"k": 2}, 1, [rows.throughput(1e9)], status="invalid", error="throttled for 1 s"),
+        rows.sample(
+            "x", {"k": 1}, 1, [], status="missing", error="planned, but no result was stored"
+        ),
+        rows.sample(
+            "x", {"k": 2}, 1, [rows.throughput(1e9)], status="invalid", error="throttled for 1 s"
+        ),
     )
     text = said(report.report(table))
     assert "Samples: 0 ok, 1 invalid, 1 missing. 2 points of 2 have no valid sample." in text
@@ -142,13 +153,24 @@ EVIL = "<script>alert(1)</script>\"'&\x00\x1b]]></pre></style>"
 
 def test_nothing_from_outside_becomes_markup():
     table = rows.table(
-        rows.sample(EVIL, {"p": EVIL}, 1, [rows.throughput(1e9, metric=EVIL, coords={EVIL: EVIL})], noise=EVIL, entry=EVIL),
+        rows.sample(
+            EVIL,
+            {"p": EVIL},
+            1,
+            [rows.throughput(1e9, metric=EVIL, coords={EVIL: EVIL})],
+            noise=EVIL,
+            entry=EVIL,
+        ),
         rows.sample(EVIL, {"p": "x"}, 1, [], status="failed", error=EVIL, entry=EVIL),
     )
     for name in ("env", "nodes", "suite", "run_id", "command", "tool", "unit"):
         field = table.schema.field(name)
         value = canonical({EVIL: EVIL}) if name == "env" else [EVIL] if name == "nodes" else EVIL
-        table = table.set_column(table.schema.get_field_index(name), field, pa.array([value] * table.num_rows, field.type))
+        table = table.set_column(
+            table.schema.get_field_index(name),
+            field,
+            pa.array([value] * table.num_rows, field.type),
+        )
     html = report.report(table, {"suite_text": EVIL, "seed": EVIL})
     checker = checked(html)
     assert "script" not in checker.tags
@@ -174,20 +196,33 @@ def test_pictures_follow_light_and_dark_by_the_pages_colours(made):
 
 
 def test_ids_of_pictures_are_their_own(made):
-    used = set(re.findall(r"url\(#([^)]+)\)", made)) | set(re.findall(r'xlink:href="#([^"]+)"', made))
+    used = set(re.findall(r"url\(#([^)]+)\)", made)) | set(
+        re.findall(r'xlink:href="#([^"]+)"', made)
+    )
     assert used
     assert used <= set(re.findall(r'id="([^"]+)"', made))
 
 
 def test_a_run_of_many_points_stays_below_three_megabytes_and_says_what_is_left_out():
     many = [
-        rows.sample(f"b{k % 7}", {"k": k, "long": "x" * 60}, r, [rows.latency(1e-6 * k + 1e-7, coords={"c": c}) for c in ("a", "b")])
+        rows.sample(
+            f"b{k % 7}",
+            {"k": k, "long": "x" * 60},
+            r,
+            [rows.latency(1e-6 * k + 1e-7, coords={"c": c}) for c in ("a", "b")],
+        )
         for k in range(1, 700)
         for r in (1, 2)
     ]
     table = rows.table(*many)
     pictures = [
-        pick.Picture(f"b{k}", f"points-{i}", "t", b"<svg viewBox='0 0 1 1'>" + b"<!-- -->" * 30000 + b"</svg>", b"x" * 10**6)
+        pick.Picture(
+            f"b{k}",
+            f"points-{i}",
+            "t",
+            b"<svg viewBox='0 0 1 1'>" + b"<!-- -->" * 30000 + b"</svg>",
+            b"x" * 10**6,
+        )
         for k in range(7)
         for i in range(6)
     ]
@@ -198,7 +233,10 @@ def test_a_run_of_many_points_stays_below_three_megabytes_and_says_what_is_left_
 
 def test_a_very_large_svg_is_replaced_by_its_png():
     large = pick.Picture("b", "c", "t", b"<svg>" + b"x" * page.INLINE + b"</svg>", b"\x89PNG")
-    assert page.picture(large, 1) == '<figure><img alt="t" src="data:image/png;base64,iVBORw=="></figure>'
+    assert (
+        page.picture(large, 1)
+        == '<figure><img alt="t" src="data:image/png;base64,iVBORw=="></figure>'
+    )
 
 
 def test_write_puts_every_file_once_and_the_report_last():
@@ -215,7 +253,14 @@ def test_the_report_of_an_empty_table_says_so():
 def test_dictionary_encoded_rows_give_the_same_page():
     table = rows.plain()
     encoded = table.cast(
-        pa.schema([pa.field(f.name, pa.dictionary(pa.int32(), f.type) if f.type == pa.string() else f.type) for f in table.schema])
+        pa.schema(
+            [
+                pa.field(
+                    f.name, pa.dictionary(pa.int32(), f.type) if f.type == pa.string() else f.type
+                )
+                for f in table.schema
+            ]
+        )
     )
     assert report.report(encoded, PLAN) == report.report(table, PLAN)
 
@@ -230,14 +275,24 @@ def test_the_pandas_example_runs_as_printed_and_gives_the_medians(tmp_path):
     stored(tmp_path)
     _, frame = report.reading("trial", rows.RUN, str(tmp_path))
     *lines, last = frame.splitlines()
-    code = "\n".join([*lines, f"found = {last}", "print(found['median'].tolist(), rows['params.streams'].nunique())"])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    code = "\n".join(
+        [
+            *lines,
+            f"found = {last}",
+            "print(found['median'].tolist(), rows['params.streams'].nunique())",
+        ]
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
     assert "10200000000.0" in done.stdout
     assert done.stdout.strip().endswith(" 4")
 
 
 def test_the_duckdb_example_runs_as_printed_and_gives_the_medians(tmp_path):
-    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed: the SQL of the report is not run here")
+    duckdb = pytest.importorskip(
+        "duckdb", reason="duckdb is not installed: the SQL of the report is not run here"
+    )
     stored(tmp_path)
     sql, _ = report.reading("trial", rows.RUN, str(tmp_path))
     found = duckdb.sql(sql).fetchall()
@@ -257,7 +312,9 @@ def test_on_s3_the_examples_say_where_and_with_whose_keys(monkeypatch, s3_root):
     )
     *lines, last = frame.splitlines()
     code = "\n".join([*lines, f"print(({last})['median'].tolist())"])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
     assert "10200000000.0" in done.stdout
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)

@@ -32,7 +32,11 @@ def _missing() -> str | None:
     async def argo(client: Kube) -> None:
         await client.resource("argoproj.io/v1alpha1", "Workflow")
         nodes = await client.list(await client.resource("v1", "Node"))
-        real = [node for node in nodes if "kwok.x-k8s.io/node" not in node["metadata"].get("annotations", {})]
+        real = [
+            node
+            for node in nodes
+            if "kwok.x-k8s.io/node" not in node["metadata"].get("annotations", {})
+        ]
         if not real:
             raise KubeError(0, "NoNode", "no real node runs pods here")
 
@@ -49,7 +53,9 @@ class Namespace:
     def __init__(self, name: str, store: str) -> None:
         self.name, self.store = name, store
 
-    def perfdag(self, *words: str, timeout: float = 300, check: bool = False) -> "subprocess.CompletedProcess[str]":
+    def perfdag(
+        self, *words: str, timeout: float = 300, check: bool = False
+    ) -> "subprocess.CompletedProcess[str]":
         """The command line, with this namespace."""
         argv = [sys.executable, "-m", "perfdag", *words, "--namespace", self.name]
         return subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=check)
@@ -112,7 +118,11 @@ class Namespace:
 
         def found() -> Object | None:
             labels = f"workflows.argoproj.io/workflow={workflow},perfdag/rank={rank}"
-            pods = [pod for pod in self.objects("Pod", labels=labels) if pod["status"].get("phase") == phase]
+            pods = [
+                pod
+                for pod in self.objects("Pod", labels=labels)
+                if pod["status"].get("phase") == phase
+            ]
             return pods[0] if pods else None
 
         pod: Object = self.until(found, seconds, f"{phase} pod of rank {rank}")
@@ -122,9 +132,19 @@ class Namespace:
         """The attempts at its batches for which a lead was made, or was to be."""
         from perfdag.steps.sentry import nodes_of
 
-        [made] = [each for each in self.objects("Workflow", "argoproj.io/v1alpha1") if each["metadata"]["name"] == workflow]
+        [made] = [
+            each
+            for each in self.objects("Workflow", "argoproj.io/v1alpha1")
+            if each["metadata"]["name"] == workflow
+        ]
         pods = [each for each in nodes_of(made).values() if each.get("type") == "Pod"]
-        told = [{given["name"]: given.get("value") for given in (each.get("inputs") or {}).get("parameters") or []} for each in pods]
+        told = [
+            {
+                given["name"]: given.get("value")
+                for given in (each.get("inputs") or {}).get("parameters") or []
+            }
+            for each in pods
+        ]
         return {str(each["attempt"]) for each in told if each.get("attempt") is not None}
 
     def rows(self, run_id: str) -> list[Object]:
@@ -144,7 +164,11 @@ class Namespace:
             from perfdag.cli.cluster_run import View
 
             return next(
-                (View(each).run_id for each in self.objects("Workflow", "argoproj.io/v1alpha1") if each["metadata"]["name"] == workflow),
+                (
+                    View(each).run_id
+                    for each in self.objects("Workflow", "argoproj.io/v1alpha1")
+                    if each["metadata"]["name"] == workflow
+                ),
                 None,
             )
 
@@ -155,11 +179,19 @@ class Namespace:
         from perfdag.samples import stored_samples
         from perfdag.store import open_store
 
-        return {name for name in stored_samples(open_store(self.store), run_id) if not name.startswith("canary")}
+        return {
+            name
+            for name in stored_samples(open_store(self.store), run_id)
+            if not name.startswith("canary")
+        }
 
     def under_way(self, run_id: str, at_least: int = 2) -> set[str]:
         """Names of the samples stored, once there are so many."""
-        stored: set[str] = self.until(lambda: len(found := self.stored(run_id)) >= at_least and found, 90, "sample in the store")
+        stored: set[str] = self.until(
+            lambda: len(found := self.stored(run_id)) >= at_least and found,
+            90,
+            "sample in the store",
+        )
         return stored
 
     def assert_complete(self, run_id: str, samples: int) -> None:
@@ -168,7 +200,9 @@ class Namespace:
         keys = [(row["point"], row["repetition"], row["metric"]) for row in rows]
         assert len(keys) == len(set(keys)), "a sample is there twice"
         assert len({key[:2] for key in keys}) == samples
-        assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
+        assert {row["status"] for row in rows} == {"ok"}, [
+            row["error"] for row in rows if row["error"]
+        ]
 
 
 @contextlib.contextmanager
@@ -179,10 +213,16 @@ def installed(security: str, *options: str) -> Iterator[Namespace]:
     name = f"perfdag-e2e-{uuid.uuid4().hex[:6]}"
     made = Namespace(name, f"s3://{os.environ.get('PERFDAG_TEST_BUCKET', 'perfdag')}/tests/{name}")
     labels = {"pod-security.kubernetes.io/enforce": security}
-    kube.run(lambda client: client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}))
+    kube.run(
+        lambda client: client.create(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+        )
+    )
     try:
         # a lock of its own: what else is measured on the cluster is not waited for
-        said = made.perfdag("install", "--store", made.store, "--images", IMAGES, "--lock-namespace", name, *options)
+        said = made.perfdag(
+            "install", "--store", made.store, "--images", IMAGES, "--lock-namespace", name, *options
+        )
         assert said.returncode == 0, said.stderr
         yield made
     finally:
@@ -200,7 +240,9 @@ def restricted() -> Iterator[Namespace]:
 def bench(restricted: Namespace) -> Iterator[Namespace]:
     """The namespace, in which a run that a failed test leaves behind keeps no lock of the runs of the next."""
     yield restricted
-    for each in restricted.objects("Workflow", "argoproj.io/v1alpha1", labels="workflows.argoproj.io/completed!=true"):
+    for each in restricted.objects(
+        "Workflow", "argoproj.io/v1alpha1", labels="workflows.argoproj.io/completed!=true"
+    ):
         with contextlib.suppress(KubeError):  # a test's own deletion was under way
             restricted.delete("Workflow", each["metadata"]["name"], "argoproj.io/v1alpha1")
 
@@ -208,7 +250,11 @@ def bench(restricted: Namespace) -> Iterator[Namespace]:
 async def _remove(name: str) -> None:
     async with Kube() as client:
         with contextlib.suppress(KubeError):
-            await client.delete_collection(await client.resource("argoproj.io/v1alpha1", "Workflow"), name, labels="perfdag/suite")
+            await client.delete_collection(
+                await client.resource("argoproj.io/v1alpha1", "Workflow"),
+                name,
+                labels="perfdag/suite",
+            )
         await client.delete(await client.resource("v1", "Namespace"), name)
         for kind in ("ClusterRole", "ClusterRoleBinding"):
             resource = await client.resource("rbac.authorization.k8s.io/v1", kind)
@@ -217,7 +263,14 @@ async def _remove(name: str) -> None:
                     await client.delete(resource, each["metadata"]["name"])
 
 
-def sleeps(folder: Path, points: int = 8, seconds: float = 1.0, hosts: int = 2, extra: str = "", shape: str = "") -> Path:
+def sleeps(
+    folder: Path,
+    points: int = 8,
+    seconds: float = 1.0,
+    hosts: int = 2,
+    extra: str = "",
+    shape: str = "",
+) -> Path:
     """A suite of `points` sleeps over a gang of `hosts`."""
     variants = ", ".join(f"{{POINT: '{number}'}}" for number in range(points))
     path = folder / "sleeps.yaml"

@@ -44,11 +44,18 @@ def test_ab_on_the_same_nodes(bench: Namespace, tmp_path: Path) -> None:
     assert all(before[1] <= after[0] for before, after in pairwise(turns)), "two samples at once"
     assert len({tuple(row["nodes"]) for row in rows}) == 1
     pods = bench.objects("Pod", labels=f"perfdag/run={duel.a.run_id},perfdag/rank")
-    memory = {pod["metadata"]["labels"]["perfdag/rank"]: pod["spec"]["containers"][-1]["resources"]["limits"]["memory"] for pod in pods}
+    memory = {
+        pod["metadata"]["labels"]["perfdag/rank"]: pod["spec"]["containers"][-1]["resources"][
+            "limits"
+        ]["memory"]
+        for pod in pods
+    }
     assert sorted(memory) == ["0", "1", "2", "3"]
     assert {memory[rank] for rank in "01"} != {memory[rank] for rank in "23"}
     outcome = json.loads(store.get(f"runs/{duel.a.run_id}/ab.json"))
-    assert 1.2 < outcome["series"][0]["effect"] < 2.2  # 0.9 s against 0.3 s, on a machine that may be busy
+    assert (
+        1.2 < outcome["series"][0]["effect"] < 2.2
+    )  # 0.9 s against 0.3 s, on a machine that may be busy
     # a finished one is shown again from here, and nothing is measured for it
     again = bench.perfdag("ab", "--resume", run_id, "--store", bench.store, "--json")
     assert again.returncode == 0, again.stderr

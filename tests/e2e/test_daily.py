@@ -42,16 +42,33 @@ def _suite(folder: Path, name: str, checks: str = "") -> Path:
 
 def _past(root: str, suite: Path, usual: dict[str, float]) -> None:
     """Nights before this one, of which only the numbers are made up: wall times in seconds around `usual`, by entry."""
-    store, rng, here = open_store(root), np.random.default_rng(1), kube.run(cluster_facts)["cluster"]
+    store, rng, here = (
+        open_store(root),
+        np.random.default_rng(1),
+        kube.run(cluster_facts)["cluster"],
+    )
     for night in range(NIGHTS, 0, -1):
-        plan = make_plan(load(str(suite)), run_id=new_run_id(datetime.now(UTC) - timedelta(days=night)), trigger="cron")
+        plan = make_plan(
+            load(str(suite)),
+            run_id=new_run_id(datetime.now(UTC) - timedelta(days=night)),
+            trigger="cron",
+        )
         plan.where = {"cluster": here}
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
         for position, (index, repetition) in enumerate(plan.order):
             point = plan.points[index]
             value = usual[point.entry] * float(rng.normal(1, 0.01))
-            row = {"metric": "wall_time", "stat": "value", "value": value, "unit": "s", "better": "lower", "headline": True}
-            part = SampleRecord(point.id, repetition, "ok", rows=[row], benchmark_version="1", order_index=position)
+            row = {
+                "metric": "wall_time",
+                "stat": "value",
+                "value": value,
+                "unit": "s",
+                "better": "lower",
+                "headline": True,
+            }
+            part = SampleRecord(
+                point.id, repetition, "ok", rows=[row], benchmark_version="1", order_index=position
+            )
             store.put(sample_key(plan.run_id, plan.key(position)), part.dump())
         collect(store, plan)
 
@@ -60,7 +77,9 @@ def _workflow(bench: Namespace, labels: str) -> Object | None:
     return next(iter(bench.objects("Workflow", ARGO, labels)), None)
 
 
-def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(bench: Namespace, tmp_path: Path) -> None:
+def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
+    bench: Namespace, tmp_path: Path
+) -> None:
     suite = _suite(tmp_path, "nightly")
     _past(bench.store, suite, {"steady": 0.5, "slowed": 0.4})
     rendered = bench.perfdag("render", str(suite), "--schedule", "* * * * *")
@@ -75,7 +94,9 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(bench: Nam
         await client.patch(kind, "perfdag-nightly", {"spec": {"suspend": True}}, bench.name)
 
     kube.run(apply)
-    fired = bench.until(lambda: _workflow(bench, "perfdag/suite=nightly"), 90, "workflow of the schedule")
+    fired = bench.until(
+        lambda: _workflow(bench, "perfdag/suite=nightly"), 90, "workflow of the schedule"
+    )
     kube.run(suspend)
     name = fired["metadata"]["name"]
     ended = bench.watch(name)
@@ -88,7 +109,9 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(bench: Nam
     assert workflow is not None
     assert workflow["status"]["phase"] == "Failed"
     run_id, store = bench.run_id(name), open_store(bench.store)
-    assert workflow["metadata"]["annotations"]["perfdag/report"] == store.url(f"runs/{run_id}/report.html")
+    assert workflow["metadata"]["annotations"]["perfdag/report"] == store.url(
+        f"runs/{run_id}/report.html"
+    )
     assert b"<html" in store.get(f"runs/{run_id}/report.html")[:1000].lower()
     assert b'failures="1"' in store.get(f"runs/{run_id}/check.xml")
     plan = load_plan(store, run_id)
@@ -97,7 +120,10 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(bench: Nam
     for each in plan.options["confirmed"]:
         confirming = load_plan(store, each)
         assert [point.entry for point in confirming.points] == ["slowed"]
-        assert {key for key in stored_samples(store, each) if not key.startswith("canary")} == {confirming.key(0), confirming.key(1)}
+        assert {key for key in stored_samples(store, each) if not key.startswith("canary")} == {
+            confirming.key(0),
+            confirming.key(1),
+        }
         assert store.get(result_key(confirming))
     # by hand the morning after: the same answer, and nobody is told a second time
     again = bench.check("last", "--suite", "nightly", "--store", bench.store)
@@ -133,12 +159,18 @@ def hook(bench: Namespace) -> Iterator[Hook]:
     try:
         made = Hook()
     except OSError:
-        pytest.skip("no port can be opened where pods reach the S3 server: it is not on this machine")
+        pytest.skip(
+            "no port can be opened where pods reach the S3 server: it is not on this machine"
+        )
     address = f"http://{made.server_address[0]!s}:{made.server_port}/"
 
     async def tell(client: Kube, url: str | None) -> None:
-        patch = {"stringData": {"PERFDAG_WEBHOOK": url}} if url else {"data": {"PERFDAG_WEBHOOK": None}}
-        await client.patch(await client.resource("v1", "Secret"), "perfdag-store", patch, bench.name)
+        patch = (
+            {"stringData": {"PERFDAG_WEBHOOK": url}} if url else {"data": {"PERFDAG_WEBHOOK": None}}
+        )
+        await client.patch(
+            await client.resource("v1", "Secret"), "perfdag-store", patch, bench.name
+        )
 
     threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True).start()
     kube.run(lambda client: tell(client, address))
@@ -150,8 +182,12 @@ def hook(bench: Namespace) -> Iterator[Hook]:
         made.server_close()
 
 
-def test_a_broken_threshold_is_exit_3_of_submit_and_one_message(bench: Namespace, hook: Hook, tmp_path: Path) -> None:
-    suite = _suite(tmp_path, "held", "checks:\n  - {entry: steady, metric: wall_time, op: '<', value: 1ms}\n")
+def test_a_broken_threshold_is_exit_3_of_submit_and_one_message(
+    bench: Namespace, hook: Hook, tmp_path: Path
+) -> None:
+    suite = _suite(
+        tmp_path, "held", "checks:\n  - {entry: steady, metric: wall_time, op: '<', value: 1ms}\n"
+    )
     said = bench.perfdag("submit", str(suite), "--watch")
     told = [each["title"] for each in hook.told if each["suite"] == "held"]
     assert told == ["THRESHOLD held/steady wall_time"]

@@ -51,10 +51,17 @@ def test_what_argo_retry_measures_again_has_a_sentry(bench: Namespace, tmp_path:
     subprocess.run(["argo", "retry", name, "-n", bench.name], check=True, capture_output=True)
 
     def ended() -> bool:
-        [found] = [each for each in bench.objects("Workflow", "argoproj.io/v1alpha1") if each["metadata"]["name"] == name]
+        [found] = [
+            each
+            for each in bench.objects("Workflow", "argoproj.io/v1alpha1")
+            if each["metadata"]["name"] == name
+        ]
         return found["status"].get("phase") == "Failed"
 
     # nobody would give up the image: each attempt would wait for all of the limit
     bench.until(ended, 150, "end of the second go")
     assert len(bench.attempts(name) | before) <= len(before) + 1, "given up for good"
-    assert {row["entry"]: row["status"] for row in bench.rows(bench.run_id(name))} == {"good": "ok", "bad": "failed"}
+    assert {row["entry"]: row["status"] for row in bench.rows(bench.run_id(name))} == {
+        "good": "ok",
+        "bad": "failed",
+    }

@@ -41,24 +41,45 @@ def test_openfoam_over_two_pods(bench: Namespace, tmp_path: Path) -> None:
 
 
 def test_allreduce_over_two_pods(bench: Namespace, tmp_path: Path) -> None:
-    params = {"benchmark": "Allreduce", "ranks": 2, "ranks_per_host": 1, "max_log": 10, "iterations": 50, "oversubscribe": True}
+    params = {
+        "benchmark": "Allreduce",
+        "ranks": 2,
+        "ranks_per_host": 1,
+        "max_log": 10,
+        "iterations": 50,
+        "oversubscribe": True,
+    }
     rows = _run(bench, tmp_path, "allreduce", {"benchmark": "imb", "params": params})
-    sizes = {json.loads(row["coords"])["message_bytes"] for row in rows if (row["metric"], row["stat"]) == ("latency", "mean")}
+    sizes = {
+        json.loads(row["coords"])["message_bytes"]
+        for row in rows
+        if (row["metric"], row["stat"]) == ("latency", "mean")
+    }
     assert sizes == {0, *(2**log for log in range(2, 11))}
     assert _facts(rows)["fabric"], "MPI said what it used"
 
 
 def test_two_ranks_in_each_of_two_pods(bench: Namespace, tmp_path: Path) -> None:
     params = {"max_log": 10, "iterations": 50, "oversubscribe": True}
-    points = [{"benchmark": name, "ranks": 4, "ranks_per_host": 2} for name in ("Allreduce", "Uniband")]
-    entry = {"benchmark": "imb", "params": params, "permutations": {"explicit": [*points, {"benchmark": "PingPong"}]}}
+    points = [
+        {"benchmark": name, "ranks": 4, "ranks_per_host": 2} for name in ("Allreduce", "Uniband")
+    ]
+    entry = {
+        "benchmark": "imb",
+        "params": params,
+        "permutations": {"explicit": [*points, {"benchmark": "PingPong"}]},
+    }
     rows = _run(bench, tmp_path, "ranks", entry)
     found = {}
     for row in rows:
         given, facts = json.loads(row["params"]), json.loads(row["env"])["sample"]
         if (row["metric"], row["stat"]) in (("latency", "mean"), ("bandwidth", "value")):
-            found.setdefault((given["benchmark"], row["metric"]), set()).add(json.loads(row["coords"])["message_bytes"])
-        assert sorted(facts["ranks_of"].values()) == [given["ranks"] // 2] * 2, "half of them in each pod"
+            found.setdefault((given["benchmark"], row["metric"]), set()).add(
+                json.loads(row["coords"])["message_bytes"]
+            )
+        assert sorted(facts["ranks_of"].values()) == [given["ranks"] // 2] * 2, (
+            "half of them in each pod"
+        )
         assert facts["fabric"].startswith("tcp"), "also between ranks of one pod"
     sizes = {0, *(2**log for log in range(11))}
     assert found["Allreduce", "latency"] == sizes - {1, 2}

@@ -38,7 +38,9 @@ def test_a_deleted_pod_loses_nothing(bench: Namespace, tmp_path: Path, rank: int
     assert set(attempts.values()) == {1}
 
 
-def test_a_missing_image_has_its_reason_and_the_rest_is_measured(bench: Namespace, tmp_path: Path) -> None:
+def test_a_missing_image_has_its_reason_and_the_rest_is_measured(
+    bench: Namespace, tmp_path: Path
+) -> None:
     suite = tmp_path / "missing.yaml"
     suite.write_text(
         "name: missing\npending_limit: 60s\nentries:\n"
@@ -49,7 +51,11 @@ def test_a_missing_image_has_its_reason_and_the_rest_is_measured(bench: Namespac
     run_id = bench.run_id(name)
     bad = bench.until(
         lambda: next(
-            (p for p in bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name}") if "no-such-image" in json.dumps(p["spec"])),
+            (
+                p
+                for p in bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name}")
+                if "no-such-image" in json.dumps(p["spec"])
+            ),
             None,
         ),
         120,
@@ -58,7 +64,14 @@ def test_a_missing_image_has_its_reason_and_the_rest_is_measured(bench: Namespac
     start = time.monotonic()
 
     def reason() -> str | None:
-        return next((row["error"] for row in bench.rows(run_id) if row["entry"] == "bad" and "Image" in (row["error"] or "")), None)
+        return next(
+            (
+                row["error"]
+                for row in bench.rows(run_id)
+                if row["entry"] == "bad" and "Image" in (row["error"] or "")
+            ),
+            None,
+        )
 
     assert bad["metadata"]["name"]
     said = bench.until(reason, 60, "reason in the row")
@@ -76,10 +89,15 @@ def test_a_missing_image_has_its_reason_and_the_rest_is_measured(bench: Namespac
 
 @pytest.mark.parametrize(
     ("shape", "words"),
-    [("resources: {cpu: 500}", "Insufficient cpu"), ("node_selector: {no-such: label}", "node affinity/selector")],
+    [
+        ("resources: {cpu: 500}", "Insufficient cpu"),
+        ("node_selector: {no-such: label}", "node affinity/selector"),
+    ],
     ids=["request", "selector"],
 )
-def test_an_unschedulable_shape_ends_with_the_schedulers_words(bench: Namespace, tmp_path: Path, shape: str, words: str) -> None:
+def test_an_unschedulable_shape_ends_with_the_schedulers_words(
+    bench: Namespace, tmp_path: Path, shape: str, words: str
+) -> None:
     suite = tmp_path / "big.yaml"
     suite.write_text(
         "name: big\npending_limit: 10s\nentries:\n"
@@ -97,11 +115,32 @@ def test_an_unschedulable_shape_ends_with_the_schedulers_words(bench: Namespace,
 
 
 def test_a_volume_that_is_never_mounted_has_its_reason(bench: Namespace, tmp_path: Path) -> None:
-    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": bench.name}
-    source = {"hostPath": {"path": "/var/tmp/perfdag-is-not-here", "type": "Directory"}, "persistentVolumeReclaimPolicy": "Retain"}
-    volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"{bench.name}-gone"}, "spec": {**spec, **source}}
-    asked = {"accessModes": ["ReadWriteOnce"], "storageClassName": bench.name, "resources": {"requests": {"storage": "1Gi"}}}
-    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "gone"}, "spec": asked}
+    spec = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": bench.name,
+    }
+    source = {
+        "hostPath": {"path": "/var/tmp/perfdag-is-not-here", "type": "Directory"},
+        "persistentVolumeReclaimPolicy": "Retain",
+    }
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": f"{bench.name}-gone"},
+        "spec": {**spec, **source},
+    }
+    asked = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": bench.name,
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "gone"},
+        "spec": asked,
+    }
     suite = tmp_path / "gone.yaml"
     suite.write_text(
         "name: gone\npending_limit: 60s\nentries:\n"
@@ -115,20 +154,38 @@ def test_a_volume_that_is_never_mounted_has_its_reason(bench: Namespace, tmp_pat
         run_id = bench.run_id(name)
 
         def stuck() -> bool:
-            pods = bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/rank=0")
-            return any("persistentVolumeClaim" in each for pod in pods for each in pod["spec"]["volumes"] if each["name"] == "measured")
+            pods = bench.objects(
+                "Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/rank=0"
+            )
+            return any(
+                "persistentVolumeClaim" in each
+                for pod in pods
+                for each in pod["spec"]["volumes"]
+                if each["name"] == "measured"
+            )
 
         bench.until(stuck, 120, "pod that wants the volume")
-        bench.until(lambda: "FailedMount" in bench.perfdag("status", name).stdout, 30, "reason in the watch line")
+        bench.until(
+            lambda: "FailedMount" in bench.perfdag("status", name).stdout,
+            30,
+            "reason in the watch line",
+        )
         found = bench.until(
             lambda: next(
-                (row["error"] for row in bench.rows(run_id) if row["entry"] == "bad" and "FailedMount" in (row["error"] or "")), None
+                (
+                    row["error"]
+                    for row in bench.rows(run_id)
+                    if row["entry"] == "bad" and "FailedMount" in (row["error"] or "")
+                ),
+                None,
             ),
             30,
             "reason in the row",
         )
         assert "perfdag-is-not-here" in found
-        assert bench.watch(name, timeout=500).returncode == 1  # a kubelet that waits for a volume is slow to end a pod
+        assert (
+            bench.watch(name, timeout=500).returncode == 1
+        )  # a kubelet that waits for a volume is slow to end a pod
     finally:
         bench.delete("PersistentVolumeClaim", "gone")
         bench.delete("PersistentVolume", f"{bench.name}-gone")
@@ -136,7 +193,9 @@ def test_a_volume_that_is_never_mounted_has_its_reason(bench: Namespace, tmp_pat
     assert states == {"good": "ok", "bad": "failed"}
 
 
-def test_what_the_cluster_cannot_have_is_skipped_and_the_rest_is_measured(bench: Namespace, tmp_path: Path) -> None:
+def test_what_the_cluster_cannot_have_is_skipped_and_the_rest_is_measured(
+    bench: Namespace, tmp_path: Path
+) -> None:
     if bench.has("PodGroup", "scheduling.volcano.sh/v1beta1"):
         pytest.skip("this cluster has Volcano")
     suite = tmp_path / "absent.yaml"
@@ -194,16 +253,25 @@ def test_oom_has_its_reason_and_costs_only_itself(bench: Namespace, tmp_path: Pa
     eats = "[python3, -c, 'x = [bytearray(1 << 20) for _ in range(1000)]']"
     suite.write_text(
         "name: oom\npending_limit: 60s\nentries:\n  - benchmark: command\n    resources: {memory: 300Mi}\n    permutations: {explicit: ["
-        + ", ".join(f"{{argv: {argv}}}" for argv in ("[sleep, '0.1']", "[sleep, '0.2']", eats, "[sleep, '3']", "[sleep, '4']"))
+        + ", ".join(
+            f"{{argv: {argv}}}"
+            for argv in ("[sleep, '0.1']", "[sleep, '0.2']", eats, "[sleep, '3']", "[sleep, '4']")
+        )
         + "]}\n"
     )
     name = bench.submit(suite)
     run_id = bench.run_id(name)
 
     # the kernel ends the process that ate and no pod: the sample says so, and the others of its batch go on
-    bench.until(lambda: any("OOMKilled" in (row["error"] or "") for row in bench.rows(run_id)), 120, "reason in the row")
+    bench.until(
+        lambda: any("OOMKilled" in (row["error"] or "") for row in bench.rows(run_id)),
+        120,
+        "reason in the row",
+    )
     argv = [sys.executable, "-m", "perfdag", "report", run_id, "--store", bench.store]
-    assert "OOMKilled" in subprocess.run(argv, capture_output=True, text=True, check=False).stdout, "a report of a run that is under way"
+    assert (
+        "OOMKilled" in subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    ), "a report of a run that is under way"
     assert bench.watch(name).returncode == 1
     rows = bench.rows(run_id)
     assert sorted(row["status"] for row in rows) == ["failed", "ok", "ok", "ok", "ok"]
@@ -212,7 +280,9 @@ def test_oom_has_its_reason_and_costs_only_itself(bench: Namespace, tmp_path: Pa
     assert "OOMKilled" in failed["error"]
 
 
-def test_a_point_that_kills_its_pod_costs_only_its_own_samples(bench: Namespace, tmp_path: Path) -> None:
+def test_a_point_that_kills_its_pod_costs_only_its_own_samples(
+    bench: Namespace, tmp_path: Path
+) -> None:
     suite = tmp_path / "kills.yaml"
     kills = "[sh, -c, 'kill -9 $PPID']"  # as the kernel does where all of a container is to go with what is out of memory
     suite.write_text(
@@ -223,7 +293,10 @@ def test_a_point_that_kills_its_pod_costs_only_its_own_samples(bench: Namespace,
     name = bench.submit(suite)
     assert bench.watch(name).returncode == 1
     rows = bench.rows(bench.run_id(name))
-    assert sorted((row["entry"], row["status"]) for row in rows) == [("bad", "failed")] * 3 + [("good", "ok")] * 6
+    assert (
+        sorted((row["entry"], row["status"]) for row in rows)
+        == [("bad", "failed")] * 3 + [("good", "ok")] * 6
+    )
     why = "2 gangs ended while this point was measured, so it is measured no more: main ended with exit code 137"
     assert {row["error"] for row in rows if row["entry"] == "bad"} == {why}
 
@@ -239,7 +312,8 @@ def test_delete_leaves_nothing_behind(bench: Namespace, tmp_path: Path) -> None:
     assert not [
         each
         for each in bench.objects("Secret")
-        if "perfdag-ssh" in each["metadata"]["name"] and each["metadata"]["labels"].get("perfdag/run") == run_id
+        if "perfdag-ssh" in each["metadata"]["name"]
+        and each["metadata"]["labels"].get("perfdag/run") == run_id
     ]
     assert not bench.objects("Lease", "coordination.k8s.io/v1")
     assert bench.stored(run_id)
@@ -297,11 +371,15 @@ def proxy(bench: Namespace) -> Iterator[Proxy]:
     try:
         made = Proxy(endpoint.hostname or "", endpoint.port or 80)
     except OSError:
-        pytest.skip(f"no port can be opened on {endpoint.hostname}: the S3 server is not on this machine")
+        pytest.skip(
+            f"no port can be opened on {endpoint.hostname}: the S3 server is not on this machine"
+        )
 
     async def point(client: Kube, port: int) -> None:
         told = {"AWS_ENDPOINT_URL": f"{endpoint.scheme}://{endpoint.hostname}:{port}"}
-        await client.patch(await client.resource("v1", "Secret"), "perfdag-store", {"stringData": told}, bench.name)
+        await client.patch(
+            await client.resource("v1", "Secret"), "perfdag-store", {"stringData": told}, bench.name
+        )
 
     kube.run(lambda client: point(client, made.port))
     try:
@@ -311,7 +389,9 @@ def proxy(bench: Namespace) -> Iterator[Proxy]:
         made.close()
 
 
-def test_a_store_that_is_away_for_30_s_loses_nothing(bench: Namespace, proxy: Proxy, tmp_path: Path) -> None:
+def test_a_store_that_is_away_for_30_s_loses_nothing(
+    bench: Namespace, proxy: Proxy, tmp_path: Path
+) -> None:
     name = bench.submit(sleeps(tmp_path, points=10, hosts=1))
     run_id = bench.run_id(name)
     bench.under_way(run_id)
@@ -324,11 +404,20 @@ def test_a_store_that_is_away_for_30_s_loses_nothing(bench: Namespace, proxy: Pr
     bench.assert_complete(run_id, 10)
 
 
-def test_a_store_that_leaves_after_the_last_sample_is_waited_for_by_the_end(bench: Namespace, proxy: Proxy, tmp_path: Path) -> None:
+def test_a_store_that_leaves_after_the_last_sample_is_waited_for_by_the_end(
+    bench: Namespace, proxy: Proxy, tmp_path: Path
+) -> None:
     name = bench.submit(sleeps(tmp_path, points=4, hosts=1))
     run_id = bench.run_id(name)
     bench.until(
-        lambda: "finish" in " ".join(pod["metadata"]["name"] for pod in bench.objects("Pod") if name in pod["metadata"]["name"]),
+        lambda: (
+            "finish"
+            in " ".join(
+                pod["metadata"]["name"]
+                for pod in bench.objects("Pod")
+                if name in pod["metadata"]["name"]
+            )
+        ),
         120,
         "last step",
     )

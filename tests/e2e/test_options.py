@@ -17,7 +17,9 @@ pytestmark = [pytest.mark.argo, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def wide() -> Iterator[Namespace]:
     """An installation with a ClusterWorkflowTemplate, a NetworkPolicy and a pull secret."""
-    with installed("restricted", "--cluster-scope", "--network-policy", "--pull-secret", "registry") as made:
+    with installed(
+        "restricted", "--cluster-scope", "--network-policy", "--pull-secret", "registry"
+    ) as made:
         yield made
         kube.run(_remove_templates)
 
@@ -35,22 +37,37 @@ def two_at_once() -> Iterator[Namespace]:
         yield made
 
 
-def test_two_batches_at_once_and_a_pod_for_every_sample(two_at_once: Namespace, tmp_path: Path) -> None:
-    name = two_at_once.submit(sleeps(tmp_path, points=4, seconds=6, hosts=1, extra="isolation: pod\n"))
+def test_two_batches_at_once_and_a_pod_for_every_sample(
+    two_at_once: Namespace, tmp_path: Path
+) -> None:
+    name = two_at_once.submit(
+        sleeps(tmp_path, points=4, seconds=6, hosts=1, extra="isolation: pod\n")
+    )
     ended = two_at_once.watch(name)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     run_id = two_at_once.run_id(name)
     two_at_once.assert_complete(run_id, 4)
-    assert len(two_at_once.objects("Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/rank=0")) == 4, "a pod each"
+    assert (
+        len(
+            two_at_once.objects(
+                "Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/rank=0"
+            )
+        )
+        == 4
+    ), "a pod each"
     rows = [row for row in two_at_once.rows(run_id) if row["headline"]]
     spans = [(row["started_at"], row["finished_at"]) for row in rows]
     most = max(sum(start <= began < end for start, end in spans) for began, _ in spans)
     assert most == 2
 
 
-def test_iperf_behind_a_network_policy_from_templates_of_the_cluster(wide: Namespace, tmp_path: Path) -> None:
+def test_iperf_behind_a_network_policy_from_templates_of_the_cluster(
+    wide: Namespace, tmp_path: Path
+) -> None:
     suite = tmp_path / "wide.yaml"
-    suite.write_text("name: wide\npending_limit: 90s\nentries:\n  - {benchmark: iperf, hosts: {count: 2}, params: {duration: 1s}}\n")
+    suite.write_text(
+        "name: wide\npending_limit: 90s\nentries:\n  - {benchmark: iperf, hosts: {count: 2}, params: {duration: 1s}}\n"
+    )
     name = wide.submit(suite)
     pod = wide.pod(name, 1)
     assert {"name": "registry"} in pod["spec"]["imagePullSecrets"]

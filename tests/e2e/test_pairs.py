@@ -65,11 +65,20 @@ def test_every_pair_of_a_gang_is_measured_and_placed(bench: Namespace, tmp_path:
     assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
     assert code == 0
     found = {(row["entry"], row["pair"]) for row in rows}
-    assert {pair for entry, pair in found if entry == "iperf"} == {"0-1", "0-2", "0-3", "1-2", "1-3", "2-3"}
+    assert {pair for entry, pair in found if entry == "iperf"} == {
+        "0-1",
+        "0-2",
+        "0-3",
+        "1-2",
+        "1-3",
+        "2-3",
+    }
     assert {pair for entry, pair in found if entry == "at-once"} == {"0-1", "1-2", "2-3", "0-3"}
     assert {row["same_node"] for row in rows} == {True}
     assert {len(row["nodes"]) for row in rows} == {2}  # type: ignore[arg-type]
-    assert {'"pairs_at_once":2' in str(row["env"]) for row in rows if row["entry"] == "at-once"} == {True}
+    assert {
+        '"pairs_at_once":2' in str(row["env"]) for row in rows if row["entry"] == "at-once"
+    } == {True}
     assert len({row["batch"] for row in rows}) == 2, "the pairs of a shape share a gang"
 
 
@@ -77,10 +86,16 @@ def test_ping_pong_between_all_pairs_of_hosts(bench: Namespace, tmp_path: Path) 
     code, rows = _run(bench, tmp_path, PING)
     assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
     assert code == 0
-    assert {row["pair"] for row in rows if row["metric"] == "zero_byte_latency"} == {"0-1", "0-2", "1-2"}
+    assert {row["pair"] for row in rows if row["metric"] == "zero_byte_latency"} == {
+        "0-1",
+        "0-2",
+        "1-2",
+    }
 
 
-def test_a_node_for_each_where_there_are_too_few_is_skipped_with_the_reason(bench: Namespace, tmp_path: Path) -> None:
+def test_a_node_for_each_where_there_are_too_few_is_skipped_with_the_reason(
+    bench: Namespace, tmp_path: Path
+) -> None:
     code, rows = _run(bench, tmp_path, SPREAD)
     assert code == 0, "a skip is no failure"
     assert {row["status"] for row in rows} == {"skipped"}
@@ -93,10 +108,14 @@ def privileged() -> Iterator[Namespace]:
         yield made
 
 
-def test_host_network_pods_of_one_node_have_ports_of_their_own(privileged: Namespace, tmp_path: Path) -> None:
+def test_host_network_pods_of_one_node_have_ports_of_their_own(
+    privileged: Namespace, tmp_path: Path
+) -> None:
     _, rows = _run(privileged, tmp_path, HOST)
     found = {(row["entry"], row["status"]) for row in rows}
-    assert found == {("iperf", "ok"), ("rdma-bandwidth", "skipped"), ("rdma-latency", "skipped")}, [row["error"] for row in rows]
+    assert found == {("iperf", "ok"), ("rdma-bandwidth", "skipped"), ("rdma-latency", "skipped")}, [
+        row["error"] for row in rows
+    ]
     for row in rows:
         assert row["same_node"] is True
         assert row["status"] == "ok" or "no RDMA device" in str(row["error"])

@@ -33,7 +33,9 @@ def available(namespace: str, replicas: dict[str, int], seconds: float = 90) -> 
     """Wait until each Deployment has so many replicas."""
     end = time.monotonic() + seconds
     for name, wanted in replicas.items():
-        while (found := deployment(namespace, name)["status"].get("availableReplicas", 0)) != wanted:
+        while (
+            found := deployment(namespace, name)["status"].get("availableReplicas", 0)
+        ) != wanted:
             assert time.monotonic() < end, f"{name} has {found} of {wanted} replicas"
             time.sleep(1)
 
@@ -43,8 +45,15 @@ def queues() -> Iterator[str]:
     """A namespace of its own with two queues: one that nothing scales, and one that its autoscaler, which no metric reaches, keeps at 2."""
     namespace = f"perfdag-queue-{uuid.uuid4().hex[:6]}"
     small = {"command": ["sleep", "0.2"], "requests": {"cpu": "10m", "memory": "16Mi"}}
-    named = [{**small, "name": "nap"}, {**small, "name": "scaled", "autoscale": {"by": "external", "least": 2, "most": 2}}]
-    shared = {"namespace": namespace, "image": IMAGES.format(name="queue"), "node_selector": {"kubernetes.io/hostname": NODE}}
+    named = [
+        {**small, "name": "nap"},
+        {**small, "name": "scaled", "autoscale": {"by": "external", "least": 2, "most": 2}},
+    ]
+    shared = {
+        "namespace": namespace,
+        "image": IMAGES.format(name="queue"),
+        "node_selector": {"kubernetes.io/hostname": NODE},
+    }
 
     async def apply(client: Kube) -> None:
         for body in manifests(Queues.model_validate({**shared, "queues": named})):
@@ -55,7 +64,16 @@ def queues() -> Iterator[str]:
 
     try:
         kube.run(apply)
-        available(namespace, {"perfdag-queue-frontend": 1, DEPLOYMENT: 1, f"{DEPLOYMENT}-client": 1, SCALED: 2, f"{SCALED}-client": 1})
+        available(
+            namespace,
+            {
+                "perfdag-queue-frontend": 1,
+                DEPLOYMENT: 1,
+                f"{DEPLOYMENT}-client": 1,
+                SCALED: 2,
+                f"{SCALED}-client": 1,
+            },
+        )
         yield namespace
     finally:
         kube.run(remove)
@@ -77,7 +95,15 @@ def suite(queues: str, tmp_path: Path) -> Path:
 @pytest.fixture
 def allowed(bench: Namespace) -> Iterator[None]:
     """The installation with both allowed, and without them again at the end."""
-    install = ["install", "--store", bench.store, "--images", IMAGES, "--lock-namespace", bench.name]
+    install = [
+        "install",
+        "--store",
+        bench.store,
+        "--images",
+        IMAGES,
+        "--lock-namespace",
+        bench.name,
+    ]
     said = bench.perfdag(*install, "--allow", "queue-scaling", "--allow", "queue-autoscale")
     assert said.returncode == 0, said.stderr
     yield
@@ -92,8 +118,14 @@ def test_queues_of_another_namespace_are_measured_under_the_accounts_that_instal
     rows = bench.rows(bench.run_id(name))
 
     scaling = [row for row in rows if row["benchmark"] == "queue-scaling"]
-    assert {row["status"] for row in scaling} == {"ok"}, [row["error"] for row in scaling if row["error"]]
-    throughput = {json.loads(row["coords"])["replicas"]: row["value"] for row in scaling if row["metric"] == "throughput"}
+    assert {row["status"] for row in scaling} == {"ok"}, [
+        row["error"] for row in scaling if row["error"]
+    ]
+    throughput = {
+        json.loads(row["coords"])["replicas"]: row["value"]
+        for row in scaling
+        if row["metric"] == "throughput"
+    }
     assert throughput.keys() == {1, 2, 4}
     assert throughput[4] > 1.5 * throughput[2] > 1.5 * 1.5 * throughput[1]
     assert deployment(queues, DEPLOYMENT)["spec"]["replicas"] == 1
@@ -106,12 +138,16 @@ def test_queues_of_another_namespace_are_measured_under_the_accounts_that_instal
 
     accounts = {
         pod["spec"]["serviceAccountName"]
-        for pod in bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/measuring=true")
+        for pod in bench.objects(
+            "Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/measuring=true"
+        )
     }
     assert accounts == {"perfdag-measure-queue-scaling", "perfdag-measure-queue-autoscale"}
 
 
-def test_without_leave_both_are_skipped_and_say_what_grants_it(bench: Namespace, queues: str, suite: Path) -> None:
+def test_without_leave_both_are_skipped_and_say_what_grants_it(
+    bench: Namespace, queues: str, suite: Path
+) -> None:
     name = bench.submit(suite)
     assert bench.watch(name).returncode == 0, "a skip fails nothing"
     for row in bench.rows(bench.run_id(name)):

@@ -39,29 +39,49 @@ CASES = {
 
 
 @pytest.mark.parametrize(("shape", "words"), CASES.values(), ids=CASES)
-def test_the_reason_is_told_within_30_s(bench: Namespace, tmp_path: Path, shape: str, words: str) -> None:
+def test_the_reason_is_told_within_30_s(
+    bench: Namespace, tmp_path: Path, shape: str, words: str
+) -> None:
     suite = tmp_path / "waits.yaml"
-    suite.write_text(f"name: waits\nentries:\n  - {{benchmark: command, {shape}, params: {{argv: [sleep, '0.1']}}}}\n")
+    suite.write_text(
+        f"name: waits\nentries:\n  - {{benchmark: command, {shape}, params: {{argv: [sleep, '0.1']}}}}\n"
+    )
     with _quota(bench) if "quota" in words else contextlib.nullcontext():
         name = bench.submit(suite)
         run_id = bench.run_id(name)
         labels = f"workflows.argoproj.io/workflow={name},perfdag/rank=0"
 
         def refused() -> bool:
-            workflow = next(each for each in bench.objects("Workflow", "argoproj.io/v1alpha1") if each["metadata"]["name"] == name)
+            workflow = next(
+                each
+                for each in bench.objects("Workflow", "argoproj.io/v1alpha1")
+                if each["metadata"]["name"] == name
+            )
             return words in str(workflow.get("status"))
 
         try:
-            bench.until(lambda: bench.objects("Pod", labels=labels) or refused(), 120, "pod, or its refusal")
+            bench.until(
+                lambda: bench.objects("Pod", labels=labels) or refused(), 120, "pod, or its refusal"
+            )
             start = time.monotonic()
-            bench.until(lambda: words in bench.perfdag("status", name).stdout, 30, "reason in the watch line")
-            bench.until(lambda: any(words in (row["error"] or "") for row in bench.rows(run_id)), 30, "reason in the row")
+            bench.until(
+                lambda: words in bench.perfdag("status", name).stdout,
+                30,
+                "reason in the watch line",
+            )
+            bench.until(
+                lambda: any(words in (row["error"] or "") for row in bench.rows(run_id)),
+                30,
+                "reason in the row",
+            )
             assert time.monotonic() - start < 30
         finally:  # it would keep the lock of those that are measured next
             bench.perfdag("delete", run_id, check=True)
 
 
-def test_a_gang_of_which_one_half_has_room_ends_and_the_rest_is_measured(bench: Namespace, tmp_path: Path) -> None:
+def test_a_gang_of_which_one_half_has_room_ends_and_the_rest_is_measured(
+    bench: Namespace, tmp_path: Path
+) -> None:
     half = 0.6 * max(_cpus(node["status"]["allocatable"]["cpu"]) for node in _real_nodes())
     suite = tmp_path / "half.yaml"
     suite.write_text(
@@ -76,8 +96,14 @@ def test_a_gang_of_which_one_half_has_room_ends_and_the_rest_is_measured(bench: 
     assert rows["good"]["status"] == "ok"
     assert rows["half"]["status"] == "failed"
     assert "Insufficient cpu" in rows["half"]["error"]
-    placed = [pod for pod in bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name}") if pod["spec"].get("nodeName")]
-    assert {pod["status"]["phase"] for pod in placed} <= {"Succeeded", "Failed"}, "what was placed holds its node no longer"
+    placed = [
+        pod
+        for pod in bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name}")
+        if pod["spec"].get("nodeName")
+    ]
+    assert {pod["status"]["phase"] for pod in placed} <= {"Succeeded", "Failed"}, (
+        "what was placed holds its node no longer"
+    )
     report = open_store(bench.store).get(f"runs/{rows['half']['run_id']}/report.html").decode()
     assert "Insufficient cpu" in report
 
@@ -91,6 +117,10 @@ def _real_nodes() -> list[Object]:
 
     async def work(client: kube.Kube) -> list[Object]:
         nodes = await client.list(await client.resource("v1", "Node"))
-        return [node for node in nodes if "kwok.x-k8s.io/node" not in node["metadata"].get("annotations", {})]
+        return [
+            node
+            for node in nodes
+            if "kwok.x-k8s.io/node" not in node["metadata"].get("annotations", {})
+        ]
 
     return kube.run(work)

@@ -42,9 +42,16 @@ def _needs(name: str) -> None:
     async def nodes(client: kube.Kube) -> list[dict[str, Any]]:
         return await client.list(await client.resource("v1", "Node"))
 
-    there = {each for node in kube.run(nodes) for held in node["status"].get("images") or [] for each in held.get("names") or []}
+    there = {
+        each
+        for node in kube.run(nodes)
+        for held in node["status"].get("images") or []
+        for each in held.get("names") or []
+    }
     if image not in there:
-        pytest.skip(f"NOT RUN: no node has {image}: images/build base {name}, and load it into the node")
+        pytest.skip(
+            f"NOT RUN: no node has {image}: images/build base {name}, and load it into the node"
+        )
 
 
 def _rows(bench: Namespace, folder: Path, text: str) -> list[dict[str, Any]]:
@@ -58,16 +65,28 @@ def _rows(bench: Namespace, folder: Path, text: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_loadgen_measures_a_stub_in_a_pod_and_two_copies_in_pods_of_one_node(bench: Namespace, tmp_path: Path) -> None:
+def test_loadgen_measures_a_stub_in_a_pod_and_two_copies_in_pods_of_one_node(
+    bench: Namespace, tmp_path: Path
+) -> None:
     _needs("loadgen")
     rows = _rows(bench, tmp_path, STUB)
-    medians = [row["value"] for row in rows if (row["benchmark"], row["metric"], row["stat"]) == ("resnet50", "latency", "p50")]
+    medians = [
+        row["value"]
+        for row in rows
+        if (row["benchmark"], row["metric"], row["stat"]) == ("resnet50", "latency", "p50")
+    ]
     assert len(medians) == 1
     assert 0.005 <= medians[0] < 0.05
     beside = [row for row in rows if row["benchmark"] == "resnet50-interference"]
-    found = {row["metric"]: row["value"] for row in beside if row["metric"] in ("overlap", "rate_kept", "fairness")}
+    found = {
+        row["metric"]: row["value"]
+        for row in beside
+        if row["metric"] in ("overlap", "rate_kept", "fairness")
+    }
     assert found["overlap"] > 0.8
-    assert found["rate_kept"] > 0.5  # copies that share no lock get in each other's way no more than other work of the node does
+    assert (
+        found["rate_kept"] > 0.5
+    )  # copies that share no lock get in each other's way no more than other work of the node does
     assert found["fairness"] > 0.8
     assert {row["same_node"] for row in beside} == {True}
 

@@ -36,7 +36,17 @@ def _argvs(bench: Namespace, run_id: str) -> set[str]:
 
 def _here(suite: Path, folder: Path, *more: str) -> list[dict[str, Any]]:
     """Rows of the suite's samples, measured without a cluster."""
-    argv = [sys.executable, "-m", "perfdag", "run", str(suite), "--store", str(folder / "s"), "--no-report", *more]
+    argv = [
+        sys.executable,
+        "-m",
+        "perfdag",
+        "run",
+        str(suite),
+        "--store",
+        str(folder / "s"),
+        "--no-report",
+        *more,
+    ]
     said = subprocess.run(argv, check=False, capture_output=True, text=True)
     assert said.returncode == 0, said.stdout + said.stderr
     store = open_store(str(folder / "s"))
@@ -44,26 +54,49 @@ def _here(suite: Path, folder: Path, *more: str) -> list[dict[str, Any]]:
     return [row for row in table.to_pylist() if row["benchmark"] != "canary"]
 
 
-def test_the_suite_of_the_readme_gives_the_rows_of_a_local_run(bench: Namespace, tmp_path: Path) -> None:
+def test_the_suite_of_the_readme_gives_the_rows_of_a_local_run(
+    bench: Namespace, tmp_path: Path
+) -> None:
     """Real tools in both places: the same metrics, units, coordinates and points; only values, where and provenance differ."""
-    suite, shorter = Path(__file__).parents[2] / "suites/quick.yaml", ("--set", "repetitions=1", "--set", "pending_limit=120s")
+    suite, shorter = (
+        Path(__file__).parents[2] / "suites/quick.yaml",
+        ("--set", "repetitions=1", "--set", "pending_limit=120s"),
+    )
     name = bench.submit(suite, *shorter)
     here = _here(suite, tmp_path, *shorter[:2])
     ended = bench.watch(name)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     there = bench.rows(bench.run_id(name))
-    compared = ("entry", "metric", "stat", "unit", "better", "headline", "coords", "params", "point", "repetition", "series_id")
+    compared = (
+        "entry",
+        "metric",
+        "stat",
+        "unit",
+        "better",
+        "headline",
+        "coords",
+        "params",
+        "point",
+        "repetition",
+        "series_id",
+    )
 
     def keyed(rows: list[dict[str, Any]]) -> set[tuple[str, ...]]:
         # a high percentile is there where there were values enough for it
-        return {tuple(str(row[name]) for name in compared) for row in rows if not str(row["stat"]).startswith("p9")}
+        return {
+            tuple(str(row[name]) for name in compared)
+            for row in rows
+            if not str(row["stat"]).startswith("p9")
+        }
 
     assert {row["entry"] for row in there} == {"iperf", "fio", "imb"}
     assert {row["status"] for row in [*there, *here]} == {"ok"}
     assert keyed(there) == keyed(here)
 
 
-def test_suite_text_through_the_store_and_rows_equal_to_a_local_run(bench: Namespace, tmp_path: Path) -> None:
+def test_suite_text_through_the_store_and_rows_equal_to_a_local_run(
+    bench: Namespace, tmp_path: Path
+) -> None:
     suite = _suite(tmp_path)
     name = bench.submit(suite)
     assert bench.watch(name).returncode == 0
@@ -87,7 +120,9 @@ def test_suite_text_through_the_store_and_rows_equal_to_a_local_run(bench: Names
     )
 
     def keyed(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:
-        return sorted(tuple(str(row[name]) for name in (*same, "point", "series_id")) for row in rows)
+        return sorted(
+            tuple(str(row[name]) for name in (*same, "point", "series_id")) for row in rows
+        )
 
     there = bench.rows(run_id)
     assert keyed(there) == keyed(here)
@@ -98,12 +133,26 @@ def test_suite_text_through_the_store_and_rows_equal_to_a_local_run(bench: Names
         assert row["cluster"], "the uid of kube-system stands for the cluster"
         cluster = json.loads(row["env"])["cluster"]
         assert cluster["kubernetes"].startswith("v")
-        assert {kind["kubelet"] for kind in cluster["nodes"]} == {nodes[name]["kubeletVersion"] for name in row["nodes"]}
+        assert {kind["kubelet"] for kind in cluster["nodes"]} == {
+            nodes[name]["kubeletVersion"] for name in row["nodes"]
+        }
 
 
 def test_suite_text_through_base64(bench: Namespace, tmp_path: Path) -> None:
     encoded = base64.b64encode(_suite(tmp_path).read_bytes()).decode()
-    argv = ["argo", "submit", "--from", "workflowtemplate/perfdag", "-n", bench.name, "-p", f"suite={encoded}", "--wait", "-o", "name"]
+    argv = [
+        "argo",
+        "submit",
+        "--from",
+        "workflowtemplate/perfdag",
+        "-n",
+        bench.name,
+        "-p",
+        f"suite={encoded}",
+        "--wait",
+        "-o",
+        "name",
+    ]
     said = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
     run_id = bench.run_id(said.stdout.split()[0])
@@ -172,14 +221,22 @@ def test_doctor_finds_nothing_missing_in_a_fresh_installation(bench: Namespace) 
 def test_the_templates_in_a_dag_of_ones_own(bench: Namespace, tmp_path: Path) -> None:
     compose = Path(__file__).parents[2] / "examples/compose.py"
     argv = [sys.executable, str(compose), str(_suite(tmp_path)), bench.store]
-    printed = subprocess.run(argv, capture_output=True, text=True, check=True, env={**os.environ, "IMAGES": IMAGES})
+    printed = subprocess.run(
+        argv, capture_output=True, text=True, check=True, env={**os.environ, "IMAGES": IMAGES}
+    )
     body = yaml.safe_load(printed.stdout)
     name = kube.run(lambda client: client.create(body, bench.name))["metadata"]["name"]
     ended = bench.watch(name)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    [workflow] = [each for each in bench.objects("Workflow", "argoproj.io/v1alpha1") if each["metadata"]["name"] == name]
+    [workflow] = [
+        each
+        for each in bench.objects("Workflow", "argoproj.io/v1alpha1")
+        if each["metadata"]["name"] == name
+    ]
     assert workflow["status"]["phase"] == "Succeeded"
     run_id = bench.run_id(name)
     bench.assert_complete(run_id, 3)
     assert bench.perfdag("delete", run_id).returncode == 0
-    assert name not in {each["metadata"]["name"] for each in bench.objects("Workflow", "argoproj.io/v1alpha1")}
+    assert name not in {
+        each["metadata"]["name"] for each in bench.objects("Workflow", "argoproj.io/v1alpha1")
+    }

@@ -54,7 +54,9 @@ def suite(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_burst_runs_under_the_account_that_install_made(bench: Namespace, kubevirt: None, allowed: None, suite: Path) -> None:
+def test_a_burst_runs_under_the_account_that_install_made(
+    bench: Namespace, kubevirt: None, allowed: None, suite: Path
+) -> None:
     name = bench.submit(suite)
     said = bench.watch(name)
     run_id = bench.run_id(name)
@@ -63,19 +65,36 @@ def test_a_burst_runs_under_the_account_that_install_made(bench: Namespace, kube
     assert said.returncode == 0, said.stdout + said.stderr
     accounts = {
         pod["metadata"]["labels"]["perfdag/batch"]: pod["spec"]["serviceAccountName"]
-        for pod in bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/measuring=true")
+        for pod in bench.objects(
+            "Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/measuring=true"
+        )
     }
-    assert sorted(accounts.values()) == ["perfdag-measure", "perfdag-measure-vmi-burst"], "rights are not lent to the other benchmark"
+    assert sorted(accounts.values()) == ["perfdag-measure", "perfdag-measure-vmi-burst"], (
+        "rights are not lent to the other benchmark"
+    )
     value = {
-        (row["metric"], row["stat"]): row["value"] for row in rows if row["headline"] or row["metric"] in ("success_ratio", "left_behind")
+        (row["metric"], row["stat"]): row["value"]
+        for row in rows
+        if row["headline"] or row["metric"] in ("success_ratio", "left_behind")
     }
     assert value["success_ratio", "value"] == 1.0
     assert value["left_behind", "value"] == 0.0
     assert value["creation_to_running", "p50"] > 0
-    assert len([row for row in rows if row["metric"] == "object_latency" and "creation_to_running" in str(row["coords"])]) == 20
+    assert (
+        len(
+            [
+                row
+                for row in rows
+                if row["metric"] == "object_latency" and "creation_to_running" in str(row["coords"])
+            ]
+        )
+        == 20
+    )
 
 
-def test_a_benchmark_that_is_not_allowed_says_so_in_its_rows(bench: Namespace, kubevirt: None, suite: Path) -> None:
+def test_a_benchmark_that_is_not_allowed_says_so_in_its_rows(
+    bench: Namespace, kubevirt: None, suite: Path
+) -> None:
     name = bench.submit(suite)
     assert bench.watch(name).returncode == 0, "a skip fails nothing"
     rows = [row for row in bench.rows(bench.run_id(name)) if row["benchmark"] == "vmi-burst"]
@@ -83,7 +102,9 @@ def test_a_benchmark_that_is_not_allowed_says_so_in_its_rows(bench: Namespace, k
     assert all("perfdag install --store ... --allow vmi-burst" in row["error"] for row in rows)
 
 
-def test_a_burst_whose_run_is_deleted_leaves_nothing(bench: Namespace, kubevirt: None, allowed: None, tmp_path: Path) -> None:
+def test_a_burst_whose_run_is_deleted_leaves_nothing(
+    bench: Namespace, kubevirt: None, allowed: None, tmp_path: Path
+) -> None:
     """Deleted amid its creations, in a namespace that was there before: the pod has the time to delete what it made."""
     name = f"perfdag-vmi-{uuid.uuid4().hex[:6]}"
 
@@ -96,7 +117,11 @@ def test_a_burst_whose_run_is_deleted_leaves_nothing(bench: Namespace, kubevirt:
     path = tmp_path / "burst.yaml"
     params = f"{{counts: [300], primer: false, parallel: 4, namespace: {name}}}"
     path.write_text(f"name: cut\nentries:\n  - {{benchmark: vmi-burst, params: {params}}}\n")
-    kube.run(lambda client: client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
+    kube.run(
+        lambda client: client.create(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        )
+    )
     try:
         workflow = bench.submit(path)
         bench.until(lambda: there("kubevirt.io/v1", "VirtualMachineInstance") >= 20, 180, "20 VMIs")

@@ -67,7 +67,9 @@ def test_the_daily_suite_as_it_stands(bench: Namespace) -> None:
     ended = bench.watch(name, timeout=600)
     rows = bench.rows(bench.run_id(name))
     states = {(row["entry"], row["status"]) for row in rows}
-    assert {state for state in states if state[0] != "vmi"} == {(entry, "ok") for entry in ("tcp", "mpi", "disk", "queue")}, ended.stdout
+    assert {state for state in states if state[0] != "vmi"} == {
+        (entry, "ok") for entry in ("tcp", "mpi", "disk", "queue")
+    }, ended.stdout
     # without KubeVirt, or without leave to make VMIs, that entry is skipped and fails nothing
     assert ("vmi", "skipped") in states
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -25,30 +25,49 @@ def test_a_cordoned_node_waits_and_goes_on(bench: Namespace, tmp_path: Path) -> 
     node = bench.pod(name, 0)["spec"]["nodeName"]
 
     async def cordon(client: Kube, on: bool) -> None:
-        await client.patch(await client.resource("v1", "Node"), node, {"spec": {"unschedulable": on}})
+        await client.patch(
+            await client.resource("v1", "Node"), node, {"spec": {"unschedulable": on}}
+        )
 
     kube.run(lambda client: cordon(client, True))
     try:
-        bench.until(lambda: "unschedulable" in bench.perfdag("status", name).stdout, 90, "pod that waits for the node")
+        bench.until(
+            lambda: "unschedulable" in bench.perfdag("status", name).stdout,
+            90,
+            "pod that waits for the node",
+        )
     finally:
         kube.run(lambda client: cordon(client, False))
     assert bench.watch(name).returncode == 0
     bench.assert_complete(run_id, 6)
 
 
-@pytest.mark.skipif("PERFDAG_TEST_RESTART" not in os.environ, reason="PERFDAG_TEST_RESTART names no command that kills and restarts Argo")
+@pytest.mark.skipif(
+    "PERFDAG_TEST_RESTART" not in os.environ,
+    reason="PERFDAG_TEST_RESTART names no command that kills and restarts Argo",
+)
 def test_a_killed_controller_loses_nothing(bench: Namespace, tmp_path: Path) -> None:
     name = bench.submit(sleeps(tmp_path, points=12, extra="batch_time: 8s\n"))
     run_id = bench.run_id(name)
     bench.until(lambda: len(bench.stored(run_id)) >= 2, 120, "sample in the store")
-    subprocess.run(["bash", "-c", os.environ["PERFDAG_TEST_RESTART"]], check=True, capture_output=True, timeout=200)
+    subprocess.run(
+        ["bash", "-c", os.environ["PERFDAG_TEST_RESTART"]],
+        check=True,
+        capture_output=True,
+        timeout=200,
+    )
     said = bench.watch(name, timeout=400)
     assert said.returncode == 0, said.stdout + said.stderr
     bench.assert_complete(run_id, 12)
-    assert len({row["batch"] for row in bench.rows(run_id)}) > 1, "the controller had nothing left to do"
+    assert len({row["batch"] for row in bench.rows(run_id)}) > 1, (
+        "the controller had nothing left to do"
+    )
 
 
-@pytest.mark.skipif("PERFDAG_TEST_NETWORK" not in os.environ, reason="PERFDAG_TEST_NETWORK names no Multus network (namespace/name)")
+@pytest.mark.skipif(
+    "PERFDAG_TEST_NETWORK" not in os.environ,
+    reason="PERFDAG_TEST_NETWORK names no Multus network (namespace/name)",
+)
 def test_what_multus_added_is_what_is_measured(bench: Namespace, tmp_path: Path) -> None:
     network, suite = os.environ["PERFDAG_TEST_NETWORK"], tmp_path / "multus.yaml"
     suite.write_text(
@@ -57,8 +76,17 @@ def test_what_multus_added_is_what_is_measured(bench: Namespace, tmp_path: Path)
         f"  - {{benchmark: iperf, name: absent, network: {{name: {bench.name}/absent}}, params: {{duration: 1s}}}}\n"
     )
     name = bench.submit(suite)
-    told = [bench.pod(name, rank)["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"] for rank in (0, 1)]
-    added = {address for status in told for each in json.loads(status) if each.get("interface") == "net1" for address in each["ips"]}
+    told = [
+        bench.pod(name, rank)["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"]
+        for rank in (0, 1)
+    ]
+    added = {
+        address
+        for status in told
+        for each in json.loads(status)
+        if each.get("interface") == "net1"
+        for address in each["ips"]
+    }
     ended = bench.watch(name)
     rows = {row["entry"]: row for row in bench.rows(bench.run_id(name))}
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -72,15 +100,33 @@ def test_what_multus_added_is_what_is_measured(bench: Namespace, tmp_path: Path)
 def network(bench: Namespace) -> Iterator[str]:
     """The name of a network that Multus would add; where there is no Multus only its kind is made, and nothing reads the annotation."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    kind = {"plural": "network-attachment-definitions", "singular": "network-attachment-definition", "kind": NETWORK[0]}
-    versions = [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}]
+    kind = {
+        "plural": "network-attachment-definitions",
+        "singular": "network-attachment-definition",
+        "kind": NETWORK[0],
+    }
+    versions = [
+        {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    ]
     called = "network-attachment-definitions.k8s.cni.cncf.io"
-    crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": called}}
+    crd = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": called},
+    }
     if bench.has(*NETWORK):
         pytest.skip("Multus is here: its networks have configurations of their own")
     kube.run(
         lambda client: client.create(
-            {**crd, "spec": {"group": "k8s.cni.cncf.io", "scope": "Namespaced", "names": kind, "versions": versions}}
+            {
+                **crd,
+                "spec": {
+                    "group": "k8s.cni.cncf.io",
+                    "scope": "Namespaced",
+                    "names": kind,
+                    "versions": versions,
+                },
+            }
         )
     )
     try:
@@ -92,7 +138,9 @@ def network(bench: Namespace) -> Iterator[str]:
         bench.delete("CustomResourceDefinition", called, "apiextensions.k8s.io/v1")
 
 
-def test_a_network_of_multus_is_asked_for_and_its_interface_measured(bench: Namespace, network: str, tmp_path: Path) -> None:
+def test_a_network_of_multus_is_asked_for_and_its_interface_measured(
+    bench: Namespace, network: str, tmp_path: Path
+) -> None:
     suite = tmp_path / "multus.yaml"
     suite.write_text(
         "name: multus\npending_limit: 90s\nentries:\n"
@@ -107,7 +155,9 @@ def test_a_network_of_multus_is_asked_for_and_its_interface_measured(bench: Name
     assert {row["status"] for row in rows} == {"ok"}
 
 
-def test_batches_on_either_network_are_measured_in_the_plans_order(bench: Namespace, network: str, tmp_path: Path) -> None:
+def test_batches_on_either_network_are_measured_in_the_plans_order(
+    bench: Namespace, network: str, tmp_path: Path
+) -> None:
     suite = tmp_path / "either.yaml"
     suite.write_text(
         "name: either\npending_limit: 90s\nrepetitions: 3\nentries:\n"
@@ -116,14 +166,19 @@ def test_batches_on_either_network_are_measured_in_the_plans_order(bench: Namesp
     )
     name = bench.submit(suite)
     ended = bench.watch(name)
-    rows = sorted((row for row in bench.rows(bench.run_id(name)) if row["headline"]), key=lambda row: row["started_at"])
+    rows = sorted(
+        (row for row in bench.rows(bench.run_id(name)) if row["headline"]),
+        key=lambda row: row["started_at"],
+    )
     assert ended.returncode == 0, [row["error"] for row in rows if row["error"]]
     assert [row["batch"] for row in rows] == list(range(6))
     turns = [row["entry"] for row in rows]
     assert all({*turns[first : first + 2]} == {"fast", "plain"} for first in range(0, 6, 2)), turns
 
 
-def test_a_guaranteed_pod_and_gangs_that_have_the_node_for_themselves(bench: Namespace, tmp_path: Path) -> None:
+def test_a_guaranteed_pod_and_gangs_that_have_the_node_for_themselves(
+    bench: Namespace, tmp_path: Path
+) -> None:
     suite = tmp_path / "alone.yaml"
     shape = "hosts: {exclusive: true}, resources: {cpu: 1, memory: 300Mi}, volume: {kind: emptyDir, size: 64MiB}"
     suite.write_text(

@@ -83,8 +83,14 @@ async def hold(clients: int, workers: int) -> list[list[Any]]:
     await item('{"Queue": "sleep", "Args": ["1"], "Limit": 2.5}', done)
     await item('{"Queue": "sleep"}', done)
     await item('{"queue": "sleep", "ARGS": ["a", "<b>"], "Unknown": [1]}', done)
-    await item('{"Queue": "sleep", "Args": null, "Limit": 0}', '{"Pod": "p", "Node": "n", "Error": "no <b>luck</b>", "Retcode": 3}')
-    await item('{"Queue": "sleep"}', '{"Node": "n", "Error": "Sleep timeout", "Timeout": 2, "Runtime": 2, "Retcode": 1}')
+    await item(
+        '{"Queue": "sleep", "Args": null, "Limit": 0}',
+        '{"Pod": "p", "Node": "n", "Error": "no <b>luck</b>", "Retcode": 3}',
+    )
+    await item(
+        '{"Queue": "sleep"}',
+        '{"Node": "n", "Error": "Sleep timeout", "Timeout": 2, "Runtime": 2, "Retcode": 1}',
+    )
     await item('{"Queue": "sleep"}', "what?")
     await item('{"Queue": "sleep"}')
 
@@ -110,7 +116,9 @@ async def scrape(port: int) -> dict[str, float]:
     writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     body = (await reader.read()).decode().partition("\r\n\r\n")[2]
     writer.close()
-    return {name: float(value) for name, value in re.findall(r"^([a-z][^ #\n]*) (\S+)\r?$", body, re.M)}
+    return {
+        name: float(value) for name, value in re.findall(r"^([a-z][^ #\n]*) (\S+)\r?$", body, re.M)
+    }
 
 
 async def _record() -> None:

@@ -28,7 +28,9 @@ def serve(folder: Path, metrics: str) -> ThreadingHTTPServer:
     def value(metric: str, selector: str) -> str | None:
         queue = re.escape(selector.removeprefix("name="))
         with urllib.request.urlopen(metrics, timeout=5) as text:
-            found = re.search(rf'^{METRICS[metric]}{{name="{queue}"}} (\S+)$', text.read().decode(), re.M)
+            found = re.search(
+                rf'^{METRICS[metric]}{{name="{queue}"}} (\S+)$', text.read().decode(), re.M
+            )
         return found and found[1]
 
     class Handler(BaseHTTPRequestHandler):
@@ -36,22 +38,82 @@ def serve(folder: Path, metrics: str) -> ThreadingHTTPServer:
             path, _, query = self.path.partition("?")
             asked = dict(parse_qsl(query))
             external = re.fullmatch(rf"/apis/{EXTERNAL}/namespaces/([^/]+)/([^/]+)", path)
-            custom = re.fullmatch(rf"/apis/{CUSTOM}/namespaces/([^/]+)/services/([^/]+)/([^/]+)", path)
+            custom = re.fullmatch(
+                rf"/apis/{CUSTOM}/namespaces/([^/]+)/services/([^/]+)/([^/]+)", path
+            )
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             if path in (f"/apis/{EXTERNAL}", f"/apis/{CUSTOM}"):
                 group = path.removeprefix("/apis/")
-                name, kind = ("hpa_queue_all", "External") if group == EXTERNAL else ("services/hpa_queue_wait_time", "")
-                resource = {"name": name, "namespaced": True, "kind": f"{kind}MetricValueList", "verbs": ["get"], "singularName": ""}
-                self.answer({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group, "resources": [resource]})
+                name, kind = (
+                    ("hpa_queue_all", "External")
+                    if group == EXTERNAL
+                    else ("services/hpa_queue_wait_time", "")
+                )
+                resource = {
+                    "name": name,
+                    "namespaced": True,
+                    "kind": f"{kind}MetricValueList",
+                    "verbs": ["get"],
+                    "singularName": "",
+                }
+                self.answer(
+                    {
+                        "kind": "APIResourceList",
+                        "apiVersion": "v1",
+                        "groupVersion": group,
+                        "resources": [resource],
+                    }
+                )
             elif external:
                 found = value(external[2], asked["labelSelector"])
-                items = [{"metricName": external[2], "metricLabels": {}, "timestamp": now, "value": found}] if found else []
-                self.answer({"kind": "ExternalMetricValueList", "apiVersion": EXTERNAL, "metadata": {}, "items": items})
+                items = (
+                    [
+                        {
+                            "metricName": external[2],
+                            "metricLabels": {},
+                            "timestamp": now,
+                            "value": found,
+                        }
+                    ]
+                    if found
+                    else []
+                )
+                self.answer(
+                    {
+                        "kind": "ExternalMetricValueList",
+                        "apiVersion": EXTERNAL,
+                        "metadata": {},
+                        "items": items,
+                    }
+                )
             elif custom:
                 found = value(custom[3], asked["metricLabelSelector"])
-                about = {"kind": "Service", "apiVersion": "/v1", "namespace": custom[1], "name": custom[2]}
-                items = [{"describedObject": about, "metric": {"name": custom[3]}, "timestamp": now, "value": found}] if found else []
-                self.answer({"kind": "MetricValueList", "apiVersion": CUSTOM, "metadata": {}, "items": items})
+                about = {
+                    "kind": "Service",
+                    "apiVersion": "/v1",
+                    "namespace": custom[1],
+                    "name": custom[2],
+                }
+                items = (
+                    [
+                        {
+                            "describedObject": about,
+                            "metric": {"name": custom[3]},
+                            "timestamp": now,
+                            "value": found,
+                        }
+                    ]
+                    if found
+                    else []
+                )
+                self.answer(
+                    {
+                        "kind": "MetricValueList",
+                        "apiVersion": CUSTOM,
+                        "metadata": {},
+                        "items": items,
+                    }
+                )
             else:
                 self.send_error(404)
 
@@ -67,8 +129,21 @@ def serve(folder: Path, metrics: str) -> ThreadingHTTPServer:
             """Nothing."""
 
     key, certificate = folder / "key.pem", folder / "cert.pem"
-    subject = ["-subj", "/CN=localhost", "-days", "2", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject], check=True, capture_output=True)
+    subject = [
+        "-subj",
+        "/CN=localhost",
+        "-days",
+        "2",
+        "-keyout",
+        str(key),
+        "-out",
+        str(certificate),
+    ]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject],
+        check=True,
+        capture_output=True,
+    )
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
@@ -85,7 +160,11 @@ def objects(namespace: str, port: int, group: str) -> list[dict[str, Any]]:
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": {"name": "metrics-for-tests", "namespace": namespace},
-            "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]},
+            "spec": {
+                "type": "ExternalName",
+                "externalName": "localhost",
+                "ports": [{"port": port}],
+            },
         },
         {
             "apiVersion": "apiregistration.k8s.io/v1",

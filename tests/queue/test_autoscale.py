@@ -22,7 +22,18 @@ def trace(*samples: tuple[float, int, int]) -> list[Sample]:
 
 
 def test_a_known_trace() -> None:
-    result = score(trace((0, 1, 1), (10, 4, 1), (13, 4, 3), (15, 4, 6), (20, 4, 4), (30, 1, 4), (34, 1, 1), (40, 1, 1)))
+    result = score(
+        trace(
+            (0, 1, 1),
+            (10, 4, 1),
+            (13, 4, 3),
+            (15, 4, 6),
+            (20, 4, 4),
+            (30, 1, 4),
+            (34, 1, 1),
+            (40, 1, 1),
+        )
+    )
     assert result.reaction == 5
     assert result.release == 4
     assert result.overshoot == pytest.approx(0.5)
@@ -40,7 +51,8 @@ def test_flapping_is_counted_and_a_height_never_reached_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "at", "rate"), [("step", 10, 2), ("step", 30, 10), ("ramp", 37.5, 6), ("spike", 30, 10), ("spike", 40, 2)]
+    ("shape", "at", "rate"),
+    [("step", 10, 2), ("step", 30, 10), ("ramp", 37.5, 6), ("spike", 30, 10), ("spike", 40, 2)],
 )
 def test_profiles(shape: str, at: float, rate: float) -> None:
     assert Profile(shape, 2, 10, 100).rate(at) == pytest.approx(rate)  # type: ignore[arg-type]
@@ -71,9 +83,18 @@ def test_a_simulated_controller_is_scored_as_its_settings_say() -> None:
     assert calm.reaction == pytest.approx(0, abs=0.11)
 
 
-def parsed(params: QueueAutoscaleParams, samples: list[Sample], **client: object) -> list[Measurement]:
+def parsed(
+    params: QueueAutoscaleParams, samples: list[Sample], **client: object
+) -> list[Measurement]:
     lag = {"p99": None, "late": 0.0}
-    counts = {"scheduled": 10, "success": 10, "failure": 0, "pending": 0, "latency": {"count": 10}, "schedule_lag": lag}
+    counts = {
+        "scheduled": 10,
+        "success": 10,
+        "failure": 0,
+        "pending": 0,
+        "latency": {"count": 10},
+        "schedule_lag": lag,
+    }
     one = described(samples, {**counts, "causes": {}, "nodes": {}, **client})
     return QueueAutoscale().parse(Output({"result": json.dumps({"queue-1": one})}), params)
 
@@ -94,10 +115,26 @@ def test_a_load_that_was_followed_is_ok_and_requests_without_an_answer_are_not()
 def test_failed_requests_fail_it_and_its_rows_say_where() -> None:
     nodes = {"n1": {"failed_devices": {"card0": 1, "card2": 9}}, "n2": {"failed_devices": {}}}
     with pytest.raises(Failed) as said:
-        parsed(QueueAutoscaleParams(), FOLLOWED, failure=11, causes={"exit code 9": 10, "cannot connect": 1}, nodes=nodes)
-    assert str(said.value) == "queue-1: 11 requests failed (10 exit code 9, 1 cannot connect): 9 on n1/card2, 1 on n1/card0"
-    failures = [(each.subject, each.coords, each.value) for each in said.value.measurements if each.metric == "failures"]
-    assert failures == [("n1/card2", {"queue": "queue-1"}, 9), ("n1/card0", {"queue": "queue-1"}, 1)]
+        parsed(
+            QueueAutoscaleParams(),
+            FOLLOWED,
+            failure=11,
+            causes={"exit code 9": 10, "cannot connect": 1},
+            nodes=nodes,
+        )
+    assert (
+        str(said.value)
+        == "queue-1: 11 requests failed (10 exit code 9, 1 cannot connect): 9 on n1/card2, 1 on n1/card0"
+    )
+    failures = [
+        (each.subject, each.coords, each.value)
+        for each in said.value.measurements
+        if each.metric == "failures"
+    ]
+    assert failures == [
+        ("n1/card2", {"queue": "queue-1"}, 9),
+        ("n1/card0", {"queue": "queue-1"}, 1),
+    ]
     assert "failures" not in {each.metric for each in parsed(QueueAutoscaleParams(), FOLLOWED)}
 
 
@@ -107,13 +144,23 @@ def over_time(found: list[Measurement], metric: str) -> dict[float, float]:
 
 def test_depth_and_wait_are_rows_over_time_where_they_were_had() -> None:
     line = {15: (30, 2.5), 20: (12, 3.0), 45: (None, None)}
-    samples = [Sample(each.at, each.needed, each.have, *line.get(int(each.at), (0, 0.0))) for each in FOLLOWED]
+    samples = [
+        Sample(each.at, each.needed, each.have, *line.get(int(each.at), (0, 0.0)))
+        for each in FOLLOWED
+    ]
     found = parsed(QueueAutoscaleParams(), samples)
     depth, wait = over_time(found, "depth"), over_time(found, "wait")
-    assert (depth[0], depth[10], depth[18], depth[50]) == (0, 30, 12, 0)  # at a moment stands what was seen next
+    assert (depth[0], depth[10], depth[18], depth[50]) == (
+        0,
+        30,
+        12,
+        0,
+    )  # at a moment stands what was seen next
     assert (wait[0], wait[10], wait[18], wait[50]) == (0, 2.5, 3, 0)
     assert set(over_time(found, "replicas")) - set(depth) == set(range(21, 46))
-    assert all((each.subject is None) == ("elapsed" not in each.coords) for each in found)  # a moment is no series of the history
+    assert all(
+        (each.subject is None) == ("elapsed" not in each.coords) for each in found
+    )  # a moment is no series of the history
     bare = parsed(QueueAutoscaleParams(), FOLLOWED)
     assert not over_time(bare, "depth")
     assert not over_time(bare, "wait")
@@ -156,8 +203,14 @@ async def test_the_line_is_looked_at_with_the_replicas() -> None:
 @pytest.mark.parametrize(
     ("samples", "says"),
     [
-        (trace((0, 1, 1), (15, 4, 1), (20, 4, 3), (45, 1, 3), (55, 1, 1), (60, 1, 1)), "at most 3 of the 4 backends"),
-        (trace((0, 1, 1), (15, 4, 1), (20, 4, 4), (45, 1, 4), (60, 1, 2)), "2 backends were left at the end, 1 needed"),
+        (
+            trace((0, 1, 1), (15, 4, 1), (20, 4, 3), (45, 1, 3), (55, 1, 1), (60, 1, 1)),
+            "at most 3 of the 4 backends",
+        ),
+        (
+            trace((0, 1, 1), (15, 4, 1), (20, 4, 4), (45, 1, 4), (60, 1, 2)),
+            "2 backends were left at the end, 1 needed",
+        ),
     ],
 )
 def test_a_scaler_that_never_came_there_is_invalid(samples: list[Sample], says: str) -> None:
@@ -184,13 +237,21 @@ def test_what_is_watched_has_to_be_clear(given: dict[str, Any], says: str) -> No
     assert bool(says) == bool(problems)
 
 
-async def test_backends_that_end_by_themselves_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_backends_that_end_by_themselves_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(Failed, match=r"queue-1: 1 of 1 backends ended by themselves \(1 by exit code 1\)"):
-        await asyncio.wait_for(follow(Profile("step", 2, 12, 16), 0.25, 1, 0.5, HpaModel(target=1)), 10)
+    with pytest.raises(
+        Failed, match=r"queue-1: 1 of 1 backends ended by themselves \(1 by exit code 1\)"
+    ):
+        await asyncio.wait_for(
+            follow(Profile("step", 2, 12, 16), 0.25, 1, 0.5, HpaModel(target=1)), 10
+        )
 
 
-async def test_no_backend_is_left_where_one_of_another_queue_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_backend_is_left_where_one_of_another_queue_ends_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     frontends, backends = list[Frontend](), list[Processes]()
 
     def frontend(*args: Any) -> Frontend:
@@ -211,7 +272,9 @@ async def test_no_backend_is_left_where_one_of_another_queue_ends_by_itself(monk
     try:
         async with asyncio.timeout(20):
             killer = asyncio.create_task(kill())
-            with pytest.raises(Failed, match=r"queue-1: 1 of 1 backends ended by themselves \(1 by SIGKILL\)"):
+            with pytest.raises(
+                Failed, match=r"queue-1: 1 of 1 backends ended by themselves \(1 by SIGKILL\)"
+            ):
                 await follow(Profile("step", 4, 8, 16), 0.5, 2, 0.05, HpaModel(target=1, most=1))
             await killer
         assert not [process.pid for each in backends for process in each.running]
@@ -223,7 +286,9 @@ async def test_no_backend_is_left_where_one_of_another_queue_ends_by_itself(monk
 
 @pytest.mark.slow
 async def test_processes_follow_a_step_on_two_queues() -> None:
-    results = await asyncio.wait_for(follow(Profile("step", 2, 12, 16), 0.25, 2, 0.5, HpaModel(target=1, most=8, window=2)), 60)
+    results = await asyncio.wait_for(
+        follow(Profile("step", 2, 12, 16), 0.25, 2, 0.5, HpaModel(target=1, most=8, window=2)), 60
+    )
     for one in results:
         assert one.tally.failure == 0
         result = score(one.trace)

@@ -43,7 +43,9 @@ def test_limit_kills_the_whole_process_group(tmp_path: Path) -> None:
     pytest.fail("the command's child survived")
 
 
-@pytest.mark.parametrize(("own", "asked", "holds"), [(0, 0, 0), (5, 0, 5), (0, 3, 3), (5, 3, 3), (2, 3, 2)])
+@pytest.mark.parametrize(
+    ("own", "asked", "holds"), [(0, 0, 0), (5, 0, 5), (0, 3, 3), (5, 3, 3), (2, 3, 2)]
+)
 def test_the_shorter_limit_holds(own: float, asked: float, holds: float) -> None:
     assert shorter(own, asked) == holds
 
@@ -51,7 +53,9 @@ def test_the_shorter_limit_holds(own: float, asked: float, holds: float) -> None
 def test_built_in_sleep() -> None:
     assert Workload(["sleep"]).run(["0.01"], 0) == Outcome()
     assert Workload(["sleep", "60"]).run(None, 0.05) == Outcome(0, 0.05, "Sleep timeout")
-    assert Workload(["sleep"]).run(None, 0) == Outcome(1, 0.0, "Sleep time (seconds) argument missing")
+    assert Workload(["sleep"]).run(None, 0) == Outcome(
+        1, 0.0, "Sleep time (seconds) argument missing"
+    )
     assert "invalid sleep time value 'x'" in Workload(["sleep"]).run(["x"], 0).error
     assert "invalid" in Workload(["sleep", "nan"]).run(None, 0).error
 
@@ -65,7 +69,13 @@ def test_built_in_usl_follows_the_law() -> None:
 def test_return_code_and_arguments(tmp_path: Path) -> None:
     out = tmp_path / "out"
     workload = Workload(
-        [sys.executable, "-c", "import sys; open(sys.argv[1], 'w').write(sys.argv[2]); sys.exit(3)", str(out)], device="/dev/x"
+        [
+            sys.executable,
+            "-c",
+            "import sys; open(sys.argv[1], 'w').write(sys.argv[2]); sys.exit(3)",
+            str(out),
+        ],
+        device="/dev/x",
     )
     outcome = workload.run(["<FILENAME>"], 0)
     assert outcome == Outcome(3, 0.0, f"{sys.executable} returned error code 3")
@@ -74,7 +84,12 @@ def test_return_code_and_arguments(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("command", "says"),
-    [([], "neither"), (["ls"], "neither an absolute path"), (["/no/such"], "not an executable"), (["sleep", "FILENAME"], "no file name")],
+    [
+        ([], "neither"),
+        (["ls"], "neither an absolute path"),
+        (["/no/such"], "not an executable"),
+        (["sleep", "FILENAME"], "no file name"),
+    ],
 )
 def test_bad_commands(command: list[str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
@@ -101,7 +116,9 @@ def test_addresses() -> None:
     assert str(address("[::1]:5")) == "[::1]:5"
 
 
-async def test_backoff_grows_by_its_step_up_to_the_most_and_an_item_begins_it_anew(start: Start) -> None:
+async def test_backoff_grows_by_its_step_up_to_the_most_and_an_item_begins_it_anew(
+    start: Start,
+) -> None:
     frontend = await start()
     pauses, requests = list[float](), list[socket.socket]()
 
@@ -116,7 +133,9 @@ async def test_backoff_grows_by_its_step_up_to_the_most_and_an_item_begins_it_an
             elif len(pauses) == 6:
                 self.stop()
 
-    options = Options(workers(frontend), "sleep", "p", "n", backoff=0.1, backoff_max=0.25, kept=False)
+    options = Options(
+        workers(frontend), "sleep", "p", "n", backoff=0.1, backoff_max=0.25, kept=False
+    )
     await asyncio.to_thread(Hurried(options, Workload(["sleep", "0"])).serve)
     assert pauses == [0.1, 0.2, 0.25, 0.25, 0.1, 0.2]
     requests[0].close()
@@ -145,7 +164,9 @@ async def test_one_verdict_of_a_timeout_on_both_sides(start: Start) -> None:
 @pytest.mark.parametrize("kept", [True, False])
 async def test_sigterm_ends_after_the_current_item(start: Start, kept: bool) -> None:
     frontend = await start()
-    replicas = Processes(workers(frontend), "sleep", ["sleep", "0.5"], kept=kept, backoff=0.01, backoff_max=0.01)
+    replicas = Processes(
+        workers(frontend), "sleep", ["sleep", "0.5"], kept=kept, backoff=0.01, backoff_max=0.01
+    )
     line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
     await replicas.scale(1)
     process = replicas.running[0]
@@ -212,12 +233,24 @@ def test_a_frontend_that_vanished_is_noticed(tmp_path: Path) -> None:
         [*there, "ip", "addr", "add", "198.51.100.2/30", "dev", inside],
         [*there, "ip", "link", "set", inside, "up"],
     ]
-    fields = {"frontend": "198.51.100.2:9999", "queue": "sleep", "pod": "p", "node": "n", "patience": 1, "workload": {"command": ["sleep"]}}
+    fields = {
+        "frontend": "198.51.100.2:9999",
+        "queue": "sleep",
+        "pod": "p",
+        "node": "n",
+        "patience": 1,
+        "workload": {"command": ["sleep"]},
+    }
     try:
         for step in steps:
-            if shutil.which("ip") is None or subprocess.run(step, capture_output=True, check=False).returncode:
+            if (
+                shutil.which("ip") is None
+                or subprocess.run(step, capture_output=True, check=False).returncode
+            ):
                 pytest.skip("no network namespace can be made here")
-        with subprocess.Popen([*there, sys.executable, "-c", server], stdout=subprocess.PIPE) as frontend:
+        with subprocess.Popen(
+            [*there, sys.executable, "-c", server], stdout=subprocess.PIPE
+        ) as frontend:
             assert frontend.stdout is not None
             assert frontend.stdout.readline() == b"listens\n"
             argv = [sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(fields)]
@@ -256,7 +289,9 @@ async def test_backends_outlive_a_restarted_frontend(start: Start) -> None:
     anywhere = Address("127.0.0.1", 0)
     await second.start(anywhere, where, anywhere)
     tally = Tally()
-    await asyncio.wait_for(request(KeptWire(Address("127.0.0.1", second.ports[0]), Work("sleep")), tally, 0), 10)
+    await asyncio.wait_for(
+        request(KeptWire(Address("127.0.0.1", second.ports[0]), Work("sleep")), tally, 0), 10
+    )
     assert tally.success == 1
     await replicas.stop()
     await second.stop()

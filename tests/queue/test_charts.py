@@ -24,8 +24,20 @@ from tests.charts.rows import sample, table
 def test_throughput_shows_every_workload_with_its_law() -> None:
     gains = {2: (1.98, 1.9, 2.06), 4: (1.95, 1.93, 1.97)}
     latencies = {"p50": {1: 0.1, 2: 0.1, 4: 0.11}, "p95": {4: 0.2}}
-    curve = queue.Curve("linear", {1: [10.0, 10.2], 2: [20.0], 4: [39.0]}, (10.0, 0.01, 0.001), 31.4, 0.02, gains, latencies=latencies)
-    figure = queue.throughput([curve, queue.Curve("no law", {1: [5.0], 2: [6.0]}), queue.Curve("nothing", {})], "title", "subtitle")
+    curve = queue.Curve(
+        "linear",
+        {1: [10.0, 10.2], 2: [20.0], 4: [39.0]},
+        (10.0, 0.01, 0.001),
+        31.4,
+        0.02,
+        gains,
+        latencies=latencies,
+    )
+    figure = queue.throughput(
+        [curve, queue.Curve("no law", {1: [5.0], 2: [6.0]}), queue.Curve("nothing", {})],
+        "title",
+        "subtitle",
+    )
     assert [title(ax) for ax in figure.axes[:2]] == ["linear", "no law"]
     legend = figure.axes[0].get_legend()
     assert legend is not None
@@ -51,7 +63,10 @@ def title(ax: Axes) -> str:
 
 
 def test_spread_names_who_did_the_work_and_how_evenly() -> None:
-    curves = [queue.Curve("media", {}, done={"node-1/card0": 30.0, "node-1/card1": 10.0}), queue.Curve("nothing", {})]
+    curves = [
+        queue.Curve("media", {}, done={"node-1/card0": 30.0, "node-1/card1": 10.0}),
+        queue.Curve("nothing", {}),
+    ]
     figure = queue.spread(curves, queue_scaling.evenness(curves[:1]), "")
     [ax] = figure.axes
     even, dots = ax.lines
@@ -65,17 +80,32 @@ def test_spread_names_who_did_the_work_and_how_evenly() -> None:
 
 
 def test_spread_shows_what_failed_beside_it_where_anything_did() -> None:
-    bad = queue.Curve("media", {}, done={"node-1/card0": 30.0, "node-1/card1": 30.0}, failed={"node-1/card2": 9.0, "node-1/card0": 1.0})
+    bad = queue.Curve(
+        "media",
+        {},
+        done={"node-1/card0": 30.0, "node-1/card1": 30.0},
+        failed={"node-1/card2": 9.0, "node-1/card0": 1.0},
+    )
     only = queue.Curve("broken", {}, failed={"node-2": 4.0})
     figure = queue.spread([bad, queue.Curve("one", {}, done={"node-1": 5.0}), only], "", "")
     shares, failures, alone, none, without, lost = figure.axes
-    assert [label.get_text() for label in shares.get_yticklabels()] == ["node-1/card0", "node-1/card1", "node-1/card2"]
+    assert [label.get_text() for label in shares.get_yticklabels()] == [
+        "node-1/card0",
+        "node-1/card1",
+        "node-1/card2",
+    ]
     assert words(shares) == ["50.0 %, 30 items", "50.0 %, 30 items", "0.0 %, 0 items"]
-    assert "index 0.667 (" in title(shares).replace("\n", " ")  # the card that only failed has a share of nothing
+    assert "index 0.667 (" in title(shares).replace(
+        "\n", " "
+    )  # the card that only failed has a share of nothing
     assert [spot for spot in drawn(failures.lines[0]) if spot[0] > 0] == [(1, 0), (9, 2)]
     assert words(failures) == ["1", "9"]
     assert (title(alone), words(alone), words(none)) == ("one", ["100.0 %, 5 items"], [])
-    assert (title(without), words(without), words(lost)) == ("broken", ["no valid repetition"], ["4"])
+    assert (title(without), words(without), words(lost)) == (
+        "broken",
+        ["no valid repetition"],
+        ["4"],
+    )
     assert lost.get_xlabel() == "failed requests"
     assert len(queue.spread([only], "", "").axes) == 1
     assert queue_scaling.evenness([bad, only]) == (
@@ -85,33 +115,70 @@ def test_spread_shows_what_failed_beside_it_where_anything_did() -> None:
 
 
 def counted(metric: str, value: float, subject: str, **coords: Any) -> dict[str, Any]:
-    return {"metric": metric, "value": value, "unit": "1", "better": "none", "coords": coords, "subject": subject}
+    return {
+        "metric": metric,
+        "value": value,
+        "unit": "1",
+        "better": "none",
+        "coords": coords,
+        "subject": subject,
+    }
 
 
 def test_failures_of_failed_samples_are_drawn_and_their_items_are_not() -> None:
     good = [counted("items", 30, "n/card0"), counted("items", 10, "n/card1")]
-    broken = [counted("items", 99, "n/card0"), counted("failures", 2, "n/card1", replicas=1), counted("failures", 3, "n/card1", replicas=2)]
+    broken = [
+        counted("items", 99, "n/card0"),
+        counted("failures", 2, "n/card1", replicas=1),
+        counted("failures", 3, "n/card1", replicas=2),
+    ]
     rows = table(
-        sample("queue-scaling", {}, 1, good), sample("queue-scaling", {}, 2, broken, status="failed", error="at 1 replicas: 2 failed")
+        sample("queue-scaling", {}, 1, good),
+        sample("queue-scaling", {}, 2, broken, status="failed", error="at 1 replicas: 2 failed"),
     )
     figures = dict(queue_scaling.figures(rows))
     shares, failures = figures["spread"].axes
     assert (words(shares), words(failures)) == (["75.0 %, 30 items", "25.0 %, 10 items"], ["5"])
-    assert len(dict(queue_scaling.figures(table(sample("queue-scaling", {}, 1, good))))["spread"].axes) == 1
+    assert (
+        len(dict(queue_scaling.figures(table(sample("queue-scaling", {}, 1, good))))["spread"].axes)
+        == 1
+    )
 
 
 def test_failures_of_an_autoscaled_queue_have_a_picture_of_their_own() -> None:
-    broken = [counted("failures", 2, "n/card1", queue="queue-1"), counted("failures", 3, "n/card1", queue="queue-2")]
-    figures = dict(queue_autoscale.figures(table(sample("queue-autoscale", {}, 1, broken, status="failed", error="5 failed"))))
+    broken = [
+        counted("failures", 2, "n/card1", queue="queue-1"),
+        counted("failures", 3, "n/card1", queue="queue-2"),
+    ]
+    figures = dict(
+        queue_autoscale.figures(
+            table(sample("queue-autoscale", {}, 1, broken, status="failed", error="5 failed"))
+        )
+    )
     assert words(figures["failures"].axes[0]) == ["5"]
-    assert "failures" not in dict(queue_autoscale.figures(table(sample("queue-autoscale", {}, 1, []))))
+    assert "failures" not in dict(
+        queue_autoscale.figures(table(sample("queue-autoscale", {}, 1, [])))
+    )
 
 
 def test_every_score_of_an_autoscaled_queue_is_drawn() -> None:
     wanted = {each.name for each in QueueAutoscale.metrics} - {*queue_autoscale.TRACED, "failures"}
-    rows = [{"metric": name, "value": 1.5, "unit": "s", "better": "lower", "coords": {"queue": "queue-1"}} for name in wanted]
+    rows = [
+        {
+            "metric": name,
+            "value": 1.5,
+            "unit": "s",
+            "better": "lower",
+            "coords": {"queue": "queue-1"},
+        }
+        for name in wanted
+    ]
     figures = dict(queue_autoscale.figures(table(sample("queue-autoscale", {}, 1, rows))))
-    drawn_as = {ax.get_xlabel().partition(" ")[0].rstrip(",") for name in ("scores", "scores-more") for ax in figures[name].axes}
+    drawn_as = {
+        ax.get_xlabel().partition(" ")[0].rstrip(",")
+        for name in ("scores", "scores-more")
+        for ax in figures[name].axes
+    }
     assert drawn_as == wanted
 
 
@@ -138,7 +205,14 @@ def trace(*metrics: tuple[str, tuple[float, ...]]) -> list[dict[str, Any]]:
 
 def test_the_trace_is_read_from_the_rows_of_the_first_valid_repetition() -> None:
     whole = trace(("replicas", (1, 2)), ("needed", (1, 3)), ("depth", (0, 4)), ("wait", (0.5,)))
-    broken = sample("queue-autoscale", {}, 1, trace(("replicas", (9, 9)), ("needed", (9, 9))), status="invalid", error="late")
+    broken = sample(
+        "queue-autoscale",
+        {},
+        1,
+        trace(("replicas", (9, 9)), ("needed", (9, 9))),
+        status="invalid",
+        error="late",
+    )
     other = sample("queue-autoscale", {}, 3, trace(("replicas", (7, 7, 7)), ("needed", (7, 7, 7))))
     rows = table(broken, sample("queue-autoscale", {}, 2, whole), other)
     [cell] = read(rows)
@@ -147,7 +221,9 @@ def test_the_trace_is_read_from_the_rows_of_the_first_valid_repetition() -> None
     assert first.wait[0] == 0.5
     assert math.isnan(first.wait[1])
     bare = table(sample("queue-autoscale", {}, 1, whole[:4]))
-    assert [(len(each.depth), len(each.wait)) for each in queue_autoscale.traces(bare, cell.state.point)] == [(0, 0)]
+    assert [
+        (len(each.depth), len(each.wait)) for each in queue_autoscale.traces(bare, cell.state.point)
+    ] == [(0, 0)]
     assert queue_autoscale.traces(table(broken), cell.state.point) == []
 
 
@@ -155,7 +231,9 @@ def test_following_and_no_data() -> None:
     figure = queue.following([queue.Follow("q", [0, 1, 2], [1, 3, 1], [1, 2, 1])], "title", "")
     assert len(figure.axes) == 1
     assert "no data" in str([text.get_text() for text in queue.following([], "", "").axes[0].texts])
-    assert "no data" in str([text.get_text() for text in queue.throughput([], "", "").axes[0].texts])
+    assert "no data" in str(
+        [text.get_text() for text in queue.throughput([], "", "").axes[0].texts]
+    )
 
 
 @pytest.mark.slow
@@ -164,7 +242,17 @@ def test_a_suite_ends_in_charts(tmp_path: Path) -> None:
         "name": "queue",
         "entries": [
             {"benchmark": "queue-scaling", "params": {"command": ["sleep", "0.05"], "limit": 2}},
-            {"benchmark": "queue-autoscale", "params": {"duration": 12, "low": 2, "high": 8, "item": 0.2, "window": 0.5, "sync": 0.5}},
+            {
+                "benchmark": "queue-autoscale",
+                "params": {
+                    "duration": 12,
+                    "low": 2,
+                    "high": 8,
+                    "item": 0.2,
+                    "window": 0.5,
+                    "sync": 0.5,
+                },
+            },
         ],
     }
     file = tmp_path / "suite.yaml"
@@ -178,7 +266,10 @@ def test_a_suite_ends_in_charts(tmp_path: Path) -> None:
         "queue-autoscale-scores.svg",
     } <= names
     rows = pq.read_table(next((tmp_path / "store" / "results").rglob("*.parquet")))
-    curves = [queue_scaling.curve(cell) for cell in read(rows.filter(pc.equal(rows["benchmark"], "queue-scaling")))]
+    curves = [
+        queue_scaling.curve(cell)
+        for cell in read(rows.filter(pc.equal(rows["benchmark"], "queue-scaling")))
+    ]
     assert [set(each.latencies["p50"]) for each in curves] == [{1, 2}]
     scaled = rows.filter(pc.equal(rows["benchmark"], "queue-autoscale"))
     [cell] = read(scaled)

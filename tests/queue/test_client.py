@@ -96,7 +96,16 @@ def test_control_refuses_what_it_does_not_know() -> None:
 def test_errors_are_escaped() -> None:
     tally = Tally()
     tally.began()
-    answer = {"Pod": "p", "Node": "<i>n", "Device": '"d', "Error": "<b>bad</b>", "Timeout": 0, "Runtime": 0, "Waittime": 0, "Retcode": 1}
+    answer = {
+        "Pod": "p",
+        "Node": "<i>n",
+        "Device": '"d',
+        "Error": "<b>bad</b>",
+        "Timeout": 0,
+        "Runtime": 0,
+        "Waittime": 0,
+        "Retcode": 1,
+    }
     tally.ended(answer, "", 0, 0, 0)
     control = Control(tally, None)
     page = get(control, "/nodes", type="html")[1]
@@ -104,17 +113,32 @@ def test_errors_are_escaped() -> None:
     assert "<i>" not in page
     assert "&lt;b&gt;bad" in page
     assert "<b>bad</b>" in get(control, "/nodes")[1]
-    assert json.loads(get(control, "/nodes", type="json")[1])["nodes"]["<i>n"]["errors"] == {"<b>bad</b>": 1}
+    assert json.loads(get(control, "/nodes", type="json")[1])["nodes"]["<i>n"]["errors"] == {
+        "<b>bad</b>": 1
+    }
     assert "<script>" not in get(control, "/parallel", type="html", value="<script>")[1]
 
 
 def test_failures_by_cause_and_the_bad_device() -> None:
     tally = Tally()
-    reply = {"Pod": "p", "Node": "n1", "Device": "card0", "Error": "", "Timeout": 0, "Runtime": 1, "Waittime": 0, "Retcode": 0}
+    reply = {
+        "Pod": "p",
+        "Node": "n1",
+        "Device": "card0",
+        "Error": "",
+        "Timeout": 0,
+        "Runtime": 1,
+        "Waittime": 0,
+        "Retcode": 0,
+    }
     for n in range(40):
         tally.began()
         device = f"card{n % 4}"
-        bad = {"Retcode": 9, "Error": "x returned error code 9"} if device == "card2" and n > 3 else {}
+        bad = (
+            {"Retcode": 9, "Error": "x returned error code 9"}
+            if device == "card2" and n > 3
+            else {}
+        )
         tally.ended({**reply, "Device": device, **bad}, "", 0, 0, 0)
     tally.began()
     tally.ended(None, "cannot connect", 0, 0, 0)
@@ -172,14 +196,26 @@ async def test_a_stall_shows_in_the_open_loop_only(start: Start) -> None:
 @pytest.mark.parametrize(
     ("most", "causes", "says"),
     [
-        (99, {"no answer in time": 10}, "10 of 10 requests were not answered 0.1 s after the last was sent (--drain)"),
-        (4, {"no answer in time": 4, "too many in flight": 6}, "6 of 10 requests found 4 in flight"),
+        (
+            99,
+            {"no answer in time": 10},
+            "10 of 10 requests were not answered 0.1 s after the last was sent (--drain)",
+        ),
+        (
+            4,
+            {"no answer in time": 4, "too many in flight": 6},
+            "6 of 10 requests found 4 in flight",
+        ),
     ],
 )
-async def test_an_open_loop_ends_where_no_answers_come(start: Start, most: int, causes: dict[str, int], says: str) -> None:
+async def test_an_open_loop_ends_where_no_answers_come(
+    start: Start, most: int, causes: dict[str, int], says: str
+) -> None:
     frontend = await start()
     tally = Tally()
-    loop = OpenLoop(KeptWire(clients(frontend), Work("sleep")), tally, rate=100, most=most, drain=0.1)
+    loop = OpenLoop(
+        KeptWire(clients(frontend), Work("sleep")), tally, rate=100, most=most, drain=0.1
+    )
     await asyncio.wait_for(loop.run(0.1), 5)
     assert tally.causes == causes
     assert tally.seconds > 0.15  # since the first was sent
@@ -218,7 +254,9 @@ def test_histograms_of_two_clients_add_up() -> None:
         other.add(n / 500)
     buckets = sorted(one.histogram() + other.histogram())
     assert sum(count for _, count in buckets) == 198
-    assert sum(count for upper, count in buckets if upper <= 0.0505) == pytest.approx(50 + 25, abs=1)
+    assert sum(count for upper, count in buckets if upper <= 0.0505) == pytest.approx(
+        50 + 25, abs=1
+    )
 
 
 def test_how_late_a_few_requests_were_is_known() -> None:

@@ -23,7 +23,9 @@ from perfdag.steps.queue.queues import Queues
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.slow,
-    pytest.mark.skipif("KUBECONFIG" not in os.environ, reason="KUBECONFIG is not set: no cluster to test against"),
+    pytest.mark.skipif(
+        "KUBECONFIG" not in os.environ, reason="KUBECONFIG is not set: no cluster to test against"
+    ),
 ]
 NODE = os.environ.get("PERFDAG_TEST_NODE", "node-0")
 
@@ -44,9 +46,19 @@ def deploy(tmp_path: Path) -> tuple[str, str]:
             "image": os.environ.get("PERFDAG_TEST_QUEUE_IMAGE", "localhost/perfdag-queue:1"),
             "node_selector": {"kubernetes.io/hostname": NODE},
             "queues": [
-                {"name": "linear", "command": ["sleep", "0.5"], "requests": small, "ingress": "queue.example"},
+                {
+                    "name": "linear",
+                    "command": ["sleep", "0.5"],
+                    "requests": small,
+                    "ingress": "queue.example",
+                },
                 {"name": "serial", "command": ["usl", "0.5", "0.2", "0"], "requests": small},
-                {"name": "large", "command": ["sleep", "0.1"], "requests": {"cpu": "600m"}, "replicas": 0},
+                {
+                    "name": "large",
+                    "command": ["sleep", "0.1"],
+                    "requests": {"cpu": "600m"},
+                    "replicas": 0,
+                },
             ],
         }
     )
@@ -55,12 +67,24 @@ def deploy(tmp_path: Path) -> tuple[str, str]:
     return namespace, str(file)
 
 
-def test_validation_on_real_pods(deploy: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_on_real_pods(
+    deploy: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     namespace, file = deploy
     subprocess.run(["kubectl", "apply", "-f", file], check=True, capture_output=True)
     try:
         subprocess.run(
-            ["kubectl", "-n", namespace, "wait", "deployment", "--all", "--for=condition=Available", "--timeout=90s"], check=True
+            [
+                "kubectl",
+                "-n",
+                namespace,
+                "wait",
+                "deployment",
+                "--all",
+                "--for=condition=Available",
+                "--timeout=90s",
+            ],
+            check=True,
         )
         here = ["queue", "validate", "-n", namespace, "--json"]
 
@@ -69,10 +93,17 @@ def test_validation_on_real_pods(deploy: tuple[str, str], capsys: pytest.Capture
         linear = json.loads(capsys.readouterr().out)
         assert [step["replicas"] for step in linear["steps"]] == [1, 2, 4, 8, 16]
         assert linear["nodes"][NODE]["pods"] == 16
-        assert kubectl("-n", namespace, "get", "deployment", "perfdag-queue-linear")["spec"]["replicas"] == 1
+        assert (
+            kubectl("-n", namespace, "get", "deployment", "perfdag-queue-linear")["spec"][
+                "replicas"
+            ]
+            == 1
+        )
 
         monkeypatch.delenv("PERFDAG_QUEUE_TOKEN")
-        assert main([*here, "perfdag-queue-linear", "--limit", "2"]) == 4  # the control port wants its token
+        assert (
+            main([*here, "perfdag-queue-linear", "--limit", "2"]) == 4
+        )  # the control port wants its token
 
         assert main([*here, "perfdag-queue-serial", "--limit", "8", "--factor", "1.4"]) == 3
         serial = json.loads(capsys.readouterr().out)
@@ -83,47 +114,100 @@ def test_validation_on_real_pods(deploy: tuple[str, str], capsys: pytest.Capture
         said = capsys.readouterr().err
         assert "of 4 replicas run after 15 s" in said
         assert "Insufficient cpu" in said
-        assert kubectl("-n", namespace, "get", "deployment", "perfdag-queue-large")["spec"]["replicas"] == 0
+        assert (
+            kubectl("-n", namespace, "get", "deployment", "perfdag-queue-large")["spec"]["replicas"]
+            == 0
+        )
 
         assert main([*here, "perfdag-queue-nothing", "--limit", "4"]) == 2
         assert "there are: perfdag-queue-frontend" in capsys.readouterr().err
     finally:
-        subprocess.run(["kubectl", "delete", "namespace", namespace, "--wait=false"], check=True, capture_output=True)
+        subprocess.run(
+            ["kubectl", "delete", "namespace", namespace, "--wait=false"],
+            check=True,
+            capture_output=True,
+        )
 
 
 @contextmanager
-def namespaced(tmp_path: Path, queue: dict[str, Any], **more: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def namespaced(
+    tmp_path: Path, queue: dict[str, Any], **more: Any
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """A namespace with the objects of one queue applied to it, deleted at the end."""
     namespace = f"perfdag-queue-{secrets.token_hex(4)}"
     image = os.environ.get("PERFDAG_TEST_QUEUE_IMAGE", "localhost/perfdag-queue:1")
     node = {"kubernetes.io/hostname": NODE}
-    made = manifests(Queues.model_validate({"namespace": namespace, "image": image, "node_selector": node, "queues": [queue], **more}))
+    made = manifests(
+        Queues.model_validate(
+            {
+                "namespace": namespace,
+                "image": image,
+                "node_selector": node,
+                "queues": [queue],
+                **more,
+            }
+        )
+    )
     file = tmp_path / "objects.yaml"
     file.write_text(yaml.safe_dump_all(made))
     try:
         subprocess.run(["kubectl", "apply", "-f", str(file)], check=True, capture_output=True)
         yield namespace, made
     finally:
-        subprocess.run(["kubectl", "delete", "namespace", namespace, "--wait=false"], check=True, capture_output=True)
+        subprocess.run(
+            ["kubectl", "delete", "namespace", namespace, "--wait=false"],
+            check=True,
+            capture_output=True,
+        )
 
 
-def test_deploy_applies_what_serves_and_removes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deploy_applies_what_serves_and_removes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As docs/queue.md has it: objects with a ServiceMonitor and with an autoscaler of the very queue that is validated."""
     namespace = f"perfdag-queue-{secrets.token_hex(4)}"
     small, scale = {"cpu": "10m", "memory": "16Mi"}, {"by": "external", "most": 4}
     queue = {"name": "sleep", "command": ["sleep", "0.5"], "requests": small, "autoscale": scale}
-    shared = {"namespace": namespace, "monitor": "monitoring", "node_selector": {"kubernetes.io/hostname": NODE}}
+    shared = {
+        "namespace": namespace,
+        "monitor": "monitoring",
+        "node_selector": {"kubernetes.io/hostname": NODE},
+    }
     image = {"image": os.environ.get("PERFDAG_TEST_QUEUE_IMAGE", "localhost/perfdag-queue:1")}
     file = tmp_path / "objects.yaml"
-    file.write_text(yaml.safe_dump_all(manifests(Queues.model_validate({**shared, **image, "queues": [queue]}))))
+    file.write_text(
+        yaml.safe_dump_all(manifests(Queues.model_validate({**shared, **image, "queues": [queue]})))
+    )
     try:
-        argv = ["queue", "validate", "perfdag-queue-sleep", "-n", namespace, "--limit", "2", "--factor", "1.5", "--deploy", str(file)]
-        for _ in range(2):  # what the first made is gone when it has ended, so that the next can make it anew
+        argv = [
+            "queue",
+            "validate",
+            "perfdag-queue-sleep",
+            "-n",
+            namespace,
+            "--limit",
+            "2",
+            "--factor",
+            "1.5",
+            "--deploy",
+            str(file),
+        ]
+        for _ in range(
+            2
+        ):  # what the first made is gone when it has ended, so that the next can make it anew
             assert main(argv) == 0, capsys.readouterr().err
             said = capsys.readouterr().err
-            assert "not applied: HorizontalPodAutoscaler perfdag-queue-sleep, which would scale perfdag-queue-sleep" in said
+            assert (
+                "not applied: HorizontalPodAutoscaler perfdag-queue-sleep, which would scale perfdag-queue-sleep"
+                in said
+            )
             assert "is there already" not in said
-            left = subprocess.run(["kubectl", "get", "namespace", namespace], capture_output=True, text=True, check=False)
+            left = subprocess.run(
+                ["kubectl", "get", "namespace", namespace],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             assert "NotFound" in left.stderr
     finally:
         gone = ["kubectl", "delete", "namespace", namespace, "--ignore-not-found", "--wait=false"]
@@ -136,15 +220,24 @@ def test_deploy_applies_what_serves_and_removes_it(tmp_path: Path, capsys: pytes
 def client(namespace: str, path: str) -> Any:
     """A page of the client's control port, through the API server."""
     url = f"/api/v1/namespaces/{namespace}/services/perfdag-queue-s-client:9996/proxy/{path}"
-    return json.loads(subprocess.run(["kubectl", "get", "--raw", url], capture_output=True, check=True).stdout)
+    return json.loads(
+        subprocess.run(["kubectl", "get", "--raw", url], capture_output=True, check=True).stdout
+    )
 
 
 def counters(namespace: str) -> dict[str, float]:
     """What the frontend has counted of the queue, by the names of its metrics."""
     url = f"/api/v1/namespaces/{namespace}/services/perfdag-queue-frontend:9998/proxy/metrics"
-    text = subprocess.run(["kubectl", "get", "--raw", url], capture_output=True, check=True, text=True).stdout
-    lines = [line for line in text.splitlines() if line.startswith("hpa_queue_") and '{name="s"}' in line]
-    return {line.partition("{")[0].removeprefix("hpa_queue_"): float(line.rpartition(" ")[2]) for line in lines}
+    text = subprocess.run(
+        ["kubectl", "get", "--raw", url], capture_output=True, check=True, text=True
+    ).stdout
+    lines = [
+        line for line in text.splitlines() if line.startswith("hpa_queue_") and '{name="s"}' in line
+    ]
+    return {
+        line.partition("{")[0].removeprefix("hpa_queue_"): float(line.rpartition(" ")[2])
+        for line in lines
+    }
 
 
 def success(namespace: str, more: int, seconds: float = 60) -> dict[str, Any]:
@@ -159,18 +252,31 @@ def success(namespace: str, more: int, seconds: float = 60) -> dict[str, Any]:
 
 
 def test_scale_in_under_load_loses_no_request(tmp_path: Path) -> None:
-    queue = {"name": "s", "command": ["sleep", "0.3"], "replicas": 6, "requests": {"cpu": "10m", "memory": "16Mi"}}
+    queue = {
+        "name": "s",
+        "command": ["sleep", "0.3"],
+        "replicas": 6,
+        "requests": {"cpu": "10m", "memory": "16Mi"},
+    }
     with namespaced(tmp_path, queue) as (namespace, _):
         there = ["kubectl", "-n", namespace]
-        subprocess.run([*there, "wait", "deployment", "--all", "--for=condition=Available", "--timeout=90s"], check=True)
+        subprocess.run(
+            [*there, "wait", "deployment", "--all", "--for=condition=Available", "--timeout=90s"],
+            check=True,
+        )
         client(namespace, "parallel?value=1&type=json")
         success(namespace, 1)  # a service may take a moment to lead somewhere
         client(namespace, "reset?type=json")
         client(namespace, "parallel?value=16&type=json")
         served = set[str]()
         for size in (6, 2, 6, 1):
-            subprocess.run([*there, "scale", "deployment", "perfdag-queue-s", f"--replicas={size}"], check=True)
-            subprocess.run([*there, "rollout", "status", "deployment", "perfdag-queue-s", "--timeout=60s"], check=True)
+            subprocess.run(
+                [*there, "scale", "deployment", "perfdag-queue-s", f"--replicas={size}"], check=True
+            )
+            subprocess.run(
+                [*there, "rollout", "status", "deployment", "perfdag-queue-s", "--timeout=60s"],
+                check=True,
+            )
             said = success(namespace, 40)
             served |= said["nodes"][NODE]["pods"].keys()
         client(namespace, "parallel?value=0&type=json")
@@ -183,22 +289,36 @@ def test_scale_in_under_load_loses_no_request(tmp_path: Path) -> None:
         found = counters(namespace)
         parts = ("success_total", "failure_total", "disconnect_total", "waiting", "running")
         assert found["accepted_total"] == sum(found[part] for part in parts)
-        assert (found["failure_total"], found["disconnect_total"], found["undelivered_total"]) == (0, 0, 0)
+        assert (found["failure_total"], found["disconnect_total"], found["undelivered_total"]) == (
+            0,
+            0,
+            0,
+        )
         assert found["success_total"] >= said["success"] >= 160
 
 
 def test_cron_job_empties_the_queue_and_ends(tmp_path: Path) -> None:
     scale = {"by": "cron", "schedule": "* * * * *", "parallelism": 3}
     small = {"cpu": "10m", "memory": "16Mi"}
-    queue = {"name": "s", "command": ["sleep", "0.5"], "replicas": 0, "requests": small, "autoscale": scale}
+    queue = {
+        "name": "s",
+        "command": ["sleep", "0.5"],
+        "replicas": 0,
+        "requests": small,
+        "autoscale": scale,
+    }
     with namespaced(tmp_path, queue) as (namespace, _):
         ready = ["wait", "deployment", "--all", "--for=condition=Available", "--timeout=90s"]
         subprocess.run(["kubectl", "-n", namespace, *ready], check=True)
         client(namespace, "parallel?value=12&type=json")
         end = time.monotonic() + 120
-        while (before := client(namespace, "stats?type=json"))["pending"] < 12:  # a service may take a moment to lead somewhere
+        while (before := client(namespace, "stats?type=json"))[
+            "pending"
+        ] < 12:  # a service may take a moment to lead somewhere
             assert time.monotonic() < end
-        client(namespace, "parallel?value=0&type=json")  # those 12 wait for the CronJob's backends, none follow
+        client(
+            namespace, "parallel?value=0&type=json"
+        )  # those 12 wait for the CronJob's backends, none follow
         while True:
             said = client(namespace, "stats?type=json")
             jobs = kubectl("-n", namespace, "get", "jobs")["items"]
@@ -214,16 +334,40 @@ def test_cron_job_empties_the_queue_and_ends(tmp_path: Path) -> None:
 def test_the_api_server_takes_every_kind_it_knows(tmp_path: Path) -> None:
     shared = {"monitor": "monitoring"}
     data = {"nfs_server": "192.0.2.1", "nfs_path": "/volume"}
-    resources = {"gpu.intel.com/i915": 1, "gpu.intel.com/millicores": 480, "gpu.intel.com/memory.max": "560M"}
+    resources = {
+        "gpu.intel.com/i915": 1,
+        "gpu.intel.com/millicores": 480,
+        "gpu.intel.com/memory.max": "560M",
+    }
     scaled = [
         {"name": by, "command": ["sleep", "1"], "autoscale": {"by": by}, "ingress": f"{by}.example"}
         for by in ("custom", "external", "cron")
     ]
-    device = {"name": "gpu", "command": ["/bin/true"], "limit": 9, "resources": resources, "data": data, "node_selector": {"gpu": "true"}}
-    with namespaced(tmp_path, {"name": "s", "command": ["sleep", "1"], "replicas": 0}) as (namespace, _):
-        made = manifests(Queues.model_validate({"namespace": namespace, "queues": [*scaled, device], **shared}))
-        known = [each for each in made if each["kind"] not in ("ServiceMonitor", "ScaledObject")]  # of operators that need not be there
-        assert {"Ingress", "PersistentVolume", "RoleBinding", "HorizontalPodAutoscaler", "CronJob"} <= {each["kind"] for each in known}
+    device = {
+        "name": "gpu",
+        "command": ["/bin/true"],
+        "limit": 9,
+        "resources": resources,
+        "data": data,
+        "node_selector": {"gpu": "true"},
+    }
+    with namespaced(tmp_path, {"name": "s", "command": ["sleep", "1"], "replicas": 0}) as (
+        namespace,
+        _,
+    ):
+        made = manifests(
+            Queues.model_validate({"namespace": namespace, "queues": [*scaled, device], **shared})
+        )
+        known = [
+            each for each in made if each["kind"] not in ("ServiceMonitor", "ScaledObject")
+        ]  # of operators that need not be there
+        assert {
+            "Ingress",
+            "PersistentVolume",
+            "RoleBinding",
+            "HorizontalPodAutoscaler",
+            "CronJob",
+        } <= {each["kind"] for each in known}
         file = tmp_path / "all.yaml"
         file.write_text(yaml.safe_dump_all(known))
         checked = ["kubectl", "apply", "--dry-run=server", "--validate=strict", "-f", str(file)]

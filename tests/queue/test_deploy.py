@@ -55,16 +55,25 @@ class Server:
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(deploy, "LOOK_SECONDS", 0.001)
     scale = {"by": "cron"}
-    queues = [{"name": "s", "command": ["sleep", "1"], "limit": 900}, {"name": "c", "command": ["sleep", "1"], "autoscale": scale}]
+    queues = [
+        {"name": "s", "command": ["sleep", "1"], "limit": 900},
+        {"name": "c", "command": ["sleep", "1"], "autoscale": scale},
+    ]
     objects = manifests(Queues.model_validate({"queues": queues}))
     assert max(map(deploy._grace, objects)) == 915
-    assert [deploy._grace(each) for each in objects if each["kind"] in ("CronJob", "Service", "Namespace")] == [0, 0, 0, 0, 60]
+    assert [
+        deploy._grace(each)
+        for each in objects
+        if each["kind"] in ("CronJob", "Service", "Namespace")
+    ] == [0, 0, 0, 0, 60]
     path = tmp_path / "objects.yaml"
     path.write_text(yaml.safe_dump_all(objects))
     return str(path)
 
 
-async def test_what_was_made_is_waited_for_and_what_is_not_gone_is_said(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_made_is_waited_for_and_what_is_not_gone_is_said(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server: Any = Server(Deployment=20)
     said = list[str]()
     async with deployed(server, file, None, "perfdag-queue-s", said.append):
@@ -76,25 +85,47 @@ async def test_what_was_made_is_waited_for_and_what_is_not_gone_is_said(file: st
     server.lasts = {"Namespace": 10**9}
     monkeypatch.setattr(deploy, "MARGIN", 0.01 - 915)
     async with deployed(server, file, None, "perfdag-queue-c", said.append):
-        assert said[-1] == "not applied: CronJob perfdag-queue-c, which would scale perfdag-queue-c while it is validated"
+        assert (
+            said[-1]
+            == "not applied: CronJob perfdag-queue-c, which would scale perfdag-queue-c while it is validated"
+        )
     assert said[-1] == "not gone 0.01 s after they were deleted: Namespace perfdag-queue"
 
 
 @pytest.mark.parametrize(
     ("kind", "spec", "grace"),
     [
-        ("SealedSecret", {"encryptedData": {"key": "x"}, "template": {"metadata": {"name": "o"}}}, 0),
+        (
+            "SealedSecret",
+            {"encryptedData": {"key": "x"}, "template": {"metadata": {"name": "o"}}},
+            0,
+        ),
         ("CronJob", {"schedule": "* * * * *", "jobTemplate": None}, 0),
         ("CronJob", {"jobTemplate": {"spec": None}}, 0),
-        ("CronJob", {"jobTemplate": {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": None}}}}}, 30),
+        (
+            "CronJob",
+            {
+                "jobTemplate": {
+                    "spec": {"template": {"spec": {"terminationGracePeriodSeconds": None}}}
+                }
+            },
+            30,
+        ),
         ("Deployment", {"template": {"spec": {"terminationGracePeriodSeconds": 7}}}, 7),
         ("Template", {"template": "{{ .name }}"}, 0),
         ("Anything", None, 0),
         ("Pod", {"terminationGracePeriodSeconds": 9, "containers": []}, 9),
     ],
 )
-async def test_any_object_is_applied_whatever_its_spec(kind: str, spec: Any, grace: int, tmp_path: Path) -> None:
-    body = {"apiVersion": "v1", "kind": kind, "metadata": {"name": "o", "labels": None}, "spec": spec}
+async def test_any_object_is_applied_whatever_its_spec(
+    kind: str, spec: Any, grace: int, tmp_path: Path
+) -> None:
+    body = {
+        "apiVersion": "v1",
+        "kind": kind,
+        "metadata": {"name": "o", "labels": None},
+        "spec": spec,
+    }
     (tmp_path / "o.yaml").write_text(yaml.safe_dump(body))
     assert deploy._grace(body) == grace
     server: Any = Server()
@@ -105,20 +136,29 @@ async def test_any_object_is_applied_whatever_its_spec(kind: str, spec: Any, gra
 
 @pytest.mark.parametrize("metadata", [None, {}, {"generateName": "o-"}])
 async def test_an_object_without_a_name_is_refused(metadata: Any, tmp_path: Path) -> None:
-    (tmp_path / "o.yaml").write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}))
+    (tmp_path / "o.yaml").write_text(
+        yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    )
     server: Any = Server()
-    with pytest.raises(ValueError, match=r"a ConfigMap has no metadata\.name; what is removed afterwards"):
+    with pytest.raises(
+        ValueError, match=r"a ConfigMap has no metadata\.name; what is removed afterwards"
+    ):
         async with deployed(server, str(tmp_path / "o.yaml"), None, "o", list[str]().append):
             pass
     assert not server.there
 
 
-async def test_what_a_validation_before_deletes_is_waited_for(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_validation_before_deletes_is_waited_for(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server: Any = Server(Namespace=5)
     said = list[str]()
 
     async def again() -> None:
-        body = {"kind": "Namespace", "metadata": {"name": "perfdag-queue", "deletionTimestamp": "before"}}
+        body = {
+            "kind": "Namespace",
+            "metadata": {"name": "perfdag-queue", "deletionTimestamp": "before"},
+        }
         server.there["Namespace", "perfdag-queue"] = body
         async with deployed(server, file, None, "perfdag-queue-s", said.append):
             assert "deletionTimestamp" not in server.there["Namespace", "perfdag-queue"]["metadata"]
@@ -127,13 +167,17 @@ async def test_what_a_validation_before_deletes_is_waited_for(file: str, monkeyp
     assert said[0] == "waiting for Namespace perfdag-queue, which is being deleted, to be gone"
     server.lasts = {"Namespace": 10**9}
     monkeypatch.setattr(deploy, "MARGIN", 0.01 - 915)
-    with pytest.raises(ValueError, match=r"Namespace perfdag-queue is being deleted and not gone after 0.01 s"):
+    with pytest.raises(
+        ValueError, match=r"Namespace perfdag-queue is being deleted and not gone after 0.01 s"
+    ):
         await again()
     assert len(server.there) == 1
 
 
 @pytest.mark.parametrize(("given", "where"), [(None, "there"), ("elsewhere", "elsewhere")])
-async def test_the_client_may_be_of_another_namespace(given: str | None, where: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_client_may_be_of_another_namespace(
+    given: str | None, where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     from perfdag.steps.queue.targets import HttpLoad
 
     server: Any = Server()

@@ -27,7 +27,11 @@ class Server:
         return kind
 
     async def get(self, kind: str, name: str, _: str) -> dict[str, Any]:
-        return next(each for each in self.objects if (each["kind"], each["metadata"]["name"]) == (kind, name))
+        return next(
+            each
+            for each in self.objects
+            if (each["kind"], each["metadata"]["name"]) == (kind, name)
+        )
 
     async def list(self, kind: str, _: str, labels: str = "") -> list[dict[str, Any]]:
         self.listed.add(kind)
@@ -35,10 +39,18 @@ class Server:
             raise KubeError(404, "NotFound", "this cluster has no autoscaling/v2")
         wanted = dict(each.split("=") for each in labels.split(",") if each)
         found = [each for each in self.objects if each["kind"] == kind]
-        return [each for each in found if wanted.items() <= each["metadata"].get("labels", {}).items()]
+        return [
+            each for each in found if wanted.items() <= each["metadata"].get("labels", {}).items()
+        ]
 
 
-def named(kind: str, name: str, owner: str = "", labels: dict[str, str] | None = None, phase: str = "Running") -> dict[str, Any]:
+def named(
+    kind: str,
+    name: str,
+    owner: str = "",
+    labels: dict[str, str] | None = None,
+    phase: str = "Running",
+) -> dict[str, Any]:
     """An object whose uid is its name, owned by the object of that uid."""
     owners = [{"uid": owner, "controller": True}] if owner else []
     status = {"phase": phase, "conditions": [{"type": "Ready", "status": str(phase == "Running")}]}
@@ -49,7 +61,11 @@ def named(kind: str, name: str, owner: str = "", labels: dict[str, str] | None =
 def made(by: str) -> list[dict[str, Any]]:
     """The Deployment and the CronJob of a queue, each with its name as uid."""
     queue = {"name": "s", "command": ["sleep", "1"], "autoscale": {"by": by}}
-    found = [each for each in manifests(Queues.model_validate({"queues": [queue]})) if each["kind"] in ("Deployment", "CronJob")]
+    found = [
+        each
+        for each in manifests(Queues.model_validate({"queues": [queue]}))
+        if each["kind"] in ("Deployment", "CronJob")
+    ]
     for each in found:
         each["metadata"]["uid"] = f"{each['kind']} {each['metadata']['name']}"
     return found
@@ -73,7 +89,10 @@ async def test_pods_that_a_cron_job_starts_are_backends_too() -> None:
         named("Pod", "of-set", "set", mine),
         named("Job", "job", f"CronJob {NAME}"),
         named("Job", "stranger", "CronJob of-others"),
-        *(named("Pod", f"of-job-{phase}", "job", theirs, phase) for phase in ("Running", "Pending", "Succeeded")),
+        *(
+            named("Pod", f"of-job-{phase}", "job", theirs, phase)
+            for phase in ("Running", "Pending", "Succeeded")
+        ),
         named("Pod", "of-stranger", "stranger", theirs),
     )
     assert await target.scaler() == f"CronJob {NAME}"
@@ -82,10 +101,17 @@ async def test_pods_that_a_cron_job_starts_are_backends_too() -> None:
     server: Any = target.kube
     allowed = {kind for rule in QueueAutoscale.api for kind in rule["resources"]}
     assert {f"{kind.lower()}s" for kind in server.listed} <= allowed
-    assert {"horizontalpodautoscalers", "cronjobs"} <= {kind for rule in QueueScaling.api for kind in rule["resources"]}
+    assert {"horizontalpodautoscalers", "cronjobs"} <= {
+        kind for rule in QueueScaling.api for kind in rule["resources"]
+    }
 
 
-async def test_a_deployment_that_neither_an_autoscaler_nor_a_cron_job_scales_is_not_watched() -> None:
-    stranger = {**named("CronJob", NAME), "spec": {"jobTemplate": {}}}  # of that name, and none of a queue
+async def test_a_deployment_that_neither_an_autoscaler_nor_a_cron_job_scales_is_not_watched() -> (
+    None
+):
+    stranger = {
+        **named("CronJob", NAME),
+        "spec": {"jobTemplate": {}},
+    }  # of that name, and none of a queue
     with pytest.raises(ValueError, match="no HorizontalPodAutoscaler, and no CronJob of its name"):
         await _scaled(await found(*made("none"), stranger))

@@ -15,12 +15,19 @@ from perfdag.steps.queue.validate import Plan, validate
 from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams
 
 
-@pytest.mark.parametrize("own", [{"glob": "/dev/null"}, {"item_limit": 3}, {"glob": "/dev/null", "item_limit": 3}])
+@pytest.mark.parametrize(
+    "own", [{"glob": "/dev/null"}, {"item_limit": 3}, {"glob": "/dev/null", "item_limit": 3}]
+)
 def test_what_belongs_to_backends_here_is_refused_with_a_deployment(own: dict[str, Any]) -> None:
     params = {"command": ["/bin/cat", "FILENAME"], "glob": "/dev/null"}
-    assert QueueScaling().check(QueueScalingParams.model_validate({**params, "item_limit": 3}), None) == []
+    assert (
+        QueueScaling().check(QueueScalingParams.model_validate({**params, "item_limit": 3}), None)
+        == []
+    )
     said = QueueScaling().check(QueueScalingParams.model_validate({"deployment": "d", **own}), None)
-    assert said == [f"{' and '.join(own)}: the backends of a Deployment have their own, in its manifest (glob, limit)"]
+    assert said == [
+        f"{' and '.join(own)}: the backends of a Deployment have their own, in its manifest (glob, limit)"
+    ]
 
 
 async def test_the_first_file_of_a_glob_is_the_device(tmp_path: Path) -> None:
@@ -36,9 +43,21 @@ async def test_the_first_file_of_a_glob_is_the_device(tmp_path: Path) -> None:
 def test_the_benchmark_hands_device_and_limit_of_an_item_to_its_backends(tmp_path: Path) -> None:
     """An item that runs past its limit is killed, which fails it."""
     (tmp_path / "card0").write_text("#!/bin/sh\nsleep 30\n")
-    own = {"command": ["/bin/sh", "FILENAME"], "glob": f"{tmp_path}/card*", "item_limit": 0.2, "limit": 1, "timeout": 5}
+    own = {
+        "command": ["/bin/sh", "FILENAME"],
+        "glob": f"{tmp_path}/card*",
+        "item_limit": 0.2,
+        "limit": 1,
+        "timeout": 5,
+    }
     params = QueueScalingParams.model_validate(own)
     benchmark = QueueScaling()
     with pytest.raises(Failed, match=r"/bin/sh ran past its limit of 0.2 s") as said:
-        benchmark.parse(benchmark.run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params), params)
-    assert {str(each.subject).rpartition("/")[2] for each in said.value.measurements if each.metric == "failures"} == {"card0"}
+        benchmark.parse(
+            benchmark.run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params), params
+        )
+    assert {
+        str(each.subject).rpartition("/")[2]
+        for each in said.value.measurements
+        if each.metric == "failures"
+    } == {"card0"}

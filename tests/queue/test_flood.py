@@ -49,7 +49,9 @@ async def flooding(port: int, data: bytes, count: int) -> AsyncIterator[None]:
 async def hear(line: Line) -> list[dict[str, object]]:
     """Every line until the connection ends."""
     with contextlib.suppress(ConnectionError):
-        return [json.loads(one) for one in (await asyncio.wait_for(line.reader.read(), 5)).splitlines()]
+        return [
+            json.loads(one) for one in (await asyncio.wait_for(line.reader.read(), 5)).splitlines()
+        ]
     return []
 
 
@@ -58,7 +60,9 @@ async def test_refused_requests_end_the_connection(start: Start) -> None:
     line = await dial(frontend.ports[0], HELLO + '{"Queue": "nowhere"}\n' * 21)
     heard = await hear(line)
     assert len(heard) == 21
-    assert heard[-1]["Error"] == "Unknown 'nowhere' queue, and 21 refused requests on one connection"
+    assert (
+        heard[-1]["Error"] == "Unknown 'nowhere' queue, and 21 refused requests on one connection"
+    )
     assert frontend.rejected == 21
     assert frontend.peers == 0
 
@@ -96,7 +100,9 @@ async def test_flooding_clients_leave_the_others_their_turn(start: Start) -> Non
             await asyncio.wait_for(worker.reader.readline(), 5)
             await worker.say('{"Retcode": 0, "Queue": "sleep"}\n')
             assert json.loads(await asyncio.wait_for(client.reader.readline(), 5))["Id"] == number
-        assert frontend.rejected - before < 60_000  # a request is three turns, each with slices of the flood
+        assert (
+            frontend.rejected - before < 60_000
+        )  # a request is three turns, each with slices of the flood
     for line in (worker, client):
         await line.close()
 
@@ -212,7 +218,10 @@ async def test_without_descriptors_those_connected_are_served(
     assert values["hpa_peers_unaccepted_total"] == frontend.toll.exhausted
     said = capfd.readouterr().err
     assert not caplog.records  # nor a traceback of asyncio's
-    assert said == "no connection can be accepted: Too many open files; those open are served, and it is tried again\n"
+    assert (
+        said
+        == "no connection can be accepted: Too many open files; those open are served, and it is tried again\n"
+    )
     for peer in late:
         peer.close()
 
@@ -234,7 +243,9 @@ async def test_one_address_never_takes_every_connection(start: Start) -> None:
     mine = [await dial(frontend.ports[0]) for _ in range(12)]
     await until(lambda: frontend.peers == 12)
     assert "from one address (12 of 16)" in (await (await dial(frontend.ports[0])).hear())["Error"]
-    other = socket.create_connection(("127.0.0.1", frontend.ports[0]), source_address=("127.0.0.2", 0))
+    other = socket.create_connection(
+        ("127.0.0.1", frontend.ports[0]), source_address=("127.0.0.2", 0)
+    )
     await until(lambda: frontend.peers == 13)
     other.close()
     await until(lambda: frontend.peers == 12)
@@ -245,7 +256,9 @@ async def test_one_address_never_takes_every_connection(start: Start) -> None:
         await line.close()
 
 
-async def test_one_address_never_takes_the_metrics_port(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_address_never_takes_the_metrics_port(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(web, "PEERS", 16)
     monkeypatch.setattr(web, "READ_SECONDS", 30)
     port = (await start()).ports[2]
@@ -270,7 +283,9 @@ async def test_who_does_not_read_its_page_is_cut_off(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(web, "READ_SECONDS", 0.1)
     size = 16 << 20
     server = await web.serve(Address("127.0.0.1", 0), lambda _: web.Response(200, "x" * size))
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1], limit=1024)
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", server.sockets[0].getsockname()[1], limit=1024
+    )
     writer.write(b"GET / HTTP/1.1\r\n\r\n")
     await asyncio.sleep(0.3)
     assert len(await asyncio.wait_for(reader.read(), 5)) < size
@@ -282,7 +297,9 @@ def test_shares_of_connections() -> None:
     free = Slots(8, 1.0)
     assert [bool(free.take("a")) for _ in range(9)] == [False] * 8 + [True]
     v6 = Slots(8, 0.5)
-    assert [bool(v6.take(f"2001:db8::{n}")) for n in range(7)] == [False] * 6 + [True]  # neighbours count as one
+    assert [bool(v6.take(f"2001:db8::{n}")) for n in range(7)] == [False] * 6 + [
+        True
+    ]  # neighbours count as one
     assert not v6.take("2001:db8:1::1%eth0")
     for n in range(7):
         v6.leave(f"2001:db8::{n}")

@@ -21,7 +21,10 @@ from tests.queue.conversation import Line, dial, scrape
 
 
 def adds_up(queue: Queue) -> bool:
-    return queue.accepted == queue.success + queue.failure + queue.disconnected + queue.waiting + queue.running
+    return (
+        queue.accepted
+        == queue.success + queue.failure + queue.disconnected + queue.waiting + queue.running
+    )
 
 
 async def until(true: object, seconds: float = 20.0) -> None:
@@ -50,7 +53,11 @@ async def test_order_and_counters_under_100_clients(start: Start) -> None:
             await worker.close()
         assert adds_up(frontend.queues[queue])
     values = await scrape(metrics)
-    assert values['hpa_queue_success_total{name="sleep"}'] == values['hpa_queue_success_total{name="other"}'] == 50
+    assert (
+        values['hpa_queue_success_total{name="sleep"}']
+        == values['hpa_queue_success_total{name="other"}']
+        == 50
+    )
     assert values["hpa_client_connections_total"] == values["hpa_worker_connections_total"] == 100
 
 
@@ -80,7 +87,9 @@ async def test_half_open_peers_delay_nobody(start: Start) -> None:
             if n % 4:
                 stuck[-1].send([b"", b'{"Queue": "sle', b"perfdag/1\n{", b"perf"][n % 4])
         among: list[float] = []
-        while not among or (among[-1] >= 0.010 and len(among) < 8):  # other work of the machine delays some rounds, a stuck peer all
+        while not among or (
+            among[-1] >= 0.010 and len(among) < 8
+        ):  # other work of the machine delays some rounds, a stuck peer all
             among.append(await dispatch_p99(frontend))
         assert among[-1] < 0.010, among
         assert frontend.stuck == 0  # they were there all the time
@@ -123,7 +132,14 @@ async def test_half_a_surrogate_pair_does_not_strand_its_item(start: Start) -> N
 
 
 @pytest.mark.parametrize(
-    "data", [b"\0" * 100, b"{" * 200_000, b'{"Queue":"' + b"x" * 200_000, b"perfdag/1\n" + b"x" * 200_000, b"GET / HTTP/1.1\r\n\r\n"]
+    "data",
+    [
+        b"\0" * 100,
+        b"{" * 200_000,
+        b'{"Queue":"' + b"x" * 200_000,
+        b"perfdag/1\n" + b"x" * 200_000,
+        b"GET / HTTP/1.1\r\n\r\n",
+    ],
 )
 async def test_malicious_bytes_are_refused(start: Start, data: bytes) -> None:
     frontend = await start(limits=Limits(message_seconds=0.5))
@@ -220,7 +236,9 @@ async def test_100_killed_backends_lose_nothing_silently(start: Start, retries: 
 @pytest.mark.parametrize("kept", [True, False])
 async def test_scale_in_under_load_loses_no_request(start: Start, kept: bool) -> None:
     frontend = await start()
-    replicas = Processes(workers(frontend), "sleep", ["sleep", "0.03"], kept=kept, backoff=0.005, backoff_max=0.01)
+    replicas = Processes(
+        workers(frontend), "sleep", ["sleep", "0.03"], kept=kept, backoff=0.005, backoff_max=0.01
+    )
     tally = Tally()
     loop = ClosedLoop(OriginalWire(clients(frontend), Work("sleep")), tally, 16)
     loop.set_parallel(16)
@@ -232,7 +250,9 @@ async def test_scale_in_under_load_loses_no_request(start: Start, kept: bool) ->
         loop.set_parallel(0)
         await until(lambda: tally.pending == 0)
         assert tally.failure == 0
-        assert frontend.queues["sleep"].success == tally.success == frontend.queues["sleep"].accepted
+        assert (
+            frontend.queues["sleep"].success == tally.success == frontend.queues["sleep"].accepted
+        )
     finally:
         await loop.stop()
         await replicas.stop()
@@ -254,7 +274,10 @@ async def test_each_client_says_how_often_its_items_are_handed_out_again(start: 
     frontend = await start(limits=Limits(retries=1))
     works = [Work("sleep", [f"{retries}"], retries=retries) for retries in (0, 3, None)]
     tallies = [Tally() for _ in works]
-    asked = [asyncio.create_task(request(KeptWire(clients(frontend), work), tally, 0)) for work, tally in zip(works, tallies, strict=True)]
+    asked = [
+        asyncio.create_task(request(KeptWire(clients(frontend), work), tally, 0))
+        for work, tally in zip(works, tallies, strict=True)
+    ]
     handed = Counter[str]()
     await until(lambda: frontend.queues["sleep"].waiting == 3)
     while not all(task.done() for task in asked):
@@ -265,7 +288,10 @@ async def test_each_client_says_how_often_its_items_are_handed_out_again(start: 
     assert [dict(tally.causes) for tally in tallies] == [{"backend lost": 1}] * 3
     values = await scrape(frontend.ports[2])
     assert values['hpa_queue_retry_total{name="sleep"}'] == 4
-    counts = [values[f'hpa_queue_{each}_seconds_count{{name="sleep"}}'] for each in ("wait", "total", "run", "overhead")]
+    counts = [
+        values[f'hpa_queue_{each}_seconds_count{{name="sleep"}}']
+        for each in ("wait", "total", "run", "overhead")
+    ]
     assert counts == [3, 3, 0, 0]  # nobody knows how long those that were lost ran
 
 
@@ -282,7 +308,9 @@ async def test_waiting_time_shows_while_items_wait_and_run(start: Start) -> None
     assert await worker.hear()
     handed = (await scrape(frontend.ports[2]))[wait]
     await asyncio.sleep(0.1)
-    assert (await scrape(frontend.ports[2]))[wait] == handed > 0.3  # the item runs: nobody waits any longer
+    assert (
+        (await scrape(frontend.ports[2]))[wait] == handed > 0.3
+    )  # the item runs: nobody waits any longer
     assert frontend.queues["sleep"].running == 1
     for each in (worker, lines[1]):
         await each.close()

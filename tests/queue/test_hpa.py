@@ -29,11 +29,16 @@ from tests.queue.metrics_api import CUSTOM, EXTERNAL, objects, serve
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.slow,
-    pytest.mark.skipif("KUBECONFIG" not in os.environ, reason="KUBECONFIG is not set: no cluster to test against"),
+    pytest.mark.skipif(
+        "KUBECONFIG" not in os.environ, reason="KUBECONFIG is not set: no cluster to test against"
+    ),
 ]
 
 
-APISERVICES = {"external": "v1beta1.external.metrics.k8s.io", "custom": "v1beta2.custom.metrics.k8s.io"}
+APISERVICES = {
+    "external": "v1beta1.external.metrics.k8s.io",
+    "custom": "v1beta2.custom.metrics.k8s.io",
+}
 
 
 def kubectl(*argv: str) -> str:
@@ -48,7 +53,10 @@ def served_by_others(service: str) -> bool:
         return False
     found = json.loads(text)
     asked = found["spec"].get("service") or {}
-    available = any(each["type"] == "Available" and each["status"] == "True" for each in found.get("status", {}).get("conditions", []))
+    available = any(
+        each["type"] == "Available" and each["status"] == "True"
+        for each in found.get("status", {}).get("conditions", [])
+    )
     if available or not asked.get("namespace", "").startswith("perfdag-queue-"):
         return True
     kubectl("delete", "apiservice", service, "--ignore-not-found")
@@ -72,11 +80,19 @@ def removed_afterwards(service: str, namespace: str) -> Iterator[None]:
 
 # the controller looks each 15 s, and a spike lasts a tenth of the load
 @pytest.mark.parametrize(
-    ("by", "load", "seconds"), [("external", "step", 120), ("external", "ramp", 120), ("external", "spike", 240), ("custom", "step", 120)]
+    ("by", "load", "seconds"),
+    [
+        ("external", "step", 120),
+        ("external", "ramp", 120),
+        ("external", "spike", 240),
+        ("custom", "step", 120),
+    ],
 )
 def test_the_real_hpa_follows(by: str, load: str, seconds: float, tmp_path: Path) -> None:
     """By items (external) it settles at what is needed; by the time that items wait (custom) it goes on doubling while any wait."""
-    server_url = json.loads(kubectl("config", "view", "--minify", "-o", "json"))["clusters"][0]["cluster"]["server"]
+    server_url = json.loads(kubectl("config", "view", "--minify", "-o", "json"))["clusters"][0][
+        "cluster"
+    ]["server"]
     try:
         socket.create_server((urlsplit(server_url).hostname or "", 0)).close()
     except OSError:
@@ -86,24 +102,63 @@ def test_the_real_hpa_follows(by: str, load: str, seconds: float, tmp_path: Path
     namespace = f"perfdag-queue-{secrets.token_hex(4)}"
     names = ["sleep", "other"] if (by, load) == ("external", "step") else ["sleep"]
     autoscale = {"by": by, "most": 8, "window": 10, "items": 1.0}
-    queue = {"command": ["sleep", "0.5"], "requests": {"cpu": "1m", "memory": "16Mi"}, "autoscale": autoscale}
+    queue = {
+        "command": ["sleep", "0.5"],
+        "requests": {"cpu": "1m", "memory": "16Mi"},
+        "autoscale": autoscale,
+    }
     image = os.environ.get("PERFDAG_TEST_QUEUE_IMAGE", "localhost/perfdag-queue:1")
     node = {"kubernetes.io/hostname": os.environ.get("PERFDAG_TEST_NODE", "node-0")}
     queues = Queues.model_validate(
-        {"namespace": namespace, "image": image, "node_selector": node, "queues": [{**queue, "name": name} for name in names]}
+        {
+            "namespace": namespace,
+            "image": image,
+            "node_selector": node,
+            "queues": [{**queue, "name": name} for name in names],
+        }
     )
     file = tmp_path / "objects.yaml"
     file.write_text(yaml.safe_dump_all(manifests(queues)))
     with removed_afterwards(APISERVICES[by], namespace):
         kubectl("apply", "-f", str(file))
-        kubectl("-n", namespace, "wait", "deployment", "--all", "--for=condition=Available", "--timeout=90s")
-        pods = json.loads(kubectl("-n", namespace, "get", "pods", "-l", "app.kubernetes.io/name=perfdag-queue-frontend", "-o", "json"))
+        kubectl(
+            "-n",
+            namespace,
+            "wait",
+            "deployment",
+            "--all",
+            "--for=condition=Available",
+            "--timeout=90s",
+        )
+        pods = json.loads(
+            kubectl(
+                "-n",
+                namespace,
+                "get",
+                "pods",
+                "-l",
+                "app.kubernetes.io/name=perfdag-queue-frontend",
+                "-o",
+                "json",
+            )
+        )
         server = serve(tmp_path, f"http://{pods['items'][0]['status']['podIP']}:9998/metrics")
-        file.write_text(yaml.safe_dump_all(objects(namespace, server.server_address[1], EXTERNAL if by == "external" else CUSTOM)))
+        file.write_text(
+            yaml.safe_dump_all(
+                objects(
+                    namespace, server.server_address[1], EXTERNAL if by == "external" else CUSTOM
+                )
+            )
+        )
         kubectl("apply", "-f", str(file))
         kubectl("wait", "apiservice", APISERVICES[by], "--for=condition=Available", "--timeout=30s")
-        watched = {"deployments": [f"perfdag-queue-{name}" for name in names], "namespace": namespace}
-        params = QueueAutoscaleParams.model_validate({"load": load, "low": 1, "high": 4, "duration": seconds, **watched})
+        watched = {
+            "deployments": [f"perfdag-queue-{name}" for name in names],
+            "namespace": namespace,
+        }
+        params = QueueAutoscaleParams.model_validate(
+            {"load": load, "low": 1, "high": 4, "duration": seconds, **watched}
+        )
         benchmark = QueueAutoscale()
         try:
             output = benchmark.run(Gang([LocalHost()], Shape(), 400, str(tmp_path)), params)
@@ -114,6 +169,8 @@ def test_the_real_hpa_follows(by: str, load: str, seconds: float, tmp_path: Path
         for name in params.deployments:
             measured = {each.metric: each.value for each in found if each.coords["queue"] == name}
             print(name, measured)  # noqa: T201
-            assert 0 < measured["reaction"] <= (45 if load == "step" else 75)  # a ramp takes a quarter of the load to its height
+            assert (
+                0 < measured["reaction"] <= (45 if load == "step" else 75)
+            )  # a ramp takes a quarter of the load to its height
             assert measured["overshoot"] <= (0.5 if by == "external" else 1.0)
             assert measured["release"] <= 60

@@ -26,7 +26,12 @@ def waiting(*names: str) -> str:
 def containers(name: str) -> list[dict[str, Any]]:
     """Those of the backends that the manifests have."""
     made = manifests(Queues.model_validate({"queues": [{"name": name, "command": ["sleep", "1"]}]}))
-    [found] = [each for each in made if each["kind"] == "Deployment" and each["metadata"]["name"] == f"perfdag-queue-{name.lower()}"]
+    [found] = [
+        each
+        for each in made
+        if each["kind"] == "Deployment"
+        and each["metadata"]["name"] == f"perfdag-queue-{name.lower()}"
+    ]
     return list(found["spec"]["template"]["spec"]["containers"])
 
 
@@ -42,15 +47,36 @@ def test_the_gauges_of_one_queue_are_read() -> None:
 @pytest.mark.parametrize(
     ("command", "found"),
     [
-        (["perfdag", "queue", "backend", "--faddr", "front:9999", "--name", "q", "--", "sleep", "1"], ("front", "q")),
+        (
+            [
+                "perfdag",
+                "queue",
+                "backend",
+                "--faddr",
+                "front:9999",
+                "--name",
+                "q",
+                "--",
+                "sleep",
+                "1",
+            ],
+            ("front", "q"),
+        ),
         (["backend", "-faddr=front:9999", "-name=q"], ("front", "q")),
-        (["backend", "--faddr", "front.elsewhere:9999", "--name", "q"], None),  # its namespace is none of the rights given
+        (
+            ["backend", "--faddr", "front.elsewhere:9999", "--name", "q"],
+            None,
+        ),  # its namespace is none of the rights given
         (["backend", "--faddr", "front:9999"], None),
         (["sleep", "1"], None),
     ],
 )
-def test_the_frontend_is_that_of_the_backends_command(command: list[str], found: tuple[str, str] | None) -> None:
-    assert frontend_of([{"name": "sidecar"}, {"command": command[:1], "args": command[1:]}]) == found
+def test_the_frontend_is_that_of_the_backends_command(
+    command: list[str], found: tuple[str, str] | None
+) -> None:
+    assert (
+        frontend_of([{"name": "sidecar"}, {"command": command[:1], "args": command[1:]}]) == found
+    )
     assert frontend_of(containers("Sleep")) == ("perfdag-queue-frontend", "Sleep")
 
 
@@ -61,7 +87,9 @@ class Proxy:
         self.answers = list(answers)
         self.asked: list[tuple[str, str, Any]] = []
 
-    async def raw(self, method: str, path: str, **options: Any) -> tuple[int, dict[str, str], bytes]:
+    async def raw(
+        self, method: str, path: str, **options: Any
+    ) -> tuple[int, dict[str, str], bytes]:
         self.asked.append((method, path, options["retries"]))
         answer = self.answers.pop(0)
         if isinstance(answer, KubeError):
@@ -71,10 +99,21 @@ class Proxy:
 
 async def test_it_is_asked_through_the_proxy_and_left_out_where_that_does_not_lead_there() -> None:
     text = waiting("Sleep")
-    refused, silent = KubeError(503, "ServiceUnavailable", "no endpoints"), KubeError(0, "Timeout", "no answer in 2 s")
+    refused, silent = (
+        KubeError(503, "ServiceUnavailable", "no endpoints"),
+        KubeError(0, "Timeout", "no answer in 2 s"),
+    )
     proxy: Any = Proxy(text, refused, text, silent)
     line = line_of(proxy, "ns", containers("Sleep"))
     assert [(await line())[0] for _ in range(6)] == [2, None, 2, None, None, None]
-    assert proxy.asked == [("GET", "/api/v1/namespaces/ns/services/perfdag-queue-frontend:9998/proxy/metrics", 0)] * 4
-    assert {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get"]} in QueueAutoscale.api
+    assert (
+        proxy.asked
+        == [("GET", "/api/v1/namespaces/ns/services/perfdag-queue-frontend:9998/proxy/metrics", 0)]
+        * 4
+    )
+    assert {
+        "apiGroups": [""],
+        "resources": ["services/proxy"],
+        "verbs": ["get"],
+    } in QueueAutoscale.api
     assert await line_of(proxy, "ns", [])() == (None, None)

@@ -22,11 +22,30 @@ def of(kind: str, objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def test_the_example_has_everything() -> None:
     objects = manifests(load(str(EXAMPLE), []))
     kinds = {each["kind"] for each in objects}
-    assert {"Namespace", "Deployment", "Service", "ServiceMonitor", "Role", "RoleBinding", "NetworkPolicy"} <= kinds
-    assert {"PersistentVolume", "PersistentVolumeClaim", "HorizontalPodAutoscaler", "ConfigMap"} <= kinds
+    assert {
+        "Namespace",
+        "Deployment",
+        "Service",
+        "ServiceMonitor",
+        "Role",
+        "RoleBinding",
+        "NetworkPolicy",
+    } <= kinds
+    assert {
+        "PersistentVolume",
+        "PersistentVolumeClaim",
+        "HorizontalPodAutoscaler",
+        "ConfigMap",
+    } <= kinds
     hosts = [each["spec"]["rules"][0]["host"] for each in objects if each["kind"] == "Ingress"]
-    assert hosts == ["sleep.queues.example", "media.queues.example", "1080p-hevc-to-2160p-600-frames.queues.example"]
-    gpu = of("Deployment", objects)["perfdag-queue-1080p-hevc-to-2160p-600-frames"]["spec"]["template"]["spec"]
+    assert hosts == [
+        "sleep.queues.example",
+        "media.queues.example",
+        "1080p-hevc-to-2160p-600-frames.queues.example",
+    ]
+    gpu = of("Deployment", objects)["perfdag-queue-1080p-hevc-to-2160p-600-frames"]["spec"][
+        "template"
+    ]["spec"]
     assert gpu["terminationGracePeriodSeconds"] >= 120
     assert gpu["containers"][0]["resources"]["limits"]["gpu.intel.com/millicores"] == 480
     assert gpu["nodeSelector"] == {"gpu.intel.com/platform_DG2.present": "true"}
@@ -41,7 +60,9 @@ def test_a_monitor_has_the_labels_by_which_its_operator_selects() -> None:
         for more in ({}, {"monitor_labels": labels, "monitor_account": "its-prometheus"})
     ]
     monitors = [of("ServiceMonitor", each)["perfdag-queue-frontend"] for each in made]
-    accounts = [of("RoleBinding", each)["perfdag-queue-monitor"]["subjects"][0]["name"] for each in made]
+    accounts = [
+        of("RoleBinding", each)["perfdag-queue-monitor"]["subjects"][0]["name"] for each in made
+    ]
     assert accounts == ["prometheus-k8s", "its-prometheus"]
     plain, labelled = (each["metadata"].pop("labels") for each in monitors)
     assert labelled == {**plain, **labels}
@@ -49,38 +70,60 @@ def test_a_monitor_has_the_labels_by_which_its_operator_selects() -> None:
 
 
 def test_a_queue_is_one_line_more() -> None:
-    one, two = (manifests(load(None, lines)) for lines in (["sleep=sleep 2"], ["sleep=sleep 2", "other=sleep 1"]))
+    one, two = (
+        manifests(load(None, lines))
+        for lines in (["sleep=sleep 2"], ["sleep=sleep 2", "other=sleep 1"])
+    )
     assert len(two) == len(one) + 3
-    frontend = of("Deployment", two)["perfdag-queue-frontend"]["spec"]["template"]["spec"]["containers"][0]["command"]
+    frontend = of("Deployment", two)["perfdag-queue-frontend"]["spec"]["template"]["spec"][
+        "containers"
+    ][0]["command"]
     assert frontend[-2:] == ["sleep", "other"]
 
 
 def test_the_limit_of_an_item_reaches_who_waits_for_it() -> None:
-    queues = [{"name": "a", "command": ["sleep", "1"], "limit": 0.5}, {"name": "b", "command": ["sleep", "1"]}]
-    objects = of("Deployment", manifests(Queues.model_validate({"queues": queues, "reply_timeout": 90})))
+    queues = [
+        {"name": "a", "command": ["sleep", "1"], "limit": 0.5},
+        {"name": "b", "command": ["sleep", "1"]},
+    ]
+    objects = of(
+        "Deployment", manifests(Queues.model_validate({"queues": queues, "reply_timeout": 90}))
+    )
 
     def option(deployment: str, name: str) -> str | None:
         command = objects[deployment]["spec"]["template"]["spec"]["containers"][0]["command"]
         return command[command.index(name) + 1] if name in command else None
 
-    assert [option(f"perfdag-queue-{name}", "--limit") for name in ("a", "a-client", "b", "b-client")] == ["0.5", "0.5", "0", None]
+    assert [
+        option(f"perfdag-queue-{name}", "--limit") for name in ("a", "a-client", "b", "b-client")
+    ] == ["0.5", "0.5", "0", None]
     assert option("perfdag-queue-frontend", "--reply-timeout") == "90"
 
 
 def test_every_pod_is_restricted() -> None:
     objects = manifests(load(None, ["sleep=sleep 2"]))
-    assert of("Namespace", objects)["perfdag-queue"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert (
+        of("Namespace", objects)["perfdag-queue"]["metadata"]["labels"][
+            "pod-security.kubernetes.io/enforce"
+        ]
+        == "restricted"
+    )
     for each in of("Deployment", objects).values():
         pod = each["spec"]["template"]["spec"]
         assert pod["automountServiceAccountToken"] is False
         assert pod["securityContext"]["runAsNonRoot"] is True
         container = pod["containers"][0]["securityContext"]
         assert container["capabilities"] == {"drop": ["ALL"]}
-        assert (container["allowPrivilegeEscalation"], container["readOnlyRootFilesystem"]) == (False, True)
+        assert (container["allowPrivilegeEscalation"], container["readOnlyRootFilesystem"]) == (
+            False,
+            True,
+        )
 
 
 def test_two_frontends_never_share_a_queue() -> None:
-    assert of("Deployment", manifests(load(None, ["sleep=sleep 2"])))["perfdag-queue-frontend"]["spec"]["strategy"] == {"type": "Recreate"}
+    assert of("Deployment", manifests(load(None, ["sleep=sleep 2"])))["perfdag-queue-frontend"][
+        "spec"
+    ]["strategy"] == {"type": "Recreate"}
 
 
 def test_an_ingress_brings_a_token() -> None:
@@ -88,12 +131,17 @@ def test_an_ingress_brings_a_token() -> None:
     objects = manifests(Queues.model_validate({"queues": [queue]}))
     token = of("Secret", objects)["perfdag-queue-token"]["stringData"]["token"]
     assert len(token) >= 24
-    client = of("Deployment", objects)["perfdag-queue-sleep-client"]["spec"]["template"]["spec"]["containers"][0]
+    client = of("Deployment", objects)["perfdag-queue-sleep-client"]["spec"]["template"]["spec"][
+        "containers"
+    ][0]
     assert client["env"][0]["name"] == "PERFDAG_QUEUE_TOKEN"
     assert not of("Secret", manifests(load(None, ["sleep=sleep 2"])))
 
 
-@pytest.mark.parametrize("queues", ["queues: [{SLEEP, ingress: queue.example}]", "{ingress_domain: example, queues: [{SLEEP}]}"])
+@pytest.mark.parametrize(
+    "queues",
+    ["queues: [{SLEEP, ingress: queue.example}]", "{ingress_domain: example, queues: [{SLEEP}]}"],
+)
 def test_a_new_token_is_said_and_a_given_one_kept(
     queues: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,16 +154,36 @@ def test_a_new_token_is_said_and_a_given_one_kept(
     assert main(["queue", "manifests", str(file)]) == 0
     said = capsys.readouterr()
     assert not said.err
-    assert of("Secret", list(yaml.safe_load_all(said.out)))["perfdag-queue-token"]["stringData"]["token"] == "mine"
+    assert (
+        of("Secret", list(yaml.safe_load_all(said.out)))["perfdag-queue-token"]["stringData"][
+            "token"
+        ]
+        == "mine"
+    )
 
 
 @pytest.mark.parametrize(
     ("by", "kind"),
-    [("custom", "HorizontalPodAutoscaler"), ("external", "HorizontalPodAutoscaler"), ("keda", "ScaledObject"), ("cron", "CronJob")],
+    [
+        ("custom", "HorizontalPodAutoscaler"),
+        ("external", "HorizontalPodAutoscaler"),
+        ("keda", "ScaledObject"),
+        ("cron", "CronJob"),
+    ],
 )
 def test_scaling(by: str, kind: str) -> None:
     objects = manifests(
-        Queues.model_validate({"queues": [{"name": "s", "command": ["sleep", "1"], "autoscale": {"by": by, "most": 9, "window": 33}}]})
+        Queues.model_validate(
+            {
+                "queues": [
+                    {
+                        "name": "s",
+                        "command": ["sleep", "1"],
+                        "autoscale": {"by": by, "most": 9, "window": 33},
+                    }
+                ]
+            }
+        )
     )
     made = of(kind, objects)["perfdag-queue-s"]
     deployment = of("Deployment", objects)["perfdag-queue-s"]
@@ -124,20 +192,29 @@ def test_scaling(by: str, kind: str) -> None:
         assert "--exit-when-empty" in pod["containers"][0]["command"]
         labels = made["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
         assert not deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
-        assert "--exit-when-empty" not in deployment["spec"]["template"]["spec"]["containers"][0]["command"]
+        assert (
+            "--exit-when-empty"
+            not in deployment["spec"]["template"]["spec"]["containers"][0]["command"]
+        )
     else:
-        assert "replicas" not in deployment["spec"]  # else every apply would reset the scaler's count
+        assert (
+            "replicas" not in deployment["spec"]
+        )  # else every apply would reset the scaler's count
         assert made["spec"].get("maxReplicas", made["spec"].get("maxReplicaCount")) == 9
-        config = made["spec"]["advanced"]["horizontalPodAutoscalerConfig"] if by == "keda" else made["spec"]
+        config = (
+            made["spec"]["advanced"]["horizontalPodAutoscalerConfig"]
+            if by == "keda"
+            else made["spec"]
+        )
         assert config["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 33
 
 
 def test_keda_asks_the_prometheus_that_the_file_names() -> None:
     queue = {"name": "s", "command": ["sleep", "1"], "autoscale": {"by": "keda"}}
     found = [
-        of("ScaledObject", manifests(Queues.model_validate({"queues": [queue], **more})))["perfdag-queue-s"]["spec"]["triggers"][0][
-            "metadata"
-        ]
+        of("ScaledObject", manifests(Queues.model_validate({"queues": [queue], **more})))[
+            "perfdag-queue-s"
+        ]["spec"]["triggers"][0]["metadata"]
         for more in ({}, {"monitor": "there"}, {"prometheus": "http://mine:9091"})
     ]
     assert [each["serverAddress"] for each in found] == [
@@ -149,7 +226,11 @@ def test_keda_asks_the_prometheus_that_the_file_names() -> None:
 
 def test_queues_may_share_a_volume() -> None:
     data = {"nfs_server": "x", "nfs_path": "/a"}
-    objects = manifests(Queues.model_validate({"queues": [{"name": name, "command": ["sleep"], "data": data} for name in "ab"]}))
+    objects = manifests(
+        Queues.model_validate(
+            {"queues": [{"name": name, "command": ["sleep"], "data": data} for name in "ab"]}
+        )
+    )
     assert [each["kind"] for each in objects if each["kind"].startswith("PersistentVolume")] == [
         "PersistentVolume",
         "PersistentVolumeClaim",
@@ -167,8 +248,14 @@ def test_queues_may_share_a_volume() -> None:
             "queues: [{name: a, command: [sleep]}, {name: A, command: [sleep]}]",
             "queue 'a' and queue 'A' both make Deployment perfdag-queue-a:",
         ),
-        ("queues: [{name: a, command: [sleep]}, {name: a, command: [sleep]}]", "queue 'a' and queue 'a' both make Deployment"),
-        ("queues: [{name: frontend, command: [sleep]}]", "the frontend of all queues and queue 'frontend' both make Deployment"),
+        (
+            "queues: [{name: a, command: [sleep]}, {name: a, command: [sleep]}]",
+            "queue 'a' and queue 'a' both make Deployment",
+        ),
+        (
+            "queues: [{name: frontend, command: [sleep]}]",
+            "the frontend of all queues and queue 'frontend' both make Deployment",
+        ),
         (
             "queues: [{name: a, command: [sleep]}, {name: a-client, command: [sleep]}]",
             "queue 'a' and queue 'a-client' both make Deployment perfdag-queue-a-client: another name",
@@ -178,16 +265,27 @@ def test_queues_may_share_a_volume() -> None:
             " {name: b, command: [sleep], data: {nfs_server: x, nfs_path: /b}}]",
             "queue 'a' and queue 'b' both make PersistentVolume perfdag-queue-data-b9021664: a `claim` of its own",
         ),
-        ("queues: [{name: a, command: [sleep], ingress: h}, {name: b, command: [sleep], ingress: h}]", "at the Ingress host h"),
-        ("{queues: [{name: a, command: [sleep]}], monitor_account: x}", "monitor_account belong to a ServiceMonitor"),
+        (
+            "queues: [{name: a, command: [sleep], ingress: h}, {name: b, command: [sleep], ingress: h}]",
+            "at the Ingress host h",
+        ),
+        (
+            "{queues: [{name: a, command: [sleep]}], monitor_account: x}",
+            "monitor_account belong to a ServiceMonitor",
+        ),
         ("queues: [{name: a, command: [sleep], replcas: 2}]", "replcas"),
         ("queues: [{name: a, command: [sleep], data: {nfs_server: x}}]", "go together"),
-        ("{queues: [{name: a, command: [sleep]}], monitor_labels: {release: x}}", "monitor_labels belong to a ServiceMonitor"),
+        (
+            "{queues: [{name: a, command: [sleep]}], monitor_labels: {release: x}}",
+            "monitor_labels belong to a ServiceMonitor",
+        ),
         ("[1]", "not a mapping"),
         ("a: [", "expected"),
     ],
 )
-def test_bad_files(text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_files(
+    text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "queues.yaml"
     file.write_text(text)
     assert main(["queue", "manifests", str(file)]) == 2
@@ -199,4 +297,6 @@ def test_bad_files(text: str, says: str, tmp_path: Path, capsys: pytest.CaptureF
 def test_the_verb_prints_yaml(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["queue", "manifests", "--queue", "sleep=sleep 2", "--namespace", "there"]) == 0
     objects = list(yaml.safe_load_all(capsys.readouterr().out))
-    assert {each["metadata"].get("namespace") for each in objects if each["kind"] != "Namespace"} == {"there"}
+    assert {
+        each["metadata"].get("namespace") for each in objects if each["kind"] != "Namespace"
+    } == {"there"}

@@ -20,12 +20,27 @@ ANY = "127.0.0.1:0"
 
 
 @pytest.mark.parametrize(("code", "quiet"), [(0, True), (3, False)])
-def test_once_runs_the_command_as_the_flags_say(code: int, quiet: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_once_runs_the_command_as_the_flags_say(
+    code: int, quiet: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     device = tmp_path / "card0"
     device.touch()
     flags = ["-null-in", "-null-out"] if quiet else ["-null-in"]
     script = f"cat; echo noise; echo FILENAME > seen; exit {code}"
-    argv = ["queue", "backend", "-once", "-dir", str(tmp_path), "-glob", f"{tmp_path}/card*", *flags, "--", "/bin/sh", "-c", script]
+    argv = [
+        "queue",
+        "backend",
+        "-once",
+        "-dir",
+        str(tmp_path),
+        "-glob",
+        f"{tmp_path}/card*",
+        *flags,
+        "--",
+        "/bin/sh",
+        "-c",
+        script,
+    ]
     assert main(argv) == bool(code)
     assert (tmp_path / "seen").read_text() == f"{device}\n"
     said = capfd.readouterr()
@@ -37,7 +52,9 @@ def test_once_runs_the_command_as_the_flags_say(code: int, quiet: bool, tmp_path
 def test_an_open_loop_over_all_three_programs(tmp_path: Path) -> None:
     with ExitStack() as stack:
 
-        def started(what: str, *argv: str, says: str, **more: str) -> tuple[subprocess.Popen[str], str]:
+        def started(
+            what: str, *argv: str, says: str, **more: str
+        ) -> tuple[subprocess.Popen[str], str]:
             """The program, and its first line once that has come, which ``says`` so."""
             process = stack.enter_context(
                 subprocess.Popen(
@@ -55,21 +72,38 @@ def test_an_open_loop_over_all_three_programs(tmp_path: Path) -> None:
             return process, line
 
         frontend, line = started(
-            "frontend", "-interval", "7", *(f"-{one}addr={ANY}" for one in "cwm"), "one", "two", says="queues one, two:"
+            "frontend",
+            "-interval",
+            "7",
+            *(f"-{one}addr={ANY}" for one in "cwm"),
+            "one",
+            "two",
+            says="queues one, two:",
         )
-        clients, workers, metrics = re.findall(r"port (\d+), backends on (\d+), metrics on (\d+)", line)[0]
+        clients, workers, metrics = re.findall(
+            r"port (\d+), backends on (\d+), metrics on (\d+)", line
+        )[0]
         # each argument that a client sends, and -ignore leaves out, would be the exit code
         command = ["-ignore", "-pod-env", "ITS_POD", "--", "/bin/sh", "-c", "exit $#", "sh"]
         backend, _ = started(
-            "backend", f"-faddr=127.0.0.1:{workers}", "-name=two", *command, says="backend of queue 'two'", ITS_POD="pod-7"
+            "backend",
+            f"-faddr=127.0.0.1:{workers}",
+            "-name=two",
+            *command,
+            says="backend of queue 'two'",
+            ITS_POD="pod-7",
         )
         load = ["-rate=20", "-poisson", "-seed=3", "-duration=0.6", "-drain=5", "--", "ignored"]
         where = [f"-faddr=127.0.0.1:{clients}", f"-caddr={ANY}", "-name=two"]
-        client, line = started("client", *where, *load, says="requests to queue 'two'", PERFDAG_QUEUE_TOKEN="secret")
+        client, line = started(
+            "client", *where, *load, says="requests to queue 'two'", PERFDAG_QUEUE_TOKEN="secret"
+        )
         url = f"http://127.0.0.1:{line.rpartition(' ')[2].strip()}/fails?type=plain"
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(url, timeout=5)
-        with urllib.request.urlopen(urllib.request.Request(url, headers={"X-Perfdag-Token": "secret"}), timeout=5) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, headers={"X-Perfdag-Token": "secret"}), timeout=5
+        ) as answer:
             assert answer.read() == b"0\n"
         result = json.loads(client.communicate(timeout=20)[0])
         with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=5) as answer:

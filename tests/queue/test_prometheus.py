@@ -43,23 +43,37 @@ def adapter_queries() -> Iterator[str]:
     """The queries of prometheus-adapter's rules, with what it puts in for its HPAs: for a Service, and for a namespace."""
     queue = {"name": "sleep", "command": ["sleep", "1"], "autoscale": {"by": "custom"}}
     made = manifests(Queues.model_validate({"queues": [queue]}))
-    rules = yaml.safe_load(next(each for each in made if each["metadata"]["name"] == "perfdag-queue-adapter-rules")["data"]["config.yaml"])
+    rules = yaml.safe_load(
+        next(each for each in made if each["metadata"]["name"] == "perfdag-queue-adapter-rules")[
+            "data"
+        ]["config.yaml"]
+    )
     for kind, by in (("rules", f'service="{FRONTEND}",'), ("externalRules", "")):
         for rule in rules[kind]:
             yield rule["seriesQuery"][:-1] + ',name="sleep"}'
             matchers = f'{by}namespace="perfdag-queue",name="sleep"'
-            yield rule["metricsQuery"].replace("<<.LabelMatchers>>", matchers).replace("<<.GroupBy>>", "namespace,name")
+            yield (
+                rule["metricsQuery"]
+                .replace("<<.LabelMatchers>>", matchers)
+                .replace("<<.GroupBy>>", "namespace,name")
+            )
 
 
 async def test_promtool_accepts_the_text(start: Start) -> None:
     frontend = await start('odd "name"\n\\', "sleep")
-    done = subprocess.run([need("promtool"), "check", "metrics"], input=frontend.metrics().encode(), capture_output=True)
+    done = subprocess.run(
+        [need("promtool"), "check", "metrics"],
+        input=frontend.metrics().encode(),
+        capture_output=True,
+    )
     assert done.returncode == 0, done.stderr
     assert not done.stderr, done.stderr
 
 
 @pytest.mark.slow
-async def test_a_real_prometheus_scrapes_and_answers_the_dashboard(start: Start, tmp_path: Path) -> None:
+async def test_a_real_prometheus_scrapes_and_answers_the_dashboard(
+    start: Start, tmp_path: Path
+) -> None:
     program = need("prometheus")
     frontend = await start("sleep", "media")
     config = tmp_path / "prometheus.yml"
@@ -69,14 +83,21 @@ async def test_a_real_prometheus_scrapes_and_answers_the_dashboard(start: Start,
     )
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    argv = [program, f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}", f"--web.listen-address=127.0.0.1:{port}"]
+    argv = [
+        program,
+        f"--config.file={config}",
+        f"--storage.tsdb.path={tmp_path / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
     prometheus = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     backends = Processes(workers(frontend), "sleep", ["sleep", "0.05"])
     tally = Tally()
     loop = ClosedLoop(KeptWire(clients(frontend), Work("sleep")), tally, 4)
 
     def query(expression: str) -> Any:
-        url = f"http://127.0.0.1:{port}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+        url = (
+            f"http://127.0.0.1:{port}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+        )
         with urllib.request.urlopen(url, timeout=10) as answer:
             return json.load(answer)["data"]["result"]
 
@@ -86,7 +107,9 @@ async def test_a_real_prometheus_scrapes_and_answers_the_dashboard(start: Start,
         for _ in range(150):
             await asyncio.sleep(0.2)
             try:
-                found = await asyncio.to_thread(query, "count_over_time(hpa_queue_success_total{name='sleep'}[10s])")
+                found = await asyncio.to_thread(
+                    query, "count_over_time(hpa_queue_success_total{name='sleep'}[10s])"
+                )
             except OSError:
                 continue
             if found and int(found[0]["value"][1]) >= 8:
@@ -94,13 +117,17 @@ async def test_a_real_prometheus_scrapes_and_answers_the_dashboard(start: Start,
         else:
             pytest.fail("Prometheus has no samples of the frontend")
         for expression in expressions():
-            result = await asyncio.to_thread(query, expression)  # a query that does not parse raises
+            result = await asyncio.to_thread(
+                query, expression
+            )  # a query that does not parse raises
             if "kube_" not in expression:
                 assert result, expression
         for expression in adapter_queries():
             result = await asyncio.to_thread(query, expression)
             assert [each["metric"].get("name") for each in result] == ["sleep"], expression
-        rate = await asyncio.to_thread(query, "sum(rate(hpa_queue_success_total{name='sleep'}[6s]))")
+        rate = await asyncio.to_thread(
+            query, "sum(rate(hpa_queue_success_total{name='sleep'}[6s]))"
+        )
         assert float(rate[0]["value"][1]) == pytest.approx(tally.steady_rate, rel=0.25)
         assert (await asyncio.to_thread(query, "up"))[0]["value"][1] == "1"
     finally:

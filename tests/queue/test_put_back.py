@@ -30,7 +30,9 @@ from perfdag.steps.queue.tally import Tally
 from perfdag.steps.queue_autoscale import QueueAutoscale, QueueAutoscaleParams
 from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams
 
-cluster = pytest.mark.skipif("KUBECONFIG" not in os.environ, reason="KUBECONFIG is not set: no cluster to test against")
+cluster = pytest.mark.skipif(
+    "KUBECONFIG" not in os.environ, reason="KUBECONFIG is not set: no cluster to test against"
+)
 TOLERATED = [{"operator": "Exists"}]
 
 
@@ -67,15 +69,27 @@ def control() -> Iterator[ThreadingHTTPServer]:
 
 def kubectl(*argv: str, stdin: Any = None) -> str:
     text = None if stdin is None else yaml.safe_dump_all(stdin)
-    return subprocess.run(["kubectl", *argv], input=text, capture_output=True, check=True, text=True).stdout
+    return subprocess.run(
+        ["kubectl", *argv], input=text, capture_output=True, check=True, text=True
+    ).stdout
 
 
 def deployment(namespace: str, replicas: int) -> dict[str, Any]:
     """One whose pods, on a simulated node, are ready without running anything; selected by an expression too."""
     labels = {"app": "fake", "tier": "back"}
-    spec = {"nodeSelector": {"type": "kwok"}, "tolerations": TOLERATED, "containers": [{"name": "c", "image": "none"}]}
-    selector = {"matchLabels": {"app": "fake"}, "matchExpressions": [{"key": "tier", "operator": "In", "values": ["back"]}]}
-    template = {"metadata": {"labels": labels}, "spec": {**spec, "terminationGracePeriodSeconds": 0}}
+    spec = {
+        "nodeSelector": {"type": "kwok"},
+        "tolerations": TOLERATED,
+        "containers": [{"name": "c", "image": "none"}],
+    }
+    selector = {
+        "matchLabels": {"app": "fake"},
+        "matchExpressions": [{"key": "tier", "operator": "In", "values": ["back"]}],
+    }
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {**spec, "terminationGracePeriodSeconds": 0},
+    }
     meta = {"name": "fake", "namespace": namespace}
     spec = {"replicas": replicas, "selector": selector, "template": template}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}
@@ -84,10 +98,15 @@ def deployment(namespace: str, replicas: int) -> dict[str, Any]:
 def service(namespace: str, name: str, port: int) -> None:
     """A Service of this machine's port. The API server's proxy speaks to addresses of pods alone: a pod that never runs has this one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
-        out.connect(("203.0.113.1", 9))  # sends nothing: only says by which address this machine is reached
+        out.connect(
+            ("203.0.113.1", 9)
+        )  # sends nothing: only says by which address this machine is reached
         address = out.getsockname()[0]
     meta, ports = {"name": name, "namespace": namespace}, [{"name": "control", "port": 9996}]
-    pod = {"schedulingGates": [{"name": "perfdag.test/never"}], "containers": [{"name": "c", "image": "none"}]}
+    pod = {
+        "schedulingGates": [{"name": "perfdag.test/never"}],
+        "containers": [{"name": "c", "image": "none"}],
+    }
     subset = {
         "addresses": [{"ip": address, "targetRef": {"kind": "Pod", **meta}}],
         "ports": [{"name": "control", "port": port}],
@@ -99,7 +118,9 @@ def service(namespace: str, name: str, port: int) -> None:
     ]
     kubectl("apply", "-f", "-", stdin=objects)
     status = json.dumps({"status": {"podIP": address, "podIPs": [{"ip": address}]}})
-    kubectl("-n", namespace, "patch", "pod", name, "--subresource=status", "--type=merge", "-p", status)
+    kubectl(
+        "-n", namespace, "patch", "pod", name, "--subresource=status", "--type=merge", "-p", status
+    )
 
 
 @pytest.fixture
@@ -111,14 +132,18 @@ def namespace() -> Iterator[str]:
     kubectl("create", "namespace", name)
     try:
         kubectl("apply", "-f", "-", stdin=[deployment(name, 2)])
-        kubectl("-n", name, "wait", "deployment", "fake", "--for=condition=Available", "--timeout=60s")
+        kubectl(
+            "-n", name, "wait", "deployment", "fake", "--for=condition=Available", "--timeout=60s"
+        )
         yield name
     finally:
         kubectl("delete", "namespace", name, "--wait=false")
 
 
 def replicas(namespace: str) -> int:
-    return int(kubectl("-n", namespace, "get", "deployment", "fake", "-o", "jsonpath={.spec.replicas}"))
+    return int(
+        kubectl("-n", namespace, "get", "deployment", "fake", "-o", "jsonpath={.spec.replicas}")
+    )
 
 
 @cluster
@@ -127,7 +152,20 @@ def replicas(namespace: str) -> int:
 @pytest.mark.parametrize("end", ["SIGTERM", "SIGINT", "client gone"])
 def test_replicas_are_put_back(namespace: str, control: ThreadingHTTPServer, end: str) -> None:
     url = f"http://127.0.0.1:{control.server_address[1]}"
-    argv = [sys.executable, "-m", "perfdag", "queue", "validate", "fake", "-n", namespace, "--client-url", url, "--limit", "3"]
+    argv = [
+        sys.executable,
+        "-m",
+        "perfdag",
+        "queue",
+        "validate",
+        "fake",
+        "-n",
+        namespace,
+        "--client-url",
+        url,
+        "--limit",
+        "3",
+    ]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as validator:
         deadline = time.monotonic() + 60
         while control.asked[-2:] != [0, 1]:  # type: ignore[attr-defined]
@@ -149,9 +187,24 @@ def test_replicas_are_put_back(namespace: str, control: ThreadingHTTPServer, end
 @cluster
 @pytest.mark.cluster
 @pytest.mark.slow
-def test_a_client_that_hangs_holds_no_replicas(namespace: str, control: ThreadingHTTPServer) -> None:
+def test_a_client_that_hangs_holds_no_replicas(
+    namespace: str, control: ThreadingHTTPServer
+) -> None:
     service(namespace, "its-client", control.server_address[1])
-    argv = [sys.executable, "-m", "perfdag", "queue", "validate", "fake", "-n", namespace, "--client", "its-client", "--limit", "3"]
+    argv = [
+        sys.executable,
+        "-m",
+        "perfdag",
+        "queue",
+        "validate",
+        "fake",
+        "-n",
+        namespace,
+        "--client",
+        "its-client",
+        "--limit",
+        "3",
+    ]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as validator:
         deadline = time.monotonic() + 60
         while control.asked[-2:] != [0, 1]:  # type: ignore[attr-defined]
@@ -176,17 +229,36 @@ async def test_pods_that_ended_or_belong_to_others_are_not_counted(namespace: st
     from perfdag.kube import Kube
 
     spec = deployment(namespace, 0)["spec"]["template"]
-    stranger = {"apiVersion": "v1", "kind": "Pod", **spec, "metadata": {**spec["metadata"], "name": "stranger", "namespace": namespace}}
+    stranger = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        **spec,
+        "metadata": {**spec["metadata"], "name": "stranger", "namespace": namespace},
+    }
     kubectl("apply", "-f", "-", stdin=[stranger])
     kubectl("-n", namespace, "wait", "pod", "stranger", "--for=condition=Ready", "--timeout=60s")
-    ended = kubectl("-n", namespace, "get", "pods", "-l", "app=fake", "-o", "jsonpath={.items[0].metadata.name}")
+    ended = kubectl(
+        "-n", namespace, "get", "pods", "-l", "app=fake", "-o", "jsonpath={.items[0].metadata.name}"
+    )
     async with Kube() as kube:
         target = DeploymentTarget(kube, namespace, "fake")
         await target.find()
         assert await target.ready() == 2
-        kubectl("-n", namespace, "patch", "pod", ended, "--subresource=status", "--type=merge", "-p", '{"status": {"phase": "Failed"}}')
+        kubectl(
+            "-n",
+            namespace,
+            "patch",
+            "pod",
+            ended,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            '{"status": {"phase": "Failed"}}',
+        )
         for _ in range(100):
-            if await target.ready() == 2 and await target.gone():  # the ReplicaSet made another one; what failed stays
+            if (
+                await target.ready() == 2 and await target.gone()
+            ):  # the ReplicaSet made another one; what failed stays
                 break
         else:
             pytest.fail("a pod that failed is counted")
@@ -199,12 +271,30 @@ def test_a_deployment_that_something_else_scales_is_refused(
     namespace: str, control: ThreadingHTTPServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "fake"}
-    metric = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 90}}}
+    metric = {
+        "type": "Resource",
+        "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 90}},
+    }
     spec = {"scaleTargetRef": reference, "maxReplicas": 2, "minReplicas": 2, "metrics": [metric]}
     meta = {"name": "hpa-of-fake", "namespace": namespace}
-    kubectl("apply", "-f", "-", stdin=[{"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": meta, "spec": spec}])
+    kubectl(
+        "apply",
+        "-f",
+        "-",
+        stdin=[
+            {
+                "apiVersion": "autoscaling/v2",
+                "kind": "HorizontalPodAutoscaler",
+                "metadata": meta,
+                "spec": spec,
+            }
+        ],
+    )
     url = f"http://127.0.0.1:{control.server_address[1]}"
-    assert main(["queue", "validate", "fake", "-n", namespace, "--client-url", url, "--limit", "3"]) == 2
+    assert (
+        main(["queue", "validate", "fake", "-n", namespace, "--client-url", url, "--limit", "3"])
+        == 2
+    )
     assert "scaled by HorizontalPodAutoscaler hpa-of-fake" in capsys.readouterr().err
     assert replicas(namespace) == 2
 
@@ -213,7 +303,9 @@ def test_a_deployment_that_something_else_scales_is_refused(
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_a_deployment_that_nothing_scales_is_not_watched(namespace: str, tmp_path: Path) -> None:
-    params = QueueAutoscaleParams(deployments=["fake"], namespace=namespace, low=1, high=4, duration=600)
+    params = QueueAutoscaleParams(
+        deployments=["fake"], namespace=namespace, low=1, high=4, duration=600
+    )
     with pytest.raises(Failed, match=f"nothing scales Deployment fake in namespace {namespace}"):
         QueueAutoscale().run(Gang([LocalHost()], Shape(), 30, str(tmp_path)), params)
 
@@ -228,7 +320,10 @@ async def test_rights_that_are_missing_are_said(capsys: pytest.CaptureFixture[st
 
     target = DeploymentTarget(Blind(), "there", "fake")  # type: ignore[arg-type]
     assert await _scaler(target) is None
-    assert "not known whether anything else scales fake: somebody cannot list" in capsys.readouterr().err
+    assert (
+        "not known whether anything else scales fake: somebody cannot list"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_benchmark_ends_its_validator_gently(tmp_path: Path) -> None:

@@ -24,11 +24,15 @@ from perfdag.steps.queue.verdict import Verdict, closing
 from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams, _argv
 
 
-@pytest.mark.parametrize(("sigma", "kappa"), [(0.0, 0.0), (0.2, 0.0), (0.05, 0.002), (0.02, 0.0005), (0.3, 0.01)])
+@pytest.mark.parametrize(
+    ("sigma", "kappa"), [(0.0, 0.0), (0.2, 0.0), (0.05, 0.002), (0.02, 0.0005), (0.3, 0.01)]
+)
 def test_a_known_law_is_recovered(sigma: float, kappa: float) -> None:
     true = law.Law(10.0, sigma, kappa, 0.0)
     chance = random.Random(5)
-    found = law.fit([(n, true.throughput(n) * chance.gauss(1, 0.002)) for n in (1, 2, 4, 8, 16, 32)])
+    found = law.fit(
+        [(n, true.throughput(n) * chance.gauss(1, 0.002)) for n in (1, 2, 4, 8, 16, 32)]
+    )
     assert found is not None
     assert found.rate == pytest.approx(10, rel=0.02)
     assert found.sigma == pytest.approx(sigma, rel=0.1, abs=0.003)
@@ -50,13 +54,19 @@ def rate(mean: float, *windows: float) -> Rate:
 def test_the_interval_of_a_ratio_has_its_known_ends() -> None:
     spread = (1 - 0.01 * math.sqrt(3), 1.0, 1 + 0.01 * math.sqrt(3))  # a standard error of 1 %
     width = 4.303 * 0.01 * math.sqrt(2)  # Student's t of 2 degrees of freedom, both errors
-    assert ratio(rate(20, *spread), rate(10, *spread)) == pytest.approx((2, 2 * math.exp(-width), 2 * math.exp(width)))
+    assert ratio(rate(20, *spread), rate(10, *spread)) == pytest.approx(
+        (2, 2 * math.exp(-width), 2 * math.exp(width))
+    )
     assert ratio(rate(20, 1.0), rate(10, *spread)) == (2, 0.0, math.inf)  # one window has no spread
     assert math.isnan(ratio(rate(20, 1.0), rate(0, 1.0))[0])
 
 
-@pytest.mark.parametrize(("errors", "least", "most"), [((0.03, 0.0), 0.935, 0.965), ((0.03, 0.03), 0.965, 0.995)])
-def test_the_interval_of_a_ratio_covers_it_as_often_as_it_says(errors: tuple[float, float], least: float, most: float) -> None:
+@pytest.mark.parametrize(
+    ("errors", "least", "most"), [((0.03, 0.0), 0.935, 0.965), ((0.03, 0.03), 0.965, 0.995)]
+)
+def test_the_interval_of_a_ratio_covers_it_as_often_as_it_says(
+    errors: tuple[float, float], least: float, most: float
+) -> None:
     """Of equal errors it is wider than need be: the degrees of freedom are those of one rate and not of both."""
     chance = random.Random(3)
 
@@ -113,7 +123,9 @@ async def test_a_serial_fifth_fails_at_the_right_step_and_is_recovered() -> None
 
 @pytest.mark.slow
 async def test_a_shorter_run_gives_the_same_answer() -> None:
-    short = await run(["sleep", "0.25"], Plan(4, 1.8))  # long enough that a busy machine adds little to an item
+    short = await run(
+        ["sleep", "0.25"], Plan(4, 1.8)
+    )  # long enough that a busy machine adds little to an item
     long = await run(["sleep", "0.25"], Plan(4, 1.8, patience=Patience(items=8)))
     for one, other in zip(short["steps"], long["steps"], strict=True):  # type: ignore[call-overload]
         assert one["per_second"] == pytest.approx(other["per_second"], rel=0.03)
@@ -138,12 +150,17 @@ async def test_a_backend_that_is_lost_fails_its_step_at_once(limit: int) -> None
             local.processes.running[0].kill()
 
         killer = asyncio.create_task(kill())
-        verdict = await asyncio.wait_for(validate(local.target, local.load, Plan(limit, 1), print), 30)
+        verdict = await asyncio.wait_for(
+            validate(local.target, local.load, Plan(limit, 1), print), 30
+        )
         assert killer.done()
         assert await local.target.replicas() == await local.target.ready() == 1
     assert not verdict.passed
     step = verdict.steps[-1].as_json()
-    assert (step["replicas"], step["lost"]) == (limit, f"1 of {limit} backends ended by themselves (1 by SIGKILL)")
+    assert (step["replicas"], step["lost"]) == (
+        limit,
+        f"1 of {limit} backends ended by themselves (1 by SIGKILL)",
+    )
     assert step["problems"][0] == step["lost"]
 
 
@@ -156,12 +173,23 @@ async def test_an_item_that_never_ended_is_said() -> None:
     result = await run(["sleep", "2"], Plan(1, patience=Patience(seconds=0.3)))
     steps = result["steps"]
     assert isinstance(steps, list)
-    assert steps[0]["problems"][0].startswith("no item ended in 0 s: longer ones want a timeout (--timeout) of 16")
+    assert steps[0]["problems"][0].startswith(
+        "no item ended in 0 s: longer ones want a timeout (--timeout) of 16"
+    )
 
 
 async def test_no_window_is_said_with_the_time_that_would_do() -> None:
     tally = Tally()
-    answer = {"Pod": "p", "Node": "n", "Device": "", "Error": "", "Timeout": 0.0, "Runtime": 30.0, "Waittime": 0.0, "Retcode": 0}
+    answer = {
+        "Pod": "p",
+        "Node": "n",
+        "Device": "",
+        "Error": "",
+        "Timeout": 0.0,
+        "Runtime": 30.0,
+        "Waittime": 0.0,
+        "Retcode": 0,
+    }
     tally.began()
     tally.ended(answer, "", 0.0, 0.0, 0)
 
@@ -183,7 +211,10 @@ async def test_no_window_is_said_with_the_time_that_would_do() -> None:
     few = Few()
     tally.run.largest = 0.01  # so that the test need not wait for it
     verdict = await validate(few, few, Plan(1, patience=patience), print)
-    assert "no window of 3 items a replica ended in 0 s; items take 0.01 s: a timeout (--timeout) of" in verdict.steps[0].problems[0]
+    assert (
+        "no window of 3 items a replica ended in 0 s; items take 0.01 s: a timeout (--timeout) of"
+        in verdict.steps[0].problems[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -200,7 +231,14 @@ def test_a_command_that_cannot_run_is_refused_by_the_plan(
     command: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "suite.yaml"
-    file.write_text(yaml.safe_dump({"name": "q", "entries": [{"benchmark": "queue-scaling", "params": {"command": command}}]}))
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "name": "q",
+                "entries": [{"benchmark": "queue-scaling", "params": {"command": command}}],
+            }
+        )
+    )
     assert main(["plan", str(file)]) == 2
     assert says in capsys.readouterr().err
 
@@ -215,7 +253,9 @@ def test_a_command_that_cannot_run_is_refused_by_the_plan(
         ({}, 120),
     ],
 )
-def test_replicas_are_given_the_time_of_an_item_to_go(given: dict[str, Any], seconds: float) -> None:
+def test_replicas_are_given_the_time_of_an_item_to_go(
+    given: dict[str, Any], seconds: float
+) -> None:
     argv = _argv(QueueScalingParams.model_validate(given))
     assert float(argv[argv.index("--scale-timeout") + 1]) == seconds
 
@@ -257,7 +297,8 @@ async def test_requests_that_never_end_are_counted_and_the_replicas_put_back() -
     async with Local(["sleep", "1"], 2) as local:
         local.tally.pending = 7
         with pytest.raises(
-            BadInput, match=r"7 requests are still in flight after .*\(--scale-timeout, scale_timeout of the benchmark\) longer"
+            BadInput,
+            match=r"7 requests are still in flight after .*\(--scale-timeout, scale_timeout of the benchmark\) longer",
         ):
             await validate(target, local.load, Plan(3, scale_seconds=0.5), print)
     assert target.wanted == 5
@@ -317,16 +358,37 @@ async def test_replicas_that_cannot_be_put_back_are_said_and_the_client_stops() 
     [
         (["validate", "--local", "--limit", "2", "--factor", "0.5", "sleep", "1"], "factor 0.5"),
         (["validate", "--local", "--limit", "2", "--factor", "nan", "sleep", "1"], "factor nan"),
-        (["validate", "--local", "--limit", "2", "--scale-timeout", "-5", "sleep", "1"], "scale timeout -5 s"),
-        (["validate", "--local", "--limit", "2", "--scale-timeout", "inf", "sleep", "1"], "scale timeout inf s"),
+        (
+            ["validate", "--local", "--limit", "2", "--scale-timeout", "-5", "sleep", "1"],
+            "scale timeout -5 s",
+        ),
+        (
+            ["validate", "--local", "--limit", "2", "--scale-timeout", "inf", "sleep", "1"],
+            "scale timeout inf s",
+        ),
         (["validate", "--local", "--limit", "2", "--timeout", "-3", "sleep", "1"], "timeout -3 s"),
-        (["validate", "--local", "--limit", "2", "--timeout", "nan", "sleep", "1"], "timeout nan s"),
-        (["validate", "--local", "--limit", "2", "--tolerance", "-1", "sleep", "1"], "tolerance -1"),
+        (
+            ["validate", "--local", "--limit", "2", "--timeout", "nan", "sleep", "1"],
+            "timeout nan s",
+        ),
+        (
+            ["validate", "--local", "--limit", "2", "--tolerance", "-1", "sleep", "1"],
+            "tolerance -1",
+        ),
         (["validate", "--local", "--limit", "2", "--tolerance", "1", "sleep", "1"], "tolerance 1 "),
         (["validate", "--local", "--limit", "2", "nothing"], "neither an absolute path"),
-        (["validate", "--local", "--limit", "2", "--item-limit", "nan", "sleep", "1"], "item limit nan s"),
-        (["validate", "--local", "--limit", "2", "--item-limit", "-1", "sleep", "1"], "item limit -1 s"),
-        (["validate", "--local", "--limit", "2", "--glob", "/nowhere/*", "sleep", "1"], "no files matching glob pattern '/nowhere/*'"),
+        (
+            ["validate", "--local", "--limit", "2", "--item-limit", "nan", "sleep", "1"],
+            "item limit nan s",
+        ),
+        (
+            ["validate", "--local", "--limit", "2", "--item-limit", "-1", "sleep", "1"],
+            "item limit -1 s",
+        ),
+        (
+            ["validate", "--local", "--limit", "2", "--glob", "/nowhere/*", "sleep", "1"],
+            "no files matching glob pattern '/nowhere/*'",
+        ),
         (["validate", "--local", "--limit", "2", "/bin/cat", "FILENAME"], "FILENAME in args"),
         (["validate", "--limit", "2", "there", "--glob", "/dev/null"], "go with --local"),
         (["validate", "--limit", "2", "there", "--item-limit", "3"], "go with --local"),
@@ -341,11 +403,16 @@ async def test_replicas_that_cannot_be_put_back_are_said_and_the_client_stops() 
         (["manifests", "nowhere.yaml"], "No such file"),
         (["backend", "--glob", "/nowhere/*", "sleep", "1"], "no files matching"),
         (["frontend", "sleep", "--caddr", "here"], "HOST:PORT"),
-        (["frontend", "-verbose", "--message-timeout", "0", "sleep"], "--message-timeout 0.0 is not above 0"),
+        (
+            ["frontend", "-verbose", "--message-timeout", "0", "sleep"],
+            "--message-timeout 0.0 is not above 0",
+        ),
         (["frontend", "--reply-timeout", "nan", "sleep"], "--reply-timeout nan"),
     ],
 )
-def test_bad_input_is_one_line(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line(
+    argv: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["queue", *argv]) == 2
     said = capsys.readouterr().err
     assert says in said
@@ -357,7 +424,22 @@ def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert main(["queue", "frontend", "sleep", "--caddr", where, "--waddr", "127.0.0.1:0", "--maddr", "127.0.0.1:0"]) == 2
+        assert (
+            main(
+                [
+                    "queue",
+                    "frontend",
+                    "sleep",
+                    "--caddr",
+                    where,
+                    "--waddr",
+                    "127.0.0.1:0",
+                    "--maddr",
+                    "127.0.0.1:0",
+                ]
+            )
+            == 2
+        )
     assert f"cannot listen on {where}" in capsys.readouterr().err
 
 
@@ -377,8 +459,16 @@ def test_a_bad_device_is_named() -> None:
     for n in range(40):
         tally.began()
         broken = n % 4 == 3
-        answer = {"Pod": "p", "Node": "n", "Device": f"card{n % 4}", "Error": "no frame" if broken else "", "Timeout": 0.0}
-        tally.ended({**answer, "Runtime": 0.1, "Waittime": 0.0, "Retcode": int(broken)}, "", 0.0, 0.0, n % 4)
+        answer = {
+            "Pod": "p",
+            "Node": "n",
+            "Device": f"card{n % 4}",
+            "Error": "no frame" if broken else "",
+            "Timeout": 0.0,
+        }
+        tally.ended(
+            {**answer, "Runtime": 0.1, "Waittime": 0.0, "Retcode": int(broken)}, "", 0.0, 0.0, n % 4
+        )
     assert blame(tally.as_json()) == ": no frame; most on n/card3"
     assert failed(tally.as_json()["nodes"]) == {"n/card3": 10}
     verdict = Verdict(spread=spread(tally.as_json()))

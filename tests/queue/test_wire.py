@@ -13,13 +13,20 @@ from perfdag.steps.queue import wire
 
 TEXT = st.text(max_size=12)
 MESSAGES = st.fixed_dictionaries(
-    {"Queue": TEXT, "Args": st.none() | st.lists(TEXT, max_size=3), "Limit": st.floats(0, 1e6) | st.integers(0, 9), "Empty": st.booleans()}
+    {
+        "Queue": TEXT,
+        "Args": st.none() | st.lists(TEXT, max_size=3),
+        "Limit": st.floats(0, 1e6) | st.integers(0, 9),
+        "Empty": st.booleans(),
+    }
 )
 
 
 @settings(deadline=None)
 @given(MESSAGES, st.booleans(), st.booleans())
-def test_every_cut_of_a_message_is_incomplete(message: wire.Message, pretty: bool, escaped: bool) -> None:
+def test_every_cut_of_a_message_is_incomplete(
+    message: wire.Message, pretty: bool, escaped: bool
+) -> None:
     text = json.dumps(message, indent="\t" if pretty else None, ensure_ascii=escaped)
     data = text.encode()
     assert wire.decode(data) == message
@@ -52,7 +59,15 @@ def test_replies_fit_what_the_original_reads(node: str, error: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [{"Runtime": "1"}, {"Retcode": True}, {"Error": 3}, {"Timeout": float("inf")}, {"Pod": []}, {"Runtime": -0.5}]
+    "message",
+    [
+        {"Runtime": "1"},
+        {"Retcode": True},
+        {"Error": 3},
+        {"Timeout": float("inf")},
+        {"Pod": []},
+        {"Runtime": -0.5},
+    ],
 )
 def test_replies_of_a_wrong_type_are_refused(message: wire.Message) -> None:
     with pytest.raises(wire.MalformedError):
@@ -67,7 +82,13 @@ def test_one_verdict() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b'{"Args": ["\\ud800"]}', b'{"Id": 123456789012345678901234567890}', b'{"Id": NaN}', b'\xef\xbb\xbf{"Id": 1}']
+    "data",
+    [
+        b'{"Args": ["\\ud800"]}',
+        b'{"Id": 123456789012345678901234567890}',
+        b'{"Id": NaN}',
+        b'\xef\xbb\xbf{"Id": 1}',
+    ],
 )
 def test_what_is_taken_can_be_passed_on(data: bytes) -> None:
     assert wire.decode(wire.line(wire.decode(data))).keys() == wire.decode(data).keys()

@@ -22,7 +22,9 @@ def _loaded(recording: Recording) -> tuple[Any, Any, Output]:
 
 def names(benchmark: str, but: tuple[str, ...] = ()) -> list[str]:
     """Recordings of a benchmark."""
-    return [name for name in CASES if name.startswith(f"{benchmark}/") and name.split("/")[1] not in but]
+    return [
+        name for name in CASES if name.startswith(f"{benchmark}/") and name.split("/")[1] not in but
+    ]
 
 
 def outputs(output: Output, change: Any) -> Iterator[Output]:
@@ -66,7 +68,10 @@ def assert_garbled_is_noticed(recording: Recording) -> None:
         start, length = chance.random(), chance.randrange(1, 60)
         junk = "".join(chance.choice('x}{",:]\x00\x1b\n é-') for _ in range(length))
         for broken in outputs(
-            output, lambda text, start=start, junk=junk: text[: int(len(text) * start)] + junk + text[int(len(text) * start) + len(junk) :]
+            output,
+            lambda text, start=start, junk=junk: (
+                text[: int(len(text) * start)] + junk + text[int(len(text) * start) + len(junk) :]
+            ),
         ):
             try:
                 assert all(math.isfinite(each.value) for each in benchmark.parse(broken, params))

@@ -21,31 +21,90 @@ CASES: dict[str, dict[str, Any]] = {
     "iperf/tcp": {"duration": 1},
     "iperf/tcp-2-streams-bidirectional": {"duration": 1, "streams": 2, "bidirectional": True},
     "iperf/tcp-reverse": {"duration": 2, "reverse": True, "omit": 1},
-    "iperf/tcp-reno-mss-window": {"duration": 1, "congestion": "reno", "mss": 1000, "window": "1MiB"},
+    "iperf/tcp-reno-mss-window": {
+        "duration": 1,
+        "congestion": "reno",
+        "mss": 1000,
+        "window": "1MiB",
+    },
     "iperf/udp-lossy": {"duration": 1, "protocol": "udp", "rate": "5Gbit/s", "streams": 2},
-    "iperf/udp-bidirectional": {"duration": 1, "protocol": "udp", "rate": "100Mbit/s", "bidirectional": True},
+    "iperf/udp-bidirectional": {
+        "duration": 1,
+        "protocol": "udp",
+        "rate": "100Mbit/s",
+        "bidirectional": True,
+    },
     "iperf/tcp-seconds": {"duration": 3, "omit": 1, "streams": 2},
-    "iperf/udp-bidirectional-seconds": {"duration": 2, "protocol": "udp", "rate": "100Mbit/s", "bidirectional": True},
+    "iperf/udp-bidirectional-seconds": {
+        "duration": 2,
+        "protocol": "udp",
+        "rate": "100Mbit/s",
+        "bidirectional": True,
+    },
     "iperf/no-such-congestion": {"duration": 1, "congestion": "nope"},
     "iperf/iperf2-tcp": {"implementation": "iperf2", "duration": 1, "streams": 2},
     "iperf/iperf2-reverse": {"implementation": "iperf2", "duration": 1, "reverse": True},
-    "iperf/iperf2-bidirectional": {"implementation": "iperf2", "duration": 1, "bidirectional": True},
-    "iperf/iperf2-udp": {"implementation": "iperf2", "duration": 1, "streams": 2, "protocol": "udp", "rate": "50Mbit/s"},
+    "iperf/iperf2-bidirectional": {
+        "implementation": "iperf2",
+        "duration": 1,
+        "bidirectional": True,
+    },
+    "iperf/iperf2-udp": {
+        "implementation": "iperf2",
+        "duration": 1,
+        "streams": 2,
+        "protocol": "udp",
+        "rate": "50Mbit/s",
+    },
     "iperf/iperf2-tcp-seconds": {"implementation": "iperf2", "duration": 3, "streams": 2},
     "iperf/iperf2-reverse-seconds": {"implementation": "iperf2", "duration": 2, "reverse": True},
-    "iperf/iperf2-bidirectional-seconds": {"implementation": "iperf2", "duration": 2, "bidirectional": True},
-    "iperf/iperf2-udp-seconds": {"implementation": "iperf2", "duration": 2, "streams": 2, "protocol": "udp", "rate": "50Mbit/s"},
+    "iperf/iperf2-bidirectional-seconds": {
+        "implementation": "iperf2",
+        "duration": 2,
+        "bidirectional": True,
+    },
+    "iperf/iperf2-udp-seconds": {
+        "implementation": "iperf2",
+        "duration": 2,
+        "streams": 2,
+        "protocol": "udp",
+        "rate": "50Mbit/s",
+    },
     "fio/randread": {"rw": "randread", "iodepth": 8, **_FAST},
-    "fio/randrw-psync-fsync": {"rw": "randrw", "rwmixread": 70, "ioengine": "psync", "numjobs": 2, "fsync": 32, **_FAST},
-    "fio/write-once": {"rw": "write", "bs": "1MiB", "size": "32MiB", "runtime": None, "ioengine": "io_uring"},
-    "fio/two-hosts": {"rw": "randread", "numjobs": 2, "iodepth": 4, "shape": {"hosts": {"count": 2}}, **_FAST},
+    "fio/randrw-psync-fsync": {
+        "rw": "randrw",
+        "rwmixread": 70,
+        "ioengine": "psync",
+        "numjobs": 2,
+        "fsync": 32,
+        **_FAST,
+    },
+    "fio/write-once": {
+        "rw": "write",
+        "bs": "1MiB",
+        "size": "32MiB",
+        "runtime": None,
+        "ioengine": "io_uring",
+    },
+    "fio/two-hosts": {
+        "rw": "randread",
+        "numjobs": 2,
+        "iodepth": 4,
+        "shape": {"hosts": {"count": 2}},
+        **_FAST,
+    },
     "imb/pingpong-tcp": {**_SMALL},
     "imb/pingpong-shm": {"transport": "shm", **_SMALL},
     "imb/sendrecv-shm": {"benchmark": "Sendrecv", "transport": "shm", **_SMALL},
     "imb/allreduce-tcp": {"benchmark": "Allreduce", "ranks_per_host": 2, **_SMALL},
     "imb/barrier-shm": {"benchmark": "Barrier", "transport": "shm", **_SMALL},
     "imb/openmpi-tcp": {"mpi": "openmpi", "program": "/opt/imb/IMB-MPI1", **_SMALL},
-    "imb/openmpi-shm": {"mpi": "openmpi", "program": "/opt/imb/IMB-MPI1", "transport": "shm", **_SMALL},
+    "imb/openmpi-shm": {
+        "mpi": "openmpi",
+        "program": "/opt/imb/IMB-MPI1",
+        "transport": "shm",
+        **_SMALL,
+    },
     "imb/uniband-shm": {"benchmark": "Uniband", "transport": "shm", **_SMALL},
 }
 
@@ -74,7 +133,13 @@ def record(name: str, case: dict[str, Any]) -> None:
         texts = {role: text for role, text in output.texts.items() if text}
         for role, text in texts.items():
             target.with_name(f"{target.name}.{role}.txt").write_text(tidy(text))
-        made = {"tool": output.tool, "commands": output.argv, "params": given, "facts": output.facts, "texts": sorted(texts)}
+        made = {
+            "tool": output.tool,
+            "commands": output.argv,
+            "params": given,
+            "facts": output.facts,
+            "texts": sorted(texts),
+        }
         target.with_name(f"{target.name}.json").write_text(tidy(json.dumps(made, indent=1)) + "\n")
 
 
@@ -83,7 +148,11 @@ def load(name: str) -> tuple[Any, Any, Output]:
     sidecar = json.loads((HERE / f"{name}.json").read_text())
     texts = {role: (HERE / f"{name}.{role}.txt").read_text() for role in sidecar["texts"]}
     benchmark = get(name.split("/")[0])
-    return benchmark, benchmark.Params(**sidecar["params"]), Output(texts, sidecar["commands"], sidecar["tool"], sidecar["facts"])
+    return (
+        benchmark,
+        benchmark.Params(**sidecar["params"]),
+        Output(texts, sidecar["commands"], sidecar["tool"], sidecar["facts"]),
+    )
 
 
 if __name__ == "__main__":

@@ -14,8 +14,20 @@ class FromTheCall(Stub):
         return super().infer(indices, time.monotonic())
 
 
-def server_p50(service: float, queries: int, rate: float, failed: Callable[[BaseException], None]) -> float:
+def server_p50(
+    service: float, queries: int, rate: float, failed: Callable[[BaseException], None]
+) -> float:
     """Seconds of the median query of Server at `rate`/s through the batcher."""
-    load = loadgen.Load("server", 1, 0.001, queries, 64, 1 / service, target_rate=rate, latency_bound=1.0, max_queries=queries)
+    load = loadgen.Load(
+        "server",
+        1,
+        0.001,
+        queries,
+        64,
+        1 / service,
+        target_rate=rate,
+        latency_bound=1.0,
+        max_queries=queries,
+    )
     logs = loadgen.measure(FromTheCall(service), load, failed).logs
     return summary.read(logs["summary"], logs["detail"]).percentiles[0.5]

@@ -14,7 +14,13 @@ from typing import Any
 
 def p50(service: float, queries: int, rate: float | None = None) -> float:
     """Seconds of the median query of a system that sleeps `service` seconds; `rate`: queries/s that arrive (Server)."""
-    argv = [sys.executable, __file__, str(service), str(queries), *(["--server", str(rate)] if rate else [])]
+    argv = [
+        sys.executable,
+        __file__,
+        str(service),
+        str(queries),
+        *(["--server", str(rate)] if rate else []),
+    ]
     return float(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
 
 
@@ -29,7 +35,11 @@ def main(service: float, queries: int, rate: float | None) -> None:
     settings, logs = lg.TestSettings(), lg.LogSettings()
     settings.scenario = lg.TestScenario.Server if rate else lg.TestScenario.SingleStream
     settings.mode = lg.TestMode.PerformanceOnly
-    settings.min_duration_ms, settings.min_query_count, settings.max_query_count = 0, queries, queries
+    settings.min_duration_ms, settings.min_query_count, settings.max_query_count = (
+        0,
+        queries,
+        queries,
+    )
     settings.single_stream_expected_latency_ns = int(service * 1e9)
     settings.server_target_qps, settings.server_target_latency_ns = rate or 1.0, int(1e9)
     logs.enable_trace = False

@@ -20,7 +20,9 @@ def md1_peak(bound: float, service: float, p: float = 0.99) -> float:
     low, high = 0.0, 1 / service
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if md1_wait_cdf(bound - service, middle, service) >= p else (low, middle)
+        low, high = (
+            (middle, high) if md1_wait_cdf(bound - service, middle, service) >= p else (low, middle)
+        )
     return low
 
 

@@ -16,12 +16,27 @@ def words(figure: Figure) -> str:
     """All text of a figure."""
     texts = [text.get_text() for text in figure.texts]
     for ax in figure.axes:
-        texts += [text.get_text() for text in [*ax.texts, *ax.get_xticklabels(), *ax.get_yticklabels(), ax.xaxis.label, ax.yaxis.label]]
+        texts += [
+            text.get_text()
+            for text in [
+                *ax.texts,
+                *ax.get_xticklabels(),
+                *ax.get_yticklabels(),
+                ax.xaxis.label,
+                ax.yaxis.label,
+            ]
+        ]
     return " ".join(" ".join(texts).split())
 
 
 def value(metric: str, number: float, unit: str, **more: Any) -> dict[str, Any]:
-    return {"metric": metric, "value": number, "unit": unit, "better": "higher" if unit == "1/s" else "lower", **more}
+    return {
+        "metric": metric,
+        "value": number,
+        "unit": unit,
+        "better": "higher" if unit == "1/s" else "lower",
+        **more,
+    }
 
 
 def drawn(module: Any, rows: pa.Table) -> dict[str, Figure]:
@@ -34,7 +49,12 @@ def drawn(module: Any, rows: pa.Table) -> dict[str, Figure]:
 
 def test_offline_says_what_was_published_and_that_it_is_unverified() -> None:
     samples = [
-        sample("resnet50", {"scenario": "offline", "batch": batch}, r, [value("throughput", batch * 10.0 + r, "1/s", headline=True)])
+        sample(
+            "resnet50",
+            {"scenario": "offline", "batch": batch},
+            r,
+            [value("throughput", batch * 10.0 + r, "1/s", headline=True)],
+        )
         for batch in (1, 32)
         for r in (1, 2, 3)
     ]
@@ -44,21 +64,37 @@ def test_offline_says_what_was_published_and_that_it_is_unverified() -> None:
 
 
 def test_accuracy_is_held_against_the_reference() -> None:
-    given = (("fp32", 0.7646, 50000, 0.7613), ("bf16", 0.75, 50000, 0.7613), ("tf32", 0.79, 50000, 0.80858), ("fp16", 0.9, 1000, 0.7613))
+    given = (
+        ("fp32", 0.7646, 50000, 0.7613),
+        ("bf16", 0.75, 50000, 0.7613),
+        ("tf32", 0.79, 50000, 0.80858),
+        ("fp16", 0.9, 1000, 0.7613),
+    )
     samples = [
         sample(
             "resnet50",
             {"scenario": "accuracy", "precision": precision},
             1,
-            [value("top1", top1, "1", headline=True), value("images", images, "1"), value("top1_reference", reference, "1")]
-            + ([value("top1_reached", float(reached(top1, images, reference) or 0), "1")] if images == 50000 else []),
+            [
+                value("top1", top1, "1", headline=True),
+                value("images", images, "1"),
+                value("top1_reference", reference, "1"),
+            ]
+            + (
+                [value("top1_reached", float(reached(top1, images, reference) or 0), "1")]
+                if images == 50000
+                else []
+            ),
         )
         for precision, top1, images, reference in given
     ]
     figure = drawn(resnet50, table(*samples))["accuracy"]
     said = words(figure)
     assert "76.46 % of the fp32 reference" in said
-    assert "precision=fp32 reached (76.13 %), precision=bf16 NOT reached (76.13 %), precision=tf32 NOT reached (80.86 %)" in said
+    assert (
+        "precision=fp32 reached (76.13 %), precision=bf16 NOT reached (76.13 %), precision=tf32 NOT reached (80.86 %)"
+        in said
+    )
     assert "precision=fp16 of 1,000 images: no verdict" in said
     assert any(list(line.get_xdata()) == [0.76456] * 2 for line in figure.axes[0].lines)
 
@@ -66,20 +102,30 @@ def test_accuracy_is_held_against_the_reference() -> None:
 def test_a_peak_above_which_no_rate_failed_is_said_as_a_bound() -> None:
     def title(*peaks: tuple[float, dict[str, Any]]) -> str:
         samples = [
-            sample("resnet50", {"scenario": "find-peak", "batch": at}, 1, [value("peak_rate", rate, "1/s", headline=True, coords=coords)])
+            sample(
+                "resnet50",
+                {"scenario": "find-peak", "batch": at},
+                1,
+                [value("peak_rate", rate, "1/s", headline=True, coords=coords)],
+            )
             for at, (rate, coords) in enumerate(peaks, 1)
         ]
         return words(drawn(resnet50, table(*samples))["find-peak"])
 
     bound = {"bound": "at least"}
     assert "Peak rate: at least 80 /s" in title((80.0, bound))
-    assert "Peak rate not comparable: at least 80 /s" in title((80.0, {**bound, "fast": "not comparable"}))
+    assert "Peak rate not comparable: at least 80 /s" in title(
+        (80.0, {**bound, "fast": "not comparable"})
+    )
     assert "Highest peak rate: batch=2, at least 80 /s" in title((60.0, {}), (80.0, bound))
     assert "Highest peak rate: batch=2, 80 /s" in title((60.0, bound), (80.0, {}))
 
 
 def test_server_shows_percentiles_and_the_point_that_failed() -> None:
-    good = [value("latency", 0.001 * i, "s", stat=stat) for i, stat in enumerate(("p50", "p90", "p99"), 1)]
+    good = [
+        value("latency", 0.001 * i, "s", stat=stat)
+        for i, stat in enumerate(("p50", "p90", "p99"), 1)
+    ]
     rows = table(
         sample(
             "resnet50",
@@ -88,7 +134,12 @@ def test_server_shows_percentiles_and_the_point_that_failed() -> None:
             [value("tail_latency", 0.003, "s", stat="p99"), *good],
         ),
         sample(
-            "resnet50", {"scenario": "server", "batch": 1, "latency_bound": 0.015}, 1, [], status="invalid", error="LoadGen says INVALID"
+            "resnet50",
+            {"scenario": "server", "batch": 1, "latency_bound": 0.015},
+            1,
+            [],
+            status="invalid",
+            error="LoadGen says INVALID",
         ),
     )
     said = words(drawn(resnet50, rows)["server-latency"])
@@ -99,46 +150,85 @@ def test_server_shows_percentiles_and_the_point_that_failed() -> None:
 
 
 def test_single_stream_has_the_published_figure_beside_it() -> None:
-    values = [value("tail_latency", 0.004, "s", stat="p90"), value("latency", 0.004, "s", stat="p90")]
+    values = [
+        value("tail_latency", 0.004, "s", stat="p90"),
+        value("latency", 0.004, "s", stat="p90"),
+    ]
     rows = table(sample("resnet50", {"scenario": "single-stream", "batch": 1}, 1, values))
-    assert "published for a Tesla T4, unverified: batch 1 5 ms" in words(drawn(resnet50, rows)["single-stream-latency"])
+    assert "published for a Tesla T4, unverified: batch 1 5 ms" in words(
+        drawn(resnet50, rows)["single-stream-latency"]
+    )
 
 
 def phases(compute: float = 0.060, **coords: Any) -> list[dict[str, Any]]:
     times = {"preprocess": 0.3, "copy": 0.030, "compute": compute, "postprocess": 0.010}
-    return [value("phase_time", seconds, "s", stat="p50", coords={"phase": phase, **coords}) for phase, seconds in times.items()]
+    return [
+        value("phase_time", seconds, "s", stat="p50", coords={"phase": phase, **coords})
+        for phase, seconds in times.items()
+    ]
 
 
 def test_phases_are_a_sample_each_and_what_the_clock_does_not_see_stands_apart() -> None:
-    figure = drawn(resnet50, table(sample("resnet50", {"scenario": "offline", "batch": 8}, 1, phases())))["phases"]
+    figure = drawn(
+        resnet50, table(sample("resnet50", {"scenario": "offline", "batch": 8}, 1, phases()))
+    )["phases"]
     assert "Compute is 60 % of what is timed" in words(figure)
     timed, apart = figure.axes
-    assert [axes.get_title(loc="left") for axes in (timed, apart)] == ["timed", "outside\nthe clock"]
-    assert [bar.get_width() for bar in timed.patches] == pytest.approx([0.030 / 8, 0.060 / 8, 0.010 / 8])
+    assert [axes.get_title(loc="left") for axes in (timed, apart)] == [
+        "timed",
+        "outside\nthe clock",
+    ]
+    assert [bar.get_width() for bar in timed.patches] == pytest.approx(
+        [0.030 / 8, 0.060 / 8, 0.010 / 8]
+    )
     assert [bar.get_width() for bar in apart.patches] == pytest.approx([0.3 / 8])
     assert timed.get_xlim()[1] < 0.015
 
 
 def test_phases_of_every_point_are_shown_with_their_marks() -> None:
-    samples = [sample("resnet50", {"scenario": "offline", "batch": batch}, 1, phases(0.040 + batch / 1000)) for batch in range(1, 31)]
+    samples = [
+        sample("resnet50", {"scenario": "offline", "batch": batch}, 1, phases(0.040 + batch / 1000))
+        for batch in range(1, 31)
+    ]
     found = drawn(resnet50, table(*samples))
-    assert [len(found[name].axes[0].get_yticklabels()) for name in ("phases", "phases-2")] == [24, 6]
+    assert [len(found[name].axes[0].get_yticklabels()) for name in ("phases", "phases-2")] == [
+        24,
+        6,
+    ]
     assert "part 2 of 2, 6 of 30 points" in words(found["phases-2"])
     assert "Compute is 62 to 64 % of what is timed" in words(found["phases-2"])
     smoke, unchecked = {"fast": "not comparable"}, {"logits_checked": False}
     marked = [
-        sample("resnet50", {"scenario": "offline", "batch": at}, 1, phases(**smoke, **(unchecked if at == 2 else {}))) for at in (1, 2)
+        sample(
+            "resnet50",
+            {"scenario": "offline", "batch": at},
+            1,
+            phases(**smoke, **(unchecked if at == 2 else {})),
+        )
+        for at in (1, 2)
     ]
     said = words(drawn(resnet50, table(*marked))["phases"])
     assert "Compute is 60 % of what is timed (smoke test: not comparable)" in said
     assert said.count("(logits not checked)") == said.count("batch=2 (logits not checked)") == 1
-    other = sample("resnet50", {"scenario": "offline", "batch": 1}, 2, phases(0.080, **smoke, loadgen="INVALID"))
+    other = sample(
+        "resnet50",
+        {"scenario": "offline", "batch": 1},
+        2,
+        phases(0.080, **smoke, loadgen="INVALID"),
+    )
     said = words(drawn(resnet50, table(marked[0], other))["phases"])
-    assert "Compute is 60 % of what is timed (smoke test: not comparable) " in said  # of the series that is drawn, not of the other one
+    assert (
+        "Compute is 60 % of what is timed (smoke test: not comparable) " in said
+    )  # of the series that is drawn, not of the other one
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "said"), [(0.02, 0.04, "passes"), (-0.01, 0.07, "inconclusive: about 40 pairs would tell"), (0.06, 0.09, "fails")]
+    ("low", "high", "said"),
+    [
+        (0.02, 0.04, "passes"),
+        (-0.01, 0.07, "inconclusive: about 40 pairs would tell"),
+        (0.06, 0.09, "fails"),
+    ],
 )
 def test_overhead_says_its_verdict(low: float, high: float, said: str) -> None:
     values = [
@@ -151,8 +241,12 @@ def test_overhead_says_its_verdict(low: float, high: float, said: str) -> None:
     assert said in words(found["overhead"])
 
 
-@pytest.mark.parametrize(("marks", "said"), [({}, ["3 of 6"]), ({"fast": "not comparable", "loadgen": "INVALID"}, [])])
-def test_overhead_says_of_how_many_treatments_loadgen_says_invalid(marks: dict[str, Any], said: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("marks", "said"), [({}, ["3 of 6"]), ({"fast": "not comparable", "loadgen": "INVALID"}, [])]
+)
+def test_overhead_says_of_how_many_treatments_loadgen_says_invalid(
+    marks: dict[str, Any], said: list[str]
+) -> None:
     overhead = (("overhead", "mean"), ("overhead_bound", "low"), ("overhead_bound", "high"))
     samples = []
     for repetition, late in enumerate(((0, 1), (0,), ()), 1):
@@ -178,12 +272,18 @@ def test_overhead_says_of_how_many_treatments_loadgen_says_invalid(marks: dict[s
 )
 def test_interference_is_a_matrix_of_copies(scenario: str, headings: str, finding: str) -> None:
     inflated = [value(f"{name}_inflation", 2.5, "1") for name in ("tail", "p99")]
-    values = [value("rate_kept", 0.5, "1", stat="p50"), value("fairness", 0.99, "1"), value("aggregate", 1.0, "1")]
+    values = [
+        value("rate_kept", 0.5, "1", stat="p50"),
+        value("fairness", 0.99, "1"),
+        value("aggregate", 1.0, "1"),
+    ]
     params = {"copies": 2, "scenario": scenario}
     rows = sample("resnet50-interference", params, 1, values)
     for number, kept in enumerate((0.4, 0.6)):
         late = value("valid", number, "1", coords={"when": "together"})
-        for each in sample("resnet50-interference", params, 1, [value("rate_kept", kept, "1"), *inflated, late]):
+        for each in sample(
+            "resnet50-interference", params, 1, [value("rate_kept", kept, "1"), *inflated, late]
+        ):
             rows.append({**each, "subject": f"copy {number}"})
     said = words(drawn(resnet50_interference, table(rows))["matrix"])
     assert finding in said
@@ -196,26 +296,54 @@ def test_one_invalid_sample_does_not_move_the_medians_of_the_valid() -> None:
     rows = []
     for repetition, status, kept in ((1, "ok", 0.9), (2, "invalid", 0.1)):
         error = None if status == "ok" else "the copies ran at once for 46 % of the time only"
-        found = sample("resnet50-interference", {"copies": 2}, repetition, [value("rate_kept", kept, "1")], status=status, error=error)
+        found = sample(
+            "resnet50-interference",
+            {"copies": 2},
+            repetition,
+            [value("rate_kept", kept, "1")],
+            status=status,
+            error=error,
+        )
         rows += [{**each, "subject": f"copy {number}"} for each in found for number in range(2)]
-    assert "each of 2 copies keeps 90 % of its rate" in words(drawn(resnet50_interference, table(rows))["matrix"])
-    said = words(drawn(resnet50_interference, table([row for row in rows if row["status"] == "invalid"]))["matrix"])
+    assert "each of 2 copies keeps 90 % of its rate" in words(
+        drawn(resnet50_interference, table(rows))["matrix"]
+    )
+    said = words(
+        drawn(resnet50_interference, table([row for row in rows if row["status"] == "invalid"]))[
+            "matrix"
+        ]
+    )
     assert "each of 2 copies keeps 10 % of its rate" in said
     assert "no valid sample: invalid: the copies ran at once" in said
 
 
-MARKS = {"fast": "not comparable", "loadgen": "INVALID", "logits_checked": False, "weights": "unverified"}
+MARKS = {
+    "fast": "not comparable",
+    "loadgen": "INVALID",
+    "logits_checked": False,
+    "weights": "unverified",
+}
 
 
 def test_marks_stand_in_the_titles_of_comparisons() -> None:
     said = "(smoke test: not comparable; LoadGen says INVALID; logits not checked; weights not verified)"
-    costs = [("overhead", 0.03, "mean"), ("overhead_bound", 0.02, "low"), ("overhead_bound", 0.04, "high")]
+    costs = [
+        ("overhead", 0.03, "mean"),
+        ("overhead_bound", 0.02, "low"),
+        ("overhead_bound", 0.04, "high"),
+    ]
     values = [value(metric, number, "1", stat=stat, coords=MARKS) for metric, number, stat in costs]
     samples = [sample("resnet50-overhead", {"limit": limit}, 1, values) for limit in (0.05, 0.06)]
     assert f"passes {said}" in words(drawn(resnet50_overhead, table(samples[0]))["overhead"])
     assert words(drawn(resnet50_overhead, table(*samples))["overhead"]).count(said) == 2
-    rows = sample("resnet50-interference", {"copies": 2}, 1, [value("rate_kept", 0.5, "1", coords=MARKS)])
-    assert said in words(drawn(resnet50_interference, table([{**each, "subject": "copy 0"} for each in rows]))["matrix"])
+    rows = sample(
+        "resnet50-interference", {"copies": 2}, 1, [value("rate_kept", 0.5, "1", coords=MARKS)]
+    )
+    assert said in words(
+        drawn(resnet50_interference, table([{**each, "subject": "copy 0"} for each in rows]))[
+            "matrix"
+        ]
+    )
 
 
 @pytest.mark.parametrize("module", [resnet50, resnet50_overhead, resnet50_interference])
@@ -223,6 +351,13 @@ def test_failures_and_nothing_are_pictures_too(module: Any) -> None:
     assert drawn(module, table())
     name = module.__name__.rpartition(".")[2].replace("_", "-")
     failed = table(
-        sample(name, {"scenario": "offline"}, 1, [], status="failed", error="batch 512 does not fit: the largest that fits is 300")
+        sample(
+            name,
+            {"scenario": "offline"},
+            1,
+            [],
+            status="failed",
+            error="batch 512 does not fit: the largest that fits is 300",
+        )
     )
     assert any("does not fit" in words(figure) for figure in drawn(module, failed).values())

@@ -22,7 +22,11 @@ T4 = (
 
 def test_static_facts_have_units() -> None:
     first, second = gpu.parse(T4, gpu.STATIC)
-    assert (first["name"], first["driver"], first["memory"]) == ("Tesla T4", "550.90.07", 15360 * 2**20)
+    assert (first["name"], first["driver"], first["memory"]) == (
+        "Tesla T4",
+        "550.90.07",
+        15360 * 2**20,
+    )
     assert (first["sm_clock_max"], first["power_limit"]) == (1.59e9, 70.0)
     assert (first["ecc"], first["ecc_uncorrected"]) == ("Enabled", 2)
     assert "mig" not in first
@@ -39,7 +43,9 @@ NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 def samples(*masks: int) -> str:
     """Two a second from NOON on, the clock 10 MHz lower in each."""
-    times = [f"{NOON + i * timedelta(seconds=0.5):%Y/%m/%d %H:%M:%S.%f}"[:-3] for i in range(len(masks))]
+    times = [
+        f"{NOON + i * timedelta(seconds=0.5):%Y/%m/%d %H:%M:%S.%f}"[:-3] for i in range(len(masks))
+    ]
     return "".join(
         f"0, {1500 - 10 * i}, 5000, {60 + i}.50, 7{i}, 99, 1024, 0x{mask:016x}, {time}\n"
         for i, (mask, time) in enumerate(zip(masks, times, strict=True))
@@ -67,7 +73,11 @@ def test_set_up_and_idle_time_are_no_part_of_it() -> None:
         "GPU 0 was slowed down (hardware thermal slowdown) in 6 % of the sample: mend cooling or power",
     )
     (found,) = gpu.during(text, gpu.DYNAMIC, [span(29, 30)])
-    assert (found["samples"], found["throttled"], found["sm_clock"]["high"]) == (2, {"hardware thermal slowdown": 1.0}, 0.92e9)
+    assert (found["samples"], found["throttled"], found["sm_clock"]["high"]) == (
+        2,
+        {"hardware thermal slowdown": 1.0},
+        0.92e9,
+    )
     assert "in 100 % of the sample" in str(gpu.slowed([found]))
     # a driver without times, and a run between two samples, are judged by all that there is
     assert gpu.during(text, gpu.DYNAMIC, [span(900, 901)]) == whole
@@ -80,11 +90,19 @@ def test_each_run_is_judged_by_itself() -> None:
     assert gpu.slowed(gpu.during(text, gpu.DYNAMIC)) is None
     (found,) = gpu.during(text, gpu.DYNAMIC, runs)
     assert found["throttled"]["hardware thermal slowdown"] == pytest.approx(1 / 24)
-    assert gpu.slowed([found]) == "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of one of its runs: mend cooling or power"
+    assert (
+        gpu.slowed([found])
+        == "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of one of its runs: mend cooling or power"
+    )
 
 
 @pytest.mark.parametrize(
-    ("mask", "reason"), [(0x40, "hardware thermal slowdown"), (0x20, "software thermal slowdown"), (0x80, "power brake")]
+    ("mask", "reason"),
+    [
+        (0x40, "hardware thermal slowdown"),
+        (0x20, "software thermal slowdown"),
+        (0x80, "power brake"),
+    ],
 )
 def test_a_slowdown_is_held_against_the_figure(mask: int, reason: str) -> None:
     said = gpu.slowed(gpu.during(samples(mask, mask, 0, 0), gpu.DYNAMIC))
@@ -112,12 +130,24 @@ def test_where_a_nic_uses_the_memory_idle_samples_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("full", "spans"), [([False, True, True], [(20.0, 80.0), (80.0, 140.0)]), (None, [(0.0, 20.0), (20.0, 80.0), (80.0, 140.0)])]
+    ("full", "spans"),
+    [
+        ([False, True, True], [(20.0, 80.0), (80.0, 140.0)]),
+        (None, [(0.0, 20.0), (20.0, 80.0), (80.0, 140.0)]),
+    ],
 )
-def test_of_a_search_for_the_peak_the_full_trials_are_judged(full: list[bool] | None, spans: list[gpu.Span]) -> None:
-    result: dict[str, Any] = {"tests": [{"started": a, "ended": b} for a, b in ((0, 20), (20, 80), (80, 140))]}
+def test_of_a_search_for_the_peak_the_full_trials_are_judged(
+    full: list[bool] | None, spans: list[gpu.Span]
+) -> None:
+    result: dict[str, Any] = {
+        "tests": [{"started": a, "ended": b} for a, b in ((0, 20), (20, 80), (80, 140))]
+    }
     if full:
-        result["peak"] = {"rate": 100.0, "above": 101.0, "probes": [[100.0, True, each] for each in full]}
+        result["peak"] = {
+            "rate": 100.0,
+            "above": 101.0,
+            "probes": [[100.0, True, each] for each in full],
+        }
     assert start._spans(json.dumps(result)) == spans
 
 
@@ -170,7 +200,9 @@ def test_sampling_runs_beside_and_ends(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert seen.keys() == {"during", "slowed"}
 
 
-def test_a_field_that_a_version_does_not_know_costs_that_field_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_field_that_a_version_does_not_know_costs_that_field_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     refusal = """refuse() { echo "Field \\"$1\\" is not a valid field to query."; exit 2; }
 case "$*" in
 *ecc.errors.corrected.volatile.total*) refuse ecc.errors.corrected.volatile.total;;
@@ -180,7 +212,11 @@ case "$*" in
 *vbios*) echo '0, Tesla T4, GPU-1, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 2, 3, 16'; exit 0;;
 esac
 """
-    fake_smi(tmp_path, monkeypatch, refusal + SAMPLING.replace(LINE, f"0, 1500, 5000, 60, 70, 1024, 0x40, {TIME}"))
+    fake_smi(
+        tmp_path,
+        monkeypatch,
+        refusal + SAMPLING.replace(LINE, f"0, 1500, 5000, 60, 70, 1024, 0x40, {TIME}"),
+    )
     (found,) = gpu.facts(LocalHost())
     assert (found["name"], found["ecc_uncorrected"], found["pcie_width"]) == ("Tesla T4", 2, 16)
     assert found.keys().isdisjoint({"ecc_corrected", "mig", "error"})
@@ -190,15 +226,29 @@ esac
     assert "hardware thermal slowdown" in seen["slowed"]  # by the field's new name
 
 
-def test_a_driver_that_refuses_for_another_reason_is_in_the_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fake_smi(tmp_path, monkeypatch, "echo 'Unable to determine the device handle for GPU0: Unknown Error'; exit 255")
-    assert gpu.facts(LocalHost()) == [{"error": "Unable to determine the device handle for GPU0: Unknown Error"}]
+def test_a_driver_that_refuses_for_another_reason_is_in_the_record(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake_smi(
+        tmp_path,
+        monkeypatch,
+        "echo 'Unable to determine the device handle for GPU0: Unknown Error'; exit 255",
+    )
+    assert gpu.facts(LocalHost()) == [
+        {"error": "Unable to determine the device handle for GPU0: Unknown Error"}
+    ]
     with gpu.watched(LocalHost()) as seen:
         pass
-    assert seen == {"during": [], "slowed": None, "error": "Unable to determine the device handle for GPU0: Unknown Error"}
+    assert seen == {
+        "during": [],
+        "slowed": None,
+        "error": "Unable to determine the device handle for GPU0: Unknown Error",
+    }
 
 
-def test_every_host_is_watched_and_what_its_gpus_did_is_held_against_the_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_host_is_watched_and_what_its_gpus_did_is_held_against_the_figure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     hot = SAMPLING.replace("0x4", "0x40")
     fake_smi(
         tmp_path,
@@ -210,7 +260,9 @@ def test_every_host_is_watched_and_what_its_gpus_did_is_held_against_the_figure(
     with start.watched(copies, Workload(device="cuda", system="stub")) as watch:
         await_lines(tmp_path, len(hosts))
     facts = watch.facts
-    assert facts["against"].startswith("a (host 0): GPU 0 was slowed down (hardware thermal slowdown)")
+    assert facts["against"].startswith(
+        "a (host 0): GPU 0 was slowed down (hardware thermal slowdown)"
+    )
     assert "; b: GPU 0 was slowed down" in facts["against"]
     assert "; a (host 2): GPU 0 was slowed down" in facts["against"]
     assert facts["peers"].keys() == {"b", "a (host 2)"}
@@ -220,23 +272,41 @@ def test_every_host_is_watched_and_what_its_gpus_did_is_held_against_the_figure(
 def test_memory_errors_that_came_meanwhile_and_a_gpu_not_seen_at_all_are_held_against_it() -> None:
     seen = {"gpus": [{"index": 0, "ecc_uncorrected": 2}], "during": [{"index": 0}], "slowed": None}
     assert start.against(seen, [{"index": 0, "ecc_uncorrected": 2}], {0}) is None
-    assert "GPU 0 had 3 uncorrected memory error" in str(start.against(seen, [{"index": 0, "ecc_uncorrected": 5}], {0}))
-    assert start.against(seen, [{"index": 0, "ecc_uncorrected": 2}, {"index": 1, "ecc_uncorrected": 9}], {0}) is None
+    assert "GPU 0 had 3 uncorrected memory error" in str(
+        start.against(seen, [{"index": 0, "ecc_uncorrected": 5}], {0})
+    )
+    assert (
+        start.against(
+            seen, [{"index": 0, "ecc_uncorrected": 2}, {"index": 1, "ecc_uncorrected": 9}], {0}
+        )
+        is None
+    )
     assert "is not known: no samples" in str(start.against({**seen, "during": []}, [], {0}))
-    for untimed in ({**seen, "during": []}, {**seen, "slowed": "GPU 0 was slowed"}):  # as of accuracy, whose result is no time
-        assert start.against(untimed, [{"index": 0, "ecc_uncorrected": 2}], {0}, timed=False) is None
-        assert "3 uncorrected" in str(start.against(untimed, [{"index": 0, "ecc_uncorrected": 5}], {0}, timed=False))
+    for untimed in (
+        {**seen, "during": []},
+        {**seen, "slowed": "GPU 0 was slowed"},
+    ):  # as of accuracy, whose result is no time
+        assert (
+            start.against(untimed, [{"index": 0, "ecc_uncorrected": 2}], {0}, timed=False) is None
+        )
+        assert "3 uncorrected" in str(
+            start.against(untimed, [{"index": 0, "ecc_uncorrected": 5}], {0}, timed=False)
+        )
 
 
 @pytest.mark.parametrize("scenario", ["accuracy", "offline"])
-def test_a_slowed_gpu_is_not_held_against_an_accuracy_run(scenario: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_slowed_gpu_is_not_held_against_an_accuracy_run(
+    scenario: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     hot = SAMPLING.replace("0x4", "0x40")
     fake_smi(
         tmp_path,
         monkeypatch,
         f'case "$*" in -L) echo "GPU 0: T4"; exit;; *loop*) ;; *uuid*) echo "{T4.splitlines()[0]}"; exit;; esac; {hot}',
     )
-    given = Workload.model_validate({"device": "cuda", "system": "stub", "scenario": scenario, "imagenet": "/x"})
+    given = Workload.model_validate(
+        {"device": "cuda", "system": "stub", "scenario": scenario, "imagenet": "/x"}
+    )
     with start.watched([LocalHost()], given) as watch:
         await_lines(tmp_path)
     assert str(watch.facts["slowed"]).startswith("GPU 0 was slowed")
@@ -244,10 +314,19 @@ def test_a_slowed_gpu_is_not_held_against_an_accuracy_run(scenario: str, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("uuid", "against", "used"), [("GPU-1b2c", None, "GPU-1b2c"), ("GPU-2b2c", "GPU 1 was slowed", "GPU-2b2c"), ("", "GPU 1 was", None)]
+    ("uuid", "against", "used"),
+    [
+        ("GPU-1b2c", None, "GPU-1b2c"),
+        ("GPU-2b2c", "GPU 1 was slowed", "GPU-2b2c"),
+        ("", "GPU 1 was", None),
+    ],
 )
 def test_only_the_gpu_that_the_program_used_is_judged(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, uuid: str, against: str | None, used: str | None
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    uuid: str,
+    against: str | None,
+    used: str | None,
 ) -> None:
     (tmp_path / "static").write_text(T4)
     (tmp_path / "sampled").write_text(f"{LINE}\n1, 1500, 5000, 60, 70, 99, 1024, 0x40, {TIME}\n")
@@ -266,9 +345,14 @@ def test_only_the_gpu_that_the_program_used_is_judged(
 
 
 @pytest.mark.parametrize("hot", ["set-up", "run"])
-def test_the_gpu_is_judged_while_loadgen_ran(hot: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_gpu_is_judged_while_loadgen_ran(
+    hot: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """By the times of the program's result, on a host whose clock shows another zone: ten seconds each of set-up, run and checks."""
-    began = {what: round(NOON.timestamp()) + 10 * place for place, what in enumerate(("set-up", "run", "checks"))}
+    began = {
+        what: round(NOON.timestamp()) + 10 * place
+        for place, what in enumerate(("set-up", "run", "checks"))
+    }
     line = "0, 1500, 5000, 60, 70, 99, 1024, $mask, $(date -d @$at +'%Y/%m/%d %H:%M:%S.000')"
     hot_at = f"[ $at -ge {began[hot]} ] && [ $at -lt {began[hot] + 10} ] && mask=0x40"
     all_lines = f'for at in $(seq {began["set-up"]} {began["checks"] + 9}); do mask=0x0; {hot_at}; echo "{line}"; done'
@@ -278,11 +362,22 @@ def test_the_gpu_is_judged_while_loadgen_ran(hot: str, monkeypatch: pytest.Monke
     host = LocalHost()
     with start.watched([host], Workload(device="cuda", system="stub")) as watch:
         tests = [{"started": began["run"], "ended": began["run"] + 9}]
-        watch.ran(host, Finished([], 0, json.dumps({"program": 1, "device": {"uuid": "GPU-1b2c"}, "tests": tests}), "", 0.3))
+        watch.ran(
+            host,
+            Finished(
+                [],
+                0,
+                json.dumps({"program": 1, "device": {"uuid": "GPU-1b2c"}, "tests": tests}),
+                "",
+                0.3,
+            ),
+        )
         await_lines(tmp_path)
     assert watch.facts["during"][0]["samples"] == 10
     assert watch.facts["against"] == (
-        "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of the sample: mend cooling or power" if hot == "run" else None
+        "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of the sample: mend cooling or power"
+        if hot == "run"
+        else None
     )
 
 
@@ -290,23 +385,43 @@ def test_the_gpu_is_judged_while_loadgen_ran(hot: str, monkeypatch: pytest.Monke
     ("script", "said"),
     [
         (None, "the NVIDIA driver (nvidia-smi) is not installed"),
-        ("echo 'No devices found.'", "device cuda: the NVIDIA driver on {host} shows no GPU: ask for nvidia.com/gpu in resources"),
-        ("echo 'NVIDIA-SMI has failed' >&2; exit 9", "device cuda: the NVIDIA driver on {host} does not answer: NVIDIA-SMI has failed"),
+        (
+            "echo 'No devices found.'",
+            "device cuda: the NVIDIA driver on {host} shows no GPU: ask for nvidia.com/gpu in resources",
+        ),
+        (
+            "echo 'NVIDIA-SMI has failed' >&2; exit 9",
+            "device cuda: the NVIDIA driver on {host} does not answer: NVIDIA-SMI has failed",
+        ),
     ],
 )
 def test_cuda_asked_where_there_is_none_is_skipped_with_what_to_do(
-    script: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    script: str | None,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
+    pytest.importorskip(
+        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
+    )
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     if script is not None:
         fake_smi(tmp_path, monkeypatch, script)
     suite, store = tmp_path / "suite.yaml", tmp_path / "store"
-    suite.write_text("name: s\nentries:\n  - {benchmark: resnet50, params: {system: stub, device: cuda, fast: true}}\n")
+    suite.write_text(
+        "name: s\nentries:\n  - {benchmark: resnet50, params: {system: stub, device: cuda, fast: true}}\n"
+    )
     main(["doctor", str(suite)])
     doctor = capsys.readouterr().out
-    assert ("missing  resnet50: the NVIDIA driver (nvidia-smi) is not installed" in doctor) == (script is None)
+    assert ("missing  resnet50: the NVIDIA driver (nvidia-smi) is not installed" in doctor) == (
+        script is None
+    )
     assert main(["run", str(suite), "--store", str(store), "--no-report"]) == 0
-    (part,) = [json.loads(each.read_text()) for each in store.glob("runs/*/parts/*-1.json") if "canary" not in each.name]
+    (part,) = [
+        json.loads(each.read_text())
+        for each in store.glob("runs/*/parts/*-1.json")
+        if "canary" not in each.name
+    ]
     assert part["status"] == "skipped"
     assert said.format(host=LocalHost().name) in part["error"]

@@ -26,8 +26,18 @@ WORDNET = [f"n{number:08}" for number in range(1000)]
 
 def test_a_folder_a_class(tmp_path: Path) -> None:
     folders(tmp_path, *WORDNET)
-    touch(tmp_path, f"{WORDNET[1]}/b.JPEG", f"{WORDNET[0]}/a.JPEG", f"{WORDNET[0]}/notes.txt", f"{WORDNET[1]}/c.jpg")
-    assert [(file.name, label) for file, label in labelled(str(tmp_path))] == [("a.JPEG", 0), ("b.JPEG", 1), ("c.jpg", 1)]
+    touch(
+        tmp_path,
+        f"{WORDNET[1]}/b.JPEG",
+        f"{WORDNET[0]}/a.JPEG",
+        f"{WORDNET[0]}/notes.txt",
+        f"{WORDNET[1]}/c.jpg",
+    )
+    assert [(file.name, label) for file, label in labelled(str(tmp_path))] == [
+        ("a.JPEG", 0),
+        ("b.JPEG", 1),
+        ("c.jpg", 1),
+    ]
 
 
 @pytest.mark.parametrize("width", [1, 3])
@@ -47,9 +57,13 @@ def test_folders_with_the_numbers_of_the_classes(tmp_path: Path, width: int) -> 
         ([f"dog {number}" for number in range(1000)], r"1000 folders \(dog 0 to dog 999\)"),
     ],
 )
-def test_folders_that_do_not_tell_the_classes_are_refused(tmp_path: Path, names: list[str], said: str) -> None:
+def test_folders_that_do_not_tell_the_classes_are_refused(
+    tmp_path: Path, names: list[str], said: str
+) -> None:
     touch(Path(folders(tmp_path, *names)), f"{names[0]}/a.JPEG")
-    with pytest.raises(ValueError, match=f"{said}.* else name them in val_map.txt, a line `FILE CLASS` each"):
+    with pytest.raises(
+        ValueError, match=f"{said}.* else name them in val_map.txt, a line `FILE CLASS` each"
+    ):
         labelled(str(tmp_path))
 
 
@@ -61,19 +75,32 @@ def test_weights_are_held_against_what_they_are_published_with() -> None:
 
 @pytest.mark.parametrize(
     ("top1", "images", "reference", "expected"),
-    [(0.7537, 50000, 0.7613, True), (0.7536, 50000, 0.7613, False), (0.76, 50000, 0.80858, False), (0.99, 5000, 0.7613, None)],
+    [
+        (0.7537, 50000, 0.7613, True),
+        (0.7536, 50000, 0.7613, False),
+        (0.76, 50000, 0.80858, False),
+        (0.99, 5000, 0.7613, None),
+    ],
 )
-def test_a_verdict_is_of_all_images(top1: float, images: int, reference: float, expected: bool | None) -> None:
+def test_a_verdict_is_of_all_images(
+    top1: float, images: int, reference: float, expected: bool | None
+) -> None:
     assert reached(top1, images, reference) is expected
 
 
 def test_val_map(tmp_path: Path) -> None:
     touch(tmp_path, "x.JPEG", "with space.JPEG")
     (tmp_path / "val_map.txt").write_text("x.JPEG 65\nwith space.JPEG 970\n\n")
-    assert [(file.name, label) for file, label in labelled(str(tmp_path))] == [("x.JPEG", 65), ("with space.JPEG", 970)]
+    assert [(file.name, label) for file, label in labelled(str(tmp_path))] == [
+        ("x.JPEG", 65),
+        ("with space.JPEG", 970),
+    ]
 
 
-@pytest.mark.parametrize(("line", "said"), [("x.JPEG", "expected"), ("x.JPEG 1000", "0 to 999"), ("gone.JPEG 1", "is not in")])
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("x.JPEG", "expected"), ("x.JPEG 1000", "0 to 999"), ("gone.JPEG 1", "is not in")],
+)
 def test_a_bad_line_is_named_with_its_number(tmp_path: Path, line: str, said: str) -> None:
     touch(tmp_path, "x.JPEG")
     (tmp_path / "val_map.txt").write_text(f"x.JPEG 1\n{line}\n")
@@ -90,7 +117,10 @@ def test_no_folder_and_an_empty_one(tmp_path: Path) -> None:
 
 def log(*answers: tuple[int, int]) -> str:
     return json.dumps(
-        [{"seq_id": i, "qsl_idx": at, "data": struct.pack("<i", label).hex().upper()} for i, (at, label) in enumerate(answers)]
+        [
+            {"seq_id": i, "qsl_idx": at, "data": struct.pack("<i", label).hex().upper()}
+            for i, (at, label) in enumerate(answers)
+        ]
     )
 
 

@@ -12,13 +12,28 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark import Failed, Gang, Infrastructure, Invalid, Measurement, Output, SampleError
+from perfdag.benchmark import (
+    Failed,
+    Gang,
+    Infrastructure,
+    Invalid,
+    Measurement,
+    Output,
+    SampleError,
+)
 from perfdag.hosts import Finished, LocalHost
 from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
 from perfdag.steps.resnet50 import start
 from perfdag.steps.resnet50.benchmark import Resnet50
-from perfdag.steps.resnet50.interference import Resnet50Interference, collect, measurements, overlap, reasons_against, together
+from perfdag.steps.resnet50.interference import (
+    Resnet50Interference,
+    collect,
+    measurements,
+    overlap,
+    reasons_against,
+    together,
+)
 from perfdag.steps.resnet50.overhead import Resnet50Overhead
 from perfdag.steps.resnet50.params import InterferenceParams
 from perfdag.steps.resnet50.result import read
@@ -42,9 +57,17 @@ def test_overlap() -> None:
 
 
 def run(folder: Path, **more: Any) -> dict[tuple[str, str | None], Measurement]:
-    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
+    pytest.importorskip(
+        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
+    )
     params = InterferenceParams.model_validate(
-        {"system": "stub", "scenario": "single-stream", "min_duration": 1.5, "min_queries": 64, **more}
+        {
+            "system": "stub",
+            "scenario": "single-stream",
+            "min_duration": 1.5,
+            "min_queries": 64,
+            **more,
+        }
     )
     benchmark = Resnet50Interference()
     output = benchmark.run(Gang([LocalHost()], Shape(), 60, str(folder)), params)
@@ -63,21 +86,42 @@ def test_two_copies_that_share_a_lock_get_half_each(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_offline_gives_each_copy_as_many_samples_by_what_they_did_alone(tmp_path: Path) -> None:
-    found = run(tmp_path, scenario="offline", batch=4, stub={"base": 0.004, "each": 0.001, "lock": str(tmp_path / "device")})
+    found = run(
+        tmp_path,
+        scenario="offline",
+        batch=4,
+        stub={"base": 0.004, "each": 0.001, "lock": str(tmp_path / "device")},
+    )
     assert found[("overlap", None)].value > 0.8
     assert found[("rate_kept", None)].value == pytest.approx(0.5, abs=0.12)
 
 
 @pytest.mark.slow
-def test_copies_need_of_their_wrapper_the_standard_streams_alone_and_have_schedules_of_their_own(tmp_path: Path) -> None:
+def test_copies_need_of_their_wrapper_the_standard_streams_alone_and_have_schedules_of_their_own(
+    tmp_path: Path,
+) -> None:
     """A wrapper into a pod or a container: it refuses argv that names a file of ours."""
-    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
+    pytest.importorskip(
+        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
+    )
     code = "import subprocess, sys; assert not any(sys.argv[1] in each for each in sys.argv[2:]); sys.exit(subprocess.call(sys.argv[2:]))"
-    given = {"wrapper": [sys.executable, "-c", code, str(tmp_path)], "wrapper_env": {"HIDDEN": "1"}, "target_rate": 60, "latency_bound": 30}
-    params = InterferenceParams.model_validate({"system": "stub", "scenario": "server", "fast": True, "stub": {"base": 0.002}, **given})
+    given = {
+        "wrapper": [sys.executable, "-c", code, str(tmp_path)],
+        "wrapper_env": {"HIDDEN": "1"},
+        "target_rate": 60,
+        "latency_bound": 30,
+    }
+    params = InterferenceParams.model_validate(
+        {"system": "stub", "scenario": "server", "fast": True, "stub": {"base": 0.002}, **given}
+    )
     output = Resnet50Interference().run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params)
-    logs = {name: json.loads(text)["tests"][0]["logs"]["detail"] for name, text in output.texts.items()}
-    seeds = {name: re.findall(r'effective_schedule_rng_seed", "value": (\d+)', log) for name, log in logs.items()}
+    logs = {
+        name: json.loads(text)["tests"][0]["logs"]["detail"] for name, text in output.texts.items()
+    }
+    seeds = {
+        name: re.findall(r'effective_schedule_rng_seed", "value": (\d+)', log)
+        for name, log in logs.items()
+    }
     assert seeds == {"solo-0": ["1"], "solo-1": ["2"], "together-0": ["1"], "together-1": ["2"]}
     assert Resnet50Interference().parse(output, params)
     assert not list(tmp_path.glob("copy-*"))
@@ -100,9 +144,17 @@ class Recording(LocalHost):
 
 
 @pytest.mark.parametrize("benchmark", [Resnet50(), Resnet50Interference(), Resnet50Overhead()])
-def test_the_environment_is_set_behind_the_wrapper_which_may_pass_none_on(benchmark: Any, tmp_path: Path) -> None:
-    given = {"wrapper": ["env", "-i"], "wrapper_env": {"LAYER": "on it", "SECOND": "$X"}, "python": "/there/python"}
-    params = benchmark.Params.model_validate({"system": "stub", "scenario": "single-stream", **given})
+def test_the_environment_is_set_behind_the_wrapper_which_may_pass_none_on(
+    benchmark: Any, tmp_path: Path
+) -> None:
+    given = {
+        "wrapper": ["env", "-i"],
+        "wrapper_env": {"LAYER": "on it", "SECOND": "$X"},
+        "python": "/there/python",
+    }
+    params = benchmark.Params.model_validate(
+        {"system": "stub", "scenario": "single-stream", **given}
+    )
     host = Recording()
     gang = Gang([host], Shape(), 60, str(tmp_path))
     benchmark.missing(gang, params)
@@ -133,11 +185,17 @@ class Losing(LocalHost):
 @pytest.mark.parametrize(
     ("end", "kind", "said"),
     [
-        (Finished([], 1, "", "boom", 1.0), Failed, "copy 1 alone: the program exited 1 without a result: boom"),
+        (
+            Finished([], 1, "", "boom", 1.0),
+            Failed,
+            "copy 1 alone: the program exited 1 without a result: boom",
+        ),
         (Infrastructure("the pod is gone"), Infrastructure, "copy 1 alone: the pod is gone"),
     ],
 )
-def test_a_run_that_is_lost_keeps_the_texts_of_those_before_it(end: Any, kind: type[SampleError], said: str, tmp_path: Path) -> None:
+def test_a_run_that_is_lost_keeps_the_texts_of_those_before_it(
+    end: Any, kind: type[SampleError], said: str, tmp_path: Path
+) -> None:
     params = InterferenceParams.model_validate({"system": "stub", "scenario": "single-stream"})
     with pytest.raises(kind) as lost:
         Resnet50Interference().run(Gang([Losing(end)], Shape(), 60, str(tmp_path)), params)
@@ -148,15 +206,36 @@ def test_a_run_that_is_lost_keeps_the_texts_of_those_before_it(end: Any, kind: t
 def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> None:
     good = Finished([], 0, RECORDED.read_text(), "", 1.0)
     unfit = json.dumps({"program": 1, "error": {"kind": "memory", "text": "batch 9 does not fit"}})
-    ended = [good, replace(good, code=-9, stdout="", stderr="Killed by a layer"), good, replace(good, stdout=unfit)]
+    ended = [
+        good,
+        replace(good, code=-9, stdout="", stderr="Killed by a layer"),
+        good,
+        replace(good, stdout=unfit),
+    ]
     texts = {"solo-0": "{}"}
-    watch = start.Watch(InterferenceParams.model_validate({"system": "stub", "scenario": "single-stream", "copies": 4}))
-    with pytest.raises(Failed, match=r"^copy 1 beside the others \(2 of 4 copies ended well\): the program was killed") as lost:
+    watch = start.Watch(
+        InterferenceParams.model_validate(
+            {"system": "stub", "scenario": "single-stream", "copies": 4}
+        )
+    )
+    with pytest.raises(
+        Failed,
+        match=r"^copy 1 beside the others \(2 of 4 copies ended well\): the program was killed",
+    ) as lost:
         collect([LocalHost()] * 4, ended, watch, texts)
     kept = lost.value.texts
-    assert json.loads(kept["together-0"])["program"] == json.loads(kept["together-2"])["program"] == 1
-    assert (kept["solo-0"], kept["together-1-stderr"], kept["together-3"]) == ("{}", "Killed by a layer", unfit)
-    with pytest.raises(Failed, match=r"^copy 2 beside the others \(2 of 3 copies ended well\): batch 9 does not fit$"):
+    assert (
+        json.loads(kept["together-0"])["program"] == json.loads(kept["together-2"])["program"] == 1
+    )
+    assert (kept["solo-0"], kept["together-1-stderr"], kept["together-3"]) == (
+        "{}",
+        "Killed by a layer",
+        unfit,
+    )
+    with pytest.raises(
+        Failed,
+        match=r"^copy 2 beside the others \(2 of 3 copies ended well\): batch 9 does not fit$",
+    ):
         collect([LocalHost()] * 3, [good, good, ended[3]], watch, {})
 
 
@@ -164,36 +243,67 @@ def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> Non
     ("given", "said"),
     [
         ({"wrapper": ["no-such-tool"]}, ["no-such-tool"]),
-        ({"wrapper": ["env"], "python": "/nowhere/python"}, ["/nowhere/python (Python) behind env"]),
+        (
+            {"wrapper": ["env"], "python": "/nowhere/python"},
+            ["/nowhere/python (Python) behind env"],
+        ),
         ({"wrapper": ["env", "-C", "/"], "python": sys.executable}, []),
         ({"python": "/nowhere/python"}, ["/nowhere/python (Python)"]),
     ],
 )
-def test_what_runs_behind_a_wrapper_is_looked_for_there(given: dict[str, Any], said: list[str], tmp_path: Path) -> None:
-    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
-    params = InterferenceParams.model_validate({"system": "stub", "scenario": "single-stream", **given})
-    assert [each.program for each in Resnet50Interference().missing(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params)] == said
+def test_what_runs_behind_a_wrapper_is_looked_for_there(
+    given: dict[str, Any], said: list[str], tmp_path: Path
+) -> None:
+    pytest.importorskip(
+        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
+    )
+    params = InterferenceParams.model_validate(
+        {"system": "stub", "scenario": "single-stream", **given}
+    )
+    assert [
+        each.program
+        for each in Resnet50Interference().missing(
+            Gang([LocalHost()], Shape(), 60, str(tmp_path)), params
+        )
+    ] == said
 
 
 NEEDY = {"wrapper": ["env", "NEED=1", "sh", "-c", 'test "$NEED" = 1 && exec "$@"', "x"]}
 """A wrapper that does nothing without its environment."""
 
 
-def test_what_runs_behind_a_wrapper_is_looked_for_in_its_environment_and_what_it_says_is_told(tmp_path: Path) -> None:
-    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
-    gang, common = Gang([LocalHost(name="n1")], Shape(), 60, str(tmp_path)), {"system": "stub", "scenario": "single-stream"}
+def test_what_runs_behind_a_wrapper_is_looked_for_in_its_environment_and_what_it_says_is_told(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip(
+        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
+    )
+    gang, common = (
+        Gang([LocalHost(name="n1")], Shape(), 60, str(tmp_path)),
+        {"system": "stub", "scenario": "single-stream"},
+    )
     for benchmark in (Resnet50(), Resnet50Interference(), Resnet50Overhead()):
         assert benchmark.missing(gang, benchmark.Params.model_validate({**common, **NEEDY})) == []
         says = {"wrapper": ["sh", "-c", "echo no such pod >&2; exit 1"]}
         (tool,) = benchmark.missing(gang, benchmark.Params.model_validate({**common, **says}))
-        assert (tool.program, tool.advice) == (f"{sys.executable} (Python) behind sh", "n1 says: no such pod")
-        (tool,) = benchmark.missing(gang, benchmark.Params.model_validate({**common, "wrapper": ["false"]}))
+        assert (tool.program, tool.advice) == (
+            f"{sys.executable} (Python) behind sh",
+            "n1 says: no such pod",
+        )
+        (tool,) = benchmark.missing(
+            gang, benchmark.Params.model_validate({**common, "wrapper": ["false"]})
+        )
         assert tool.advice == "on n1 it exited 1 without a word"
 
 
 def test_a_wrapper_that_ends_or_is_not_there_is_a_line(tmp_path: Path) -> None:
-    for wrapper, said in (["false"], "exited 1 without a result"), (["no-such-tool"], "no-such-tool: No such file"):
-        params = InterferenceParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": wrapper})
+    for wrapper, said in (
+        (["false"], "exited 1 without a result"),
+        (["no-such-tool"], "no-such-tool: No such file"),
+    ):
+        params = InterferenceParams.model_validate(
+            {"system": "stub", "scenario": "single-stream", "wrapper": wrapper}
+        )
         with pytest.raises(Failed, match=said):
             together([LocalHost()], Gang([LocalHost()], Shape(), 60, str(tmp_path)), params, {})
 
@@ -203,7 +313,13 @@ def test_in_server_the_tail_is_the_headline_and_what_fairness_is_of() -> None:
     params = InterferenceParams.model_validate({"scenario": "server", "target_rate": 100})
     alone = read(RECORDED.with_name("server-overloaded.json").read_text())
     assert alone.tested is not None
-    late = replace(alone, tested=replace(alone.tested, percentiles={each: 10 * value for each, value in alone.tested.percentiles.items()}))
+    late = replace(
+        alone,
+        tested=replace(
+            alone.tested,
+            percentiles={each: 10 * value for each, value in alone.tested.percentiles.items()},
+        ),
+    )
     made = measurements([alone, alone], [alone, late], params)
     found = {each.metric: each.value for each in made if each.subject is None}
     assert made[0].metric == "tail_inflation"
@@ -227,28 +343,57 @@ def with_memory(seen: float | None, start: float = 0.0, end: float = 10.0) -> An
 
 
 def test_a_copy_that_sees_more_than_its_share_of_memory_is_named() -> None:
-    params = InterferenceParams.model_validate({"scenario": "single-stream", "memory_share": 0.5, "device_memory": 16e9})
+    params = InterferenceParams.model_validate(
+        {"scenario": "single-stream", "memory_share": 0.5, "device_memory": 16e9}
+    )
     assert reasons_against([], [with_memory(8e9), with_memory(8e9)], params) == []
     reasons = reasons_against([], [with_memory(8e9), with_memory(16e9)], params)
     assert reasons == ["copy 1 sees 16.00 GB of device memory, its share is 8.00 GB"]
     reasons = reasons_against([], [with_memory(8e9), with_memory(None)], params)
-    assert reasons == ["copy 1 does not say how much device memory it sees: its memory_share was not verified"]
+    assert reasons == [
+        "copy 1 does not say how much device memory it sees: its memory_share was not verified"
+    ]
 
 
 @pytest.mark.parametrize(
     ("facts", "given", "said"),
     [
         ({"hosts": ["a", "a"]}, {}, None),
-        ({"hosts": ["a", "b"]}, {}, r"ran on 2 nodes \(a, b\) and share none: hosts.placement: packed"),
+        (
+            {"hosts": ["a", "b"]},
+            {},
+            r"ran on 2 nodes \(a, b\) and share none: hosts.placement: packed",
+        ),
         ({"hosts": ["a", "a"], "devices": ["GPU-1", "GPU-1"]}, {"device": "cuda"}, None),
-        ({"hosts": ["a", "a"], "devices": ["GPU-1", "GPU-2"]}, {"device": "cuda"}, r"used 2 GPUs \(GPU-1, GPU-2\) and share none"),
-        ({"hosts": ["a", "a"], "devices": ["GPU-1", "GPU-2"]}, {"device": "cuda", "shared": "node"}, None),
-        ({"hosts": ["a", "a"], "devices": ["GPU-1", None]}, {"device": "cuda"}, "which GPU copy 1 used is not known"),
+        (
+            {"hosts": ["a", "a"], "devices": ["GPU-1", "GPU-2"]},
+            {"device": "cuda"},
+            r"used 2 GPUs \(GPU-1, GPU-2\) and share none",
+        ),
+        (
+            {"hosts": ["a", "a"], "devices": ["GPU-1", "GPU-2"]},
+            {"device": "cuda", "shared": "node"},
+            None,
+        ),
+        (
+            {"hosts": ["a", "a"], "devices": ["GPU-1", None]},
+            {"device": "cuda"},
+            "which GPU copy 1 used is not known",
+        ),
     ],
 )
-def test_copies_that_shared_nothing_are_no_interference(facts: dict[str, Any], given: dict[str, Any], said: str | None) -> None:
+def test_copies_that_shared_nothing_are_no_interference(
+    facts: dict[str, Any], given: dict[str, Any], said: str | None
+) -> None:
     params = InterferenceParams.model_validate({"scenario": "single-stream", **given})
-    output = Output({f"{when}-{number}": RECORDED.read_text() for when in ("solo", "together") for number in range(2)}, facts=facts)
+    output = Output(
+        {
+            f"{when}-{number}": RECORDED.read_text()
+            for when in ("solo", "together")
+            for number in range(2)
+        },
+        facts=facts,
+    )
     if said is None:
         assert Resnet50Interference().parse(output, params)
     else:
@@ -257,10 +402,14 @@ def test_copies_that_shared_nothing_are_no_interference(facts: dict[str, Any], g
 
 
 def test_p99_and_validity_of_each_copy_are_there_and_marks_as_of_one_measurement() -> None:
-    params = InterferenceParams.model_validate({"scenario": "single-stream", "fast": True, "check_logits": False})
+    params = InterferenceParams.model_validate(
+        {"scenario": "single-stream", "fast": True, "check_logits": False}
+    )
     raw = json.loads(RECORDED.read_text())
     raw["model"]["weights_verified"] = False
-    texts = {f"{when}-{number}": json.dumps(raw) for when in ("solo", "together") for number in range(2)}
+    texts = {
+        f"{when}-{number}": json.dumps(raw) for when in ("solo", "together") for number in range(2)
+    }
     values = Resnet50Interference().parse(Output(texts), params)
     found = {(each.metric, each.subject, each.coords.get("when")): each.value for each in values}
     assert found[("p99_inflation", None, None)] == found[("p99_inflation", "copy 1", None)] == 1
@@ -286,7 +435,9 @@ def test_without_the_p99_of_one_copy_there_is_none_over_the_copies() -> None:
 
 
 def test_a_smoke_test_of_server_has_no_tail_and_its_rate_is_the_figure() -> None:
-    params = InterferenceParams.model_validate({"scenario": "server", "target_rate": 100, "fast": True})
+    params = InterferenceParams.model_validate(
+        {"scenario": "server", "target_rate": 100, "fast": True}
+    )
     alone = read(RECORDED.with_name("server-overloaded.json").read_text())
     few = replace(alone, tested=replace(alone.tested, queries=64))
     made = measurements([alone, alone], [alone, few], params)
@@ -296,7 +447,9 @@ def test_a_smoke_test_of_server_has_no_tail_and_its_rate_is_the_figure() -> None
     assert [each.subject for each in made if each.metric == "tail_inflation"] == ["copy 0"]
     single = replace(alone, tested=replace(alone.tested, queries=44))
     assert single.tail("single-stream") == single.cost("single-stream")
-    assert math.isnan(replace(alone, tested=replace(alone.tested, queries=43)).tail("single-stream"))
+    assert math.isnan(
+        replace(alone, tested=replace(alone.tested, queries=43)).tail("single-stream")
+    )
 
 
 def test_an_error_of_a_copy_alone_is_told_before_another_is_run(tmp_path: Path) -> None:
@@ -310,10 +463,20 @@ def test_an_error_of_a_copy_alone_is_told_before_another_is_run(tmp_path: Path) 
 
 
 def test_a_wrapper_that_swallows_standard_error_is_told_to_pass_it_on(tmp_path: Path) -> None:
-    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
-    given = {"system": "stub", "scenario": "single-stream", "fast": True, "wrapper": ["sh", "-c", 'exec "$@" 2>/dev/null', "x"]}
+    pytest.importorskip(
+        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
+    )
+    given = {
+        "system": "stub",
+        "scenario": "single-stream",
+        "fast": True,
+        "wrapper": ["sh", "-c", 'exec "$@" 2>/dev/null', "x"],
+    }
     params = InterferenceParams.model_validate(given)
-    with pytest.raises(Failed, match=r"copy 0 was not ready in time: it said nothing, .* sh has to pass that on as it is"):
+    with pytest.raises(
+        Failed,
+        match=r"copy 0 was not ready in time: it said nothing, .* sh has to pass that on as it is",
+    ):
         together([LocalHost()], Gang([LocalHost()], Shape(), 2, str(tmp_path)), params, {})
 
 
@@ -322,16 +485,23 @@ def test_copies_that_hardly_met_are_invalid() -> None:
     reasons = reasons_against([], [with_memory(1, 0, 10), with_memory(1, 6, 16)], params)
     assert reasons[0] == "the copies ran at once for 25 % of the time only: raise min_duration"
     offline = params.model_copy(update={"scenario": "offline"})
-    assert "each does as many samples" in reasons_against([], [with_memory(1, 0, 10), with_memory(1, 6, 16)], offline)[-1]
+    assert (
+        "each does as many samples"
+        in reasons_against([], [with_memory(1, 0, 10), with_memory(1, 6, 16)], offline)[-1]
+    )
 
 
 def test_beside_the_others_only_latency_is_excused() -> None:
-    params = InterferenceParams.model_validate({"scenario": "server", "target_rate": 100, "check_logits": False})
+    params = InterferenceParams.model_validate(
+        {"scenario": "server", "target_rate": 100, "check_logits": False}
+    )
     raw = json.loads(RECORDED.with_name("server-overloaded.json").read_text())
     assert reasons_against([], [read(json.dumps(raw))], params) == []
     logs = raw["tests"][0]["logs"]
     logs["detail"] += '\n:::MLLOG {"key": "result_min_duration_met", "value": false}\n'
-    assert reasons_against([], [read(json.dumps(raw))], params)[0].startswith("copy 0 beside the others: LoadGen says INVALID")
+    assert reasons_against([], [read(json.dumps(raw))], params)[0].startswith(
+        "copy 0 beside the others: LoadGen says INVALID"
+    )
 
 
 def test_a_slowed_gpu_makes_the_figures_invalid() -> None:

@@ -22,7 +22,9 @@ from perfdag.steps.resnet50.system import Stub
 from tests.resnet50.harness import server_p50
 from tests.resnet50.plain_loadgen import p50
 
-pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
+pytest.importorskip(
+    "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
+)
 
 
 def measure(folder: Path, **params: Any) -> Sequence[Any]:
@@ -36,7 +38,12 @@ def measure(folder: Path, **params: Any) -> Sequence[Any]:
 def server(folder: Path, queries: int) -> Sequence[Any]:
     """Poisson arrivals far below what the stub can do, but the hundredth query stalls just beyond the bound."""
     stub = {"base": 0.0005, "stalled": 100, "stall": 0.06}
-    limits = {"min_queries": queries, "max_queries": queries, "min_duration": 0.001, "latency_bound": 0.06}
+    limits = {
+        "min_queries": queries,
+        "max_queries": queries,
+        "min_duration": 0.001,
+        "latency_bound": 0.06,
+    }
     # at 60/s another query lands within the half millisecond that would make it late too in 3 % of the seeds; this seed is not one
     return measure(folder, scenario="server", target_rate=60, stub=stub, seed=0, **limits)
 
@@ -44,9 +51,13 @@ def server(folder: Path, queries: int) -> Sequence[Any]:
 @pytest.mark.slow
 def test_one_violation_in_661_queries_is_invalid(tmp_path: Path) -> None:
     for _ in range(3):
-        with pytest.raises(Invalid, match=r"INVALID.*Early stopping satisfied: NO.*Processed 661 queries") as caught:
+        with pytest.raises(
+            Invalid, match=r"INVALID.*Early stopping satisfied: NO.*Processed 661 queries"
+        ) as caught:
             server(tmp_path, 661)
-        if "at least 1 more" in str(caught.value):  # else a pause of the machine made a second query late
+        if "at least 1 more" in str(
+            caught.value
+        ):  # else a pause of the machine made a second query late
             break
     assert "at least 1 more" in str(caught.value)
     late = json.loads(caught.value.texts["result"])["tests"][0]["logs"]["detail"]
@@ -68,7 +79,9 @@ def test_one_violation_in_662_queries_is_valid(tmp_path: Path) -> None:
 
 def test_a_single_stream_four_times_as_fast_as_its_warm_up_is_long_enough() -> None:
     """The queries are made beforehand, by the warm-up's rate: a machine that was busy then is not now."""
-    tested = loadgen.measure(Stub(0.005), loadgen.Load("single-stream", 1, 0.5, 20, 8, 50.0), pytest.fail)
+    tested = loadgen.measure(
+        Stub(0.005), loadgen.Load("single-stream", 1, 0.5, 20, 8, 50.0), pytest.fail
+    )
     keys = summary.read(tested.logs["summary"], tested.logs["detail"]).keys
     assert keys["result_min_duration_met"] is True
 
@@ -76,7 +89,12 @@ def test_a_single_stream_four_times_as_fast_as_its_warm_up_is_long_enough() -> N
 @pytest.mark.parametrize(("rate", "duration"), [(50.0, 0.5), (50.0, 60.0), (1000.0, 600.0)])
 def test_queries_are_spared_where_they_are_few(rate: float, duration: float) -> None:
     """LoadGen makes 2 * duration / expected latency of them, in memory, before its clock starts."""
-    expected = loadgen.settings(loadgen.Load("single-stream", 1, duration, 20, 8, rate)).single_stream_expected_latency_ns / 1e9
+    expected = (
+        loadgen.settings(
+            loadgen.Load("single-stream", 1, duration, 20, 8, rate)
+        ).single_stream_expected_latency_ns
+        / 1e9
+    )
     own = 2 * duration * rate
     assert 2 * duration / expected == pytest.approx(min(3 * own, own + 100_000), rel=0.01)
 
@@ -87,8 +105,16 @@ def test_our_share_of_the_latency_is_small(tmp_path: Path) -> None:
     service, count = 0.01, 100
     ours, bare = [], []
     for _ in range(3):
-        values = measure(tmp_path, scenario="single-stream", stub={"base": service}, min_queries=count, min_duration=0.5)
-        ours.append(next(each.value for each in values if each.metric == "latency" and each.stat == "p50"))
+        values = measure(
+            tmp_path,
+            scenario="single-stream",
+            stub={"base": service},
+            min_queries=count,
+            min_duration=0.5,
+        )
+        ours.append(
+            next(each.value for each in values if each.metric == "latency" and each.stat == "p50")
+        )
         bare.append(p50(service, count))
     assert statistics.median(ours) / statistics.median(bare) < 1.15
     assert min(ours) >= service
@@ -130,11 +156,25 @@ class Cold(Stub):
 
 def test_the_first_batch_of_a_size_in_the_answering_thread_is_no_part_of_a_latency() -> None:
     begun: list[float] = []
-    load = loadgen.Load("server", 3, 0.1, 64, 8, 500, target_rate=200, latency_bound=1.0, max_delay=0.01, max_queries=64)
+    load = loadgen.Load(
+        "server",
+        3,
+        0.1,
+        64,
+        8,
+        500,
+        target_rate=200,
+        latency_bound=1.0,
+        max_delay=0.01,
+        max_queries=64,
+    )
     tested = loadgen.measure(Cold(), load, pytest.fail, lambda: begun.append(time.monotonic()))
     assert len(begun) == 1
     assert tested.batches.keys() >= {2, 3}
-    assert summary.read(tested.logs["summary"], tested.logs["detail"]).keys["result_max_latency_ns"] < 0.4e9
+    assert (
+        summary.read(tested.logs["summary"], tested.logs["detail"]).keys["result_max_latency_ns"]
+        < 0.4e9
+    )
 
 
 class Slow(Stub):
@@ -147,12 +187,16 @@ class Slow(Stub):
 @pytest.mark.parametrize("duration", [0.0001, 0.0014, 0.0037])
 @pytest.mark.parametrize("queries", [1, 16, 333])
 def test_offline_asks_min_queries_however_short_the_duration(duration: float, queries: int) -> None:
-    tested = loadgen.measure(Stub(1e-6), loadgen.Load("offline", 64, duration, queries, 8, 1.0), pytest.fail)
+    tested = loadgen.measure(
+        Stub(1e-6), loadgen.Load("offline", 64, duration, queries, 8, 1.0), pytest.fail
+    )
     found = summary.read(tested.logs["summary"], tested.logs["detail"]).queries
     assert queries <= found <= queries + 2
 
 
-@pytest.mark.parametrize(("more", "rate"), [({}, 1.25 * 500), ({"fast": True}, 500), ({"target_rate": 2000}, 2000)])
+@pytest.mark.parametrize(
+    ("more", "rate"), [({}, 1.25 * 500), ({"fast": True}, 500), ({"target_rate": 2000}, 2000)]
+)
 def test_offline_is_sized_by_target_rate_or_the_warm_up_with_a_margin(
     monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], rate: float
 ) -> None:
@@ -166,7 +210,9 @@ def test_offline_is_sized_by_target_rate_or_the_warm_up_with_a_margin(
 
 def test_several_tests_of_one_batcher_are_warmed_once() -> None:
     cold, warming = Cold(), []
-    load = loadgen.Load("server", 2, 0.01, 16, 8, 500, target_rate=500, latency_bound=1.0, max_queries=16)
+    load = loadgen.Load(
+        "server", 2, 0.01, 16, 8, 500, target_rate=500, latency_bound=1.0, max_queries=16
+    )
     with loadgen.batching(cold, load, pytest.fail) as batcher:
         for _ in range(2):
             tested = loadgen.measure(cold, load, pytest.fail, batcher=batcher)
@@ -181,7 +227,9 @@ def test_several_tests_of_one_batcher_are_warmed_once() -> None:
 def test_the_span_of_a_test_is_loadgens_own(scenario: str) -> None:
     tested = loadgen.measure(Slow(0.002), loadgen.Load(scenario, 1, 0.1, 64, 8, 500), pytest.fail)
     keys = summary.mllog(tested.logs["detail"])
-    began, ended = (float(keys[name].rpartition(":")[2]) for name in ("power_begin", "power_end"))  # seconds of a minute
+    began, ended = (
+        float(keys[name].rpartition(":")[2]) for name in ("power_begin", "power_end")
+    )  # seconds of a minute
     took = tested.span[1] - tested.span[0]
     assert took == pytest.approx((ended - began) % 60, abs=0.05)
     assert took < 0.35
@@ -202,13 +250,22 @@ class Noted(Stub):
 
 def test_the_time_in_which_loadgen_makes_its_queries_is_no_part_of_the_span() -> None:
     system = Noted(0.001)
-    began, _ = loadgen.measure(system, loadgen.Load("single-stream", 1, 0.05, 20, 8, 4e6), pytest.fail).span
+    began, _ = loadgen.measure(
+        system, loadgen.Load("single-stream", 1, 0.05, 20, 8, 4e6), pytest.fail
+    ).span
     assert system.loaded < began <= system.asked
     assert began - system.loaded > system.asked - began
 
 
 def test_offline_counts_samples_and_batches(tmp_path: Path) -> None:
-    values = measure(tmp_path, scenario="offline", batch=8, stub={"base": 0.004, "each": 0.0005}, min_queries=200, min_duration=0.5)
+    values = measure(
+        tmp_path,
+        scenario="offline",
+        batch=8,
+        stub={"base": 0.004, "each": 0.0005},
+        min_queries=200,
+        min_duration=0.5,
+    )
     throughput = next(each for each in values if each.metric == "throughput")
     assert throughput.value == pytest.approx(8 / 0.008, rel=0.1)
     assert throughput.n is not None
@@ -233,7 +290,13 @@ def test_server_batches_what_waits(tmp_path: Path) -> None:
 
 
 def test_the_logs_are_kept_verbatim(tmp_path: Path) -> None:
-    made = Workload(system="stub", scenario="single-stream", stub={"base": 0.001}, min_queries=64, min_duration=0.1)
+    made = Workload(
+        system="stub",
+        scenario="single-stream",
+        stub={"base": 0.001},
+        min_queries=64,
+        min_duration=0.1,
+    )
     output = Resnet50().run(Gang([LocalHost()], Shape(), 60.0, str(tmp_path)), made)
     assert output.texts["mlperf_log_summary"].startswith("================")
     assert "MLPerf Results Summary" in output.texts["mlperf_log_summary"]
@@ -259,7 +322,8 @@ def test_a_search_that_is_killed_leaves_the_trials_that_ended(tmp_path: Path) ->
     params = {"target_rate": 331.0, "search_duration": 0.1, "stub": {"base": 0.0001}}
     made = Workload(system="stub", scenario="find-peak", **params)  # two seconds a trial
     with pytest.raises(
-        Failed, match=r"did not end within [0-9.]+ s \([1-9] finished trials are kept with the sample\): .* 662 queries"
+        Failed,
+        match=r"did not end within [0-9.]+ s \([1-9] finished trials are kept with the sample\): .* 662 queries",
     ) as caught:
         Resnet50().run(Gang([Impatient()], Shape(), 60.0, str(tmp_path)), made)
     first = json.loads(caught.value.texts["stdout"].splitlines()[0])["test"]
@@ -269,8 +333,21 @@ def test_a_search_that_is_killed_leaves_the_trials_that_ended(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_find_peak_runs_loadgen_for_every_trial_and_validates(tmp_path: Path) -> None:
-    params = {"target_rate": 200.0, "latency_bound": 0.1, "precision_of_peak": 0.4, "search_duration": 0.1, "min_duration": 0.2}
-    made = Workload(system="stub", scenario="find-peak", stub={"base": 0.002}, max_queries=700, min_queries=662, **params)
+    params = {
+        "target_rate": 200.0,
+        "latency_bound": 0.1,
+        "precision_of_peak": 0.4,
+        "search_duration": 0.1,
+        "min_duration": 0.2,
+    }
+    made = Workload(
+        system="stub",
+        scenario="find-peak",
+        stub={"base": 0.002},
+        max_queries=700,
+        min_queries=662,
+        **params,
+    )
     benchmark = Resnet50()
     output = benchmark.run(Gang([LocalHost()], Shape(), 300.0, str(tmp_path)), made)
     found = result.read(output.texts["result"])
@@ -278,9 +355,14 @@ def test_find_peak_runs_loadgen_for_every_trial_and_validates(tmp_path: Path) ->
     assert len(found.raw["tests"]) == len(peak["probes"])
     assert not output.texts["result"].startswith('{"test"')
     assert all({"summary", "detail"} <= each["logs"].keys() for each in found.raw["tests"])
-    assert all('"loaded_qsl_set"' in each["logs"]["detail"] for each in found.raw["tests"])  # of the trials too, as LoadGen wrote it
+    assert all(
+        '"loaded_qsl_set"' in each["logs"]["detail"] for each in found.raw["tests"]
+    )  # of the trials too, as LoadGen wrote it
     assert [peak["rate"], True, True] in peak["probes"]
     assert [peak["above"], False, True] in peak["probes"]
     assert result.read(output.texts["result"]).tested.valid
     assert peak["rate"] < 700  # 500/s for ever; 700 queries end before a backlog of 0.1 s is there
-    assert next(each.value for each in benchmark.parse(output, made) if each.metric == "peak_rate") == peak["rate"]
+    assert (
+        next(each.value for each in benchmark.parse(output, made) if each.metric == "peak_rate")
+        == peak["rate"]
+    )

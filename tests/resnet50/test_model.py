@@ -11,9 +11,16 @@ import pytest
 from perfdag.steps.resnet50 import program
 from perfdag.steps.resnet50.params import Workload
 
-torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip install 'perfdag[torch]'")
-logits: Any = pytest.importorskip("perfdag.steps.resnet50.logits", reason="torch is not installed: pip install 'perfdag[torch]'")
-model: Any = pytest.importorskip("perfdag.steps.resnet50.model", reason="torchvision is not installed: pip install 'perfdag[torch]'")
+torch: Any = pytest.importorskip(
+    "torch", reason="torch is not installed: pip install 'perfdag[torch]'"
+)
+logits: Any = pytest.importorskip(
+    "perfdag.steps.resnet50.logits", reason="torch is not installed: pip install 'perfdag[torch]'"
+)
+model: Any = pytest.importorskip(
+    "perfdag.steps.resnet50.model",
+    reason="torchvision is not installed: pip install 'perfdag[torch]'",
+)
 pytestmark = pytest.mark.slow
 
 
@@ -60,23 +67,37 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
     """A module torch whose `cuda` is made up: no GPU was here."""
     from perfdag.steps.resnet50 import subject
 
-    cuda = SimpleNamespace(is_available=lambda: True, get_device_capability=lambda at: (7, 5), get_device_name=lambda at: "Tesla T4")
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        get_device_capability=lambda at: (7, 5),
+        get_device_name=lambda at: "Tesla T4",
+    )
     cuda.__dict__.update(more)
     fake = SimpleNamespace(cuda=cuda, version=SimpleNamespace(cuda="12.8"))
     monkeypatch.setattr(subject, "torch", fake)
     return subject
 
 
-def test_tf32_on_a_gpu_without_it_is_refused_and_the_capability_is_in_the_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_on_a_gpu_without_it_is_refused_and_the_capability_is_in_the_facts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     properties = SimpleNamespace(name="Tesla T4", uuid="1b2c", major=7, minor=5)
-    cuda = {"get_device_properties": lambda at: properties, "mem_get_info": lambda at: (1, 2), "device_count": lambda: 1}
+    cuda = {
+        "get_device_properties": lambda at: properties,
+        "mem_get_info": lambda at: (1, 2),
+        "device_count": lambda: 1,
+    }
     subject = fake_cuda(monkeypatch, **cuda)
     with pytest.raises(
-        model.UnusableError, match=r"^precision tf32: Tesla T4 has none \(Ampere or newer has\); use fp32 or fp16$"
+        model.UnusableError,
+        match=r"^precision tf32: Tesla T4 has none \(Ampere or newer has\); use fp32 or fp16$",
     ) as caught:
         subject.ModelSubject(spec(device="cuda", precision="tf32"), 1)
     assert caught.value.kind == "device"
-    assert subject.device_facts("cuda").items() >= {"name": "Tesla T4", "uuid": "GPU-1b2c", "capability": "7.5"}.items()
+    assert (
+        subject.device_facts("cuda").items()
+        >= {"name": "Tesla T4", "uuid": "GPU-1b2c", "capability": "7.5"}.items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,14 +107,25 @@ def test_tf32_on_a_gpu_without_it_is_refused_and_the_capability_is_in_the_facts(
             "The NVIDIA driver on your system is too old (found version 11040).\nPlease update it",
             "PyTorch cannot use it: The NVIDIA driver on your system is too old (found version 11040). Please update it",
         ),
-        ("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", "Error 802: system not yet initialized"),
-        ("CUDA error: no CUDA-capable device is detected", "no GPU is visible; ask for nvidia.com/gpu"),
-        ("Found no NVIDIA driver on your system. Please check that you have", "no GPU is visible; ask for nvidia.com/gpu"),
+        (
+            "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+            "Error 802: system not yet initialized",
+        ),
+        (
+            "CUDA error: no CUDA-capable device is detected",
+            "no GPU is visible; ask for nvidia.com/gpu",
+        ),
+        (
+            "Found no NVIDIA driver on your system. Please check that you have",
+            "no GPU is visible; ask for nvidia.com/gpu",
+        ),
         ("No CUDA GPUs are available", "no GPU is visible; ask for nvidia.com/gpu"),
         ("", "no GPU is visible; ask for nvidia.com/gpu"),
     ],
 )
-def test_a_gpu_that_pytorch_cannot_use_is_told_in_its_own_words(error: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_pytorch_cannot_use_is_told_in_its_own_words(
+    error: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def init() -> None:
         if error:
             raise RuntimeError(error)
@@ -116,7 +148,9 @@ def test_preprocessing_is_the_published_one() -> None:
     pixels = model.preprocess(raw)
     assert pixels.shape == (1, 3, 224, 224)
     expected = [(1 - 0.485) / 0.229, -0.456 / 0.224, -0.406 / 0.225]
-    assert [float(pixels[0, channel, 0, 0]) for channel in range(3)] == pytest.approx(expected, rel=1e-5)
+    assert [float(pixels[0, channel, 0, 0]) for channel in range(3)] == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 def checked(system: Any, wanted: Any, precision: str, size: int = 4) -> Any:
@@ -134,7 +168,9 @@ def test_eager_fp32_agrees_with_the_reference_at_every_size(net: Any, wanted: An
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_is_within_its_tolerance_and_really_differs(net: Any, wanted: Any, precision: str) -> None:
+def test_half_precision_is_within_its_tolerance_and_really_differs(
+    net: Any, wanted: Any, precision: str
+) -> None:
     made = system(net, precision=precision)
     found = checked(made, wanted, precision)
     assert found["ok"]
@@ -145,7 +181,9 @@ def test_half_precision_is_within_its_tolerance_and_really_differs(net: Any, wan
 def test_corrupted_weights_are_caught(net: Any, wanted: Any) -> None:
     broken = system(net)
     with torch.no_grad():
-        weight = next(module for name, module in broken._net.named_modules() if name == "layer3.2.conv2").weight
+        weight = next(
+            module for name, module in broken._net.named_modules() if name == "layer3.2.conv2"
+        ).weight
         weight[:8, ::3] *= -64.0
     assert not checked(broken, wanted, "fp32")["ok"]
 
@@ -183,7 +221,10 @@ def test_a_batch_size_that_goes_wrong_alone_is_caught(monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         subject.system,
         "_net",
-        lambda batch: plain(batch * torch.tensor([1.0] * (len(batch) - 1) + [-(len(batch) == 5) or 1.0]).view(-1, 1, 1, 1)),
+        lambda batch: plain(
+            batch
+            * torch.tensor([1.0] * (len(batch) - 1) + [-(len(batch) == 5) or 1.0]).view(-1, 1, 1, 1)
+        ),
     )
     found = subject.check_logits()
     assert (found["ok"], found["batch"]) == (False, 5)
@@ -223,7 +264,10 @@ def test_weights_from_a_file_and_its_digest(tmp_path: Path, net: Any) -> None:
     data = bytearray(named.read_bytes())
     data[len(data) // 2] ^= 1
     named.write_bytes(data)
-    with pytest.raises(model.UnusableError, match=r"not what they claim: .*; get the file again, or rename it, or set weights_sha256"):
+    with pytest.raises(
+        model.UnusableError,
+        match=r"not what they claim: .*; get the file again, or rename it, or set weights_sha256",
+    ):
         model.build(str(named), 0)
     dated = tmp_path / "mymodel-20240131.pth"  # no digest
     torch.save(net.state_dict(), dated)
@@ -236,14 +280,17 @@ def test_weights_that_are_missing_or_of_another_model(tmp_path: Path, net: Any) 
     other = tmp_path / "other.pth"
     torch.save({"conv.weight": torch.zeros(3)}, other)
     with pytest.raises(
-        model.UnusableError, match=r"no state dict of torchvision's ResNet-50: .* Missing key\(s\) in state_dict: \"conv1.weight"
+        model.UnusableError,
+        match=r"no state dict of torchvision's ResNet-50: .* Missing key\(s\) in state_dict: \"conv1.weight",
     ):
         model.build(str(other), 0)
     torch.save({**net.state_dict(), "fc.bias": torch.zeros(10)}, other)
     with pytest.raises(model.UnusableError, match=r"size mismatch for fc\.bias"):
         model.build(str(other), 0)
     torch.save({"epoch": 3, "state_dict": net.state_dict()}, other)
-    with pytest.raises(model.UnusableError, match="it is a checkpoint; save what its `state_dict` holds alone"):
+    with pytest.raises(
+        model.UnusableError, match="it is a checkpoint; save what its `state_dict` holds alone"
+    ):
         model.build(str(other), 0)
     other.write_text("not a file of torch")
     with pytest.raises(model.UnusableError, match="no state dict"):
@@ -293,7 +340,9 @@ def test_batches_are_padded_to_what_was_warmed(net: Any) -> None:
         (65536, "server", False, list(range(2048, 65537, 2048))),
     ],
 )
-def test_sizes_that_a_batch_may_have(largest: int, scenario: str, few: bool, expected: list[int]) -> None:
+def test_sizes_that_a_batch_may_have(
+    largest: int, scenario: str, few: bool, expected: list[int]
+) -> None:
     found = model.sizes(largest, scenario, few)
     assert found == expected
     assert len(found) <= 32
@@ -316,7 +365,9 @@ def test_every_size_is_compiled_however_many_there_are(monkeypatch: pytest.Monke
         return graph.forward
 
     compiling = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda net, dynamic: compiling(net, dynamic=dynamic, backend=backend))
+    monkeypatch.setattr(
+        torch, "compile", lambda net, dynamic: compiling(net, dynamic=dynamic, backend=backend)
+    )
     monkeypatch.setattr(config, "recompile_limit", 8)
     net = model.compiled(Tiny(), 12)
     with torch.inference_mode():

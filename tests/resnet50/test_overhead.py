@@ -37,7 +37,9 @@ def test_three_percent_plus_minus_one_passes() -> None:
 def test_three_percent_plus_minus_four_is_inconclusive_and_says_what_it_would_take() -> None:
     found = overhead(costs(0.03, 0.04, 8), 0.05)
     assert found.verdict == f"inconclusive: about {found.needed} pairs would tell"
-    assert 20 < found.needed < 60  # four times the half width wanted halves it twice: some 8 * 4, fewer for the narrower t
+    assert (
+        20 < found.needed < 60
+    )  # four times the half width wanted halves it twice: some 8 * 4, fewer for the narrower t
 
 
 def test_eight_percent_fails() -> None:
@@ -53,7 +55,10 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     assert 0.935 < hits / 2000 < 0.965
 
 
-@pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (4, 2.776), (9, 2.262), (15, 2.131), (30, 2.042), (120, 1.980)])
+@pytest.mark.parametrize(
+    ("freedom", "quantile"),
+    [(1, 12.706), (4, 2.776), (9, 2.262), (15, 2.131), (30, 2.042), (120, 1.980)],
+)
 def test_students_t_is_the_published_table(freedom: int, quantile: float) -> None:
     assert student(freedom) == pytest.approx(quantile, rel=1e-3)
 
@@ -90,13 +95,21 @@ class Refusing(Drifting):
     def run(self, argv: Sequence[str], **more: Any) -> Finished:
         found = super().run(argv, **more)
         error = {"program": 1, "error": {"kind": "memory", "text": "batch 9 does not fit"}}
-        return found if self.latency < 0.010 * 1.01**1.5 else replace(found, code=3, stdout=json.dumps(error))
+        return (
+            found
+            if self.latency < 0.010 * 1.01**1.5
+            else replace(found, code=3, stdout=json.dumps(error))
+        )
 
 
 def test_the_first_run_with_an_error_ends_the_comparison() -> None:
-    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["treated"], "pairs": 2})
+    params = OverheadParams.model_validate(
+        {"system": "stub", "scenario": "single-stream", "wrapper": ["treated"], "pairs": 2}
+    )
     host = Refusing(0.0)
-    with pytest.raises(Failed, match=r"^run 2 of 4 \((treatment|baseline)\): batch 9 does not fit") as lost:
+    with pytest.raises(
+        Failed, match=r"^run 2 of 4 \((treatment|baseline)\): batch 9 does not fit"
+    ) as lost:
         Resnet50Overhead().run(Gang([host], Shape(), 60, "/"), params)
     assert host.latency < 0.010 * 1.01**2.5
     assert sum(text.startswith("{") for text in lost.value.texts.values()) >= 2
@@ -111,16 +124,24 @@ class Dying(Drifting):
 
 
 def test_a_run_without_a_result_keeps_the_texts_of_those_before_it() -> None:
-    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["treated"], "pairs": 2})
-    with pytest.raises(Failed, match=r"^run 3 of 4 \((treatment|baseline)\): the program was killed") as lost:
+    params = OverheadParams.model_validate(
+        {"system": "stub", "scenario": "single-stream", "wrapper": ["treated"], "pairs": 2}
+    )
+    with pytest.raises(
+        Failed, match=r"^run 3 of 4 \((treatment|baseline)\): the program was killed"
+    ) as lost:
         Resnet50Overhead().run(Gang([Dying(0.0)], Shape(), 60, "/"), params)
     assert sum(text.startswith("{") for text in lost.value.texts.values()) == 2
     assert lost.value.texts["order"]
 
 
 @pytest.mark.parametrize(("cost", "verdict"), [(0.0, 1), (0.02, 1), (0.08, 0), (0.3, 0)])
-def test_the_cost_of_a_treatment_is_found_and_drift_is_not_part_of_it(cost: float, verdict: float) -> None:
-    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["treated"], "pairs": 12})
+def test_the_cost_of_a_treatment_is_found_and_drift_is_not_part_of_it(
+    cost: float, verdict: float
+) -> None:
+    params = OverheadParams.model_validate(
+        {"system": "stub", "scenario": "single-stream", "wrapper": ["treated"], "pairs": 12}
+    )
     benchmark = Resnet50Overhead()
     output = benchmark.run(Gang([Drifting(cost)], Shape(), 60, "/"), params)
     values = {(each.metric, each.stat): each.value for each in benchmark.parse(output, params)}
@@ -145,16 +166,28 @@ sys.exit(program.main())
 
 @pytest.mark.slow
 def test_a_real_wrapper_is_run_and_its_cost_is_seen(tmp_path: Path) -> None:
-    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
+    pytest.importorskip(
+        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
+    )
     # the wrapper swaps the program for one whose stub takes 10 ms more of 10; argv after it: python -m module --spec -
-    given = {"wrapper": [sys.executable, "-c", WRAPPER], "pairs": 3, "min_duration": 0.2, "min_queries": 64}
+    given = {
+        "wrapper": [sys.executable, "-c", WRAPPER],
+        "pairs": 3,
+        "min_duration": 0.2,
+        "min_queries": 64,
+    }
     params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", **given})
     benchmark = Resnet50Overhead()
     output = benchmark.run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params)
     values = [each for each in benchmark.parse(output, params) if each.metric == "cost"]
-    plain, treated = ([each.value for each in values if each.coords["side"] == side] for side in ("baseline", "treatment"))
+    plain, treated = (
+        [each.value for each in values if each.coords["side"] == side]
+        for side in ("baseline", "treatment")
+    )
     assert len(plain) == len(treated) == 3
-    assert min(treated) > 0.02  # other work on this machine adds to either side, so only the shorter end is sharp
+    assert (
+        min(treated) > 0.02
+    )  # other work on this machine adds to either side, so only the shorter end is sharp
     assert 0.01 < min(plain) < 0.02
 
 
@@ -162,27 +195,61 @@ def test_invalid_runs_make_the_comparison_invalid() -> None:
     good = json.loads(RECORDED.read_text())
     bad = json.loads(RECORDED.read_text())
     bad["logits"] = {"ok": False, "error": 0.7, "tolerance": 0.001, "finite": True}
-    texts = {"order": "ABBA", "000A": json.dumps(good), "001B": json.dumps(bad), "002B": json.dumps(good), "003A": json.dumps(good)}
-    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["env"], "pairs": 2})
+    texts = {
+        "order": "ABBA",
+        "000A": json.dumps(good),
+        "001B": json.dumps(bad),
+        "002B": json.dumps(good),
+        "003A": json.dumps(good),
+    }
+    params = OverheadParams.model_validate(
+        {"system": "stub", "scenario": "single-stream", "wrapper": ["env"], "pairs": 2}
+    )
     with pytest.raises(Invalid, match=r"run 2 \(treatment\): logits differ"):
         Resnet50Overhead().parse(Output(texts), params)
     texts["001B"] = json.dumps({**good, "model": {"weights": "random, seed 3"}})
-    with pytest.raises(Invalid, match="baseline and treatment ran different weights: none, random, seed 3"):
+    with pytest.raises(
+        Invalid, match="baseline and treatment ran different weights: none, random, seed 3"
+    ):
         Resnet50Overhead().parse(Output(texts), params)
 
 
 @pytest.mark.parametrize(
     ("name", "other", "said"),
     [
-        ("device", {"name": "Tesla T4", "uuid": "GPU-2"}, "device is Tesla T4 GPU-1 in the baseline and Tesla T4 GPU-2 in the treatment"),
-        ("device", {"name": "NVIDIA L4"}, "device is Tesla T4 GPU-1 in the baseline and NVIDIA L4 in the treatment"),
-        ("versions", {"torch": "2.8.0", "torchvision": "0.24"}, r"torch is 2\.9\.0 in the baseline and 2\.8\.0 in the treatment"),
-        ("versions", {"torch": "2.9.0", "torchvision": "0.23"}, r"torchvision is 0\.24 in the baseline and 0\.23 in"),
-        ("model", {"weights": "none", "threads": 2}, "threads is 16 in the baseline and 2 in the treatment: set threads"),
+        (
+            "device",
+            {"name": "Tesla T4", "uuid": "GPU-2"},
+            "device is Tesla T4 GPU-1 in the baseline and Tesla T4 GPU-2 in the treatment",
+        ),
+        (
+            "device",
+            {"name": "NVIDIA L4"},
+            "device is Tesla T4 GPU-1 in the baseline and NVIDIA L4 in the treatment",
+        ),
+        (
+            "versions",
+            {"torch": "2.8.0", "torchvision": "0.24"},
+            r"torch is 2\.9\.0 in the baseline and 2\.8\.0 in the treatment",
+        ),
+        (
+            "versions",
+            {"torch": "2.9.0", "torchvision": "0.23"},
+            r"torchvision is 0\.24 in the baseline and 0\.23 in",
+        ),
+        (
+            "model",
+            {"weights": "none", "threads": 2},
+            "threads is 16 in the baseline and 2 in the treatment: set threads",
+        ),
     ],
 )
-def test_sides_that_differ_by_more_than_the_treatment_are_no_comparison(name: str, other: dict[str, Any], said: str) -> None:
-    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["env"], "pairs": 2})
+def test_sides_that_differ_by_more_than_the_treatment_are_no_comparison(
+    name: str, other: dict[str, Any], said: str
+) -> None:
+    params = OverheadParams.model_validate(
+        {"system": "stub", "scenario": "single-stream", "wrapper": ["env"], "pairs": 2}
+    )
     raw = json.loads(RECORDED.read_text()) | {
         "device": {"name": "Tesla T4", "uuid": "GPU-1"},
         "versions": {"torch": "2.9.0", "torchvision": "0.24"},
@@ -191,7 +258,9 @@ def test_sides_that_differ_by_more_than_the_treatment_are_no_comparison(name: st
     texts = {"order": "ABBA", **dict.fromkeys(("000A", "001B", "002B", "003A"), json.dumps(raw))}
     assert Resnet50Overhead().parse(Output(texts), params)
     texts["002B"] = json.dumps(raw | {name: other})
-    with pytest.raises(Invalid, match=rf"{said.split()[0]} is .* in the baseline and .* and .* in the treatment"):
+    with pytest.raises(
+        Invalid, match=rf"{said.split()[0]} is .* in the baseline and .* and .* in the treatment"
+    ):
         Resnet50Overhead().parse(Output(texts), params)
     texts["001B"] = texts["002B"]
     with pytest.raises(Invalid, match=said):
@@ -199,14 +268,23 @@ def test_sides_that_differ_by_more_than_the_treatment_are_no_comparison(name: st
 
 
 def test_a_cpu_without_a_name_is_not_another() -> None:
-    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["env"], "pairs": 2})
-    raw, other = ({**json.loads(RECORDED.read_text()), "device": {"name": f"CPU: {name}"}} for name in ("Model X", "unknown"))
-    texts = {"order": "ABBA"} | {f"{n:03}{side}": json.dumps(raw if side == "A" else other) for n, side in enumerate("ABBA")}
+    params = OverheadParams.model_validate(
+        {"system": "stub", "scenario": "single-stream", "wrapper": ["env"], "pairs": 2}
+    )
+    raw, other = (
+        {**json.loads(RECORDED.read_text()), "device": {"name": f"CPU: {name}"}}
+        for name in ("Model X", "unknown")
+    )
+    texts = {"order": "ABBA"} | {
+        f"{n:03}{side}": json.dumps(raw if side == "A" else other) for n, side in enumerate("ABBA")
+    }
     assert Resnet50Overhead().parse(Output(texts), params)
 
 
 def test_another_loadgen_is_no_comparison_and_both_sides_are_in_the_facts() -> None:
-    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["treated"], "pairs": 2})
+    params = OverheadParams.model_validate(
+        {"system": "stub", "scenario": "single-stream", "wrapper": ["treated"], "pairs": 2}
+    )
 
     class Newer(Drifting):
         """LoadGen is another version behind the wrapper."""
@@ -214,7 +292,12 @@ def test_another_loadgen_is_no_comparison_and_both_sides_are_in_the_facts() -> N
         def run(self, argv: Sequence[str], **more: Any) -> Finished:
             found = super().run(argv, **more)
             return (
-                replace(found, stdout=re.sub(r'(loadgen_version\\", \\"value\\": \\")\S+', r"\g<1>9.9.9", found.stdout))
+                replace(
+                    found,
+                    stdout=re.sub(
+                        r'(loadgen_version\\", \\"value\\": \\")\S+', r"\g<1>9.9.9", found.stdout
+                    ),
+                )
                 if argv[0] == "treated"
                 else found
             )
@@ -222,26 +305,47 @@ def test_another_loadgen_is_no_comparison_and_both_sides_are_in_the_facts() -> N
     output = Resnet50Overhead().run(Gang([Newer(0.0)], Shape(), 60, "/"), params)
     assert output.facts["sides"]["treatment"]["LoadGen"] == ["9.9.9"]
     assert output.facts["sides"]["baseline"]["device"] == ["stub"]
-    with pytest.raises(Invalid, match=r"LoadGen is \S+ in the baseline and 9\.9\.9 in the treatment"):
+    with pytest.raises(
+        Invalid, match=r"LoadGen is \S+ in the baseline and 9\.9\.9 in the treatment"
+    ):
         Resnet50Overhead().parse(output, params)
 
 
-def test_a_treatment_that_breaks_the_latency_bound_fails_and_a_baseline_that_does_is_invalid() -> None:
+def test_a_treatment_that_breaks_the_latency_bound_fails_and_a_baseline_that_does_is_invalid() -> (
+    None
+):
     given = {"scenario": "server", "target_rate": 400, "wrapper": ["env"], "pairs": 3}
     params = OverheadParams.model_validate({"system": "stub", **given})
     raw = json.loads(RECORDED.with_name("server-overloaded.json").read_text())
     logs = raw["tests"][0]["logs"]
     held = {name: text.replace("INVALID", "VALID") for name, text in logs.items()}
-    held["detail"] = re.sub(r'("result_99.00_percentile_latency_ns", "value": )\d+', r"\g<1>9000000", held["detail"])
-    plain, late = (json.dumps({**raw, "tests": [raw["tests"][0] | {"logs": each}]}) for each in (held, logs))
-    texts = {"order": "ABBAAB"} | {f"{n:03}{side}": plain if side == "A" else late for n, side in enumerate("ABBAAB")}
+    held["detail"] = re.sub(
+        r'("result_99.00_percentile_latency_ns", "value": )\d+', r"\g<1>9000000", held["detail"]
+    )
+    plain, late = (
+        json.dumps({**raw, "tests": [raw["tests"][0] | {"logs": each}]}) for each in (held, logs)
+    )
+    texts = {"order": "ABBAAB"} | {
+        f"{n:03}{side}": plain if side == "A" else late for n, side in enumerate("ABBAAB")
+    }
     values = Resnet50Overhead().parse(Output(texts), params)
     assert next(each.value for each in values if each.metric == "passes") == 0
-    valid = {(each.coords["side"], each.coords["pair"]): each.value for each in values if each.metric == "valid"}
-    assert valid == {(side, pair): float(side == "baseline") for side in ("baseline", "treatment") for pair in range(3)}
+    valid = {
+        (each.coords["side"], each.coords["pair"]): each.value
+        for each in values
+        if each.metric == "valid"
+    }
+    assert valid == {
+        (side, pair): float(side == "baseline")
+        for side in ("baseline", "treatment")
+        for pair in range(3)
+    }
     with pytest.raises(Invalid, match=r"run 1 \(baseline\): LoadGen says INVALID"):
         Resnet50Overhead().parse(Output({**texts, "000A": late}), params)
-    short = late.replace(r"result_min_duration_met\", \"value\": true", r"result_min_duration_met\", \"value\": false")
+    short = late.replace(
+        r"result_min_duration_met\", \"value\": true",
+        r"result_min_duration_met\", \"value\": false",
+    )
     assert short != late
     with pytest.raises(Invalid, match=r"run 2 \(treatment\): LoadGen says INVALID"):
         Resnet50Overhead().parse(Output({**texts, "001B": short}), params)
@@ -252,13 +356,23 @@ def test_marks_and_facts_are_those_of_one_measurement() -> None:
     params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", **given})
     raw = json.loads(RECORDED.read_text())
     raw["model"]["weights_verified"] = False
-    raw["tests"][0]["logs"] = {name: text.replace("VALID", "INVALID") for name, text in raw["tests"][0]["logs"].items()}
+    raw["tests"][0]["logs"] = {
+        name: text.replace("VALID", "INVALID") for name, text in raw["tests"][0]["logs"].items()
+    }
     raw["tests"][0]["logs"]["detail"] = raw["tests"][0]["logs"]["detail"].replace(
         '"result_query_count", "value": 700', '"result_query_count", "value": 20'
     )
     texts = {"order": "ABBA", **dict.fromkeys(("000A", "001B", "002B", "003A"), json.dumps(raw))}
-    marks = {"fast": "not comparable", "loadgen": "INVALID", "logits_checked": False, "weights": "unverified"}
-    assert all(marks.items() <= each.coords.items() for each in Resnet50Overhead().parse(Output(texts), params))
+    marks = {
+        "fast": "not comparable",
+        "loadgen": "INVALID",
+        "logits_checked": False,
+        "weights": "unverified",
+    }
+    assert all(
+        marks.items() <= each.coords.items()
+        for each in Resnet50Overhead().parse(Output(texts), params)
+    )
     facts = said(texts)
     assert facts["model"]["weights_verified"] is False
     assert facts["logits"].keys() == {"000A", "001B", "002B", "003A"}
@@ -267,32 +381,55 @@ def test_marks_and_facts_are_those_of_one_measurement() -> None:
 def test_a_slowed_gpu_makes_the_comparison_invalid() -> None:
     good = RECORDED.read_text()
     texts = {"order": "ABBA", "000A": good, "001B": good, "002B": good, "003A": good}
-    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", "wrapper": ["env"], "pairs": 2})
+    params = OverheadParams.model_validate(
+        {"system": "stub", "scenario": "single-stream", "wrapper": ["env"], "pairs": 2}
+    )
     assert Resnet50Overhead().parse(Output(texts, facts={"against": None}), params)
     with pytest.raises(Invalid, match="GPU 0 was slowed"):
         Resnet50Overhead().parse(Output(texts, facts={"against": "GPU 0 was slowed"}), params)
 
 
 def test_the_treatment_may_have_an_interpreter_of_its_own() -> None:
-    given = {"wrapper": ["treated"], "pairs": 2, "python": "/here/python", "treatment_python": "/there/python"}
+    given = {
+        "wrapper": ["treated"],
+        "pairs": 2,
+        "python": "/here/python",
+        "treatment_python": "/there/python",
+    }
     params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", **given})
     output = Resnet50Overhead().run(Gang([Drifting(0.0)], Shape(), 60, "/"), params)
-    assert [argv[:2] for argv in output.argv] == [["/here/python", "-m"], ["treated", "/there/python"]]
+    assert [argv[:2] for argv in output.argv] == [
+        ["/here/python", "-m"],
+        ["treated", "/there/python"],
+    ]
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"wrapper": ["env"], "treatment_python": sys.executable}, []),
-        ({"wrapper": ["env"], "treatment_python": "/nowhere/python"}, ["/nowhere/python (Python) behind env"]),
-        ({"wrapper": ["false"], "treatment_python": sys.executable}, [f"{sys.executable} (Python) behind false"]),
+        (
+            {"wrapper": ["env"], "treatment_python": "/nowhere/python"},
+            ["/nowhere/python (Python) behind env"],
+        ),
+        (
+            {"wrapper": ["false"], "treatment_python": sys.executable},
+            [f"{sys.executable} (Python) behind false"],
+        ),
         ({"wrapper": ["false"]}, [f"{sys.executable} (Python) behind false"]),
         ({"wrapper": ["no-such-tool"]}, ["no-such-tool"]),
-        ({"wrapper_env": {"A": "b"}, "treatment_python": "/nowhere/python"}, ["/nowhere/python (Python) behind wrapper_env"]),
+        (
+            {"wrapper_env": {"A": "b"}, "treatment_python": "/nowhere/python"},
+            ["/nowhere/python (Python) behind wrapper_env"],
+        ),
     ],
 )
-def test_the_interpreter_of_the_treatment_is_tried_behind_its_wrapper(given: dict[str, Any], said: list[str], tmp_path: Path) -> None:
-    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
+def test_the_interpreter_of_the_treatment_is_tried_behind_its_wrapper(
+    given: dict[str, Any], said: list[str], tmp_path: Path
+) -> None:
+    pytest.importorskip(
+        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
+    )
     params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", **given})
     tools = Resnet50Overhead().missing(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params)
     assert [each.program for each in tools] == said

@@ -28,7 +28,14 @@ def recorded(name: str) -> dict[str, Any]:
 
 def params(scenario: str, **more: Any) -> Workload:
     more = {"min_queries": 640, **more} if scenario == "offline" else more  # as recorded
-    return Workload.model_validate({"system": "stub", "scenario": scenario, "target_rate": 400 if scenario == "server" else None, **more})
+    return Workload.model_validate(
+        {
+            "system": "stub",
+            "scenario": scenario,
+            "target_rate": 400 if scenario == "server" else None,
+            **more,
+        }
+    )
 
 
 def parse(raw: dict[str, Any], given: Workload) -> list[Measurement]:
@@ -36,19 +43,36 @@ def parse(raw: dict[str, Any], given: Workload) -> list[Measurement]:
 
 
 def value(values: list[Measurement], metric: str, stat: str | None = None) -> float:
-    return next(each.value for each in values if each.metric == metric and stat in (None, each.stat))
+    return next(
+        each.value for each in values if each.metric == metric and stat in (None, each.stat)
+    )
 
 
 def test_single_stream() -> None:
     values = parse(recorded("single-stream"), params("single-stream"))
     assert value(values, "tail_latency") == value(values, "latency", "p90")
-    assert 0.001 < value(values, "latency", "p50") <= value(values, "latency", "p90") <= value(values, "latency", "p99")
+    assert (
+        0.001
+        < value(values, "latency", "p50")
+        <= value(values, "latency", "p90")
+        <= value(values, "latency", "p99")
+    )
     assert value(values, "estimated_latency") >= value(values, "latency", "p90")
 
 
 def test_percentiles_that_the_samples_cannot_carry_are_left_out() -> None:
-    stats = {each.stat for each in parse(recorded("single-stream"), params("single-stream")) if each.metric == "latency"}
-    assert stats == {"p50", "p90", "p95", "p99", "mean"}  # 700 queries are too few for p99.9, which needs 4603
+    stats = {
+        each.stat
+        for each in parse(recorded("single-stream"), params("single-stream"))
+        if each.metric == "latency"
+    }
+    assert stats == {
+        "p50",
+        "p90",
+        "p95",
+        "p99",
+        "mean",
+    }  # 700 queries are too few for p99.9, which needs 4603
 
 
 def test_offline() -> None:
@@ -58,11 +82,15 @@ def test_offline() -> None:
     assert throughput.n >= 640
     assert 2000 < throughput.value <= 4000
     assert value(values, "cost_per_million") == pytest.approx(0.54 / 3600 / throughput.value * 1e6)
-    assert next(each.coords for each in values if each.metric == "cost_per_million") == {"currency": "USD"}
+    assert next(each.coords for each in values if each.metric == "cost_per_million") == {
+        "currency": "USD"
+    }
 
 
 def test_an_overloaded_server_is_invalid_with_loadgens_reasons() -> None:
-    with pytest.raises(Invalid, match="LoadGen says INVALID: Performance constraints satisfied: NO") as caught:
+    with pytest.raises(
+        Invalid, match="LoadGen says INVALID: Performance constraints satisfied: NO"
+    ) as caught:
         parse(recorded("server-overloaded"), params("server"))
     assert value(caught.value.measurements, "tail_latency") > 0.01
     assert "Reduce target QPS" in str(caught.value)
@@ -71,8 +99,12 @@ def test_an_overloaded_server_is_invalid_with_loadgens_reasons() -> None:
 def test_cost_of_a_million() -> None:
     assert result.cost_per_million(3.6, 1000) == pytest.approx(1.0)
     single = parse(recorded("single-stream"), params("single-stream", price_per_hour=3.6))
-    assert value(single, "cost_per_million") == pytest.approx(1e3 * value(single, "latency", "mean"))
-    with pytest.raises(Invalid) as caught:  # an overloaded server: its cost is that of what it completed
+    assert value(single, "cost_per_million") == pytest.approx(
+        1e3 * value(single, "latency", "mean")
+    )
+    with pytest.raises(
+        Invalid
+    ) as caught:  # an overloaded server: its cost is that of what it completed
         parse(recorded("server-overloaded"), params("server", price_per_hour=3.6))
     found = caught.value.measurements
     assert value(found, "cost_per_million") == pytest.approx(1e3 / value(found, "completed_rate"))
@@ -86,8 +118,13 @@ def test_a_fast_run_says_that_it_is_not_comparable() -> None:
 def test_a_fast_run_with_too_few_queries_is_marked_not_refused() -> None:
     raw = recorded("server-overloaded")
     logs = raw["tests"][0]["logs"]
-    logs["detail"] = logs["detail"].replace('"result_perf_constraints_met", "value": false', '"result_perf_constraints_met", "value": true')
-    logs["detail"] = logs["detail"].replace('"result_query_count", "value": 500', '"result_query_count", "value": 20')
+    logs["detail"] = logs["detail"].replace(
+        '"result_perf_constraints_met", "value": false',
+        '"result_perf_constraints_met", "value": true',
+    )
+    logs["detail"] = logs["detail"].replace(
+        '"result_query_count", "value": 500', '"result_query_count", "value": 20'
+    )
     values = parse(raw, params("server", fast=True))
     assert {each.coords["loadgen"] for each in values} == {"INVALID"}
     with pytest.raises(Invalid):
@@ -107,37 +144,70 @@ def test_a_run_without_the_check_of_logits_is_flagged() -> None:
 def test_corrupted_logits_are_invalid_before_and_after(name: str, when: str) -> None:
     raw = recorded("offline")
     raw[name] = {"ok": False, "error": 0.7, "tolerance": 0.001, "finite": True, "images": 4}
-    with pytest.raises(Invalid, match=f"differ by 0.7 .* {when} the measurement: weights or arithmetic are corrupted"):
+    with pytest.raises(
+        Invalid,
+        match=f"differ by 0.7 .* {when} the measurement: weights or arithmetic are corrupted",
+    ):
         parse(raw, params("offline", batch=8))
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"error": None, "finite": False}, "logits are not finite at batch 16, unlike those of fp32 eager before"),
-        ({"error": 0.5}, r"logits differ by 0\.5 \(allowed 0\.001\) at batch 16 from fp32 eager before"),
-        ({"error": 1e-5, "same_class": 17}, "logits put 3 of 20 images into another class than fp32 eager before"),
+        (
+            {"error": None, "finite": False},
+            "logits are not finite at batch 16, unlike those of fp32 eager before",
+        ),
+        (
+            {"error": 0.5},
+            r"logits differ by 0\.5 \(allowed 0\.001\) at batch 16 from fp32 eager before",
+        ),
+        (
+            {"error": 1e-5, "same_class": 17},
+            "logits put 3 of 20 images into another class than fp32 eager before",
+        ),
     ],
 )
 def test_how_logits_differ_is_said_with_the_batch(more: dict[str, Any], said: str) -> None:
     raw = recorded("offline")
-    raw["logits"] = {"ok": False, "tolerance": 0.001, "finite": True, "same_class": 20, "images": 20, "batch": 16, **more}
+    raw["logits"] = {
+        "ok": False,
+        "tolerance": 0.001,
+        "finite": True,
+        "same_class": 20,
+        "images": 20,
+        "batch": 16,
+        **more,
+    }
     with pytest.raises(Invalid, match=said):
         parse(raw, params("offline", batch=8))
 
 
 def test_compile_time_is_apart_by_size_and_in_all() -> None:
     raw = recorded("server-overloaded")
-    raw["tests"][0]["logs"] = {name: text.replace("INVALID", "VALID") for name, text in raw["tests"][0]["logs"].items()}
+    raw["tests"][0]["logs"] = {
+        name: text.replace("INVALID", "VALID") for name, text in raw["tests"][0]["logs"].items()
+    }
     raw["warmup"]["by_size"] = {"8": [9.02, 0.02], "1": [5.01, 0.01]}
-    given = Workload.model_validate({"scenario": "server", "target_rate": 400, "batch": 8, "backend": "compile"})
-    found = {each.coords.get("batch", each.stat): each.value for each in parse(raw, given) if each.metric == "compile_time"}
+    given = Workload.model_validate(
+        {"scenario": "server", "target_rate": 400, "batch": 8, "backend": "compile"}
+    )
+    found = {
+        each.coords.get("batch", each.stat): each.value
+        for each in parse(raw, given)
+        if each.metric == "compile_time"
+    }
     assert found == pytest.approx({1: 5.0, 8: 9.0, "total": 14.0})
 
 
 def test_a_clock_that_stops_early_is_invalid() -> None:
     raw = recorded("offline")
-    raw["clock"] = {"host": 0.001, "device": 0.02, "honest": False, "words": "the clock stopped before the device was done"}
+    raw["clock"] = {
+        "host": 0.001,
+        "device": 0.02,
+        "honest": False,
+        "words": "the clock stopped before the device was done",
+    }
     with pytest.raises(Invalid, match="the clock stopped"):
         parse(raw, params("offline", batch=8))
 
@@ -159,10 +229,22 @@ def test_what_is_not_there_is_skipped(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["memory", "weights", "other", "peak"])
 def test_what_fails_is_failed(kind: str) -> None:
     with pytest.raises(Failed, match="batch 512"):
-        result.read(json.dumps({"program": 1, "error": {"kind": kind, "text": "batch 512 does not fit: the largest that fits is 300"}}))
+        result.read(
+            json.dumps(
+                {
+                    "program": 1,
+                    "error": {
+                        "kind": kind,
+                        "text": "batch 512 does not fit: the largest that fits is 300",
+                    },
+                }
+            )
+        )
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"program": 1', "[]", '{"program": 99}', '{"program": 1, "tests": []}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"program": 1', "[]", '{"program": 99}', '{"program": 1, "tests": []}']
+)
 def test_cut_or_foreign_output_is_failed(text: str) -> None:
     with pytest.raises(Failed):
         result.read(text)
@@ -186,7 +268,10 @@ def test_a_log_cut_anywhere_yields_all_or_an_error(name: str, log: str) -> None:
 
 
 def test_logs_of_two_tests_are_not_mixed() -> None:
-    valid, invalid = recorded("single-stream")["tests"][0]["logs"], recorded("server-overloaded")["tests"][0]["logs"]
+    valid, invalid = (
+        recorded("single-stream")["tests"][0]["logs"],
+        recorded("server-overloaded")["tests"][0]["logs"],
+    )
     with pytest.raises(summary.UnreadableError, match="different tests"):
         summary.read(valid["summary"], invalid["detail"])
 
@@ -197,8 +282,14 @@ def seed_row(made: dict[str, Any], repetition: int = 1, **more: Any) -> dict[str
 
 
 def test_the_seed_document_has_its_fields() -> None:
-    offline = seed_json(result.read(json.dumps(recorded("offline"))), params("offline", batch=8), {"gpus": [{"driver": "550.1"}]})
-    single = seed_json(result.read(json.dumps(recorded("single-stream"))), params("single-stream"), {})
+    offline = seed_json(
+        result.read(json.dumps(recorded("offline"))),
+        params("offline", batch=8),
+        {"gpus": [{"driver": "550.1"}]},
+    )
+    single = seed_json(
+        result.read(json.dumps(recorded("single-stream"))), params("single-stream"), {}
+    )
     whole = documents([seed_row(offline), seed_row(single, 2)])["resnet50.json"]
     assert set(whole) == {"timestamp", "gpu_info", "benchmarks"}
     assert {"name", "cuda_version", "total_memory_gb"} <= set(whole["gpu_info"])
@@ -212,16 +303,29 @@ def test_the_seed_document_has_its_fields() -> None:
 
 def test_the_seed_document_holds_a_sample_once_and_a_device_each() -> None:
     made = {"gpu_info": {"name": "X"}, "timestamp": "t", "benchmarks": [{"scenario": "offline"}]}
-    rows = [seed_row(made), seed_row(made), seed_row(made, 2), seed_row(made, 3, phase="warmup"), seed_row(made, 4, env=None)]
+    rows = [
+        seed_row(made),
+        seed_row(made),
+        seed_row(made, 2),
+        seed_row(made, 3, phase="warmup"),
+        seed_row(made, 4, env=None),
+    ]
     assert documents(rows) == {"resnet50.json": {**made, "benchmarks": made["benchmarks"] * 2}}
     other = {**made, "gpu_info": {"name": "Y"}}
     found = documents([seed_row(made), seed_row(other, 2)])
-    assert {name: each["gpu_info"]["name"] for name, each in found.items()} == {"resnet50-1.json": "X", "resnet50-2.json": "Y"}
+    assert {name: each["gpu_info"]["name"] for name, each in found.items()} == {
+        "resnet50-1.json": "X",
+        "resnet50-2.json": "Y",
+    }
     assert documents([]) == {}
 
 
-def test_a_run_writes_the_seed_document_beside_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'")
+def test_a_run_writes_the_seed_document_beside_its_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip(
+        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
+    )
     stub = "{system: stub, scenario: offline, fast: true, stub: {base: 1ms}}"
     suite = tmp_path / "suite.yaml"
     suite.write_text(
@@ -237,7 +341,9 @@ def test_a_run_writes_the_seed_document_beside_its_report(tmp_path: Path, capsys
     assert file.read_bytes() == first
 
 
-def test_an_export_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_export_that_fails_costs_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     import pyarrow as pa
 
     from perfdag import exports
@@ -248,39 +354,64 @@ def test_an_export_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch, tm
         raise ValueError("no such row")
 
     monkeypatch.setattr(Resnet50, "exports", broken)
-    monkeypatch.setattr(Command, "exports", lambda self, rows: {"count.txt": str(rows.num_rows).encode()})
+    monkeypatch.setattr(
+        Command, "exports", lambda self, rows: {"count.txt": str(rows.num_rows).encode()}
+    )
     rows = pa.table({"benchmark": ["resnet50", "command", "command", "of another package"]})
     said = exports.write(FolderStore(str(tmp_path)), "r1", rows)
     assert (tmp_path / "runs/r1/count.txt").read_text() == "2"
-    assert sorted(said) == sorted([f"{tmp_path}/runs/r1/count.txt", "not written, export of resnet50: ValueError: no such row"])
+    assert sorted(said) == sorted(
+        [
+            f"{tmp_path}/runs/r1/count.txt",
+            "not written, export of resnet50: ValueError: no such row",
+        ]
+    )
 
 
 def test_too_few_warm_batches_are_said_as_that() -> None:
     raw = recorded("single-stream")
     raw["warmup"] |= {"stable": False, "few": True, "steady": 31.0}
-    with pytest.raises(Invalid, match=r"too few batches fit into the warm-up .* the last took 31 s"):
+    with pytest.raises(
+        Invalid, match=r"too few batches fit into the warm-up .* the last took 31 s"
+    ):
         parse(raw, params("single-stream"))
 
 
 def test_unverified_weights_and_a_peak_without_an_upper_end_are_in_the_coordinates() -> None:
     raw = recorded("single-stream")
     raw["model"]["weights_verified"] = False
-    assert all(each.coords["weights"] == "unverified" for each in parse(raw, params("single-stream")))
+    assert all(
+        each.coords["weights"] == "unverified" for each in parse(raw, params("single-stream"))
+    )
     for above, bound in ((None, "at least"), (130.0, None)):
         raw = recorded("server-overloaded")
-        raw["tests"][0]["logs"] = {name: text.replace("INVALID", "VALID") for name, text in raw["tests"][0]["logs"].items()}
+        raw["tests"][0]["logs"] = {
+            name: text.replace("INVALID", "VALID") for name, text in raw["tests"][0]["logs"].items()
+        }
         raw |= {"answer": 0, "peak": {"rate": 123.0, "above": above}}
         found = next(each for each in parse(raw, params("find-peak")) if each.metric == "peak_rate")
         assert found.coords.get("bound") == bound
 
 
-@pytest.mark.parametrize(("top1", "images", "reached"), [(0.8086, 50000, True), (0.7646, 50000, False), (0.99, 200, None)])
-def test_accuracy_has_its_reference_and_verdict(top1: float, images: int, reached: bool | None) -> None:
+@pytest.mark.parametrize(
+    ("top1", "images", "reached"),
+    [(0.8086, 50000, True), (0.7646, 50000, False), (0.99, 200, None)],
+)
+def test_accuracy_has_its_reference_and_verdict(
+    top1: float, images: int, reached: bool | None
+) -> None:
     raw = recorded("offline")
     raw["accuracy"] = {"top1": top1, "images": images, "reference": 0.80858, "resize": 232}
     given = params("accuracy", imagenet="/x")
     (entry,) = seed_json(result.read(json.dumps(raw)), given, {})["benchmarks"]
-    found = {"top1": top1, "images": images, "reference_top1": 0.80858, "mlperf_top1": 0.76456, "resize": 232, "reached": reached}
+    found = {
+        "top1": top1,
+        "images": images,
+        "reference_top1": 0.80858,
+        "mlperf_top1": 0.76456,
+        "resize": 232,
+        "reached": reached,
+    }
     assert found.items() <= entry.items()
     assert entry["valid"] is True
     values = {each.metric: each.value for each in parse(raw, given)}
@@ -305,13 +436,30 @@ def test_accuracy_has_its_reference_and_verdict(top1: float, images: int, reache
     ],
 )
 def test_accuracy_is_not_invalid_for_its_times_which_are_left_out(
-    more: dict[str, Any], facts: dict[str, Any], said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    more: dict[str, Any],
+    facts: dict[str, Any],
+    said: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    raw = {**recorded("offline"), **more, "accuracy": {"top1": 0.8, "images": 50, "reference": 0.80858, "resize": 232}}
-    raw |= {"phases": {"forward": [0.01, 0.02, 0.03]}, "warmup": {**raw["warmup"], "by_size": {"8": [9.02, 0.02]}}}
+    raw = {
+        **recorded("offline"),
+        **more,
+        "accuracy": {"top1": 0.8, "images": 50, "reference": 0.80858, "resize": 232},
+    }
+    raw |= {
+        "phases": {"forward": [0.01, 0.02, 0.03]},
+        "warmup": {**raw["warmup"], "by_size": {"8": [9.02, 0.02]}},
+    }
     given = params("accuracy", imagenet="/x", system="resnet50", backend="compile")
-    monkeypatch.setattr(LocalHost, "run", lambda self, argv, **_: Finished(list(argv), 0, json.dumps(raw), "", 1.0))
-    monkeypatch.setattr(start, "watched", lambda hosts, params: nullcontext(start.Watch(params, {**facts, "against": None})))
+    monkeypatch.setattr(
+        LocalHost, "run", lambda self, argv, **_: Finished(list(argv), 0, json.dumps(raw), "", 1.0)
+    )
+    monkeypatch.setattr(
+        start,
+        "watched",
+        lambda hosts, params: nullcontext(start.Watch(params, {**facts, "against": None})),
+    )
     output = Resnet50().run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), given)
     values = Resnet50().parse(output, given)
     every = {"phase_time", "first_batch", "warm_batch", "compile_time"}
@@ -323,7 +471,10 @@ def test_accuracy_is_not_invalid_for_its_times_which_are_left_out(
     (entry,) = seed_json(result.read(json.dumps(raw)), given, facts)["benchmarks"]
     assert entry["valid"] is True
     with pytest.raises(Invalid, match="GPU 0 had 3 uncorrected"):
-        Resnet50().parse(Output(output.texts, facts={"against": "GPU 0 had 3 uncorrected memory error(s)"}), given)
+        Resnet50().parse(
+            Output(output.texts, facts={"against": "GPU 0 had 3 uncorrected memory error(s)"}),
+            given,
+        )
 
 
 WRONG = {"ok": False, "error": 0.7, "tolerance": 0.001, "finite": True, "images": 4}
@@ -335,7 +486,10 @@ def entry_of(raw: dict[str, Any], given: Workload, **facts: Any) -> dict[str, An
 
 
 def test_the_seed_document_calls_valid_what_the_rows_do() -> None:
-    assert entry_of(recorded("offline"), params("offline", batch=8)).items() >= {"valid": True, "reason": None, "fast": False}.items()
+    assert (
+        entry_of(recorded("offline"), params("offline", batch=8)).items()
+        >= {"valid": True, "reason": None, "fast": False}.items()
+    )
     for more, facts, said in (
         ({"logits": WRONG}, {}, "logits differ by 0.7"),
         ({"clock": {"honest": False, "words": "the clock stopped"}}, {}, "the clock stopped"),
@@ -348,7 +502,9 @@ def test_the_seed_document_calls_valid_what_the_rows_do() -> None:
 
 
 @pytest.mark.parametrize(("above", "bound"), [(None, "at least"), (130.0, None)])
-def test_the_seed_document_has_the_peak_with_the_load_and_bound_that_it_held(above: float | None, bound: str | None) -> None:
+def test_the_seed_document_has_the_peak_with_the_load_and_bound_that_it_held(
+    above: float | None, bound: str | None
+) -> None:
     raw = recorded("server-overloaded")
     load = {"target_qps": 400.0, "latency_bound_ms": 10.0}
     server = entry_of(raw, params("server", latency_bound=0.01))
@@ -357,17 +513,35 @@ def test_the_seed_document_has_the_peak_with_the_load_and_bound_that_it_held(abo
     raw |= {"answer": 0, "peak": {"rate": 400.0, "above": above}}
     found = entry_of(raw, params("find-peak", latency_bound=0.01, target_rate=7))
     assert found.items() >= {**load, "peak_rate_per_sec": 400.0, "bound": bound}.items()
-    assert entry_of(recorded("offline"), params("offline", batch=8)).keys().isdisjoint({*load, "bound"})
+    assert (
+        entry_of(recorded("offline"), params("offline", batch=8))
+        .keys()
+        .isdisjoint({*load, "bound"})
+    )
 
 
 def test_the_seed_document_has_the_marks_of_the_rows() -> None:
     raw = recorded("server-overloaded")
     logs = raw["tests"][0]["logs"]
-    logs["detail"] = logs["detail"].replace('"result_perf_constraints_met", "value": false', '"result_perf_constraints_met", "value": true')
-    logs["detail"] = logs["detail"].replace('"result_query_count", "value": 500', '"result_query_count", "value": 20')
+    logs["detail"] = logs["detail"].replace(
+        '"result_perf_constraints_met", "value": false',
+        '"result_perf_constraints_met", "value": true',
+    )
+    logs["detail"] = logs["detail"].replace(
+        '"result_query_count", "value": 500', '"result_query_count", "value": 20'
+    )
     raw["model"]["weights_verified"] = False
     found = entry_of(raw, params("server", fast=True, check_logits=False))
-    assert found.items() >= {"fast": True, "loadgen": "INVALID", "logits_checked": False, "weights": "unverified", "valid": False}.items()
+    assert (
+        found.items()
+        >= {
+            "fast": True,
+            "loadgen": "INVALID",
+            "logits_checked": False,
+            "weights": "unverified",
+            "valid": False,
+        }.items()
+    )
     assert found["reason"].startswith("LoadGen says INVALID")
 
 
@@ -375,22 +549,34 @@ def ended_early(name: str) -> Any:
     """A recording whose test was over before the minimum duration."""
     raw = recorded(name)
     logs = raw["tests"][0]["logs"]
-    logs["summary"] = logs["summary"].replace("VALID", "INVALID").replace("Min duration satisfied : Yes", "Min duration satisfied : NO")
+    logs["summary"] = (
+        logs["summary"]
+        .replace("VALID", "INVALID")
+        .replace("Min duration satisfied : Yes", "Min duration satisfied : NO")
+    )
     logs["detail"] = (
-        logs["detail"].replace('"VALID"', '"INVALID"').replace('min_duration_met", "value": true', 'min_duration_met", "value": false')
+        logs["detail"]
+        .replace('"VALID"', '"INVALID"')
+        .replace('min_duration_met", "value": true', 'min_duration_met", "value": false')
     )
     return raw
 
 
 def test_offline_that_was_done_early_names_the_parameter_and_a_rate() -> None:
     raw = ended_early("offline")
-    with pytest.raises(Invalid, match=r"Min duration satisfied: NO.*; target_rate is the expected QPS: set it to \d+ or more"):
+    with pytest.raises(
+        Invalid,
+        match=r"Min duration satisfied: NO.*; target_rate is the expected QPS: set it to \d+ or more",
+    ):
         parse(raw, params("offline", batch=8))
 
 
 def test_a_run_that_max_queries_ended_says_so() -> None:
     raw = ended_early("single-stream")
-    with pytest.raises(Invalid, match=r"Min duration satisfied: NO.*; max_queries ended it at 700, before min_duration: raise it"):
+    with pytest.raises(
+        Invalid,
+        match=r"Min duration satisfied: NO.*; max_queries ended it at 700, before min_duration: raise it",
+    ):
         parse(raw, params("single-stream", max_queries=700))
     with pytest.raises(Invalid) as other:
         parse(raw, params("single-stream", max_queries=701))
@@ -401,5 +587,8 @@ def test_offline_of_fewer_samples_than_asked_is_invalid() -> None:
     asked = result.read(json.dumps(recorded("offline"))).tested
     assert asked is not None
     assert parse(recorded("offline"), params("offline", batch=8, min_queries=asked.queries))
-    with pytest.raises(Invalid, match=f"LoadGen asked {asked.queries} samples, fewer than the {asked.queries + 1} of min_queries"):
+    with pytest.raises(
+        Invalid,
+        match=f"LoadGen asked {asked.queries} samples, fewer than the {asked.queries + 1} of min_queries",
+    ):
         parse(recorded("offline"), params("offline", batch=8, min_queries=asked.queries + 1))

@@ -21,7 +21,9 @@ async def served(handle: Handle) -> AsyncIterator[Cluster]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     try:
-        yield Cluster(f"http://127.0.0.1:{runner.addresses[0][1]}", "fake", "default", Credentials(), "test")
+        yield Cluster(
+            f"http://127.0.0.1:{runner.addresses[0][1]}", "fake", "default", Credentials(), "test"
+        )
     finally:
         await runner.cleanup()
 

@@ -21,18 +21,54 @@ async def refusing(kube: Kube, namespace: str, resource: str, allowed: str) -> A
     """An admission policy that refuses creations of a resource in the namespace unless the CEL expression `allowed` holds."""
     name, group, _, plural = f"perfdag-test-{uuid.uuid4().hex[:8]}", *resource.rpartition("/")
     api = "admissionregistration.k8s.io/v1"
-    rule = {"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [plural]}
+    rule = {
+        "apiGroups": [group],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": [plural],
+    }
     # KWOK's `apply` tries a creation without labels first, which is none of the run's
-    ours = {"name": "ours", "expression": f"has(object.metadata.labels) && '{INDEX_LABEL}' in object.metadata.labels"}
-    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}, "resourceRules": [rule]}
+    ours = {
+        "name": "ours",
+        "expression": f"has(object.metadata.labels) && '{INDEX_LABEL}' in object.metadata.labels",
+    }
+    here = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "resourceRules": [rule],
+    }
     said = {"expression": allowed, "message": "no more today"}
-    spec = {"failurePolicy": "Fail", "matchConstraints": here, "matchConditions": [ours], "validations": [said]}
-    await kube.create({"apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec})
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": here,
+        "matchConditions": [ours],
+        "validations": [said],
+    }
+    await kube.create(
+        {
+            "apiVersion": api,
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": name},
+            "spec": spec,
+        }
+    )
     binding = {"policyName": name, "validationActions": ["Deny"]}
-    await kube.create({"apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name}, "spec": binding})
+    await kube.create(
+        {
+            "apiVersion": api,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": name},
+            "spec": binding,
+        }
+    )
     try:
-        kind = {"pods": ("v1", "Pod"), "virtualmachineinstances": ("kubevirt.io/v1", vmi.VMI)}[plural]
-        probe = {"apiVersion": kind[0], "kind": kind[1], "metadata": {"name": "probe", "labels": {INDEX_LABEL: "999980"}}}
+        kind = {"pods": ("v1", "Pod"), "virtualmachineinstances": ("kubevirt.io/v1", vmi.VMI)}[
+            plural
+        ]
+        probe = {
+            "apiVersion": kind[0],
+            "kind": kind[1],
+            "metadata": {"name": "probe", "labels": {INDEX_LABEL: "999980"}},
+        }
         probe["spec"] = {"containers": [{"name": "c", "image": "none"}]} if plural == "pods" else {}
         path = (await kube.resource(*kind)).path(namespace)
         for _ in range(150):  # the API server takes up a policy within seconds

@@ -28,13 +28,23 @@ class Cluster:
             return {"groups": [{"preferredVersion": {"groupVersion": "batch/v1"}}]}
         kinds = {"/api/v1": ["ConfigMap", "Pod"], "/apis/batch/v1": ["Job"]}[path]
         return {
-            "resources": [{"name": f"{kind.lower()}s", "kind": kind, "namespaced": True, "verbs": ["list", "delete"]} for kind in kinds]
+            "resources": [
+                {
+                    "name": f"{kind.lower()}s",
+                    "kind": kind,
+                    "namespaced": True,
+                    "verbs": ["list", "delete"],
+                }
+                for kind in kinds
+            ]
         }
 
     async def resource(self, api_version: str, kind: str) -> Resource:
         return Resource(api_version, kind, f"{kind.lower()}s", True)
 
-    async def list(self, resource: Resource, namespace: str | None, *, labels: str) -> list[dict[str, Any]]:
+    async def list(
+        self, resource: Resource, namespace: str | None, *, labels: str
+    ) -> list[dict[str, Any]]:
         run = labels.removeprefix("perfdag/run=").removesuffix(",perfdag/index")
         return [
             each
@@ -57,16 +67,27 @@ class TestAttach:
         cluster: Any = Cluster(job(1), job(0), job(2, "other"), job(0, kind="ConfigMap"))
         kinds = await find(cluster, "r", None)
         file = await attach(cluster, "r", kinds, None)
-        assert (file.api_version, file.kind, file.namespaces, file.project, file.expected_pods) == ("batch/v1", "Job", ["runai-p"], "p", 2)
+        assert (file.api_version, file.kind, file.namespaces, file.project, file.expected_pods) == (
+            "batch/v1",
+            "Job",
+            ["runai-p"],
+            "p",
+            2,
+        )
         assert [each.name for each in file.submissions] == ["j-0", "j-1"]
-        assert file.submissions[1].intended_ns - file.submissions[0].intended_ns == pytest.approx(SECOND, abs=1e6)
+        assert file.submissions[1].intended_ns - file.submissions[0].intended_ns == pytest.approx(
+            SECOND, abs=1e6
+        )
         assert file.others == [("v1", "ConfigMap")]
 
     async def test_a_run_that_is_not_there_and_one_of_two_kinds_are_told(self) -> None:
         with pytest.raises(KubeError, match="nothing of run q is on this cluster"):
             await find(Cluster(job(0)), "q", None)  # type: ignore[arg-type]
         both: Any = Cluster(job(0), job(1, kind="Pod"))
-        with pytest.raises(runai.SettingsError, match=r"run r created Pod, Job; which is measured is in its run\.json"):
+        with pytest.raises(
+            runai.SettingsError,
+            match=r"run r created Pod, Job; which is measured is in its run\.json",
+        ):
             await attach(both, "r", await find(both, "r", None), None)
 
     async def test_what_is_gone_was_submitted_all_the_same(self, tmp_path: Path) -> None:
@@ -84,14 +105,23 @@ class TestAttach:
         assert await names(job(1), job(2), job(0, kind="ConfigMap")) == ["j-0", "j-1", "j-2"]
         assert await names() == ["j-0", "j-1", "j-2"]
         assert (await read()).submissions[0].intended_ns == due
-        read = await sampling._reader(cluster, sampling.Look(tmp_path, runai.Settings(), run="r"), 0)
-        assert await names(job(0, kind="ConfigMap")) == ["j-0", "j-1", "j-2"], "the ConfigMap is not what is measured"
+        read = await sampling._reader(
+            cluster, sampling.Look(tmp_path, runai.Settings(), run="r"), 0
+        )
+        assert await names(job(0, kind="ConfigMap")) == ["j-0", "j-1", "j-2"], (
+            "the ConfigMap is not what is measured"
+        )
         assert await names(job(3)) == ["j-0", "j-1", "j-2", "j-3"]
 
-    async def test_what_a_controller_made_with_the_labels_of_its_object_is_not_the_runs_own(self) -> None:
+    async def test_what_a_controller_made_with_the_labels_of_its_object_is_not_the_runs_own(
+        self,
+    ) -> None:
         """KubeVirt's launcher pods."""
         pod = job(0, kind="Pod")
-        pod["metadata"] |= {"uid": "p", "ownerReferences": [{"uid": "u0", "kind": "Job", "controller": True}]}
+        pod["metadata"] |= {
+            "uid": "p",
+            "ownerReferences": [{"uid": "u0", "kind": "Job", "controller": True}],
+        }
         cluster: Any = Cluster(job(0), pod)
         kinds = await find(cluster, "r", None)
         assert [each.kind for each in kinds] == ["Job"]
@@ -101,7 +131,14 @@ class TestAttach:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """When it has results, and not before: a sample that is interrupted leaves what was there, and is gone on with."""
-        old = ("perf-audit-results.json", "scurves-400.png", "notes.txt", "sampled.json", "summary.json", "times.csv")
+        old = (
+            "perf-audit-results.json",
+            "scurves-400.png",
+            "notes.txt",
+            "sampled.json",
+            "summary.json",
+            "times.csv",
+        )
         look = sampling.Look(tmp_path, runai.Settings(), run="r")
         for name in old:
             (tmp_path / name).write_text('{"run": "q"}')
@@ -131,26 +168,50 @@ class TestAttach:
         async def none(*_: Any) -> Any:
             return set(), ""
 
-        for name, answer in {"server_offset": known, "simulated_nodes": none, "Observer": Asleep}.items():
+        for name, answer in {
+            "server_offset": known,
+            "simulated_nodes": none,
+            "Observer": Asleep,
+        }.items():
             monkeypatch.setattr(sampling, name, answer)
         got = await sampling.sample(cluster, look)
         assert "p" in observers[0].records
-        assert [each.name for each in got.file.submissions] == ["j-0", "j-1"], "one that went meanwhile was submitted"
-        made = {"run.json", "submitted.json", "observed.jsonl", "sampled.json", "stages.parquet", "summary.json"}
+        assert [each.name for each in got.file.submissions] == ["j-0", "j-1"], (
+            "one that went meanwhile was submitted"
+        )
+        made = {
+            "run.json",
+            "submitted.json",
+            "observed.jsonl",
+            "sampled.json",
+            "stages.parquet",
+            "summary.json",
+        }
         assert {each.name for each in tmp_path.iterdir()} == {"notes.txt", *made}
-        assert orjson.loads((tmp_path / "summary.json").read_bytes())["not_scheduled"] == ["j-0", "j-1"]
+        assert orjson.loads((tmp_path / "summary.json").read_bytes())["not_scheduled"] == [
+            "j-0",
+            "j-1",
+        ]
         (tmp_path / "general.png").touch()
         await sampling.sample(cluster, look)
         assert (tmp_path / "general.png").exists()
 
     async def test_a_folder_of_another_run_is_not_written_to(self, tmp_path: Path) -> None:
-        write_run(tmp_path / "run.json", RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}), Submitted("q", [], 0.0, 0))
+        write_run(
+            tmp_path / "run.json",
+            RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}),
+            Submitted("q", [], 0.0, 0),
+        )
         with pytest.raises(runai.SettingsError, match="holds run q; give another folder"):
             await sampling.sample(None, sampling.Look(tmp_path, runai.Settings(), run="r"))  # type: ignore[arg-type]
 
-    async def test_a_folder_with_the_state_of_another_run_is_not_written_to(self, tmp_path: Path) -> None:
+    async def test_a_folder_with_the_state_of_another_run_is_not_written_to(
+        self, tmp_path: Path
+    ) -> None:
         Observer(None, "q", [], ["runai-p"]).save(tmp_path / "observed.jsonl")  # type: ignore[arg-type]
         cluster: Any = Cluster(job(0))
-        with pytest.raises(runai.SettingsError, match="it is the state of run q, not r; give another folder"):
+        with pytest.raises(
+            runai.SettingsError, match="it is the state of run q, not r; give another folder"
+        ):
             await sampling.sample(cluster, sampling.Look(tmp_path, runai.Settings(), run="r"))
         assert [each.name for each in tmp_path.iterdir()] == ["observed.jsonl"]

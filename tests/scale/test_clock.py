@@ -34,26 +34,39 @@ class Server:
             watch.put_nowait(line)
 
     def body(self, beat: str) -> dict[str, Any]:
-        return {"metadata": {"name": "h", "uid": "u", "resourceVersion": str(self.version)}, "data": {"beat": beat}}
+        return {
+            "metadata": {"name": "h", "uid": "u", "resourceVersion": str(self.version)},
+            "data": {"beat": beat},
+        }
 
     async def change(self, beat: str) -> web.Response:
         self.tell(beat)
         return web.json_response({})
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        if request.method == "PATCH" and "json" in request.content_type and "merge" in request.content_type:
+        if (
+            request.method == "PATCH"
+            and "json" in request.content_type
+            and "merge" in request.content_type
+        ):
             beat = orjson.loads(await request.read())["data"]["beat"]
             self.beats.append(beat)
             return await self.change(beat)
         if request.path == "/api/v1":
-            return web.json_response({"resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": True}]})
+            return web.json_response(
+                {"resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": True}]}
+            )
         if request.method != "GET":
             return web.json_response({})
         if "watch" not in request.query:
             items = [self.body(self.beats[-1] if self.beats else "")]
-            return web.json_response({"metadata": {"resourceVersion": str(self.version)}, "items": items})
+            return web.json_response(
+                {"metadata": {"resourceVersion": str(self.version)}, "items": items}
+            )
         if self.refuse_watch:
-            return web.json_response({"kind": "Status", "message": "no more of it"}, status=self.refuse_watch)
+            return web.json_response(
+                {"kind": "Status", "message": "no more of it"}, status=self.refuse_watch
+            )
         answer = web.StreamResponse()
         await answer.prepare(request)
         lines: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -90,7 +103,9 @@ class TestHeartbeat:
             server.go_on.set()
             await until(lambda: {*map(str, range(1, 11))} <= heart._arrived.keys())
             slow = sorted(heart.lags, reverse=True)[:10]
-        assert all(lag >= 0.02 * (9 - place) for place, lag in enumerate(slow)), "each is late by the time since it was due"
+        assert all(lag >= 0.02 * (9 - place) for place, lag in enumerate(slow)), (
+            "each is late by the time since it was due"
+        )
 
     async def test_what_a_list_alone_told_of_is_lost_and_as_late_as_the_list(self) -> None:
         class Silent(Server):
@@ -105,7 +120,10 @@ class TestHeartbeat:
             await until(lambda: len(heart._answered) >= 5 and bool(server.watches))
             missed = len(heart._answered)
             server.silent = False
-            gone = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
+            gone = {
+                "type": "ERROR",
+                "object": {"code": 410, "reason": "Expired", "message": "too old"},
+            }
             server.watches[0].put_nowait(orjson.dumps(gone) + b"\n")
             await until(lambda: kube.counts["relist 410"] > 0 and len(heart._arrived) >= 3)
             told = heart.summary()
@@ -139,12 +157,16 @@ class TestHeartbeat:
             heart.resume()
             await until(lambda: len(heart.lags) >= before + 5)
         beats = [int(each) for each in server.beats]
-        assert max(after - each for each, after in pairwise(beats)) > 0.5 / 0.02, "none of those that were due meanwhile is sent"
+        assert max(after - each for each, after in pairwise(beats)) > 0.5 / 0.02, (
+            "none of those that were due meanwhile is sent"
+        )
 
 
 class TestDrift:
     @pytest.mark.parametrize(("end", "told"), [(0.55, False), (0.75, True), (None, True)])
-    async def test_beyond_its_bound_it_is_noted(self, end: float | None, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_beyond_its_bound_it_is_noted(
+        self, end: float | None, told: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         async def measured(kube: Any) -> Offset:
             if end is None:
                 raise KubeError(0, "Unreachable", "no answer")
@@ -153,7 +175,13 @@ class TestDrift:
         monkeypatch.setattr(clock, "server_offset", measured)
         facts, note = await clock.drift(None, Offset(0.5, 0.02))  # type: ignore[arg-type]
         assert bool(note) == told
-        assert facts == ({} if end is None else pytest.approx({"server_clock_drift_s": end - 0.5, "server_clock_drift_bound_s": 0.03}))
+        assert facts == (
+            {}
+            if end is None
+            else pytest.approx(
+                {"server_clock_drift_s": end - 0.5, "server_clock_drift_bound_s": 0.03}
+            )
+        )
 
 
 class TestHarness:

@@ -35,11 +35,26 @@ def test_they_run_and_their_rows_add_up(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(SUITE.format(id=uuid.uuid4().hex[:6]))
     assert main(["run", str(tmp_path / "s.yaml"), "--store", str(tmp_path / "store")]) == 0
     rows = results.load(open_store(str(tmp_path / "store")), suites=["control-plane"]).to_pylist()
-    value = {(row["entry"], row["metric"], row["stat"]): row["value"] for row in rows if row["subject"] is None and row["status"] == "ok"}
-    assert {value[entry, "success_ratio", "value"] for entry in ("scale", "scheduler", "vmi-steady")} == {1.0}
+    value = {
+        (row["entry"], row["metric"], row["stat"]): row["value"]
+        for row in rows
+        if row["subject"] is None and row["status"] == "ok"
+    }
+    assert {
+        value[entry, "success_ratio", "value"] for entry in ("scale", "scheduler", "vmi-steady")
+    } == {1.0}
     assert value["scale", "submission_to_scheduled", "p50"] > 0
     assert value["scheduler", "schedule_rate", "value"] > 0
     assert value["vmi-steady", "churn_cycles", "value"] >= 1
-    assert len({row["subject"] for row in rows if row["entry"] == "scale" and row["metric"] == "object_latency"}) == 20
+    assert (
+        len(
+            {
+                row["subject"]
+                for row in rows
+                if row["entry"] == "scale" and row["metric"] == "object_latency"
+            }
+        )
+        == 20
+    )
     assert all("simulated" in row["tool"] for row in rows if row["benchmark"] != "canary")
     assert list((tmp_path / "store" / "runs").glob("*/report.html"))

@@ -29,15 +29,38 @@ def account(namespace: str, path: Path, role: str = "") -> Iterator[None]:
 
     async def make() -> str:
         async with Kube() as kube:
-            await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-            await kube.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "nobody"}}, namespace)
+            await kube.create(
+                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+            )
+            await kube.create(
+                {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "nobody"}},
+                namespace,
+            )
             if role:
                 rbac = "rbac.authorization.k8s.io"
-                body = {"apiVersion": f"{rbac}/v1", "kind": "RoleBinding", "metadata": {"name": "nobody"}}
+                body = {
+                    "apiVersion": f"{rbac}/v1",
+                    "kind": "RoleBinding",
+                    "metadata": {"name": "nobody"},
+                }
                 body["roleRef"] = {"apiGroup": rbac, "kind": "ClusterRole", "name": role}
-                await kube.create(body | {"subjects": [{"kind": "ServiceAccount", "name": "nobody", "namespace": namespace}]}, namespace)
-            request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
-            told = await kube.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/nobody/token", json=request)
+                await kube.create(
+                    body
+                    | {
+                        "subjects": [
+                            {"kind": "ServiceAccount", "name": "nobody", "namespace": namespace}
+                        ]
+                    },
+                    namespace,
+                )
+            request = {
+                "apiVersion": "authentication.k8s.io/v1",
+                "kind": "TokenRequest",
+                "spec": {"expirationSeconds": 600},
+            }
+            told = await kube.request(
+                "POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/nobody/token", json=request
+            )
             return str(told["status"]["token"])
 
     async def clean() -> None:
@@ -64,16 +87,25 @@ class TestCommands:
             pytest.skip("KUBECONFIG is not set: no cluster to test against")
         return main(["scale", *words])
 
-    def test_bad_input_is_a_clear_line_and_leaves_nothing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        (tmp_path / "t.yaml").write_text("apiVersion: nobody.example.com/v1\nkind: Thing\nmetadata: {name: '${name}'}\n")
-        (tmp_path / "k.yaml").write_text("apiVersion: v1\nkind: Podd\nmetadata: {name: '${name}'}\n")
+    def test_bad_input_is_a_clear_line_and_leaves_nothing(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "t.yaml").write_text(
+            "apiVersion: nobody.example.com/v1\nkind: Thing\nmetadata: {name: '${name}'}\n"
+        )
+        (tmp_path / "k.yaml").write_text(
+            "apiVersion: v1\nkind: Podd\nmetadata: {name: '${name}'}\n"
+        )
         (tmp_path / "n.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n")
         out = str(tmp_path / "out")
         for words, told in (
             (["--template", str(tmp_path / "t.yaml")], "install its CustomResourceDefinition"),
             (["--template", str(tmp_path / "k.yaml")], "no kind 'Podd' in v1"),
             (["--template", str(tmp_path / "n.yaml")], "needs metadata.name"),
-            (["--template", "pod", "--namespace", "perfdag-nowhere"], "no namespace 'perfdag-nowhere'"),
+            (
+                ["--template", "pod", "--namespace", "perfdag-nowhere"],
+                "no namespace 'perfdag-nowhere'",
+            ),
             (["--template", "pod", "--arrival", "poisson"], "needs a rate"),
         ):
             assert self.cli("submit", "-n", "3", "-o", out, *words) == 2
@@ -90,15 +122,31 @@ class TestCommands:
             said = capsys.readouterr().err
             assert told in said
             assert said.count("\n") == 1
-        assert self.cli("vmi", "burst", "--prometheus", "http://127.0.0.1:9", "-o", out) == 4, "asked before anything is made"
+        assert self.cli("vmi", "burst", "--prometheus", "http://127.0.0.1:9", "-o", out) == 4, (
+            "asked before anything is made"
+        )
         assert "no answer from Prometheus" in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
 
     @pytest.mark.slow
-    def test_submit_sample_plot_delete(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_submit_sample_plot_delete(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         out, name = str(tmp_path / "out"), f"perfdag-test-{uuid.uuid4().hex[:8]}"
         assert self.cli("nodes", "--count", "20", "--gpus", "8") == 0
-        words = ["--template", "job", "-n", "12", "-p", "5", "--delay", "0.2", "--namespace", name, "--create-namespace"]
+        words = [
+            "--template",
+            "job",
+            "-n",
+            "12",
+            "-p",
+            "5",
+            "--delay",
+            "0.2",
+            "--namespace",
+            name,
+            "--create-namespace",
+        ]
         assert self.cli("submit", "-o", out, *words) == 0
         submitted = orjson.loads((tmp_path / "out" / "submitted.json").read_bytes())
         assert len(submitted) == 12, "the remainder of 12 by 5 is not dropped"
@@ -131,7 +179,17 @@ class TestCommands:
         out, name = str(tmp_path / "out"), f"perfdag-test-{uuid.uuid4().hex[:8]}"
         assert self.cli("nodes", "--count", "20", "--gpus", "8") == 0
         assert self.cli("simulate", "kubevirt") == 0
-        words = ["--template", template, "--num-workers", str(members), "-g", "0", "--namespace", name, "--create-namespace"]
+        words = [
+            "--template",
+            template,
+            "--num-workers",
+            str(members),
+            "-g",
+            "0",
+            "--namespace",
+            name,
+            "--create-namespace",
+        ]
         assert self.cli("submit", "-n", "4", "-o", out, *words) == 0
         run = orjson.loads((tmp_path / "out" / "run.json").read_bytes())["run"]
         again = str(tmp_path / "again")
@@ -143,7 +201,9 @@ class TestCommands:
                 assert self.cli("plot", *more[:2]) == 0
                 rows = pq.read_table(Path(more[1]) / "stages.parquet").to_pylist()
                 last = "submission_to_ready" if template == "pod" else "creation_to_running"
-                assert [row["status"] for row in rows if row["stage"] == last] == ["ok"] * 4 * members
+                assert [row["status"] for row in rows if row["stage"] == last] == [
+                    "ok"
+                ] * 4 * members
         finally:
             assert self.cli("delete", "--run", run) == 0
 
@@ -154,7 +214,19 @@ class TestCommands:
         name, out = f"perfdag-test-{uuid.uuid4().hex[:8]}", str(tmp_path / "out")
         claim = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: 'm-${name}'}\n---\n"
         (tmp_path / "t.yaml").write_text(claim + built_in()["pod"].read_text())
-        words = ["--template", str(tmp_path / "t.yaml"), "-n", "4", "-p", "2", "-g", "0", "--namespace", name, "--create-namespace"]
+        words = [
+            "--template",
+            str(tmp_path / "t.yaml"),
+            "-n",
+            "4",
+            "-p",
+            "2",
+            "-g",
+            "0",
+            "--namespace",
+            name,
+            "--create-namespace",
+        ]
         assert self.cli("submit", "-o", out, "--submitter", "kubectl", *words) == 0
         assert self.cli("sample", "-o", out, "--watch", "30") == 0
         rows = pq.read_table(tmp_path / "out" / "stages.parquet").to_pylist()
@@ -164,24 +236,35 @@ class TestCommands:
 
         async def clean() -> list[str]:
             async with Kube() as kube:
-                maps = await kube.list(await kube.resource("v1", "ConfigMap"), name, labels=RUN_LABEL)
+                maps = await kube.list(
+                    await kube.resource("v1", "ConfigMap"), name, labels=RUN_LABEL
+                )
                 await kube.delete(await kube.resource("v1", "Namespace"), name)
                 return [each["metadata"]["name"] for each in maps]
 
         assert asyncio.run(clean()) == []
 
     @pytest.mark.slow
-    def test_failure_messages_can_be_searched_over_runs(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_failure_messages_can_be_searched_over_runs(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """Half of the VMIs fail, with KubeVirt's words; the run says so, and the history finds the words."""
         assert self.cli("nodes", "--count", "20") == 0
         assert self.cli("simulate", "kubevirt", "--failures", "50") == 0
         params = f"{{counts: [20], primer: false, api_gates: false, namespace: perfdag-test-{uuid.uuid4().hex[:8]}, timeout: 60s}}"
-        (tmp_path / "s.yaml").write_text(f"name: failing\nentries:\n  - {{benchmark: vmi-burst, params: {params}, timeout: 120s}}\n")
+        (tmp_path / "s.yaml").write_text(
+            f"name: failing\nentries:\n  - {{benchmark: vmi-burst, params: {params}, timeout: 120s}}\n"
+        )
         store = ["--store", str(tmp_path / "store")]
         try:
-            assert main(["run", str(tmp_path / "s.yaml"), "--no-report", *store]) == 1, "a VMI that failed makes the sample invalid"
+            assert main(["run", str(tmp_path / "s.yaml"), "--no-report", *store]) == 1, (
+                "a VMI that failed makes the sample invalid"
+            )
             capsys.readouterr()
-            assert main(["history", "failing", *store, "--failures", "domain could not be started"]) == 0
+            assert (
+                main(["history", "failing", *store, "--failures", "domain could not be started"])
+                == 0
+            )
             assert "x Simulated: the domain could not be started" in capsys.readouterr().out
             assert main(["history", "failing", *store, "--failures", "no such words"]) == 0
             assert "0 points" in capsys.readouterr().out
@@ -189,32 +272,52 @@ class TestCommands:
             self.cli("simulate", "kubevirt")
 
     @pytest.mark.slow
-    def test_a_breached_gate_is_exit_3_and_named(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_breached_gate_is_exit_3_and_named(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         assert self.cli("nodes", "--count", "20") == 0
         assert self.cli("simulate", "kubevirt") == 0
-        gate = ["--gate", "creation_to_running_p50 < 0.000001", "--gate", "creation_to_failed_p50 < 9"]
-        assert self.cli("vmi", "burst", "--count", "5", "--no-primer", "-o", str(tmp_path), *gate) == 3
+        gate = [
+            "--gate",
+            "creation_to_running_p50 < 0.000001",
+            "--gate",
+            "creation_to_failed_p50 < 9",
+        ]
+        assert (
+            self.cli("vmi", "burst", "--count", "5", "--no-primer", "-o", str(tmp_path), *gate) == 3
+        )
         said = capsys.readouterr().out
         assert "gate creation_to_running_p50 < 1e-06" in said
         assert "BREACHED" in said
         assert "no data for creation_to_failed_p50" in said
-        values: dict[str, Any] = orjson.loads((tmp_path / "perf-audit-results.json").read_bytes())["Values"]
+        values: dict[str, Any] = orjson.loads((tmp_path / "perf-audit-results.json").read_bytes())[
+            "Values"
+        ]
         assert values["creation_to_running_p50"]["thresholdResult"]["thresholdExceeded"] is True
         assert values["vmiCreationToRunningSecondsP50"]["value"] > 0
         told = orjson.loads((tmp_path / "summary.json").read_bytes())
         assert told["capacity"] is None
         assert [(each["scenario"], each["count"]) for each in told["runs"]] == [("burst", 5)]
-        assert {each["gate"]: each["passed"] for each in told["runs"][0]["verdicts"]}["creation_to_failed_p50 < 9"] is None
+        assert {each["gate"]: each["passed"] for each in told["runs"][0]["verdicts"]}[
+            "creation_to_failed_p50 < 9"
+        ] is None
 
     @pytest.mark.slow
-    def test_a_gate_in_a_suite_is_exit_3_with_no_check_for_it(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_gate_in_a_suite_is_exit_3_with_no_check_for_it(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         assert self.cli("nodes", "--count", "20") == 0
         assert self.cli("simulate", "kubevirt") == 0
-        params = (
-            f"{{counts: [3], primer: false, gates: ['creation_to_running_p50 < 0.000001'], namespace: perfdag-test-{uuid.uuid4().hex[:8]}}}"
+        params = f"{{counts: [3], primer: false, gates: ['creation_to_running_p50 < 0.000001'], namespace: perfdag-test-{uuid.uuid4().hex[:8]}}}"
+        (tmp_path / "s.yaml").write_text(
+            f"name: gated\nentries:\n  - {{benchmark: vmi-burst, params: {params}, timeout: 120s}}\n"
         )
-        (tmp_path / "s.yaml").write_text(f"name: gated\nentries:\n  - {{benchmark: vmi-burst, params: {params}, timeout: 120s}}\n")
-        assert main(["run", str(tmp_path / "s.yaml"), "--no-report", "--store", str(tmp_path / "store")]) == 3
+        assert (
+            main(
+                ["run", str(tmp_path / "s.yaml"), "--no-report", "--store", str(tmp_path / "store")]
+            )
+            == 3
+        )
         assert "creation_to_running_p50 < 1e-06" in capsys.readouterr().err
         assert main(["check", "last", "--suite", "gated", "--store", str(tmp_path / "store")]) == 3
 
@@ -231,16 +334,40 @@ class TestCommands:
         assert self.cli("simulate", "kubevirt") == 0
         params = "scenario: capacity, counts: [100], step: 10, primer: false"
         params += f", api_gates: false, gates: ['Running-phase-count <= {most}'], namespace: perfdag-test-{uuid.uuid4().hex[:8]}"
-        (tmp_path / "s.yaml").write_text(f"name: grow\nentries:\n  - {{benchmark: vmi-burst, params: {{{params}}}, timeout: 120s}}\n")
-        assert main(["run", str(tmp_path / "s.yaml"), "--no-report", "--store", str(tmp_path / "store")]) == code
+        (tmp_path / "s.yaml").write_text(
+            f"name: grow\nentries:\n  - {{benchmark: vmi-burst, params: {{{params}}}, timeout: 120s}}\n"
+        )
+        assert (
+            main(
+                ["run", str(tmp_path / "s.yaml"), "--no-report", "--store", str(tmp_path / "store")]
+            )
+            == code
+        )
         rows = results.load(open_store(str(tmp_path / "store")), suites=["grow"]).to_pylist()
         assert [row["value"] for row in rows if row["metric"] == "capacity"] == [capacity]
 
     @pytest.mark.slow
-    def test_scenarios_of_the_benchmark_are_commands_too(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_scenarios_of_the_benchmark_are_commands_too(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         assert self.cli("nodes", "--count", "20", "--gpus", "8") == 0
         name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
-        assert self.cli("gated", "--count", "30", "-g", "0", "--namespace", name, "-o", str(tmp_path), "--gate", "schedule_rate > 1") == 0
+        assert (
+            self.cli(
+                "gated",
+                "--count",
+                "30",
+                "-g",
+                "0",
+                "--namespace",
+                name,
+                "-o",
+                str(tmp_path),
+                "--gate",
+                "schedule_rate > 1",
+            )
+            == 0
+        )
         said = capsys.readouterr().out
         assert "schedule_rate: " in said
         assert "release_seconds: " in said
@@ -252,7 +379,10 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("words", "told"),
         [
-            (["fill", "-g", "8"], ["gpus_free: ", "nodes_overcommitted: 0", "unschedulable_verdict: "]),
+            (
+                ["fill", "-g", "8"],
+                ["gpus_free: ", "nodes_overcommitted: 0", "unschedulable_verdict: "],
+            ),
             (["fragmentation"], ["packing: "]),
             (["preemption", "-g", "8", "--count", "2"], ["evicted: "]),
         ],
@@ -266,17 +396,33 @@ class TestCommands:
         said = capsys.readouterr()
         assert [each for each in told if each not in said.out] == [], said
         runs = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
-        assert [(each["scenario"], each["figures"]["left_behind"]) for each in runs] == [(words[0], 0)]
+        assert [(each["scenario"], each["figures"]["left_behind"]) for each in runs] == [
+            (words[0], 0)
+        ]
         assert code == (0 if runs[0]["figures"]["success_ratio"] == 1.0 else 1)
 
-    def test_a_folder_keeps_its_run_until_that_is_deleted(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_folder_keeps_its_run_until_that_is_deleted(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """With the namespace that was made for it, unless another run is in there."""
         out, name = str(tmp_path / "out"), f"perfdag-test-{uuid.uuid4().hex[:8]}"
-        words = ["--template", "pod", "-n", "2", "-g", "0", "--namespace", name, "--create-namespace"]
+        words = [
+            "--template",
+            "pod",
+            "-n",
+            "2",
+            "-g",
+            "0",
+            "--namespace",
+            name,
+            "--create-namespace",
+        ]
 
         async def there() -> bool:
             async with Kube() as kube:
-                namespaces = await kube.list(await kube.resource("v1", "Namespace"), labels=RUN_LABEL)
+                namespaces = await kube.list(
+                    await kube.resource("v1", "Namespace"), labels=RUN_LABEL
+                )
                 return name in {each["metadata"]["name"] for each in namespaces}
 
         assert self.cli("submit", "-o", out, *words) == 0
@@ -284,7 +430,10 @@ class TestCommands:
         capsys.readouterr()
         assert self.cli("submit", "-o", out, *words) == 2
         said = capsys.readouterr().err
-        assert f"holds run {orjson.loads(before)['run']}, of which 2 objects are still there; `perfdag scale delete -o" in said
+        assert (
+            f"holds run {orjson.loads(before)['run']}, of which 2 objects are still there; `perfdag scale delete -o"
+            in said
+        )
         assert said.count("\n") == 1
         assert (tmp_path / "out" / "run.json").read_bytes() == before
         other = str(tmp_path / "other")
@@ -303,9 +452,22 @@ class TestCommands:
 
         async def there() -> bool:
             async with Kube() as kube:
-                return name in {each["metadata"]["name"] for each in await kube.list(await kube.resource("v1", "Namespace"))}
+                return name in {
+                    each["metadata"]["name"]
+                    for each in await kube.list(await kube.resource("v1", "Namespace"))
+                }
 
-        words = ["--template", "pod", "-n", "1", "-g", "0", "--namespace", name, "--create-namespace"]
+        words = [
+            "--template",
+            "pod",
+            "-n",
+            "1",
+            "-g",
+            "0",
+            "--namespace",
+            name,
+            "--create-namespace",
+        ]
         assert self.cli("submit", "-o", out, *words) == 0
         assert asyncio.run(there())
         assert self.cli("delete", "-o", out) == 0
@@ -318,26 +480,78 @@ class TestCommands:
         name, out = f"perfdag-test-{uuid.uuid4().hex[:8]}", tmp_path / "out"
         with account(name, tmp_path / "config", "admin"), monkeypatch.context() as patch:
             patch.setenv("KUBECONFIG", str(tmp_path / "config"))
-            assert self.cli("submit", "--template", "pod", "-n", "2", "-g", "0", "--namespace", name, "-o", str(out)) == 0
+            assert (
+                self.cli(
+                    "submit",
+                    "--template",
+                    "pod",
+                    "-n",
+                    "2",
+                    "-g",
+                    "0",
+                    "--namespace",
+                    name,
+                    "-o",
+                    str(out),
+                )
+                == 0
+            )
             assert self.cli("sample", "--watch", "20", "-o", str(out)) == 0
             said = capsys.readouterr()
             assert "2 scheduled, 0 waiting, of 2 submitted" in said.out
             assert "we may not list nodes" in said.err
             told = orjson.loads((out / "summary.json").read_bytes())
             assert told["simulated"] is None
-            assert {row["simulated"] for row in pq.read_table(out / "stages.parquet").to_pylist()} == {None}
-            gate = ["gated", "--count", "3", "-g", "0", "--namespace", name, "--timeout", "60", "-o", str(tmp_path / "gated")]
+            assert {
+                row["simulated"] for row in pq.read_table(out / "stages.parquet").to_pylist()
+            } == {None}
+            gate = [
+                "gated",
+                "--count",
+                "3",
+                "-g",
+                "0",
+                "--namespace",
+                name,
+                "--timeout",
+                "60",
+                "-o",
+                str(tmp_path / "gated"),
+            ]
             code = self.cli(*gate)
         assert code == 0, capsys.readouterr().err
-        assert orjson.loads((tmp_path / "gated" / "summary.json").read_bytes())["runs"][0]["facts"]["simulated"] is None
+        assert (
+            orjson.loads((tmp_path / "gated" / "summary.json").read_bytes())["runs"][0]["facts"][
+                "simulated"
+            ]
+            is None
+        )
 
-    def test_what_may_not_be_created_is_one_line_before_anything(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_what_may_not_be_created_is_one_line_before_anything(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """A service account without any right, as the kubeconfig's user."""
         name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
         with account(name, tmp_path / "config"), pytest.MonkeyPatch.context() as patch:
             patch.setenv("KUBECONFIG", str(tmp_path / "config"))
-            assert self.cli("submit", "--template", "pod", "-n", "3", "--namespace", name, "-o", str(tmp_path / "out")) == 2
+            assert (
+                self.cli(
+                    "submit",
+                    "--template",
+                    "pod",
+                    "-n",
+                    "3",
+                    "--namespace",
+                    name,
+                    "-o",
+                    str(tmp_path / "out"),
+                )
+                == 2
+            )
         said = capsys.readouterr().err
-        assert f"you may not create, delete, list, watch pods in the namespace {name}; grant it to the service account nobody" in said
+        assert (
+            f"you may not create, delete, list, watch pods in the namespace {name}; grant it to the service account nobody"
+            in said
+        )
         assert said.count("\n") == 1
         assert not (tmp_path / "out").exists()

@@ -29,7 +29,9 @@ def hears_sigint() -> None:
 
 
 async def cli(*words: str) -> str:
-    process = await asyncio.create_subprocess_exec(*CLI, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT)
+    process = await asyncio.create_subprocess_exec(
+        *CLI, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
     try:
         said = (await asyncio.wait_for(process.communicate(), 120))[0].decode()
     finally:
@@ -48,12 +50,37 @@ async def test_an_interrupted_burst_leaves_nothing_in_a_namespace_that_was_there
     """Stopped in the midst of its creations, of which the answers of some never came."""
     await simulate.install(kube, "kubevirt")
     params = f"{{counts: [300], primer: false, parallel: 8, namespace: {namespace}}}"
-    (tmp_path / "s.yaml").write_text(f"name: cut\nentries:\n  - {{benchmark: vmi-burst, params: {params}}}\n")
-    suite = [*CLI[:-1], "run", str(tmp_path / "s.yaml"), "--no-report", "--store", str(tmp_path / "store")]
-    own = [*CLI, "vmi", "burst", "--count", "300", "--no-primer", "--parallel", "8", "--namespace", namespace, "-o", str(tmp_path)]
+    (tmp_path / "s.yaml").write_text(
+        f"name: cut\nentries:\n  - {{benchmark: vmi-burst, params: {params}}}\n"
+    )
+    suite = [
+        *CLI[:-1],
+        "run",
+        str(tmp_path / "s.yaml"),
+        "--no-report",
+        "--store",
+        str(tmp_path / "store"),
+    ]
+    own = [
+        *CLI,
+        "vmi",
+        "burst",
+        "--count",
+        "300",
+        "--no-primer",
+        "--parallel",
+        "8",
+        "--namespace",
+        namespace,
+        "-o",
+        str(tmp_path),
+    ]
     argv = suite if way == "suite" else own
     process = await asyncio.create_subprocess_exec(
-        *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, preexec_fn=hears_sigint
+        *argv,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        preexec_fn=hears_sigint,
     )
     try:
         for _ in range(600):
@@ -72,19 +99,28 @@ async def test_an_interrupted_burst_leaves_nothing_in_a_namespace_that_was_there
     assert "Traceback" not in said
     run = said.partition("run ")[2].partition(":")[0]
     if way == "scale":
-        assert await kube.list(await kube.resource("kubevirt.io/v1", VMI), namespace, labels=f"{RUN_LABEL}={run}") == []
+        assert (
+            await kube.list(
+                await kube.resource("kubevirt.io/v1", VMI), namespace, labels=f"{RUN_LABEL}={run}"
+            )
+            == []
+        )
     for _ in range(50):  # KWOK may just be taking away a VMI that it revived itself
         kinds = [("kubevirt.io/v1", VMI), ("v1", "Pod")]
         if (there := [await left(kube, *each, namespace) for each in kinds]) == [0, 0]:
             break
         await asyncio.sleep(0.1)
     assert there == [0, 0], "VMIs and pods"
-    assert await kube.list(await kube.resource("v1", "ConfigMap"), namespace, labels=RUN_LABEL) == []
+    assert (
+        await kube.list(await kube.resource("v1", "ConfigMap"), namespace, labels=RUN_LABEL) == []
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", ["primer", "burst", "ladder", "preemption"])
-async def test_a_killed_run_is_deleted_by_the_id_that_it_said(kube: Kube, nodes: None, at: str, tmp_path: Path) -> None:
+async def test_a_killed_run_is_deleted_by_the_id_that_it_said(
+    kube: Kube, nodes: None, at: str, tmp_path: Path
+) -> None:
     """SIGKILL leaves all as it is: VMIs that never run, pods and PriorityClasses, the heartbeat, a namespace of the run's own."""
     await simulate.install(kube, "kubevirt", {"vmi-running": (600_000, 600_000)})
     name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
@@ -94,9 +130,20 @@ async def test_a_killed_run_is_deleted_by_the_id_that_it_said(kube: Kube, nodes:
         "ladder": ["vmi", "ladder", "--count", "9", "12", "--no-primer"],
         "preemption": ["preemption", "--count", "2", "-g", "8"],
     }[at]
-    kind, wanted = (("v1", "Pod"), 1) if at == "preemption" else (("kubevirt.io/v1", VMI), 1 if at == "primer" else 9)
+    kind, wanted = (
+        (("v1", "Pod"), 1)
+        if at == "preemption"
+        else (("kubevirt.io/v1", VMI), 1 if at == "primer" else 9)
+    )
     process = await asyncio.create_subprocess_exec(
-        *CLI, *words, "--namespace", name, "-o", str(tmp_path), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *CLI,
+        *words,
+        "--namespace",
+        name,
+        "-o",
+        str(tmp_path),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
     )
     try:
         for _ in range(1200):
@@ -110,12 +157,24 @@ async def test_a_killed_run_is_deleted_by_the_id_that_it_said(kube: Kube, nodes:
     classes = await kube.resource("scheduling.k8s.io/v1", "PriorityClass")
 
     async def there() -> set[str]:
-        found = [(kind, await kube.list(await kube.resource(*kind), name)), (("", "namespace"), await named(kube, name))]
-        found.append((("", "class"), [each for each in await kube.list(classes) if run in each["metadata"]["name"]]))
+        found = [
+            (kind, await kube.list(await kube.resource(*kind), name)),
+            (("", "namespace"), await named(kube, name)),
+        ]
+        found.append(
+            (
+                ("", "class"),
+                [each for each in await kube.list(classes) if run in each["metadata"]["name"]],
+            )
+        )
         return {key[1] for key, items in found if items}
 
     try:
-        assert await there() == {kind[1], "namespace", *(["class"] if at == "preemption" else [])}, said
+        assert await there() == {
+            kind[1],
+            "namespace",
+            *(["class"] if at == "preemption" else []),
+        }, said
         assert "all deleted" in await cli("delete", "--run", run)
         assert await there() == set()
     finally:  # not before: who plays KubeVirt misses what is deleted while its stages change
@@ -124,7 +183,11 @@ async def test_a_killed_run_is_deleted_by_the_id_that_it_said(kube: Kube, nodes:
 
 async def named(kube: Kube, name: str) -> list[str]:
     """The namespace of that name, if it is there."""
-    return [name for each in await kube.list(await kube.resource("v1", "Namespace")) if each["metadata"]["name"] == name]
+    return [
+        name
+        for each in await kube.list(await kube.resource("v1", "Namespace"))
+        if each["metadata"]["name"] == name
+    ]
 
 
 def test_parts_of_a_run_belong_to_it_and_other_runs_do_not() -> None:
@@ -149,24 +212,40 @@ async def test_all_of_a_run_can_be_deleted_by_its_id(kube: Kube, namespace: str)
     for run, name in (("r-1", "a"), ("r-1", "b"), ("q-2", "c")):
         body = load("pod", run, {"gpus": 0}).documents[0].render(name, namespace, 0)
         await kube.raw("POST", pods.path(namespace), body=body)
-    await kube.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "labels": {RUN_LABEL: "r-1"}}}, namespace)
+    await kube.create(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "m", "labels": {RUN_LABEL: "r-1"}},
+        },
+        namespace,
+    )
     assert await remove_run(kube, "r-1", namespace, 5, 60) == 0
     assert [each["metadata"]["name"] for each in await kube.list(pods, namespace)] == ["c"]
-    assert await kube.list(await kube.resource("v1", "ConfigMap"), namespace, labels=RUN_LABEL) == []
+    assert (
+        await kube.list(await kube.resource("v1", "ConfigMap"), namespace, labels=RUN_LABEL) == []
+    )
 
 
 @pytest.mark.slow
-async def test_vmis_that_never_run_are_censored_rows_when_the_time_is_over(kube: Kube, nodes: None, namespace: str) -> None:
+async def test_vmis_that_never_run_are_censored_rows_when_the_time_is_over(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
     await simulate.install(kube, "kubevirt", {"vmi-running": (600_000, 600_000)})
     try:
-        spec = vmi.Spec(namespaces=[namespace], primer=False, timeout=600, deadline=time.monotonic() + 8)
+        spec = vmi.Spec(
+            namespaces=[namespace], primer=False, timeout=600, deadline=time.monotonic() + 8
+        )
         result = await vmi.burst(kube, spec, 5)
     finally:
         await simulate.install(kube, "kubevirt")
     ran = [row for row in result.rows if row.stage == "creation_to_running"]
     assert [row.status for row in ran] == ["censored"] * 5
     assert all(1 < (row.seconds or 0) < 60 for row in ran)
-    assert any("5 of 5 VMIs not Running at the sample's own time limit" in note for note in result.facts["notes"])
+    assert any(
+        "5 of 5 VMIs not Running at the sample's own time limit" in note
+        for note in result.facts["notes"]
+    )
     assert result.figures["left_behind"] == 0
     assert await left(kube, "kubevirt.io/v1", VMI, namespace) == 0
 
@@ -183,19 +262,32 @@ def test_a_sample_of_vmis_that_never_run_keeps_their_rows(tmp_path: Path) -> Non
     assert main(["scale", "simulate", "kubevirt", "--delay", "vmi-running=600000-600000"]) == 0
     try:
         params = f"{{counts: [4], primer: false, api_gates: false, namespace: perfdag-test-{uuid.uuid4().hex[:8]}}}"
-        (tmp_path / "s.yaml").write_text(f"name: stuck\nentries:\n  - {{benchmark: vmi-burst, params: {params}, timeout: 20s}}\n")
-        assert main(["run", str(tmp_path / "s.yaml"), "--no-report", "--store", str(tmp_path / "store")]) == 1
+        (tmp_path / "s.yaml").write_text(
+            f"name: stuck\nentries:\n  - {{benchmark: vmi-burst, params: {params}, timeout: 20s}}\n"
+        )
+        assert (
+            main(
+                ["run", str(tmp_path / "s.yaml"), "--no-report", "--store", str(tmp_path / "store")]
+            )
+            == 1
+        )
     finally:
         main(["scale", "simulate", "kubevirt"])
     rows = results.load(open_store(str(tmp_path / "store")), suites=["stuck"]).to_pylist()
-    never = [row for row in rows if row["metric"] == "object_missing" and "creation_to_running" in row["coords"]]
+    never = [
+        row
+        for row in rows
+        if row["metric"] == "object_missing" and "creation_to_running" in row["coords"]
+    ]
     assert len(never) == 4
     assert {row["status"] for row in never} == {"invalid"}
     assert "no VMI ran" in never[0]["error"]
 
 
 @pytest.mark.slow
-async def test_a_second_submission_into_a_namespace_counts_its_own_pods(kube: Kube, nodes: None, namespace: str, tmp_path: Path) -> None:
+async def test_a_second_submission_into_a_namespace_counts_its_own_pods(
+    kube: Kube, nodes: None, namespace: str, tmp_path: Path
+) -> None:
     """The pods of the first are all ready: the sample of the second must not be content with them."""
     words = ["--template", "pod", "-p", "4", "-g", "0", "--namespace", namespace]
     await cli("submit", "-n", "8", "-o", str(tmp_path / "one"), *words)
@@ -224,19 +316,31 @@ END
 
 
 @pytest.mark.slow
-async def test_workloads_of_the_runai_cli_are_found_by_name_and_deleted(kube: Kube, nodes: None, namespace: str, tmp_path: Path) -> None:
+async def test_workloads_of_the_runai_cli_are_found_by_name_and_deleted(
+    kube: Kube, nodes: None, namespace: str, tmp_path: Path
+) -> None:
     await simulate.install(kube, "runai")
     fake, settings = tmp_path / "fake-runai", tmp_path / "settings.yaml"
     fake.write_text(FAKE_RUNAI.format(python=sys.executable, namespace=namespace))
     fake.chmod(0o755)
     settings.write_text(f"submitter: runai-cli\nrunai_cli_path: {fake}\n")
     out = ["-o", str(tmp_path / "out"), "--settings", str(settings)]
-    stray = {"apiVersion": "run.ai/v2alpha1", "kind": "TrainingWorkload", "metadata": {"name": "theirs"}}
-    await kube.create({**stray, "spec": {"name": {"value": "theirs"}, "gpu": {"value": "0"}}}, namespace)
-    await cli("submit", "-t", "training", "-n", "2", "-p", "2", "-g", "0", "--namespace", namespace, *out)
+    stray = {
+        "apiVersion": "run.ai/v2alpha1",
+        "kind": "TrainingWorkload",
+        "metadata": {"name": "theirs"},
+    }
+    await kube.create(
+        {**stray, "spec": {"name": {"value": "theirs"}, "gpu": {"value": "0"}}}, namespace
+    )
+    await cli(
+        "submit", "-t", "training", "-n", "2", "-p", "2", "-g", "0", "--namespace", namespace, *out
+    )
     await cli("sample", "--watch", "60", *out)
     rows = pq.read_table(tmp_path / "out" / "stages.parquet").to_pylist()
-    assert [row["status"] for row in rows if row["stage"] == "submission_to_scheduled"] == ["ok"] * 2
+    assert [row["status"] for row in rows if row["stage"] == "submission_to_scheduled"] == [
+        "ok"
+    ] * 2
     await cli("delete", *out)
     there = await kube.list(await kube.resource("run.ai/v2alpha1", "TrainingWorkload"), namespace)
     assert [each["metadata"]["name"] for each in there] == ["theirs"]

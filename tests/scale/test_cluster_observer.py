@@ -67,7 +67,10 @@ async def test_a_killed_watch_loses_no_stage(kube: Kube, nodes: None, namespace:
         cluster.server, cluster.server_name = f"https://127.0.0.1:{cutter.port}", parts.hostname
         template = simulated_pods("cut")
         paths = [(await kube.resource("v1", "Pod")).path(namespace)]
-        async with Kube(cluster) as through, Observer(through, "cut", [("v1", "Pod")], [namespace], primary=["Pod"]) as observer:
+        async with (
+            Kube(cluster) as through,
+            Observer(through, "cut", [("v1", "Pod")], [namespace], primary=["Pod"]) as observer,
+        ):
 
             async def cutting() -> None:
                 for _ in range(6):
@@ -85,7 +88,9 @@ async def test_a_killed_watch_loses_no_stage(kube: Kube, nodes: None, namespace:
                 assert {"created", "scheduled", "ready"} <= set(each.stages)
             assert len(list(observer.of("Pod"))) == 300
             assert through.counts["watch reconnects"] >= 5
-            assert through.counts["lists"] == 0, "the watch goes on from where it was; nothing is listed again"
+            assert through.counts["lists"] == 0, (
+                "the watch goes on from where it was; nothing is listed again"
+            )
 
 
 @pytest.mark.slow
@@ -116,13 +121,23 @@ async def test_an_observer_stopped_and_resumed_sees_what_one_that_stayed_saw(
         resumed = observer()
         resumed.restore(tmp_path / "state")
         async with resumed:
-            await resumed.until(lambda: resumed.counts["Pod", "gone"] >= 10 and resumed.counts["Pod", "ready"] >= 80, 30)
+            await resumed.until(
+                lambda: (
+                    resumed.counts["Pod", "gone"] >= 10 and resumed.counts["Pod", "ready"] >= 80
+                ),
+                30,
+            )
 
     def seen(each: Observer) -> dict[str, dict[str, int]]:
-        return {record.name: {stage: (record.times(stage) or (0,))[0] for stage in record.stages} for record in each.of("Pod")}
+        return {
+            record.name: {stage: (record.times(stage) or (0,))[0] for stage in record.stages}
+            for record in each.of("Pod")
+        }
 
     first, second = seen(stayed), seen(resumed)
-    assert {name: set(stages) for name, stages in first.items()} == {name: set(stages) for name, stages in second.items()}
+    assert {name: set(stages) for name, stages in first.items()} == {
+        name: set(stages) for name, stages in second.items()
+    }
     assert first == second, "the API times are the same too"
 
 
@@ -135,5 +150,7 @@ async def test_the_heartbeat_leaves_nothing(kube: Kube, namespace: str) -> None:
         await asyncio.sleep(1.0)
     assert len(heart.lags) > 10
     assert min(heart.lags) > 0
-    maps = await kube.list(await kube.resource("v1", "ConfigMap"), namespace, labels=f"{RUN_LABEL}=r")
+    maps = await kube.list(
+        await kube.resource("v1", "ConfigMap"), namespace, labels=f"{RUN_LABEL}=r"
+    )
     assert maps == []

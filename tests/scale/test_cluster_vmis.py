@@ -25,7 +25,9 @@ LONGEST_LAG = 0.1
 
 
 @pytest.mark.slow
-async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(kube: Kube, nodes: None, namespace: str) -> None:
+async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
     """The simulated KubeVirt stamps each phase with nanoseconds, just before it writes it: that is the truth.
 
     The watch must agree within 20 ms, or, where the machine is busy (KWOK too stamps early and writes late then), within the error bar
@@ -47,9 +49,16 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
     reader = asyncio.create_task(read_truth())
     result = await vmi.burst(kube, spec, 40)
     reader.cancel()
-    measured = {row.name: row.seconds for row in result.rows if row.stage == "scheduling" and row.status == "ok"}
+    measured = {
+        row.name: row.seconds
+        for row in result.rows
+        if row.stage == "scheduling" and row.status == "ok"
+    }
     assert len(measured) == len(truth) == 40
-    told, real = sorted(value for value in measured.values() if value is not None), sorted(truth.values())
+    told, real = (
+        sorted(value for value in measured.values() if value is not None),
+        sorted(truth.values()),
+    )
     bar = min(LONGEST_LAG, max(0.02, result.figures["watch_lag_p99"] or 0))
     for p in (0.5, 0.95):
         assert rank(told, p, 1) == pytest.approx(rank(real, p, 1), abs=bar)
@@ -57,28 +66,47 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
     assert all(row.simulated for row in result.rows)
     assert result.figures["left_behind"] == 0
     assert result.figures["success_ratio"] == 1.0
-    for stage in ("creation_to_scheduling", "creation_to_scheduled", "deletion_to_succeeded", "deletion", "pod_deletion"):
+    for stage in (
+        "creation_to_scheduling",
+        "creation_to_scheduled",
+        "deletion_to_succeeded",
+        "deletion",
+        "pod_deletion",
+    ):
         assert [row.status for row in result.rows if row.stage == stage] == ["ok"] * 40, stage
-    assert (result.figures["deletion/DELETE-virtualmachines-count"] or 0) >= 40, "the deletion is in the books"
+    assert (result.figures["deletion/DELETE-virtualmachines-count"] or 0) >= 40, (
+        "the deletion is in the books"
+    )
     # the books are the whole API server's: another namespace that is emptied meanwhile is in them too
-    assert (result.figures.get("DELETE-virtualmachines-count") or 0) < 40, "and not in those of the creation"
+    assert (result.figures.get("DELETE-virtualmachines-count") or 0) < 40, (
+        "and not in those of the creation"
+    )
     for kind in ("VirtualMachine", vmi.VMI):
         assert await left(kube, "kubevirt.io/v1", kind, namespace) == 0
     assert await left(kube, "v1", "Pod", namespace) == 0
 
 
 @pytest.mark.slow
-async def test_an_open_loop_of_vmis_says_whether_it_was_held(kube: Kube, nodes: None, namespace: str) -> None:
+async def test_an_open_loop_of_vmis_says_whether_it_was_held(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
     await simulate.install(kube, "kubevirt")
     for schedule, told in ((Schedule("constant", 10), True), (Schedule(), False)):
-        result = await vmi.burst(kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60, schedule=schedule), 10)
+        result = await vmi.burst(
+            kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60, schedule=schedule), 10
+        )
         for name in ("schedule_held", "submit_lag"):
             assert (result.figures[name] is not None) == told, name
-            assert bool([each for each in of_figures(result.figures, {}, 10) if each.metric == name]) == told
+            assert (
+                bool([each for each in of_figures(result.figures, {}, 10) if each.metric == name])
+                == told
+            )
 
 
 @pytest.mark.slow
-async def test_a_replica_set_of_vmis_counts_all_of_them(kube: Kube, nodes: None, namespace: str) -> None:
+async def test_a_replica_set_of_vmis_counts_all_of_them(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
     await simulate.install(kube, "kubevirt")
     spec = vmi.Spec(template="vmirs", replicas=4, namespaces=[namespace], primer=False, timeout=60)
     result = await vmi.burst(kube, spec, 3)
@@ -91,25 +119,44 @@ async def test_a_replica_set_of_vmis_counts_all_of_them(kube: Kube, nodes: None,
 
 
 @pytest.mark.slow
-async def test_a_steady_state_is_kept_and_ends_with_nothing(kube: Kube, nodes: None, namespace: str) -> None:
+async def test_a_steady_state_is_kept_and_ends_with_nothing(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
     await simulate.install(kube, "kubevirt")
-    result = await vmi.steady(kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60), 10, 3, 1.0, 4.0)
+    result = await vmi.steady(
+        kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60), 10, 3, 1.0, 4.0
+    )
     running = [count for _, count in result.trace]
     cycles = int(result.figures["churn_cycles"] or 0)
     assert cycles >= 1
     assert running == [0, 10, *([7, 10] * cycles), 0], "up, replaced in turn, down"
-    assert len([row for row in result.rows if row.stage == "creation_to_running" and row.status == "ok"]) == 10 + 3 * cycles
+    assert (
+        len(
+            [
+                row
+                for row in result.rows
+                if row.stage == "creation_to_running" and row.status == "ok"
+            ]
+        )
+        == 10 + 3 * cycles
+    )
 
 
 @pytest.mark.slow
-async def test_a_ladder_climbs_with_a_primer_and_cools_down(kube: Kube, nodes: None, namespace: str) -> None:
+async def test_a_ladder_climbs_with_a_primer_and_cools_down(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
     await simulate.install(kube, "kubevirt")
     told: list[str] = []
-    results = await sizes.ladder(kube, vmi.Spec(namespaces=[namespace], timeout=60, tell=told.append), [2, 4], 1.0)
+    results = await sizes.ladder(
+        kube, vmi.Spec(namespaces=[namespace], timeout=60, tell=told.append), [2, 4], 1.0
+    )
     assert [each.count for each in results] == [2, 4]
     assert "cooling down for 1 s" in told
     assert results[1].started - results[0].ended >= 1.0
-    assert all(len({row.name for row in each.rows}) == each.count for each in results), "the primer is not in the rows"
+    assert all(len({row.name for row in each.rows}) == each.count for each in results), (
+        "the primer is not in the rows"
+    )
     assert not any(each.figures["left_behind"] for each in results)
 
 
@@ -117,13 +164,19 @@ EACH_TWENTIETH = f"int(object.metadata.labels['{INDEX_LABEL}']) % 20 != 0"
 
 
 @pytest.mark.slow
-async def test_admission_that_refuses_5_percent_shows_as_5_percent(kube: Kube, nodes: None, namespace: str) -> None:
+async def test_admission_that_refuses_5_percent_shows_as_5_percent(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
     await simulate.install(kube, "kubevirt")
     async with refusing(kube, namespace, "kubevirt.io/virtualmachineinstances", EACH_TWENTIETH):
-        result = await vmi.burst(kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60), 100)
+        result = await vmi.burst(
+            kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60), 100
+        )
     assert result.figures["create_ratio"] == pytest.approx(0.95)
     assert result.figures["success_ratio"] == pytest.approx(0.95)
-    failed = [row for row in result.rows if row.stage == "creation_to_running" and row.status == "failed"]
+    failed = [
+        row for row in result.rows if row.stage == "creation_to_running" and row.status == "failed"
+    ]
     assert [row.index for row in failed] == [0, 20, 40, 60, 80]
     assert all("no more today" in (row.error or "") for row in failed)
     assert result.figures["left_behind"] == 0
@@ -131,10 +184,17 @@ async def test_admission_that_refuses_5_percent_shows_as_5_percent(kube: Kube, n
 
 
 @pytest.mark.slow
-async def test_capacity_grows_until_the_first_size_that_fails(kube: Kube, nodes: None, namespace: str) -> None:
+async def test_capacity_grows_until_the_first_size_that_fails(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
     await simulate.install(kube, "kubevirt")
     spec = vmi.Spec(namespaces=[namespace], primer=False, timeout=60, gates=[])
-    async with refusing(kube, namespace, "kubevirt.io/virtualmachineinstances", f"int(object.metadata.labels['{INDEX_LABEL}']) < 25"):
+    async with refusing(
+        kube,
+        namespace,
+        "kubevirt.io/virtualmachineinstances",
+        f"int(object.metadata.labels['{INDEX_LABEL}']) < 25",
+    ):
         passed, results = await sizes.capacity(kube, spec, 10, 100)
     assert passed == sizes.Capacity(20)
     assert [each.count for each in results] == [10, 20, 30]
@@ -143,13 +203,21 @@ async def test_capacity_grows_until_the_first_size_that_fails(kube: Kube, nodes:
 
 
 @pytest.mark.slow
-async def test_a_prometheus_that_went_away_costs_its_figures_alone(kube: Kube, nodes: None, namespace: str) -> None:
+async def test_a_prometheus_that_went_away_costs_its_figures_alone(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
     await simulate.install(kube, "kubevirt")
     held = [gates.parse("virt_api_cpu_cores_avg < 9")]
     gone = Prometheus("http://127.0.0.1:9")
-    result = await vmi.burst(kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60, gates=held, prometheus=gone), 3)
+    result = await vmi.burst(
+        kube,
+        vmi.Spec(namespaces=[namespace], primer=False, timeout=60, gates=held, prometheus=gone),
+        3,
+    )
     assert [row.status for row in result.rows if row.stage == "creation_to_running"] == ["ok"] * 3
-    assert [str(each) for each in result.breached] == ["gate virt_api_cpu_cores_avg < 9: no data for virt_api_cpu_cores_avg"]
+    assert [str(each) for each in result.breached] == [
+        "gate virt_api_cpu_cores_avg < 9: no data for virt_api_cpu_cores_avg"
+    ]
     assert any("no answer from Prometheus" in note for note in result.facts["notes"])
     assert result.figures["Running-phase-count"] == 3
 
@@ -158,11 +226,21 @@ async def test_a_namespace_that_is_being_deleted_is_waited_for(kube: Kube) -> No
     name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
     assert await ensure_namespace(kube, name, "r")
     assert not await ensure_namespace(kube, name, "r"), "it is there, and not ours to delete"
-    held = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "held", "finalizers": ["perfdag.example/hold"]}}
+    held = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "held", "finalizers": ["perfdag.example/hold"]},
+    }
     await kube.create(held, name)
-    maps, namespaces = await kube.resource("v1", "ConfigMap"), await kube.resource("v1", "Namespace")
+    maps, namespaces = (
+        await kube.resource("v1", "ConfigMap"),
+        await kube.resource("v1", "Namespace"),
+    )
     await kube.delete(namespaces, name)
-    with pytest.raises(KubeError, match=rf"namespace {name} is still being deleted after 1 s.*take another namespace"):
+    with pytest.raises(
+        KubeError,
+        match=rf"namespace {name} is still being deleted after 1 s.*take another namespace",
+    ):
         await ensure_namespace(kube, name, "r", patience=1.0)
 
     async def let_go() -> None:
@@ -195,7 +273,9 @@ async def test_the_second_performance_run_waits_its_turn(kube: Kube, namespace: 
     assert told == ["waiting for performance run a to end"]
 
 
-async def test_too_many_vmis_a_node_are_refused_before_anything_is_made(kube: Kube, nodes: None) -> None:
+async def test_too_many_vmis_a_node_are_refused_before_anything_is_made(
+    kube: Kube, nodes: None
+) -> None:
     with pytest.raises(kubevirt.TooDenseError, match=r"over 200 a node; .* nodes are needed"):
         await vmi.burst(kube, vmi.Spec(namespaces=["perfdag-never"]), 1_000_000)
     with pytest.raises(KubeError, match="not found"):
@@ -208,27 +288,40 @@ async def test_nested_virtualisation_is_recorded_and_warned_of(kube: Kube, names
     name = f"nested-{uuid.uuid4().hex[:6]}-"
     await simulate.make_nodes(kube, 1, 0, prefix=name)
     try:
-        labels = {"kubevirt.io/schedulable": "true", "feature.node.kubernetes.io/cpu-cpuid.HYPERVISOR": "true"}
+        labels = {
+            "kubevirt.io/schedulable": "true",
+            "feature.node.kubernetes.io/cpu-cpuid.HYPERVISOR": "true",
+        }
         await kube.patch(nodes, f"{name}0", {"metadata": {"labels": labels}})
         assert await simulate.nodes_ready(kube, 1, prefix=name)
         facts = await kubevirt.check_nodes(kube, 200, 200)
         assert (facts["nodes"], facts["nested_virtualisation"]) == (1, [f"{name}0"])
-        with pytest.raises(kubevirt.TooDenseError, match="201 VMIs on 1 nodes is over 200 a node; 2 nodes are needed"):
+        with pytest.raises(
+            kubevirt.TooDenseError,
+            match="201 VMIs on 1 nodes is over 200 a node; 2 nodes are needed",
+        ):
             await kubevirt.check_nodes(kube, 201, 200)
         await simulate.install(kube, "kubevirt")
-        result = await vmi.burst(kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=30), 1)
+        result = await vmi.burst(
+            kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=30), 1
+        )
         assert any("nested virtualisation on 1 nodes" in note for note in result.facts["notes"])
     finally:
         await kube.delete(nodes, f"{name}0")
 
 
-async def test_stages_that_are_as_wanted_are_left_alone_and_others_made_anew(kube: Kube, nodes: None) -> None:
+async def test_stages_that_are_as_wanted_are_left_alone_and_others_made_anew(
+    kube: Kube, nodes: None
+) -> None:
     """KWOK misses what is deleted while they are made anew: another run on this cluster would wait for ever."""
     kind = await kube.resource("kwok.x-k8s.io/v1alpha1", "Stage")
 
     async def installed(delays: dict[str, tuple[int, int]] | None = None) -> dict[str, str]:
         names = await simulate.install(kube, "kubevirt", delays)
-        found = {each["metadata"]["name"]: each["metadata"]["uid"] for each in await kube.list(kind, labels=f"{simulate.LABEL}=kubevirt")}
+        found = {
+            each["metadata"]["name"]: each["metadata"]["uid"]
+            for each in await kube.list(kind, labels=f"{simulate.LABEL}=kubevirt")
+        }
         assert sorted(found) == sorted(names)
         return found
 

@@ -19,25 +19,44 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.mark.slow
-async def test_jobs_give_a_row_for_each_stage_of_each(kube: Kube, nodes: None, namespace: str) -> None:
-    spec = workloads.Spec(template="job", count=60, namespaces=[namespace], goal="succeeded", timeout=120)
+async def test_jobs_give_a_row_for_each_stage_of_each(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
+    spec = workloads.Spec(
+        template="job", count=60, namespaces=[namespace], goal="succeeded", timeout=120
+    )
     result = await workloads.submit(kube, spec)
     stages = {row.stage for row in result.rows}
     assert len(result.rows) == 60 * len(stages)
-    for name in ("created", "first_pod_created", "scheduled", "succeeded", "submission_to_scheduled"):
+    for name in (
+        "created",
+        "first_pod_created",
+        "scheduled",
+        "succeeded",
+        "submission_to_scheduled",
+    ):
         assert [row.status for row in result.rows if row.stage == name] == ["ok"] * 60, name
     assert await left(kube, "batch/v1", "Job", namespace) == 0
 
 
-async def test_a_quota_that_refuses_5_percent_shows_as_5_percent(kube: Kube, nodes: None, namespace: str) -> None:
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "95"}}}
+async def test_a_quota_that_refuses_5_percent_shows_as_5_percent(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "q"},
+        "spec": {"hard": {"pods": "95"}},
+    }
     await kube.create(quota, namespace)
     quotas = await kube.resource("v1", "ResourceQuota")
     for _ in range(100):
         if (await kube.get(quotas, "q", namespace)).get("status", {}).get("hard"):
             break
         await asyncio.sleep(0.1)
-    spec = workloads.Spec(template="pod", count=100, namespaces=[namespace], gpus=1, goal="scheduled", timeout=60)
+    spec = workloads.Spec(
+        template="pod", count=100, namespaces=[namespace], gpus=1, goal="scheduled", timeout=60
+    )
     result = await workloads.submit(kube, spec)
     assert result.figures["create_ratio"] == pytest.approx(0.95)
     assert result.figures["success_ratio"] == pytest.approx(0.95)
@@ -48,17 +67,36 @@ async def test_a_quota_that_refuses_5_percent_shows_as_5_percent(kube: Kube, nod
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "workers", "pods"), [("training", 1, 1), ("interactive", 1, 1), ("distributed", 2, 3)])
-async def test_claims_are_asked_for_bound_and_gone(kube: Kube, nodes: None, namespace: str, kind: str, workers: int, pods: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "workers", "pods"), [("training", 1, 1), ("interactive", 1, 1), ("distributed", 2, 3)]
+)
+async def test_claims_are_asked_for_bound_and_gone(
+    kube: Kube, nodes: None, namespace: str, kind: str, workers: int, pods: int
+) -> None:
     """Run:ai's workloads with a claim a pod: request and bind each from its own pair, on a storage class that KWOK plays."""
     await simulate.install(kube, "runai")
     await simulate.install(kube, "storage", {"pvc-provisioned": (300, 300)})
     try:
-        names = {"template": kind, "workers": workers, "gpus": 1, "pvc": True, "storage_class": "perfdag-simulated"}
-        result = await workloads.submit(kube, workloads.Spec(count=3, namespaces=[namespace], timeout=60, **names))  # type: ignore[arg-type]
+        names = {
+            "template": kind,
+            "workers": workers,
+            "gpus": 1,
+            "pvc": True,
+            "storage_class": "perfdag-simulated",
+        }
+        result = await workloads.submit(
+            kube, workloads.Spec(count=3, namespaces=[namespace], timeout=60, **names)
+        )  # type: ignore[arg-type]
         assert result.figures["success_ratio"] == 1.0
         assert {row.status for row in result.rows} <= {"ok", "unobserved"}
-        for stage in ("workload_created", "first_pod_created", "last_pod_created", "scheduled", "submission_to_scheduled", "ready"):
+        for stage in (
+            "workload_created",
+            "first_pod_created",
+            "last_pod_created",
+            "scheduled",
+            "submission_to_scheduled",
+            "ready",
+        ):
             assert [row.status for row in result.rows if row.stage == stage] == ["ok"] * 3, stage
         bound = [row for row in result.rows if row.stage == "pvc_bound"]
         assert [row.status for row in bound] == ["ok"] * 3
@@ -87,22 +125,35 @@ spec:
 """
 
 
-async def test_pods_of_a_deployment_are_followed_through_its_replica_set(kube: Kube, nodes: None, namespace: str) -> None:
-    result = await workloads.submit(kube, workloads.Spec(template=DEPLOYMENT, count=4, namespaces=[namespace], timeout=60))
+async def test_pods_of_a_deployment_are_followed_through_its_replica_set(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
+    result = await workloads.submit(
+        kube, workloads.Spec(template=DEPLOYMENT, count=4, namespaces=[namespace], timeout=60)
+    )
     assert result.figures["success_ratio"] == 1.0
     ready = [row for row in result.rows if row.stage == "ready"]
     assert [(row.status, row.objects) for row in ready] == [("ok", 3)] * 4
     assert await left(kube, "apps/v1", "ReplicaSet", namespace) == 0
 
 
-async def test_the_deletion_of_pods_is_in_their_rows(kube: Kube, nodes: None, namespace: str) -> None:
-    spec = workloads.Spec(template="pod", gpus=0, count=5, namespaces=[namespace], goal="scheduled", timeout=60)
+async def test_the_deletion_of_pods_is_in_their_rows(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
+    spec = workloads.Spec(
+        template="pod", gpus=0, count=5, namespaces=[namespace], goal="scheduled", timeout=60
+    )
     result = await workloads.submit(kube, spec)
     assert [row.status for row in result.rows if row.stage == "deletion"] == ["ok"] * 5
 
 
 async def test_jobs_are_gated_by_their_pods(kube: Kube, nodes: None, namespace: str) -> None:
-    result = await workloads.gated(kube, workloads.Spec(template="job", gpus=0, count=6, workers=2, namespaces=[namespace], timeout=60))
+    result = await workloads.gated(
+        kube,
+        workloads.Spec(
+            template="job", gpus=0, count=6, workers=2, namespaces=[namespace], timeout=60
+        ),
+    )
     assert (result.figures["schedule_rate"] or 0) > 0
     assert result.figures["success_ratio"] == 1.0
 
@@ -114,10 +165,15 @@ async def test_simulated_nodes_that_are_there_change_their_gpus(kube: Kube) -> N
         assert await simulate.make_nodes(kube, 1, 2, prefix=prefix) == (1, 0)
         for gpus in (5, 0):
             assert await simulate.nodes_ready(kube, 1, prefix=prefix)
-            assert await simulate.make_nodes(kube, 2, gpus, prefix=prefix) == (1 if gpus else 0, 1 if gpus else 2)
+            assert await simulate.make_nodes(kube, 2, gpus, prefix=prefix) == (
+                1 if gpus else 0,
+                1 if gpus else 2,
+            )
             assert await simulate.nodes_ready(kube, 2, prefix=prefix)
             status = (await kube.get(nodes, f"{prefix}0"))["status"]
-            assert [status[key].get("nvidia.com/gpu") for key in ("allocatable", "capacity")] == [str(gpus) if gpus else None] * 2
+            assert [status[key].get("nvidia.com/gpu") for key in ("allocatable", "capacity")] == [
+                str(gpus) if gpus else None
+            ] * 2
     finally:
         for index in range(2):
             await kube.delete(nodes, f"{prefix}{index}")
@@ -125,7 +181,9 @@ async def test_simulated_nodes_that_are_there_change_their_gpus(kube: Kube) -> N
 
 async def test_fill_takes_every_gpu_and_no_more(kube: Kube, nodes: None, namespace: str) -> None:
     free = sum((await free_gpus(kube)).values())
-    result = await workloads.fill(kube, workloads.Spec(template="pod", namespaces=[namespace], gpus=8, timeout=60))
+    result = await workloads.fill(
+        kube, workloads.Spec(template="pod", namespaces=[namespace], gpus=8, timeout=60)
+    )
     assert result.figures["nodes_overcommitted"] == 0
     assert result.figures["unschedulable_verdict"] is not None
     allocated = result.figures["gpus_allocated"]
@@ -135,10 +193,17 @@ async def test_fill_takes_every_gpu_and_no_more(kube: Kube, nodes: None, namespa
 
 
 @pytest.mark.slow
-async def test_preemption_evicts_what_it_needs_and_no_priority_class_is_left(kube: Kube, nodes: None, namespace: str) -> None:
+async def test_preemption_evicts_what_it_needs_and_no_priority_class_is_left(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
     spec = workloads.Spec(template="pod", namespaces=[namespace], gpus=8, count=3, timeout=60)
     result = await workloads.preemption(kube, spec)
-    assert 0 < (result.figures["preemptor_wait_p50"] or 0) <= (result.figures["preemptor_wait_max"] or 0) < 60
+    assert (
+        0
+        < (result.figures["preemptor_wait_p50"] or 0)
+        <= (result.figures["preemptor_wait_max"] or 0)
+        < 60
+    )
     assert (result.figures["evicted"] or 0) >= 3
     assert result.figures["left_behind"] == 0
     classes = await kube.list(await kube.resource("scheduling.k8s.io/v1", "PriorityClass"))
@@ -146,33 +211,65 @@ async def test_preemption_evicts_what_it_needs_and_no_priority_class_is_left(kub
 
 
 @pytest.mark.slow
-async def test_fragmentation_counts_the_whole_nodes_that_are_left(kube: Kube, nodes: None, namespace: str) -> None:
-    result = await workloads.fragmentation(kube, workloads.Spec(template="pod", namespaces=[namespace], timeout=60))
-    placed, ideal = result.figures["whole_nodes_placed"] or 0, result.figures["whole_nodes_ideal"] or 0
+async def test_fragmentation_counts_the_whole_nodes_that_are_left(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
+    result = await workloads.fragmentation(
+        kube, workloads.Spec(template="pod", namespaces=[namespace], timeout=60)
+    )
+    placed, ideal = (
+        result.figures["whole_nodes_placed"] or 0,
+        result.figures["whole_nodes_ideal"] or 0,
+    )
     assert 0 <= placed <= ideal
     assert result.figures["packing"] == placed / ideal
     assert result.figures["left_behind"] == 0
 
 
-async def test_the_scheduler_alone_is_released_at_once(kube: Kube, nodes: None, namespace: str) -> None:
-    spec = workloads.Spec(template="pod", count=40, namespaces=[namespace], gpus=0, schedule=Schedule("constant", 8), timeout=60)
+async def test_the_scheduler_alone_is_released_at_once(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
+    spec = workloads.Spec(
+        template="pod",
+        count=40,
+        namespaces=[namespace],
+        gpus=0,
+        schedule=Schedule("constant", 8),
+        timeout=60,
+    )
     result = await workloads.gated(kube, spec)
-    assert (result.figures["schedule_rate"] or 0) > 12, "the pace of creation is not the pace of scheduling"
+    assert (result.figures["schedule_rate"] or 0) > 12, (
+        "the pace of creation is not the pace of scheduling"
+    )
     assert (result.figures["release_seconds"] or 0) > 0
     waits = [row.seconds for row in result.rows if row.stage == "release_to_scheduled"]
     assert len([each for each in waits if each is not None]) == 40
 
 
 @pytest.mark.slow
-async def test_the_scheduler_s_rate_is_not_that_of_submission(kube: Kube, nodes: None, namespace: str) -> None:
+async def test_the_scheduler_s_rate_is_not_that_of_submission(
+    kube: Kube, nodes: None, namespace: str
+) -> None:
     """Submitted at 20 pods a second, over ten seconds, and placed in much less; a busy machine places them slower, but not that slow."""
     schedule = Schedule("constant", 20.0)
-    spec = workloads.Spec(template="pod", count=200, namespaces=[namespace], gpus=0, schedule=schedule, parallel=40, timeout=60)
+    spec = workloads.Spec(
+        template="pod",
+        count=200,
+        namespaces=[namespace],
+        gpus=0,
+        schedule=schedule,
+        parallel=40,
+        timeout=60,
+    )
     made = await workloads.gated(kube, spec)
-    assert (made.figures["schedule_rate"] or 0.0) > 2 * 20.0, "it is not held back by the slower submission"
+    assert (made.figures["schedule_rate"] or 0.0) > 2 * 20.0, (
+        "it is not held back by the slower submission"
+    )
 
 
-async def test_gangs_without_their_scheduler_are_skipped_with_the_reason(kube: Kube, namespace: str) -> None:
+async def test_gangs_without_their_scheduler_are_skipped_with_the_reason(
+    kube: Kube, namespace: str
+) -> None:
     with pytest.raises(workloads.NotHereError, match="needs Volcano or KAI"):
         await workloads.measure(kube, workloads.Spec(namespaces=[namespace]), "gang")
 
@@ -183,12 +280,28 @@ async def volcano(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     definitions = await kube.resource("apiextensions.k8s.io/v1", "CustomResourceDefinition")
     monkeypatch.setattr(gangs, "VOLCANO", replace(gangs.VOLCANO, scheduler="default-scheduler"))
     names = []
-    for kind, plural, scope in (("Queue", "queues", "Cluster"), ("PodGroup", "podgroups", "Namespaced")):
-        schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-        spec = {"group": "scheduling.volcano.sh", "scope": scope, "names": {"kind": kind, "plural": plural, "singular": kind.lower()}}
+    for kind, plural, scope in (
+        ("Queue", "queues", "Cluster"),
+        ("PodGroup", "podgroups", "Namespaced"),
+    ):
+        schema = {
+            "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        }
+        spec = {
+            "group": "scheduling.volcano.sh",
+            "scope": scope,
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+        }
         spec["versions"] = [{"name": "v1beta1", "served": True, "storage": True, "schema": schema}]
         metadata = {"name": f"{plural}.scheduling.volcano.sh"}
-        await kube.apply({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec})
+        await kube.apply(
+            {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": metadata,
+                "spec": spec,
+            }
+        )
         names.append(metadata["name"])
     for _ in range(100):
         with contextlib.suppress(KubeError):
@@ -202,16 +315,24 @@ async def volcano(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 
 @pytest.mark.slow
-async def test_gangs_and_queues_are_made_measured_and_gone_again(kube: Kube, nodes: None, volcano: None, namespace: str) -> None:
+async def test_gangs_and_queues_are_made_measured_and_gone_again(
+    kube: Kube, nodes: None, volcano: None, namespace: str
+) -> None:
     """What the default scheduler does with gangs is told as it is; the second queue of a reclaim gets nothing back from it."""
     spec = workloads.Spec(count=1, namespaces=[namespace], workers=3, gpus=8, timeout=15)
     result = await workloads.measure(kube, spec, "gang")
-    fitting, placed, split = (result.figures[f"gangs_{name}"] or 0 for name in ("fitting", "placed", "split"))
+    fitting, placed, split = (
+        result.figures[f"gangs_{name}"] or 0 for name in ("fitting", "placed", "split")
+    )
     assert fitting > 0
     assert placed <= fitting
-    assert (placed == fitting and not split) or any("placed whole" in note for note in result.facts["notes"])
+    assert (placed == fitting and not split) or any(
+        "placed whole" in note for note in result.facts["notes"]
+    )
     assert result.figures["left_behind"] == 0
-    result = await workloads.measure(kube, workloads.Spec(namespaces=[namespace], gpus=8, timeout=5), "reclaim")
+    result = await workloads.measure(
+        kube, workloads.Spec(namespaces=[namespace], gpus=8, timeout=5), "reclaim"
+    )
     assert result.figures["reclaimed"] == 0
     assert any("does Volcano reclaim?" in note for note in result.facts["notes"])
     assert result.figures["left_behind"] == 0

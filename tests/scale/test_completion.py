@@ -47,18 +47,43 @@ def sent(*names: str) -> list[Submission]:
 class TestAnyKind:
     @pytest.mark.parametrize(
         ("kind", "between"),
-        [("Deployment", {"ReplicaSet"}), ("StatefulSet", set()), ("RayCluster", {"Deployment", "StatefulSet", "ReplicaSet", "Job"})],
+        [
+            ("Deployment", {"ReplicaSet"}),
+            ("StatefulSet", set()),
+            ("RayCluster", {"Deployment", "StatefulSet", "ReplicaSet", "Job"}),
+        ],
     )
-    def test_pods_of_a_kind_without_a_chain_of_its_own_are_followed_by_their_owners(self, kind: str, between: set[str]) -> None:
-        assert {name for _, name in kinds_of("x.example.com/v1", kind)} == {kind, "Pod", "PersistentVolumeClaim", *between}
-        assert {"scheduled", "ready", "submission_to_scheduled"} <= {step.name for step in chain("x.example.com/v1", kind)}
+    def test_pods_of_a_kind_without_a_chain_of_its_own_are_followed_by_their_owners(
+        self, kind: str, between: set[str]
+    ) -> None:
+        assert {name for _, name in kinds_of("x.example.com/v1", kind)} == {
+            kind,
+            "Pod",
+            "PersistentVolumeClaim",
+            *between,
+        }
+        assert {"scheduled", "ready", "submission_to_scheduled"} <= {
+            step.name for step in chain("x.example.com/v1", kind)
+        }
         made = record(kind, "root", created=1), record("ReplicaSet", "rs", "root", created=1)
         pods = [record("Pod", f"p{i}", "rs", created=2, scheduled=3 + i, ready=4) for i in range(2)]
         records = {each.uid: each for each in (*made, *pods)}
-        rows = rows_of(sent("root"), records, Clocks(0), run="r", kind=kind, until_ns=BASE + 9 * SECOND, expected_pods=None)
-        assert {row.stage: row.seconds for row in rows if row.status == "ok"}["submission_to_scheduled"] == 4.0, "the last pod"
+        rows = rows_of(
+            sent("root"),
+            records,
+            Clocks(0),
+            run="r",
+            kind=kind,
+            until_ns=BASE + 9 * SECOND,
+            expected_pods=None,
+        )
+        assert {row.stage: row.seconds for row in rows if row.status == "ok"}[
+            "submission_to_scheduled"
+        ] == 4.0, "the last pod"
 
-    def test_where_the_number_of_pods_is_not_known_each_workload_has_some_and_all_are_ready(self) -> None:
+    def test_where_the_number_of_pods_is_not_known_each_workload_has_some_and_all_are_ready(
+        self,
+    ) -> None:
         own = [record("RayCluster", name, created=1) for name in "abc"]
         pods = [
             record("Pod", "a1", "a", ready=2),
@@ -72,22 +97,36 @@ class TestAnyKind:
         observer._note(observer.records["b2"], "ready", 0, 0, 1)
         observer._adopt(record("Pod", "c1", "c", failed=3))
         observer._adopt(record("Pod", "c2", "c", gone=3))
-        assert reached(observer, "ray.io/v1", "RayCluster", None, enough) == 3, "one that was replaced does not count"
+        assert reached(observer, "ray.io/v1", "RayCluster", None, enough) == 3, (
+            "one that was replaced does not count"
+        )
 
     def jobs(self, *pods: Record, kind: str = "Job", failed: str = "") -> Observer:
-        return observed(*(record(kind, name, created=1, **({"failed": 9} if name in failed else {})) for name in "abcdefghij"), *pods)
+        return observed(
+            *(
+                record(kind, name, created=1, **({"failed": 9} if name in failed else {}))
+                for name in "abcdefghij"
+            ),
+            *pods,
+        )
 
     def test_a_pod_that_was_replaced_does_not_count_for_another_workload(self) -> None:
         """Of 10 Jobs 8 have a ready pod, 2 of these after one that failed; 2 wait."""
-        ready = [record("Pod", f"{name}1", name, created=2, scheduled=3, ready=4) for name in "abcdefgh"]
+        ready = [
+            record("Pod", f"{name}1", name, created=2, scheduled=3, ready=4) for name in "abcdefgh"
+        ]
         lost = [record("Pod", f"{name}0", name, created=2, scheduled=3, failed=4) for name in "ab"]
         waiting = [record("Pod", f"{name}0", name, created=2) for name in "ij"]
         api, kind = "batch/v1", "Job"
         observer = self.jobs(*ready, *lost, *waiting)
         for goal in ("ready", "scheduled"):
             assert reached(observer, api, kind, 1, wanted(sent(*"abcdefghij"), 1), goal) == 8
-        assert reached(self.jobs(*ready, *lost, *waiting, failed="ij"), api, kind, 1, 10) == 10, "these have failed for good"
-        assert reached(self.jobs(*ready, *lost), api, kind, 1, 10) == 8, "the others have no pods yet"
+        assert reached(self.jobs(*ready, *lost, *waiting, failed="ij"), api, kind, 1, 10) == 10, (
+            "these have failed for good"
+        )
+        assert reached(self.jobs(*ready, *lost), api, kind, 1, 10) == 8, (
+            "the others have no pods yet"
+        )
 
     @pytest.mark.parametrize(
         ("kind", "pods", "members", "want"),
@@ -104,17 +143,28 @@ class TestAnyKind:
         ],
         ids=str,
     )
-    def test_of_a_workload_that_lost_pods_those_that_stand_in_count(self, kind: str, pods: Any, members: int, want: int) -> None:
+    def test_of_a_workload_that_lost_pods_those_that_stand_in_count(
+        self, kind: str, pods: Any, members: int, want: int
+    ) -> None:
         """A Job tries again until it says that it failed; of others a failed pod is the end where none took its place."""
-        made = [record("Pod", f"p{i}", "a", created=2, **dict.fromkeys(stages, 3)) for i, stages in enumerate(pods)]
+        made = [
+            record("Pod", f"p{i}", "a", created=2, **dict.fromkeys(stages, 3))
+            for i, stages in enumerate(pods)
+        ]
         observer = observed(record(kind, "a", created=1), *made)
-        assert reached(observer, "batch/v1" if kind == "Job" else "apps/v1", kind, members, 0) == want
+        assert (
+            reached(observer, "batch/v1" if kind == "Job" else "apps/v1", kind, members, 0) == want
+        )
 
-    def test_all_pods_are_looked_at_only_where_enough_may_be_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_all_pods_are_looked_at_only_where_enough_may_be_there(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A pod that is ready, succeeds and goes is one: at 20,000 Jobs a look holds up the loop that notes when changes arrive."""
         looks: list[bool] = []
         monkeypatch.setattr(completion, "_of_workloads", lambda *_: looks.append(True) or 10)
-        observer = self.jobs(*(record("Pod", f"p{name}", name, created=2, ready=3, succeeded=4) for name in "abcd"))
+        observer = self.jobs(
+            *(record("Pod", f"p{name}", name, created=2, ready=3, succeeded=4) for name in "abcd")
+        )
         for name in "efghi":
             observer._adopt(record("Pod", f"p{name}", name, created=2))
             for stage in ("ready", "failed", "gone") if name < "h" else ("succeeded", "ready"):
@@ -124,18 +174,39 @@ class TestAnyKind:
         observer._adopt(record("Pod", "pj", "j", created=2, gone=3))
         assert (reached(observer, "batch/v1", "Job", 1, 10), looks) == (10, [True])
 
-    @pytest.mark.parametrize("stages", [("failed",), ("gone",), ("ready",), ("ready", "gone"), ("succeeded",)])
+    @pytest.mark.parametrize(
+        "stages", [("failed",), ("gone",), ("ready",), ("ready", "gone"), ("succeeded",)]
+    )
     def test_a_pod_of_its_own_has_nobody_to_stand_in_for_it(self, stages: tuple[str, ...]) -> None:
-        observer = observed(record("Pod", "a", created=1, **dict.fromkeys(stages, 2)), record("Pod", "b", created=1))
+        observer = observed(
+            record("Pod", "a", created=1, **dict.fromkeys(stages, 2)), record("Pod", "b", created=1)
+        )
         assert reached(observer, "v1", "Pod", 1, 1) == 1
 
     async def test_a_gate_is_waited_for_on_a_pod_of_each_workload(self) -> None:
         """Of 2 Jobs one has a pod in the place of another that was deleted; the other has none yet."""
         from perfdag.steps.scale.session import Session
 
-        gone, here = record("Pod", "a0", "a", created=2, gated=2, gone=3), record("Pod", "a1", "a", created=3, gated=3)
-        observer = observed(record("Job", "a", created=1), record("Job", "b", created=1), gone, here)
-        session = Session(None, "r", load("job", "r", gated=True), ["ns"], observer, None, None, None, [], 1, submissions=sent("a", "b"))  # type: ignore[arg-type]
+        gone, here = (
+            record("Pod", "a0", "a", created=2, gated=2, gone=3),
+            record("Pod", "a1", "a", created=3, gated=3),
+        )
+        observer = observed(
+            record("Job", "a", created=1), record("Job", "b", created=1), gone, here
+        )
+        session = Session(
+            None,
+            "r",
+            load("job", "r", gated=True),
+            ["ns"],
+            observer,
+            None,
+            None,
+            None,
+            [],
+            1,
+            submissions=sent("a", "b"),
+        )  # type: ignore[arg-type]
         assert session.there("gated") == (1, 2)
         assert not await session.all_there(0.05, "gated")
         observer._adopt(record("Pod", "b0", "b", created=3, gated=3))
@@ -156,12 +227,18 @@ class TestAnyKind:
             ("cluster.x-k8s.io/v1", "Service", True),
         ],
     )
-    def test_a_kind_of_another_group_is_not_that_of_kubernetes_with_its_name(self, api_version: str, kind: str, pods: bool) -> None:
+    def test_a_kind_of_another_group_is_not_that_of_kubernetes_with_its_name(
+        self, api_version: str, kind: str, pods: bool
+    ) -> None:
         assert (("v1", "Pod") in kinds_of(api_version, kind)) == pods
         assert ("ready" in {step.name for step in chain(api_version, kind)}) == pods
-        assert reached(observed(record(kind, "a", created=1)), api_version, kind, None, 1) == (0 if pods else 1)
+        assert reached(observed(record(kind, "a", created=1)), api_version, kind, None, 1) == (
+            0 if pods else 1
+        )
         until = BASE + 9 * SECOND
-        rows = rows_of(sent("a"), {}, Clocks(0), run="r", kind=kind, api_version=api_version, until_ns=until)
+        rows = rows_of(
+            sent("a"), {}, Clocks(0), run="r", kind=kind, api_version=api_version, until_ns=until
+        )
         assert ("submission_to_scheduled" in {row.stage for row in rows}) == pods
         resource = Resource(api_version, kind, "services", True)
         both = [resource, Resource("example.com/v1", "Made", "made", True)]
@@ -174,17 +251,35 @@ class TestAnyKind:
     @pytest.mark.parametrize(
         ("text", "members"),
         [
-            ("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: '${name}'}\nspec: {replicas: 3}", 3),
+            (
+                "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: '${name}'}\nspec: {replicas: 3}",
+                3,
+            ),
             ("apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: '${name}'}\nspec: {}", 1),
-            ("apiVersion: batch/v1\nkind: Job\nmetadata: {name: '${name}'}\nspec: {parallelism: 2, completions: 6}", 6),
-            ("apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: '${name}'}\nspec: {tasks: []}", None),
-            ("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: '${name}'}\nspec: {}", None),
+            (
+                "apiVersion: batch/v1\nkind: Job\nmetadata: {name: '${name}'}\nspec: {parallelism: 2, completions: 6}",
+                6,
+            ),
+            (
+                "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: '${name}'}\nspec: {tasks: []}",
+                None,
+            ),
+            (
+                "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: '${name}'}\nspec: {}",
+                None,
+            ),
             ("apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {name: '${name}'}", None),
         ],
     )
-    def test_how_many_pods_there_shall_be_is_read_from_the_template(self, text: str, members: int | None) -> None:
+    def test_how_many_pods_there_shall_be_is_read_from_the_template(
+        self, text: str, members: int | None
+    ) -> None:
         assert load(f"{text}\n", "r").members == members
-        assert load("vmirs", "r", {"workers": 4}).members == load("distributed", "r", {"workers": 3}).members == 4
+        assert (
+            load("vmirs", "r", {"workers": 4}).members
+            == load("distributed", "r", {"workers": 3}).members
+            == 4
+        )
         assert load("pytorchjob", "r", {"workers": 3}).members == 4
 
 
@@ -192,7 +287,11 @@ class TestVmis:
     def test_a_sample_of_sets_is_complete_when_all_vmis_of_all_sets_run(self) -> None:
         """3 sets of 4; launcher pods that are ready are no VMIs that run."""
         sets = [record(SET, name, created=1) for name in "abc"]
-        vmis = [record(vmi.VMI, f"{name}{i}", name, created=1, running=2) for name in "abc" for i in range(4)]
+        vmis = [
+            record(vmi.VMI, f"{name}{i}", name, created=1, running=2)
+            for name in "abc"
+            for i in range(4)
+        ]
         pods = [record("Pod", f"p{each.uid}", each.uid, ready=2) for each in vmis]
         file = RunFile("r", "kubevirt.io/v1", SET, ["ns"], "p", 1, 4, True, sent(*"abc"), {})
         observer = observed(*sets, *pods, *vmis[:3])
@@ -202,14 +301,24 @@ class TestVmis:
         assert sampling._complete(observer, file)
         assert sampling._ready(observer, file) == (12, 12)
 
-    def test_one_that_went_away_before_it_ran_is_waited_for_only_where_another_takes_its_place(self) -> None:
+    def test_one_that_went_away_before_it_ran_is_waited_for_only_where_another_takes_its_place(
+        self,
+    ) -> None:
         alone = record(vmi.VMI, "a", created=1, gone=2)
         assert settled([alone], 1) == 1
-        assert settled([record(vmi.VMI, "v", "vm", created=1, gone=2)], 1) == 0, "the VM starts another"
+        assert settled([record(vmi.VMI, "v", "vm", created=1, gone=2)], 1) == 0, (
+            "the VM starts another"
+        )
 
     def test_one_that_ran_and_was_replaced_does_not_stand_for_one_that_waits(self) -> None:
-        made = [record(vmi.VMI, f"v{i}", "set", created=1, **stages) for i, stages in enumerate(({"running": 2.0},) * 2)]
-        lost, waits = record(vmi.VMI, "lost", "set", created=1, running=2, gone=3), record(vmi.VMI, "waits", "set", created=3)
+        made = [
+            record(vmi.VMI, f"v{i}", "set", created=1, **stages)
+            for i, stages in enumerate(({"running": 2.0},) * 2)
+        ]
+        lost, waits = (
+            record(vmi.VMI, "lost", "set", created=1, running=2, gone=3),
+            record(vmi.VMI, "waits", "set", created=3),
+        )
         assert settled([*made, lost, waits], 3) == 2
         waits.put("running")
         assert settled([*made, lost, waits], 3) == 3
@@ -218,9 +327,22 @@ class TestVmis:
         """Of 4 VMIs one never ran and was deleted in a cycle: the next wait is for the other 3 alone."""
         from perfdag.steps.scale.session import Session
 
-        records = [record(vmi.VMI, f"v{i}", created=1, **({"running": 2.0} if i else {})) for i in range(4)]
+        records = [
+            record(vmi.VMI, f"v{i}", created=1, **({"running": 2.0} if i else {})) for i in range(4)
+        ]
         items = sent(*(each.uid for each in records))
-        session = Session(None, "r", load("vmi", "r"), ["ns"], observed(*records), None, None, None, [], submissions=items)  # type: ignore[arg-type]
+        session = Session(
+            None,
+            "r",
+            load("vmi", "r"),
+            ["ns"],
+            observed(*records),
+            None,
+            None,
+            None,
+            [],
+            submissions=items,
+        )  # type: ignore[arg-type]
         spec = vmi.Spec(timeout=0.05)
         assert not await vmi._settled(session, spec)
         session._deleted.add("v0")
@@ -228,7 +350,9 @@ class TestVmis:
         records[1].put("gone")
         assert await vmi._settled(session, spec), "one that ran, ran"
 
-    async def test_a_steady_state_needs_room_for_its_count_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_steady_state_needs_room_for_its_count_alone(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """What is replaced is gone before another is made."""
 
         async def checked(kube: Any, count: int, per_node: int) -> None:
@@ -241,12 +365,29 @@ class TestVmis:
     def test_failure_by_itself_and_by_deletion_are_two_latencies(self) -> None:
         def latencies(**stages: float) -> dict[str, float | None]:
             made = record(vmi.VMI, "a", created=1, scheduling=2, scheduled=4, **stages)
-            rows = list(rows_of(sent("a"), {"a": made}, Clocks(0), run="r", kind=vmi.VMI, until_ns=BASE + 99 * SECOND))
-            assert {row.stage: row.seconds for row in rows if row.stage in ("creation_to_scheduling", "creation_to_scheduled")} == {
+            rows = list(
+                rows_of(
+                    sent("a"),
+                    {"a": made},
+                    Clocks(0),
+                    run="r",
+                    kind=vmi.VMI,
+                    until_ns=BASE + 99 * SECOND,
+                )
+            )
+            assert {
+                row.stage: row.seconds
+                for row in rows
+                if row.stage in ("creation_to_scheduling", "creation_to_scheduled")
+            } == {
                 "creation_to_scheduling": 1.0,
                 "creation_to_scheduled": 3.0,
             }
-            return {row.stage: row.seconds for row in rows if row.stage.endswith(("_to_failed", "_to_succeeded")) and row.status == "ok"}
+            return {
+                row.stage: row.seconds
+                for row in rows
+                if row.stage.endswith(("_to_failed", "_to_succeeded")) and row.status == "ok"
+            }
 
         assert latencies(failed=6, deleting=9, gone=10) == {"creation_to_failed": 5.0}
         assert latencies(running=6, deleting=9, failed=11) == {"deletion_to_failed": 2.0}
@@ -254,8 +395,16 @@ class TestVmis:
 
     def test_one_that_gets_stuck_is_still_censored(self) -> None:
         made = record(vmi.VMI, "a", created=1, pending=2, scheduling=3)
-        rows = {row.stage: row for row in rows_of(sent("a"), {"a": made}, Clocks(0), run="r", kind=vmi.VMI, until_ns=BASE + 9 * SECOND)}
-        assert [rows[name].status for name in ("scheduled", "creation_to_scheduled", "running", "creation_to_running")] == ["censored"] * 4
+        rows = {
+            row.stage: row
+            for row in rows_of(
+                sent("a"), {"a": made}, Clocks(0), run="r", kind=vmi.VMI, until_ns=BASE + 9 * SECOND
+            )
+        }
+        assert [
+            rows[name].status
+            for name in ("scheduled", "creation_to_scheduled", "running", "creation_to_running")
+        ] == ["censored"] * 4
 
 
 def test_rows_of_pods_have_their_deletion_and_nothing_that_came_by_it() -> None:
@@ -263,7 +412,11 @@ def test_rows_of_pods_have_their_deletion_and_nothing_that_came_by_it() -> None:
 
     def rows() -> list[Any]:
         records = {"a": first, "b": second}
-        return list(rows_of(sent("a", "b"), records, Clocks(0), run="r", kind="Pod", until_ns=BASE + 5 * SECOND))
+        return list(
+            rows_of(
+                sent("a", "b"), records, Clocks(0), run="r", kind="Pod", until_ns=BASE + 5 * SECOND
+            )
+        )
 
     before = rows()
     for each in (first, second):
@@ -278,12 +431,19 @@ def test_rows_of_pods_have_their_deletion_and_nothing_that_came_by_it() -> None:
 def test_rows_of_a_set_have_the_deletion_of_their_own_vmi() -> None:
     """Of 3 one never ran, and is not counted any more once it is gone; one was never made."""
     own = record(SET, "a", created=1)
-    stuck, ran = record(vmi.VMI, "stuck", "a", created=1), record(vmi.VMI, "ran", "a", created=2, running=3)
+    stuck, ran = (
+        record(vmi.VMI, "stuck", "a", created=1),
+        record(vmi.VMI, "ran", "a", created=2, running=3),
+    )
     records = {each.uid: each for each in (own, stuck, ran)}
 
     def rows() -> list[Any]:
         until = BASE + 5 * SECOND
-        return list(rows_of(sent("a"), records, Clocks(0), run="r", kind=SET, until_ns=until, expected_pods=3))
+        return list(
+            rows_of(
+                sent("a"), records, Clocks(0), run="r", kind=SET, until_ns=until, expected_pods=3
+            )
+        )
 
     before = rows()
     own.put("deleting", received_ns=BASE + 5 * SECOND)
@@ -292,17 +452,30 @@ def test_rows_of_a_set_have_the_deletion_of_their_own_vmi() -> None:
     own.put("gone", received_ns=BASE + 8 * SECOND)
     merged = {(row.name, row.stage): row for row in with_deletion(before, rows())}
     assert len(merged) == len(before)
-    for stage, seconds in (("deletion_to_succeeded", [None, 2.0, None]), ("deletion", [None, 3.0, 3.0])):
+    for stage, seconds in (
+        ("deletion_to_succeeded", [None, 2.0, None]),
+        ("deletion", [None, 3.0, 3.0]),
+    ):
         found = [merged[f"a-{i}", stage] for i in range(3)]
         assert [row.seconds for row in found] == seconds, stage
         assert [(row.index, row.uid) for row in found] == [(0, "stuck"), (1, "ran"), (2, "a")]
 
 
 class TestSampled:
-    def sampled(self, kind: str, *records: Record, members: int = 1, submitted: int = 1) -> tuple[list[dict[str, Any]], list[str]]:
+    def sampled(
+        self, kind: str, *records: Record, members: int = 1, submitted: int = 1
+    ) -> tuple[list[dict[str, Any]], list[str]]:
         until = BASE + 99 * SECOND
         found = {each.uid: each for each in records}
-        rows = rows_of(sent(*"abc"[:submitted]), found, Clocks(0), run="r", kind=kind, until_ns=until, expected_pods=members)
+        rows = rows_of(
+            sent(*"abc"[:submitted]),
+            found,
+            Clocks(0),
+            run="r",
+            kind=kind,
+            until_ns=until,
+            expected_pods=members,
+        )
         return runai.sampled_json(list(rows), "p")
 
     def seconds(self, item: dict[str, Any], key: str) -> float:
@@ -311,17 +484,34 @@ class TestSampled:
         return datetime.fromisoformat(item[f"{key}Timestamp"]).timestamp() - BASE / 1e9
 
     def test_a_pod_is_its_own_first_and_last_pod(self) -> None:
-        (item,), waiting = self.sampled("Pod", record("Pod", "a", created=1, scheduled=3), record("Pod", "b", created=1), submitted=2)
+        (item,), waiting = self.sampled(
+            "Pod",
+            record("Pod", "a", created=1, scheduled=3),
+            record("Pod", "b", created=1),
+            submitted=2,
+        )
         assert waiting == ["b"]
-        assert [self.seconds(item, key) for key in ("firstPodCreated", "lastPodCreated", "podSchedulingDecision")] == [1, 1, 3]
+        assert [
+            self.seconds(item, key)
+            for key in ("firstPodCreated", "lastPodCreated", "podSchedulingDecision")
+        ] == [1, 1, 3]
 
-    def test_a_vm_is_scheduled_when_its_launcher_pod_is_and_not_in_the_phase_of_that_name(self) -> None:
-        own = record("VirtualMachine", "a", created=1), record(vmi.VMI, "v", "a", created=2, scheduling=3, scheduled=9, running=10)
-        (item,), _ = self.sampled("VirtualMachine", *own, record("Pod", "p", "v", created=4, scheduled=5))
+    def test_a_vm_is_scheduled_when_its_launcher_pod_is_and_not_in_the_phase_of_that_name(
+        self,
+    ) -> None:
+        own = (
+            record("VirtualMachine", "a", created=1),
+            record(vmi.VMI, "v", "a", created=2, scheduling=3, scheduled=9, running=10),
+        )
+        (item,), _ = self.sampled(
+            "VirtualMachine", *own, record("Pod", "p", "v", created=4, scheduled=5)
+        )
         keys = ("workloadCreated", "jobCreated", "firstPodCreated", "podSchedulingDecision")
         assert [self.seconds(item, key) for key in keys] == [1, 2, 4, 5]
 
-    def test_a_set_of_vmis_is_one_workload_of_which_the_last_pod_counts(self, tmp_path: Path) -> None:
+    def test_a_set_of_vmis_is_one_workload_of_which_the_last_pod_counts(
+        self, tmp_path: Path
+    ) -> None:
         vmis = [record(vmi.VMI, f"v{i}", "a", created=2 + i) for i in range(2)]
         pods = [record("Pod", f"p{i}", f"v{i}", created=4 + i, scheduled=6 + i) for i in range(2)]
         own = record(SET, "a", created=1)
@@ -330,10 +520,14 @@ class TestSampled:
         keys = ("jobCreated", "firstPodCreated", "lastPodCreated", "podSchedulingDecision")
         assert [self.seconds(item, key) for key in keys] == [2, 4, 5, 7]
         (tmp_path / "sampled.json").write_bytes(orjson.dumps([item]))
-        (tmp_path / "submitted.json").write_bytes(orjson.dumps(runai.submitted_json(Submitted("r", sent("a"), BASE / 1e9, BASE), "p")))
+        (tmp_path / "submitted.json").write_bytes(
+            orjson.dumps(runai.submitted_json(Submitted("r", sent("a"), BASE / 1e9, BASE), "p"))
+        )
         (found,) = times.read_times(tmp_path)
         assert found.deltas["Total Pod Scheduling Decision"] == 7.0
-        assert self.sampled(SET, own, *vmis, pods[0], members=2) == ([], ["a"]), "not all of it is scheduled"
+        assert self.sampled(SET, own, *vmis, pods[0], members=2) == ([], ["a"]), (
+            "not all of it is scheduled"
+        )
 
 
 def test_another_type_or_project_than_was_submitted_is_told_before_a_file_is_touched(
@@ -343,10 +537,17 @@ def test_another_type_or_project_than_was_submitted_is_told_before_a_file_is_tou
 
     from perfdag.cli import main, scale_verbs
 
-    write_run(tmp_path / "run.json", RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}), Submitted("q", [], 0.0, 0))
+    write_run(
+        tmp_path / "run.json",
+        RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}),
+        Submitted("q", [], 0.0, 0),
+    )
     (tmp_path / "sampled.json").write_text("as it was")
     monkeypatch.setattr(scale_verbs, "on_cluster", lambda args, work: asyncio.run(work(None)))
-    for words, told in ((["-t", "training"], "is of Pod, not training"), (["-p", "x"], "was submitted to project p, not x")):
+    for words, told in (
+        (["-t", "training"], "is of Pod, not training"),
+        (["-p", "x"], "was submitted to project p, not x"),
+    ):
         assert main(["scale", "sample", "-o", str(tmp_path), *words]) == 2
         assert told in capsys.readouterr().err
     assert (tmp_path / "sampled.json").read_text() == "as it was"
@@ -366,7 +567,10 @@ def test_gates_go_to_the_pods_of_any_kind_that_holds_them() -> None:
     assert "suspend" not in body["spec"]
     text = "apiVersion: v1\nkind: Pod\nmetadata: {name: '${name}'}\nspec: {schedulingGates: [{name: theirs}], containers: []}\n"
     (document,) = load(text, "r", gated=True).documents
-    assert orjson.loads(document.body)["spec"]["schedulingGates"] == [{"name": "theirs"}, {"name": "perfdag/hold"}]
+    assert orjson.loads(document.body)["spec"]["schedulingGates"] == [
+        {"name": "theirs"},
+        {"name": "perfdag/hold"},
+    ]
 
 
 @pytest.mark.parametrize(("status", "goes_on"), [(0, False), (403, True)])
@@ -378,7 +582,11 @@ async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_m
             assert timeout == 7.0
 
         async def __aenter__(self) -> None:
-            raise KubeError(status, "Refused", "performance run x still holds the cluster" if not status else "no right to leases")
+            raise KubeError(
+                status,
+                "Refused",
+                "performance run x still holds the cluster" if not status else "no right to leases",
+            )
 
         async def __aexit__(self, *_: object) -> None: ...
 
@@ -389,8 +597,14 @@ async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_m
     monkeypatch.setattr(commands, "_submit", submitted)
     told: list[str] = []
     settings = runai.Settings(submitter="runai-cli")
-    order = commands.Order("training", 1, 1, Schedule(), tmp_path, settings, lock_timeout=7.0, tell=told.append)
-    kube = Kube(kubeconfig.Cluster("http://none.invalid", "one", "default", kubeconfig.Credentials(), "test"))
+    order = commands.Order(
+        "training", 1, 1, Schedule(), tmp_path, settings, lock_timeout=7.0, tell=told.append
+    )
+    kube = Kube(
+        kubeconfig.Cluster(
+            "http://none.invalid", "one", "default", kubeconfig.Credentials(), "test"
+        )
+    )
     if goes_on:
         assert await commands.submit(kube, order) == "done"  # type: ignore[comparison-overlap]
         assert told == ["other performance runs are not kept out: no right to leases"]
@@ -399,11 +613,15 @@ async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_m
             await commands.submit(kube, order)
 
 
-def test_retries_are_told_by_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_retries_are_told_by_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from perfdag.cli import main, scale_verbs
 
     done = Submitted("r", sent("a"), 0.0, 0, Counter({"429": 12, "timeout": 3}))
-    file = RunFile("r", "v1", "Pod", ["ns"], "p", 1, 1, True, done.submissions, done.summary(Schedule()))
+    file = RunFile(
+        "r", "v1", "Pod", ["ns"], "p", 1, 1, True, done.submissions, done.summary(Schedule())
+    )
     monkeypatch.setattr(scale_verbs, "on_cluster", lambda *_: file)
     assert main(["scale", "submit", "--template", "pod", "-n", "1", "-o", str(tmp_path)]) == 0
     assert "tried again: 12 x 429, 3 x timeout" in capsys.readouterr().err

@@ -16,7 +16,16 @@ from perfdag.benchmark import get
 from perfdag.gate import own_gates
 from perfdag.kube import KubeError
 from perfdag.kubeconfig import Cluster, Credentials
-from perfdag.steps.scale import apimetrics, apiservers, gates, measured, prometheus, run_vmi, table, vmi
+from perfdag.steps.scale import (
+    apimetrics,
+    apiservers,
+    gates,
+    measured,
+    prometheus,
+    run_vmi,
+    table,
+    vmi,
+)
 from perfdag.steps.scale.clock import Offset
 from perfdag.steps.scale.generator import Submission, Submitted
 from perfdag.steps.scale.records import Record
@@ -30,10 +39,15 @@ class TestGates:
     def test_a_ratio_trips_the_right_way(self) -> None:
         gate = gates.parse("PATCH-vmis-count <= 2 * CREATE-pods-count")
         assert gates.hold([gate], {"PATCH-vmis-count": 150, "CREATE-pods-count": 100})[0].passed
-        assert gates.hold([gate], {"PATCH-vmis-count": 250, "CREATE-pods-count": 100})[0].passed is False
+        assert (
+            gates.hold([gate], {"PATCH-vmis-count": 250, "CREATE-pods-count": 100})[0].passed
+            is False
+        )
 
     @pytest.mark.parametrize("figures", [{}, {"api_p99": None}, {"api_p99": math.nan}])
-    def test_no_data_is_a_breach_that_names_the_metric(self, figures: dict[str, float | None]) -> None:
+    def test_no_data_is_a_breach_that_names_the_metric(
+        self, figures: dict[str, float | None]
+    ) -> None:
         (verdict,) = gates.hold([gates.parse("api_p99 < 1")], figures)
         assert verdict.passed is None
         assert gates.breaches([verdict]) == [verdict]
@@ -47,7 +61,9 @@ class TestGates:
         broken = gates.hold([gates.parse("api_p99 < 1")], {"api_p99": 2.0, "api_slowest": 0.5})
         assert broken[0].passed is False, "the percentile itself goes first"
 
-    def test_the_limits_of_the_api_stand_beside_gates_of_your_own(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_the_limits_of_the_api_stand_beside_gates_of_your_own(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         """In a suite as on the command line; one on the same metric takes a limit's place, and both can be left out."""
         from perfdag.cli import main, scale_verbs
 
@@ -58,7 +74,9 @@ class TestGates:
             return run_vmi.Outcome([])
 
         monkeypatch.setattr(run_vmi, "measure", measure)
-        monkeypatch.setattr(scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
+        monkeypatch.setattr(
+            scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(None))
+        )
         both = ["api_p99 < 1", "api_list_p99 < 30"]
         for given, api, want in (
             (["creation_to_running_p95 < 60"], True, [*both, "creation_to_running_p95 < 60"]),
@@ -68,17 +86,29 @@ class TestGates:
         ):
             params: Any = get("vmi-burst").Params.model_validate({"gates": given, "api_gates": api})
             assert [str(each) for each in params.spec().gates] == want
-            words = [word for text in given for word in ("--gate", text)] + ([] if api else ["--no-api-gates"])
+            words = [word for text in given for word in ("--gate", text)] + (
+                [] if api else ["--no-api-gates"]
+            )
             assert main(["scale", "vmi", "burst", "-o", str(tmp_path), *words]) == 0
             assert asked[-1] == want
 
     def test_few_lists_or_none_show_their_limit_kept(self) -> None:
-        slow = apimetrics.delta(apimetrics.Scrape(), scrape_of(*histogram("LIST", "cluster", ("20", 9), ("60", 10), ("+Inf", 10))))
-        none = apimetrics.delta(apimetrics.Scrape(), scrape_of(*histogram("POST", "resource", ("1", 9), ("+Inf", 9))))
+        slow = apimetrics.delta(
+            apimetrics.Scrape(),
+            scrape_of(*histogram("LIST", "cluster", ("20", 9), ("60", 10), ("+Inf", 10))),
+        )
+        none = apimetrics.delta(
+            apimetrics.Scrape(), scrape_of(*histogram("POST", "resource", ("1", 9), ("+Inf", 9)))
+        )
         assert gates.hold(gates.SLO[1:], apimetrics.latencies(none))[0].passed
-        assert [each.passed for each in gates.hold(gates.SLO, apimetrics.latencies([]))] == [None, None], "no metrics at all are no data"
+        assert [each.passed for each in gates.hold(gates.SLO, apimetrics.latencies([]))] == [
+            None,
+            None,
+        ], "no metrics at all are no data"
         (verdict,) = gates.hold(gates.SLO[1:], apimetrics.latencies(slow))
-        assert verdict.passed is None, "one of ten took longer than 20 s: that may be too long, or not"
+        assert verdict.passed is None, (
+            "one of ten took longer than 20 s: that may be too long, or not"
+        )
 
     @pytest.mark.parametrize("text", ["api_p99", "api_p99 = 1", "api_p99 < x", "< 1", "a < 1 * "])
     def test_a_bad_gate_is_refused_with_the_form(self, text: str) -> None:
@@ -97,16 +127,25 @@ def histogram(verb: str, scope: str, *buckets: tuple[str, int]) -> list[str]:
     return series("pods", "", verb, scope, *buckets)
 
 
-def series(resource: str, subresource: str, verb: str, scope: str, *buckets: tuple[str, int]) -> list[str]:
+def series(
+    resource: str, subresource: str, verb: str, scope: str, *buckets: tuple[str, int]
+) -> list[str]:
     of = f'resource="{resource}",scope="{scope}",subresource="{subresource}"'
     labels = f'component="apiserver",dry_run="",group="",{of},verb="{verb}",version="v1"'
-    return [f'apiserver_request_duration_seconds_bucket{{{labels},le="{le}"}} {count}' for le, count in buckets]
+    return [
+        f'apiserver_request_duration_seconds_bucket{{{labels},le="{le}"}} {count}'
+        for le, count in buckets
+    ]
 
 
 class TestApiMetrics:
     def test_counts_and_p99_of_the_difference(self) -> None:
-        before = scrape_of(*histogram("POST", "resource", ("0.1", 1000), ("1", 1000), ("+Inf", 1000)))
-        after = scrape_of(*histogram("POST", "resource", ("0.1", 1090), ("1", 1100), ("+Inf", 1100)))
+        before = scrape_of(
+            *histogram("POST", "resource", ("0.1", 1000), ("1", 1000), ("+Inf", 1000))
+        )
+        after = scrape_of(
+            *histogram("POST", "resource", ("0.1", 1090), ("1", 1100), ("+Inf", 1100))
+        )
         (calls,) = apimetrics.delta(before, after)
         assert (calls.verb, calls.count) == ("POST", 100)
         assert calls.p99 == pytest.approx(0.1 + 0.9 * 0.9)
@@ -114,7 +153,9 @@ class TestApiMetrics:
         assert apimetrics.counts([calls]) == {"POST-pods-count": 100, "CREATE-pods-count": 100}
 
     @pytest.mark.parametrize(("starts", "same"), [((7.0, 7.0), True), ((7.0, 8.0), False)])
-    async def test_another_api_server_or_a_restarted_one_has_no_difference(self, starts: tuple[float, ...], same: bool) -> None:
+    async def test_another_api_server_or_a_restarted_one_has_no_difference(
+        self, starts: tuple[float, ...], same: bool
+    ) -> None:
         """Behind a load balancer that nothing tells of each scrape may be of another server: one's share is not what all were asked."""
         answers = iter(starts)
 
@@ -131,7 +172,10 @@ class TestApiMetrics:
         assert bool(session.notes) != same
 
     def test_a_p99_wants_its_requests_and_rare_kinds_are_taken_together(self) -> None:
-        rare = [histogram(verb, "resource", ("0.1", 0), ("1", 200), ("+Inf", 200)) for verb in ("POST", "GET", "PUT")]
+        rare = [
+            histogram(verb, "resource", ("0.1", 0), ("1", 200), ("+Inf", 200))
+            for verb in ("POST", "GET", "PUT")
+        ]
         few = apimetrics.delta(apimetrics.Scrape(), scrape_of(*rare[0], *rare[1]))
         assert apimetrics.worst(few) is None, "400 are too few for a p99"
         assert apimetrics.slowest(few) == 1.0
@@ -142,19 +186,31 @@ class TestApiMetrics:
     def test_a_real_scrape_gives_the_ratio_that_the_documentation_gates(self) -> None:
         """Two scrapes of an API server around 30 pods created and patched twice each (tests/recorded/apiserver)."""
         folder = Path(__file__).parents[1] / "recorded" / "apiserver"
-        before, after = (scrape_of(*(folder / f"{name}.txt").read_text().splitlines()) for name in ("before", "after"))
+        before, after = (
+            scrape_of(*(folder / f"{name}.txt").read_text().splitlines())
+            for name in ("before", "after")
+        )
         assert before.started == after.started
-        figures = {name: float(value) for name, value in apimetrics.counts(apimetrics.delta(before, after)).items()}
+        figures = {
+            name: float(value)
+            for name, value in apimetrics.counts(apimetrics.delta(before, after)).items()
+        }
         assert (figures["CREATE-pods-count"], figures["PATCH-pods-count"]) == (30, 60)
-        held = gates.hold([gates.parse(f"PATCH-pods-count <= {ratio} * CREATE-pods-count") for ratio in (2, 1.9)], figures)
+        held = gates.hold(
+            [gates.parse(f"PATCH-pods-count <= {ratio} * CREATE-pods-count") for ratio in (2, 1.9)],
+            figures,
+        )
         assert [each.passed for each in held] == [True, False]
 
     def test_what_is_done_to_a_pod_s_subresource_creates_no_pod(self) -> None:
         """Each pod is created once and bound once; a server-side apply is a PATCH."""
         lines = [
-            series("pods", sub, verb, "resource", ("+Inf", 30)) for verb, sub in (("POST", ""), ("POST", "binding"), ("APPLY", "status"))
+            series("pods", sub, verb, "resource", ("+Inf", 30))
+            for verb, sub in (("POST", ""), ("POST", "binding"), ("APPLY", "status"))
         ]
-        found = apimetrics.counts(apimetrics.delta(apimetrics.Scrape(), scrape_of(*chain.from_iterable(lines))))
+        found = apimetrics.counts(
+            apimetrics.delta(apimetrics.Scrape(), scrape_of(*chain.from_iterable(lines)))
+        )
         assert found == {
             **{f"{verb}-pods-count": 30 for verb in ("POST", "CREATE")},
             **{f"{verb}-pods/binding-count": 30 for verb in ("POST", "CREATE")},
@@ -174,7 +230,9 @@ class TestApiMetrics:
             for path in ("/readyz", "/livez")
             for bound in ("0.005", "0.1", "2", "+Inf")
         ]
-        calls = apimetrics.delta(apimetrics.Scrape(), scrape_of(*chain.from_iterable(slow), *probes))
+        calls = apimetrics.delta(
+            apimetrics.Scrape(), scrape_of(*chain.from_iterable(slow), *probes)
+        )
         assert (apimetrics.worst(calls) or 0) > 1.8
         assert len(calls) == 5
 
@@ -183,9 +241,16 @@ class TestApiMetrics:
         quick = scrape_of(*histogram("POST", "resource", ("0.1", 600), ("2", 600), ("+Inf", 600)))
 
         def seen(deletions: int) -> tuple[dict[str, float | None], apimetrics.Phases]:
-            slow = histogram("DELETE", "resource", ("0.1", 0), ("2", deletions), ("+Inf", deletions))
-            after = scrape_of(*histogram("POST", "resource", ("0.1", 600), ("2", 600), ("+Inf", 600)), *slow)
-            phases = {"creation": apimetrics.delta(apimetrics.Scrape(), quick), "deletion": apimetrics.delta(quick, after)}
+            slow = histogram(
+                "DELETE", "resource", ("0.1", 0), ("2", deletions), ("+Inf", deletions)
+            )
+            after = scrape_of(
+                *histogram("POST", "resource", ("0.1", 600), ("2", 600), ("+Inf", 600)), *slow
+            )
+            phases = {
+                "creation": apimetrics.delta(apimetrics.Scrape(), quick),
+                "deletion": apimetrics.delta(quick, after),
+            }
             return apimetrics.judged(phases, apimetrics.delta(apimetrics.Scrape(), after)), phases
 
         gate = gates.parse("api_p99 < 1")
@@ -196,42 +261,79 @@ class TestApiMetrics:
             assert figures["deletion/DELETE-pods-count"] == deletions
             assert "DELETE-pods-count" not in figures
             assert gates.hold([gate], figures | judged)[0].passed is held
-        assert gates.hold([gate], figures | apimetrics.judged({"creation": phases["creation"]}, []))[0].passed is None
+        assert (
+            gates.hold([gate], figures | apimetrics.judged({"creation": phases["creation"]}, []))[
+                0
+            ].passed
+            is None
+        )
 
     @pytest.mark.parametrize(("slow", "held"), [(0, True), (1, None)])
-    def test_a_request_beyond_the_last_bound_keeps_a_gate_from_passing(self, slow: int, held: bool | None) -> None:
+    def test_a_request_beyond_the_last_bound_keeps_a_gate_from_passing(
+        self, slow: int, held: bool | None
+    ) -> None:
         """20 quick creations and 20 deletions: too few for a p99, so no request may have taken longer than the limit."""
         quick = histogram("POST", "resource", ("0.1", 20), ("60", 20), ("+Inf", 20))
-        after = scrape_of(*quick, *histogram("DELETE", "resource", ("0.1", 20 - slow), ("60", 20 - slow), ("+Inf", 20)))
+        after = scrape_of(
+            *quick,
+            *histogram("DELETE", "resource", ("0.1", 20 - slow), ("60", 20 - slow), ("+Inf", 20)),
+        )
         none, middle = apimetrics.Scrape(), scrape_of(*quick)
-        phases = {"creation": apimetrics.delta(none, middle), "deletion": apimetrics.delta(middle, after)}
-        figures = apimetrics.named(phases["creation"]) | apimetrics.judged(phases, apimetrics.delta(none, after))
+        phases = {
+            "creation": apimetrics.delta(none, middle),
+            "deletion": apimetrics.delta(middle, after),
+        }
+        figures = apimetrics.named(phases["creation"]) | apimetrics.judged(
+            phases, apimetrics.delta(none, after)
+        )
         assert gates.hold([gates.parse("api_p99 < 1")], figures)[0].passed is held
 
     def test_rows_of_the_deletion_have_coordinates_of_their_own(self) -> None:
-        calls = apimetrics.delta(apimetrics.Scrape(), scrape_of(*histogram("DELETE", "resource", ("0.1", 600), ("+Inf", 600))))
+        calls = apimetrics.delta(
+            apimetrics.Scrape(),
+            scrape_of(*histogram("DELETE", "resource", ("0.1", 600), ("+Inf", 600))),
+        )
         phases = {"creation": calls, "deletion": calls}
         figures = apimetrics.named(calls) | apimetrics.of_deletion(phases)
-        made = [*measured.of_figures(figures, {"count": 6}, 6), *measured.of_calls(apimetrics.told(phases), {"count": 6})]
+        made = [
+            *measured.of_figures(figures, {"count": 6}, 6),
+            *measured.of_calls(apimetrics.told(phases), {"count": 6}),
+        ]
         for metric in ("api_p99", "api_calls", "api_latency"):
-            assert sorted((each.coords or {}).get("phase", "") for each in made if each.metric == metric) == ["", "deletion"]
+            assert sorted(
+                (each.coords or {}).get("phase", "") for each in made if each.metric == metric
+            ) == ["", "deletion"]
         from perfdag.charts.stages import calls_of
 
         rows = [
-            {"entry": "e", "metric": each.metric, "coords": orjson.dumps(each.coords).decode(), "value": each.value}
+            {
+                "entry": "e",
+                "metric": each.metric,
+                "coords": orjson.dumps(each.coords).decode(),
+                "value": each.value,
+            }
             for each in made
             if each.metric == "api_calls"
         ]
-        assert calls_of(pa.Table.from_pylist(rows)) == {("e", "vms"): {6: {"DELETE-pods": 600.0, "deletion: DELETE-pods": 600.0}}}
+        assert calls_of(pa.Table.from_pylist(rows)) == {
+            ("e", "vms"): {6: {"DELETE-pods": 600.0, "deletion: DELETE-pods": 600.0}}
+        }
 
     def test_watches_are_left_out_and_lists_are_their_own(self) -> None:
-        watch, listing = histogram("WATCH", "cluster", ("+Inf", 9)), histogram("LIST", "cluster", ("1", 0), ("+Inf", 5))
+        watch, listing = (
+            histogram("WATCH", "cluster", ("+Inf", 9)),
+            histogram("LIST", "cluster", ("1", 0), ("+Inf", 5)),
+        )
         emptied = histogram("DELETECOLLECTION", "namespace", ("1", 0), ("10", 4), ("+Inf", 4))
-        calls = apimetrics.delta(apimetrics.Scrape(), scrape_of(*watch, *listing, *emptied, "go_goroutines 5"))
+        calls = apimetrics.delta(
+            apimetrics.Scrape(), scrape_of(*watch, *listing, *emptied, "go_goroutines 5")
+        )
         assert [each.verb for each in calls] == ["LIST", "DELETECOLLECTION"]
         assert [each.slo for each in calls] == [30.0, 30.0]
         assert apimetrics.worst(calls, least=1) is None
-        assert apimetrics.worst(calls, "LIST", least=1) == 1.0, "beyond its last bucket: its lower bound"
+        assert apimetrics.worst(calls, "LIST", least=1) == 1.0, (
+            "beyond its last bucket: its lower bound"
+        )
         assert apimetrics.worst(calls, "DELETECOLLECTION", least=1) == pytest.approx(1 + 9 * 0.99)
 
 
@@ -240,8 +342,15 @@ class Control:
 
     def __init__(self, hosts: list[str], renewed: list[str], port: int = 0) -> None:
         self.cluster = Cluster("http://127.0.0.1:9", "x", "default", Credentials(), "test")
-        slices = [{"ports": [{"port": port}], "endpoints": [{"addresses": [host]} for host in hosts]}] if hosts else []
-        self.lists = {"EndpointSlice": slices, "Lease": [{"spec": {"renewTime": f"2026-01-01T00:{at}Z"}} for at in renewed]}
+        slices = (
+            [{"ports": [{"port": port}], "endpoints": [{"addresses": [host]} for host in hosts]}]
+            if hosts
+            else []
+        )
+        self.lists = {
+            "EndpointSlice": slices,
+            "Lease": [{"spec": {"renewTime": f"2026-01-01T00:{at}Z"}} for at in renewed],
+        }
 
     async def resource(self, api_version: str, kind: str) -> str:
         if not self.lists[kind]:
@@ -258,7 +367,9 @@ class TestApiServers:
         [([], []), (["10.0.0.1"], ["00:01"]), (["10.0.0.1"], ["30:00", "00:01"])],
         ids=["nothing tells", "one", "one that was replaced"],
     )
-    async def test_the_only_one_is_asked_as_ever(self, hosts: list[str], renewed: list[str]) -> None:
+    async def test_the_only_one_is_asked_as_ever(
+        self, hosts: list[str], renewed: list[str]
+    ) -> None:
         control: Any = Control(hosts, renewed)
         async with apiservers.each_of(control) as servers:
             assert servers == [control]
@@ -267,9 +378,17 @@ class TestApiServers:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             asked = (await reader.readuntil(b"\r\n\r\n")).split()[1]
             host = writer.get_extra_info("sockname")[0]
-            text = "\n".join([f"process_start_time_seconds {host[-1]}", *histogram("POST", "resource", ("+Inf", int(host[-1])))])
+            text = "\n".join(
+                [
+                    f"process_start_time_seconds {host[-1]}",
+                    *histogram("POST", "resource", ("+Inf", int(host[-1]))),
+                ]
+            )
             body = b"{}" if asked == b"/version" else text.encode() + b"\n"
-            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+                + body
+            )
             await writer.drain()
             writer.close()
 
@@ -282,16 +401,24 @@ class TestApiServers:
         finally:
             server.close()
         assert found.started == [2.0, 3.0]
-        assert apimetrics.counts(apimetrics.delta(apimetrics.Scrape(), found))["POST-pods-count"] == 5
+        assert (
+            apimetrics.counts(apimetrics.delta(apimetrics.Scrape(), found))["POST-pods-count"] == 5
+        )
 
     @pytest.mark.parametrize(
         ("hosts", "renewed", "told"),
         [
-            (["127.0.0.1", "127.0.0.2"], [], r"there are 2 API servers, and 127\.0\.0\.1:9 cannot be asked"),
+            (
+                ["127.0.0.1", "127.0.0.2"],
+                [],
+                r"there are 2 API servers, and 127\.0\.0\.1:9 cannot be asked",
+            ),
             (["10.0.0.1"], ["00:01", "00:09"], "2 API servers answer behind 1 address"),
         ],
     )
-    async def test_where_not_all_can_be_asked_there_is_no_data(self, hosts: list[str], renewed: list[str], told: str) -> None:
+    async def test_where_not_all_can_be_asked_there_is_no_data(
+        self, hosts: list[str], renewed: list[str], told: str
+    ) -> None:
         with pytest.raises(KubeError, match=told):
             async with apiservers.each_of(Control(hosts, renewed, 9)):  # type: ignore[arg-type]
                 pass
@@ -299,9 +426,17 @@ class TestApiServers:
 
 class TestOwnGates:
     def test_a_breach_in_the_rows_fails_the_gate_with_no_rule_for_it(self) -> None:
-        rows = [("daily", {"count": 100, "gate": "api_p99 < 1"}, 0.0), ("daily", {"count": 400, "gate": "api_p99 < 1"}, 1.0)]
+        rows = [
+            ("daily", {"count": 100, "gate": "api_p99 < 1"}, 0.0),
+            ("daily", {"count": 400, "gate": "api_p99 < 1"}, 1.0),
+        ]
         columns = [
-            {"metric": "gates_failed", "entry": entry, "coords": orjson.dumps(coords).decode(), "value": value}
+            {
+                "metric": "gates_failed",
+                "entry": entry,
+                "coords": orjson.dumps(coords).decode(),
+                "value": value,
+            }
             for entry, coords, value in rows
         ]
         columns.append({"metric": "api_p99", "entry": "daily", "coords": None, "value": 7.0})
@@ -315,17 +450,28 @@ class TestOwnGates:
 class TestMessages:
     def test_one_row_a_distinct_message_without_names(self) -> None:
         def row(i: int, status: str, error: str | None) -> Row:
-            return Row("r", i, f"r-{i}", "ns", "Pod", "", "ready", "created", status, 1.0, error=error)  # type: ignore[arg-type]
+            return Row(
+                "r", i, f"r-{i}", "ns", "Pod", "", "ready", "created", status, 1.0, error=error
+            )  # type: ignore[arg-type]
 
-        refused = [row(i, "failed", f'pods "r-{i}" is forbidden: exceeded quota: q, used: pods=9') for i in range(3)]
-        stuck = [row(i, "censored", f"FailedMount: volume of virt-launcher-r-{i}-x7k2p is not there") for i in range(3, 5)]
+        refused = [
+            row(i, "failed", f'pods "r-{i}" is forbidden: exceeded quota: q, used: pods=9')
+            for i in range(3)
+        ]
+        stuck = [
+            row(i, "censored", f"FailedMount: volume of virt-launcher-r-{i}-x7k2p is not there")
+            for i in range(3, 5)
+        ]
         fine = [row(9, "ok", "Unschedulable: for a moment")]
         assert measured.messages([*refused, *stuck, *fine]) == {
             'pods "NAME" is forbidden: exceeded quota: q, used: pods=9': 3,
             "FailedMount: volume of NAME is not there": 2,
         }
         made = measured.of_messages([*refused, *stuck], {"count": 5})
-        assert [(each.metric, each.value) for each in made] == [("failures", 3.0), ("failures", 2.0)]
+        assert [(each.metric, each.value) for each in made] == [
+            ("failures", 3.0),
+            ("failures", 2.0),
+        ]
         assert made[1].coords == {"count": 5, "message": "FailedMount: volume of NAME is not there"}
 
 
@@ -333,7 +479,10 @@ class TestAsked:
     @pytest.mark.parametrize(
         ("words", "told"),
         [
-            ("steady --churn 500 --count 100", "churn: 500 is too many of 100; it is at most count"),
+            (
+                "steady --churn 500 --count 100",
+                "churn: 500 is too many of 100; it is at most count",
+            ),
             ("steady --churn -1", "churn: -1 is too few"),
             ("burst --per-node 0", "per_node: 0 is too few"),
             ("burst --parallel 0", "parallel: 0 is too few"),
@@ -347,33 +496,65 @@ class TestAsked:
                 "burst --gate creation_to_runing_p95<60",
                 "no figure of burst is called creation_to_runing_p95; the nearest is creation_to_running_p95",
             ),
-            ("burst --gate create-pods-count<60", "no figure of burst is called create-pods-count; the nearest is CREATE-pods-count"),
-            ("burst --gate CREATE-pods-count<=2*CREATE-pod", "no figure of burst is called CREATE-pod; "),
+            (
+                "burst --gate create-pods-count<60",
+                "no figure of burst is called create-pods-count; the nearest is CREATE-pods-count",
+            ),
+            (
+                "burst --gate CREATE-pods-count<=2*CREATE-pod",
+                "no figure of burst is called CREATE-pod; ",
+            ),
             ("burst --gate churn_cycles>3", "no figure of burst is called churn_cycles; "),
-            ("steady --gate Running-phase-count>3", "no figure of steady is called Running-phase-count; "),
+            (
+                "steady --gate Running-phase-count>3",
+                "no figure of steady is called Running-phase-count; ",
+            ),
             ("burst --gate schedule_held>0.9", "no figure of burst is called schedule_held; "),
-            ("burst --gate virt_api_cpu_cores_avg<1", "the gate on virt_api_cpu_cores_avg wants a Prometheus"),
+            (
+                "burst --gate virt_api_cpu_cores_avg<1",
+                "the gate on virt_api_cpu_cores_avg wants a Prometheus",
+            ),
         ],
     )
     def test_what_cannot_be_is_told_before_anything_is_waited_for(
-        self, words: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self,
+        words: str,
+        told: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
         from perfdag.cli import main, scale_verbs
 
-        monkeypatch.setattr(scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
+        monkeypatch.setattr(
+            scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(None))
+        )
         assert main(["scale", "vmi", *words.split(), "-o", str(tmp_path)]) == 2
         assert told in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("scenario", "own"),
-        [("steady", ("churn_cycles", "submit_lag")), *((each, vmi.phase_counts([])) for each in ("burst", "ladder", "capacity"))],
+        [
+            ("steady", ("churn_cycles", "submit_lag")),
+            *((each, vmi.phase_counts([])) for each in ("burst", "ladder", "capacity")),
+        ],
     )
     def test_every_figure_that_there_is_may_be_gated(self, scenario: str, own: Any) -> None:
         pace = {"arrival": "constant", "rate": 5} if scenario == "steady" else {}
-        params: Any = get("vmi-steady").Params.model_validate({"prometheus": "http://x", "api_gates": False, **pace})
+        params: Any = get("vmi-steady").Params.model_validate(
+            {"prometheus": "http://x", "api_gates": False, **pace}
+        )
         spec, ask = params.spec(), run_vmi.Ask(scenario)
-        calls = apimetrics.delta(apimetrics.Scrape(), scrape_of(*series("pods", "binding", "POST", "resource", ("+Inf", 9))))
-        figures = {*prometheus.names(), *apimetrics.named(calls), *own, *apimetrics.of_deletion({"deletion": calls})}
+        calls = apimetrics.delta(
+            apimetrics.Scrape(),
+            scrape_of(*series("pods", "binding", "POST", "resource", ("+Inf", 9))),
+        )
+        figures = {
+            *prometheus.names(),
+            *apimetrics.named(calls),
+            *own,
+            *apimetrics.of_deletion({"deletion": calls}),
+        }
         figures |= {"virt_requests/PATCH-virtualmachineinstances", "deletion_p95", "left_behind"}
         for name in figures:
             spec.gates = [gates.parse(f"{name} < 1")]
@@ -381,8 +562,12 @@ class TestAsked:
 
 
 class TestDeletion:
-    @pytest.mark.parametrize(("answers", "left"), [(True, 0.0), (False, 7.0)], ids=["it can be listed", "it cannot"])
-    async def test_one_that_fails_costs_its_own_figures_alone(self, answers: bool, left: float) -> None:
+    @pytest.mark.parametrize(
+        ("answers", "left"), [(True, 0.0), (False, 7.0)], ids=["it can be listed", "it cannot"]
+    )
+    async def test_one_that_fails_costs_its_own_figures_alone(
+        self, answers: bool, left: float
+    ) -> None:
         """The watch is broken: what is left is what can be listed, or else what was seen last."""
 
         class Listed:
@@ -395,7 +580,13 @@ class TestDeletion:
                 return []
 
         class Broken:
-            run, namespaces, submissions, kube, template = "r", ["ns"], list[Any](), Listed(), load("vmi", "r")
+            run, namespaces, submissions, kube, template = (
+                "r",
+                ["ns"],
+                list[Any](),
+                Listed(),
+                load("vmi", "r"),
+            )
 
             def __init__(self) -> None:
                 self.notes: list[str] = []
@@ -423,7 +614,9 @@ class TestDeletion:
             list = resource
 
         made = Record(vmi.VMI, "u", "r-0", "ns", "")
-        for second, stage in enumerate(("created", "pending", "scheduling", "scheduled", "running"), 1):
+        for second, stage in enumerate(
+            ("created", "pending", "scheduling", "scheduled", "running"), 1
+        ):
             made.put(stage, received_ns=second * 1_000_000_000)
         made.node = "n"
         observer: Any = SimpleNamespace(records={"u": made}, messages={})
@@ -452,7 +645,20 @@ class TestThroughput:
         batches = [items[:20], *([each] for each in items[20:])]
         at = [1000.0 + (i / 19 if i < 20 else 100 * (i - 18)) for i in range(25)]
         rows = [
-            Row("r", i, f"r-{i}", "ns", vmi.VMI, "", "creation_to_running", "created", "ok", 1.0, receive_time=at[i], reached=at[i])
+            Row(
+                "r",
+                i,
+                f"r-{i}",
+                "ns",
+                vmi.VMI,
+                "",
+                "creation_to_running",
+                "created",
+                "ok",
+                1.0,
+                receive_time=at[i],
+                reached=at[i],
+            )
             for i in range(25)
         ]
         session: Any = SimpleNamespace(
@@ -469,9 +675,13 @@ class TestThroughput:
         assert [each.value for each in made if each.metric == "throughput"] == [pytest.approx(19.0)]
 
     def test_of_an_open_loop_it_is_no_merit_of_the_system(self) -> None:
-        made = measured.of_figures({"throughput_mean": 5.0, "submit_lag": 0.001, "schedule_held": 1.0}, {}, 20)
+        made = measured.of_figures(
+            {"throughput_mean": 5.0, "submit_lag": 0.001, "schedule_held": 1.0}, {}, 20
+        )
         better = {each.name: each.better for each in measured.METRICS}
-        assert [(each.metric, better[each.metric]) for each in made if each.value == 5.0] == [("paced_throughput", "none")]
+        assert [(each.metric, better[each.metric]) for each in made if each.value == 5.0] == [
+            ("paced_throughput", "none")
+        ]
 
 
 class TestAudit:
@@ -479,12 +689,34 @@ class TestAudit:
         held = [gates.parse(text) for text in ("api_p99 < 1", "api_p99 < 0.1")]
 
         def result(count: int, p99: float) -> vmi.Result:
-            figures: dict[str, float | None] = {"api_p99": p99, "virt_api_memory_bytes_avg": 2.0**21, "workqueue_adds": 100.0}
-            figures |= {"Running-phase-count": float(count), "CREATE-pods-count": 7.0, "deletion_p50": 3.0, "deletion_to_failed_p95": 4.0}
-            return vmi.Result("ladder", count, "r", [], [], figures, {}, gates.hold(held, figures), started=10.0, ended=20.0)
+            figures: dict[str, float | None] = {
+                "api_p99": p99,
+                "virt_api_memory_bytes_avg": 2.0**21,
+                "workqueue_adds": 100.0,
+            }
+            figures |= {
+                "Running-phase-count": float(count),
+                "CREATE-pods-count": 7.0,
+                "deletion_p50": 3.0,
+                "deletion_to_failed_p95": 4.0,
+            }
+            return vmi.Result(
+                "ladder",
+                count,
+                "r",
+                [],
+                [],
+                figures,
+                {},
+                gates.hold(held, figures),
+                started=10.0,
+                ended=20.0,
+            )
 
         told = table.audit([result(100, 0.05), result(200, 0.5)])
-        assert [(each["Count"], [gate["passed"] for gate in each["Gates"]]) for each in told["Rungs"]] == [
+        assert [
+            (each["Count"], [gate["passed"] for gate in each["Gates"]]) for each in told["Rungs"]
+        ] == [
             (100, [True, True]),
             (200, [True, False]),
         ]
@@ -496,7 +728,9 @@ class TestAudit:
         assert values["vmiDeletionToGoneSecondsP50"]["value"] == 3.0
         assert values["vmiDeletionToSucceededSecondsP50"]["value"] is None, "gone is not succeeded"
         assert values["vmiDeletionToFailedSecondsP95"]["value"] == 4.0
-        assert values["api_p99"]["thresholdResult"]["thresholdExceeded"] is True, "of two gates the one that was breached"
+        assert values["api_p99"]["thresholdResult"]["thresholdExceeded"] is True, (
+            "of two gates the one that was breached"
+        )
         assert table.audit([]) == {"Values": {}, "Rungs": []}
 
     def test_a_value_with_a_threshold_is_the_one_that_the_gate_saw(self) -> None:
@@ -504,5 +738,8 @@ class TestAudit:
         figures: dict[str, float | None] = {"api_p99": 0.2, "throughput_mean": 5.0}
         verdicts = gates.hold([gates.parse("api_p99 < 1")], figures | {"api_p99": 1.5})
         values = table.audit([vmi.Result("burst", 9, "r", [], [], figures, {}, verdicts)])["Values"]
-        assert values["api_p99"] == {"value": 1.5, "thresholdResult": {"thresholdValue": 1.0, "thresholdExceeded": True}}
+        assert values["api_p99"] == {
+            "value": 1.5,
+            "thresholdResult": {"thresholdValue": 1.0, "thresholdExceeded": True},
+        }
         assert values["throughput_mean"] == {"value": 5.0}

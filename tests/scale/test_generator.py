@@ -17,7 +17,14 @@ from aiohttp import web
 from perfdag.kube import Kube, KubeError, Resource
 from perfdag.kubeconfig import Cluster
 from perfdag.steps.scale.clock import IN_FLIGHT
-from perfdag.steps.scale.generator import BESIDE, ApiSubmitter, Submission, Submitted, connections, generate
+from perfdag.steps.scale.generator import (
+    BESIDE,
+    ApiSubmitter,
+    Submission,
+    Submitted,
+    connections,
+    generate,
+)
 from perfdag.steps.scale.rows import Clocks, rows_of
 from perfdag.steps.scale.schedule import ARRIVALS, Schedule
 from perfdag.steps.scale.templates import Document, Template, TemplateError, built_in, load
@@ -39,18 +46,28 @@ class TestTemplates:
         assert b"${" not in orjson.dumps(body)
 
     def test_gpus_workers_and_claims_reach_the_objects(self) -> None:
-        job = orjson.loads(load("job", "r", {"workers": 3, "gpus": 2}, pvc=True).documents[0].render("a", "n", 0))
+        job = orjson.loads(
+            load("job", "r", {"workers": 3, "gpus": 2}, pvc=True).documents[0].render("a", "n", 0)
+        )
         assert (job["spec"]["parallelism"], job["spec"]["completions"]) == (3, 3)
         pod = job["spec"]["template"]["spec"]
         assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
-        assert pod["volumes"][0]["ephemeral"]["volumeClaimTemplate"]["spec"]["resources"]["requests"] == {"storage": "1Mi"}
-        work = orjson.loads(load("distributed", "r", {"workers": 7, "gpus": 8}, pvc=True).documents[0].render("a", "n", 0))
+        assert pod["volumes"][0]["ephemeral"]["volumeClaimTemplate"]["spec"]["resources"][
+            "requests"
+        ] == {"storage": "1Mi"}
+        work = orjson.loads(
+            load("distributed", "r", {"workers": 7, "gpus": 8}, pvc=True)
+            .documents[0]
+            .render("a", "n", 0)
+        )
         assert (work["spec"]["workers"]["value"], work["spec"]["gpu"]["value"]) == (7, "8")
         assert work["spec"]["pvcs"]["items"]["pvc-new-0"]["value"]["size"] == "1Mi"
 
     def test_any_field_of_the_user_passes_through(self, tmp_path: Path) -> None:
         text = "apiVersion: x.example.com/v1\nkind: Thing\nmetadata: {name: 'a-${name}'}\nspec: {unheard: [1, '${index}', ${index}], mine: ${mine}}\n"
-        (tmp_path / "t.yaml").write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '${name}'}\n---\n" + text)
+        (tmp_path / "t.yaml").write_text(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '${name}'}\n---\n" + text
+        )
         made = load(str(tmp_path / "t.yaml"), "r", {"mine": 7})
         assert [each.kind for each in made.documents] == ["ConfigMap", "Thing"]
         body = orjson.loads(made.documents[-1].render("z", "n", 12))
@@ -60,10 +77,16 @@ class TestTemplates:
     @pytest.mark.parametrize(
         ("text", "told"),
         [
-            ("apiVersion: v1\nkind: Pod\nmetadata: {name: fixed}", r"needs metadata.name with \$\{name\}"),
+            (
+                "apiVersion: v1\nkind: Pod\nmetadata: {name: fixed}",
+                r"needs metadata.name with \$\{name\}",
+            ),
             ("apiVersion: v1\nkind: Pod", "needs metadata.name"),
             ("kind: Pod\nmetadata: {name: '${name}'}", "no apiVersion"),
-            ("apiVersion: v1\nkind: Pod\nmetadata: {name: '${nmae}'}", r"unknown placeholder \$\{nmae\}; there are .*name"),
+            (
+                "apiVersion: v1\nkind: Pod\nmetadata: {name: '${nmae}'}",
+                r"unknown placeholder \$\{nmae\}; there are .*name",
+            ),
             ("a: [", "is not YAML"),
             ("", "holds no object"),
             ("just text", "no apiVersion"),
@@ -94,9 +117,14 @@ class TestSchedule:
         assert first == again != Schedule("poisson", 100, seed=4).offsets(5000)
         gaps = [b - a for a, b in pairwise(first)]
         assert statistics.mean(gaps) == pytest.approx(0.01, rel=0.05)
-        assert statistics.stdev(gaps) == pytest.approx(0.01, rel=0.08), "exponential gaps: deviation equals mean"
+        assert statistics.stdev(gaps) == pytest.approx(0.01, rel=0.08), (
+            "exponential gaps: deviation equals mean"
+        )
 
-    @pytest.mark.parametrize(("given", "told"), [(("closed", 5.0), "has no rate"), (("constant", 5.0, 1, 2.0), "has no delay")])
+    @pytest.mark.parametrize(
+        ("given", "told"),
+        [(("closed", 5.0), "has no rate"), (("constant", 5.0, 1, 2.0), "has no delay")],
+    )
     def test_a_rate_or_delay_without_use_is_refused(self, given: Any, told: str) -> None:
         with pytest.raises(ValueError, match=told):
             Schedule(*given)
@@ -118,14 +146,18 @@ class Slow:
         name = orjson.loads(bodies[-1])["metadata"]["name"]
         if self.refuse and int(name.rpartition("-")[2]) % self.refuse == 0:
             raise KubeError(
-                403, "Forbidden", f'pods "{name}" is forbidden: exceeded quota: q, requested: pods=1, used: pods=95, limited: pods=95'
+                403,
+                "Forbidden",
+                f'pods "{name}" is forbidden: exceeded quota: q, requested: pods=1, used: pods=95, limited: pods=95',
             )
         self.names.append(f"{namespace}/{name}")
         return name
 
 
 @contextlib.asynccontextmanager
-async def api_server(answer: Callable[[int, web.Request], web.Response | None]) -> AsyncIterator[Cluster]:
+async def api_server(
+    answer: Callable[[int, web.Request], web.Response | None],
+) -> AsyncIterator[Cluster]:
     """A server that answers the n-th request of each object so (None: not at all)."""
     seen: Counter[str] = Counter()
 
@@ -144,7 +176,11 @@ async def api_server(answer: Callable[[int, web.Request], web.Response | None]) 
 
 
 def refusal(status: int, reason: str) -> web.Response:
-    return web.json_response({"kind": "Status", "reason": reason, "message": reason}, status=status, headers={"Retry-After": "0"})
+    return web.json_response(
+        {"kind": "Status", "reason": reason, "message": reason},
+        status=status,
+        headers={"Retry-After": "0"},
+    )
 
 
 CREATED = {"metadata": {"uid": "made"}}
@@ -156,7 +192,12 @@ class TestApiSubmitter:
     @pytest.mark.parametrize(
         ("answers", "uid", "retries", "error"),
         [
-            ([refusal(429, "TooManyRequests"), web.json_response(CREATED, status=201)], "made", {"429": 1}, ""),
+            (
+                [refusal(429, "TooManyRequests"), web.json_response(CREATED, status=201)],
+                "made",
+                {"429": 1},
+                "",
+            ),
             ([None, refusal(409, "AlreadyExists")], "there", {"timeout": 1}, ""),
             ([refusal(429, "TooManyRequests")] * 3, "", {"429": 2}, "TooManyRequests"),
             ([refusal(409, "AlreadyExists")], "", {}, "AlreadyExists"),
@@ -205,16 +246,23 @@ class TestGenerator:
 
     async def test_a_rate_that_was_not_held_is_said(self) -> None:
         schedule = Schedule("constant", 100)
-        told = (await generate(Slow(0.1), TEMPLATE, 60, ["n"], schedule, 2, run="r")).summary(schedule)
+        told = (await generate(Slow(0.1), TEMPLATE, 60, ["n"], schedule, 2, run="r")).summary(
+            schedule
+        )
         assert told["held"] is False
         assert told["rate_share"] < 0.4
         assert told["lag_p99_s"] > 1.0
 
     @pytest.mark.parametrize(("took", "share"), [(50.0, 0.01), (0.5, 1.0)])
-    def test_a_schedule_that_was_cut_off_was_not_held_and_what_was_never_sent_has_no_rate(self, took: float, share: float) -> None:
+    def test_a_schedule_that_was_cut_off_was_not_held_and_what_was_never_sent_has_no_rate(
+        self, took: float, share: float
+    ) -> None:
         """Of 1,000 due at 10/s 6 were sent by the deadline: over `took` seconds, of the 0.5 s that they were due in."""
         schedule, second = Schedule("constant", 10.0), 1_000_000_000
-        items = [Submission(i, f"r-{i}", "n", 1 + round(at * second)) for i, at in enumerate(schedule.offsets(1000))]
+        items = [
+            Submission(i, f"r-{i}", "n", 1 + round(at * second))
+            for i, at in enumerate(schedule.offsets(1000))
+        ]
         for i, each in enumerate(items[:6]):
             each.started_ns = 1 + round(i * took / 5 * second)
             each.answered_ns = each.started_ns + 1
@@ -224,20 +272,28 @@ class TestGenerator:
 
     @pytest.mark.parametrize("sent", [0, 1])
     def test_one_object_or_none_has_no_rate(self, sent: int) -> None:
-        items = [Submission(i, f"r-{i}", "n", 1 + i, started_ns=1 if i < sent else 0) for i in range(2)]
+        items = [
+            Submission(i, f"r-{i}", "n", 1 + i, started_ns=1 if i < sent else 0) for i in range(2)
+        ]
         told = Submitted("r", items, 0.0, 0).summary(Schedule("constant", 10.0))
         assert (told["rate_share"], told["held"]) == (None, False)
 
     @pytest.mark.parametrize(("seconds", "parallel", "held"), [(0.001, 20, True), (0.2, 2, False)])
-    async def test_a_single_batch_is_judged_by_its_lag(self, seconds: float, parallel: int, held: bool) -> None:
+    async def test_a_single_batch_is_judged_by_its_lag(
+        self, seconds: float, parallel: int, held: bool
+    ) -> None:
         schedule = Schedule("batch", burst=20, delay=60.0)
-        told = (await generate(Slow(seconds), TEMPLATE, 20, ["n"], schedule, parallel, run="r")).summary(schedule)
+        told = (
+            await generate(Slow(seconds), TEMPLATE, 20, ["n"], schedule, parallel, run="r")
+        ).summary(schedule)
         assert told["held"] is held
         assert told["rate_share"] is None, "all at once has no rate"
 
     async def test_who_is_interrupted_knows_what_may_be_there(self) -> None:
         planned: list[Any] = []
-        work = asyncio.create_task(generate(Slow(60.0), TEMPLATE, 9, ["n"], Schedule(), 4, run="r", on_plan=planned.append))
+        work = asyncio.create_task(
+            generate(Slow(60.0), TEMPLATE, 9, ["n"], Schedule(), 4, run="r", on_plan=planned.append)
+        )
         await asyncio.sleep(0.05)
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
@@ -251,7 +307,11 @@ class TestGenerator:
         assert (told["created"], told["failed"]) == (95, 5)
         said = 'pods "NAME" is forbidden: exceeded quota: q, requested: pods=1, used: pods=95, limited: pods=95'
         assert told["errors"] == {said: 5}, "the whole sentence, once"
-        rows = list(rows_of(made.submissions, {}, Clocks(0), run="r", kind="Pod", until_ns=time.monotonic_ns()))
+        rows = list(
+            rows_of(
+                made.submissions, {}, Clocks(0), run="r", kind="Pod", until_ns=time.monotonic_ns()
+            )
+        )
         created = [row for row in rows if row.stage == "created"]
         assert len(created) == 100
         assert sum(row.status == "failed" for row in created) == 5

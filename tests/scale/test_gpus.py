@@ -44,7 +44,11 @@ class Cluster:
         now = time.monotonic_ns()
         own.put("created", received_ns=now)
         self.observer._adopt(own)
-        pod = own if own.kind == "Pod" else Record("Pod", uuid.uuid4().hex, own.name + "-x", namespace, own.uid)
+        pod = (
+            own
+            if own.kind == "Pod"
+            else Record("Pod", uuid.uuid4().hex, own.name + "-x", namespace, own.uid)
+        )
         pod.put("created", received_ns=now)
         if pod is not own:
             self.observer._adopt(pod)
@@ -76,13 +80,19 @@ class Cluster:
 def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Runs a scenario on nodes with so many GPUs each."""
 
-    async def run(scenario: workloads.Scenario, nodes: list[int], decide: Decide, **more: Any) -> Result:
+    async def run(
+        scenario: workloads.Scenario, nodes: list[int], decide: Decide, **more: Any
+    ) -> Result:
         kube: Any = Cluster(decide)
         free = {f"n{i}": count for i, count in enumerate(nodes)}
 
         @contextlib.asynccontextmanager
-        async def opened(_: Any, spec: Any, run: str, template: Any) -> AsyncIterator[session.Session]:
-            yield session.Session(kube, run, template, ["ns"], kube.observer, Heart(), kube, Offset(0.0, 0.0), [], 1)  # type: ignore[arg-type]
+        async def opened(
+            _: Any, spec: Any, run: str, template: Any
+        ) -> AsyncIterator[session.Session]:
+            yield session.Session(
+                kube, run, template, ["ns"], kube.observer, Heart(), kube, Offset(0.0, 0.0), [], 1
+            )  # type: ignore[arg-type]
 
         async def known(*_: Any) -> Any:
             return free
@@ -103,7 +113,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             monkeypatch.setattr(gpus, name, answer)
         monkeypatch.setattr(gpus, "VERDICT", 0.2)
         monkeypatch.setattr(session, "simulated_nodes", played)
-        return await workloads.measure(kube, workloads.Spec(template="pod", namespaces=["ns"], **{"timeout": 0.2, **more}), scenario)
+        return await workloads.measure(
+            kube,
+            workloads.Spec(template="pod", namespaces=["ns"], **{"timeout": 0.2, **more}),
+            scenario,
+        )
 
     return run
 
@@ -115,36 +129,60 @@ class TestFill:
         result = await measured("fill", [4], lambda i: stages.get(i, [("scheduled", 0.02)]))
         assert result.figures["unschedulable_verdict"] is None
         assert any("extra pod refused False" in note for note in result.facts["notes"])
-        result = await measured("fill", [4], lambda i: [("scheduled", 0.02)] if i < 4 else [("unschedulable", 0.25)])
+        result = await measured(
+            "fill", [4], lambda i: [("scheduled", 0.02)] if i < 4 else [("unschedulable", 0.25)]
+        )
         assert 0.25 <= result.figures["unschedulable_verdict"] < 1
         assert result.figures["success_ratio"] == 1
 
-    async def test_an_extra_pod_that_is_placed_is_not_the_one_that_may_miss(self, measured: Any) -> None:
+    async def test_an_extra_pod_that_is_placed_is_not_the_one_that_may_miss(
+        self, measured: Any
+    ) -> None:
         result = await measured("fill", [4], lambda i: [] if i == 1 else [("scheduled", 0.02)])
         assert result.figures["success_ratio"] == 4 / 5
 
 
 class TestFragmentation:
-    async def test_a_small_pod_that_was_not_placed_leaves_nothing_to_tell_of_the_packing(self, measured: Any) -> None:
-        result = await measured("fragmentation", [8, 8], lambda i: [] if i == 3 else [("scheduled", 0.01)])
-        assert (result.figures["whole_nodes_placed"], result.figures["whole_nodes_ideal"], result.figures["packing"]) == (1, 1, None)
+    async def test_a_small_pod_that_was_not_placed_leaves_nothing_to_tell_of_the_packing(
+        self, measured: Any
+    ) -> None:
+        result = await measured(
+            "fragmentation", [8, 8], lambda i: [] if i == 3 else [("scheduled", 0.01)]
+        )
+        assert (
+            result.figures["whole_nodes_placed"],
+            result.figures["whole_nodes_ideal"],
+            result.figures["packing"],
+        ) == (1, 1, None)
         assert any("7 of 8 small pods were placed" in note for note in result.facts["notes"])
         assert result.figures["success_ratio"] == 8 / 9
 
     async def test_a_pod_that_is_placed_at_its_second_try_is_one(self, measured: Any) -> None:
         """Of two whole nodes; the other pod is placed later."""
         stages = {16: [("unschedulable", 0.01), ("scheduled", 0.02)], 17: [("scheduled", 10.0)]}
-        result = await measured("fragmentation", [8] * 4, lambda i: stages.get(i, [("scheduled", 0.01)]), timeout=5)
-        assert (result.figures["whole_nodes_placed"], result.figures["packing"], result.figures["success_ratio"]) == (2, 1, 1)
+        result = await measured(
+            "fragmentation", [8] * 4, lambda i: stages.get(i, [("scheduled", 0.01)]), timeout=5
+        )
+        assert (
+            result.figures["whole_nodes_placed"],
+            result.figures["packing"],
+            result.figures["success_ratio"],
+        ) == (2, 1, 1)
 
 
-@pytest.mark.parametrize(("scenario", "wait"), [("preemption", "preemptor_wait"), ("reclaim", "reclaim_wait")])
-@pytest.mark.parametrize(("placed", "p50", "most"), [(1, None, None), (6, 1.0, None), (10, 1.0, 1.0)])
+@pytest.mark.parametrize(
+    ("scenario", "wait"), [("preemption", "preemptor_wait"), ("reclaim", "reclaim_wait")]
+)
+@pytest.mark.parametrize(
+    ("placed", "p50", "most"), [(1, None, None), (6, 1.0, None), (10, 1.0, 1.0)]
+)
 async def test_what_is_never_placed_waits_for_ever(
     measured: Any, scenario: str, wait: str, placed: int, p50: float | None, most: float | None
 ) -> None:
     """So many of ten that ask for the others' room get it within a second."""
-    result = await measured(scenario, [20], lambda i: [("scheduled", 1.0)] if i < 20 + placed else [], count=10)
+    result = await measured(
+        scenario, [20], lambda i: [("scheduled", 1.0)] if i < 20 + placed else [], count=10
+    )
     assert [result.figures[f"{wait}_{each}"] for each in ("p50", "max")] == [p50, most]
 
 
@@ -156,11 +194,18 @@ class TestQueues:
         monkeypatch.setattr(gangs, "PAUSE", 0.0)
 
     @pytest.mark.parametrize("scenario", ["reclaim", "gang"])
-    async def test_one_that_cannot_be_deleted_costs_no_result(self, measured: Any, scenario: str) -> None:
+    async def test_one_that_cannot_be_deleted_costs_no_result(
+        self, measured: Any, scenario: str
+    ) -> None:
         told: list[str] = []
-        result = await measured(scenario, [4], lambda i: [("scheduled", 0.01)], workers=1, tell=told.append)
+        result = await measured(
+            scenario, [4], lambda i: [("scheduled", 0.01)], workers=1, tell=told.append
+        )
         (note,) = [note for note in result.facts["notes"] if "queue" in note and "left" in note]
-        assert note == f"the queue perfdag-{result.run}-b is left: no such right; `perfdag scale delete --run {result.run}` deletes it"
+        assert (
+            note
+            == f"the queue perfdag-{result.run}-b is left: no such right; `perfdag scale delete --run {result.run}` deletes it"
+        )
         assert note not in told, "it is said once, with the result"
 
     async def test_an_error_of_the_measurement_goes_first_and_all_queues_are_tried(self) -> None:
@@ -170,9 +215,13 @@ class TestQueues:
             async with gangs.own_queues(kube, gangs.KAI, "r", 4, [], told.append):
                 raise KubeError(0, "Unreachable", "the watch is gone")
         assert set(kube.asked) == {"perfdag-r", "perfdag-r-a", "perfdag-r-b"}
-        assert told == ["the queue perfdag-r-b is left: no such right; `perfdag scale delete --run r` deletes it"]
+        assert told == [
+            "the queue perfdag-r-b is left: no such right; `perfdag scale delete --run r` deletes it"
+        ]
 
-    async def test_an_interrupted_deletion_tells_of_all_queues_that_may_be_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_an_interrupted_deletion_tells_of_all_queues_that_may_be_left(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(gangs, "PAUSE", 60.0)
         told, left = list[str](), list[str]()
 
@@ -186,4 +235,7 @@ class TestQueues:
         with pytest.raises(asyncio.CancelledError):
             await leaving
         remedy = "is left is not known (interrupted); `perfdag scale delete --run r` deletes it"
-        assert told == [f"whether the queue {name} {remedy}" for name in ("perfdag-r-b", "perfdag-r-a", "perfdag-r")]
+        assert told == [
+            f"whether the queue {name} {remedy}"
+            for name in ("perfdag-r-b", "perfdag-r-a", "perfdag-r")
+        ]

@@ -9,7 +9,17 @@ import pytest
 
 from perfdag.benchmark import get
 from perfdag.kube import KubeError, Resource
-from perfdag.steps.scale import gpus, kubevirt, lock, measured, nodes, rights, run_vmi, vmi, workloads
+from perfdag.steps.scale import (
+    gpus,
+    kubevirt,
+    lock,
+    measured,
+    nodes,
+    rights,
+    run_vmi,
+    vmi,
+    workloads,
+)
 from perfdag.steps.scale.chains import kinds_of
 from perfdag.steps.scale.removal import belongs
 from perfdag.steps.scale.scenario import begin
@@ -41,7 +51,9 @@ class Server:
 
 
 @pytest.mark.parametrize(("holder", "renewed"), [("me", True), ("another", False)])
-async def test_a_lock_that_another_took_is_not_kept_alive_for_it(holder: str, renewed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lock_that_another_took_is_not_kept_alive_for_it(
+    holder: str, renewed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lock, "LIFE", 0.03)
     server, told = Server(holder), list[str]()
     run = lock.ExclusiveRun(server, "me", 1.0, told.append)  # type: ignore[arg-type]
@@ -100,7 +112,9 @@ FUTURE, PAST = "2099-01-01T00:00:00.000000Z", "1999-01-01T00:00:00.000000Z"
 
 
 @pytest.mark.parametrize("busy", [True, False])
-async def test_a_creation_that_was_tried_again_does_not_take_another_run_s_lease_for_ours(busy: bool) -> None:
+async def test_a_creation_that_was_tried_again_does_not_take_another_run_s_lease_for_ours(
+    busy: bool,
+) -> None:
     server: Any = Leases(held_by("the-other-run", FUTURE), busy)
     with pytest.raises(lock.LockTimeoutError, match="performance run the-other-run still holds"):
         async with lock.ExclusiveRun(server, "me", 0.0):
@@ -108,7 +122,9 @@ async def test_a_creation_that_was_tried_again_does_not_take_another_run_s_lease
     assert server.lease["spec"]["holderIdentity"] == "the-other-run"
 
 
-@pytest.mark.parametrize("renewed", [PAST, FUTURE], ids=["its clock is behind", "its clock is ahead"])
+@pytest.mark.parametrize(
+    "renewed", [PAST, FUTURE], ids=["its clock is behind", "its clock is ahead"]
+)
 async def test_a_holder_is_gone_when_it_does_not_renew_while_we_look_whatever_its_clock_says(
     renewed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +144,9 @@ async def test_a_holder_is_gone_when_it_does_not_renew_while_we_look_whatever_it
 
 
 @pytest.mark.parametrize("scenario", [True, False], ids=["a scenario", "VMIs"])
-async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it(scenario: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it(
+    scenario: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is labelled with the id that the run said."""
     server: Any = Leases()
     told, seen = list[str](), list[Any]()
@@ -154,7 +172,11 @@ async def test_who_took_the_cluster_meanwhile_is_told_once_and_kept() -> None:
     async with lock.ExclusiveRun(server, "me", 1.0, told.append) as run:
         assert run.lost == ""
         server.held("other", FUTURE)
-    assert run.lost == told[0] == "performance run other took the cluster meanwhile: figures of both are mixed"
+    assert (
+        run.lost
+        == told[0]
+        == "performance run other took the cluster meanwhile: figures of both are mixed"
+    )
     assert len(told) == 1
     assert server.lease["spec"]["holderIdentity"] == "other", "theirs to delete"
 
@@ -173,16 +195,24 @@ async def test_a_lease_that_somebody_deleted_is_made_again(monkeypatch: pytest.M
 
 
 def node(name: str, ready: str = "True", gpus: int = 0, **labels: str) -> dict[str, Any]:
-    status = {"conditions": [{"type": "Ready", "status": ready}], "allocatable": {"nvidia.com/gpu": str(gpus)}}
+    status = {
+        "conditions": [{"type": "Ready", "status": ready}],
+        "allocatable": {"nvidia.com/gpu": str(gpus)},
+    }
     return {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": status}
 
 
 async def test_vmis_already_there_count_and_nodes_that_are_not_ready_do_not() -> None:
     phases = ["Running"] * 60 + ["Scheduling"] * 40 + ["Succeeded", "Failed"] * 30
     there = [{"metadata": {}, "status": {"phase": phase}} for phase in phases]
-    server: Any = Server(Node=[node("a"), node("b"), node("c", "False")], VirtualMachineInstance=there)
+    server: Any = Server(
+        Node=[node("a"), node("b"), node("c", "False")], VirtualMachineInstance=there
+    )
     assert (await kubevirt.check_nodes(server, 300, 200))["nodes"] == 2
-    with pytest.raises(kubevirt.TooDenseError, match="301 VMIs beside 100 already there on 2 nodes is over 200 a node; 3 nodes are needed"):
+    with pytest.raises(
+        kubevirt.TooDenseError,
+        match="301 VMIs beside 100 already there on 2 nodes is over 200 a node; 3 nodes are needed",
+    ):
         await kubevirt.check_nodes(server, 301, 200)
 
 
@@ -199,18 +229,24 @@ NFD, AMD64 = "feature.node.kubernetes.io/cpu-cpuid.", {"kubernetes.io/arch": "am
     ],
     ids=["NFD has the flag", "NFD has it not", "no flag to have", "of the guest's CPU"],
 )
-async def test_nested_virtualisation_is_known_from_the_node_s_own_cpu_alone(labels: dict[str, str], virtual: bool | None) -> None:
+async def test_nested_virtualisation_is_known_from_the_node_s_own_cpu_alone(
+    labels: dict[str, str], virtual: bool | None
+) -> None:
     server: Any = Server(Node=[node("a", **labels)], VirtualMachineInstance=[])
     facts = await kubevirt.check_nodes(server, 1, 200)
     assert facts["nested_virtualisation"] == (["a"] if virtual else [])
     assert facts["nested_unknown"] == (["a"] if virtual is None else [])
     note = kubevirt.nested_note(facts)
-    assert ("" if virtual is False else "unknown" if virtual is None else "not of bare metal") in (note or "")
+    assert ("" if virtual is False else "unknown" if virtual is None else "not of bare metal") in (
+        note or ""
+    )
     assert (note is None) == (virtual is False)
 
 
 @pytest.mark.parametrize(("flags", "virtual"), [("fpu hypervisor", True), ("fpu", False)])
-def test_the_node_that_we_run_on_tells_by_its_flags(flags: str, virtual: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_node_that_we_run_on_tells_by_its_flags(
+    flags: str, virtual: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "cpuinfo").write_text(f"model name : x\nflags\t\t: {flags}\n")
     monkeypatch.setenv("PERFDAG_NODE", "here")
     assert nodes.virtual(node("here"), tmp_path / "cpuinfo") is virtual
@@ -227,7 +263,9 @@ class Refusing:
 
     cluster = SimpleNamespace(context="x")
 
-    def __init__(self, *allowed: str, who: str = "system:serviceaccount:bench:perfdag-measure-scale") -> None:
+    def __init__(
+        self, *allowed: str, who: str = "system:serviceaccount:bench:perfdag-measure-scale"
+    ) -> None:
         self.allowed, self.who = allowed, who
 
     async def resource(self, api_version: str, kind: str) -> Resource:
@@ -239,7 +277,12 @@ class Refusing:
         if path.endswith("selfsubjectreviews"):
             return {"status": {"userInfo": {"username": self.who}}}
         asked = json["spec"]["resourceAttributes"]
-        return {"status": {"allowed": f"{asked['verb']} {asked['resource']} {asked['namespace']}" in self.allowed}}
+        return {
+            "status": {
+                "allowed": f"{asked['verb']} {asked['resource']} {asked['namespace']}"
+                in self.allowed
+            }
+        }
 
 
 RAY = "apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {name: '${name}'}\n"
@@ -262,11 +305,16 @@ async def test_rights_that_no_allow_grants_are_named_with_the_account_that_lacks
 
 async def test_rights_that_allow_grants_say_so_also_those_to_watch() -> None:
     watched = [("v1", "Pod"), ("scheduling.run.ai/v1", "PodGroup")]
-    await rights.check(Refusing(*RAYS, "list pods ns", "watch pods ns"), load(RAY, "r"), ["ns"], watched)  # type: ignore[arg-type]
+    await rights.check(
+        Refusing(*RAYS, "list pods ns", "watch pods ns"), load(RAY, "r"), ["ns"], watched
+    )  # type: ignore[arg-type]
     with pytest.raises(
-        rights.LackingError, match="you may not watch pods in the namespace ns; grant it to the user of context 'x'"
+        rights.LackingError,
+        match="you may not watch pods in the namespace ns; grant it to the user of context 'x'",
     ) as caught:
-        await rights.check(Refusing(*RAYS, "list pods ns", who="me"), load(RAY, "r"), ["ns"], watched)  # type: ignore[arg-type]
+        await rights.check(
+            Refusing(*RAYS, "list pods ns", who="me"), load(RAY, "r"), ["ns"], watched
+        )  # type: ignore[arg-type]
     said = str(measured.explained(caught.value, "scale", get("scale").api))
     assert "`perfdag install --store ... --allow scale`" in said
 
@@ -280,13 +328,26 @@ async def test_what_built_in_templates_need_is_granted(name: str) -> None:
         watched = kinds_of(document.api_version, document.kind)
         with pytest.raises(rights.LackingError) as caught:
             await rights.check(Served(), load(template, "r"), ["a", "b"], watched)  # type: ignore[arg-type]
-        assert [str(each) for each in caught.value.lacking if not each.granted_by(get(name).api)] == [], template
+        assert [
+            str(each) for each in caught.value.lacking if not each.granted_by(get(name).api)
+        ] == [], template
 
 
 def test_the_documentation_names_the_kinds_of_kubernetes_that_allow_grants() -> None:
-    said = (Path(__file__).parents[2] / "docs" / "scale.md").read_text().partition("For a template of any other kind")[0]
-    rules = [each for each in get("scale").api if {"", "batch", "apps"} & set(each.get("apiGroups", ()))]
-    made = {kind for each in rules if {"create", "list"} <= set(each["verbs"]) for kind in each["resources"]}
+    said = (
+        (Path(__file__).parents[2] / "docs" / "scale.md")
+        .read_text()
+        .partition("For a template of any other kind")[0]
+    )
+    rules = [
+        each for each in get("scale").api if {"", "batch", "apps"} & set(each.get("apiGroups", ()))
+    ]
+    made = {
+        kind
+        for each in rules
+        if {"create", "list"} <= set(each["verbs"])
+        for kind in each["resources"]
+    }
     assert "pods" in made
     assert [kind for kind in made if f"`{kind}`" not in said] == []
 

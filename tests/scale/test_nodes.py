@@ -29,15 +29,25 @@ class Cluster:
         self.refuse = 0
 
     def add(self, name: str, count: int, *taints: tuple[str, str], simulated: bool = False) -> None:
-        status = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {GPU: str(count)}}
+        status = {
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "allocatable": {GPU: str(count)},
+        }
         spec = {"taints": [{"key": key, "effect": effect} for key, effect in taints]}
         labels = {simulate.LABEL: "true"} if simulated else {}
-        self.nodes[name] = {"metadata": {"name": name, "labels": labels}, "spec": spec, "status": status}
+        self.nodes[name] = {
+            "metadata": {"name": name, "labels": labels},
+            "spec": spec,
+            "status": status,
+        }
 
     async def handle(self, request: web.Request) -> web.Response:
         if request.path == "/api/v1":
             names = (("nodes", "Node", False), ("pods", "Pod", True))
-            found = [{"name": name, "kind": kind, "namespaced": namespaced} for name, kind, namespaced in names]
+            found = [
+                {"name": name, "kind": kind, "namespaced": namespaced}
+                for name, kind, namespaced in names
+            ]
             return web.json_response({"resources": found})
         if self.refuse:
             return web.json_response(refusal("Forbidden"), status=self.refuse)
@@ -54,7 +64,14 @@ class Cluster:
             self.nodes[name] = body
         elif request.method == "PATCH":
             patch = orjson.loads(await request.read())
-            merge(self.nodes[name], {key: value for key, value in patch.items() if (key == "status") == (part == "status")})
+            merge(
+                self.nodes[name],
+                {
+                    key: value
+                    for key, value in patch.items()
+                    if (key == "status") == (part == "status")
+                },
+            )
         return web.json_response(self.nodes[name])
 
 
@@ -83,11 +100,16 @@ async def kube(cluster: Cluster) -> AsyncIterator[Kube]:
         yield found
 
 
-async def test_nodes_that_are_there_get_the_gpus_that_are_asked_for(cluster: Cluster, kube: Kube) -> None:
+async def test_nodes_that_are_there_get_the_gpus_that_are_asked_for(
+    cluster: Cluster, kube: Kube
+) -> None:
     assert await simulate.make_nodes(kube, 2, 4) == (2, 0)
     assert await simulate.make_nodes(kube, 3, 8) == (1, 2)
     assert await simulate.make_nodes(kube, 3, 8) == (0, 0)
-    assert [(each["status"]["allocatable"][GPU], each["status"]["capacity"][GPU]) for each in cluster.nodes.values()] == [("8", "8")] * 3
+    assert [
+        (each["status"]["allocatable"][GPU], each["status"]["capacity"][GPU])
+        for each in cluster.nodes.values()
+    ] == [("8", "8")] * 3
     assert await simulate.make_nodes(kube, 1, 0) == (0, 1)
     none = cluster.nodes["perfdag-sim-0"]
     assert GPU not in none["status"]["allocatable"] | none["status"]["capacity"]
@@ -95,14 +117,18 @@ async def test_nodes_that_are_there_get_the_gpus_that_are_asked_for(cluster: Clu
     assert cluster.nodes["perfdag-sim-1"]["metadata"]["labels"]["nvidia.com/gpu.present"] == "true"
 
 
-async def test_a_node_of_that_name_that_is_not_ours_is_left_alone(cluster: Cluster, kube: Kube) -> None:
+async def test_a_node_of_that_name_that_is_not_ours_is_left_alone(
+    cluster: Cluster, kube: Kube
+) -> None:
     cluster.add("perfdag-sim-0", 2)
     with pytest.raises(KubeError, match="perfdag-sim-0 was not made by perfdag"):
         await simulate.make_nodes(kube, 1, 8)
     assert cluster.nodes["perfdag-sim-0"]["status"]["allocatable"] == {GPU: "2"}
 
 
-async def test_those_that_were_asked_for_are_waited_for_and_no_others(cluster: Cluster, kube: Kube) -> None:
+async def test_those_that_were_asked_for_are_waited_for_and_no_others(
+    cluster: Cluster, kube: Kube
+) -> None:
     for name in ("perfdag-sim-0", "perfdag-sim-7", "other-0"):
         cluster.add(name, 8, simulated=True)
     assert await simulate.nodes_ready(kube, 1, 0.1)
@@ -110,13 +136,17 @@ async def test_those_that_were_asked_for_are_waited_for_and_no_others(cluster: C
     assert await simulate.nodes_ready(kube, 1, 0.1, prefix="other-")
 
 
-async def test_gpus_behind_taints_that_our_pods_do_not_tolerate_are_not_free(cluster: Cluster, kube: Kube) -> None:
+async def test_gpus_behind_taints_that_our_pods_do_not_tolerate_are_not_free(
+    cluster: Cluster, kube: Kube
+) -> None:
     cluster.add("usual", 4, (GPU, "NoSchedule"), ("soft", "PreferNoSchedule"))
     cluster.add("played", 8, (nodes.NODE_ANNOTATION, "NoSchedule"))
     cluster.add("others", 8, (GPU, "NoSchedule"), ("team", "NoExecute"))
     assert await gpus.free_gpus(kube) == {"usual": 4, "played": 8}
     del cluster.nodes["usual"], cluster.nodes["played"]
-    with pytest.raises(NotHereError, match="1 nodes with GPUs have taints that our pods do not tolerate: team"):
+    with pytest.raises(
+        NotHereError, match="1 nodes with GPUs have taints that our pods do not tolerate: team"
+    ):
         await gpus.free_gpus(kube)
 
 
@@ -128,9 +158,14 @@ def test_pods_of_our_templates_tolerate_what_is_said_of_them(name: str) -> None:
     assert body.count('"tolerations":' + orjson.dumps(tolerations).decode()) == specs > 0
 
 
-async def test_where_nodes_may_not_be_listed_it_is_not_known_which_are_simulated(cluster: Cluster, kube: Kube) -> None:
+async def test_where_nodes_may_not_be_listed_it_is_not_known_which_are_simulated(
+    cluster: Cluster, kube: Kube
+) -> None:
     cluster.refuse = 403
-    assert await simulate.simulated_nodes(kube) == (None, "whether nodes are simulated is not known: we may not list nodes")
+    assert await simulate.simulated_nodes(kube) == (
+        None,
+        "whether nodes are simulated is not known: we may not list nodes",
+    )
     cluster.refuse = 409
     nodes, why = await simulate.simulated_nodes(kube)
     assert nodes is None
@@ -139,11 +174,15 @@ async def test_where_nodes_may_not_be_listed_it_is_not_known_which_are_simulated
 
 
 @pytest.mark.parametrize(("fake", "told"), [(None, None), ({"n"}, True), (set(), False)])
-def test_rows_say_whether_their_nodes_were_simulated(fake: set[str] | None, told: bool | None) -> None:
+def test_rows_say_whether_their_nodes_were_simulated(
+    fake: set[str] | None, told: bool | None
+) -> None:
     pod, now = Record("Pod", "a", "a", "ns", ""), time.monotonic_ns()
     pod.put("scheduled", received_ns=now)
     pod.node = "n"
-    rows: list[Row] = list(rows_of(sent("a"), {"a": pod}, Clocks(0), run="r", kind="Pod", until_ns=now, simulated=fake))
+    rows: list[Row] = list(
+        rows_of(sent("a"), {"a": pod}, Clocks(0), run="r", kind="Pod", until_ns=now, simulated=fake)
+    )
     assert {row.simulated for row in rows} == {told}
     assert on_simulated(rows) is told
     assert on_simulated([]) is False, "what never had a node is on none"

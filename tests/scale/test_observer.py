@@ -18,13 +18,24 @@ from perfdag.steps.scale.stages import extractor
 from .api import client
 
 
-def body(uid: str, owner: str = "", name: str = "", run: str = "", ready: bool = False) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"uid": uid, "name": name or uid, "namespace": "ns", "creationTimestamp": "2026-01-01T00:00:00Z"}
+def body(
+    uid: str, owner: str = "", name: str = "", run: str = "", ready: bool = False
+) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "uid": uid,
+        "name": name or uid,
+        "namespace": "ns",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
     if owner:
         metadata["ownerReferences"] = [{"uid": owner, "controller": True}]
     if run:
         metadata["labels"] = {"perfdag/run": run}
-    return {"metadata": metadata, "spec": {}, "status": {"conditions": [{"type": "Ready", "status": "True"}] if ready else []}}
+    return {
+        "metadata": metadata,
+        "spec": {},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}] if ready else []},
+    }
 
 
 def see(observer: Observer, kind: str, *bodies: dict[str, Any]) -> None:
@@ -39,14 +50,22 @@ def observer(**more: Any) -> Observer:
 class TestWhose:
     def test_pods_of_others_are_neither_kept_nor_counted(self) -> None:
         ours = observer()
-        see(ours, "Pod", body("alone", ready=True), body("theirs", run="q", ready=True), body("p1", owner="other-job", ready=True))
+        see(
+            ours,
+            "Pod",
+            body("alone", ready=True),
+            body("theirs", run="q", ready=True),
+            body("p1", owner="other-job", ready=True),
+        )
         see(ours, "Job", body("other-job", run="q"), body("job", run="r"))
         see(ours, "Pod", body("p2", owner="job", ready=True))
         assert set(ours.records) == {"job", "p2"}
         assert ours.counts["Pod", "ready"] == 1
 
     @pytest.mark.parametrize("order", [("w", "j", "p"), ("p", "j", "w"), ("j", "p", "w")])
-    def test_the_chain_of_owners_counts_in_any_order_of_arrival(self, order: tuple[str, ...]) -> None:
+    def test_the_chain_of_owners_counts_in_any_order_of_arrival(
+        self, order: tuple[str, ...]
+    ) -> None:
         made = {
             "w": ("TrainingWorkload", body("w", name="j-abc-0")),
             "j": ("RunaiJob", body("j", owner="w")),
@@ -78,7 +97,13 @@ class TestWhose:
         ours = observer()
         see(ours, "Pod", body("p", run="r"))
         for uid in ("p", "q"):
-            event = {"metadata": {}, "involvedObject": {"uid": uid, "kind": "Pod"}, "reason": "Failed", "type": "Warning", "message": "no"}
+            event = {
+                "metadata": {},
+                "involvedObject": {"uid": uid, "kind": "Pod"},
+                "reason": "Failed",
+                "type": "Warning",
+                "message": "no",
+            }
             see(ours, "Event", event)
         assert ours.reasons == {"Pod Failed: no": 1}
 
@@ -86,12 +111,20 @@ class TestWhose:
         ours = observer()
         see(ours, "Pod", body("q"), body("p", run="r"))
         see(ours, "Pod", body("q", owner="p"))
-        event = {"metadata": {}, "involvedObject": {"uid": "q", "kind": "Pod"}, "reason": "Failed", "type": "Warning", "message": "no"}
+        event = {
+            "metadata": {},
+            "involvedObject": {"uid": "q", "kind": "Pod"},
+            "reason": "Failed",
+            "type": "Warning",
+            "message": "no",
+        }
         see(ours, "Event", event)
         assert ours.reasons == {"Pod Failed: no": 1}
 
 
-async def test_what_looks_cost_is_less_than_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_looks_cost_is_less_than_half_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from perfdag.steps.scale import observer as module
 
     pauses, looks = list[float](), iter([(False, 0.0), (False, 0.11), (True, 0.0)])
@@ -109,11 +142,20 @@ async def test_what_looks_cost_is_less_than_half_of_the_time(monkeypatch: pytest
 
 class TestFailures:
     def pod(self, *conditions: tuple[str, str, str], **status: Any) -> dict[str, Any]:
-        told = [{"type": name, "status": value, "reason": reason, "message": "0/3 nodes"} for name, value, reason in conditions]
+        told = [
+            {"type": name, "status": value, "reason": reason, "message": "0/3 nodes"}
+            for name, value, reason in conditions
+        ]
         return {**body("p", run="r"), "status": {"conditions": told, **status}}
 
     def warning(self, reason: str, message: str) -> dict[str, Any]:
-        return {"metadata": {}, "involvedObject": {"uid": "p"}, "reason": reason, "type": "Warning", "message": message}
+        return {
+            "metadata": {},
+            "involvedObject": {"uid": "p"},
+            "reason": reason,
+            "type": "Warning",
+            "message": message,
+        }
 
     def test_what_was_mended_is_no_error_any_more(self) -> None:
         """A pod that had no room at first, and then no image."""
@@ -124,34 +166,73 @@ class TestFailures:
         see(ours, "Pod", self.pod(("PodScheduled", "True", "")))
         see(ours, "Event", self.warning("Failed", "ErrImagePull: no such image"))
         item = Submission(0, "p", "ns", 1, 1, 2, "p")
-        rows = list(rows_of([item], ours.records, Clocks(0), run="r", kind="Pod", until_ns=9, messages=ours.messages))
-        assert measured.messages(rows) == {"Failed: ErrImagePull: no such image": 1}, "what `history --failures` searches"
+        rows = list(
+            rows_of(
+                [item],
+                ours.records,
+                Clocks(0),
+                run="r",
+                kind="Pod",
+                until_ns=9,
+                messages=ours.messages,
+            )
+        )
+        assert measured.messages(rows) == {"Failed: ErrImagePull: no such image": 1}, (
+            "what `history --failures` searches"
+        )
 
     def test_the_newest_of_what_it_says_and_what_events_say_is_last(self, tmp_path: Path) -> None:
         ours = observer()
         see(ours, "Event", self.warning("FailedMount", "no such volume"))
         see(ours, "Pod", self.pod(("PodScheduled", "False", "Unschedulable")))
-        assert said(ours.records["p"], ours.messages) == "FailedMount: no such volume; Unschedulable: 0/3 nodes"
+        assert (
+            said(ours.records["p"], ours.messages)
+            == "FailedMount: no such volume; Unschedulable: 0/3 nodes"
+        )
         ours.save(tmp_path / "state")
         again = observer()
         again.restore(tmp_path / "state")
         see(again, "Event", self.warning("FailedMount", "no such volume"))  # listed once more
-        assert said(again.records["p"], again.messages) == "FailedMount: no such volume; Unschedulable: 0/3 nodes"
+        assert (
+            said(again.records["p"], again.messages)
+            == "FailedMount: no such volume; Unschedulable: 0/3 nodes"
+        )
         see(again, "Event", self.warning("BackOff", "again"))
-        assert said(again.records["p"], again.messages) == "Unschedulable: 0/3 nodes; BackOff: again"
+        assert (
+            said(again.records["p"], again.messages) == "Unschedulable: 0/3 nodes; BackOff: again"
+        )
 
-    @pytest.mark.parametrize(("second", "newest"), [(1, "Unschedulable: 0/3 nodes"), (3, "BackOff: again")])
+    @pytest.mark.parametrize(
+        ("second", "newest"), [(1, "Unschedulable: 0/3 nodes"), (3, "BackOff: again")]
+    )
     @pytest.mark.parametrize("form", ["lastTimestamp", "eventTime", "series"])
-    def test_of_what_is_listed_the_newest_is_told_by_its_time(self, second: int, newest: str, form: str) -> None:
+    def test_of_what_is_listed_the_newest_is_told_by_its_time(
+        self, second: int, newest: str, form: str
+    ) -> None:
         """A list gives objects first, and Events after them in any order."""
-        at = f"2026-01-01T00:00:0{second}.250000Z" if form != "lastTimestamp" else f"2026-01-01T00:00:0{second}Z"
+        at = (
+            f"2026-01-01T00:00:0{second}.250000Z"
+            if form != "lastTimestamp"
+            else f"2026-01-01T00:00:0{second}Z"
+        )
         first = {"firstTimestamp": "2026-01-01T00:00:00Z"}
-        told = {"series": {"lastObservedTime": at}, "eventTime": "2026-01-01T00:00:00.5Z"} if form == "series" else {form: at} | first
+        told = (
+            {"series": {"lastObservedTime": at}, "eventTime": "2026-01-01T00:00:00.5Z"}
+            if form == "series"
+            else {form: at} | first
+        )
         pod = self.pod(("PodScheduled", "False", "Unschedulable"))
         pod["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-01T00:00:02Z"
         ours = observer()
-        older = {**self.warning("FailedMount", "no such volume"), "lastTimestamp": "2026-01-01T00:00:00Z"}
-        for kind, each in (("Pod", pod), ("Event", self.warning("BackOff", "again") | told), ("Event", older)):
+        older = {
+            **self.warning("FailedMount", "no such volume"),
+            "lastTimestamp": "2026-01-01T00:00:00Z",
+        }
+        for kind, each in (
+            ("Pod", pod),
+            ("Event", self.warning("BackOff", "again") | told),
+            ("Event", older),
+        ):
             ours._take(kind, extractor("", kind), Event("ADDED", each, 7, listed=True))
         record = ours.records["p"]
         assert ours.messages == {"p": "BackOff: again"}
@@ -163,15 +244,27 @@ class TestFailures:
         see(ours, kind, self.pod(("Synchronized", "False", "NoDisk")))
         last = body("p", run="r")
         last["status"] = {"phase": end} if end == "Failed" else {}
-        ours._take(kind, extractor("", kind), Event("DELETED" if end == "gone" else "MODIFIED", last, 7))
+        ours._take(
+            kind, extractor("", kind), Event("DELETED" if end == "gone" else "MODIFIED", last, 7)
+        )
         assert ours.records["p"].error == ("NoDisk: 0/3 nodes" if end == "gone" else "Failed:")
 
     def test_what_events_told_outlives_a_restart(self, tmp_path: Path) -> None:
         """The API server forgets Events after an hour."""
         first = observer()
         see(first, "Pod", body("p", run="r"), body("stray", owner="job"))
-        see(first, "Event", self.warning("Failed", "no image"), {**self.warning("Failed", "no"), "involvedObject": {"uid": "theirs"}})
-        early = {"metadata": {}, "involvedObject": {"uid": "q"}, "reason": "Scheduled", "eventTime": "2026-01-01T00:00:01.5Z"}
+        see(
+            first,
+            "Event",
+            self.warning("Failed", "no image"),
+            {**self.warning("Failed", "no"), "involvedObject": {"uid": "theirs"}},
+        )
+        early = {
+            "metadata": {},
+            "involvedObject": {"uid": "q"},
+            "reason": "Scheduled",
+            "eventTime": "2026-01-01T00:00:01.5Z",
+        }
         see(first, "Event", early)
         first.save(tmp_path / "state")
         second = observer()
@@ -180,11 +273,18 @@ class TestFailures:
         see(second, "Pod", body("q", run="r"))
         assert second.records["q"].times("scheduled") == (0, 1767225601_500000000, 0)
 
-    def test_what_is_kept_of_events_of_objects_not_seen_does_not_grow_with_each_look(self, tmp_path: Path) -> None:
+    def test_what_is_kept_of_events_of_objects_not_seen_does_not_grow_with_each_look(
+        self, tmp_path: Path
+    ) -> None:
         """Nor is anything kept of the objects of others, or of what was before the run."""
 
         def placed(uid: str, at: str) -> dict[str, Any]:
-            return {"metadata": {}, "involvedObject": {"uid": uid}, "reason": "Scheduled", "eventTime": f"2026-01-01T00:00:{at}Z"}
+            return {
+                "metadata": {},
+                "involvedObject": {"uid": uid},
+                "reason": "Scheduled",
+                "eventTime": f"2026-01-01T00:00:{at}Z",
+            }
 
         state = tmp_path / "state"
         old = {**placed("old", "01"), "eventTime": "2025-12-31T23:59:59Z"}
@@ -195,11 +295,15 @@ class TestFailures:
             see(ours, "Pod", body("p", run="r"), body("theirs"))
             see(ours, "Event", placed("soon", "01"), placed("theirs", "02"), old)
             ours.save(state)
-            assert orjson.loads(state.read_bytes().splitlines()[0])["events"] == {"soon": [["scheduled", 1767225601_000000000]]}
+            assert orjson.loads(state.read_bytes().splitlines()[0])["events"] == {
+                "soon": [["scheduled", 1767225601_000000000]]
+            }
 
 
 @pytest.mark.parametrize("how", ["empty", "older", "cut", "other run", "no lines"])
-def test_a_state_that_cannot_be_gone_on_from_is_told_with_what_to_do(how: str, tmp_path: Path) -> None:
+def test_a_state_that_cannot_be_gone_on_from_is_told_with_what_to_do(
+    how: str, tmp_path: Path
+) -> None:
     from perfdag.steps.scale import sampling
     from perfdag.steps.scale.runai import SettingsError
 
@@ -210,13 +314,18 @@ def test_a_state_that_cannot_be_gone_on_from_is_told_with_what_to_do(how: str, t
     state.write_bytes(
         {
             "empty": b"",
-            "older": mark + b"\n" + orjson.dumps([[*orjson.loads(line)[0][:6], "", False, ["created"], [0, 0, 0]], True]),
+            "older": mark
+            + b"\n"
+            + orjson.dumps([[*orjson.loads(line)[0][:6], "", False, ["created"], [0, 0, 0]], True]),
             "cut": mark + b"\n" + line[:-9],
             "other run": orjson.dumps({**orjson.loads(mark), "run": "q"}) + b"\n" + line,
             "no lines": orjson.dumps({"run": "r"}),
         }[how]
     )
-    with pytest.raises(SettingsError, match=f"cannot go on from {state}: .*; give another folder with -o, or delete it"):
+    with pytest.raises(
+        SettingsError,
+        match=f"cannot go on from {state}: .*; give another folder with -o, or delete it",
+    ):
         sampling._restore(observer(), state)
 
 
@@ -228,7 +337,9 @@ class Watched:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if request.path == f"/apis/{VOLCANO}":
-            return web.json_response({"resources": [{"name": "jobs", "kind": "Job", "namespaced": True}]})
+            return web.json_response(
+                {"resources": [{"name": "jobs", "kind": "Job", "namespaced": True}]}
+            )
         if "watch" not in request.query:
             return web.json_response({"metadata": {"resourceVersion": "5"}, "items": self.there})
         answer = web.StreamResponse()
@@ -246,22 +357,38 @@ def volcano_job(name: str, version: int, since: str = "2026-01-01T00:00:02Z") ->
     made = body(name, run="r")
     made["metadata"]["resourceVersion"] = str(version)
     conditions = [{"status": "Pending", "lastTransitionTime": "2026-01-01T00:00:01Z"}]
-    return {**made, "status": {"conditions": conditions, "state": {"phase": "Running", "lastTransitionTime": since}}}
+    return {
+        **made,
+        "status": {
+            "conditions": conditions,
+            "state": {"phase": "Running", "lastTransitionTime": since},
+        },
+    }
 
 
 class TestForms:
     async def test_jobs_of_volcano_are_followed(self) -> None:
         server = Watched([volcano_job("a", 4)], [volcano_job("b", 6)])
-        async with client(server.handle) as kube, Observer(kube, "r", [(VOLCANO, "Job")], ["ns"], events=False) as ours:
+        async with (
+            client(server.handle) as kube,
+            Observer(kube, "r", [(VOLCANO, "Job")], ["ns"], events=False) as ours,
+        ):
             assert await ours.until(lambda: ours.reached("Job", "running") == 2, 5.0)
             assert ours.failed == []
 
-    async def test_what_has_not_the_form_of_its_kind_ends_its_watch_with_an_error_that_names_it(self) -> None:
+    async def test_what_has_not_the_form_of_its_kind_ends_its_watch_with_an_error_that_names_it(
+        self,
+    ) -> None:
         server = Watched([], [volcano_job("a", 6), volcano_job("odd", 7, since="yesterday")])
-        async with client(server.handle) as kube, Observer(kube, "r", [(VOLCANO, "Job")], ["ns"], events=False) as ours:
+        async with (
+            client(server.handle) as kube,
+            Observer(kube, "r", [(VOLCANO, "Job")], ["ns"], events=False) as ours,
+        ):
             with pytest.raises(KubeError, match=f"Job ns/odd .{VOLCANO}.*yesterday"):
                 await ours.until(lambda: ours.reached("Job", "running") == 2, 5.0)
-        assert ours.reached("Job", "running") == 1, "leaving raises nothing, and what was seen is kept"
+        assert ours.reached("Job", "running") == 1, (
+            "leaving raises nothing, and what was seen is kept"
+        )
         server.there = server.told
         async with client(server.handle) as kube:
             with pytest.raises(KubeError, match="Job ns/odd"):

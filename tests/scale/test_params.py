@@ -15,7 +15,8 @@ from perfdag.steps.scale.templates import built_in
 _PODS = "template: {{spec: {{containers: []}}}}}}\n"
 JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: '${{name}}'}}\nspec: {{{}, " + _PODS
 STATEFUL_SET = (
-    "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {{name: '${{name}}'}}\nspec: {{podManagementPolicy: {}, replicas: {}, " + _PODS
+    "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {{name: '${{name}}'}}\nspec: {{podManagementPolicy: {}, replicas: {}, "
+    + _PODS
 )
 
 
@@ -41,14 +42,26 @@ def refused(benchmark: str, **params: Any) -> str:
         ("vmi-burst", {"counts": [100, 400]}, "several are a ladder"),
         ("vmi-burst", {"rate": 5}, "arrival closed has no rate"),
         ("vmi-burst", {"arrival": "poisson"}, "needs a rate above 0"),
-        ("vmi-burst", {"arrival": "constant", "rate": 5, "seed": 1}, "arrival constant has no seed"),
+        (
+            "vmi-burst",
+            {"arrival": "constant", "rate": 5, "seed": 1},
+            "arrival constant has no seed",
+        ),
         ("vmi-burst", {"template": "pod"}, "Pod brings up no VMI"),
         ("vmi-burst", {"replicas": 3}, "replicas go with the template vmirs"),
         ("vmi-burst", {"step": 5}, "burst has no step"),
         ("vmi-burst", {"cooldown": 5}, "burst has no cooldown"),
-        ("vmi-burst", {"scenario": "capacity", "counts": [50]}, "first step of 100 is over the limit of 50"),
+        (
+            "vmi-burst",
+            {"scenario": "capacity", "counts": [50]},
+            "first step of 100 is over the limit of 50",
+        ),
         ("vmi-steady", {"count": 100, "churn": 500}, "churn: 500 is too many of 100"),
-        ("vmi-steady", {"gates": ["creation_to_runing_p95 < 60"]}, "the nearest is creation_to_running_p95"),
+        (
+            "vmi-steady",
+            {"gates": ["creation_to_runing_p95 < 60"]},
+            "the nearest is creation_to_running_p95",
+        ),
         (
             "scale",
             {"gates": ["shedule_rate > 1"], "scenario": "gated"},
@@ -56,9 +69,21 @@ def refused(benchmark: str, **params: Any) -> str:
         ),
         ("scale", {"gates": ["packing > 0"]}, "no figure of submit is called packing"),
         ("scale", {"gates": ["submit_lag < 1"]}, "no figure of submit is called submit_lag"),
-        ("scale", {"gates": ["submit_lag < 1"], "scenario": "fill"}, "no figure of fill is called submit_lag"),
-        ("scale", {"gates": ["last_pod_created_p95 < 1"], "scenario": "fill"}, "no figure of fill is called last_pod_created_p95"),
-        ("scale", {"gates": ["submission_to_succeeded_p50 < 1"], "scenario": "gated"}, "is called submission_to_succeeded_p50"),
+        (
+            "scale",
+            {"gates": ["submit_lag < 1"], "scenario": "fill"},
+            "no figure of fill is called submit_lag",
+        ),
+        (
+            "scale",
+            {"gates": ["last_pod_created_p95 < 1"], "scenario": "fill"},
+            "no figure of fill is called last_pod_created_p95",
+        ),
+        (
+            "scale",
+            {"gates": ["submission_to_succeeded_p50 < 1"], "scenario": "gated"},
+            "is called submission_to_succeeded_p50",
+        ),
         ("scale", {"gates": ["sandbox_p50 < 1"]}, "no figure of submit is called sandbox_p50"),
         ("vmi-steady", {"template": "job"}, "Job brings up no VMI"),
         ("scale", {"rate": 5}, "arrival closed has no rate"),
@@ -66,30 +91,64 @@ def refused(benchmark: str, **params: Any) -> str:
         ("scale", {"seed": 5}, "arrival closed has no seed"),
         ("scale", {"arrival": "batch", "delay": 5, "rate": 5}, "arrival batch has no rate"),
         ("scale", {"scenario": "gated", "template": "training"}, "use template pod or job"),
-        ("scale", {"scenario": "gated", "template": JOB.format("completions: 6, parallelism: 2")}, "set parallelism: 6"),
+        (
+            "scale",
+            {"scenario": "gated", "template": JOB.format("completions: 6, parallelism: 2")},
+            "set parallelism: 6",
+        ),
         (
             "scale",
             {"scenario": "gated", "template": JOB.format("completions: 6")},
             "all 6 pods of a Job, which has 1 until one of them runs",
         ),
-        ("scale", {"scenario": "gated", "template": STATEFUL_SET.format("OrderedReady", 3)}, "set podManagementPolicy: Parallel"),
+        (
+            "scale",
+            {"scenario": "gated", "template": STATEFUL_SET.format("OrderedReady", 3)},
+            "set podManagementPolicy: Parallel",
+        ),
         ("scale", {"scenario": "fill", "template": "distributed"}, "fill makes its own pods"),
         ("scale", {"template": "vmi"}, "measured by vmi-burst"),
-        ("scale", {"goal": "succeeded", "template": "training"}, "a TrainingWorkload does not end by itself"),
-        ("scale", {"goal": "succeeded", "template": STATEFUL_SET.format("Parallel", 3)}, "a StatefulSet does not end by itself"),
-        ("scale", {"goal": "succeeded", "scenario": "gated"}, "gated is over when its pods are scheduled"),
-        ("scale", {"template": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '${name}'}\n"}, "a ConfigMap brings up no pods"),
-        ("vmi-burst", {"template": built_in()["vmirs"].read_text().replace("${workers}", "4")}, "has 4 replicas and 1 are said"),
+        (
+            "scale",
+            {"goal": "succeeded", "template": "training"},
+            "a TrainingWorkload does not end by itself",
+        ),
+        (
+            "scale",
+            {"goal": "succeeded", "template": STATEFUL_SET.format("Parallel", 3)},
+            "a StatefulSet does not end by itself",
+        ),
+        (
+            "scale",
+            {"goal": "succeeded", "scenario": "gated"},
+            "gated is over when its pods are scheduled",
+        ),
+        (
+            "scale",
+            {"template": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '${name}'}\n"},
+            "a ConfigMap brings up no pods",
+        ),
+        (
+            "vmi-burst",
+            {"template": built_in()["vmirs"].read_text().replace("${workers}", "4")},
+            "has 4 replicas and 1 are said",
+        ),
     ],
 )
-def test_what_would_be_ignored_or_cannot_be_is_refused(benchmark: str, params: dict[str, Any], told: str) -> None:
+def test_what_would_be_ignored_or_cannot_be_is_refused(
+    benchmark: str, params: dict[str, Any], told: str
+) -> None:
     assert told in refused(benchmark, **params)
 
 
 def test_what_can_be_is_not_refused() -> None:
     assert refused("vmi-burst", template="vmirs", replicas=3, namespace=["a", "b"]) == ""
     assert refused("vmi-burst", scenario="capacity", counts=[500], step=50) == ""
-    assert refused("scale", scenario="gated", template="pod") == refused("scale", scenario="gated") == ""
+    assert (
+        refused("scale", scenario="gated", template="pod")
+        == refused("scale", scenario="gated")
+        == ""
+    )
     for template in (
         JOB.format("completions: 6, parallelism: 8"),
         STATEFUL_SET.format("Parallel", 3),
@@ -97,10 +156,23 @@ def test_what_can_be_is_not_refused() -> None:
     ):
         assert refused("scale", scenario="gated", template=template) == ""
     assert refused("scale", template=JOB.format("completions: 6, parallelism: 2")) == ""
-    assert refused("scale", template="apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: '${name}'}\n") == ""
+    assert (
+        refused(
+            "scale",
+            template="apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: '${name}'}\n",
+        )
+        == ""
+    )
     assert refused("scale", scenario="gang") == ""
     for scenario, gates in GATED.items():
-        assert refused("scale", scenario=scenario, gates=[f"{name} > 9" for name in (*gates, "submission_to_scheduled_p95")]) == ""
+        assert (
+            refused(
+                "scale",
+                scenario=scenario,
+                gates=[f"{name} > 9" for name in (*gates, "submission_to_scheduled_p95")],
+            )
+            == ""
+        )
     assert refused("scale", goal="succeeded", gates=["submission_to_succeeded_p50 < 9"]) == ""
     assert refused("scale", arrival="constant", rate=5, gates=["submit_lag < 1"]) == ""
     for template in ("job", "pytorchjob", "pod"):
@@ -111,7 +183,9 @@ def test_what_can_be_is_not_refused() -> None:
 @pytest.mark.parametrize("benchmark", ["vmi-burst", "vmi-steady", "scale"])
 def test_the_seed_of_poisson_arrivals_is_a_param(benchmark: str) -> None:
     def offsets(seed: int) -> list[float]:
-        params: Any = get(benchmark).Params.model_validate({"arrival": "poisson", "rate": 9, "seed": seed})
+        params: Any = get(benchmark).Params.model_validate(
+            {"arrival": "poisson", "rate": 9, "seed": seed}
+        )
         return list(params.spec().schedule.offsets(5))
 
     assert offsets(1) == offsets(1) != offsets(2)
@@ -125,24 +199,73 @@ def test_a_batch_is_no_arrival_of_vmis() -> None:
 @pytest.mark.parametrize(
     ("benchmark", "params", "least"),
     [
-        ("vmi-burst", {"counts": [100], "timeout": 900, "lock_timeout": 3600}, 3600 + 300 + 900 + 2 * 900),
         (
             "vmi-burst",
-            {"counts": [100], "timeout": 60, "lock_timeout": 0, "primer": False, "arrival": "constant", "rate": 0.5},
+            {"counts": [100], "timeout": 900, "lock_timeout": 3600},
+            3600 + 300 + 900 + 2 * 900,
+        ),
+        (
+            "vmi-burst",
+            {
+                "counts": [100],
+                "timeout": 60,
+                "lock_timeout": 0,
+                "primer": False,
+                "arrival": "constant",
+                "rate": 0.5,
+            },
             2 * 60 + 198,
         ),
         (
             "vmi-burst",
-            {"scenario": "ladder", "counts": [4, 8], "timeout": 60, "lock_timeout": 0, "primer": False, "cooldown": 50},
+            {
+                "scenario": "ladder",
+                "counts": [4, 8],
+                "timeout": 60,
+                "lock_timeout": 0,
+                "primer": False,
+                "cooldown": 50,
+            },
             4 * 60 + 50,
         ),
-        ("vmi-burst", {"scenario": "capacity", "counts": [300], "timeout": 60, "lock_timeout": 0, "primer": False}, 6 * 60),
-        ("vmi-burst", {"timeout": 60, "lock_timeout": 0, "primer": False, "prometheus": "http://x"}, 2 * 60 + 150),
-        ("vmi-steady", {"duration": 1000, "timeout": 60, "lock_timeout": 0, "primer": False}, 1000 + 4 * 60),
-        ("scale", {"arrival": "batch", "delay": 5, "parallel": 1, "count": 1000, "timeout": 60, "lock_timeout": 7}, 7 + 4995 + 3 * 60),
+        (
+            "vmi-burst",
+            {
+                "scenario": "capacity",
+                "counts": [300],
+                "timeout": 60,
+                "lock_timeout": 0,
+                "primer": False,
+            },
+            6 * 60,
+        ),
+        (
+            "vmi-burst",
+            {"timeout": 60, "lock_timeout": 0, "primer": False, "prometheus": "http://x"},
+            2 * 60 + 150,
+        ),
+        (
+            "vmi-steady",
+            {"duration": 1000, "timeout": 60, "lock_timeout": 0, "primer": False},
+            1000 + 4 * 60,
+        ),
+        (
+            "scale",
+            {
+                "arrival": "batch",
+                "delay": 5,
+                "parallel": 1,
+                "count": 1000,
+                "timeout": 60,
+                "lock_timeout": 7,
+            },
+            7 + 4995 + 3 * 60,
+        ),
     ],
 )
-def test_the_limit_of_a_sample_leaves_room_for_every_wait(benchmark: str, params: dict[str, Any], least: float) -> None:
+def test_the_limit_of_a_sample_leaves_room_for_every_wait(
+    benchmark: str, params: dict[str, Any], least: float
+) -> None:
     found = get(benchmark)
     assert least <= found.limit(found.Params.model_validate(params)) <= least + 60
 
@@ -153,25 +276,47 @@ def planned(folder: Path, text: str) -> Any:
 
 
 def test_the_plan_has_the_limit_unless_the_suite_sets_one(tmp_path: Path) -> None:
-    both = (
-        "name: s\nentries:\n  - {benchmark: vmi-burst, name: a}\n  - {benchmark: vmi-burst, name: b, params: {counts: [9]}, timeout: 5m}\n"
-    )
-    assert [each.timeout >= 3600 + 2 * 900 for each in planned(tmp_path, both).points] == [True, False]
+    both = "name: s\nentries:\n  - {benchmark: vmi-burst, name: a}\n  - {benchmark: vmi-burst, name: b, params: {counts: [9]}, timeout: 5m}\n"
+    assert [each.timeout >= 3600 + 2 * 900 for each in planned(tmp_path, both).points] == [
+        True,
+        False,
+    ]
 
 
 def test_the_suites_plan_what_they_say() -> None:
     """2,000 training jobs 5 at a time each second, 1,000 distributed ones of 7 workers with a claim; 100, and 400 to 800 VMIs a day."""
     suites = Path(__file__).parents[2] / "suites"
-    found = {name: make_plan(suite.load(str(suites / name))).points for name in ("scale.yaml", "vmi-daily.yaml", "vmi-daily-scale.yaml")}
-    training, distributed = (get("scale").Params.model_validate(each.params) for each in found["scale.yaml"])
-    assert (training.count, training.spec().schedule.offsets(11)[-1], training.spec().namespaces) == (2000, 2.0, ["runai-project-0"])
-    assert (distributed.count, distributed.workers, distributed.pvc, distributed.spec().schedule.offsets(2)) == (1000, 7, True, [0, 5.0])
+    found = {
+        name: make_plan(suite.load(str(suites / name))).points
+        for name in ("scale.yaml", "vmi-daily.yaml", "vmi-daily-scale.yaml")
+    }
+    training, distributed = (
+        get("scale").Params.model_validate(each.params) for each in found["scale.yaml"]
+    )
+    assert (
+        training.count,
+        training.spec().schedule.offsets(11)[-1],
+        training.spec().namespaces,
+    ) == (2000, 2.0, ["runai-project-0"])
+    assert (
+        distributed.count,
+        distributed.workers,
+        distributed.pvc,
+        distributed.spec().schedule.offsets(2),
+    ) == (1000, 7, True, [0, 5.0])
     assert get("scale").limit(distributed) > 5 * 1000
-    counts = [get("vmi-burst").Params.model_validate(each.params).counts for name in found if "vmi" in name for each in found[name]]
+    counts = [
+        get("vmi-burst").Params.model_validate(each.params).counts
+        for name in found
+        if "vmi" in name
+        for each in found[name]
+    ]
     assert counts == [[100], [400, 600, 800]]
 
 
-def test_a_template_of_your_own_goes_into_the_plan_with_its_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_of_your_own_goes_into_the_plan_with_its_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The pod that measures has not the file."""
     file = tmp_path / "mine.yaml"
     file.write_text(built_in()["vmi"].read_text().replace("90Mi", "${memory}"))
@@ -187,17 +332,28 @@ def test_a_template_of_your_own_goes_into_the_plan_with_its_variables(tmp_path: 
     ("text", "told"),
     [
         ("apiVersion: v1\nkind: Pod\nmetadata: {name: '${name}'}\n", "Pod brings up no VMI"),
-        ("apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: '${nmae}'}\n", "unknown placeholder ${nmae}"),
+        (
+            "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: '${nmae}'}\n",
+            "unknown placeholder ${nmae}",
+        ),
         ("a: [\nb", "is not YAML"),
     ],
 )
-def test_a_bad_template_is_told_when_the_suite_is_read(tmp_path: Path, text: str, told: str) -> None:
+def test_a_bad_template_is_told_when_the_suite_is_read(
+    tmp_path: Path, text: str, told: str
+) -> None:
     (tmp_path / "t.yaml").write_text(text)
     with pytest.raises(BadDocument) as caught:
-        planned(tmp_path, f"name: s\nentries:\n  - {{benchmark: vmi-burst, params: {{template: {tmp_path / 't.yaml'}}}}}\n")
+        planned(
+            tmp_path,
+            f"name: s\nentries:\n  - {{benchmark: vmi-burst, params: {{template: {tmp_path / 't.yaml'}}}}}\n",
+        )
     assert told in str(caught.value)
 
 
 def test_no_such_file_is_told_when_the_suite_is_read(tmp_path: Path) -> None:
     with pytest.raises(BadDocument, match="built in are"):
-        planned(tmp_path, "name: s\nentries:\n  - {benchmark: scale, params: {template: nowhere.yaml}}\n")
+        planned(
+            tmp_path,
+            "name: s\nentries:\n  - {benchmark: scale, params: {template: nowhere.yaml}}\n",
+        )

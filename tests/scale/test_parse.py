@@ -16,12 +16,25 @@ from perfdag.steps.scale.summary import summaries
 
 SECOND = 1_000_000_000
 BASE = 1_700_000_000 * SECOND
-CALLS = [{"phase": "creation", "call": "POST pods resource", "count": 600, "p99_s": 0.02, "low_s": 0.01, "high_s": 0.025}]
+CALLS = [
+    {
+        "phase": "creation",
+        "call": "POST pods resource",
+        "count": 600,
+        "p99_s": 0.02,
+        "low_s": 0.01,
+        "high_s": 0.025,
+    }
+]
 
 
 def result(kind: str, count: int, stuck: int = 0, **figures: float | None) -> dict[str, Any]:
     """A result of objects of which each takes 1 s a stage, the first `stuck` get no further than their creation, and i is i ms later."""
-    way = ("pending", "scheduling", "scheduled", "running") if kind == vmi.VMI else ("scheduled", "ready")
+    way = (
+        ("pending", "scheduling", "scheduled", "running")
+        if kind == vmi.VMI
+        else ("scheduled", "ready")
+    )
     records, items = {}, []
     for i in range(count):
         made = Record(kind, f"u{i}", f"r-{i}", "ns", "")
@@ -31,19 +44,52 @@ def result(kind: str, count: int, stuck: int = 0, **figures: float | None) -> di
         made.put("gone", received_ns=BASE + 21 * SECOND)
         records[made.uid] = made
         items.append(Submission(i, made.name, "ns", BASE, BASE, BASE + 1, made.uid))
-    rows = list(rows_of(items, records, Clocks(0, 0.0, 0.004), run="r", kind=kind, until_ns=BASE + 30 * SECOND, expected_pods=1))
-    seen = {"success_ratio": (count - stuck) / count, "create_ratio": 1.0, "left_behind": 0.0, "api_p99": 0.02, "watch_lag_p99": 0.004}
+    rows = list(
+        rows_of(
+            items,
+            records,
+            Clocks(0, 0.0, 0.004),
+            run="r",
+            kind=kind,
+            until_ns=BASE + 30 * SECOND,
+            expected_pods=1,
+        )
+    )
+    seen = {
+        "success_ratio": (count - stuck) / count,
+        "create_ratio": 1.0,
+        "left_behind": 0.0,
+        "api_p99": 0.02,
+        "watch_lag_p99": 0.004,
+    }
     facts = {"notes": [], "generator": [{"held": None}], "simulated": True}
-    held = gates.hold([gates.parse("api_p99 < 1"), gates.parse("creation_to_running_p50 < 2")], {"api_p99": 0.02})
+    held = gates.hold(
+        [gates.parse("api_p99 < 1"), gates.parse("creation_to_running_p50 < 2")], {"api_p99": 0.02}
+    )
     made_of = vmi.Result(
-        "x", count, "r", rows, summaries(rows), {**seen, **figures}, facts, held, [(0.0, 0), (3.0, count)], CALLS, 1.0, 2.0
+        "x",
+        count,
+        "r",
+        rows,
+        summaries(rows),
+        {**seen, **figures},
+        facts,
+        held,
+        [(0.0, 0), (3.0, count)],
+        CALLS,
+        1.0,
+        2.0,
     )
     return asdict(made_of)
 
 
 def parsed(benchmark: str, told: dict[str, Any]) -> tuple[list[Measurement], Output]:
     found = get(benchmark)
-    texts = {"result": told} if benchmark == "scale" else {"results": {"capacity": None, "results": [told]}}
+    texts = (
+        {"result": told}
+        if benchmark == "scale"
+        else {"results": {"capacity": None, "results": [told]}}
+    )
     output = Output({key: orjson.dumps(text).decode() for key, text in texts.items()})
     return found.parse(output, found.Params.model_validate({})), output
 
@@ -60,36 +106,57 @@ def values(found: list[Measurement], metric: str) -> dict[str, float]:
         ("scale", "Pod", "submission_to_scheduled", 2.049),
     ],
 )
-def test_the_headline_the_objects_and_the_gates(benchmark: str, kind: str, headline: str, median: float) -> None:
+def test_the_headline_the_objects_and_the_gates(
+    benchmark: str, kind: str, headline: str, median: float
+) -> None:
     found, output = parsed(benchmark, result(kind, 100, churn_cycles=3.0))
     assert values(found, headline)["p50"] == pytest.approx(median)
     assert set(values(found, headline)) == {"p50", "p95"}, "100 are too few for a p99"
     assert {each.metric for each in found} <= {each.name for each in get(benchmark).metrics}
     stages = {str(each.coords["stage"]) for each in found if each.metric == "object_latency"}
-    assert {"vmi-burst": "creation_to_running", "vmi-steady": "running", "scale": "submission_to_scheduled"}[benchmark] in stages
+    assert {
+        "vmi-burst": "creation_to_running",
+        "vmi-steady": "running",
+        "scale": "submission_to_scheduled",
+    }[benchmark] in stages
     assert {"created", "deletion"} <= stages
-    assert sorted(each.value for each in found if each.metric == "gates_failed") == [0.0, 1.0], "no data is a breach"
+    assert sorted(each.value for each in found if each.metric == "gates_failed") == [0.0, 1.0], (
+        "no data is a breach"
+    )
     assert values(found, "api_latency") == {"p99": 0.02}
     whole = orjson.loads(next(iter(output.texts.values())))
     rows = (whole if benchmark == "scale" else whole["results"][0])["rows"]
-    assert len(rows) == 100 * len({each["stage"] for each in rows}), "every stage of every object stays in the part"
-    assert stages == {each["stage"] for each in rows if each["status"] == "ok"}, "the charts have every stage that was seen"
+    assert len(rows) == 100 * len({each["stage"] for each in rows}), (
+        "every stage of every object stays in the part"
+    )
+    assert stages == {each["stage"] for each in rows if each["status"] == "ok"}, (
+        "the charts have every stage that was seen"
+    )
     assert {"api_time", "event_time", "receive_time", "source", "resolution_s"} <= set(rows[0])
 
 
 def test_a_steady_state_has_its_cycles_and_the_trace() -> None:
     found, _ = parsed("vmi-steady", result(vmi.VMI, 9, churn_cycles=3.0))
     assert values(found, "churn_cycles") == {"value": 3.0}
-    assert [(each.coords["seconds"], each.value) for each in found if each.metric == "running"] == [(0.0, 0.0), (3.0, 9.0)]
+    assert [(each.coords["seconds"], each.value) for each in found if each.metric == "running"] == [
+        (0.0, 0.0),
+        (3.0, 9.0),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "kind", "told"), [("vmi-steady", vmi.VMI, "5.0% of 100 never ran"), ("scale", "Pod", "5.0% did not reach the goal")]
+    ("benchmark", "kind", "told"),
+    [
+        ("vmi-steady", vmi.VMI, "5.0% of 100 never ran"),
+        ("scale", "Pod", "5.0% did not reach the goal"),
+    ],
 )
 def test_what_never_came_is_invalid_and_kept(benchmark: str, kind: str, told: str) -> None:
     with pytest.raises(Invalid, match=told) as caught:
         parsed(benchmark, result(kind, 100, stuck=5, churn_cycles=1.0))
-    missing = {each.subject for each in caught.value.measurements if each.metric == "object_missing"}
+    missing = {
+        each.subject for each in caught.value.measurements if each.metric == "object_missing"
+    }
     assert missing == {f"r-{i}" for i in range(5)}
 
 
@@ -104,7 +171,9 @@ def test_what_was_not_alone_on_the_cluster_is_invalid_and_kept(benchmark: str) -
 
 
 @pytest.mark.parametrize("name", ["vmi-burst", "scale"])
-def test_what_a_run_says_is_in_the_log_of_its_pod(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_run_says_is_in_the_log_of_its_pod(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Among it who else measures on the cluster, and the id by which a killed run is deleted."""
 
     class Refused(Exception):
@@ -114,7 +183,9 @@ def test_what_a_run_says_is_in_the_log_of_its_pod(name: str, monkeypatch: pytest
         spec.tell("waiting for performance run x to end")
         raise Refused
 
-    monkeypatch.setattr(f"perfdag.steps.{'scale_workloads' if name == 'scale' else 'vmi_burst'}._measure", measure)
+    monkeypatch.setattr(
+        f"perfdag.steps.{'scale_workloads' if name == 'scale' else 'vmi_burst'}._measure", measure
+    )
     with pytest.raises(Refused):
         get(name).run(SimpleNamespace(timeout=60.0), get(name).Params())  # type: ignore[arg-type]
     assert capsys.readouterr().err == "waiting for performance run x to end\n"

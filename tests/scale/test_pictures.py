@@ -18,8 +18,15 @@ class TestDashboard:
         assert all("sum by (le" in each for each in expressions if "histogram_quantile" in each)
         assert not [each for each in expressions if "rate(kubevirt_workqueue_depth" in each]
         places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]}
-        assert len(places) == len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
-        for word in ("phase_transition_time_from_creation", "apiserver_request_duration", "container_cpu_usage", "workqueue_depth"):
+        assert (
+            len(places) == len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+        )
+        for word in (
+            "phase_transition_time_from_creation",
+            "apiserver_request_duration",
+            "container_cpu_usage",
+            "workqueue_depth",
+        ):
             assert any(word in each for each in expressions), word
 
 
@@ -30,24 +37,46 @@ class TestCharts:
         from perfdag.charts.style import to_bytes
 
         rows = [
-            {"stage": stage, "since": "created", "index": i, "seconds": i / 10, "submitted": 1.0 + i}
+            {
+                "stage": stage,
+                "since": "created",
+                "index": i,
+                "seconds": i / 10,
+                "submitted": 1.0 + i,
+            }
             | {"status": "ok" if i % 10 else "censored", "reached": 2.0 + i}
             for stage in ("scheduled", "running")
             for i in range(60)
         ]
         stages = stages_of(rows)
-        assert [(each.name, len(each.seconds), each.missing) for each in stages] == [("scheduled", 54, 6), ("running", 54, 6)]
+        assert [(each.name, len(each.seconds), each.missing) for each in stages] == [
+            ("scheduled", 54, 6),
+            ("running", 54, 6),
+        ]
         calls = {100: {"PATCH vmi": 700.0}, 400: {"PATCH vmi": 2900.0, "POST pods": 400.0}}
         one_size = charts.api_calls({20: {"PATCH vmi": 80.0, "POST pods": 20.0, "GET pods": 20.0}})
-        assert [bar.get_width() for bar in one_size.axes[0].patches] == [80.0, 20.0, 20.0], "equal numbers do not hide each other"
-        figures = [charts.timeline(stages), charts.s_curves(stages), charts.ecdf(stages), charts.by_order(stages), charts.api_calls(calls)]
+        assert [bar.get_width() for bar in one_size.axes[0].patches] == [80.0, 20.0, 20.0], (
+            "equal numbers do not hide each other"
+        )
+        figures = [
+            charts.timeline(stages),
+            charts.s_curves(stages),
+            charts.ecdf(stages),
+            charts.by_order(stages),
+            charts.api_calls(calls),
+        ]
         for figure in figures:
             assert len(to_bytes(figure)[1]) > 5000
         assert "7.25 x PATCH vmi for each VM at 400 VMs" in figures[-1].texts[0].get_text()
-        assert "for each object at 400 objects" in charts.api_calls(calls, "objects").texts[0].get_text()
+        assert (
+            "for each object at 400 objects"
+            in charts.api_calls(calls, "objects").texts[0].get_text()
+        )
 
     @pytest.mark.parametrize(("gated", "slow"), [(False, "ready"), (True, "release to scheduled")])
-    def test_a_total_is_neither_a_moment_of_its_own_nor_the_slowest_stage(self, gated: bool, slow: str) -> None:
+    def test_a_total_is_neither_a_moment_of_its_own_nor_the_slowest_stage(
+        self, gated: bool, slow: str
+    ) -> None:
         """Pods, scheduled after a second (gated: released after 5, scheduled at 9) and ready 2 later."""
         from perfdag.charts import scale as charts
         from perfdag.charts.stages import Stage
@@ -56,30 +85,62 @@ class TestCharts:
             return Stage(name, since, [0, 1], [at, at], [seconds, seconds])
 
         at = 9.0 if gated else 1.0
-        released = [stage("released", "created", 5.0, 2.5), stage("release_to_scheduled", "released", at, 4.0)] if gated else []
-        totals = [stage("submission_to_scheduled", "submitted", at, at), stage("submission_to_ready", "submitted", at + 2, at + 2)]
-        others = [stage("workload_ready", "created", at + 2, at + 1.5), stage("ready", "scheduled", at + 2, 2.0)]
-        stages = [stage("created", "submitted", 0.5, 0.5), *released, stage("scheduled", "created", at, at - 0.5), *totals, *others]
+        released = (
+            [
+                stage("released", "created", 5.0, 2.5),
+                stage("release_to_scheduled", "released", at, 4.0),
+            ]
+            if gated
+            else []
+        )
+        totals = [
+            stage("submission_to_scheduled", "submitted", at, at),
+            stage("submission_to_ready", "submitted", at + 2, at + 2),
+        ]
+        others = [
+            stage("workload_ready", "created", at + 2, at + 1.5),
+            stage("ready", "scheduled", at + 2, 2.0),
+        ]
+        stages = [
+            stage("created", "submitted", 0.5, 0.5),
+            *released,
+            stage("scheduled", "created", at, at - 0.5),
+            *totals,
+            *others,
+        ]
         curves, shares = charts.s_curves(stages), charts.ecdf(stages)
         assert curves.texts[0].get_text() == f"The widest gap is before {slow}"
         assert shares.texts[0].get_text() == f"Slowest stage: {slow}, median {4 if gated else 2} s"
         drawn = [line.get_label() for line in curves.axes[0].get_lines()]
-        assert drawn == ["created", *(["released"] if gated else []), "scheduled", "workload ready", "ready"]
+        assert drawn == [
+            "created",
+            *(["released"] if gated else []),
+            "scheduled",
+            "workload ready",
+            "ready",
+        ]
         rows = charts.timeline(stages)
         assert [each.get_text() for each in rows.axes[0].get_yticklabels()] == drawn[::-1]
-        assert rows.texts[0].get_text() == f"The last object reached workload ready after {at + 2:.3g} s"
-        assert "submission to ready" in [line.get_label() for line in charts.s_curves(totals).axes[0].get_lines()], (
-            "nothing else tells of it"
+        assert (
+            rows.texts[0].get_text()
+            == f"The last object reached workload ready after {at + 2:.3g} s"
         )
+        assert "submission to ready" in [
+            line.get_label() for line in charts.s_curves(totals).axes[0].get_lines()
+        ], "nothing else tells of it"
 
     def test_the_curves_of_many_stages_are_told_apart_and_not_covered(self) -> None:
         from perfdag.charts import scale as charts
         from perfdag.charts.stages import Stage
 
-        stages = [Stage(f"stage_{k}", "created", [0, 1], [k, k + 1.0], [1.0, k + 1.0]) for k in range(15)]
+        stages = [
+            Stage(f"stage_{k}", "created", [0, 1], [k, k + 1.0], [1.0, k + 1.0]) for k in range(15)
+        ]
         for draw in (charts.s_curves, charts.ecdf):
             (ax,) = (figure := draw(stages)).axes
-            assert len({(line.get_color(), repr(line._dash_pattern)) for line in ax.get_lines()}) == 15
+            assert (
+                len({(line.get_color(), repr(line._dash_pattern)) for line in ax.get_lines()}) == 15
+            )
             figure.draw_without_rendering()
             assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1
 
@@ -87,28 +148,62 @@ class TestCharts:
         """Rows of a result: of each (entry, count, sample) `count` objects, of which the last never ran, and one kind of API call."""
         rows = []
         for entry, count, sample in entries:
-            named = {"run_id": sample, "variant": None, "point": entry, "repetition": 1, "phase": "measure"}
+            named = {
+                "run_id": sample,
+                "variant": None,
+                "point": entry,
+                "repetition": 1,
+                "phase": "measure",
+            }
             shared = {"entry": entry, **named, "tool": tool, "status": "ok", "stat": "value"}
             for i in range(count):
-                coords = orjson.dumps({"count": count, "stage": "running", "since": "created"}).decode()
+                coords = orjson.dumps(
+                    {"count": count, "stage": "running", "since": "created"}
+                ).decode()
                 for metric, value in (
-                    (("object_latency", 1.0 + i), ("object_time", 2.0 + i)) if i < count - 1 else (("object_missing", 99.0),)
+                    (("object_latency", 1.0 + i), ("object_time", 2.0 + i))
+                    if i < count - 1
+                    else (("object_missing", 99.0),)
                 ):
-                    one = {"subject": f"0101-ab-{i}", "sample_id": f"{sample}-{i}"}  # each object's rows have an id of their own
-                    rows.append({**shared, **one, "metric": metric, "coords": coords, "value": value})
+                    one = {
+                        "subject": f"0101-ab-{i}",
+                        "sample_id": f"{sample}-{i}",
+                    }  # each object's rows have an id of their own
+                    rows.append(
+                        {**shared, **one, "metric": metric, "coords": coords, "value": value}
+                    )
             coords = orjson.dumps({"call": "POST pods", "vms": count}).decode()
-            rows.append({**shared, "sample_id": sample, "metric": "api_calls", "subject": None, "coords": coords, "value": 7.0 * count})
+            rows.append(
+                {
+                    **shared,
+                    "sample_id": sample,
+                    "metric": "api_calls",
+                    "subject": None,
+                    "coords": coords,
+                    "value": 7.0 * count,
+                }
+            )
         return pa.Table.from_pylist(rows)
 
     def test_entries_sizes_and_repetitions_are_not_mixed_and_the_missing_are_counted(self) -> None:
         from perfdag.charts.stages import calls_of, of_results
 
-        rows = self.table(("small", 3, "a"), ("ladder", 4, "b"), ("ladder", 8, "b"), ("ladder", 8, "c"))
+        rows = self.table(
+            ("small", 3, "a"), ("ladder", 4, "b"), ("ladder", 8, "b"), ("ladder", 8, "c")
+        )
         groups = of_results(rows)
-        assert [(each.entry, each.count, each.samples) for each in groups] == [("small", 3, 1), ("ladder", 4, 1), ("ladder", 8, 2)]
+        assert [(each.entry, each.count, each.samples) for each in groups] == [
+            ("small", 3, 1),
+            ("ladder", 4, 1),
+            ("ladder", 8, 2),
+        ]
         for group in groups:
             (stage,) = group.stages
-            assert (len(stage.at), len(stage.seconds), stage.missing) == (group.count - 1, group.count - 1, 1)
+            assert (len(stage.at), len(stage.seconds), stage.missing) == (
+                group.count - 1,
+                group.count - 1,
+                1,
+            )
         assert calls_of(rows) == {
             ("small", "vms"): {3: {"POST pods": 21.0}},
             ("ladder", "vms"): {4: {"POST pods": 28.0}, 8: {"POST pods": 56.0}},
@@ -120,19 +215,38 @@ class TestCharts:
         for tool, told in (("perfdag", 0), (measured.tool("perfdag", True), 1)):
             drawn = [figure for _, figure in charts.drawings(self.table(("e", 5, "a"), tool=tool))]
             assert len(drawn) == 5
-            assert all(sum("simulated nodes" in each.get_text() for each in figure.texts) == told for figure in drawn)
+            assert all(
+                sum("simulated nodes" in each.get_text() for each in figure.texts) == told
+                for figure in drawn
+            )
 
     def test_each_size_of_a_ladder_is_a_picture_of_its_own_and_head_and_tail_choose(self) -> None:
         from perfdag.charts.stages import of_runs
 
         rows = [
-            {"run": run, "stage": "running", "since": "created", "index": i, "seconds": 1.0, "submitted": 1.0 + i, "status": "ok"}
+            {
+                "run": run,
+                "stage": "running",
+                "since": "created",
+                "index": i,
+                "seconds": 1.0,
+                "submitted": 1.0 + i,
+                "status": "ok",
+            }
             | {"reached": 2.0 + i}
             for run, count in (("r-1", 4), ("r-2", 6), ("r-3", 6))
             for i in range(count)
         ]
-        assert {name: len(stage.seconds) for name, (stage,) in of_runs(rows).items()} == {"4": 4, "6": 6, "6-2": 6}
-        assert {name: stage.order for name, (stage,) in of_runs(rows, head=5, tail=2).items()} == {"4": [2, 3], "6": [3, 4], "6-2": [3, 4]}
+        assert {name: len(stage.seconds) for name, (stage,) in of_runs(rows).items()} == {
+            "4": 4,
+            "6": 6,
+            "6-2": 6,
+        }
+        assert {name: stage.order for name, (stage,) in of_runs(rows, head=5, tail=2).items()} == {
+            "4": [2, 3],
+            "6": [3, 4],
+            "6-2": [3, 4],
+        }
         assert list(of_runs(rows[:4])) == [""], "one run needs no name"
 
     def test_what_a_plot_cannot_do_is_refused_and_api_calls_are_drawn_by_size(
@@ -144,7 +258,10 @@ class TestCharts:
             assert main(["scale", "plot", "-o", str(tmp_path), "--plot", *words]) == 2
             return capsys.readouterr().err
 
-        assert "--skip-errors goes with --plot general and detailed; ecdf counts what never came" in plot("ecdf", "--no-skip-errors")
+        assert (
+            "--skip-errors goes with --plot general and detailed; ecdf counts what never came"
+            in plot("ecdf", "--no-skip-errors")
+        )
         assert "API calls are counted of all" in plot("api-calls", "--head", "3")
         assert "`perfdag scale vmi` and the scenarios count them" in plot("api-calls")
         figures = {
@@ -157,23 +274,38 @@ class TestCharts:
             "deletion/UPDATE-pods/status-count": 9.0,
         }
         facts = {"members": 10}
-        runs = [{"count": n, "figures": figures | {"Running-phase-count": float(n)}, "facts": facts} for n in (9, 18)]
+        runs = [
+            {"count": n, "figures": figures | {"Running-phase-count": float(n)}, "facts": facts}
+            for n in (9, 18)
+        ]
         drawn: list[Any] = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("perfdag.charts.style.to_bytes", lambda figure: (b"", b""))
-            patch.setattr("perfdag.charts.scale.api_calls", lambda counts, of: drawn.append((counts, of)))
+            patch.setattr(
+                "perfdag.charts.scale.api_calls", lambda counts, of: drawn.append((counts, of))
+            )
             for scenario in ("burst", "submit"):
                 told = {"runs": [{**run, "scenario": scenario} for run in runs]}
                 (tmp_path / "summary.json").write_bytes(orjson.dumps(told))
                 assert main(["scale", "plot", "-o", str(tmp_path), "--plot", "api-calls"]) == 0
-        names = ("POST-virtualmachineinstances", "POST-pods/binding", "deletion: DELETE-pods", "deletion: PUT-pods/status")
+        names = (
+            "POST-virtualmachineinstances",
+            "POST-pods/binding",
+            "deletion: DELETE-pods",
+            "deletion: PUT-pods/status",
+        )
         calls = dict.fromkeys(names, 9.0)
-        assert drawn == [({90: calls, 180: calls}, "vms"), ({9: calls, 18: calls}, "objects")], "VMIs of a set are counted, not sets"
+        assert drawn == [({90: calls, 180: calls}, "vms"), ({9: calls, 18: calls}, "objects")], (
+            "VMIs of a set are counted, not sets"
+        )
 
     def test_an_unseen_delta_is_not_drawn_as_nought(self) -> None:
         from perfdag.charts import scale as charts
 
-        deltas = [(f"2026-01-01T00:00:{i:02}Z", {"Total Pod Scheduling Decision": None if i < 3 else 2.0}) for i in range(10)]
+        deltas = [
+            (f"2026-01-01T00:00:{i:02}Z", {"Total Pod Scheduling Decision": None if i < 3 else 2.0})
+            for i in range(10)
+        ]
         figure = charts.general(deltas)
         (line,) = figure.axes[0].get_lines()
         assert len(line.get_ydata()) == 7

@@ -21,22 +21,47 @@ class TestPrometheus:
         points = [(0.0, 100.0), (1.0, 150.0), (2.0, 10.0), (3.0, 30.0)]
         assert prometheus.fold([points], "growth") == {"": 80.0}
         gone = [(0.0, 900.0), (1.0, 901.0)]
-        assert prometheus.fold([points, gone], "growth") == {"": 81.0}, "a pod that goes takes no growth with it"
-        assert prometheus.fold([[(0.0, math.nan)]], "range") == {"_avg": None, "_min": None, "_max": None}
+        assert prometheus.fold([points, gone], "growth") == {"": 81.0}, (
+            "a pod that goes takes no growth with it"
+        )
+        assert prometheus.fold([[(0.0, math.nan)]], "range") == {
+            "_avg": None,
+            "_min": None,
+            "_max": None,
+        }
         assert prometheus.fold([], "growth") == {"": None}
-        assert prometheus.fold([[(0, 1.0), (1, math.nan), (2, 3.0)]], "range") == {"_avg": 2.0, "_min": 1.0, "_max": 3.0}
+        assert prometheus.fold([[(0, 1.0), (1, math.nan), (2, 3.0)]], "range") == {
+            "_avg": 2.0,
+            "_min": 1.0,
+            "_max": 3.0,
+        }
 
     def test_a_counter_that_begins_in_the_window_grows_from_nought(self) -> None:
-        old, new, last = [(0.0, 100.0), (5.0, 110.0), (10.0, 130.0)], [(5.0, 40.0), (10.0, 57.0)], [(10.0, 3.0)]
+        old, new, last = (
+            [(0.0, 100.0), (5.0, 110.0), (10.0, 130.0)],
+            [(5.0, 40.0), (10.0, 57.0)],
+            [(10.0, 3.0)],
+        )
         assert prometheus.fold([old, new, last], "growth", 0.0) == {"": 30.0 + 57.0 + 3.0}
         assert prometheus.fold([old, new], "rate", 0.0) == {"_avg": 8.7, "_min": 8.7, "_max": 8.7}
-        assert prometheus.fold([old, new, last], "growth", -15.0) == {"": 30.0 + 17.0}, "who looks only since then knows no beginning"
+        assert prometheus.fold([old, new, last], "growth", -15.0) == {"": 30.0 + 17.0}, (
+            "who looks only since then knows no beginning"
+        )
         metrics = [{"verb": "LIST", "resource": "pods"}, {"verb": "PATCH", "resource": "pods"}]
-        assert prometheus._requests(metrics, [old, last], 0.0) == {"/LIST-pods": 30.0, "/PATCH-pods": 3.0}
+        assert prometheus._requests(metrics, [old, last], 0.0) == {
+            "/LIST-pods": 30.0,
+            "/PATCH-pods": 3.0,
+        }
 
-    async def test_a_scrape_is_not_waited_for_beyond_the_sample_s_own_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_scrape_is_not_waited_for_beyond_the_sample_s_own_time(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         now, url = time.time(), prometheus.Prometheus("http://x")
-        data = {"result": [{"metric": {}, "values": [[now - 30, "1"], [now - 15, "1"], [now - 0.1, "1"]]}]}
+        data = {
+            "result": [
+                {"metric": {}, "values": [[now - 30, "1"], [now - 15, "1"], [now - 0.1, "1"]]}
+            ]
+        }
 
         async def ask(self: Any, asked: Any, path: str = "") -> dict[str, Any]:
             return dict.fromkeys(asked, data)
@@ -45,7 +70,9 @@ class TestPrometheus:
         gaps, note = await prometheus.scraped(url, now, time.monotonic())
         assert set(gaps) == set(prometheus.SOURCES)
         assert "was not waited for, at the sample's own time limit" in note
-        assert (await prometheus.scraped(url, now - 1.0, time.monotonic()))[1] == "", "there was one"
+        assert (await prometheus.scraped(url, now - 1.0, time.monotonic()))[1] == "", (
+            "there was one"
+        )
 
     def test_rates_are_of_the_run_alone(self) -> None:
         idle_then_busy = [(t, 100.0 + max(0.0, t - 60.0) * 2) for t in range(0, 121, 15)]
@@ -61,7 +88,10 @@ class TestPrometheus:
         quick = [(0.0, 0.0), (60.0, 100.0), (120.0, 190.0), (180.0, 190.0)]
         every = [(0.0, 900.0), (60.0, 1000.0), (120.0, 1100.0), (180.0, 1100.0)]
         found = prometheus.p99({0.1: quick, 2.0: every, math.inf: every})
-        assert (found["_min"], found["_max"]) == (pytest.approx(0.099), pytest.approx(0.1 + 1.9 * 0.9))
+        assert (found["_min"], found["_max"]) == (
+            pytest.approx(0.099),
+            pytest.approx(0.1 + 1.9 * 0.9),
+        )
         assert prometheus.p99({}) == {"_avg": None, "_min": None, "_max": None}
 
     def test_the_depth_of_a_queue_is_no_counter(self) -> None:
@@ -86,7 +116,9 @@ node_memory_MemTotal_bytes 4e+09
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Prometheus (Debian: prometheus)")
+@pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="needs Prometheus (Debian: prometheus)"
+)
 async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
     """A counter of 0.25 CPU seconds a second and 40 additions a second, and 500 more in the last moment, scraped each 2 seconds; what no pod
     exports has no data."""
@@ -95,8 +127,13 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         since = time.monotonic() - start
-        body = EXPORTED.format(cpu=0.25 * since, adds=40 * since + more, idle=0.6 * since, busy=0.4 * since).encode()
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n\r\n" + body)
+        body = EXPORTED.format(
+            cpu=0.25 * since, adds=40 * since + more, idle=0.6 * since, busy=0.4 * since
+        ).encode()
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n\r\n"
+            + body
+        )
         await writer.drain()
         writer.close()
 
@@ -107,15 +144,23 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     said = (tmp_path / "log").open("wb")
-    argv = ["prometheus", f"--config.file={tmp_path / 'p.yml'}", f"--storage.tsdb.path={tmp_path / 'db'}"]
-    server = await asyncio.create_subprocess_exec(*argv, f"--web.listen-address=127.0.0.1:{port}", stdout=said, stderr=said)
+    argv = [
+        "prometheus",
+        f"--config.file={tmp_path / 'p.yml'}",
+        f"--storage.tsdb.path={tmp_path / 'db'}",
+    ]
+    server = await asyncio.create_subprocess_exec(
+        *argv, f"--web.listen-address=127.0.0.1:{port}", stdout=said, stderr=said
+    )
     try:
         url = prometheus.Prometheus(f"http://127.0.0.1:{port}")
         gaps: dict[str, float] = {}
         for _ in range(60):
             await asyncio.sleep(0.5)
             with contextlib.suppress(KubeError):
-                if len(gaps := (await prometheus.scraped(url, time.time()))[0]) == len(prometheus.SOURCES):
+                if len(gaps := (await prometheus.scraped(url, time.time()))[0]) == len(
+                    prometheus.SOURCES
+                ):
                     break
         assert gaps == dict.fromkeys(prometheus.SOURCES, pytest.approx(2.0, abs=0.1))
         began = time.time()
@@ -127,10 +172,17 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
         assert found["virt_api_cpu_cores_avg"] == pytest.approx(0.25, rel=0.25)
         assert found["virt_api_memory_bytes_avg"] == pytest.approx(2e8)
         assert found["workqueue_depth_max"] == 3
-        for name, most in (("workqueue_adds", 1), ("virt_requests/PATCH-virtualmachineinstances", 2)):
-            assert 40 * seconds + 500 <= (found[name] or 0) / most <= 40 * (seconds + 6) + 500, "to the first scrape after the end"
+        for name, most in (
+            ("workqueue_adds", 1),
+            ("virt_requests/PATCH-virtualmachineinstances", 2),
+        ):
+            assert 40 * seconds + 500 <= (found[name] or 0) / most <= 40 * (seconds + 6) + 500, (
+                "to the first scrape after the end"
+            )
         assert found["workqueue_p99_s_max"] == pytest.approx(0.1 + 0.9 * 0.99)
-        assert found["node_cpu_ratio_avg"] == pytest.approx(0.4, abs=0.02), "of the run alone, however short"
+        assert found["node_cpu_ratio_avg"] == pytest.approx(0.4, abs=0.02), (
+            "of the run alone, however short"
+        )
         assert found["node_memory_ratio_avg"] == pytest.approx(0.75)
         assert found["virt_handler_cpu_cores_avg"] is None
         assert gates.hold([gates.parse("virt_handler_cpu_cores_avg < 1")], found)[0].passed is None
@@ -145,7 +197,9 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
 
 async def test_no_prometheus_is_said() -> None:
     with pytest.raises(KubeError, match=r"no answer from Prometheus at http://127\.0\.0\.1:9"):
-        await prometheus.component_figures(prometheus.Prometheus("http://127.0.0.1:9"), 0.0, 60.0, {"virt": 15.0})
+        await prometheus.component_figures(
+            prometheus.Prometheus("http://127.0.0.1:9"), 0.0, 60.0, {"virt": 15.0}
+        )
 
 
 async def test_a_token_is_sent_and_a_refusal_names_its_option(tmp_path: Path) -> None:
@@ -155,7 +209,12 @@ async def test_a_token_is_sent_and_a_refusal_names_its_option(tmp_path: Path) ->
         asked = await reader.readuntil(b"\r\n\r\n")
         body = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
         status = b"200 OK" if b"Authorization: Bearer secret\r\n" in asked else b"401 Unauthorized"
-        writer.write(b"HTTP/1.1 " + status + b"\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        writer.write(
+            b"HTTP/1.1 "
+            + status
+            + b"\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+            + body
+        )
         await writer.drain()
         writer.close()
 
@@ -170,17 +229,35 @@ async def test_a_token_is_sent_and_a_refusal_names_its_option(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
-async def test_its_certificate_is_checked_against_the_authority_that_is_given(tmp_path: Path) -> None:
+async def test_its_certificate_is_checked_against_the_authority_that_is_given(
+    tmp_path: Path,
+) -> None:
     for name in ("own", "other"):
         files = ["-keyout", str(tmp_path / f"{name}.key"), "-out", str(tmp_path / f"{name}.crt")]
-        argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1", *files]
-        made = await asyncio.create_subprocess_exec(*argv, "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", stderr=-3)
+        argv = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "1",
+            *files,
+        ]
+        made = await asyncio.create_subprocess_exec(
+            *argv, "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", stderr=-3
+        )
         assert await made.wait() == 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         body = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
-        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
         await writer.drain()
         writer.close()
 

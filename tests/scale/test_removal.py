@@ -30,11 +30,18 @@ class Server:
     async def handle(self, request: web.Request) -> web.Response:
         path, plural = request.path, request.path.rpartition("/")[2]
         if path == "/apis":
-            return web.json_response({"groups": [{"preferredVersion": {"groupVersion": "batch/v1"}}]})
+            return web.json_response(
+                {"groups": [{"preferredVersion": {"groupVersion": "batch/v1"}}]}
+            )
         if path in KINDS:
             verbs = {"verbs": ["list", "delete"]}
             return web.json_response(
-                {"resources": [{"name": f"{k.lower()}s", "kind": k, "namespaced": k != "Namespace"} | verbs for k in KINDS[path]]}
+                {
+                    "resources": [
+                        {"name": f"{k.lower()}s", "kind": k, "namespaced": k != "Namespace"} | verbs
+                        for k in KINDS[path]
+                    ]
+                }
             )
         metadata = {"name": "ns", "labels": {RUN_LABEL: "r"}}
         if path == "/api/v1/namespaces/ns":
@@ -47,7 +54,9 @@ class Server:
             found = [metadata] if self.namespace else []
         if wanted := request.query.get("labelSelector"):
             found = [each for each in found if wanted in each.get("labels", {})]
-        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [{"metadata": each} for each in found]})
+        return web.json_response(
+            {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": each} for each in found]}
+        )
 
 
 @pytest.mark.parametrize(
@@ -56,7 +65,11 @@ class Server:
         ({}, "", ""),
         ({"jobs": [{"name": "x", "labels": {RUN_LABEL: "q"}}]}, "", "Job x is in it"),
         ({"jobs": [{"name": "x"}]}, "", "Job x is in it"),
-        ({"configmaps": [*AUTOMATIC["configmaps"], {"name": "results"}]}, "", "ConfigMap results is in it"),
+        (
+            {"configmaps": [*AUTOMATIC["configmaps"], {"name": "results"}]},
+            "",
+            "ConfigMap results is in it",
+        ),
         ({"pods": [{"name": "p"} | BY_NODE]}, "", "Pod p is in it"),
         ({"pods": [{"name": "p"} | OWNED]}, "", ""),
         ({"pods": [{"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"}]}, "", ""),
@@ -72,7 +85,9 @@ async def test_a_namespace_goes_with_the_run_that_made_it_only_where_nothing_els
     async with client(server.handle) as kube:
         assert await remove_namespaces(kube, "r", ["ns"], 5.0, said.append) == 0
     assert server.namespace is bool(told)
-    assert said == ([f"the namespace ns, which was made for this run, stays: {told}"] if told else [])
+    assert said == (
+        [f"the namespace ns, which was made for this run, stays: {told}"] if told else []
+    )
 
 
 @pytest.mark.parametrize("other", [True, False])
@@ -95,16 +110,30 @@ class Queues:
         if path == "/apis":
             return web.json_response({"groups": [{"preferredVersion": {"groupVersion": VOLCANO}}]})
         if path in ("/api/v1", f"/apis/{VOLCANO}", "/apis/bus.volcano.sh/v1alpha1"):
-            kinds = {"v1": ["Namespace", "Pod"], "v1beta1": ["Queue"]}.get(path.rpartition("/")[2], ["Command"])
-            found = [{"name": f"{kind.lower()}s", "kind": kind, "namespaced": kind in ("Pod", "Command")} for kind in kinds]
-            return web.json_response({"resources": [each | {"verbs": ["list", "delete"]} for each in found]})
+            kinds = {"v1": ["Namespace", "Pod"], "v1beta1": ["Queue"]}.get(
+                path.rpartition("/")[2], ["Command"]
+            )
+            found = [
+                {"name": f"{kind.lower()}s", "kind": kind, "namespaced": kind in ("Pod", "Command")}
+                for kind in kinds
+            ]
+            return web.json_response(
+                {"resources": [each | {"verbs": ["list", "delete"]} for each in found]}
+            )
         if request.method == "POST":
             self.closed.append((await request.json())["target"]["name"])
             return web.json_response({})
         where, _, name = path.rpartition("/")
         if name in self.there:
-            metadata = [{"name": each, "uid": each, "labels": {RUN_LABEL: "r"}} for each in self.there[name]]
-            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [{"metadata": each} for each in metadata]})
+            metadata = [
+                {"name": each, "uid": each, "labels": {RUN_LABEL: "r"}} for each in self.there[name]
+            ]
+            return web.json_response(
+                {
+                    "metadata": {"resourceVersion": "1"},
+                    "items": [{"metadata": each} for each in metadata],
+                }
+            )
         if request.method == "GET":
             return web.json_response({"metadata": {"name": name, "uid": name}})
         if name == "a" and not ("losed" in self.why and self.closed):

@@ -19,8 +19,14 @@ BASE = 1_700_000_000 * SECOND
 
 def vmi(*phases: tuple[str, str], **more: Any) -> dict[str, Any]:
     metadata = {"name": "v", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z", **more}
-    stamps = [{"phase": phase, "phaseTransitionTimestamp": f"2026-01-01T00:00:{at}Z"} for phase, at in phases]
-    return {"metadata": metadata, "status": {"phase": phases[-1][0], "phaseTransitionTimestamps": stamps}}
+    stamps = [
+        {"phase": phase, "phaseTransitionTimestamp": f"2026-01-01T00:00:{at}Z"}
+        for phase, at in phases
+    ]
+    return {
+        "metadata": metadata,
+        "status": {"phase": phases[-1][0], "phaseTransitionTimestamps": stamps},
+    }
 
 
 class TestStages:
@@ -31,8 +37,14 @@ class TestStages:
         assert unix_ns(None) == 0
 
     def test_all_phases_of_a_vmi_only_the_present_one_is_fresh(self) -> None:
-        body = vmi(("Pending", "01"), ("Scheduling", "02"), ("Scheduled", "03.25"), ("Running", "04"))
-        seen = {stage: (at, fresh) for stage, at, fresh in extractor("", "VirtualMachineInstance")(body) if at}
+        body = vmi(
+            ("Pending", "01"), ("Scheduling", "02"), ("Scheduled", "03.25"), ("Running", "04")
+        )
+        seen = {
+            stage: (at, fresh)
+            for stage, at, fresh in extractor("", "VirtualMachineInstance")(body)
+            if at
+        }
         assert list(seen) == ["created", "pending", "scheduling", "scheduled", "running"]
         assert seen["scheduled"] == (unix_ns("2026-01-01T00:00:03.25Z"), False)
         assert seen["running"][1] is True
@@ -41,9 +53,16 @@ class TestStages:
         """The object itself has no time for it: without a watch the API server's note of who wrote the status is all there is."""
         wrote = [
             {"time": "2026-01-01T00:00:09Z", "fieldsV1": {"f:metadata": {}}},
-            {"time": "2026-01-01T00:00:05Z", "subresource": "status", "fieldsV1": {"f:status": {"f:phase": {}}}},
+            {
+                "time": "2026-01-01T00:00:05Z",
+                "subresource": "status",
+                "fieldsV1": {"f:status": {"f:phase": {}}},
+            },
         ]
-        body = {"metadata": {"name": "c", "uid": "u", "managedFields": wrote}, "status": {"phase": "Bound"}}
+        body = {
+            "metadata": {"name": "c", "uid": "u", "managedFields": wrote},
+            "status": {"phase": "Bound"},
+        }
         found = {stage: at for stage, at, _ in extractor("", "PersistentVolumeClaim")(body)}
         assert found["bound"] == unix_ns("2026-01-01T00:00:05Z")
 
@@ -54,34 +73,69 @@ class TestStages:
         assert failure(body)[0] == "Failed: no room"
 
     @pytest.mark.parametrize(
-        ("phase", "stage"), [("Running", "running"), ("Completed", "succeeded"), ("Aborted", "failed"), ("Restarting", "created")]
+        ("phase", "stage"),
+        [
+            ("Running", "running"),
+            ("Completed", "succeeded"),
+            ("Aborted", "failed"),
+            ("Restarting", "created"),
+        ],
     )
-    def test_a_job_of_volcano_has_its_phase_in_its_state_and_conditions_without_types(self, phase: str, stage: str) -> None:
-        past = [{"status": each, "lastTransitionTime": "2026-01-01T00:00:01Z"} for each in ("Pending", phase)]
+    def test_a_job_of_volcano_has_its_phase_in_its_state_and_conditions_without_types(
+        self, phase: str, stage: str
+    ) -> None:
+        past = [
+            {"status": each, "lastTransitionTime": "2026-01-01T00:00:01Z"}
+            for each in ("Pending", phase)
+        ]
         state = {"phase": phase, "lastTransitionTime": "2026-01-01T00:00:02Z"}
-        body = {"metadata": {"name": "j"}, "status": {"conditions": [*past, "not a mapping"], "state": state}}
+        body = {
+            "metadata": {"name": "j"},
+            "status": {"conditions": [*past, "not a mapping"], "state": state},
+        }
         seen = list(extractor("batch.volcano.sh/v1alpha1", "Job")(body))
         assert [name for name, _, _ in seen][-1] == stage
         assert stage == "created" or seen[-1][1] == unix_ns("2026-01-01T00:00:02Z")
-        assert (failure(body)[0], [name for name, _, _ in extractor("batch/v1", "Job")(body)]) == ("", ["created"])
+        assert (failure(body)[0], [name for name, _, _ in extractor("batch/v1", "Job")(body)]) == (
+            "",
+            ["created"],
+        )
 
     def test_a_job_of_another_group_is_not_kubernetes_own(self) -> None:
         api = "batch.volcano.sh/v1alpha1"
         found = kinds_of(api, "Job")
         assert found[0] == (api, "Job")
-        assert sum(kind == "Job" for _, kind in found) == 1, "records are told apart by the kind's name"
+        assert sum(kind == "Job" for _, kind in found) == 1, (
+            "records are told apart by the kind's name"
+        )
         assert ("v1", "Pod") in found
-        assert {step.name for step in chain(api, "Job")} > {step.name for step in chain("batch/v1", "Job")}
+        assert {step.name for step in chain(api, "Job")} > {
+            step.name for step in chain("batch/v1", "Job")
+        }
 
     def test_deletion_is_the_moment_of_the_request_not_the_end_of_the_grace(self) -> None:
-        body = vmi(("Running", "01"), deletionTimestamp="2026-01-01T00:01:00Z", deletionGracePeriodSeconds=30)
+        body = vmi(
+            ("Running", "01"),
+            deletionTimestamp="2026-01-01T00:01:00Z",
+            deletionGracePeriodSeconds=30,
+        )
         found = {stage: at for stage, at, _ in extractor("", "VirtualMachineInstance")(body)}
         assert found["deleting"] == unix_ns("2026-01-01T00:00:30Z")
 
     def test_unschedulable_and_gated_are_not_scheduled(self) -> None:
         def stages(reason: str) -> set[str]:
-            condition = {"type": "PodScheduled", "status": "False", "reason": reason, "lastTransitionTime": "2026-01-01T00:00:00Z"}
-            return {stage for stage, _, _ in extractor("", "Pod")({"metadata": {}, "spec": {}, "status": {"conditions": [condition]}})}
+            condition = {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": reason,
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+            return {
+                stage
+                for stage, _, _ in extractor("", "Pod")(
+                    {"metadata": {}, "spec": {}, "status": {"conditions": [condition]}}
+                )
+            }
 
         assert stages("Unschedulable") == {"created", "unschedulable"}
         assert stages("SchedulingGated") == {"created", "gated"}
@@ -102,7 +156,9 @@ def record(kind: str, uid: str, owner: str, **stages: int) -> Record:
     return made
 
 
-def rows_for(records: list[Record], kind: str, expected: int | None = None, until: int = 60_000) -> dict[str, Row]:
+def rows_for(
+    records: list[Record], kind: str, expected: int | None = None, until: int = 60_000
+) -> dict[str, Row]:
     item = Submission(0, "root", "ns", BASE, BASE, BASE + 1_000_000, "root")
     found = rows_of(
         [item],
@@ -118,8 +174,21 @@ def rows_for(records: list[Record], kind: str, expected: int | None = None, unti
 
 class TestRows:
     def runai_records(self) -> list[Record]:
-        pods = [record("Pod", f"p{i}", "job", created=300 + 10 * i, scheduled=700 + i, ready=800 + i) for i in range(8)]
-        claims = [record("PersistentVolumeClaim", f"c{i}", f"p{i}", created=310, requested=400 + i, bound=460 + i) for i in range(8)]
+        pods = [
+            record("Pod", f"p{i}", "job", created=300 + 10 * i, scheduled=700 + i, ready=800 + i)
+            for i in range(8)
+        ]
+        claims = [
+            record(
+                "PersistentVolumeClaim",
+                f"c{i}",
+                f"p{i}",
+                created=310,
+                requested=400 + i,
+                bound=460 + i,
+            )
+            for i in range(8)
+        ]
         return [
             record("DistributedWorkload", "root", "", created=100),
             record("PyTorchJob", "job", "root", created=250),
@@ -143,7 +212,9 @@ class TestRows:
             "ready": 0.1,
             "submission_to_scheduled": 0.707,
         }
-        assert {name: row.seconds for name, row in rows.items() if row.status == "ok"} == pytest.approx(want)
+        assert {
+            name: row.seconds for name, row in rows.items() if row.status == "ok"
+        } == pytest.approx(want)
         assert rows["evicted"].status == "unobserved"
         assert rows["evicted"].seconds is None
         assert all(row.resolution_s == 0.005 for row in rows.values() if row.status == "ok")
@@ -152,7 +223,9 @@ class TestRows:
         records = self.runai_records()
         late = next(each for each in records if each.uid == "p3")
         late._times[3 * late.stages.index("scheduled") + 2] = BASE + 9_000_000_000
-        assert rows_for(records, "DistributedWorkload", 8)["submission_to_scheduled"].seconds == pytest.approx(9.0)
+        assert rows_for(records, "DistributedWorkload", 8)[
+            "submission_to_scheduled"
+        ].seconds == pytest.approx(9.0)
 
     def test_a_gang_with_a_pod_missing_is_censored(self) -> None:
         records = [each for each in self.runai_records() if each.uid not in ("p7", "c7")]
@@ -167,7 +240,9 @@ class TestRows:
 
     def test_an_unseen_stage_is_unobserved_when_a_later_one_was_seen(self) -> None:
         own = "VirtualMachineInstance"
-        rows = rows_for([record(own, "root", "", created=10, pending=20, scheduled=90, running=100)], own)
+        rows = rows_for(
+            [record(own, "root", "", created=10, pending=20, scheduled=90, running=100)], own
+        )
         assert rows["scheduling"].status == "unobserved"
         assert rows["scheduled"].status == "unobserved", "its reference was not seen"
         assert rows["creation_to_running"].seconds == pytest.approx(0.09)
@@ -175,29 +250,57 @@ class TestRows:
     def test_an_open_loop_counts_from_the_time_an_object_was_due(self) -> None:
         item = Submission(0, "root", "ns", BASE - SECOND, BASE, BASE + 1_000_000, "root")
         made = record("Pod", "root", "", created=50, scheduled=100)
-        rows = {each.stage: each for each in rows_of([item], {"root": made}, Clocks(0), run="r", kind="Pod", until_ns=BASE + SECOND)}
+        rows = {
+            each.stage: each
+            for each in rows_of(
+                [item], {"root": made}, Clocks(0), run="r", kind="Pod", until_ns=BASE + SECOND
+            )
+        }
         assert rows["created"].seconds == pytest.approx(1.05)
         assert rows["submission_to_scheduled"].seconds == pytest.approx(1.1)
-        assert rows["submission_to_ready"].seconds == pytest.approx(2.0), "how long it had waited, too"
-        assert (rows["created"].intended, rows["created"].submitted) == pytest.approx(((BASE - SECOND) / 1e9, BASE / 1e9))
+        assert rows["submission_to_ready"].seconds == pytest.approx(2.0), (
+            "how long it had waited, too"
+        )
+        assert (rows["created"].intended, rows["created"].submitted) == pytest.approx(
+            ((BASE - SECOND) / 1e9, BASE / 1e9)
+        )
 
     def test_a_vm_whose_first_vmi_failed_and_was_replaced_runs(self) -> None:
         own = "VirtualMachineInstance"
         first = record(own, "v1", "root", created=20, pending=30, scheduling=40, failed=60)
-        second = record(own, "v2", "root", created=80, pending=90, scheduling=100, scheduled=110, running=120)
-        rows = rows_for([record("VirtualMachine", "root", "", created=10), first, second], "VirtualMachine")
-        assert (rows["creation_to_running"].status, rows["creation_to_running"].seconds) == ("ok", pytest.approx(0.11))
+        second = record(
+            own, "v2", "root", created=80, pending=90, scheduling=100, scheduled=110, running=120
+        )
+        rows = rows_for(
+            [record("VirtualMachine", "root", "", created=10), first, second], "VirtualMachine"
+        )
+        assert (rows["creation_to_running"].status, rows["creation_to_running"].seconds) == (
+            "ok",
+            pytest.approx(0.11),
+        )
         assert rows["running"].seconds == pytest.approx(0.01)
         rows = rows_for([record("VirtualMachine", "root", "", created=10), first], "VirtualMachine")
         assert rows["creation_to_running"].status == "censored", "nothing stands in for it"
 
     def test_a_set_of_vmis_has_a_row_for_each_of_them(self) -> None:
         own, kind = "VirtualMachineInstance", "VirtualMachineInstanceReplicaSet"
-        made = [record(own, f"v{i}", "root", created=20 + i, running=1020 + 1000 * i) for i in range(2)]
+        made = [
+            record(own, f"v{i}", "root", created=20 + i, running=1020 + 1000 * i) for i in range(2)
+        ]
         pods = [record("Pod", f"p{i}", f"v{i}", created=30, scheduled=40 + i) for i in range(2)]
         item = Submission(3, "root", "ns", BASE, BASE, BASE + 1_000_000, "root")
         records = {each.uid: each for each in [record(kind, "root", "", created=10), *made, *pods]}
-        rows = list(rows_of([item], records, Clocks(0), run="r", kind=kind, until_ns=BASE + 9 * SECOND, expected_pods=3))
+        rows = list(
+            rows_of(
+                [item],
+                records,
+                Clocks(0),
+                run="r",
+                kind=kind,
+                until_ns=BASE + 9 * SECOND,
+                expected_pods=3,
+            )
+        )
         ran = [each for each in rows if each.stage == "creation_to_running"]
         assert [(each.index, each.name, each.uid, each.status) for each in ran] == [
             (9, "root-0", "v0", "ok"),
@@ -219,8 +322,13 @@ class TestRows:
             ([("a", "running"), ("a", "failed"), ("a", "pending")], 2, 1),
         ],
     )
-    def test_a_vmi_is_settled_once(self, vmis: list[tuple[str, ...]], replicas: int, want: int) -> None:
-        made = [record("VirtualMachineInstance", f"v{i}", owner, **dict.fromkeys(stages, 1)) for i, (owner, *stages) in enumerate(vmis)]
+    def test_a_vmi_is_settled_once(
+        self, vmis: list[tuple[str, ...]], replicas: int, want: int
+    ) -> None:
+        made = [
+            record("VirtualMachineInstance", f"v{i}", owner, **dict.fromkeys(stages, 1))
+            for i, (owner, *stages) in enumerate(vmis)
+        ]
         assert settled(made, replicas) == want
 
     def test_names_do_not_join_only_owners_do(self) -> None:
@@ -238,7 +346,9 @@ class TestRows:
 
     @pytest.mark.parametrize("ahead", [-0.5, -0.2, 0.0, 0.003, 0.02, 0.5])
     @pytest.mark.parametrize("fine", [0, 1])
-    def test_whole_seconds_of_a_server_with_another_clock_are_unbiased(self, ahead: float, fine: int) -> None:
+    def test_whole_seconds_of_a_server_with_another_clock_are_unbiased(
+        self, ahead: float, fine: int
+    ) -> None:
         """One end is of our clock, the other of the server's, which shows whole seconds: each is a second off, the mean is not."""
         chance, took, found = random.Random(7), round(0.3 * SECOND), []
         for _ in range(1500):
@@ -246,25 +356,47 @@ class TestRows:
             made = Record("Pod", "root", "root", "ns", "")
             done = sent + took + round(ahead * SECOND)
             made.put("created", api_ns=done // SECOND * SECOND, received_ns=0)
-            made.put("scheduled", api_ns=(done + took) // SECOND * SECOND, received_ns=(sent + 2 * took) * fine)
+            made.put(
+                "scheduled",
+                api_ns=(done + took) // SECOND * SECOND,
+                received_ns=(sent + 2 * took) * fine,
+            )
             item = Submission(0, "root", "ns", sent, sent, sent, "root")
-            rows = rows_of([item], {"root": made}, Clocks(0, ahead), run="r", kind="Pod", until_ns=BASE + 9 * SECOND)
+            rows = rows_of(
+                [item],
+                {"root": made},
+                Clocks(0, ahead),
+                run="r",
+                kind="Pod",
+                until_ns=BASE + 9 * SECOND,
+            )
             found.append({row.stage: row for row in rows})
         for stage in ("created", "scheduled"):
             assert {each[stage].status for each in found} == {"ok"}
-            assert sum(each[stage].seconds or 0.0 for each in found) / len(found) == pytest.approx(0.3, abs=0.05), stage
+            assert sum(each[stage].seconds or 0.0 for each in found) / len(found) == pytest.approx(
+                0.3, abs=0.05
+            ), stage
         assert {each["created"].source for each in found} == {"mixed"}
-        assert all((each["created"].api_time or 0.5) % 1 == 0 for each in found), "the API's own second"
-        apart = [(each["created"].reached or 0.0) - (each["created"].api_time or 0.0) for each in found]
+        assert all((each["created"].api_time or 0.5) % 1 == 0 for each in found), (
+            "the API's own second"
+        )
+        apart = [
+            (each["created"].reached or 0.0) - (each["created"].api_time or 0.0) for each in found
+        ]
         assert apart == pytest.approx([-ahead] * len(apart), abs=1e-6), "by our clock"
 
     @pytest.mark.parametrize("kind", ["Job", "Ours"])
-    def test_a_pod_that_was_replaced_before_it_was_scheduled_holds_nothing_up(self, kind: str) -> None:
+    def test_a_pod_that_was_replaced_before_it_was_scheduled_holds_nothing_up(
+        self, kind: str
+    ) -> None:
         first = record("Pod", "a", "root", created=10, gone=50)
         second = record("Pod", "b", "root", created=60, scheduled=70, ready=90)
         expected = 1 if kind == "Job" else None
         rows = rows_for([record(kind, "root", "", created=5), first, second], kind, expected)
-        told = {name: (rows[name].status, rows[name].seconds) for name in ("scheduled", "ready", "submission_to_scheduled")}
+        told = {
+            name: (rows[name].status, rows[name].seconds)
+            for name in ("scheduled", "ready", "submission_to_scheduled")
+        }
         assert told == {
             "scheduled": ("ok", pytest.approx(0.01)),
             "ready": ("ok", pytest.approx(0.02)),
@@ -273,36 +405,64 @@ class TestRows:
         rows = rows_for([record(kind, "root", "", created=5), first], kind, expected)
         assert rows["scheduled"].status == "censored", "nothing stands in for it"
 
-    def test_a_pod_that_failed_before_it_was_ready_is_left_out_where_its_successor_is_there(self) -> None:
+    def test_a_pod_that_failed_before_it_was_ready_is_left_out_where_its_successor_is_there(
+        self,
+    ) -> None:
         pods = [
             record("Pod", "a", "root", created=10, scheduled=20, failed=50),
             record("Pod", "b", "root", created=60, scheduled=70, ready=90),
         ]
         job = record("Job", "root", "", created=5)
         assert rows_for([job, *pods], "Job", 1)["ready"].status == "ok"
-        assert rows_for([job, *pods], "Job", 2)["ready"].status == "censored", "two were to be there"
+        assert rows_for([job, *pods], "Job", 2)["ready"].status == "censored", (
+            "two were to be there"
+        )
 
-    @pytest.mark.parametrize(("kind", "owner"), [("Job", "root"), ("DistributedWorkload", "root"), ("Pod", "")])
-    def test_pods_that_were_scheduled_and_never_ready_are_censored(self, kind: str, owner: str) -> None:
+    @pytest.mark.parametrize(
+        ("kind", "owner"), [("Job", "root"), ("DistributedWorkload", "root"), ("Pod", "")]
+    )
+    def test_pods_that_were_scheduled_and_never_ready_are_censored(
+        self, kind: str, owner: str
+    ) -> None:
         pod = record("Pod", "p" if owner else "root", owner, created=10, scheduled=20)
-        row = rows_for([pod, *([record(kind, "root", "", created=5)] if owner else [])], kind, 1)["ready"]
+        row = rows_for([pod, *([record(kind, "root", "", created=5)] if owner else [])], kind, 1)[
+            "ready"
+        ]
         assert (row.status, row.seconds) == ("censored", pytest.approx(59.98))
 
-    @pytest.mark.parametrize(("end", "ready", "succeeded"), [("succeeded", "unobserved", "ok"), ("failed", "censored", "unobserved")])
-    def test_a_job_that_ended_too_fast_for_ready(self, end: str, ready: str, succeeded: str) -> None:
+    @pytest.mark.parametrize(
+        ("end", "ready", "succeeded"),
+        [("succeeded", "unobserved", "ok"), ("failed", "censored", "unobserved")],
+    )
+    def test_a_job_that_ended_too_fast_for_ready(
+        self, end: str, ready: str, succeeded: str
+    ) -> None:
         pod = record("Pod", "p", "root", created=10, scheduled=20, **{end: 30})
         rows = rows_for([record("Job", "root", "", created=5, **{end: 40}), pod], "Job", 1)
         assert (rows["ready"].status, rows["submission_to_succeeded"].status) == (ready, succeeded)
-        assert rows["submission_to_succeeded"].seconds == (pytest.approx(0.04) if end == "succeeded" else None)
+        assert rows["submission_to_succeeded"].seconds == (
+            pytest.approx(0.04) if end == "succeeded" else None
+        )
 
-    def test_what_an_event_warned_of_and_what_the_object_says_is_the_error_of_a_row_the_newest_last(self) -> None:
+    def test_what_an_event_warned_of_and_what_the_object_says_is_the_error_of_a_row_the_newest_last(
+        self,
+    ) -> None:
         pod = record("Pod", "p", "root", created=1)
         made = {each.uid: each for each in (record("Job", "root", "", created=1), pod)}
 
         def errors() -> set[str | None]:
             item = Submission(0, "root", "ns", BASE, BASE, BASE + 1, "root")
             said = {"p": "FailedMount: no such volume", "another": "not ours"}
-            rows = rows_of([item], made, Clocks(0), run="r", kind="Job", until_ns=BASE + SECOND, expected_pods=1, messages=said)
+            rows = rows_of(
+                [item],
+                made,
+                Clocks(0),
+                run="r",
+                kind="Job",
+                until_ns=BASE + SECOND,
+                expected_pods=1,
+                messages=said,
+            )
             return {row.error for row in rows}
 
         assert errors() == {"FailedMount: no such volume"}
@@ -317,8 +477,14 @@ class TestRows:
 
     def test_percentiles_count_the_censored_and_refuse_few_samples(self) -> None:
         def rows(ok: int, never: int) -> list[Row]:
-            made = [Row("r", i, f"n{i}", "ns", "Pod", "", "ready", "created", "ok", float(i + 1)) for i in range(ok)]
-            return made + [Row("r", 0, "x", "ns", "Pod", "", "ready", "created", "censored", 60.0)] * never
+            made = [
+                Row("r", i, f"n{i}", "ns", "Pod", "", "ready", "created", "ok", float(i + 1))
+                for i in range(ok)
+            ]
+            return (
+                made
+                + [Row("r", 0, "x", "ns", "Pod", "", "ready", "created", "censored", 60.0)] * never
+            )
 
         (full,) = summaries(rows(100, 0))
         assert (full.p50, full.p95, full.p99) == (50.0, 95.0, None)

@@ -23,7 +23,10 @@ class TestRunaiFiles:
         ("text", "told"),
         [
             ("output_dir: 5", "output_dir: input should be a valid string"),
-            ("scheduler_event_times: [1]", "scheduler_event_times: input should be a valid boolean"),
+            (
+                "scheduler_event_times: [1]",
+                "scheduler_event_times: input should be a valid boolean",
+            ),
         ],
     )
     def test_a_setting_of_another_type_is_named(self, text: str, told: str, tmp_path: Path) -> None:
@@ -33,15 +36,30 @@ class TestRunaiFiles:
 
     @pytest.mark.parametrize(
         ("body", "told"),
-        [({}, "submissions"), ([], "submissions"), ({"submissions": [[1]]}, "submissions"), ({"submissions": []}, "run: field required")],
+        [
+            ({}, "submissions"),
+            ([], "submissions"),
+            ({"submissions": [[1]]}, "submissions"),
+            ({"submissions": []}, "run: field required"),
+        ],
     )
-    def test_a_run_file_of_another_shape_is_named(self, body: Any, told: str, tmp_path: Path) -> None:
+    def test_a_run_file_of_another_shape_is_named(
+        self, body: Any, told: str, tmp_path: Path
+    ) -> None:
         (tmp_path / "run.json").write_bytes(orjson.dumps(body))
         with pytest.raises(runai.SettingsError, match=rf"run\.json: {told}"):
             read_run(tmp_path, 0)
 
     def test_nothing_of_an_earlier_run_is_left_beside_the_next(self, tmp_path: Path) -> None:
-        ours = ("summary.json", "times.csv", "general.png", "timeline.png", "scurves-400.png", "ecdf-400-2.png", "sampled.json")
+        ours = (
+            "summary.json",
+            "times.csv",
+            "general.png",
+            "timeline.png",
+            "scurves-400.png",
+            "ecdf-400-2.png",
+            "sampled.json",
+        )
         theirs = {"notes.txt", "photo.png", "general-notes.png", "order.pdf"}
         for name in (*ours, "perf-audit-results.json", "run.json", *theirs):
             (tmp_path / name).touch()
@@ -60,7 +78,9 @@ class TestRunaiFiles:
 def fake_cli(folder: Path, body: str = "") -> str:
     """A stand-in for Run:ai's command line that writes down its arguments, one a line."""
     path = folder / "fake-runai"
-    path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >> "{folder}/said"\necho -- >> "{folder}/said"\n{body}\n')
+    path.write_text(
+        f'#!/bin/sh\nprintf "%s\\n" "$@" >> "{folder}/said"\necho -- >> "{folder}/said"\n{body}\n'
+    )
     path.chmod(0o755)
     return str(path)
 
@@ -77,26 +97,68 @@ class TestSubmitters:
     BODY = orjson.dumps({"metadata": {"name": "j-7", "namespace": "runai-p one"}})
 
     async def told(self, folder: Path, workload: str, **more: Any) -> list[str]:
-        settings = runai.Settings(runai_cli_path=fake_cli(folder), image="an/image", storage_class=more.get("storage_class", ""))
+        settings = runai.Settings(
+            runai_cli_path=fake_cli(folder),
+            image="an/image",
+            storage_class=more.get("storage_class", ""),
+        )
         argv = runai.runai_argv(settings, workload, "2", 7, more.get("pvc", False))
         submitter = CommandSubmitter(None, argv, reads_input=False)  # type: ignore[arg-type]
         assert await submitter.submit([self.BODY], "runai-p one", Counter()) == ""
         return (folder / "said").read_text().split("\n")[:-2]
 
     async def test_a_training_workload(self, tmp_path: Path) -> None:
-        before = ["submit", "j-7", "--project", "p one", "-i", "an/image", "--image-pull-policy", "IfNotPresent", "-g", "2"]
-        assert await self.told(tmp_path, "training") == [*before, "--command", "--", "sleep", "infinity"]
+        before = [
+            "submit",
+            "j-7",
+            "--project",
+            "p one",
+            "-i",
+            "an/image",
+            "--image-pull-policy",
+            "IfNotPresent",
+            "-g",
+            "2",
+        ]
+        assert await self.told(tmp_path, "training") == [
+            *before,
+            "--command",
+            "--",
+            "sleep",
+            "infinity",
+        ]
 
     @pytest.mark.parametrize(("given", "storage"), [("fast", "fast"), ("", "openebs-lvmpv")])
-    async def test_a_distributed_workload_with_a_claim(self, given: str, storage: str, tmp_path: Path) -> None:
+    async def test_a_distributed_workload_with_a_claim(
+        self, given: str, storage: str, tmp_path: Path
+    ) -> None:
         """As the tool asks for it, and of the same class as where the workload is created as an object."""
         said = await self.told(tmp_path, "distributed", pvc=True, storage_class=given)
         assert said[:2] == ["submit-pytorch", "j-7"]
-        claim = ["--new-pvc", f"ephemeral,size=1Mi,accessmode-rwo,path=/path-new,storageclass={storage},claimname=my-pvc"]
-        assert said[10:] == ["--clean-pod-policy", "none", "--workers", "7", *claim, "--command", "--", "sleep", "infinity"]
+        claim = [
+            "--new-pvc",
+            f"ephemeral,size=1Mi,accessmode-rwo,path=/path-new,storageclass={storage},claimname=my-pvc",
+        ]
+        assert said[10:] == [
+            "--clean-pod-policy",
+            "none",
+            "--workers",
+            "7",
+            *claim,
+            "--command",
+            "--",
+            "sleep",
+            "infinity",
+        ]
 
     async def test_an_interactive_workload(self, tmp_path: Path) -> None:
-        assert (await self.told(tmp_path, "interactive"))[10:] == ["--interactive", "--command", "--", "sleep", "infinity"]
+        assert (await self.told(tmp_path, "interactive"))[10:] == [
+            "--interactive",
+            "--command",
+            "--",
+            "sleep",
+            "infinity",
+        ]
 
     async def test_what_it_refuses_and_when_it_hangs_is_told(self, tmp_path: Path) -> None:
         refuses = CommandSubmitter(None, [fake_cli(tmp_path, "echo 'no such project' >&2; exit 3")])  # type: ignore[arg-type]
@@ -106,16 +168,26 @@ class TestSubmitters:
         with pytest.raises(KubeError, match=r"did not end in 0\.5 s"):
             await hangs.submit([self.BODY], "n", Counter())
         with pytest.raises(KubeError, match=r"cannot be run: No such file.*--submitter api"):
-            await CommandSubmitter(None, [str(tmp_path / "absent")]).submit([self.BODY], "n", Counter())  # type: ignore[arg-type]
+            await CommandSubmitter(None, [str(tmp_path / "absent")]).submit(
+                [self.BODY], "n", Counter()
+            )  # type: ignore[arg-type]
 
-    def test_a_plug_in_is_a_submitter_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (tmp_path / "submitter_of_tests.py").write_text("def make(kube, settings):\n    return (kube, settings.project)\n")
+    def test_a_plug_in_is_a_submitter_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "submitter_of_tests.py").write_text(
+            "def make(kube, settings):\n    return (kube, settings.project)\n"
+        )
         installed(tmp_path, "perfdag.submitters", "sdk = submitter_of_tests:make")
         monkeypatch.syspath_prepend(tmp_path)
         runai.check_submitter("sdk")
-        order = Order("pod", 1, 1, Schedule(), tmp_path, runai.Settings(submitter="sdk", project="p"))
+        order = Order(
+            "pod", 1, 1, Schedule(), tmp_path, runai.Settings(submitter="sdk", project="p")
+        )
         assert _submitter("kube", order) == ("kube", "p")  # type: ignore[arg-type]
-        with pytest.raises(runai.SettingsError, match="submitter 'sdc'; there are api, kubectl, runai-cli, sdk"):
+        with pytest.raises(
+            runai.SettingsError, match="submitter 'sdc'; there are api, kubectl, runai-cli, sdk"
+        ):
             runai.check_submitter("sdc")
 
 
@@ -124,7 +196,10 @@ class TestContext:
 
     CONFIG = {
         "current-context": "first",
-        "clusters": [{"name": name, "cluster": {"server": f"http://{name}.invalid"}} for name in ("first", "second")],
+        "clusters": [
+            {"name": name, "cluster": {"server": f"http://{name}.invalid"}}
+            for name in ("first", "second")
+        ],
         "contexts": [{"name": name, "context": {"cluster": name}} for name in ("first", "second")],
     }
 
@@ -156,23 +231,40 @@ class TestContext:
         for context in (None, "first"):
             assert self.submitter(Kube(context=context), "runai-cli")._argv[0] == "runai"
         with pytest.raises(
-            runai.SettingsError, match=r"submits to the current context.* not to 'second'; .*kubectl config use-context second"
+            runai.SettingsError,
+            match=r"submits to the current context.* not to 'second'; .*kubectl config use-context second",
         ):
             self.submitter(Kube(context="second"), "runai-cli")
 
 
 class TestBackendTimes:
-    def test_a_plug_in_fills_the_backend_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_plug_in_fills_the_backend_row(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (tmp_path / "backend_of_tests.py").write_text(
             "def times(project, namespace):\n    return {'a': 1767225610.5} if (project, namespace) == ('p', 'other') else {}\n"
         )
         installed(tmp_path, "perfdag.backend_times", "ours = backend_of_tests:times")
         monkeypatch.syspath_prepend(tmp_path)
-        backend = runai.backend_times(runai.Settings(backend_times="ours"), "p", ["runai-p", "other"])
+        backend = runai.backend_times(
+            runai.Settings(backend_times="ours"), "p", ["runai-p", "other"]
+        )
         assert backend == {"a": 1767225610.5}
         stages = ("workload_created", "first_pod_created", "scheduled")
         rows = [
-            Row("r", i, name, "runai-p", "TrainingWorkload", "", stage, "submitted", "ok", 1.0, receive_time=1767225603.0)
+            Row(
+                "r",
+                i,
+                name,
+                "runai-p",
+                "TrainingWorkload",
+                "",
+                stage,
+                "submitted",
+                "ok",
+                1.0,
+                receive_time=1767225603.0,
+            )
             for i, name in enumerate("ab")
             for stage in stages
         ]
@@ -182,7 +274,9 @@ class TestBackendTimes:
 
     def test_none_is_asked_for_and_one_that_is_not_installed(self) -> None:
         assert runai.backend_times(runai.Settings(), "p", ["n"]) == {}
-        with pytest.raises(runai.SettingsError, match="no backend_times plug-in 'theirs' is installed"):
+        with pytest.raises(
+            runai.SettingsError, match="no backend_times plug-in 'theirs' is installed"
+        ):
             runai.backend_times(runai.Settings(backend_times="theirs"), "p", ["n"])
 
 
@@ -197,25 +291,42 @@ class TestVersion:
             return f"{api_version} {kind}"
 
         async def get(self, resource: str, name: str, namespace: str) -> dict[str, Any]:
-            if (resource, name, namespace) != ("v1 ConfigMap", "runai-public", "runai") or self.data is None:
+            if (resource, name, namespace) != (
+                "v1 ConfigMap",
+                "runai-public",
+                "runai",
+            ) or self.data is None:
                 raise KubeError(404, "NotFound", "not found")
             return {"data": self.data}
 
-    @pytest.mark.parametrize(("data", "version"), [({"cluster-version": "2.18.44"}, "2.18.44"), ({}, None), (None, None)])
-    async def test_it_is_what_the_cluster_publishes(self, data: dict[str, str] | None, version: str | None) -> None:
+    @pytest.mark.parametrize(
+        ("data", "version"), [({"cluster-version": "2.18.44"}, "2.18.44"), ({}, None), (None, None)]
+    )
+    async def test_it_is_what_the_cluster_publishes(
+        self, data: dict[str, str] | None, version: str | None
+    ) -> None:
         assert await runai.runai_version(self.Cluster(data)) == version  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize(("version", "tool"), [("2.18.44", "Run:ai 2.18.44"), (None, "perfdag")])
-    def test_rows_name_it_as_the_tool(self, version: str | None, tool: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        ("version", "tool"), [("2.18.44", "Run:ai 2.18.44"), (None, "perfdag")]
+    )
+    def test_rows_name_it_as_the_tool(
+        self, version: str | None, tool: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         from perfdag.benchmark import Gang, get
         from perfdag.shape import Shape
         from perfdag.steps import scale_workloads
         from perfdag.steps.scale.vmi import Result
 
         async def measured(spec: Any, params: Any) -> Result:
-            return Result("submit", 1, "r", [], [], {}, {"simulated": False, "runai_version": version})
+            return Result(
+                "submit", 1, "r", [], [], {}, {"simulated": False, "runai_version": version}
+            )
 
         monkeypatch.setattr(scale_workloads, "_measure", measured)
         found = get("scale")
-        output = found.run(Gang([], Shape(), 60.0, "/nowhere"), found.Params.model_validate({"template": "training"}))
+        output = found.run(
+            Gang([], Shape(), 60.0, "/nowhere"),
+            found.Params.model_validate({"template": "training"}),
+        )
         assert output.tool == tool

@@ -25,7 +25,9 @@ from .test_workloads import Heart
 class Server:
     """Pods by name: `stuck`, they are not deleted; `away`, it does not answer; `refused`, whose deletion is."""
 
-    def __init__(self, *there: str, stuck: bool = False, away: bool = False, refused: Sequence[str] = ()) -> None:
+    def __init__(
+        self, *there: str, stuck: bool = False, away: bool = False, refused: Sequence[str] = ()
+    ) -> None:
         self.refused = refused
         self.there, self.stuck, self.away, self.terminating = list(there), stuck, away, False
         self.observer, self.deleted = Observer(None, "r", [], ["ns"]), list[str]()  # type: ignore[arg-type]
@@ -41,12 +43,17 @@ class Server:
         return Resource(api_version, kind, f"{kind.lower()}s", True)
 
     async def get(self, *_: Any) -> Any:
-        return {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"} if self.terminating else {}}
+        return {
+            "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"} if self.terminating else {}
+        }
 
     async def list(self, *_: Any, **__: Any) -> Any:
         if self.away:
             raise KubeError(0, "Unreachable", "no answer")
-        return [{"metadata": {"name": name, "uid": name, "namespace": "ns", "labels": {RUN_LABEL: "r"}}} for name in self.there]
+        return [
+            {"metadata": {"name": name, "uid": name, "namespace": "ns", "labels": {RUN_LABEL: "r"}}}
+            for name in self.there
+        ]
 
     async def delete(self, resource: Resource, name: str, namespace: str) -> bool:
         if name in self.refused:
@@ -58,13 +65,19 @@ class Server:
         return True
 
 
-def left_by(server: Any, *names: str, in_flight: bool = False) -> tuple[opening.open_session, list[str]]:
+def left_by(
+    server: Any, *names: str, in_flight: bool = False
+) -> tuple[opening.open_session, list[str]]:
     """A session that made pods of these names, about to be left, and what is told."""
     told: list[str] = []
     template = load("pod", "r")
     opened = opening.open_session(server, template, ["ns"], "r", tell=told.append)
-    here = session.Session(server, "r", template, ["ns"], server.observer, Heart(), None, Offset(0.0, 0.0), [])  # type: ignore[arg-type]
-    here.submissions = [Submission(i, name, "ns", 1, 1, 0 if in_flight else 2, name) for i, name in enumerate(names)]
+    here = session.Session(
+        server, "r", template, ["ns"], server.observer, Heart(), None, Offset(0.0, 0.0), []
+    )  # type: ignore[arg-type]
+    here.submissions = [
+        Submission(i, name, "ns", 1, 1, 0 if in_flight else 2, name) for i, name in enumerate(names)
+    ]
     opened._session = here
     return opened, told
 
@@ -83,7 +96,9 @@ class TestLeaving:
     async def test_what_cannot_be_deleted_is_told_with_what_deletes_it(self) -> None:
         opened, told = left_by(Server("a", "b", stuck=True), "a", "b")
         await opened._close()
-        assert told == ["2 objects of run r are left in ns; `perfdag scale delete --run r` deletes them"]
+        assert told == [
+            "2 objects of run r are left in ns; `perfdag scale delete --run r` deletes them"
+        ]
 
     async def test_what_goes_with_a_namespace_that_was_made_here_is_not_told(self) -> None:
         """Leaving deletes it after the objects were waited for."""
@@ -93,7 +108,9 @@ class TestLeaving:
         await opened._close()
         assert told == []
 
-    async def test_what_a_cut_off_request_made_has_a_time_of_its_own_to_go(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_what_a_cut_off_request_made_has_a_time_of_its_own_to_go(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """All the time was taken by the first pass."""
         limits: list[float] = []
 
@@ -111,13 +128,17 @@ class TestLeaving:
     async def test_where_nobody_answers_that_is_told(self) -> None:
         opened, told = left_by(Server("a", away=True), "a")
         await opened._close()
-        assert told == ["whether objects of run r are left in ns is not known (no answer); `perfdag scale delete --run r` deletes them"]
+        assert told == [
+            "whether objects of run r are left in ns is not known (no answer); `perfdag scale delete --run r` deletes them"
+        ]
 
     async def test_what_was_refused_is_counted_with_the_reason(self) -> None:
         opened, told = left_by(Server("a", "b", refused="a"), "a", "b")
         await opened._close()
         why = "Pod a was not deleted: denied by a webhook"
-        assert told == [f"1 objects of run r are left in ns ({why}); `perfdag scale delete --run r` deletes them"]
+        assert told == [
+            f"1 objects of run r are left in ns ({why}); `perfdag scale delete --run r` deletes them"
+        ]
 
     async def test_what_was_refused_and_goes_with_its_namespace_is_not_told(self) -> None:
         server = Server("a", refused="a")
@@ -131,7 +152,10 @@ class TestLeaving:
         opened, told = left_by(server, "a")
         opened._stack.callback(lambda: setattr(server, "away", True))
         await opened._close()
-        assert "is not known (Pod a was not deleted: denied by a webhook; no answer); `perfdag scale delete" in told[0]
+        assert (
+            "is not known (Pod a was not deleted: denied by a webhook; no answer); `perfdag scale delete"
+            in told[0]
+        )
 
     async def test_what_is_left_is_counted_where_what_was_opened_cannot_be_closed(self) -> None:
         async def fails() -> None:
@@ -141,9 +165,13 @@ class TestLeaving:
         opened._stack.push_async_callback(fails)
         with pytest.raises(KubeError, match="no namespace was deleted"):
             await opened._close()
-        assert told == ["2 objects of run r are left in ns; `perfdag scale delete --run r` deletes them"]
+        assert told == [
+            "2 objects of run r are left in ns; `perfdag scale delete --run r` deletes them"
+        ]
 
-    async def test_a_second_interruption_is_told_and_the_rest_is_closed_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_second_interruption_is_told_and_the_rest_is_closed_all_the_same(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(opening, "LEFT_BEHIND", 60.0)
         opened, told = left_by(Server("a", stuck=True), "a")
         closed: list[bool] = []
@@ -185,7 +213,10 @@ class Primed:
             raise KubeError(403, "Forbidden", "quota exceeded")
         name = str(orjson.loads(bodies[-1])["metadata"]["name"])
         made = Record(VMI, name, name, namespace, "")
-        for stage in ("created", *{"runs": ("running",), "stays": ("running",), "failed": ("failed",)}.get(self.how, ())):
+        for stage in (
+            "created",
+            *{"runs": ("running",), "stays": ("running",), "failed": ("failed",)}.get(self.how, ()),
+        ):
             made.put(stage, received_ns=time.monotonic_ns())
         made.error = "" if self.how in ("runs", "stays") else "Unschedulable: no node"
         self.observer._adopt(made)
@@ -210,12 +241,20 @@ class Primed:
         ("stays", "the primer was not gone when the measurement began"),
     ],
 )
-async def test_a_primer_that_did_not_do_its_work_is_noted(how: str, note: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_primer_that_did_not_do_its_work_is_noted(
+    how: str, note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @contextlib.asynccontextmanager
-    async def opened(kube: Any, template: Any, namespaces: Any, run: str, **_: Any) -> AsyncIterator[session.Session]:
-        yield session.Session(kube, run, template, namespaces, kube.observer, Heart(), kube, Offset(0.0, 0.0), [])  # type: ignore[arg-type]
+    async def opened(
+        kube: Any, template: Any, namespaces: Any, run: str, **_: Any
+    ) -> AsyncIterator[session.Session]:
+        yield session.Session(
+            kube, run, template, namespaces, kube.observer, Heart(), kube, Offset(0.0, 0.0), []
+        )  # type: ignore[arg-type]
 
     monkeypatch.setattr(vmi, "open_session", opened)
     kube: Any = Primed(how)
     async with vmi._primed(kube, vmi.Spec(namespaces=["ns"], timeout=0.1)) as here:
-        assert here.notes == ([f"{note}; what the first VMI costs besides may be in the figures"] if note else [])
+        assert here.notes == (
+            [f"{note}; what the first VMI costs besides may be in the figures"] if note else []
+        )

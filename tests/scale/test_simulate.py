@@ -24,18 +24,35 @@ from perfdag.steps.scale.templates import Template, load
 
 class TestSimulate:
     def test_delays_and_failures_reach_the_stages(self) -> None:
-        found = {each["metadata"]["name"]: each for each in simulate.stages("kubevirt", {"vmi-running": (800, 3300)}, 5)}
-        assert found["vmi-running"]["spec"]["delay"] == {"durationMilliseconds": 800, "jitterDurationMilliseconds": 3300}
-        assert (found["vmi-running"]["spec"]["weight"], found["vmi-failed"]["spec"]["weight"]) == (95, 5)
-        assert "vmi-failed" not in {each["metadata"]["name"] for each in simulate.stages("kubevirt")}
+        found = {
+            each["metadata"]["name"]: each
+            for each in simulate.stages("kubevirt", {"vmi-running": (800, 3300)}, 5)
+        }
+        assert found["vmi-running"]["spec"]["delay"] == {
+            "durationMilliseconds": 800,
+            "jitterDurationMilliseconds": 3300,
+        }
+        assert (found["vmi-running"]["spec"]["weight"], found["vmi-failed"]["spec"]["weight"]) == (
+            95,
+            5,
+        )
+        assert "vmi-failed" not in {
+            each["metadata"]["name"] for each in simulate.stages("kubevirt")
+        }
         with pytest.raises(ValueError, match="no stage 'vmi-runing' in kubevirt; there are"):
             simulate.stages("kubevirt", {"vmi-runing": (1, 1)})
 
     def test_of_a_vmi_that_is_deleted_one_stage_at_a_time_has_its_turn(self) -> None:
         """One that ran succeeds first; of two stages that match KWOK would play either."""
-        found = {each["metadata"]["name"]: each["spec"] for each in simulate.stages("kubevirt", {"vmi-succeeded": (50, 90)})}
+        found = {
+            each["metadata"]["name"]: each["spec"]
+            for each in simulate.stages("kubevirt", {"vmi-succeeded": (50, 90)})
+        }
         assert found["vmi-succeeded"]["delay"]["durationMilliseconds"] == 50
-        phase = {name: found[name]["selector"]["matchExpressions"][1] for name in ("vmi-succeeded", "vmi-deleted")}
+        phase = {
+            name: found[name]["selector"]["matchExpressions"][1]
+            for name in ("vmi-succeeded", "vmi-deleted")
+        }
         assert [each["key"] for each in phase.values()] == [".status.phase"] * 2
         assert {name: (each["operator"], each["values"]) for name, each in phase.items()} == {
             "vmi-succeeded": ("In", ["Running"]),
@@ -44,9 +61,16 @@ class TestSimulate:
 
     def test_a_vmi_that_kwok_made_anew_is_deleted_by_no_other_stage_moved_on(self) -> None:
         """What `apply` makes of a VMI that is gone has no spec; stages of a VMI that is scheduled leave it alone."""
-        found = {each["metadata"]["name"]: each["spec"] for each in simulate.stages("kubevirt", failures=5)}
+        found = {
+            each["metadata"]["name"]: each["spec"]
+            for each in simulate.stages("kubevirt", failures=5)
+        }
         spec = {
-            name: [key for key in found[name]["selector"]["matchExpressions"] if key["key"] == ".spec"] for name in found if "vmi-" in name
+            name: [
+                key for key in found[name]["selector"]["matchExpressions"] if key["key"] == ".spec"
+            ]
+            for name in found
+            if "vmi-" in name
         }
         assert {name: each[0]["operator"] for name, each in spec.items() if each} == {
             "vmi-revived": "DoesNotExist",
@@ -57,13 +81,19 @@ class TestSimulate:
 
     def test_a_launcher_pod_carries_the_labels_of_its_vmi(self) -> None:
         """As KubeVirt's do: those of the run, too."""
-        (made,) = (each for each in simulate.stages("kubevirt") if each["metadata"]["name"] == "vmi-scheduling")
+        (made,) = (
+            each
+            for each in simulate.stages("kubevirt")
+            if each["metadata"]["name"] == "vmi-scheduling"
+        )
         (pod,) = (step["apply"]["template"] for step in made["spec"]["steps"] if "apply" in step)
         (labels,) = (line for line in pod.splitlines() if line.strip().startswith("labels:"))
         assert ".metadata.labels" in labels
 
     @pytest.mark.parametrize("system", ["runai", "storage"])
-    def test_failures_of_what_does_not_fail_are_refused(self, system: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_failures_of_what_does_not_fail_are_refused(
+        self, system: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         with pytest.raises(ValueError, match=f"nothing of {system} fails by itself"):
             simulate.stages(system, failures=50)
         for words in (
@@ -74,15 +104,21 @@ class TestSimulate:
             assert main(["scale", "simulate", *words]) == 2
             assert capsys.readouterr().err.count("\n") == 1
 
-    @pytest.mark.parametrize("text", ["vmi-running", "vmi-running=", "=5", "vmi-running=9-5", "vmi-running=a"])
+    @pytest.mark.parametrize(
+        "text", ["vmi-running", "vmi-running=", "=5", "vmi-running=9-5", "vmi-running=a"]
+    )
     def test_a_bad_delay_is_refused(self, text: str) -> None:
         with pytest.raises(ValueError, match="not a delay"):
             simulate.parse_delay(text)
 
 
 class TestSuites:
-    @pytest.mark.parametrize(("name", "cron"), [("vmi-daily", "41 4 * * *"), ("vmi-daily-scale", "41 15 * * *")])
-    def test_the_daily_suites_render_as_cron_workflows(self, name: str, cron: str, capsys: pytest.CaptureFixture[str]) -> None:
+    @pytest.mark.parametrize(
+        ("name", "cron"), [("vmi-daily", "41 4 * * *"), ("vmi-daily-scale", "41 15 * * *")]
+    )
+    def test_the_daily_suites_render_as_cron_workflows(
+        self, name: str, cron: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         pytest.importorskip("hera")
         import yaml
 
@@ -99,7 +135,10 @@ class TestGangs:
         return load("job", "r1", {"workers": 4, "gpus": 2})
 
     def test_volcano_gets_a_pod_group_that_its_pods_name(self) -> None:
-        group, own = (orjson.loads(each.render("g-1", "ns", 1)) for each in gangs.gang_of(gangs.VOLCANO, self.jobs(), 4, "q").documents)
+        group, own = (
+            orjson.loads(each.render("g-1", "ns", 1))
+            for each in gangs.gang_of(gangs.VOLCANO, self.jobs(), 4, "q").documents
+        )
         assert (group["apiVersion"], group["kind"]) == ("scheduling.volcano.sh/v1beta1", "PodGroup")
         assert group["spec"] == {"minMember": 4, "queue": "q"}
         assert group["metadata"]["name"] == own["metadata"]["name"] == "g-1"
@@ -120,7 +159,11 @@ class TestGangs:
 
     def test_two_queues_share_alike_and_may_borrow(self) -> None:
         first, second = gangs.queues(gangs.VOLCANO, "r", 12)
-        assert first["spec"] == second["spec"] == {"weight": 1, "reclaimable": True, "deserved": {"nvidia.com/gpu": "12"}}
+        assert (
+            first["spec"]
+            == second["spec"]
+            == {"weight": 1, "reclaimable": True, "deserved": {"nvidia.com/gpu": "12"}}
+        )
         parent, first, second = gangs.queues(gangs.KAI, "r", 12)
         assert parent["spec"]["resources"]["gpu"]["quota"] == 24
         assert first["spec"] == second["spec"]
@@ -159,12 +202,21 @@ class Reclaiming(Session):
     async def create(self, count: int, schedule: Schedule, parallel: int) -> Submitted:
         first, now = len(self.submissions), time.monotonic_ns()
         names = [f"{self.run}-{first + i}" for i in range(count)]
-        made = Submitted(self.run, [Submission(first + i, n, "ns", now, now, now, n) for i, n in enumerate(names)], time.time(), now)
+        made = Submitted(
+            self.run,
+            [Submission(first + i, n, "ns", now, now, now, n) for i, n in enumerate(names)],
+            time.time(),
+            now,
+        )
         for i, name in enumerate(names):
             owner = Record(self.template.kind, name, name, "ns", "")
             owner.put("created", received_ns=now)
             self.observer.records[name] = owner
-            self._pod(name, "0", *(("created", "scheduled") if not first or i < self.given else ("created",)))
+            self._pod(
+                name,
+                "0",
+                *(("created", "scheduled") if not first or i < self.given else ("created",)),
+            )
             if first and i < self.given:
                 victim = self.submissions[i].uid
                 self.observer.records[f"{victim}-0"].put("gone", received_ns=now)
@@ -182,7 +234,17 @@ class Reclaiming(Session):
 
     async def rows(self) -> list[Row]:
         kind, end = self.template.kind, time.monotonic_ns()
-        return list(rows_of(self.submissions, self.observer.records, self.clocks(), run="r", kind=kind, until_ns=end, expected_pods=1))
+        return list(
+            rows_of(
+                self.submissions,
+                self.observer.records,
+                self.clocks(),
+                run="r",
+                kind=kind,
+                until_ns=end,
+                expected_pods=1,
+            )
+        )
 
     async def delete(self, *_: Any, **__: Any) -> bool:
         return True
@@ -198,7 +260,11 @@ class TestReclaim:
     @pytest.mark.parametrize("scheduler", [gangs.VOLCANO, gangs.KAI], ids=lambda each: each.name)
     @pytest.mark.parametrize(("given", "failed"), [(5, False), (3, True)])
     async def test_what_had_to_go_is_no_miss_whether_or_not_another_waits_in_its_place(
-        self, scheduler: gangs.GangScheduler, given: int, failed: bool, monkeypatch: pytest.MonkeyPatch
+        self,
+        scheduler: gangs.GangScheduler,
+        given: int,
+        failed: bool,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         async def found(*_: Any) -> gangs.GangScheduler:
             return scheduler
@@ -211,12 +277,21 @@ class TestReclaim:
             yield "a", "b"
 
         @contextlib.asynccontextmanager
-        async def session(kube: Any, spec: Any, run: str, template: Template) -> AsyncIterator[Session]:
+        async def session(
+            kube: Any, spec: Any, run: str, template: Template
+        ) -> AsyncIterator[Session]:
             lags: Any = SimpleNamespace(lags=[])
             clock: Any = SimpleNamespace(seconds=0.0)
-            yield Reclaiming(kube, run, template, ["ns"], Observer(kube, run, [], []), lags, kube, clock, [], 1)
+            yield Reclaiming(
+                kube, run, template, ["ns"], Observer(kube, run, [], []), lags, kube, clock, [], 1
+            )
 
-        for name, value in (("found", found), ("free_gpus", free), ("own_queues", queues), ("session_of", session)):
+        for name, value in (
+            ("found", found),
+            ("free_gpus", free),
+            ("own_queues", queues),
+            ("session_of", session),
+        ):
             monkeypatch.setattr(gangs, name, value)
         monkeypatch.setattr(Reclaiming, "given", given)
         result = await gangs.reclaim(None, Spec(gpus=1))  # type: ignore[arg-type]
@@ -224,7 +299,9 @@ class TestReclaim:
         assert result.failed == failed, result.figures["success_ratio"]
 
 
-async def test_whole_nodes_are_asked_for_whatever_the_variables_say(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whole_nodes_are_asked_for_whatever_the_variables_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def free(*_: Any) -> dict[str, int]:
         return {"a": 8, "b": 8}
 
@@ -232,7 +309,9 @@ async def test_whole_nodes_are_asked_for_whatever_the_variables_say(monkeypatch:
     async def session(kube: Any, spec: Any, run: str, template: Template) -> AsyncIterator[Session]:
         lags: Any = SimpleNamespace(lags=[])
         clock: Any = SimpleNamespace(seconds=0.0)
-        yield Reclaiming(kube, run, template, ["ns"], Observer(kube, run, [], []), lags, kube, clock, [], 1)
+        yield Reclaiming(
+            kube, run, template, ["ns"], Observer(kube, run, [], []), lags, kube, clock, [], 1
+        )
 
     monkeypatch.setattr(gpus, "free_gpus", free)
     monkeypatch.setattr(gpus, "session_of", session)

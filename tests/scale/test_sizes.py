@@ -18,13 +18,21 @@ from perfdag.steps.vmi_burst import parse_results
 
 
 class TestCapacity:
-    @pytest.mark.parametrize(("step", "found", "tried"), [(100, 700, 8), (150, 600, 5), (50, 700, 15)])
-    async def test_a_knee_is_found_within_a_step(self, step: int, found: int, tried: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        ("step", "found", "tried"), [(100, 700, 8), (150, 600, 5), (50, 700, 15)]
+    )
+    async def test_a_knee_is_found_within_a_step(
+        self, step: int, found: int, tried: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Up to 700 VMIs run in 8 s, beyond it in 90: the gate says which is too long."""
         gate = gates.parse("creation_to_running_p95 < 60")
 
         async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
-            figures = {"creation_to_running_p95": 8.0 if count <= 700 else 90.0, "left_behind": 0.0, "success_ratio": 1.0}
+            figures = {
+                "creation_to_running_p95": 8.0 if count <= 700 else 90.0,
+                "left_behind": 0.0,
+                "success_ratio": 1.0,
+            }
             return vmi.Result("burst", count, "r", [], [], figures, {}, gates.hold([gate], figures))
 
         monkeypatch.setattr(vmi, "burst", burst)
@@ -35,17 +43,28 @@ class TestCapacity:
 
     async def test_no_knee_ends_at_the_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
-            return vmi.Result("burst", count, "r", [], [], {"left_behind": 0.0, "success_ratio": 1.0}, {})
+            return vmi.Result(
+                "burst", count, "r", [], [], {"left_behind": 0.0, "success_ratio": 1.0}, {}
+            )
 
         monkeypatch.setattr(vmi, "burst", burst)
-        assert (await sizes.capacity(None, vmi.Spec(), 100, 450))[0] == sizes.Capacity(400, "the limit of 450 was reached")  # type: ignore[arg-type]
+        assert (await sizes.capacity(None, vmi.Spec(), 100, 450))[0] == sizes.Capacity(
+            400, "the limit of 450 was reached"
+        )  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("error", [kubevirt.TooDenseError("300 VMIs are too many"), KubeError(500, "Broken", "etcd is away")])
-    async def test_a_step_that_cannot_be_made_leaves_a_lower_bound(self, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        "error",
+        [kubevirt.TooDenseError("300 VMIs are too many"), KubeError(500, "Broken", "etcd is away")],
+    )
+    async def test_a_step_that_cannot_be_made_leaves_a_lower_bound(
+        self, error: Exception, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
             if count > 200:
                 raise error
-            return vmi.Result("burst", count, "r", [], [], {"left_behind": 0.0, "success_ratio": 1.0}, {})
+            return vmi.Result(
+                "burst", count, "r", [], [], {"left_behind": 0.0, "success_ratio": 1.0}, {}
+            )
 
         monkeypatch.setattr(vmi, "burst", burst)
         seen: list[vmi.Result] = []
@@ -66,7 +85,11 @@ class TestCapacity:
         ids=["no data alone", "another gate failed", "not all ran", "left behind"],
     )
     async def test_a_size_of_which_only_data_is_missing_has_not_failed(
-        self, figures: dict[str, float | None], found: sizes.Capacity, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+        self,
+        figures: dict[str, float | None],
+        found: sizes.Capacity,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
     ) -> None:
         """At 200 VMIs the API server's metrics are absent, and `figures` are as they are there."""
         from perfdag.cli import main, scale_verbs
@@ -83,11 +106,18 @@ class TestCapacity:
         passed, results = await sizes.capacity(None, vmi.Spec(), 100, 450)  # type: ignore[arg-type]
         assert (passed, len(results)) == (found, 2)
         monkeypatch.setattr(scale_verbs, "on_cluster", lambda *_: run_vmi.Outcome(results, passed))
-        assert main(["scale", "vmi", "capacity", "--count", "450", "-o", str(tmp_path)]) == (3 if found.no_data else 0)
+        assert main(["scale", "vmi", "capacity", "--count", "450", "-o", str(tmp_path)]) == (
+            3 if found.no_data else 0
+        )
 
     @pytest.mark.parametrize(
         ("sizes", "passed", "gate", "failed"),
-        [((10, 20, 30), 20, False, []), ((10,), 0, False, [10]), ((10, 20, 30), 20, None, [30]), ((10,), 0, None, [10])],
+        [
+            ((10, 20, 30), 20, False, []),
+            ((10,), 0, False, [10]),
+            ((10, 20, 30), 20, None, [30]),
+            ((10,), 0, None, [10]),
+        ],
     )
     def test_of_a_search_in_a_suite_a_first_step_that_fails_and_an_end_without_data_are_breaches(
         self, sizes: tuple[int, ...], passed: int, gate: bool | None, failed: list[int]
@@ -96,21 +126,45 @@ class TestCapacity:
         found = parse_results(output, "creation_to_running")
         assert ("lower bound" in output.facts["notes"]) == (gate is None)
         assert [each.value for each in found if each.metric == "capacity"] == [passed]
-        breached = [(each.coords or {})["count"] for each in found if each.metric == "gates_failed" and each.value]
+        breached = [
+            (each.coords or {})["count"]
+            for each in found
+            if each.metric == "gates_failed" and each.value
+        ]
         assert breached == failed
 
-    def test_a_rate_that_only_the_step_which_ended_a_search_did_not_hold_is_its_answer_too(self) -> None:
-        found = parse_results(self.searched((10, 20, 30), 20, 1.0, late=(30,)), "creation_to_running")
+    def test_a_rate_that_only_the_step_which_ended_a_search_did_not_hold_is_its_answer_too(
+        self,
+    ) -> None:
+        found = parse_results(
+            self.searched((10, 20, 30), 20, 1.0, late=(30,)), "creation_to_running"
+        )
         assert [each.value for each in found if each.metric == "capacity"] == [20]
-        with pytest.raises(Invalid, match="the open loop did not hold its rate of 20 VMIs") as caught:
-            parse_results(self.searched((10, 20, 30), 20, 1.0, late=(20, 30)), "creation_to_running")
-        assert {(each.coords or {}).get("count") for each in caught.value.measurements} == {10, 20, 30, None}
+        with pytest.raises(
+            Invalid, match="the open loop did not hold its rate of 20 VMIs"
+        ) as caught:
+            parse_results(
+                self.searched((10, 20, 30), 20, 1.0, late=(20, 30)), "creation_to_running"
+            )
+        assert {(each.coords or {}).get("count") for each in caught.value.measurements} == {
+            10,
+            20,
+            30,
+            None,
+        }
 
     def test_a_search_whose_first_step_never_ran_is_invalid(self) -> None:
         with pytest.raises(Invalid, match="never ran"):
             parse_results(self.searched((10,), 0, 0.5), "creation_to_running")
 
-    def searched(self, sizes: tuple[int, ...], passed: int, ran: float, last: bool | None = False, late: tuple[int, ...] = ()) -> Output:
+    def searched(
+        self,
+        sizes: tuple[int, ...],
+        passed: int,
+        ran: float,
+        last: bool | None = False,
+        late: tuple[int, ...] = (),
+    ) -> Output:
         """What a search leaves whose last size broke its gate (`last` None: had no data for it), of which a share of `ran` VMIs ran, and of
         whose sizes these did not hold their rate."""
         gate = {"metric": "api_p99", "op": "<", "value": 1.0, "other": None}
@@ -118,21 +172,58 @@ class TestCapacity:
             {"count": size, "rows": [], "stages": [], "calls": [], "error": "", "disturbed": ""}
             | {"facts": {"notes": [], "generator": [{"held": size not in late}]}}
             | {"figures": {"left_behind": 0.0, "success_ratio": ran if size == sizes[-1] else 1.0}}
-            | {"verdicts": [{"gate": gate, "value": 0.5, "threshold": 1.0, "passed": size != sizes[-1] or last}]}
+            | {
+                "verdicts": [
+                    {
+                        "gate": gate,
+                        "value": 0.5,
+                        "threshold": 1.0,
+                        "passed": size != sizes[-1] or last,
+                    }
+                ]
+            }
             for size in sizes
         ]
-        capacity = {"passed": passed, "stopped": "" if last is False else "no data", "no_data": last is None}
-        return Output({"results": orjson.dumps({"capacity": capacity, "results": results}).decode()})
+        capacity = {
+            "passed": passed,
+            "stopped": "" if last is False else "no data",
+            "no_data": last is None,
+        }
+        return Output(
+            {"results": orjson.dumps({"capacity": capacity, "results": results}).decode()}
+        )
 
-    def test_a_step_over_the_limit_is_told_at_once(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_step_over_the_limit_is_told_at_once(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         from perfdag.cli import main
 
-        kubeconfig = {"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}], "users": [{"name": "u", "user": {}}]}
+        kubeconfig = {
+            "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+            "users": [{"name": "u", "user": {}}],
+        }
         contexts = [{"name": "x", "context": {"cluster": "c", "user": "u"}}]
-        (tmp_path / "k").write_bytes(orjson.dumps({**kubeconfig, "contexts": contexts, "current-context": "x"}))
+        (tmp_path / "k").write_bytes(
+            orjson.dumps({**kubeconfig, "contexts": contexts, "current-context": "x"})
+        )
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("KUBECONFIG", str(tmp_path / "k"))
-            assert main(["scale", "vmi", "capacity", "--count", "50", "--step", "100", "-o", str(tmp_path)]) == 2
+            assert (
+                main(
+                    [
+                        "scale",
+                        "vmi",
+                        "capacity",
+                        "--count",
+                        "50",
+                        "--step",
+                        "100",
+                        "-o",
+                        str(tmp_path),
+                    ]
+                )
+                == 2
+            )
         assert "the first step of 100 is over the limit of 50" in capsys.readouterr().err
 
 
@@ -159,9 +250,20 @@ class TestLadder:
         async def burst(kube: Any, spec: vmi.Spec, count: int) -> vmi.Result:
             if count > 600:
                 raise KubeError(0, "Unreachable", "no answer from https://x")
-            facts: dict[str, Any] = {"generator": [], "notes": [], "simulated": False, "kubevirt_version": "v1.6"}
-            figures: dict[str, float | None] = {"api_p99": 0.1, "left_behind": 0.0, "success_ratio": 1.0}
-            return vmi.Result("burst", count, spec.run, [], [], figures, facts, gates.hold(spec.gates, figures))
+            facts: dict[str, Any] = {
+                "generator": [],
+                "notes": [],
+                "simulated": False,
+                "kubevirt_version": "v1.6",
+            }
+            figures: dict[str, float | None] = {
+                "api_p99": 0.1,
+                "left_behind": 0.0,
+                "success_ratio": 1.0,
+            }
+            return vmi.Result(
+                "burst", count, spec.run, [], [], figures, facts, gates.hold(spec.gates, figures)
+            )
 
         async def check(*_: Any) -> None:
             pass
@@ -174,7 +276,9 @@ class TestLadder:
         monkeypatch.setattr(sizes, "check_nodes", check)
         monkeypatch.setattr(sizes, "own_namespaces", namespaces)
 
-    async def test_sizes_before_one_that_broke_are_kept_and_it_is_a_size_without_data(self, broken: None) -> None:
+    async def test_sizes_before_one_that_broke_are_kept_and_it_is_a_size_without_data(
+        self, broken: None
+    ) -> None:
         spec = vmi.Spec(gates=[gates.parse("api_p99 < 1"), gates.parse("left_behind <= 0")])
         results = await sizes.ladder(None, spec, [400, 600, 800, 1000], 0.0)  # type: ignore[arg-type]
         assert [each.passed for each in results[-1].verdicts] == [None, None]
@@ -186,17 +290,32 @@ class TestLadder:
             (600, False, ""),
             (800, True, "no answer from https://x"),
         ]
-        texts = {"results": orjson.dumps({"capacity": None, "results": [asdict(each) for each in results]}).decode()}
+        texts = {
+            "results": orjson.dumps(
+                {"capacity": None, "results": [asdict(each) for each in results]}
+            ).decode()
+        }
         with pytest.raises(Invalid, match="800 VMIs were not measured: no answer") as caught:
             parse_results(Output(texts), "api_p99")
-        breached = {(each.coords or {})["count"]: each.value for each in caught.value.measurements if each.metric == "gates_failed"}
+        breached = {
+            (each.coords or {})["count"]: each.value
+            for each in caught.value.measurements
+            if each.metric == "gates_failed"
+        }
         assert breached == {400: 0.0, 600: 0.0, 800: 1.0}
         with pytest.raises(KubeError):
             await sizes.ladder(None, spec, [800], 0.0)  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("end", [KubeError(0, "Unreachable", "away"), KeyboardInterrupt()], ids=["error", "Ctrl-C"])
+    @pytest.mark.parametrize(
+        "end", [KubeError(0, "Unreachable", "away"), KeyboardInterrupt()], ids=["error", "Ctrl-C"]
+    )
     def test_the_files_of_sizes_before_are_written_however_it_ends(
-        self, end: BaseException, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self,
+        end: BaseException,
+        broken: None,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
         from perfdag.cli import main, scale_verbs
 
@@ -205,10 +324,20 @@ class TestLadder:
             raise end
 
         monkeypatch.setattr(run_vmi, "measure", measure)
-        monkeypatch.setattr(scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
-        assert main(["scale", "vmi", "ladder", "--count", "400", "600", "-o", str(tmp_path)]) in (4, 130)
-        assert [each["count"] for each in orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]] == [400, 600]
-        assert f"measured before: 400, 600 VMIs; their files are in {tmp_path}" in capsys.readouterr().err
+        monkeypatch.setattr(
+            scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(None))
+        )
+        assert main(["scale", "vmi", "ladder", "--count", "400", "600", "-o", str(tmp_path)]) in (
+            4,
+            130,
+        )
+        assert [
+            each["count"] for each in orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
+        ] == [400, 600]
+        assert (
+            f"measured before: 400, 600 VMIs; their files are in {tmp_path}"
+            in capsys.readouterr().err
+        )
 
     def test_the_files_of_sizes_before_an_interruption_say_that_they_were_not_alone(
         self, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -225,21 +354,48 @@ class TestLadder:
 
         monkeypatch.setattr(vmi, "burst", burst)
         monkeypatch.setattr(run_vmi, "ExclusiveRun", Taken)
-        monkeypatch.setattr(scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
-        assert main(["scale", "vmi", "ladder", "--count", "400", "600", "--cooldown", "0", "-o", str(tmp_path)]) == 130
+        monkeypatch.setattr(
+            scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(None))
+        )
+        assert (
+            main(
+                [
+                    "scale",
+                    "vmi",
+                    "ladder",
+                    "--count",
+                    "400",
+                    "600",
+                    "--cooldown",
+                    "0",
+                    "-o",
+                    str(tmp_path),
+                ]
+            )
+            == 130
+        )
         (run,) = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
-        assert (run["count"], run["disturbed"]) == (400, "performance run x took the cluster meanwhile")
+        assert (run["count"], run["disturbed"]) == (
+            400,
+            "performance run x took the cluster meanwhile",
+        )
 
     @pytest.mark.parametrize("live", [False, True])
     def test_the_folder_of_a_submission_is_taken_over_where_nothing_of_it_is_left(
-        self, live: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self,
+        live: bool,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
         from perfdag.cli import main, scale_verbs
 
         async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> run_vmi.Outcome:
             figures = {"left_behind": 0.0, "success_ratio": 1.0}
             facts = {"generator": [], "notes": []}
-            return run_vmi.Outcome([vmi.Result("steady", 9, "r", [], [], figures, facts, trace=[(0.0, 0), (2.5, 9)])])
+            return run_vmi.Outcome(
+                [vmi.Result("steady", 9, "r", [], [], figures, facts, trace=[(0.0, 0), (2.5, 9)])]
+            )
 
         async def there(*_: Any, **__: Any) -> list[int]:
             return [1] if live else []
@@ -248,19 +404,41 @@ class TestLadder:
             async def resource(self, api_version: str, kind: str) -> str:
                 return kind
 
-        write_run(tmp_path / "run.json", RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}), Submitted("q", [], 0.0, 0))
-        before = {"submitted.json", "sampled.json", "observed.jsonl", "general.png", "scurves-400.png", "notes.txt"}
+        write_run(
+            tmp_path / "run.json",
+            RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}),
+            Submitted("q", [], 0.0, 0),
+        )
+        before = {
+            "submitted.json",
+            "sampled.json",
+            "observed.jsonl",
+            "general.png",
+            "scurves-400.png",
+            "notes.txt",
+        }
         for name in before:
             (tmp_path / name).touch()
         monkeypatch.setattr(run_vmi, "measure", measure)
         monkeypatch.setattr(commands, "there", there)
-        monkeypatch.setattr(scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(Cluster())))
-        code, names = main(["scale", "vmi", "steady", "-o", str(tmp_path)]), {each.name for each in tmp_path.iterdir()}
+        monkeypatch.setattr(
+            scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(Cluster()))
+        )
+        code, names = (
+            main(["scale", "vmi", "steady", "-o", str(tmp_path)]),
+            {each.name for each in tmp_path.iterdir()},
+        )
         if live:
             assert (code, names) == (2, {*before, "run.json"})
-            assert "holds run q, of which 1 objects are still there; `perfdag scale delete -o" in capsys.readouterr().err
+            assert (
+                "holds run q, of which 1 objects are still there; `perfdag scale delete -o"
+                in capsys.readouterr().err
+            )
         else:
-            assert (code, names) == (0, {"notes.txt", "stages.parquet", "summary.json", "perf-audit-results.json"})
+            assert (code, names) == (
+                0,
+                {"notes.txt", "stages.parquet", "summary.json", "perf-audit-results.json"},
+            )
             (run,) = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
             assert run["trace"] == [[0.0, 0], [2.5, 9]]
 
@@ -279,9 +457,14 @@ class TestLadder:
 
         monkeypatch.setattr(run_vmi, "ExclusiveRun", Taken)
         monkeypatch.setattr(scale_verbs, "on_cluster", on_cluster)
-        words = ["--count", "200", "--step", "100"] if scenario == "capacity" else ["--count", "100"]
+        words = (
+            ["--count", "200", "--step", "100"] if scenario == "capacity" else ["--count", "100"]
+        )
         assert main(["scale", "vmi", scenario, *words, "-o", str(tmp_path)]) == 1
         (outcome,) = outcomes
-        texts = {"capacity": outcome.capacity and asdict(outcome.capacity), "results": [asdict(each) for each in outcome.results]}
+        texts = {
+            "capacity": outcome.capacity and asdict(outcome.capacity),
+            "results": [asdict(each) for each in outcome.results],
+        }
         with pytest.raises(Invalid, match="performance run x took the cluster meanwhile"):
             parse_results(Output({"results": orjson.dumps(texts).decode()}), "capacity")

@@ -70,22 +70,31 @@ class TestTimes:
 
     @pytest.mark.parametrize("ahead", [-0.45, 0.02, 0.45])
     @pytest.mark.parametrize("watched", [False, True])
-    def test_the_time_of_submission_is_on_the_clock_of_the_others(self, tmp_path: Path, ahead: float, watched: bool) -> None:
+    def test_the_time_of_submission_is_on_the_clock_of_the_others(
+        self, tmp_path: Path, ahead: float, watched: bool
+    ) -> None:
         """True: 0.3 s from the submission to each stage. Without a watch all but the submission are whole seconds of the server's clock."""
         chance, base, rows, submitted = random.Random(5), 1_767_225_600, [], []
         for i in range(2000):
             sent = base + i + chance.random()
             key = {"jobName": f"j-{i}", "projectName": "p", "jobNamespace": "n"}
-            submitted.append(key | {"submitTimestamp": datetime.fromtimestamp(sent, UTC).isoformat()})
+            submitted.append(
+                key | {"submitTimestamp": datetime.fromtimestamp(sent, UTC).isoformat()}
+            )
             api, received = float(int(sent + 0.3 + ahead)), sent + 0.3 if watched else None
             for stage in ("workload_created", "first_pod_created", "scheduled"):
-                named = Row("r", i, f"j-{i}", "n", "TrainingWorkload", "", stage, "submitted", "ok", 0.3)
+                named = Row(
+                    "r", i, f"j-{i}", "n", "TrainingWorkload", "", stage, "submitted", "ok", 0.3
+                )
                 rows.append(replace(named, api_time=api, receive_time=received))
         sampled, waiting = runai.sampled_json(rows, "p")
         (tmp_path / "submitted.json").write_bytes(orjson.dumps(submitted))
         (tmp_path / "sampled.json").write_bytes(orjson.dumps(sampled))
         (tmp_path / "summary.json").write_bytes(orjson.dumps({"server_clock_ahead_s": ahead}))
-        totals = [each.deltas["Total Pod Scheduling Decision"] or 0.0 for each in times.read_times(tmp_path)]
+        totals = [
+            each.deltas["Total Pod Scheduling Decision"] or 0.0
+            for each in times.read_times(tmp_path)
+        ]
         assert (len(totals), waiting) == (2000, [])
         assert sum(totals) / 2000 == pytest.approx(0.3, abs=0.05)
         assert all(each == int(each) for each in totals) != watched
@@ -95,7 +104,9 @@ class TestTimes:
         self.folder(tmp_path, [self.item("a")])
         due = round(datetime(2026, 1, 1, 0, 0, 0, 700_000, tzinfo=UTC).timestamp() * 1e9)
         sent = Submission(0, "a", "runai-p", due, due + 3 * 10**9, due + 4 * 10**9)
-        (tmp_path / "submitted.json").write_bytes(orjson.dumps(runai.submitted_json(Submitted("r", [sent], 0.0, 0), "p")))
+        (tmp_path / "submitted.json").write_bytes(
+            orjson.dumps(runai.submitted_json(Submitted("r", [sent], 0.0, 0), "p"))
+        )
         (found,) = times.read_times(tmp_path)
         assert found.deltas["Total Pod Scheduling Decision"] == 6.0
 
@@ -112,16 +123,39 @@ class TestTimes:
         folder = self.folder(tmp_path, [self.item("a"), self.item("waits"), self.item("later")])
         (folder / "sampled.json").write_bytes(orjson.dumps([self.item("a")]))
         (folder / "summary.json").write_bytes(orjson.dumps({"not_scheduled": ["waits"]}))
-        assert [each.excluded for each in times.read_times(folder)] == ["", "not scheduled when sampled", "not sampled"]
+        assert [each.excluded for each in times.read_times(folder)] == [
+            "",
+            "not scheduled when sampled",
+            "not sampled",
+        ]
 
-    def test_one_that_has_a_node_is_scheduled_whatever_else_was_not_seen(self, tmp_path: Path) -> None:
-        rows = [Row("r", 0, "a", "runai-p", "TrainingWorkload", "", "scheduled", "pod_group_created", "ok", api_time=1_767_225_606.0)]
+    def test_one_that_has_a_node_is_scheduled_whatever_else_was_not_seen(
+        self, tmp_path: Path
+    ) -> None:
+        rows = [
+            Row(
+                "r",
+                0,
+                "a",
+                "runai-p",
+                "TrainingWorkload",
+                "",
+                "scheduled",
+                "pod_group_created",
+                "ok",
+                api_time=1_767_225_606.0,
+            )
+        ]
         sampled, waiting = runai.sampled_json(rows, "p")
         assert waiting == []
         self.folder(tmp_path, sampled)
         (tmp_path / "summary.json").write_bytes(orjson.dumps({"server_clock_ahead_s": 0.5}))
         (found,) = times.read_times(tmp_path)
-        assert (found.excluded, found.deltas["Total Pod Scheduling Decision"], found.deltas["Workload Creation"]) == ("", 5.0, None)
+        assert (
+            found.excluded,
+            found.deltas["Total Pod Scheduling Decision"],
+            found.deltas["Workload Creation"],
+        ) == ("", 5.0, None)
 
     def partly_scheduled(self, folder: Path) -> None:
         """Of 12 workloads 10 were accepted, of which 6 were scheduled."""
@@ -129,13 +163,21 @@ class TestTimes:
         (folder / "sampled.json").write_bytes(orjson.dumps([self.item(f"j-{i}") for i in range(6)]))
         due = round(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1e9)
         error = 'pods "j-10" is forbidden: exceeded quota'
-        items = [Submission(i, f"j-{i}", "runai-p", due, due, due + 1, error=error if i > 9 else "") for i in range(12)]
-        file = RunFile("r", "run.ai/v2alpha1", "TrainingWorkload", ["runai-p"], "p", 1, 1, True, items, {})
+        items = [
+            Submission(i, f"j-{i}", "runai-p", due, due, due + 1, error=error if i > 9 else "")
+            for i in range(12)
+        ]
+        file = RunFile(
+            "r", "run.ai/v2alpha1", "TrainingWorkload", ["runai-p"], "p", 1, 1, True, items, {}
+        )
         file.submissions[11].error = 'pods "j-11" is forbidden: exceeded quota'
         write_run(folder / "run.json", file, Submitted("r", items, 0.0, 0))
 
     @pytest.mark.parametrize("plot", ["general", "detailed"])
-    @pytest.mark.parametrize(("skip", "shown", "how"), [("--skip-errors", 6, "left out"), ("--no-skip-errors", 12, "flagged")])
+    @pytest.mark.parametrize(
+        ("skip", "shown", "how"),
+        [("--skip-errors", 6, "left out"), ("--no-skip-errors", 12, "flagged")],
+    )
     def test_what_was_never_scheduled_or_refused_is_counted_with_the_reason(
         self,
         plot: str,
@@ -150,30 +192,50 @@ class TestTimes:
         from perfdag.cli import main
 
         drawn: list[str] = []
-        monkeypatch.setattr(style, "to_bytes", lambda figure: (drawn.extend(each.get_text() for each in figure.texts), b"x"))
+        monkeypatch.setattr(
+            style,
+            "to_bytes",
+            lambda figure: (drawn.extend(each.get_text() for each in figure.texts), b"x"),
+        )
         self.partly_scheduled(tmp_path)
         assert main(["scale", "plot", "--plot", plot, skip, "-o", str(tmp_path)]) == 0
-        reasons = [f"4 {how}: not scheduled when sampled", f'2 {how}: refused: pods "NAME" is forbidden: exceeded quota']
+        reasons = [
+            f"4 {how}: not scheduled when sampled",
+            f'2 {how}: refused: pods "NAME" is forbidden: exceeded quota',
+        ]
         said = capsys.readouterr()
         assert said.err.splitlines() == [f"of 12 workloads {each}" for each in reasons]
         assert f"{shown} of 12 workloads" in said.out
         with (tmp_path / "times.csv").open() as file:
             rows = list(csv.DictReader(file))
-        assert [row["Job Name"] for row in rows if not row["Excluded"]] == [f"j-{i}" for i in range(6)]
+        assert [row["Job Name"] for row in rows if not row["Excluded"]] == [
+            f"j-{i}" for i in range(6)
+        ]
         assert len(rows) == 12
-        assert all(row["Total Pod Scheduling Decision"] == "" and row["Workload Submitted"] for row in rows if row["Excluded"])
+        assert all(
+            row["Total Pod Scheduling Decision"] == "" and row["Workload Submitted"]
+            for row in rows
+            if row["Excluded"]
+        )
         title, subtitle = drawn
         assert ("6 of 12" if plot == "general" or shown == 6 else "12 workloads") in title
         assert all(each in subtitle.replace("\n", " ") for each in reasons)
 
-    def test_a_run_of_which_nothing_was_scheduled_is_no_picture_of_none(self, tmp_path: Path) -> None:
+    def test_a_run_of_which_nothing_was_scheduled_is_no_picture_of_none(
+        self, tmp_path: Path
+    ) -> None:
         from perfdag.charts import scale as charts
 
         self.folder(tmp_path, [self.item("a")])
         (tmp_path / "sampled.json").write_text("[]")
         (only,) = times.read_times(tmp_path)
         assert only.excluded == "not scheduled when sampled"
-        assert charts.general([(only.info["submitTimestamp"], only.deltas)]).texts[0].get_text().endswith("scheduling: 0 of 1 workloads")
+        assert (
+            charts.general([(only.info["submitTimestamp"], only.deltas)])
+            .texts[0]
+            .get_text()
+            .endswith("scheduling: 0 of 1 workloads")
+        )
 
     def test_missing_files_and_bad_settings_say_what_to_do(self, tmp_path: Path) -> None:
         with pytest.raises(runai.SettingsError, match="perfdag scale submit"):
@@ -188,13 +250,23 @@ class TestTimes:
     @pytest.mark.parametrize(
         ("file", "body", "told"),
         [
-            ("submitted.json", [{}], r"submitted\.json: workload 1 of 1 has no jobName, projectName, submitTimestamp"),
+            (
+                "submitted.json",
+                [{}],
+                r"submitted\.json: workload 1 of 1 has no jobName, projectName, submitTimestamp",
+            ),
             ("submitted.json", ["x"], r"submitted\.json: workload 1 of 1 has no jobName"),
-            ("sampled.json", [{"jobName": "a"}], r"sampled\.json: workload 1 of 1 has no projectName"),
+            (
+                "sampled.json",
+                [{"jobName": "a"}],
+                r"sampled\.json: workload 1 of 1 has no projectName",
+            ),
             ("submitted.json", {}, r"submitted\.json is not a list of workloads"),
         ],
     )
-    def test_files_of_another_shape_are_named_with_what_they_lack(self, file: str, body: Any, told: str, tmp_path: Path) -> None:
+    def test_files_of_another_shape_are_named_with_what_they_lack(
+        self, file: str, body: Any, told: str, tmp_path: Path
+    ) -> None:
         self.folder(tmp_path, [self.item("a")])
         (tmp_path / file).write_bytes(orjson.dumps(body))
         with pytest.raises(runai.SettingsError, match=told):
@@ -202,5 +274,7 @@ class TestTimes:
 
     def test_a_time_that_is_none_is_named(self, tmp_path: Path) -> None:
         self.folder(tmp_path, [{**self.item("a"), "jobCreatedTimestamp": "yesterday"}])
-        with pytest.raises(runai.SettingsError, match=r"workload a: jobCreatedTimestamp is 'yesterday', not a time"):
+        with pytest.raises(
+            runai.SettingsError, match=r"workload a: jobCreatedTimestamp is 'yesterday', not a time"
+        ):
             times.read_times(tmp_path)

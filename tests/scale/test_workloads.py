@@ -58,7 +58,10 @@ def held(count: int, *stages: str) -> session.Session:
     observer, start = Observer(None, "r", [], ["n"]), time.monotonic_ns() - 60 * 10**9  # type: ignore[arg-type]
     items = []
     for i in range(count):
-        job, pod = Record("Job", f"j{i}", f"r-{i}", "n", ""), Record("Pod", f"p{i}", f"r-{i}-x", "n", f"j{i}")
+        job, pod = (
+            Record("Job", f"j{i}", f"r-{i}", "n", ""),
+            Record("Pod", f"p{i}", f"r-{i}-x", "n", f"j{i}"),
+        )
         for second, stage in enumerate(("created", *stages), 1):
             for each in (job, pod):
                 each.put(stage, received_ns=start + second * 10**9 + i * 10**6)
@@ -68,7 +71,9 @@ def held(count: int, *stages: str) -> session.Session:
         items.append(Submission(i, job.name, "n", start, start, start + 1, job.uid))
     made = Submitted("r", items, time.time() - 60, start)
     kube: Any = Cluster()
-    here = session.Session(kube, "r", load("job", "r"), ["n"], observer, Heart(), None, Offset(0.0, 0.0), [], 1)  # type: ignore[arg-type]
+    here = session.Session(
+        kube, "r", load("job", "r"), ["n"], observer, Heart(), None, Offset(0.0, 0.0), [], 1
+    )  # type: ignore[arg-type]
     here.submissions, here.batches = items, [(made, Schedule())]
     return here
 
@@ -92,11 +97,17 @@ def no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
         ("scheduled", ("scheduled",), 1.0),
     ],
 )
-async def test_a_goal_is_judged_by_its_own_stage(goal: scenario.Goal, stages: tuple[str, ...], ratio: float) -> None:
-    result = await scenario.finish("submit", workloads.Spec(goal=goal, count=10), held(10, *stages), {})
+async def test_a_goal_is_judged_by_its_own_stage(
+    goal: scenario.Goal, stages: tuple[str, ...], ratio: float
+) -> None:
+    result = await scenario.finish(
+        "submit", workloads.Spec(goal=goal, count=10), held(10, *stages), {}
+    )
     assert (result.figures["success_ratio"], result.facts["goal"]) == (ratio, goal)
     assert bool(result.figures["throughput_mean"]) == bool(ratio)
-    assert result.figures["censored"] == (0.0 if ratio or goal == "succeeded" or "succeeded" in stages else 10.0)
+    assert result.figures["censored"] == (
+        0.0 if ratio or goal == "succeeded" or "succeeded" in stages else 10.0
+    )
 
 
 async def test_what_did_not_come_is_counted() -> None:
@@ -131,8 +142,12 @@ async def test_the_count_is_what_the_scenario_made_and_doubts_are_notes() -> Non
     assert any("clock moved against ours is not known" in note for note in result.facts["notes"])
 
 
-@pytest.mark.parametrize(("played", "mixed"), [({"n0", "n1"}, False), ({"n0"}, True), (set(), False)])
-async def test_pods_on_simulated_and_on_real_nodes_are_noted(played: set[str], mixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("played", "mixed"), [({"n0", "n1"}, False), ({"n0"}, True), (set(), False)]
+)
+async def test_pods_on_simulated_and_on_real_nodes_are_noted(
+    played: set[str], mixed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def nodes(kube: Any) -> tuple[set[str], str]:
         return played, ""
 
@@ -144,19 +159,29 @@ async def test_pods_on_simulated_and_on_real_nodes_are_noted(played: set[str], m
     assert any("on simulated and on real nodes" in note for note in result.facts["notes"]) == mixed
 
 
-@pytest.mark.parametrize(("again", "status"), [("released", 422), ("gone", 404), ("forbidden", 403)])
-async def test_a_pod_that_is_gone_or_released_does_not_end_the_release(again: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("again", "status"), [("released", 422), ("gone", 404), ("forbidden", 403)]
+)
+async def test_a_pod_that_is_gone_or_released_does_not_end_the_release(
+    again: str, status: int
+) -> None:
     """The answer to the first request is lost; the second finds the pod as the first left it."""
     asked: list[tuple[str, str, Any]] = []
 
     async def handle(request: web.Request) -> web.Response:
         if request.method == "GET":
-            return web.json_response({"resources": [{"name": "pods", "kind": "Pod", "namespaced": True}]})
+            return web.json_response(
+                {"resources": [{"name": "pods", "kind": "Pod", "namespaced": True}]}
+            )
         asked.append((request.path, request.content_type, orjson.loads(await request.read())))
         if request.path.endswith("/a") and sum(path == request.path for path, _, _ in asked) == 1:
             return web.json_response({}, status=503)
         refused = {"kind": "Status", "reason": again, "message": again}
-        return web.json_response(refused, status=status) if request.path.endswith("/a") else web.json_response({})
+        return (
+            web.json_response(refused, status=status)
+            if request.path.endswith("/a")
+            else web.json_response({})
+        )
 
     pods = [Record("Pod", name, name, "n", "") for name in "abc"]
     async with client(handle) as kube:
@@ -167,7 +192,10 @@ async def test_a_pod_that_is_gone_or_released_does_not_end_the_release(again: st
         await workloads.release(kube, pods, 1)
     assert [path.rpartition("/")[2] for path, _, _ in asked] == ["a", "a", "b", "c"]
     assert {kind for _, kind, _ in asked} == {STRATEGIC_PATCH}
-    assert all(patch == {"spec": {"schedulingGates": [{"$patch": "delete", "name": "perfdag/hold"}]}} for _, _, patch in asked)
+    assert all(
+        patch == {"spec": {"schedulingGates": [{"$patch": "delete", "name": "perfdag/hold"}]}}
+        for _, _, patch in asked
+    )
     assert all("released" in pod.stages for pod in pods)
 
 

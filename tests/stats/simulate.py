@@ -59,13 +59,19 @@ def alarms(values: np.ndarray, name: str, first: int, min_effect: float = 0.05) 
     nights = []
     for n in range(first, len(values) + 1):
         for change in change_points(values[:n], name, min_effect=min_effect):
-            if change.effect < 0 and change.index >= n - RECENT and all(abs(change.index - known) > SAME for known in told):
+            if (
+                change.effect < 0
+                and change.index >= n - RECENT
+                and all(abs(change.index - known) > SAME for known in told)
+            ):
                 told.append(change.index)
                 nights.append(n)
     return nights
 
 
-def false_alarms(model: str, series: int, nights: int = NIGHTS, min_effect: float = 0.05, before: int = 30) -> tuple[int, int]:
+def false_alarms(
+    model: str, series: int, nights: int = NIGHTS, min_effect: float = 0.05, before: int = 30
+) -> tuple[int, int]:
     """Return (alarms, series-nights) over series without a change, from night `before` + 1 on."""
     rng = np.random.default_rng(sum(model.encode()))
     total = 0
@@ -75,7 +81,14 @@ def false_alarms(model: str, series: int, nights: int = NIGHTS, min_effect: floa
     return total, series * nights
 
 
-def nights_to_find(step: float, cv: float, series: int, within: int = 10, min_effect: float = 0.05, before: int = 30) -> np.ndarray:
+def nights_to_find(
+    step: float,
+    cv: float,
+    series: int,
+    within: int = 10,
+    min_effect: float = 0.05,
+    before: int = 30,
+) -> np.ndarray:
     """Return for each series the night after the step on which it was told of, 99 where not within `within` nights."""
     rng = np.random.default_rng(int(step * 1000) + int(cv * 10000))
     found = []

@@ -115,7 +115,9 @@ def nights(
         values = {}
         for point in points:
             between = np.exp(rng.normal(0, noise))
-            values[point] = level(night, point) * between * np.exp(rng.normal(0, noise / 2, repetitions))
+            values[point] = (
+                level(night, point) * between * np.exp(rng.normal(0, noise / 2, repetitions))
+            )
         made = rows(night, values, env=env(night), **more)
         made += rows(
             night,

@@ -29,18 +29,36 @@ ABSOLUTE = "checks: [{metric: '*', min_effect: 0.001, absolute: true}]\n"
 
 
 def duel(text: str = SUITE, limit: float | None = 0.05) -> Duet:
-    return prepare_duet(loads(text), loads(text, settings=["one.env.X=x"]), ("a", "b"), 10, (), limit)
+    return prepare_duet(
+        loads(text), loads(text, settings=["one.env.X=x"]), ("a", "b"), 10, (), limit
+    )
 
 
-def fill(store: FolderStore, made: Duet, of: dict[str, Any], *values: tuple[float, float] | tuple[float, None] | tuple[None, None]) -> None:
+def fill(
+    store: FolderStore,
+    made: Duet,
+    of: dict[str, Any],
+    *values: tuple[float, float] | tuple[float, None] | tuple[None, None],
+) -> None:
     """Store 20 equal values of each point in each variant; None: the variant skipped the point."""
     for side, plan in enumerate((made.a, made.b)):
         found = []
         for point, pair in zip(plan.points, values, strict=True):
             level = pair[side]
-            each = {"run_id": plan.run_id, "point": point.id, "trigger": "ab", "variant": plan.variant, "suite": plan.suite}
+            each = {
+                "run_id": plan.run_id,
+                "point": point.id,
+                "trigger": "ab",
+                "variant": plan.variant,
+                "suite": plan.suite,
+            }
             more = {"status": "skipped", "error": "not here"} if level is None else {}
-            found += rows(0, {point.entry: [np.nan if level is None else level] * 20}, **(of | each | more), entry=point.entry)
+            found += rows(
+                0,
+                {point.entry: [np.nan if level is None else level] * 20},
+                **(of | each | more),
+                entry=point.entry,
+            )
         put(store, found)
 
 
@@ -54,15 +72,36 @@ def outcome(store: FolderStore, made: Duet, capsys: pytest.CaptureFixture[str]) 
     [
         (ABSOLUTE, LATENCY, 0.001, 0.04, 3, "+3900.0 % (+3900.0 % to +3900.0 %) fails"),
         (ABSOLUTE, LATENCY, 0.001, 0.00102, 0, "+2.0 % (+2.0 % to +2.0 %) passes"),
-        (ABSOLUTE, LATENCY, 0.0, 0.04, 3, "| inconclusive: A's median is 0: there is no share of it |"),
+        (
+            ABSOLUTE,
+            LATENCY,
+            0.0,
+            0.04,
+            3,
+            "| inconclusive: A's median is 0: there is no share of it |",
+        ),
         ("", LOSS, 0.0, 0.04, 0, "+4.0 points (+4.0 points to +4.0 points) passes"),
         (ABSOLUTE, LOSS, 0.0, 0.06, 3, "+6.0 points (+6.0 points to +6.0 points) fails"),
-        ("checks: [{metric: '*', min_effect: 10%}]\n", LOSS, 0.0, 0.04, 0, "+4.0 points (+4.0 points to +4.0 points) passes"),
+        (
+            "checks: [{metric: '*', min_effect: 10%}]\n",
+            LOSS,
+            0.0,
+            0.04,
+            0,
+            "+4.0 points (+4.0 points to +4.0 points) passes",
+        ),
         (ABSOLUTE, LOSS, 0.01, 0.04, 3, "+300.0 % (+300.0 % to +300.0 %) fails"),
     ],
 )
 def test_a_limit_is_a_share_or_said_to_be_points(
-    checks: str, of: dict[str, Any], a: float, b: float, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checks: str,
+    of: dict[str, Any],
+    a: float,
+    b: float,
+    code: int,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     store, made = FolderStore(str(tmp_path)), duel(SUITE + checks)
     fill(store, made, of, (a, b), (a, b))
@@ -75,13 +114,25 @@ def test_a_limit_is_a_share_or_said_to_be_points(
     [
         (LATENCY, (1.0, None), 0.05, 3, "not compared: two latency: A alone has values of it"),
         (LATENCY, (None, None), 0.05, 3, "not compared: two: neither has a headline value"),
-        ({**LATENCY, "headline": False}, (1.0, 1.0), 0.05, 3, "not compared: two: neither has a headline value"),
+        (
+            {**LATENCY, "headline": False},
+            (1.0, 1.0),
+            0.05,
+            3,
+            "not compared: two: neither has a headline value",
+        ),
         (LATENCY, (1.0, None), None, 0, "not compared: two latency: A alone has values of it"),
         (LATENCY, (1.0, 1.0), 0.05, 0, "passes"),
     ],
 )
 def test_a_headline_without_values_does_not_pass(
-    of: dict[str, Any], two: Any, limit: float | None, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    of: dict[str, Any],
+    two: Any,
+    limit: float | None,
+    code: int,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     store, made = FolderStore(str(tmp_path)), duel(limit=limit)
     fill(store, made, of, (1.0, 1.0), two)
@@ -90,7 +141,9 @@ def test_a_headline_without_values_does_not_pass(
 
 
 @pytest.mark.parametrize("side", ["a", "b"])
-def test_a_limit_given_with_resume_reaches_the_cluster(side: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_given_with_resume_reaches_the_cluster(
+    side: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, started = FolderStore(str(tmp_path)), list[dict[str, str]]()
 
     def start(suite: str, told: dict[str, str], priority: int) -> str:
@@ -122,11 +175,17 @@ def test_a_resumed_one_that_is_stopped_keeps_its_new_limit(
     made, store = duel(limit=None), open_store(str(tmp_path))
     for plan in (made.a, made.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    assert main(["ab", "--resume", made.a.run_id, "--store", str(tmp_path), "--within", "5%"]) == 130
-    assert capsys.readouterr().err.endswith(f"perfdag ab --resume {made.a.run_id} --store {tmp_path} --within 5%\n")
+    assert (
+        main(["ab", "--resume", made.a.run_id, "--store", str(tmp_path), "--within", "5%"]) == 130
+    )
+    assert capsys.readouterr().err.endswith(
+        f"perfdag ab --resume {made.a.run_id} --store {tmp_path} --within 5%\n"
+    )
 
 
-@pytest.mark.parametrize(("text", "read"), [("5%", 0.05), ("0.05", 0.05), ("100%", 1), ("150 %", 1.5)])
+@pytest.mark.parametrize(
+    ("text", "read"), [("5%", 0.05), ("0.05", 0.05), ("100%", 1), ("150 %", 1.5)]
+)
 def test_a_share_is_read(text: str, read: float) -> None:
     assert share(text) == read
 

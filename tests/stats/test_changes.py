@@ -40,7 +40,9 @@ def test_one_bad_night_is_no_level() -> None:
     assert change_points(x, "s") == []
 
 
-@pytest.mark.parametrize("values", [[], [1.0], [1.0] * 60, [0.0] * 30, list(range(10)), [math.nan] * 40])
+@pytest.mark.parametrize(
+    "values", [[], [1.0], [1.0] * 60, [0.0] * 30, list(range(10)), [math.nan] * 40]
+)
 def test_short_and_constant_series_have_none(values: list[float]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -109,10 +111,14 @@ def test_energy_is_the_two_sample_statistic() -> None:
     for k in range(1, 20):
         left, right = x[:k], x[k:]
         cross = np.abs(left[:, None] - right[None]).mean()
-        within = np.abs(left[:, None] - left[None]).mean() + np.abs(right[:, None] - right[None]).mean()
+        within = (
+            np.abs(left[:, None] - left[None]).mean() + np.abs(right[:, None] - right[None]).mean()
+        )
         expected = k * (20 - k) / 20 * (2 * cross - within)
         steps = _steps(x[:, None])
-        assert _energies(steps.copy(), np.array([k]))[0, 0] == pytest.approx(expected, rel=1e-4, abs=1e-4)
+        assert _energies(steps.copy(), np.array([k]))[0, 0] == pytest.approx(
+            expected, rel=1e-4, abs=1e-4
+        )
 
 
 def test_cost() -> None:

@@ -21,11 +21,15 @@ entries:
 
 
 @pytest.mark.slow
-def test_confirming_runs_make_a_step_known_the_same_night(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_confirming_runs_make_a_step_known_the_same_night(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     delay = tmp_path / "delay"
     delay.write_text("0.3")
     (tmp_path / "delays.yaml").write_text(SUITE.replace("DELAY", "delay"))
-    for _ in range(20):  # three runs of 23 can be told from chance; of 12 they cannot (220 ways to choose them)
+    for _ in range(
+        20
+    ):  # three runs of 23 can be told from chance; of 12 they cannot (220 ways to choose them)
         assert main(["run", "delays.yaml", "--no-report"]) == 0
     capsys.readouterr()
     assert main(["check", "last"]) == 0
@@ -40,7 +44,10 @@ def test_confirming_runs_make_a_step_known_the_same_night(tmp_path: Path, capsys
     assert "REGRESSION delays/command wall_time" in captured.out
     assert "ABSENT" not in captured.out  # the confirming runs have only the suspicious point
     store = open_store(None)
-    triggers = [load_plan(store, key.split("/")[-1].removesuffix(".parquet")).trigger for key in sorted(store.list("results"))]
+    triggers = [
+        load_plan(store, key.split("/")[-1].removesuffix(".parquet")).trigger
+        for key in sorted(store.list("results"))
+    ]
     assert sorted(triggers) == ["confirm"] * 2 + ["manual"] * 21
 
 
@@ -54,11 +61,15 @@ def test_the_last_step_of_a_scheduled_run(tmp_path: Path, monkeypatch: pytest.Mo
     plan = load_plan(store, "last")
     assert after_run(store, plan, 0) == 0
     assert store.list("alerts") == []  # a manual run of a suite without checks asks for no gate
-    plan.suite_text = text + "checks:\n  - {metric: wall_time, entry: steady, op: '<', value: 1ms}\n"
+    plan.suite_text = (
+        text + "checks:\n  - {metric: wall_time, entry: steady, op: '<', value: 1ms}\n"
+    )
     assert after_run(store, plan, 1) == 3
     assert b'failures="1"' in store.get(f"runs/{plan.run_id}/check.xml")
     assert b"gate FAILED" in store.get(f"runs/{plan.run_id}/check.md")
-    assert f"accept  in {store.url('acks.yaml')}: ".encode() in store.get(f"runs/{plan.run_id}/check.md")
+    assert f"accept  in {store.url('acks.yaml')}: ".encode() in store.get(
+        f"runs/{plan.run_id}/check.md"
+    )
     monkeypatch.setenv("PERFDAG_WEBHOOK", "http://127.0.0.1:9/nobody")
     assert after_run(store, plan, 1) == 4
     monkeypatch.delenv("PERFDAG_WEBHOOK")

@@ -24,7 +24,10 @@ class Server(Answering, BaseHTTPRequestHandler):
     allowed = True
 
     def do_GET(self) -> None:
-        self.answer(200 if self.allowed and self.path == "/api/v1/namespaces/kube-system" else 403, {"metadata": {"uid": "blue"}})
+        self.answer(
+            200 if self.allowed and self.path == "/api/v1/namespaces/kube-system" else 403,
+            {"metadata": {"uid": "blue"}},
+        )
 
 
 @pytest.fixture
@@ -46,7 +49,9 @@ def age(night: int) -> float:
     return (datetime.now(UTC) - START - timedelta(days=night)).total_seconds() / 3600
 
 
-def test_a_missed_night_is_told_once_and_nothing_else_of_the_newest_run(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missed_night_is_told_once_and_nothing_else_of_the_newest_run(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     nights(store, 40, lambda n, p: 1e10 * (0.85 if n >= 34 else 1.0))
     assert due(age(39) + 1) == 0  # a regression of that night is not this step's matter
     assert Receiver.got == []
@@ -75,7 +80,9 @@ def test_runs_of_another_cluster_and_by_hand_do_not_count(store: Store) -> None:
     assert due(age(2) - 1) == 3
 
 
-def test_before_the_first_night_there_is_time_and_then_it_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_before_the_first_night_there_is_time_and_then_it_is_told(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     nights(store, 2, lambda n, p: 1e10, trigger="manual")
     assert [due(26), due(26)] == [0, 0]
     assert Receiver.got == []
@@ -85,7 +92,9 @@ def test_before_the_first_night_there_is_time_and_then_it_is_told(store: Store, 
     assert late is not None
     assert late.fresh
     assert [due(0), due(0)] == [3, 3]
-    assert [each["title"] for each in Receiver.got] == ["STALE net: no scheduled run has any results"]
+    assert [each["title"] for each in Receiver.got] == [
+        "STALE net: no scheduled run has any results"
+    ]
 
 
 def test_a_webhook_that_is_away_is_tried_again(store: Store) -> None:

@@ -81,7 +81,12 @@ def test_a_canary_that_moves_too_is_environment(store: Store) -> None:
         slow = 0.8 if night >= 34 else 1.0
         made = rows(night, {"streams=1": 1e10 * slow * np.exp(rng.normal(0, 0.01, 3))})
         made += rows(
-            night, {"canary": 1e4 * slow * np.exp(rng.normal(0, 0.005, 4))}, entry="canary", metric="cpu", unit="1/s", headline=False
+            night,
+            {"canary": 1e4 * slow * np.exp(rng.normal(0, 0.005, 4))},
+            entry="canary",
+            metric="cpu",
+            unit="1/s",
+            headline=False,
         )
         put(store, made)
     gate = check(store, "net", run_id(39), Rules())
@@ -139,7 +144,9 @@ def test_a_canary_of_another_part_or_too_small_does_not_excuse_a_regression(
         ("of another package", 0.8, "cpu", 0.85),
     ],
 )
-def test_a_canary_of_what_a_benchmark_leans_on_is_environment(store: Store, entry: str, change: float, canary: str, its: float) -> None:
+def test_a_canary_of_what_a_benchmark_leans_on_is_environment(
+    store: Store, entry: str, change: float, canary: str, its: float
+) -> None:
     moved(store, entry, change, canary, its)
     gate = check(store, "net", run_id(39), Rules())
     assert [alert.kind for alert in gate.alerts] == ["environment"]
@@ -171,7 +178,11 @@ def test_thresholds_absolute_relative_baseline_percentile(store: Store) -> None:
     last = run_id(19)
 
     def states(*checks: Check) -> list[str]:
-        return [each.state for each in check(store, "net", last, Rules(checks)).cases if each.group == "threshold"]
+        return [
+            each.state
+            for each in check(store, "net", last, Rules(checks)).cases
+            if each.group == "threshold"
+        ]
 
     assert states(Check(metric="throughput", op=">=", value="9Gbit/s")) == ["ok"] * 3
     assert states(Check(metric="throughput", op=">=", value=11e9)) == ["failed"] * 3
@@ -181,7 +192,9 @@ def test_thresholds_absolute_relative_baseline_percentile(store: Store) -> None:
     assert main(["baseline", "set", "v1", run_id(3), "--store", store.root]) == 0
     assert states(Check(metric="throughput", op=">=", ratio=0.9, baseline="v1")) == ["ok"] * 3
     assert states(Check(metric="nothing", op=">=", value=1)) == ["absent"]
-    refused = check(store, "net", last, Rules([Check(metric="throughput", op=">=", value=1, percentile=95)]))
+    refused = check(
+        store, "net", last, Rules([Check(metric="throughput", op=">=", value=1, percentile=95)])
+    )
     assert refused.failed
     assert "p95 needs 90 samples, there are 3" in refused.cases[-1].text
 
@@ -189,27 +202,57 @@ def test_thresholds_absolute_relative_baseline_percentile(store: Store) -> None:
 def test_a_threshold_of_a_skipped_entry_does_not_shut_the_gate(store: Store) -> None:
     """A nightly suite names VMIs; a cluster without KubeVirt skips them. Failed ones have no data, which is a fault."""
     rule = Check(entry="vmi", metric="success_ratio", op=">=", value=1)
-    skipped = rows(0, {"counts=20": [np.nan, np.nan]}, entry="vmi", metric="success_ratio", unit="1")
+    skipped = rows(
+        0, {"counts=20": [np.nan, np.nan]}, entry="vmi", metric="success_ratio", unit="1"
+    )
     for row in skipped:
         row |= {"status": "skipped", "error": "the cluster has no KubeVirt"}
     put(store, rows(0, {"streams=1": [1e10] * 3}) + skipped)
     gate = check(store, "net", run_id(0), Rules([rule]))
     assert not gate.failed
     assert gate.alerts == []
-    assert ("skipped", "the cluster has no KubeVirt") in [(each.state, each.text) for each in gate.cases]
+    assert ("skipped", "the cluster has no KubeVirt") in [
+        (each.state, each.text) for each in gate.cases
+    ]
     skipped[0]["status"] = "failed"
     put(store, rows(0, {"streams=1": [1e10] * 3}) + skipped)
     assert check(store, "net", run_id(0), Rules([rule])).failed
-    assert check(store, "net", run_id(0), Rules([Check(entry="typo", metric="success_ratio", op=">=", value=1)])).failed
+    assert check(
+        store,
+        "net",
+        run_id(0),
+        Rules([Check(entry="typo", metric="success_ratio", op=">=", value=1)]),
+    ).failed
 
 
 def test_a_percentile_of_pods(store: Store) -> None:
-    ready = rows(0, {"pods=100": np.linspace(1, 2, 100)}, entry="scale", metric="t_ready", unit="s", better="lower")
+    ready = rows(
+        0,
+        {"pods=100": np.linspace(1, 2, 100)},
+        entry="scale",
+        metric="t_ready",
+        unit="s",
+        better="lower",
+    )
     for i, row in enumerate(ready):
         row["subject"], row["repetition"] = f"pod-{i}", 1
-    put(store, ready + rows(0, {"pods=100": [1.5]}, entry="scale", metric="t_ready", unit="s", better="lower"))
-    assert not check(store, "net", run_id(0), Rules([Check(metric="t_ready", op="<", value="1.96s", percentile=95)])).failed
-    assert check(store, "net", run_id(0), Rules([Check(metric="t_ready", op="<", value="1.9s", percentile=95)])).failed
+    put(
+        store,
+        ready
+        + rows(0, {"pods=100": [1.5]}, entry="scale", metric="t_ready", unit="s", better="lower"),
+    )
+    assert not check(
+        store,
+        "net",
+        run_id(0),
+        Rules([Check(metric="t_ready", op="<", value="1.96s", percentile=95)]),
+    ).failed
+    assert check(
+        store,
+        "net",
+        run_id(0),
+        Rules([Check(metric="t_ready", op="<", value="1.9s", percentile=95)]),
+    ).failed
 
 
 def test_a_percentile_is_of_one_direction_and_one_statistic(store: Store) -> None:
@@ -217,12 +260,31 @@ def test_a_percentile_is_of_one_direction_and_one_statistic(store: Store) -> Non
     made = []
     for direction, level in (("read", 20.0), ("write", 200.0)):
         for stat, factor in (("value", 1.0), ("p99", 100.0)):
-            part = rows(0, {"rw=randrw": level * factor * np.linspace(0.9, 1.1, 21)}, entry="fio", metric="iops", unit="1/s", stat=stat)
+            part = rows(
+                0,
+                {"rw=randrw": level * factor * np.linspace(0.9, 1.1, 21)},
+                entry="fio",
+                metric="iops",
+                unit="1/s",
+                stat=stat,
+            )
             coords = f'{{"direction":"{direction}"}}'
-            made += [row | {"coords": coords, "series_id": f"{row['series_id']}-{direction}"} for row in part]
+            made += [
+                row | {"coords": coords, "series_id": f"{row['series_id']}-{direction}"}
+                for row in part
+            ]
     put(store, made)
-    gate = check(store, "net", run_id(0), Rules([Check(metric="iops", op=">=", value="100/s", percentile=50)]))
-    assert {each.name.split(":")[0]: (each.state, each.text) for each in gate.cases if each.group == "threshold"} == {
+    gate = check(
+        store,
+        "net",
+        run_id(0),
+        Rules([Check(metric="iops", op=">=", value="100/s", percentile=50)]),
+    )
+    assert {
+        each.name.split(":")[0]: (each.state, each.text)
+        for each in gate.cases
+        if each.group == "threshold"
+    } == {
         "fio iops direction=read": ("failed", "p50 20 /s breaks >= 100 /s"),
         "fio iops direction=write": ("ok", "p50 200 /s holds >= 100 /s"),
     }
@@ -233,7 +295,9 @@ def test_a_threshold_is_told_once_until_it_held_again(store: Store) -> None:
     nights(store, 9, lambda n, p: levels.get(n, 1e10), points=["streams=1"], noise=0.001)
     told = []
     for night in range(9):
-        gate = check(store, "net", run_id(night), Rules([Check(metric="throughput", op=">", value=9e9)]))
+        gate = check(
+            store, "net", run_id(night), Rules([Check(metric="throughput", op=">", value=9e9)])
+        )
         told += [night for alert in gate.alerts if alert.fresh]
         store_record(store, gate)
     assert told == [5, 8]
@@ -248,7 +312,10 @@ def test_a_rule_over_many_series_is_one_message_for_each_entry(store: Store) -> 
     assert list(alerts) == ["THRESHOLD net/iperf: 300 series", "THRESHOLD net/other throughput"]
     text = alerts["THRESHOLD net/iperf: 300 series"].text.splitlines()
     assert len(text) <= 12
-    shown = [re.fullmatch(r"what    iperf streams=(\d+) throughput: 1 Gbit/s breaks > 9 Gbit/s", line) for line in text]
+    shown = [
+        re.fullmatch(r"what    iperf streams=(\d+) throughput: 1 Gbit/s breaks > 9 Gbit/s", line)
+        for line in text
+    ]
     assert len({found[1] for found in shown if found}) == 6
     assert "what    and 294 more" in text
     assert "rule    throughput > 9e+09" in text
@@ -262,28 +329,55 @@ def test_a_series_has_one_name_in_a_gate_also_where_its_neighbour_is_gone(store:
     rules = [Check(metric="throughput", op=">", value=9e9)]
     titles = [alert.title for alert in check(store, "net", run_id(5), Rules(rules)).alerts]
     assert "THRESHOLD net/iperf streams=1 throughput" in titles
-    accepted = [Acknowledgement(f"iperf streams={n} throughput", run_id(5), "a slower link") for n in (1, 4)]
+    accepted = [
+        Acknowledgement(f"iperf streams={n} throughput", run_id(5), "a slower link") for n in (1, 4)
+    ]
     assert not check(store, "net", run_id(5), Rules(rules, accepted)).failed
 
 
 def test_one_more_series_that_breaks_a_rule_is_told(store: Store) -> None:
     told = []
-    for night, slow in enumerate(({"streams=1"}, {"streams=1", "streams=4"}, {"streams=4"}, {"streams=4"})):
-        put(store, rows(night, {point: [1e9 if point in slow else 1e10] * 3 for point in ("streams=1", "streams=4", "streams=8")}))
-        gate = check(store, "net", run_id(night), Rules([Check(metric="throughput", op=">", value=9e9)]))
+    for night, slow in enumerate(
+        ({"streams=1"}, {"streams=1", "streams=4"}, {"streams=4"}, {"streams=4"})
+    ):
+        put(
+            store,
+            rows(
+                night,
+                {
+                    point: [1e9 if point in slow else 1e10] * 3
+                    for point in ("streams=1", "streams=4", "streams=8")
+                },
+            ),
+        )
+        gate = check(
+            store, "net", run_id(night), Rules([Check(metric="throughput", op=">", value=9e9)])
+        )
         told += [night for alert in gate.alerts if alert.fresh]
         store_record(store, gate)
     assert told == [0, 1]
 
 
 def test_an_entry_that_vanished_is_told_once_and_not_for_each_rule_on_it(store: Store) -> None:
-    rules = [Check(metric="throughput", op=">", value=9e9), Check(entry="iperf", metric="retransmits", op="<", value=5)]
+    rules = [
+        Check(metric="throughput", op=">", value=9e9),
+        Check(entry="iperf", metric="retransmits", op="<", value=5),
+    ]
     for night in range(6):
-        made = rows(night, {"streams=1": [1e10] * 3}) + rows(night, {"streams=1": [0.0] * 3}, metric="retransmits", headline=False)
-        put(store, (made if night < 5 else []) + rows(night, {"x=1": [1.0] * 3}, entry="other", metric="speed", unit="1/s"))
+        made = rows(night, {"streams=1": [1e10] * 3}) + rows(
+            night, {"streams=1": [0.0] * 3}, metric="retransmits", headline=False
+        )
+        put(
+            store,
+            (made if night < 5 else [])
+            + rows(night, {"x=1": [1.0] * 3}, entry="other", metric="speed", unit="1/s"),
+        )
     typo = Check(entry="iperf", metric="througput", op=">", value=9e9)
     gate = check(store, "net", run_id(5), Rules([*rules, typo]))
-    assert [alert.title for alert in gate.alerts] == ["ABSENT net/iperf: 1 series", "THRESHOLD net/iperf througput > 9e+09"]
+    assert [alert.title for alert in gate.alerts] == [
+        "ABSENT net/iperf: 1 series",
+        "THRESHOLD net/iperf througput > 9e+09",
+    ]
     assert [case.state for case in gate.cases if case.group == "threshold"] == ["absent"] * 3
     accepted = [Acknowledgement("iperf throughput", run_id(5), "not any more")]
     assert not check(store, "net", run_id(5), Rules(rules, accepted)).failed
@@ -292,8 +386,16 @@ def test_an_entry_that_vanished_is_told_once_and_not_for_each_rule_on_it(store: 
 @pytest.mark.parametrize(
     ("entries", "removed", "rule"),
     [
-        (("iperf", "iperf"), "iperf streams=1 throughput", Check(metric="retransmits", op="<", value=5)),
-        (("fio-a", "fio-b"), "fio-a throughput", Check(entry="fio-*", metric="retransmits", op="<", value=5)),
+        (
+            ("iperf", "iperf"),
+            "iperf streams=1 throughput",
+            Check(metric="retransmits", op="<", value=5),
+        ),
+        (
+            ("fio-a", "fio-b"),
+            "fio-a throughput",
+            Check(entry="fio-*", metric="retransmits", op="<", value=5),
+        ),
     ],
 )
 def test_an_acknowledged_loss_hides_no_metric_that_what_is_still_measured_lacks(
@@ -305,17 +407,26 @@ def test_an_acknowledged_loss_hides_no_metric_that_what_is_still_measured_lacks(
             if night < 5 or point == "streams=4":
                 made += rows(night, {point: [1e10] * 3}, entry=entry)
             if night < 5:
-                made += rows(night, {point: [0.0] * 3}, entry=entry, metric="retransmits", headline=False)
+                made += rows(
+                    night, {point: [0.0] * 3}, entry=entry, metric="retransmits", headline=False
+                )
         put(store, made)
     gone = Acknowledgement(removed, run_id(5), "removed")
     gate = check(store, "net", run_id(5), Rules([rule], [gone]))
     assert [alert.title for alert in gate.alerts] == [f"THRESHOLD net/{rule.words()}"]
     assert gate.failed
-    assert not check(store, "net", run_id(5), Rules([rule], [gone, Acknowledgement(rule.words(), run_id(5), "not any more")])).failed
+    assert not check(
+        store,
+        "net",
+        run_id(5),
+        Rules([rule], [gone, Acknowledgement(rule.words(), run_id(5), "not any more")]),
+    ).failed
 
 
 @pytest.mark.parametrize("case", ["its entry, and one was removed long ago", "the headline alone"])
-def test_a_loss_is_told_once_and_its_acknowledgement_opens_the_gate_of_each_rule_on_it(store: Store, case: str) -> None:
+def test_a_loss_is_told_once_and_its_acknowledgement_opens_the_gate_of_each_rule_on_it(
+    store: Store, case: str
+) -> None:
     for night in range(13):
         made = rows(night, {"x=1": [1.0] * 3}, entry="other", metric="speed", unit="1/s")
         if night < 12:
@@ -329,7 +440,12 @@ def test_a_loss_is_told_once_and_its_acknowledgement_opens_the_gate_of_each_rule
     gate = check(store, "net", run_id(12), Rules(rules))
     assert [alert.title for alert in gate.alerts] == ["ABSENT net/iperf: 1 series"]
     assert gate.failed
-    gate = check(store, "net", run_id(12), Rules(rules, [Acknowledgement("iperf throughput", run_id(12), "not any more")]))
+    gate = check(
+        store,
+        "net",
+        run_id(12),
+        Rules(rules, [Acknowledgement("iperf throughput", run_id(12), "not any more")]),
+    )
     assert (gate.alerts, gate.failed) == ([], False)
 
 
@@ -343,12 +459,20 @@ def test_a_metric_that_went_untold_with_an_acknowledged_entry_keeps_the_gate_shu
         if night < 6:
             made += rows(night, {"streams=1": [1e10] * 3}, entry="fio-a")
             for entry, point in (("fio-a", "streams=1"), ("fio-b", "streams=4")):
-                made += rows(night, {point: [0.0] * 3}, entry=entry, metric="retransmits", headline=False)
+                made += rows(
+                    night, {point: [0.0] * 3}, entry=entry, metric="retransmits", headline=False
+                )
         put(store, made)
-        acks = [Acknowledgement("fio-a throughput", run_id(6), "removed")] if night > 6 else []  # told first, then acknowledged
+        acks = (
+            [Acknowledgement("fio-a throughput", run_id(6), "removed")] if night > 6 else []
+        )  # told first, then acknowledged
         gate = check(store, "net", run_id(night), Rules([rule], acks))
         store_record(store, gate)
-        assert gate.failed == (f"THRESHOLD net/{rule.words()}" in [alert.title for alert in gate.alerts]) == (night >= 6)
+        assert (
+            gate.failed
+            == (f"THRESHOLD net/{rule.words()}" in [alert.title for alert in gate.alerts])
+            == (night >= 6)
+        )
 
 
 def test_a_gate_of_a_benchmark_itself_is_told(store: Store, webhook: str) -> None:
@@ -358,7 +482,16 @@ def test_a_gate_of_a_benchmark_itself_is_told(store: Store, webhook: str) -> Non
         for count in (100, 400):
             part = {f"count={count}": values[f"count={count}"]}
             coords = f'{{"count":{count},"gate":"api_p99 < 1"}}'
-            made += rows(night, part, entry="burst", metric="gates_failed", unit="1", better="lower", headline=False, coords=coords)
+            made += rows(
+                night,
+                part,
+                entry="burst",
+                metric="gates_failed",
+                unit="1",
+                better="lower",
+                headline=False,
+                coords=coords,
+            )
         put(store, made)
 
     for night, value in enumerate((0.0, 1.0, 1.0)):
@@ -380,15 +513,29 @@ def test_a_ratio_is_to_the_accepted_level(store: Store) -> None:
     nights(store, 8, lambda n, p: 1e10 if n < 6 else 8e9, points=["streams=1"], noise=0.001)
     rules = [Check(metric="throughput", op=">=", ratio=0.9)]
     assert check(store, "net", run_id(7), Rules(rules)).failed
-    assert not check(store, "net", run_id(7), Rules(rules, [Acknowledgement("iperf *", run_id(6), "new kernel")])).failed
+    assert not check(
+        store, "net", run_id(7), Rules(rules, [Acknowledgement("iperf *", run_id(6), "new kernel")])
+    ).failed
 
 
 def test_another_cluster_in_the_store_makes_nothing_news(store: Store) -> None:
     told = []
     for night in range(8):
         for at, cluster in enumerate(("blue", "green")):
-            put(store, rows(2 * night + at, {"streams=1": [8e9 if cluster == "blue" and night >= 3 else 1e10] * 3}, cluster=cluster))
-            gate = check(store, "net", run_id(2 * night + at), Rules([Check(metric="throughput", op=">", value=9e9)]))
+            put(
+                store,
+                rows(
+                    2 * night + at,
+                    {"streams=1": [8e9 if cluster == "blue" and night >= 3 else 1e10] * 3},
+                    cluster=cluster,
+                ),
+            )
+            gate = check(
+                store,
+                "net",
+                run_id(2 * night + at),
+                Rules([Check(metric="throughput", op=">", value=9e9)]),
+            )
             told += [(cluster, night) for alert in gate.alerts if alert.fresh]
             store_record(store, gate)
     assert told == [("blue", 3)]
@@ -396,14 +543,27 @@ def test_another_cluster_in_the_store_makes_nothing_news(store: Store) -> None:
 
 @pytest.mark.parametrize("where", [{}, {"workflow": "w", "namespace": "bench"}])
 def test_the_commands_of_messages_can_be_run(
-    store: Store, tmp_path: Path, where: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    store: Store,
+    tmp_path: Path,
+    where: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def command(kind: str, night: int) -> list[str]:
-        [alert] = [each for each in check(store, "net", run_id(night), Rules()).alerts if each.kind == kind]
-        words = next(line for line in alert.text.splitlines() if line.startswith("do ")).partition("   perfdag ")[2]
+        [alert] = [
+            each for each in check(store, "net", run_id(night), Rules()).alerts if each.kind == kind
+        ]
+        words = next(line for line in alert.text.splitlines() if line.startswith("do ")).partition(
+            "   perfdag "
+        )[2]
         return shlex.split(words)
 
-    plan = make_plan(loads("name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: ['true']}}\n"), run_id=run_id(40))
+    plan = make_plan(
+        loads(
+            "name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: ['true']}}\n"
+        ),
+        run_id=run_id(40),
+    )
     nights(store, 40, step, points=["streams=8"], point=plan.points[0].id)
     assert main(command("regression", 39)) == 0
     assert "iperf throughput" in capsys.readouterr().out
@@ -418,26 +578,49 @@ def test_the_commands_of_messages_can_be_run(
 
 
 def test_a_run_is_gone_on_with_only_for_what_it_has_no_samples_of(store: Store) -> None:
-    commands = [f"{{benchmark: command, name: {name}, repetitions: 3, params: {{argv: [echo, {name}]}}}}" for name in ("failed", "waiting")]
-    plan = make_plan(loads("name: net\nentries:\n" + "".join(f"  - {each}\n" for each in commands)), run_id=run_id(5))
+    commands = [
+        f"{{benchmark: command, name: {name}, repetitions: 3, params: {{argv: [echo, {name}]}}}}"
+        for name in ("failed", "waiting")
+    ]
+    plan = make_plan(
+        loads("name: net\nentries:\n" + "".join(f"  - {each}\n" for each in commands)),
+        run_id=run_id(5),
+    )
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     for at, (index, _) in enumerate(plan.order):
         if plan.points[index].entry == "failed":
             store.put(sample_key(plan.run_id, plan.key(at)), b"")
     for night in range(6):
         value = 1.0 if night < 5 else np.nan
-        put(store, [row for each in plan.points for row in rows(night, {"x=1": [value] * 3}, entry=each.entry, point=each.id)])
+        put(
+            store,
+            [
+                row
+                for each in plan.points
+                for row in rows(night, {"x=1": [value] * 3}, entry=each.entry, point=each.id)
+            ],
+        )
     texts = [alert.text for alert in check(store, "net", run_id(5), Rules()).alerts]
-    assert [re.findall(r"^ABSENT net/(\w+)|   (perfdag run --resume)", text, re.MULTILINE) for text in texts] == [
+    assert [
+        re.findall(r"^ABSENT net/(\w+)|   (perfdag run --resume)", text, re.MULTILINE)
+        for text in texts
+    ] == [
         [("failed", "")],
         [("waiting", ""), ("", "perfdag run --resume")],
     ]
 
 
 @pytest.mark.parametrize("plan", [b"{", b'{"schema": 99}'])
-def test_a_plan_that_cannot_be_read_keeps_no_gate_from_its_answer(store: Store, plan: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_that_cannot_be_read_keeps_no_gate_from_its_answer(
+    store: Store, plan: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
     for night in range(6):
-        put(store, rows(night, {"streams=1": [1e10] * 3, "streams=4": [1e10 if night < 5 else np.nan] * 3}))
+        put(
+            store,
+            rows(
+                night, {"streams=1": [1e10] * 3, "streams=4": [1e10 if night < 5 else np.nan] * 3}
+            ),
+        )
     store.put(f"runs/{run_id(5)}/plan.json", plan)
     assert main(["check", "last", "--store", store.root]) == 3
     assert "ABSENT net/iperf: 1 series" in capsys.readouterr().out
@@ -450,7 +633,9 @@ def test_absence_is_an_alert(store: Store) -> None:
     assert gate.failed
     [alert] = gate.alerts
     assert alert.kind == "absent"
-    assert "iperf streams=4 throughput: all 3 samples failed, failed: it would not start" in alert.text
+    assert (
+        "iperf streams=4 throughput: all 3 samples failed, failed: it would not start" in alert.text
+    )
     assert "iperf streams=8 throughput: not in the run any more" in alert.text
 
 
@@ -466,18 +651,27 @@ def test_a_series_that_vanished_is_missed_until_it_is_back_or_acknowledged(store
     assert told == [6, 22]
     assert states == [night in range(6, 18) or night >= 22 for night in range(24)]
     gate = check(store, "net", run_id(17), Rules())
-    assert "accept  in acks.yaml: {series: 'iperf streams=4 throughput', run: " in gate.alerts[0].text
-    accepted = Acknowledgement("iperf streams=4 *", run_id(9), "no such streams any more", until="2026-01-16")
+    assert (
+        "accept  in acks.yaml: {series: 'iperf streams=4 throughput', run: " in gate.alerts[0].text
+    )
+    accepted = Acknowledgement(
+        "iperf streams=4 *", run_id(9), "no such streams any more", until="2026-01-16"
+    )
     assert not check(store, "net", run_id(11), Rules(accepted=[accepted])).failed
     assert check(store, "net", run_id(12), Rules(accepted=[accepted])).failed  # 2026-01-17
 
 
 def test_a_loss_acknowledged_before_it_was_told_is_not_forgotten(store: Store) -> None:
     rule = Check(metric="throughput", entry="spare", op=">", value=1e9)
-    accepted = Acknowledgement("spare *", run_id(6), "that card is being mended", until="2026-01-25")
+    accepted = Acknowledgement(
+        "spare *", run_id(6), "that card is being mended", until="2026-01-25"
+    )
     for night in range(24):
         made = rows(night, {"streams=1": [1e10] * 3})
-        put(store, made if night >= 6 else made + rows(night, {"streams=1": [1e10] * 3}, entry="spare"))
+        put(
+            store,
+            made if night >= 6 else made + rows(night, {"streams=1": [1e10] * 3}, entry="spare"),
+        )
         gate = check(store, "net", run_id(night), Rules(checks=[rule], accepted=[accepted]))
         store_record(store, gate)
         if night <= 20:
@@ -487,7 +681,9 @@ def test_a_loss_acknowledged_before_it_was_told_is_not_forgotten(store: Store) -
             assert [alert.kind for alert in gate.alerts] == ["absent"]
     long_ago = Acknowledgement("*", run_id(16), "all of it is slower here")
     gate = check(store, "net", run_id(20), Rules(accepted=[long_ago]))
-    assert [case for case in gate.cases if case.group == "present"] == []  # it was gone, untold, long before that
+    assert [
+        case for case in gate.cases if case.group == "present"
+    ] == []  # it was gone, untold, long before that
 
 
 def test_a_newest_run_too_old_is_an_alert(store: Store) -> None:
@@ -499,22 +695,36 @@ def test_a_newest_run_too_old_is_an_alert(store: Store) -> None:
     assert gate.failed
 
 
-@pytest.mark.parametrize("later", [{"cluster": "green"}, {"trigger": "manual"}, {"trigger": "confirm"}])
-def test_a_run_of_another_cluster_or_by_hand_hides_no_missed_night(store: Store, later: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "later", [{"cluster": "green"}, {"trigger": "manual"}, {"trigger": "confirm"}]
+)
+def test_a_run_of_another_cluster_or_by_hand_hides_no_missed_night(
+    store: Store, later: dict[str, str]
+) -> None:
     nights(store, 3, lambda n, p: 1e10)
     nights(store, 1, lambda n, p: 1e10, first=6, **later)
     for night in (2, 6) if later.get("cluster") is None else (2,):
-        gate = check(store, "net", run_id(night), Rules(max_age=26), now=START + timedelta(days=6, hours=2))
-        assert "STALE net: the newest scheduled run is 98 h old" in [alert.title for alert in gate.alerts]
+        gate = check(
+            store, "net", run_id(night), Rules(max_age=26), now=START + timedelta(days=6, hours=2)
+        )
+        assert "STALE net: the newest scheduled run is 98 h old" in [
+            alert.title for alert in gate.alerts
+        ]
     nights(store, 1, lambda n, p: 1e10, first=7)
-    assert not check(store, "net", run_id(7), Rules(max_age=26), now=START + timedelta(days=7, hours=2)).failed
+    assert not check(
+        store, "net", run_id(7), Rules(max_age=26), now=START + timedelta(days=7, hours=2)
+    ).failed
 
 
 def test_runs_by_hand_alone_have_an_age_too(store: Store) -> None:
     nights(store, 3, lambda n, p: 1e10, trigger="manual")
-    gate = check(store, "net", run_id(2), Rules(max_age=26), now=START + timedelta(days=2, hours=27))
+    gate = check(
+        store, "net", run_id(2), Rules(max_age=26), now=START + timedelta(days=2, hours=27)
+    )
     assert [alert.title for alert in gate.alerts] == ["STALE net: the newest run is 27 h old"]
-    assert not check(store, "net", run_id(2), Rules(max_age=28), now=START + timedelta(days=2, hours=27)).failed
+    assert not check(
+        store, "net", run_id(2), Rules(max_age=28), now=START + timedelta(days=2, hours=27)
+    ).failed
 
 
 def test_one_very_bad_night_is_suspicious_not_a_regression(store: Store) -> None:
@@ -543,7 +753,10 @@ def test_only_a_run_of_this_machine_is_confirmed_on_it(
     before = store.list("runs")
     if where:
         assert main(["check", "last", "--confirm", "--store", store.root]) == 2
-        assert "samples of this machine are not its; a scheduled run measures" in capsys.readouterr().err
+        assert (
+            "samples of this machine are not its; a scheduled run measures"
+            in capsys.readouterr().err
+        )
         assert store.list("runs") == before
 
 
@@ -564,7 +777,13 @@ def test_an_environment_that_becomes_a_regression_is_told_again(store: Store, we
         slow, machine = 0.85 if night >= 34 else 1.0, 0.85 if night in (34, 35, 36) else 1.0
         made = rows(night, {"streams=1": 1e10 * slow * np.exp(rng.normal(0, 0.01, 3))})
         speed = 1e4 * machine * np.exp(rng.normal(0, 0.005, 4))
-        put(store, made + rows(night, {"canary": speed}, entry="canary", metric="cpu", unit="1/s", headline=False))
+        put(
+            store,
+            made
+            + rows(
+                night, {"canary": speed}, entry="canary", metric="cpu", unit="1/s", headline=False
+            ),
+        )
         if night < 36:
             continue
         gate = check(store, "net", run_id(night), Rules())
@@ -573,10 +792,15 @@ def test_an_environment_that_becomes_a_regression_is_told_again(store: Store, we
         kinds += [alert.kind for alert in gate.alerts]
     assert kinds.count("environment") > 1
     assert kinds.count("regression") > 1
-    assert [(each["kind"], each["page"]) for each in Receiver.got] == [("environment", False), ("regression", True)]
+    assert [(each["kind"], each["page"]) for each in Receiver.got] == [
+        ("environment", False),
+        ("regression", True),
+    ]
 
 
-def test_the_command(store: Store, webhook: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    store: Store, webhook: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     nights(store, 40, step)
     command = ["check", "last", "--store", store.root, "--webhook", webhook]
     Receiver.status = 500
@@ -602,11 +826,20 @@ def test_the_command(store: Store, webhook: str, tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("{webhook}/T0/secret?token=secret", "webhook {webhook}: Internal Server Error; the next check sends it again"),
-        ("http://127.0.0.1:1/secret", "webhook http://127.0.0.1:1: [Errno 111] Connection refused; the next check sends it again"),
+        (
+            "{webhook}/T0/secret?token=secret",
+            "webhook {webhook}: Internal Server Error; the next check sends it again",
+        ),
+        (
+            "http://127.0.0.1:1/secret",
+            "webhook http://127.0.0.1:1: [Errno 111] Connection refused; the next check sends it again",
+        ),
         ("http://me:secret@127.0.0.1:1?secret", "webhook http://127.0.0.1:1: "),
         ("http://me:secret@127.0.0.1/", "webhook http://127.0.0.1: the address is not a valid one"),
-        ("http://127.0.0.1/secret and more", "webhook http://127.0.0.1: the address is not a valid one"),
+        (
+            "http://127.0.0.1/secret and more",
+            "webhook http://127.0.0.1: the address is not a valid one",
+        ),
         ("127.0.0.1/secret", "webhook: an http:// or https:// address is needed"),
     ],
 )
@@ -616,7 +849,9 @@ def test_what_a_webhook_refuses_is_said_without_the_secret_in_its_address(
     nights(store, 40, step)
     Receiver.status = 500
     server = webhook.removesuffix("/hook")
-    assert main(["check", "last", "--store", store.root, "--webhook", url.format(webhook=server)]) == 4
+    assert (
+        main(["check", "last", "--store", store.root, "--webhook", url.format(webhook=server)]) == 4
+    )
     captured = capsys.readouterr()
     assert captured.err.startswith(f"perfdag check: {said.format(webhook=server)}")
     assert "secret" not in captured.err + captured.out
@@ -625,7 +860,9 @@ def test_what_a_webhook_refuses_is_said_without_the_secret_in_its_address(
 def test_acks_file(store: Store, tmp_path: Path) -> None:
     nights(store, 40, step)
     acks = tmp_path / "acks.yaml"  # the working folder of the test
-    acks.write_text(f"acks:\n  - {{series: 'iperf streams=8 *', run: {run_id(34)}, reason: new kernel, until: 2027-01-31}}\n")
+    acks.write_text(
+        f"acks:\n  - {{series: 'iperf streams=8 *', run: {run_id(34)}, reason: new kernel, until: 2027-01-31}}\n"
+    )
     assert main(["check", "last", "--store", store.root]) == 0
     acks.write_text("acks:\n  - {series: x, run: yesterday, because: no}\n")
     with pytest.raises(BadDocument) as caught:
@@ -636,7 +873,9 @@ def test_acks_file(store: Store, tmp_path: Path) -> None:
     assert main(["check", "last", "--store", store.root]) == 2
 
 
-def test_acks_of_the_store(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_acks_of_the_store(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     nights(store, 40, step)
     there = ["--store", store.root]
     file = tmp_path / "accepted.yaml"
@@ -646,11 +885,16 @@ def test_acks_of_the_store(store: Store, tmp_path: Path, capsys: pytest.CaptureF
     assert main(["acks", "show", *there]) == 0
     assert "no acknowledgements" in capsys.readouterr().out
     assert main(["check", "last", *there]) == 3
-    file.write_text(f"acks:\n  - {{series: 'iperf streams=8 *', run: {run_id(34)}, reason: new kernel, until: 2027-01-31}}\n")
+    file.write_text(
+        f"acks:\n  - {{series: 'iperf streams=8 *', run: {run_id(34)}, reason: new kernel, until: 2027-01-31}}\n"
+    )
     assert main(["acks", "set", str(file), *there]) == 0
     assert f"1 acknowledgements in {store.url('acks.yaml')}" in capsys.readouterr().out
     assert main(["acks", "show", *there]) == 0
-    assert f"iperf streams=8 *  from {run_id(34)} until 2027-01-31: new kernel" in capsys.readouterr().out
+    assert (
+        f"iperf streams=8 *  from {run_id(34)} until 2027-01-31: new kernel"
+        in capsys.readouterr().out
+    )
     assert main(["check", "last", *there]) == 0
 
 
@@ -675,8 +919,16 @@ def test_quantities_in_checks() -> None:
     def value(text: str) -> float | None:
         return Check(metric="x", op="<", value=text).value
 
-    assert (value("15ms"), value("9Gbit/s"), value("200MB/s"), value("4KiB"), value("20k/s")) == (0.015, 9e9, 2e8, 4096, 2e4)
-    units = [quantity(text)[1] for text in ("15ms", "9Gbit/s", "200MB/s", "4KiB", "20k/s", "100/s", "7")]
+    assert (value("15ms"), value("9Gbit/s"), value("200MB/s"), value("4KiB"), value("20k/s")) == (
+        0.015,
+        9e9,
+        2e8,
+        4096,
+        2e4,
+    )
+    units = [
+        quantity(text)[1] for text in ("15ms", "9Gbit/s", "200MB/s", "4KiB", "20k/s", "100/s", "7")
+    ]
     assert units == ["s", "bit/s", "B/s", "B", "1/s", "1/s", ""]
     assert Check(metric="x", min_effect="15%").min_effect == 0.15
 
@@ -705,7 +957,9 @@ def test_numbers_and_names_that_mean_nothing_are_refused(
     assert said in capsys.readouterr().err
 
 
-def test_damaged_files_are_named_and_the_others_used(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_files_are_named_and_the_others_used(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     nights(store, 40, step)
     broken = f"results/suite=net/month=2026-01/{run_id(10)}.parquet"
     store.put(broken, b"PAR1 not really")
@@ -719,8 +973,13 @@ def test_damaged_files_are_named_and_the_others_used(store: Store, tmp_path: Pat
 def test_a_damaged_file_of_a_baseline_is_named(store: Store) -> None:
     nights(store, 6, lambda n, p: 1e10, points=["streams=1"])
     rules = Rules([Check(metric="throughput", op=">=", ratio=0.9, baseline="v1")])
-    assert main(["baseline", "set", "v1", "since=2026-01-05 until=2026-01-06", "--store", store.root]) == 0
-    assert not check(store, "net", run_id(5), rules).failed  # what the history needs of the files is rolled up from here on
+    assert (
+        main(["baseline", "set", "v1", "since=2026-01-05 until=2026-01-06", "--store", store.root])
+        == 0
+    )
+    assert not check(
+        store, "net", run_id(5), rules
+    ).failed  # what the history needs of the files is rolled up from here on
     broken = [f"results/suite=net/month=2026-01/{run_id(night)}.parquet" for night in range(2)]
     store.put(broken[0], b"PAR1 not really")
     gate = check(store, "net", run_id(5), rules)
@@ -731,10 +990,16 @@ def test_a_damaged_file_of_a_baseline_is_named(store: Store) -> None:
     assert f"baseline v1 has no readable rows: {', '.join(broken)}" in gate.cases[-1].text
 
 
-def test_a_partial_run_by_hand_does_not_make_the_next_night_absent_nor_hide_it(store: Store) -> None:
+def test_a_partial_run_by_hand_does_not_make_the_next_night_absent_nor_hide_it(
+    store: Store,
+) -> None:
     nights(store, 10, lambda n, p: 1e10)
     for night in range(10, 14):
         put(store, rows(night, {"streams=1": [1e10] * 3}, trigger="confirm"))
     assert not check(store, "net", run_id(13), Rules()).failed
     put(store, rows(14, {"streams=1": [1e10] * 3, "streams=4": [1e10] * 3}))
-    assert [alert.keys != [] for alert in check(store, "net", run_id(14), Rules()).alerts if alert.kind == "absent"] == [True]
+    assert [
+        alert.keys != []
+        for alert in check(store, "net", run_id(14), Rules()).alerts
+        if alert.kind == "absent"
+    ] == [True]

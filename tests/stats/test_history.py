@@ -26,7 +26,14 @@ from perfdag.cli.history_page import past
 from perfdag.comparison import compare_selections, level_removed
 from perfdag.duet_analysis import analyse
 from perfdag.duet_plan import stored_duet
-from perfdag.history import node_outliers, noise_report, overview, recent_rows, runs_for_nodes, series_of
+from perfdag.history import (
+    node_outliers,
+    noise_report,
+    overview,
+    recent_rows,
+    runs_for_nodes,
+    series_of,
+)
 from perfdag.months import delete_rollup
 from perfdag.plan import make_plan
 from perfdag.runs import load_plan
@@ -53,7 +60,10 @@ def test_the_roll_up_says_what_the_files_say(store: Store) -> None:
     plain = rollup.read_run_medians(store, "net", write_back=False)
     assert store.list("rollups") == []
     rollup.read_run_medians(store, "net")
-    assert store.list("rollups") == ["rollups/suite=net/month=2026-01.parquet", "rollups/suite=net/month=2026-02.parquet"]
+    assert store.list("rollups") == [
+        "rollups/suite=net/month=2026-01.parquet",
+        "rollups/suite=net/month=2026-02.parquet",
+    ]
     again = rollup.read_run_medians(store, "net")
     assert again.runs == plain.runs
     assert again.series == plain.series
@@ -87,7 +97,9 @@ def test_runs_of_an_older_version_lack_what_came_later(store: Store) -> None:
     assert np.isfinite(found.value).all()
 
 
-def test_a_series_in_another_unit_is_named_and_not_mixed(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_series_in_another_unit_is_named_and_not_mixed(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     for night in (0, 1, 40):
         put(store, rows(night, {"streams=1": [1e10] * 3}))
     put(store, rows(2, {"streams=1": [1.25e9] * 3}, unit="B/s"))
@@ -103,9 +115,19 @@ def test_a_series_in_another_unit_is_named_and_not_mixed(store: Store, capsys: p
 
 
 def test_medians_and_spread_of_a_run(store: Store) -> None:
-    put(store, rows(0, {"streams=1": [5.0, 1.0, 3.0], "streams=2": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}))
+    put(
+        store,
+        rows(
+            0, {"streams=1": [5.0, 1.0, 3.0], "streams=2": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}
+        ),
+    )
     found = rollup.read_run_medians(store, "net")
-    by_n = {int(n): (v, lo, hi) for n, v, lo, hi in zip(found.n[:, 0], found.value[:, 0], found.low[:, 0], found.high[:, 0], strict=True)}
+    by_n = {
+        int(n): (v, lo, hi)
+        for n, v, lo, hi in zip(
+            found.n[:, 0], found.value[:, 0], found.low[:, 0], found.high[:, 0], strict=True
+        )
+    }
     assert by_n == {3: (3.0, 1.0, 5.0), 8: (4.5, 1.0, 8.0)}  # 8 values: ranks 1 and 8 cover 99 %
 
 
@@ -128,7 +150,9 @@ def test_selections(store: Store) -> None:
     assert select(store, "last~3").runs == (run_id(36),)
     assert select(store, run_id(5)[:12]).runs == (run_id(5),)
     assert len(select(store, "suite=net month=2026-01").runs) == 27
-    assert select(store, "since=2026-02-01,until=2026-02-03").runs == tuple(run_id(n) for n in (27, 28, 29))
+    assert select(store, "since=2026-02-01,until=2026-02-03").runs == tuple(
+        run_id(n) for n in (27, 28, 29)
+    )
     assert select(store, "suite=net newest=2").runs == (run_id(38), run_id(39))
     for words, said in (
         ("suite=nte", "did you mean net?"),
@@ -145,7 +169,9 @@ def test_selections(store: Store) -> None:
             select(store, words)
 
 
-def test_variants_and_confirming_runs_are_not_the_last_run(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_variants_and_confirming_runs_are_not_the_last_run(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     nights(store, 20, step)
     put(store, rows(20, {"streams=8": [8e9] * 3}, trigger="confirm"))
     put(store, rows(21, {"streams=8": [8e9] * 3}, trigger="confirm"))
@@ -160,26 +186,40 @@ def test_variants_and_confirming_runs_are_not_the_last_run(store: Store, capsys:
         select(store, "since=2026-01-25")
     capsys.readouterr()
     assert main(["check", "last", "--store", store.root]) == 0
-    for command in (["check", run_id(22)], ["compare", run_id(22), "last"], ["baseline", "set", "v1", run_id(22)]):
+    for command in (
+        ["check", run_id(22)],
+        ["compare", run_id(22), "last"],
+        ["baseline", "set", "v1", run_id(22)],
+    ):
         assert main([*command, "--store", store.root]) == 2
         assert f"run {run_id(22)} is one variant of `perfdag ab`" in capsys.readouterr().err
 
 
-def test_a_store_of_variants_alone_has_no_last_run_and_no_history(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_of_variants_alone_has_no_last_run_and_no_history(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     put(store, rows(0, {"streams=1": [1.0]}, trigger="ab", variant="A"))
     for command in (["check", "last"], ["history", "net"]):
         assert main([*command, "--store", store.root]) == 2
         assert "only runs of `perfdag ab`" in capsys.readouterr().err
 
 
-def test_compare_finds_the_step_and_what_changed(store: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_compare_finds_the_step_and_what_changed(
+    store: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
     command = ["compare", run_id(30), "last", "--store", store.root]
     assert main([*command, "--json", "--chart", str(tmp_path / "f.svg")]) == 0
     made = json.loads(capsys.readouterr().out)
     assert made["environment"] == {"kernel": ["6.1.112", "6.1.119"]}
-    words = {each["label"]: each["word"] for each in made["series"] if each["metric"] == "throughput"}
-    assert words == {"streams=8": "worse", "streams=1": "no difference shown", "streams=4": "no difference shown"}
+    words = {
+        each["label"]: each["word"] for each in made["series"] if each["metric"] == "throughput"
+    }
+    assert words == {
+        "streams=8": "worse",
+        "streams=1": "no difference shown",
+        "streams=4": "no difference shown",
+    }
     assert made["series"][0]["word"] == "worse"
     assert (tmp_path / "f.svg").read_bytes().startswith(b"<?xml")
     assert main([*command, "--sizes", str(tmp_path / "s.svg")]) == 0
@@ -195,42 +235,83 @@ def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
     """A row for each point and metric, whatever its direction: blue is better. A halved latency and a halved bandwidth."""
 
     def row(metric: str, size: int, effect: float, word: str) -> Any:
-        info = SimpleNamespace(entry="imb", metric=metric, stat="mean", coords=json.dumps({"message_bytes": size}))
-        return SimpleNamespace(info=info, label="ranks=4", verdict=SimpleNamespace(effect=effect, word=word, absolute=False))
+        info = SimpleNamespace(
+            entry="imb", metric=metric, stat="mean", coords=json.dumps({"message_bytes": size})
+        )
+        return SimpleNamespace(
+            info=info,
+            label="ranks=4",
+            verdict=SimpleNamespace(effect=effect, word=word, absolute=False),
+        )
 
     side = SimpleNamespace(words="run B", suite="mpi")
-    found = [row("latency", 8, -0.5, "better"), row("latency", 4, -0.02, "no difference shown"), row("bandwidth", 8, -0.5, "worse")]
+    found = [
+        row("latency", 8, -0.5, "better"),
+        row("latency", 4, -0.02, "no difference shown"),
+        row("bandwidth", 8, -0.5, "worse"),
+    ]
     found.append(row("bandwidth", 4, 3.0, "inconclusive"))
     figure = sizes(SimpleNamespace(a=side, b=side, rows=found))
     (ax,) = figure.axes
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["imb ranks=4 bandwidth", "imb ranks=4 latency"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        "imb ranks=4 bandwidth",
+        "imb ranks=4 latency",
+    ]
     (mesh,) = [each for each in ax.get_children() if each.get_gid() == "ratios"]
     values = np.ma.filled(mesh.get_array().astype(float), np.nan).reshape(2, 2)
     assert values[0][1] == pytest.approx(-1)
     assert values[1][1] == pytest.approx(1)
     assert np.isnan(values[1][0])
-    assert {(text.get_text(), text.get_color()) for text in ax.texts} == {("-50", INK), ("+300", MUTED)}
+    assert {(text.get_text(), text.get_color()) for text in ax.texts} == {
+        ("-50", INK),
+        ("+300", MUTED),
+    }
     assert np.isnan(values[0][0]), "no colour without a verdict"
     assert mesh.norm(0.0) == 0.5, "white where nothing differs"
-    assert "of 4 cells 1 worse, 1 better, 1 inconclusive" in figure.texts[0].get_text().replace("\n", " ")
+    assert "of 4 cells 1 worse, 1 better, 1 inconclusive" in figure.texts[0].get_text().replace(
+        "\n", " "
+    )
 
 
-def test_compare_says_which_side_ran_on_simulated_nodes(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    for night, tool in enumerate(("KubeVirt v1.7.0", "perfdag, simulated nodes", "perfdag, simulated nodes")):
+def test_compare_says_which_side_ran_on_simulated_nodes(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for night, tool in enumerate(
+        ("KubeVirt v1.7.0", "perfdag, simulated nodes", "perfdag, simulated nodes")
+    ):
         put(store, rows(night, {"streams=1": [1.0] * 3}, tool=tool))
-    for pair, said in (((0, 1), "simulated nodes in B:"), ((1, 2), "simulated nodes in A and B: figures of the control plane alone")):
+    for pair, said in (
+        ((0, 1), "simulated nodes in B:"),
+        ((1, 2), "simulated nodes in A and B: figures of the control plane alone"),
+    ):
         assert main(["compare", *map(run_id, pair), "--store", store.root]) == 0
         assert said in capsys.readouterr().out
         assert main(["compare", *map(run_id, pair), "--store", store.root, "--json"]) == 0
         assert " and ".join(json.loads(capsys.readouterr().out)["simulated"]) in said
 
 
-def test_what_single_objects_said_is_searched_too(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_single_objects_said_is_searched_too(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of a sample that is ok: a search for capacity ends at the size that fails."""
     put(store, rows(0, {"streams=1": [1.0]}))
-    said = {"metric": "failures", "coords": '{"message":"exceeded quota: q"}', "unit": "1", "headline": False}
-    counted = {**said, "coords": '{"replicas":2}', "subject": "node-1"}  # by a benchmark whose failures have no words
-    put(store, rows(1, {"streams=1": [1.0]}) + rows(1, {"streams=1": [7.0]}, **said) + rows(1, {"streams=1": [5.0]}, **counted))
+    said = {
+        "metric": "failures",
+        "coords": '{"message":"exceeded quota: q"}',
+        "unit": "1",
+        "headline": False,
+    }
+    counted = {
+        **said,
+        "coords": '{"replicas":2}',
+        "subject": "node-1",
+    }  # by a benchmark whose failures have no words
+    put(
+        store,
+        rows(1, {"streams=1": [1.0]})
+        + rows(1, {"streams=1": [7.0]}, **said)
+        + rows(1, {"streams=1": [5.0]}, **counted),
+    )
     assert main(["history", "net", "--store", store.root, "--failures"]) == 0
     assert "1 messages of objects" in capsys.readouterr().out
     assert main(["history", "net", "--store", store.root, "--failures", "QUOTA"]) == 0
@@ -243,7 +324,10 @@ def test_what_single_objects_said_is_searched_too(store: Store, capsys: pytest.C
 
 def test_compare_skips_nothing_in_silence(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     nights(store, 20, step)
-    put(store, rows(20, {"streams=1": [1e10] * 3, "streams=4": [np.nan] * 3, "streams=16": [2e10] * 3}))
+    put(
+        store,
+        rows(20, {"streams=1": [1e10] * 3, "streams=4": [np.nan] * 3, "streams=16": [2e10] * 3}),
+    )
     put(store, rows(21, {"streams=1": [5.0] * 3}, unit="B/s"))
     assert main(["compare", run_id(19), run_id(20), "--store", store.root]) == 0
     out = capsys.readouterr().out
@@ -254,26 +338,38 @@ def test_compare_skips_nothing_in_silence(store: Store, capsys: pytest.CaptureFi
     assert "unit bit/s in A and B/s in B, not compared" in capsys.readouterr().out
 
 
-def test_compare_names_a_changed_parameter_first_and_compares_over_it(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_names_a_changed_parameter_first_and_compares_over_it(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     points = ["streams=1,duration=1", "streams=4,duration=1"]
     nights(store, 20, lambda n, p: 1e10, points=points, env=lambda n: {"kernel": "6.1.112"})
-    later = {name.replace("duration=1", "duration=2"): [8e9] * 3 for name in [*points, "streams=8,duration=1"]}
+    later = {
+        name.replace("duration=1", "duration=2"): [8e9] * 3
+        for name in [*points, "streams=8,duration=1"]
+    }
     put(store, rows(20, later, env={"kernel": "6.1.119"}))
     assert main(["compare", run_id(19), "last", "--store", store.root]) == 0
     out = capsys.readouterr().out
-    assert out.index("differs  iperf.duration: 1 -> 2") < out.index("differs  kernel: 6.1.112 -> 6.1.119")
+    assert out.index("differs  iperf.duration: 1 -> 2") < out.index(
+        "differs  kernel: 6.1.112 -> 6.1.119"
+    )
     assert "only in A" not in out
     assert "only in B (new): iperf streams=8 throughput" in out
     assert main(["compare", run_id(19), "last", "--store", store.root, "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert made["parameters"] == {"iperf.duration": ["1", "2"]}
     # the noise is that of the 19 nights before the change
-    assert {each["label"]: each["word"] for each in made["series"]} == {"streams=1": "worse", "streams=4": "worse"}
+    assert {each["label"]: each["word"] for each in made["series"]} == {
+        "streams=1": "worse",
+        "streams=4": "worse",
+    }
     assert main(["compare", run_id(19), "last", "--store", store.root, "--markdown"]) == 0
     assert "- iperf.duration: 1 -> 2\n- " in capsys.readouterr().out
 
 
-def test_compare_honours_the_checks_of_the_suite(tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_honours_the_checks_of_the_suite(
+    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     nights(store, 20, lambda n, p: 1e10, points=["streams=1"], noise=0.001)
     put(store, rows(20, {"streams=1": [9.7e9] * 3}))
 
@@ -282,7 +378,9 @@ def test_compare_honours_the_checks_of_the_suite(tmp_path: Path, store: Store, c
         return str(json.loads(capsys.readouterr().out)["series"][0]["word"])
 
     assert word() == "no difference shown"
-    (tmp_path / "net.yaml").write_text("name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [ls]}}\n")
+    (tmp_path / "net.yaml").write_text(
+        "name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [ls]}}\n"
+    )
     plan = make_plan(load(tmp_path / "net.yaml"), run_id=run_id(20))
     plan.suite_text += "checks:\n  - {entry: iperf, metric: throughput, min_effect: 2%}\n"
     store.put(f"runs/{run_id(20)}/plan.json", plan.dump())
@@ -290,14 +388,19 @@ def test_compare_honours_the_checks_of_the_suite(tmp_path: Path, store: Store, c
     assert word("--min-effect", "10%") == "no difference shown"
 
 
-def test_a_series_with_one_point_and_a_damaged_file(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_series_with_one_point_and_a_damaged_file(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     put(store, rows(0, {"streams=1": [1e10]}))
     put(store, rows(1, {"streams=1": [1.1e10]}))
     broken = f"results/suite=net/month=2026-01/{run_id(2)}.parquet"
     store.put(broken, b"PAR1")
     assert main(["compare", run_id(0), run_id(1), "--store", store.root]) == 0
     out = capsys.readouterr().out
-    assert "inconclusive: noise floor unknown: 15 more past runs (has 0 of 15), or `perfdag ab`" in " ".join(out.split())
+    assert (
+        "inconclusive: noise floor unknown: 15 more past runs (has 0 of 15), or `perfdag ab`"
+        in " ".join(out.split())
+    )
     assert f"damaged, left out: {broken}" in out
     assert main(["history", "net", "--store", store.root]) == 0
     captured = capsys.readouterr()
@@ -324,7 +427,9 @@ def test_two_clusters_by_a_baseline(store: Store, tmp_path: Path) -> None:
     assert {row.verdict.word for row in made.rows} == {"worse"}
 
 
-def test_a_baseline_is_shown_by_name_and_by_value(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_baseline_is_shown_by_name_and_by_value(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     nights(store, 5, lambda n, p: 1e10)
     root = ["--store", store.root]
     assert main(["baseline", "set", "v1", "month=2026-01", "--note", "site acceptance", *root]) == 0
@@ -336,7 +441,10 @@ def test_a_baseline_is_shown_by_name_and_by_value(store: Store, capsys: pytest.C
     told = json.loads(capsys.readouterr().out)
     assert told["runs"] == [run_id(night) for night in range(5)]
     assert {each["runs"] for each in told["series"]} == {5}
-    assert all(each["low"] <= each["median"] <= each["high"] and abs(each["median"] / 1e10 - 1) < 0.1 for each in told["series"])
+    assert all(
+        each["low"] <= each["median"] <= each["high"] and abs(each["median"] / 1e10 - 1) < 0.1
+        for each in told["series"]
+    )
     assert main(["baseline", "show", "v2", *root]) == 2
     assert "v1" in capsys.readouterr().err, "the nearest name"
 
@@ -351,7 +459,9 @@ def test_past_levels_do_not_count_as_noise() -> None:
 
 
 @pytest.mark.parametrize("slow", [f"n{i}" for i in (0, 5, 11)])
-def test_a_slow_node_of_twelve_that_take_turns_is_named_by_history(store: Store, slow: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slow_node_of_twelve_that_take_turns_is_named_by_history(
+    store: Store, slow: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     rng = np.random.default_rng(1)
     for night in range(60):
         node = f"n{night % 12}"
@@ -367,21 +477,37 @@ def test_a_slow_node_of_twelve_that_take_turns_is_named_by_history(store: Store,
     found = rollup.read_run_medians(store, "net")
     assert noise_report(found, recent_rows(store, found, newest=60))[0][1].nodes is not None
     assert main(["history", "net", "--store", store.root]) == 0
-    assert re.findall(r"^node (n\d+): -\d+\.\d % against the other nodes \(worse\)", capsys.readouterr().out, re.MULTILINE) == [slow]
+    assert re.findall(
+        r"^node (n\d+): -\d+\.\d % against the other nodes \(worse\)",
+        capsys.readouterr().out,
+        re.MULTILINE,
+    ) == [slow]
     assert main(["history", "net", "--store", store.root, "--failures", "route"]) == 0
     assert "0 points" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("few", [range(4), (20, 50, 80, 105)], ids=["a node that is gone", "a node that is seldom used"])
-@pytest.mark.parametrize(("slow", "named"), [(range(65, 110), {"n2"}), (range(60), set())], ids=["slow by now", "mended"])
+@pytest.mark.parametrize(
+    "few", [range(4), (20, 50, 80, 105)], ids=["a node that is gone", "a node that is seldom used"]
+)
+@pytest.mark.parametrize(
+    ("slow", "named"), [(range(65, 110), {"n2"}), (range(60), set())], ids=["slow by now", "mended"]
+)
 def test_a_node_is_what_its_newest_runs_say_however_far_back_another_is_looked_for(
-    store: Store, few: Collection[int], slow: Collection[int], named: set[str], capsys: pytest.CaptureFixture[str]
+    store: Store,
+    few: Collection[int],
+    slow: Collection[int],
+    named: set[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     rng = np.random.default_rng(2)
     for night in range(110):
         made = []
         for node in ["n0", "n1", "n2", "n3", *(["few"] if night in few else [])]:
-            speed = 1e10 * (0.85 if node == "n2" and night in slow else 1.0) * np.exp(rng.normal(0, 0.01))
+            speed = (
+                1e10
+                * (0.85 if node == "n2" and night in slow else 1.0)
+                * np.exp(rng.normal(0, 0.01))
+            )
             made += rows(night, {"streams=1": [speed]}, nodes=[node])
         put(store, made)
     assert main(["history", "net", "--store", store.root, "--json"]) == 0
@@ -389,11 +515,17 @@ def test_a_node_is_what_its_newest_runs_say_however_far_back_another_is_looked_f
     assert runs_for_nodes(rollup.read_run_medians(store, "net")) == (30 if 105 not in few else 110)
 
 
-@pytest.mark.parametrize(("faster", "least"), [(1.15, 1.0), (1 / 1.15, 0.0)], ids=["faster", "slower, and zero once"])
+@pytest.mark.parametrize(
+    ("faster", "least"), [(1.15, 1.0), (1 / 1.15, 0.0)], ids=["faster", "slower, and zero once"]
+)
 @pytest.mark.parametrize("slow", [None, "few"])
 @pytest.mark.parametrize(
     "used",
-    [{"gone": range(40), "few": range(97, 100)}, {"few": (10, 30, 50, 75, 95)}, {"few": (*range(40, 68), 90, 98)}],
+    [
+        {"gone": range(40), "few": range(97, 100)},
+        {"few": (10, 30, 50, 75, 95)},
+        {"few": (*range(40, 68), 90, 98)},
+    ],
     ids=["gone, and a new one", "seldom, at both levels", "once often"],
 )
 def test_nobody_is_named_for_the_level_that_all_nodes_had_when_it_was_used(
@@ -402,11 +534,28 @@ def test_nobody_is_named_for_the_level_that_all_nodes_had_when_it_was_used(
     rng = np.random.default_rng(5)
     made = []
     for night in range(100):
-        for node in ["n0", "n1", "n2", "n3", *(node for node, when in used.items() if night in when)]:
-            speed = 1e10 * (faster if night >= 70 else 1.0) * (0.85 if node == slow else 1.0) * np.exp(rng.normal(0, 0.01))
-            made += rows(night, {"streams=1": [speed * (least if (node, night) == ("n0", 99) else 1.0)]}, nodes=[node])
+        for node in [
+            "n0",
+            "n1",
+            "n2",
+            "n3",
+            *(node for node, when in used.items() if night in when),
+        ]:
+            speed = (
+                1e10
+                * (faster if night >= 70 else 1.0)
+                * (0.85 if node == slow else 1.0)
+                * np.exp(rng.normal(0, 0.01))
+            )
+            made += rows(
+                night,
+                {"streams=1": [speed * (least if (node, night) == ("n0", 99) else 1.0)]},
+                nodes=[node],
+            )
     table = pa.Table.from_pylist(made, schema=results.SAMPLES)
-    assert [each.outlier.node for each in node_outliers(medians_of_rows(table, "net"), table, Tuning())] == ([slow] if slow else [])
+    assert [
+        each.outlier.node for each in node_outliers(medians_of_rows(table, "net"), table, Tuning())
+    ] == ([slow] if slow else [])
 
 
 def test_history_of_nothing(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -424,7 +573,14 @@ def test_history_of_nothing(store: Store, capsys: pytest.CaptureFixture[str]) ->
 
 def test_charts_draw_what_was_found(store: Store) -> None:
     nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
-    put(store, rows(40, {"streams=1": [np.nan] * 3, "streams=4": [1e10] * 3, "streams=8": [8.5e9] * 3}, env={"kernel": "6.1.119"}))
+    put(
+        store,
+        rows(
+            40,
+            {"streams=1": [np.nan] * 3, "streams=4": [1e10] * 3, "streams=8": [8.5e9] * 3},
+            env={"kernel": "6.1.119"},
+        ),
+    )
     found = rollup.read_run_medians(store, "net")
     series = series_of(found, Tuning())
     [page] = charts.pages(series, found.runs, "t")
@@ -443,7 +599,13 @@ def test_charts_draw_what_was_found(store: Store) -> None:
     assert list(flag.get_xdata()) == [34]
     effects = overview(series)
     assert effects.shape == (3, 30)
-    heat = charts.overview([each.name for each in series], [each.info.better for each in series], effects, found.runs[-30:], "t")
+    heat = charts.overview(
+        [each.name for each in series],
+        [each.info.better for each in series],
+        effects,
+        found.runs[-30:],
+        "t",
+    )
     mesh = heat.axes[0].collections[0]
     assert mesh.get_array().min() == pytest.approx(-16, abs=3)
     assert charts.pages([], [], "t")[0].axes[0].texts[0].get_text() == "no runs"
@@ -459,7 +621,10 @@ def test_the_last_step_puts_the_history_beside_the_report(store: Store, tmp_path
     nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
     plan = make_plan(load(tmp_path / "net.yaml"), run_id=run_id(39))
     write_report(store, plan, results.load(store, runs=[run_id(39)]), history=True)
-    assert '<a href="history.html">History of the suite</a>' in store.get(f"runs/{run_id(39)}/report.html").decode()
+    assert (
+        '<a href="history.html">History of the suite</a>'
+        in store.get(f"runs/{run_id(39)}/report.html").decode()
+    )
     page = store.get(f"runs/{run_id(39)}/history.html").decode()
     assert "iperf streams=8 throughput" in page
     assert "kernel 6.1.112 -&gt; 6.1.119" in page
@@ -478,7 +643,9 @@ def test_forest_marks_what_is_shown() -> None:
     ]
     fig = forest(effects, "t")
     ax = fig.axes[0]
-    marks = {line.get_gid(): line for line in ax.lines if line.get_gid() and line.get_gid() != "interval"}
+    marks = {
+        line.get_gid(): line for line in ax.lines if line.get_gid() and line.get_gid() != "interval"
+    }
     assert marks["worse"].get_xdata()[0] == pytest.approx(-20)
     assert marks["inconclusive"].get_markerfacecolor() == "none"
     assert marks["worse"].get_color() != marks["better"].get_color()
@@ -486,7 +653,10 @@ def test_forest_marks_what_is_shown() -> None:
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b", "c"]
     said = [text.get_text() for text in forest(effects, "t", "net", absolute=2).texts]
     assert "net; not drawn: 2 compared in their own unit" in said
-    assert any("2 series, compared in their own unit" in each.get_text() for each in forest([], "t", absolute=2).findobj(Text))
+    assert any(
+        "2 series, compared in their own unit" in each.get_text()
+        for each in forest([], "t", absolute=2).findobj(Text)
+    )
 
 
 AB = """\
@@ -498,9 +668,14 @@ entries:
 
 
 @pytest.mark.slow
-def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ab_finds_a_real_difference_and_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "duel.yaml").write_text(AB)
-    assert main(["ab", "duel.yaml", "--b", "command.argv=[sleep, '0.2']", "--blocks", "8", "--json"]) == 0
+    assert (
+        main(["ab", "duel.yaml", "--b", "command.argv=[sleep, '0.2']", "--blocks", "8", "--json"])
+        == 0
+    )
     made = json.loads(capsys.readouterr().out)
     [line] = [each for each in made["series"] if each["metric"] == "wall_time"]
     assert line["word"] == "worse"
@@ -511,17 +686,26 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, capsys: pytest.C
     assert json.loads(capsys.readouterr().out) == made
     assert main(["ab", "--resume", made["a"]["run_id"], "--markdown", "--chart", "duel.svg"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"^\| command .*wall_time \| [\d.]+ ms \| 2[\d.]+ ms \| \+.* % \| .* \| 0\.0078 \| worse \|$", out, re.MULTILINE), out
+    assert re.search(
+        r"^\| command .*wall_time \| [\d.]+ ms \| 2[\d.]+ ms \| \+.* % \| .* \| 0\.0078 \| worse \|$",
+        out,
+        re.MULTILINE,
+    ), out
     assert b"wall_time" in (tmp_path / "duel.svg").read_bytes()
     assert main(["ab", "--resume", made["a"]["run_id"], "--within", "5%", "--markdown"]) == 3
     out = capsys.readouterr().out
     assert "| verdict | cost within 5 % |" in out
-    assert re.search(r"\| worse \| \+[\d.]+ % \(\+[\d.]+ % to \+[\d.]+ %\) fails \|$", out, re.MULTILINE), out
+    assert re.search(
+        r"\| worse \| \+[\d.]+ % \(\+[\d.]+ % to \+[\d.]+ %\) fails \|$", out, re.MULTILINE
+    ), out
     assert main(["ab", "--resume", made["a"]["run_id"], "--within", "9900%", "--json"]) == 0
     [line] = json.loads(capsys.readouterr().out)["series"]
     assert (line["within"]["word"], line["within"]["limit"]) == ("passes", 99)
     assert main(["ab", "duel.yaml", "--b", "command.argv=[ls]", "--within", "half"]) == 2
-    assert capsys.readouterr().err == "perfdag ab: --within: not a share: 'half'; write it as 5% or 0.05\n"
+    assert (
+        capsys.readouterr().err
+        == "perfdag ab: --within: not a share: 'half'; write it as 5% or 0.05\n"
+    )
     assert main(["history", "duel"]) == 2  # an ab is no night
     store = open_store(None)
     key = next(key for key in store.list("results") if made["a"]["run_id"] in key)
@@ -531,24 +715,43 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.slow
-def test_ab_keeps_to_its_budget_and_lists_what_one_variant_alone_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ab_keeps_to_its_budget_and_lists_what_one_variant_alone_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "duel.yaml").write_text(AB.replace("entries:", "budget: 3s\nentries:"))
     assert main(["ab", "duel.yaml", "--b", "command.argv=['false']", "--json"]) == 1
     made = json.loads(capsys.readouterr().out)
     assert made["series"] == []
     assert made["unpaired"] == ['command - | argv=["false"] wall_time: A alone has values of it']
     store = open_store(None)
-    rows = results.load(store, runs=[made["a"]["run_id"]], columns=["benchmark", "status", "error"]).to_pylist()
+    rows = results.load(
+        store, runs=[made["a"]["run_id"]], columns=["benchmark", "status", "error"]
+    ).to_pylist()
     skipped = [row for row in rows if row["status"] == "skipped"]
     assert 0 < len(skipped) < 20
     assert {row["error"] for row in skipped} == {"the budget of 3 s was spent"}
     assert main(["ab", "--resume", made["a"]["run_id"]]) == 1
-    assert re.search(r"^(\d+) samples were not ok; .*\n  \1 of them: .*false.* exit", capsys.readouterr().out, re.M)
+    assert re.search(
+        r"^(\d+) samples were not ok; .*\n  \1 of them: .*false.* exit",
+        capsys.readouterr().out,
+        re.M,
+    )
 
 
-def test_ab_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ab_stopped_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "duel.yaml").write_text(AB)
-    command = ["ab", "duel.yaml", "--b", "command.expected=1", "--blocks", "8", "--store", "elsewhere"]
+    command = [
+        "ab",
+        "duel.yaml",
+        "--b",
+        "command.expected=1",
+        "--blocks",
+        "8",
+        "--store",
+        "elsewhere",
+    ]
 
     def interrupt(self: Lead, *args: object, **more: object) -> bool:
         signal.raise_signal(signal.SIGTERM)
@@ -557,7 +760,9 @@ def test_ab_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patched:
         patched.setattr(Lead, "measure", interrupt)
         assert main(command) == 130
-    assert re.search(r"Continue: perfdag ab --resume \S+a --store elsewhere$", capsys.readouterr().err, re.M)
+    assert re.search(
+        r"Continue: perfdag ab --resume \S+a --store elsewhere$", capsys.readouterr().err, re.M
+    )
 
     put = FolderStore.put
 
@@ -577,7 +782,9 @@ def test_ab_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list((tmp_path / "perfdag-unsaved").rglob("*.json"))
     monkeypatch.setattr(Lead, "measure", lambda self, *args, **more: True)
     main(["ab", "--resume", again[1], "--store", "elsewhere"])
-    kept = [open_store("elsewhere").list(f"runs/{again[1][:-1]}{variant}/parts") for variant in "ab"]
+    kept = [
+        open_store("elsewhere").list(f"runs/{again[1][:-1]}{variant}/parts") for variant in "ab"
+    ]
     assert any(kept)
 
 
@@ -590,7 +797,9 @@ def test_ab_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.Monkey
         (["ab", "duel.yaml", "--a", "command.expected=1", "--blocks", "3"], "8 to 40"),
     ],
 )
-def test_ab_refuses(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ab_refuses(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "duel.yaml").write_text(AB)
     assert main(words) == 2
     assert said in capsys.readouterr().err

@@ -10,30 +10,53 @@ from perfdag.stats.links import slow
 
 
 def measured(
-    rng: np.random.Generator, kind: str, hosts: int, n: int, node: int | None = None, link: tuple[int, int] | None = None, by: float = 0.8
+    rng: np.random.Generator,
+    kind: str,
+    hosts: int,
+    n: int,
+    node: int | None = None,
+    link: tuple[int, int] | None = None,
+    by: float = 0.8,
 ) -> dict[tuple[str, str], list[float]]:
     found = {}
     for a, b in (pair for each in rounds(kind, hosts) for pair in each):
         level = by if node in (a, b) or (a, b) == link else 1.0
-        found[f"n{a}", f"n{b}"] = [1e10 * level * float(np.exp(rng.normal(0, 0.01))) for _ in range(n)]
+        found[f"n{a}", f"n{b}"] = [
+            1e10 * level * float(np.exp(rng.normal(0, 0.01))) for _ in range(n)
+        ]
     return found
 
 
-@pytest.mark.parametrize(("kind", "hosts", "n"), [("all", 4, 1), ("all", 8, 1), ("all", 16, 3), ("ring", 8, 1), ("ring", 9, 3)])
+@pytest.mark.parametrize(
+    ("kind", "hosts", "n"),
+    [("all", 4, 1), ("all", 8, 1), ("all", 16, 3), ("ring", 8, 1), ("ring", 9, 3)],
+)
 def test_the_slow_node_is_named_and_not_its_links(kind: str, hosts: int, n: int) -> None:
     rng = np.random.default_rng(5)
-    told = [[each.names for each in slow(measured(rng, kind, hosts, n, node=2), True)] for _ in range(200)]
+    told = [
+        [each.names for each in slow(measured(rng, kind, hosts, n, node=2), True)]
+        for _ in range(200)
+    ]
     assert sum(each == [("n2",)] for each in told) >= 190
 
 
-@pytest.mark.parametrize(("kind", "hosts", "n"), [("all", 5, 1), ("all", 8, 1), ("all", 16, 3), ("ring", 8, 1), ("ring", 9, 3)])
+@pytest.mark.parametrize(
+    ("kind", "hosts", "n"),
+    [("all", 5, 1), ("all", 8, 1), ("all", 16, 3), ("ring", 8, 1), ("ring", 9, 3)],
+)
 def test_the_slow_link_is_named_and_not_its_nodes(kind: str, hosts: int, n: int) -> None:
     rng = np.random.default_rng(6)
-    told = [[each.names for each in slow(measured(rng, kind, hosts, n, link=(2, 3)), True)] for _ in range(200)]
+    told = [
+        [each.names for each in slow(measured(rng, kind, hosts, n, link=(2, 3)), True)]
+        for _ in range(200)
+    ]
     assert sum(each == [("n2", "n3")] for each in told) >= 190
 
 
-@pytest.mark.parametrize(("kind", "hosts", "n"), [("all", 4, 1), ("all", 8, 1), ("all", 16, 1), ("ring", 5, 1), ("ring", 16, 2)])
+@pytest.mark.parametrize(
+    ("kind", "hosts", "n"),
+    [("all", 4, 1), ("all", 8, 1), ("all", 16, 1), ("ring", 5, 1), ("ring", 16, 2)],
+)
 def test_a_quiet_cluster_names_nobody(kind: str, hosts: int, n: int) -> None:
     rng = np.random.default_rng(7)
     assert sum(bool(slow(measured(rng, kind, hosts, n), True)) for _ in range(300)) <= 6
@@ -41,7 +64,10 @@ def test_a_quiet_cluster_names_nobody(kind: str, hosts: int, n: int) -> None:
 
 def test_latency_is_slow_where_it_is_high_and_effects_have_a_sign() -> None:
     rng = np.random.default_rng(8)
-    values = {link: [1 / each for each in found] for link, found in measured(rng, "all", 6, 2, node=1, by=0.5).items()}
+    values = {
+        link: [1 / each for each in found]
+        for link, found in measured(rng, "all", 6, 2, node=1, by=0.5).items()
+    }
     (one,) = slow(values, False)
     assert one.names == ("n1",)
     assert one.effect == pytest.approx(1.0, rel=0.1)

@@ -7,15 +7,22 @@ from perfdag.stats.nodes import outliers
 from perfdag.stats.noise import detectable, variability_of
 
 
-def cluster(rng: np.random.Generator, slow: float | None, between: float, within: float, n: int) -> dict[str, np.ndarray]:
+def cluster(
+    rng: np.random.Generator, slow: float | None, between: float, within: float, n: int
+) -> dict[str, np.ndarray]:
     levels = np.exp(rng.normal(0, between, 12))
     if slow is not None:
         levels[7] *= 1 - slow
     return {f"n{i}": level * np.exp(rng.normal(0, within, n)) for i, level in enumerate(levels)}
 
 
-@pytest.mark.parametrize(("between", "within", "n"), [(0.0, 0.02, 10), (0.005, 0.02, 20), (0.01, 0.01, 5), (0.005, 0.03, 30)])
-def test_of_twelve_nodes_the_one_eight_percent_slow_is_named(between: float, within: float, n: int) -> None:
+@pytest.mark.parametrize(
+    ("between", "within", "n"),
+    [(0.0, 0.02, 10), (0.005, 0.02, 20), (0.01, 0.01, 5), (0.005, 0.03, 30)],
+)
+def test_of_twelve_nodes_the_one_eight_percent_slow_is_named(
+    between: float, within: float, n: int
+) -> None:
     rng = np.random.default_rng(11)
     named = [outliers(cluster(rng, 0.08, between, within, n)) for _ in range(300)]
     assert sum([o.node for o in found] == ["n7"] for found in named) >= 285
@@ -51,7 +58,9 @@ def test_detectable_effect_matches_the_simulated_table() -> None:
 def test_noise_is_told_apart() -> None:
     rng = np.random.default_rng(13)
     runs = [np.exp(rng.normal(level, 0.01, 5)) for level in rng.normal(0, 0.03, 60)]
-    noise = variability_of(runs, {f"n{i}": np.exp(rng.normal(0.02 * (i % 2), 0.001, 5)) for i in range(6)})
+    noise = variability_of(
+        runs, {f"n{i}": np.exp(rng.normal(0.02 * (i % 2), 0.001, 5)) for i in range(6)}
+    )
     assert noise.within == pytest.approx(0.01, rel=0.2)
     assert noise.between == pytest.approx(0.03, rel=0.4)
     assert noise.nodes == pytest.approx(0.0148, rel=0.2)

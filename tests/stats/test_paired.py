@@ -42,12 +42,30 @@ def test_blocks_are_balanced_within_and_random_between() -> None:
 
 def test_benjamini_hochberg_on_the_example_of_the_paper() -> None:
     # Benjamini and Hochberg 1995, section 3.2: the four smallest of fifteen are rejected at q = 0.05.
-    p = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0]
+    p = [
+        0.0001,
+        0.0004,
+        0.0019,
+        0.0095,
+        0.0201,
+        0.0278,
+        0.0298,
+        0.0344,
+        0.0459,
+        0.3240,
+        0.4262,
+        0.5719,
+        0.6528,
+        0.7590,
+        1.0,
+    ]
     assert benjamini_hochberg(p) == [True] * 4 + [False] * 11
     assert benjamini_hochberg([]) == []
 
 
-def simulate(rng: np.random.Generator, effect: float, cv: float, runs: int, better: str = "higher") -> list[str]:
+def simulate(
+    rng: np.random.Generator, effect: float, cv: float, runs: int, better: str = "higher"
+) -> list[str]:
     words = []
     for _ in range(runs):
         # ten blocks, two values a side in each, a common drift
@@ -69,7 +87,10 @@ def test_level_and_power() -> None:
 
 def test_too_few_blocks_say_how_many_it_takes() -> None:
     found = judge([paired([1.0] * 5, [2.0] * 5, better="higher")])[0]
-    assert (found.word, found.why) == ("inconclusive", "5 blocks: an exact p of 1 % takes at least 8")
+    assert (found.word, found.why) == (
+        "inconclusive",
+        "5 blocks: an exact p of 1 % takes at least 8",
+    )
 
 
 def test_a_tight_interval_shows_no_difference_and_a_wide_one_is_inconclusive() -> None:
@@ -103,13 +124,20 @@ def test_blocks_with_a_failed_side_are_dropped() -> None:
     ],
 )
 def test_a_cost_is_held_against_a_limit(cost: float, spread: float, better: str, word: str) -> None:
-    times = 1 + cost + spread * np.tile([-1.0, -0.5, 0.0, 0.5, 1.0], 2)  # of the same work, A's being 1
-    found = within(paired(np.ones(10), times if better == "lower" else 1 / times, better=better), 0.05)
+    times = (
+        1 + cost + spread * np.tile([-1.0, -0.5, 0.0, 0.5, 1.0], 2)
+    )  # of the same work, A's being 1
+    found = within(
+        paired(np.ones(10), times if better == "lower" else 1 / times, better=better), 0.05
+    )
     assert found is not None
     assert (found.word, found.cost) == (word, pytest.approx(cost, abs=1e-6))
     assert found.low == pytest.approx(cost - spread, abs=1e-6)
     if word == "inconclusive":
-        assert found.why in ("about 40 blocks would tell", "about 41 blocks would tell")  # 10 of (0.04 against 0.02) squared
+        assert found.why in (
+            "about 40 blocks would tell",
+            "about 41 blocks would tell",
+        )  # 10 of (0.04 against 0.02) squared
 
 
 @pytest.mark.parametrize(
@@ -119,12 +147,20 @@ def test_a_cost_is_held_against_a_limit(cost: float, spread: float, better: str,
         ([100] * 10, [0] * 6 + [98] * 4, "higher", "inconclusive", "about 9999 blocks would tell"),
         ([100] * 10, [0] * 10, "higher", "fails", "10 blocks"),
         ([0] + [1] * 9, [1.08] * 10, "lower", "fails", "10 blocks"),
-        ([0] + [1] * 9, [1.0505] * 10, "lower", "fails", "10 blocks"),  # 4.9 % of the median of both
+        (
+            [0] + [1] * 9,
+            [1.0505] * 10,
+            "lower",
+            "fails",
+            "10 blocks",
+        ),  # 4.9 % of the median of both
         ([0] * 10, [3] * 10, "lower", "inconclusive", "A's median is 0: there is no share of it"),
         ([0] * 10, [0] * 10, "lower", "passes", "10 blocks"),
     ],
 )
-def test_a_cost_over_values_that_touch_zero(a: list[float], b: list[float], better: str, word: str, why: str) -> None:
+def test_a_cost_over_values_that_touch_zero(
+    a: list[float], b: list[float], better: str, word: str, why: str
+) -> None:
     found = within(paired(a, b, better=better), 0.05)
     assert found is not None
     assert (found.word, found.why) == (word, why)

@@ -38,15 +38,32 @@ def _able() -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not _able(), reason="needs root, iperf3, and tc with tbf in a network namespace")
+@pytest.mark.skipif(
+    not _able(), reason="needs root, iperf3, and tc with tbf in a network namespace"
+)
 def test_an_iperf_slowed_on_purpose_is_found(tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(SUITE)
-    ran = subprocess.run(["unshare", "-n", sys.executable, "-c", NIGHTS], cwd=tmp_path, capture_output=True, text=True)
+    ran = subprocess.run(
+        ["unshare", "-n", sys.executable, "-c", NIGHTS],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
     assert ran.returncode == 0, (ran.stderr[-2000:], ran.stdout[-2000:])
-    runs = sorted(key.split("/")[-1].removesuffix(".parquet") for key in open_store(str(tmp_path / "perfdag-results")).list("results"))
+    runs = sorted(
+        key.split("/")[-1].removesuffix(".parquet")
+        for key in open_store(str(tmp_path / "perfdag-results")).list("results")
+    )
     assert len(runs) == 20
     history = subprocess.run(
-        [sys.executable, "-c", "import sys; from perfdag.cli import main; sys.exit(main(sys.argv[1:]))", "history", "slowed", "--json"],
+        [
+            sys.executable,
+            "-c",
+            "import sys; from perfdag.cli import main; sys.exit(main(sys.argv[1:]))",
+            "history",
+            "slowed",
+            "--json",
+        ],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -59,4 +76,8 @@ def test_an_iperf_slowed_on_purpose_is_found(tmp_path: Path) -> None:
     assert change["word"] == "worse"
     true = 176 / 200 - 1
     assert change["effect"] == pytest.approx(true, abs=0.02)
-    assert min(change["low"], change["high"]) - 0.005 <= true <= max(change["low"], change["high"]) + 0.005
+    assert (
+        min(change["low"], change["high"]) - 0.005
+        <= true
+        <= max(change["low"], change["high"]) + 0.005
+    )

@@ -57,7 +57,9 @@ def test_scale_follows_the_values() -> None:
     assert scale_for([0.0, 2.0, 4.0]).kind == "relative"
     assert scale_for([0.0, 2.0, 4.0]).unit == 2.0
     assert scale_for([-3.0, -1.0]).unit == 2.0
-    assert scale_for([0.0, 0.0, 0.0, 8.0]).unit == 2.0  # the median is zero: the mean size is the next best unit
+    assert (
+        scale_for([0.0, 0.0, 0.0, 8.0]).unit == 2.0
+    )  # the median is zero: the mean size is the next best unit
     assert scale_for([0.0, 0.0]).unit == 1.0
     assert scale_for([0.5, 0.6], absolute=True).kind == "absolute"
 

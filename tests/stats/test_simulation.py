@@ -51,10 +51,20 @@ def test_of_twelve_nodes_the_slow_one_is_named() -> None:
     assert sum(bool(outliers(nodes(False))) for _ in range(150)) <= 2
 
 
-TWENTY = medians_of_rows(pa.Table.from_pylist(rows(0, {f"streams={i}": [1e10] for i in range(20)}), schema=SAMPLES), "net")
+TWENTY = medians_of_rows(
+    pa.Table.from_pylist(rows(0, {f"streams={i}": [1e10] for i in range(20)}), schema=SAMPLES),
+    "net",
+)
 
 
-def who(rng: np.random.Generator, runs: int, within: float, between: float, slow: int = 0, by: float = 0.0) -> set[str]:
+def who(
+    rng: np.random.Generator,
+    runs: int,
+    within: float,
+    between: float,
+    slow: int = 0,
+    by: float = 0.0,
+) -> set[str]:
     """The nodes that are named over 20 points on 12 nodes, of which n7 is slow in the first `slow` points."""
     series, nodes, nights, values = [], [], [], []
     for i, info in enumerate(TWENTY.series):
@@ -69,13 +79,20 @@ def who(rng: np.random.Generator, runs: int, within: float, between: float, slow
     return {each.outlier.node for each in node_outliers(TWENTY, table, Tuning())}
 
 
-@pytest.mark.parametrize(("runs", "within", "between"), [(5, 0.02, 0.0), (3, 0.02, 0.005), (15, 0.03, 0.01), (5, 0.05, 0.0)])
-def test_of_twenty_clean_series_on_twelve_nodes_nobody_is_named(runs: int, within: float, between: float) -> None:
+@pytest.mark.parametrize(
+    ("runs", "within", "between"),
+    [(5, 0.02, 0.0), (3, 0.02, 0.005), (15, 0.03, 0.01), (5, 0.05, 0.0)],
+)
+def test_of_twenty_clean_series_on_twelve_nodes_nobody_is_named(
+    runs: int, within: float, between: float
+) -> None:
     rng = np.random.default_rng(3)
     assert sum(bool(who(rng, runs, within, between)) for _ in range(15)) == 0
 
 
 @pytest.mark.parametrize(("slow", "by"), [(20, 0.08), (3, 0.08), (1, 0.12)])
-def test_of_twenty_series_the_slow_node_is_named_also_where_one_alone_shows_it(slow: int, by: float) -> None:
+def test_of_twenty_series_the_slow_node_is_named_also_where_one_alone_shows_it(
+    slow: int, by: float
+) -> None:
     rng = np.random.default_rng(4)
     assert sum(who(rng, 15, 0.02, 0.005, slow, by) == {"n7"} for _ in range(10)) >= 9

@@ -36,7 +36,9 @@ def test_number_of_runs_that_it_would_take_is_enough() -> None:
     for _ in range(200):
         a, b = np.exp(rng.normal(0, noise, runs)) * 100, np.exp(rng.normal(0, noise, runs)) * 85
         found += compare(a, b, before, better="higher", runs_a=runs, runs_b=runs).word == "worse"
-    assert found >= 80  # at the gate half of the cases are found; the promise is a chance, not certainty
+    assert (
+        found >= 80
+    )  # at the gate half of the cases are found; the promise is a chance, not certainty
 
 
 def test_without_history_there_is_no_verdict() -> None:
@@ -63,7 +65,9 @@ def test_a_side_without_a_value_is_refused() -> None:
 def test_equal_runs_are_rarely_called_different(n: int, target: float) -> None:
     rng = np.random.default_rng(n)
     x = np.exp(rng.normal(0, 0.02, (3000, n + 2)))
-    called = sum(compare(r[:1], r[1:2], r[2:], better="higher").word in ("better", "worse") for r in x)
+    called = sum(
+        compare(r[:1], r[1:2], r[2:], better="higher").word in ("better", "worse") for r in x
+    )
     assert called / len(x) <= target
 
 
@@ -73,7 +77,13 @@ def test_the_detectable_effect_is_found_nine_times_in_ten() -> None:
     effect = compare([100], [100], history, better="higher").detectable
     assert effect is not None
     found = sum(
-        compare([np.exp(rng.normal(0, 0.02))], [np.exp(rng.normal(0, 0.02)) * (1 + effect)], history, better="higher").word == "better"
+        compare(
+            [np.exp(rng.normal(0, 0.02))],
+            [np.exp(rng.normal(0, 0.02)) * (1 + effect)],
+            history,
+            better="higher",
+        ).word
+        == "better"
         for _ in range(1000)
     )
     assert 860 <= found <= 940

@@ -24,13 +24,23 @@ SUITE = "name: s\nbudget: 30m\nentries: [{benchmark: command, repetitions: 2, pa
 def queued(tmp_path: Path) -> tuple[FolderStore, Plan]:
     """A run whose Workflow waited an hour for the lock of another."""
     created = (datetime.now(UTC) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    place = here({"PERFDAG_WORKFLOW_CREATED": created, "PERFDAG_WORKFLOW_UID": "u", "PERFDAG_STORE": "s3://b"})
+    place = here(
+        {
+            "PERFDAG_WORKFLOW_CREATED": created,
+            "PERFDAG_WORKFLOW_UID": "u",
+            "PERFDAG_STORE": "s3://b",
+        }
+    )
     return FolderStore(str(tmp_path)), make_plan(loads(SUITE), run_id=place.run_id)
 
 
 def measured(store: FolderStore, plan: Plan) -> int:
-    gang._measure(store, plan, Place(hosts_for=lambda _: [LocalHost()]), 0, plan.batches[0].samples, Said(2))
-    return len([name for name in stored_samples(store, plan.run_id) if not name.startswith("canary")])
+    gang._measure(
+        store, plan, Place(hosts_for=lambda _: [LocalHost()]), 0, plan.batches[0].samples, Said(2)
+    )
+    return len(
+        [name for name in stored_samples(store, plan.run_id) if not name.startswith("canary")]
+    )
 
 
 def test_waiting_for_the_lock_is_not_counted(queued: tuple[FolderStore, Plan]) -> None:
@@ -52,7 +62,9 @@ def test_a_spent_budget_skips_and_a_run_that_ended_has_all_of_it_again(
     assert measured(store, plan) == 2
 
 
-def test_what_confirms_a_night_has_a_clock_of_its_own(queued: tuple[FolderStore, Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_confirms_a_night_has_a_clock_of_its_own(
+    queued: tuple[FolderStore, Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, plan = queued
     monkeypatch.setattr(budget.time, "time", lambda now=time.time: now() - 1801)
     budget.begin(store, plan.run_id)  # the night used all of its budget

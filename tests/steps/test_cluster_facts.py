@@ -9,7 +9,10 @@ from perfdag.steps.facts import _images, cluster_facts
 
 
 def daemon(name: str, *images: str) -> dict[str, Any]:
-    return {"metadata": {"name": name}, "spec": {"template": {"spec": {"containers": [{"image": each} for each in images]}}}}
+    return {
+        "metadata": {"name": name},
+        "spec": {"template": {"spec": {"containers": [{"image": each} for each in images]}}},
+    }
 
 
 @pytest.mark.parametrize(
@@ -29,10 +32,15 @@ def daemon(name: str, *images: str) -> dict[str, Any]:
     ],
 )
 def test_a_network_or_storage_is_known_by_its_name_or_its_image(name: str, image: str) -> None:
-    assert _images([daemon("node-exporter", "prom/node-exporter:v1.8.0"), daemon(name, image)]) == {name: [image]}
+    assert _images([daemon("node-exporter", "prom/node-exporter:v1.8.0"), daemon(name, image)]) == {
+        name: [image]
+    }
 
 
-@pytest.mark.parametrize(("name", "image"), [("netdata", "netdata/netdata:v1.45"), ("fluent-bit", "fluent/fluent-bit:3.0")])
+@pytest.mark.parametrize(
+    ("name", "image"),
+    [("netdata", "netdata/netdata:v1.45"), ("fluent-bit", "fluent/fluent-bit:3.0")],
+)
 def test_others_are_left_out(name: str, image: str) -> None:
     assert _images([daemon(name, image)]) == {}
 
@@ -56,7 +64,9 @@ async def test_of_each_node_of_a_large_cluster_its_kind_is_known() -> None:
             if kind != "Node":
                 raise KubeError(403, "Forbidden", "may not")
             info = {"nodeInfo": {"kubeletVersion": "v1.34.4"}}
-            return [{"metadata": {"name": f"node-{number:04}"}, "status": info} for number in range(500)]
+            return [
+                {"metadata": {"name": f"node-{number:04}"}, "status": info} for number in range(500)
+            ]
 
     api: Any = Api()
     nodes = (await cluster_facts(api))["nodes"]

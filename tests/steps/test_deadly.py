@@ -33,7 +33,11 @@ def ended(message: str = "", attempt: int = 0, rank: int = 0, **state: Any) -> d
     """A pod whose main container ended with this message."""
     labels = {"perfdag/attempt": str(attempt), "perfdag/rank": str(rank)}
     main = {"name": "main", "state": {"terminated": {"exitCode": 0, "message": message, **state}}}
-    return {"metadata": {"name": f"p{attempt}", "labels": labels}, "spec": SPEC, "status": {"phase": "Failed", "containerStatuses": [main]}}
+    return {
+        "metadata": {"name": f"p{attempt}", "labels": labels},
+        "spec": SPEC,
+        "status": {"phase": "Failed", "containerStatuses": [main]},
+    }
 
 
 class Cluster:
@@ -83,7 +87,9 @@ class Cluster:
 
 
 def parts_of(cluster: Cluster, plan: Plan) -> list[SampleRecord]:
-    names = sorted(name for name in stored_samples(cluster.store, plan.run_id) if not name.startswith("canary"))
+    names = sorted(
+        name for name in stored_samples(cluster.store, plan.run_id) if not name.startswith("canary")
+    )
     return [read_sample(cluster.store.get(sample_key(plan.run_id, name))) for name in names]
 
 
@@ -93,28 +99,41 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def suite(good: int, kills: int, repetitions: int) -> Plan:
-    fine = [f"  - {{benchmark: command, name: good{each}, params: {{argv: ['true', '{each}']}}}}\n" for each in range(good)]
-    bad = [f"  - {{benchmark: command, name: bad{each}, params: {{argv: {KILLS}, expected: {each + 1}}}}}\n" for each in range(kills)]
+    fine = [
+        f"  - {{benchmark: command, name: good{each}, params: {{argv: ['true', '{each}']}}}}\n"
+        for each in range(good)
+    ]
+    bad = [
+        f"  - {{benchmark: command, name: bad{each}, params: {{argv: {KILLS}, expected: {each + 1}}}}}\n"
+        for each in range(kills)
+    ]
     return make_plan(loads(f"name: s\nrepetitions: {repetitions}\nentries:\n{''.join(fine + bad)}"))
 
 
 @pytest.mark.parametrize(("good", "kills", "repetitions"), [(7, 1, 3), (6, 2, 3)])
-def test_a_point_that_kills_its_pod_costs_only_its_own_samples(cluster: Cluster, good: int, kills: int, repetitions: int) -> None:
+def test_a_point_that_kills_its_pod_costs_only_its_own_samples(
+    cluster: Cluster, good: int, kills: int, repetitions: int
+) -> None:
     plan = suite(good, kills, repetitions)
     codes = [
-        cluster.attempt(each, lambda number: gang.lead(place(), cluster.store, plan, 0, number, number == 2), **OOM) for each in range(3)
+        cluster.attempt(
+            each,
+            lambda number: gang.lead(place(), cluster.store, plan, 0, number, number == 2),
+            **OOM,
+        )
+        for each in range(3)
     ]
     assert codes == [None, None, 0 if kills == 1 else None]
     parts = parts_of(cluster, plan)
     assert len([part for part in parts if part.status == "ok"]) == good * repetitions
     failed = [part.error for part in parts if part.status == "failed"]
-    why = (
-        "2 gangs ended while this point was measured, so it is measured no more: OOMKilled: container main passed its memory limit of 300Mi"
-    )
+    why = "2 gangs ended while this point was measured, so it is measured no more: OOMKilled: container main passed its memory limit of 300Mi"
     assert failed == ([why] * repetitions if kills == 1 else [])
 
 
-def test_a_pod_that_was_deleted_or_ended_in_order_is_not_the_fault_of_its_sample(cluster: Cluster) -> None:
+def test_a_pod_that_was_deleted_or_ended_in_order_is_not_the_fault_of_its_sample(
+    cluster: Cluster,
+) -> None:
     plan = suite(2, 1, 2)
     for state in ({}, {"exitCode": 75}):
         for each in range(2):
@@ -124,7 +143,9 @@ def test_a_pod_that_was_deleted_or_ended_in_order_is_not_the_fault_of_its_sample
         cluster.pods.clear()
 
 
-def test_where_the_pods_of_the_last_attempt_are_gone_all_of_a_point_goes_last(cluster: Cluster) -> None:
+def test_where_the_pods_of_the_last_attempt_are_gone_all_of_a_point_goes_last(
+    cluster: Cluster,
+) -> None:
     plan = suite(2, 1, 3)
     measure = lambda number: gang.lead(place(), cluster.store, plan, 0, number, False)  # noqa: E731
     assert [cluster.attempt(each, measure) for each in range(2)] == [None, None]
@@ -144,15 +165,28 @@ def test_what_is_known_outlives_the_pods_and_is_of_one_workflow(cluster: Cluster
 
 
 def test_a_peer_that_is_killed_tells_of_the_sample_that_its_lead_measured() -> None:
-    lead, peer = ended("measuring x [00000000000000aa 00000000000000bb]", exitCode=75), ended(rank=1, **OOM)
-    assert killed([lead, peer]) == (["00000000000000aa", "00000000000000bb"], "OOMKilled: container main passed its memory limit of 300Mi")
+    lead, peer = (
+        ended("measuring x [00000000000000aa 00000000000000bb]", exitCode=75),
+        ended(rank=1, **OOM),
+    )
+    assert killed([lead, peer]) == (
+        ["00000000000000aa", "00000000000000bb"],
+        "OOMKilled: container main passed its memory limit of 300Mi",
+    )
     assert killed([lead]) is None
     assert killed([ended(**OOM)]) is None, "between two samples"
-    deleted = ended("measuring x [00000000000000aa]", exitCode=137)  # what Argo's executor makes of being told to end
-    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"  # it stays for a while: Argo has a finalizer on it
+    deleted = ended(
+        "measuring x [00000000000000aa]", exitCode=137
+    )  # what Argo's executor makes of being told to end
+    deleted["metadata"]["deletionTimestamp"] = (
+        "2026-01-01T00:00:00Z"  # it stays for a while: Argo has a finalizer on it
+    )
     assert killed([deleted]) is None
     evicted = ended("measuring x [00000000000000aa]", exitCode=137)
-    evicted["status"] |= {"reason": "Evicted", "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."}
+    evicted["status"] |= {
+        "reason": "Evicted",
+        "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.",
+    }
     assert (killed([evicted]) or [])[0] == ["00000000000000aa"]
 
 
@@ -165,14 +199,19 @@ def test_the_message_of_the_container_is_what_is_measured_now(cluster: Cluster) 
     under_way.began(points[0], 2)
     assert cluster.message.read_text() == f"measuring good0 (2/2) [{points[0].id}]"
     under_way.began(points[1], 2)
-    assert cluster.message.read_text() == f"measuring good0 (2/2) and 1 beside it [{points[0].id} {points[1].id}]"
+    assert (
+        cluster.message.read_text()
+        == f"measuring good0 (2/2) and 1 beside it [{points[0].id} {points[1].id}]"
+    )
     under_way.ended(points[0])
     assert cluster.message.read_text() == f"measuring good1 (2/2) [{points[1].id}]"
     under_way.ended(points[1])
     assert cluster.message.read_text() == ""
 
 
-@pytest.mark.parametrize("change", ["one.env.X=x", "bad.expected=2"], ids=["another point", "the point itself"])
+@pytest.mark.parametrize(
+    "change", ["one.env.X=x", "bad.expected=2"], ids=["another point", "the point itself"]
+)
 def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
@@ -191,18 +230,27 @@ def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
             lead = Lead(plan, cluster.store, Place(hosts_for=lambda _: [LocalHost()]), Said(1))
             asked = [each for each in positions(plan, repetition) if each in wanted]
             lead.measure(asked)
-            duel.mark(cluster.store, plan, [each for each in asked if plan.order[each][0] == 0], 0.0)
+            duel.mark(
+                cluster.store, plan, [each for each in asked if plan.order[each][0] == 0], 0.0
+            )
 
     monkeypatch.setattr(duel, "_drive", drive)
     codes = [
-        cluster.attempt(each, lambda number: duel.lead(here, cluster.store, found.a, 0, number, number == 2), **OOM) for each in range(3)
+        cluster.attempt(
+            each,
+            lambda number: duel.lead(here, cluster.store, found.a, 0, number, number == 2),
+            **OOM,
+        )
+        for each in range(3)
     ]
     assert codes == [None, None, 0], "two gangs for the pair"
     parts = [part for plan in (found.a, found.b) for part in parts_of(cluster, plan)]
     assert [part.status for part in parts if "gangs ended" not in (part.error or "")] == ["ok"] * 32
     given_up = [part for part in parts if part.status == "failed"]
     assert len(given_up) == 32
-    assert {part.facts["idle_cpus"] for part in given_up} == {None}, "another attempt would measure it again"
+    assert {part.facts["idle_cpus"] for part in given_up} == {None}, (
+        "another attempt would measure it again"
+    )
 
 
 def test_pairs_that_share_a_point_are_counted_together() -> None:
@@ -216,5 +264,8 @@ def test_pairs_that_share_a_point_are_counted_together() -> None:
     shared = {each.id for each in (*first, *second)}
     assert (len(shared), third[0].id) == (3, third[1].id)
     assert duel.of_pairs(found, {first[0].id: ["x"], first[1].id: ["y"]}).keys() == shared
-    assert {len(each) for each in duel.of_pairs(found, {first[0].id: ["x"], first[1].id: ["y"]}).values()} == {2}
+    assert {
+        len(each)
+        for each in duel.of_pairs(found, {first[0].id: ["x"], first[1].id: ["y"]}).values()
+    } == {2}
     assert duel.of_pairs(found, {third[0].id: ["x"]}) == {third[0].id: ["x"]}

@@ -34,7 +34,9 @@ PAIR = SUITE.replace("name: one,", "name: one, hosts: {count: 2, placement: spre
 def made(text: str = SUITE, a: tuple[str, ...] = (), b: tuple[str, ...] = ("one.env.X=x",)) -> Duet:
     settings = [[each] for each in (*a, *b)]
     assert settings
-    return on_cluster(prepare_duet(loads(text, settings=list(a)), loads(text, settings=list(b)), ("a", "b"), 8))
+    return on_cluster(
+        prepare_duet(loads(text, settings=list(a)), loads(text, settings=list(b)), ("a", "b"), 8)
+    )
 
 
 def test_cpu_time_of_both_cgroup_versions() -> None:
@@ -45,11 +47,15 @@ def test_cpu_time_of_both_cgroup_versions() -> None:
 
 
 def test_points_of_equal_shapes_share_their_pods_for_all_blocks() -> None:
-    text = SUITE + "  - {benchmark: command, name: two, hosts: {count: 2}, params: {argv: ['true']}}\n"
+    text = (
+        SUITE + "  - {benchmark: command, name: two, hosts: {count: 2}, params: {argv: ['true']}}\n"
+    )
     found = made(text)
     assert [len(each.batches) for each in (found.a, found.b)] == [2, 2]
     for plan in (found.a, found.b):
-        assert sorted(position for batch in plan.batches for position in batch.samples) == list(range(len(plan.order)))
+        assert sorted(position for batch in plan.batches for position in batch.samples) == list(
+            range(len(plan.order))
+        )
         assert plan.options["cluster"] is True
 
 
@@ -57,7 +63,11 @@ def test_points_of_equal_shapes_share_their_pods_for_all_blocks() -> None:
     ("text", "b", "said"),
     [
         (SUITE, "one.hosts.count=2", "A has 1 hosts and B 2"),
-        (SUITE.replace("name: one,", "name: one, volume: {access: ReadWriteMany},"), "one.env.X=x", "shared by both variants"),
+        (
+            SUITE.replace("name: one,", "name: one, volume: {access: ReadWriteMany},"),
+            "one.env.X=x",
+            "shared by both variants",
+        ),
     ],
 )
 def test_what_cannot_stand_side_by_side_is_refused(text: str, b: str, said: str) -> None:
@@ -89,19 +99,32 @@ def test_pods_of_both_variants_are_told_where_to_be() -> None:
     a, b = (json.loads(json.dumps(each["patch"])) for each in given["shapes"])
     assert a["hostNetwork"]
     assert "hostNetwork" not in b
-    apart = [each["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0]["labelSelector"] for each in (a, b)]
+    apart = [
+        each["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0][
+            "labelSelector"
+        ]
+        for each in (a, b)
+    ]
     assert [each["matchExpressions"][0]["values"] for each in apart] == [["0", "1"], ["2", "3"]]
     assert {each["matchLabels"]["perfdag/run"] for each in apart} == {found.a.run_id}
     assert "podAffinity" not in a["affinity"]
     near = b["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    selected = {"perfdag/run": found.a.run_id, "perfdag/batch": "@BATCH@", "perfdag/attempt": "@ATTEMPT@", "perfdag/rank": "@TWIN@"}
+    selected = {
+        "perfdag/run": found.a.run_id,
+        "perfdag/batch": "@BATCH@",
+        "perfdag/attempt": "@ATTEMPT@",
+        "perfdag/rank": "@TWIN@",
+    }
     assert [each["labelSelector"]["matchLabels"] for each in near] == [selected]
     assert [each["network"] for each in given["shapes"]] == ["host", "bench/net"]
 
 
 def test_two_variants_on_the_host_network_have_ports_of_their_own() -> None:
     found = made(PAIR, a=("one.network.host=true",), b=("one.network.host=true", "one.env.X=x"))
-    ports = [ssh_port(plan.shape_of(0), found.a.run_id, rank) for rank, plan in enumerate((found.a, found.b))]
+    ports = [
+        ssh_port(plan.shape_of(0), found.a.run_id, rank)
+        for rank, plan in enumerate((found.a, found.b))
+    ]
     assert ports[0] != ports[1]
     given = outputs(found.a, place(found.a.run_id), set(), found.b)
     assert [int(each["port"]) + rank for rank, each in enumerate(given["shapes"])] == ports
@@ -118,16 +141,29 @@ class Second(LocalHost):
         self.orders.append(order)
         line = f'echo {order} >"$PERFDAG_PEER/orders" && cat "$PERFDAG_PEER/answers"'
         environment = {**os.environ, "PERFDAG_PEER": str(self.home)}
-        return subprocess.run(["sh", "-c", line], env=environment, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+        return subprocess.run(
+            ["sh", "-c", line],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        ).stdout.strip()
 
 
-def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle: list[float | None], text: str = SUITE) -> tuple[FolderStore, Duet, Second]:
+def _run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle: list[float | None], text: str = SUITE
+) -> tuple[FolderStore, Duet, Second]:
     store = FolderStore(str(tmp_path / "store"))
     found = made(text)
     for plan in (found.a, found.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     monkeypatch.setattr(duel, "place_for", lambda *_: Place(hosts_for=lambda _: [LocalHost()]))
-    monkeypatch.setattr(duel, "_second", lambda *_: Lead(found.b, store, Place(hosts_for=lambda _: [LocalHost()]), Said(1)))
+    monkeypatch.setattr(
+        duel,
+        "_second",
+        lambda *_: Lead(found.b, store, Place(hosts_for=lambda _: [LocalHost()]), Said(1)),
+    )
     monkeypatch.setattr(duel.Idle, "most", lambda _: idle.pop(0) if len(idle) > 1 else idle[0])
     second = Second(tmp_path / "peer")
     duel.follow(place(), found.b, 0, 0, second.home)
@@ -137,40 +173,63 @@ def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle: list[float | Non
 
 
 def _parts(store: FolderStore, plan: Plan) -> list[SampleRecord]:
-    names = sorted(name for name in stored_samples(store, plan.run_id) if not name.startswith("canary"))
+    names = sorted(
+        name for name in stored_samples(store, plan.run_id) if not name.startswith("canary")
+    )
     return [read_sample(store.get(sample_key(plan.run_id, name))) for name in names]
 
 
 @pytest.mark.slow
-def test_variants_take_turns_and_rows_say_what_idle_pods_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variants_take_turns_and_rows_say_what_idle_pods_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, found, second = _run(tmp_path, monkeypatch, [0.01])
-    parts: dict[str, list[SampleRecord]] = {plan.variant or "": _parts(store, plan) for plan in (found.a, found.b)}
+    parts: dict[str, list[SampleRecord]] = {
+        plan.variant or "": _parts(store, plan) for plan in (found.a, found.b)
+    }
     assert {letter: len(each) for letter, each in parts.items()} == {"A": 16, "B": 16}
     assert [int(each) for each in second.orders] == list(range(1, 17))
-    everything = sorted((part.started_at, letter) for letter, each in parts.items() for part in each)
+    everything = sorted(
+        (part.started_at, letter) for letter, each in parts.items() for part in each
+    )
     assert "".join(letter for _, letter in everything) == "".join(found.blocks)
     assert {part.facts["idle_cpus"] for each in parts.values() for part in each} == {0.01}
     assert {part.status for each in parts.values() for part in each} == {"ok"}
 
 
 @pytest.mark.slow
-def test_a_round_beside_busy_pods_is_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_beside_busy_pods_is_invalid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, found, _ = _run(tmp_path, monkeypatch, [0.01, 0.8, None, 0.02])
-    bad: list[Any] = [part.error for plan in (found.a, found.b) for part in _parts(store, plan) if part.status == "invalid"]
+    bad: list[Any] = [
+        part.error
+        for plan in (found.a, found.b)
+        for part in _parts(store, plan)
+        if part.status == "invalid"
+    ]
     assert len(bad) == 2
     assert any("was 0.80" in each for each in bad)
     assert any("could not be read" in each for each in bad)
 
 
-def test_a_spent_budget_ends_both_variants_between_two_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spent_budget_ends_both_variants_between_two_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     turns = iter([*[0.0] * 5, *[2000.0] * 50])
     monkeypatch.setattr(duel.budget, "deadline", lambda *_: 1000.0)
-    monkeypatch.setattr(duel, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(turns))}))
-    monkeypatch.setattr(duel, "Idle", type("Quiet", (), {"__init__": lambda *_: None, "most": lambda _: 0.01}))
+    monkeypatch.setattr(
+        duel, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(turns))})
+    )
+    monkeypatch.setattr(
+        duel, "Idle", type("Quiet", (), {"__init__": lambda *_: None, "most": lambda _: 0.01})
+    )
     store, found, _ = _run(tmp_path, monkeypatch, [0.01], f"budget: 1000s\n{SUITE}")
     assert [len(_parts(store, plan)) for plan in (found.a, found.b)] in ([2, 3], [3, 2])
     for plan in (found.a, found.b):
-        assert b"the budget of 1000 s was spent" in store.get(f"runs/{plan.run_id}/notes/budget-0.json")
+        assert b"the budget of 1000 s was spent" in store.get(
+            f"runs/{plan.run_id}/notes/budget-0.json"
+        )
 
 
 def test_a_round_of_the_second_variant_is_waited_for_as_long_as_its_samples_may_take() -> None:
@@ -186,9 +245,18 @@ entries:
   - {{benchmark: openfoam, timeout: 100s, retries: 0, params: {{size: XS}}}}
 """)
     waits = {
-        found.b.points[found.b.order[each][0]].benchmark: duel.patience(found.b, [each]) - duel.SLACK for each in range(len(found.b.order))
+        found.b.points[found.b.order[each][0]].benchmark: duel.patience(found.b, [each])
+        - duel.SLACK
+        for each in range(len(found.b.order))
     }
-    own = {"command": 180, "resnet50-overhead": 1200, "resnet50-interference": 400, "rdma-latency": 300, "fio": 400, "openfoam": 300}
+    own = {
+        "command": 180,
+        "resnet50-overhead": 1200,
+        "resnet50-interference": 400,
+        "rdma-latency": 300,
+        "fio": 400,
+        "openfoam": 300,
+    }
     assert waits == own
     assert duel.patience(found.b, range(3)) > duel.patience(found.b, range(2))
 
@@ -204,7 +272,9 @@ def test_what_was_not_marked_or_cannot_be_read_is_measured_again(tmp_path: Path)
     assert stored_samples(store, found.a.run_id) == {found.a.key(0)}
 
 
-def test_the_order_is_of_the_run_unless_the_suite_gives_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_is_of_the_run_unless_the_suite_gives_a_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def of(run_id: str, text: str = SUITE) -> Duet:
         monkeypatch.setattr("perfdag.duet_plan.new_run_id", lambda: run_id)
         return made(text)
@@ -224,4 +294,8 @@ def test_the_stored_plans_are_one_duel(tmp_path: Path) -> None:
     for plan in (found.a, found.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     again = duel.recalled(store, load_plan(store, found.b.run_id))
-    assert (again.a.run_id, again.b.run_id, again.blocks) == (found.a.run_id, found.b.run_id, found.blocks)
+    assert (again.a.run_id, again.b.run_id, again.blocks) == (
+        found.a.run_id,
+        found.b.run_id,
+        found.blocks,
+    )

@@ -17,7 +17,10 @@ from perfdag.suite import loads
 from .test_plan_step import place
 
 SUITE = "name: s\nrepetitions: 3\nisolation: pod\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
-LIMITED = {"startedAt": "2026-01-01T00:00:00Z", "storedWorkflowTemplateSpec": {"activeDeadlineSeconds": 7200}}
+LIMITED = {
+    "startedAt": "2026-01-01T00:00:00Z",
+    "storedWorkflowTemplateSpec": {"activeDeadlineSeconds": 7200},
+}
 START = 1767225600.0
 
 
@@ -25,7 +28,11 @@ START = 1767225600.0
     ("workflow", "now", "said"),
     [
         ({"spec": {"shutdown": "Stop"}}, START, "was ended by `argo stop`"),
-        ({"spec": {}, "status": LIMITED}, START + 7200, "was ended by its deadline of 2 h 0 min (install --deadline)"),
+        (
+            {"spec": {}, "status": LIMITED},
+            START + 7200,
+            "was ended by its deadline of 2 h 0 min (install --deadline)",
+        ),
         (
             {"spec": {"activeDeadlineSeconds": 60}, "status": LIMITED},
             START + 60,
@@ -39,7 +46,9 @@ def test_what_ended_a_workflow(workflow: dict[str, Any], now: float, said: str |
     assert ended.why(workflow, now) == said
 
 
-def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away(work: object) -> None:
         raise KubeError(0, "Unreachable", "no")
 

@@ -11,7 +11,9 @@ from perfdag.points import Enumerated, enumerate_points
 from perfdag.shape import Shape
 
 ROOT = Path(__file__).parents[2]
-GOLDEN: dict[str, list[dict[str, Any]]] = json.loads((ROOT / "tests/golden/kube-perftest.json").read_text())
+GOLDEN: dict[str, list[dict[str, Any]]] = json.loads(
+    (ROOT / "tests/golden/kube-perftest.json").read_text()
+)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +48,12 @@ def test_the_iperf_set_is_exactly_fifteen(everything: Enumerated) -> None:
     assert len(GOLDEN["iperf-set"]) == 15
 
 
-def test_nothing_is_there_beyond_the_examples_but_what_runs_anywhere(everything: Enumerated) -> None:
-    assert {point.entry for point in everything.points if not point.entry.endswith("-here")} == set(GOLDEN)
+def test_nothing_is_there_beyond_the_examples_but_what_runs_anywhere(
+    everything: Enumerated,
+) -> None:
+    assert {point.entry for point in everything.points if not point.entry.endswith("-here")} == set(
+        GOLDEN
+    )
 
 
 @pytest.mark.parametrize("name", ["network", "mpi", "storage"])

@@ -56,27 +56,40 @@ def test_a_run_without_a_plan_is_no_mistake_of_its_suite(
     assert "no plan was made" in capsys.readouterr().err
 
 
-def test_the_rows_of_a_run_that_was_ended_say_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rows_of_a_run_that_was_ended_say_so(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("perfdag.steps.ended.run", lambda work: {"spec": {"shutdown": "Stop"}})
     monkeypatch.setenv("PERFDAG_WORKFLOW", "wf-1")
     run_id = newest(store)
     store.delete(f"runs/{run_id}/parts")
     assert main(["step", "finish", "--phase", "Failed"]) == 1
-    assert load(store, suites=["tiny"], runs=[run_id])["error"].to_pylist() == ["workflow wf-1 was ended by `argo stop`"]
+    assert load(store, suites=["tiny"], runs=[run_id])["error"].to_pylist() == [
+        "workflow wf-1 was ended by `argo stop`"
+    ]
 
 
-def test_a_gate_that_a_benchmark_holds_is_left_to_the_gate_of_the_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfdag.gate.own_gates", lambda table: [CheckResult("gate", "burst: api_p99 < 1", "failed", "was breached")])
+def test_a_gate_that_a_benchmark_holds_is_left_to_the_gate_of_the_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "perfdag.gate.own_gates",
+        lambda table: [CheckResult("gate", "burst: api_p99 < 1", "failed", "was breached")],
+    )
     assert main(["step", "finish"]) == 3
     scheduled(store)
     assert main(["step", "finish"]) == 0  # which finds nothing wrong in these rows
 
 
-def test_a_typo_in_the_acknowledgements_costs_neither_report_nor_gate(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_typo_in_the_acknowledgements_costs_neither_report_nor_gate(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     store.put("acks.yaml", b"acks:\n  - {series: x, run: yesterday, reason: y}\n")
     scheduled(store)
     assert main(["step", "finish"]) == 0
-    assert {"report.html", "history.html", "check.xml"} <= {key.rpartition("/")[2] for key in store.list(f"runs/{newest(store)}")}
+    assert {"report.html", "history.html", "check.xml"} <= {
+        key.rpartition("/")[2] for key in store.list(f"runs/{newest(store)}")
+    }
     out = capsys.readouterr().out
     assert f"ACKS tiny: {store.url('acks.yaml')} cannot be read and accepts nothing" in out
     assert "acks.yaml:2: acks[0].run" in out
@@ -84,7 +97,9 @@ def test_a_typo_in_the_acknowledgements_costs_neither_report_nor_gate(store: Sto
     assert "(reported before)" in capsys.readouterr().out
 
 
-def test_a_history_that_cannot_be_drawn_costs_neither_report_nor_gate(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_that_cannot_be_drawn_costs_neither_report_nor_gate(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: object) -> None:
         raise RuntimeError("no font")
 

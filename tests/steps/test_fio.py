@@ -28,8 +28,14 @@ RECORDED = damage.names("fio")
 FIO = Fio()
 
 
-def values(found: list[Measurement], metric: str, stat: str = "value", **coords: str) -> list[float]:
-    return [each.value for each in found if (each.metric, each.stat, dict(each.coords)) == (metric, stat, coords)]
+def values(
+    found: list[Measurement], metric: str, stat: str = "value", **coords: str
+) -> list[float]:
+    return [
+        each.value
+        for each in found
+        if (each.metric, each.stat, dict(each.coords)) == (metric, stat, coords)
+    ]
 
 
 def report_of(output: Output) -> dict[str, Any]:
@@ -68,7 +74,9 @@ def test_values_are_those_of_the_report_in_base_units() -> None:
     found = FIO.parse(output, params)
     assert values(found, "iops", direction="read") == [read["iops"]]
     assert values(found, "bandwidth", direction="read") == [read["bw_bytes"]]
-    assert values(found, "latency", "mean", direction="read") == [pytest.approx(read["lat_ns"]["mean"] / 1e9)]
+    assert values(found, "latency", "mean", direction="read") == [
+        pytest.approx(read["lat_ns"]["mean"] / 1e9)
+    ]
     p99 = read["clat_ns"]["percentile"]["99.000000"] / 1e9
     assert values(found, "completion_latency", "p99", direction="read") == [pytest.approx(p99)]
     assert values(found, "submission_latency", "p50", direction="read")
@@ -97,11 +105,17 @@ def test_two_hosts_have_rows_of_their_own_and_a_total() -> None:
     found = FIO.parse(output, params)
     iops = {each.subject: each.value for each in found if each.metric == "iops"}
     assert list(iops) == [None, "vm (host 0)", "vm (host 1)"]
-    assert iops[None] == pytest.approx(sum(value for subject, value in iops.items() if subject), rel=0.05)
-    late = {each.subject: each.value for each in found if (each.metric, each.stat) == ("latency", "p99")}
+    assert iops[None] == pytest.approx(
+        sum(value for subject, value in iops.items() if subject), rel=0.05
+    )
+    late = {
+        each.subject: each.value for each in found if (each.metric, each.stat) == ("latency", "p99")
+    }
     assert len(late) == 3
     assert (
-        min(value for subject, value in late.items() if subject) <= late[None] <= max(value for subject, value in late.items() if subject)
+        min(value for subject, value in late.items() if subject)
+        <= late[None]
+        <= max(value for subject, value in late.items() if subject)
     )
     assert 0 <= values(found, "start_skew")[0] < 5
 
@@ -112,7 +126,10 @@ def test_percentiles_from_a_histogram_are_those_that_fio_computes() -> None:
     report, _ = json.JSONDecoder().raw_decode(text, text.index("\n{") + 1)
     for client in report["client_stats"][:2]:
         for key in ("lat_ns", "clat_ns"):
-            assert fio_report.percentiles([client["read"][key]["bins"]]) == client["read"][key]["percentile"]
+            assert (
+                fio_report.percentiles([client["read"][key]["bins"]])
+                == client["read"][key]["percentile"]
+            )
 
 
 def test_what_a_killed_sample_left_is_removed_by_the_next(here: Gang, tmp_path: Path) -> None:
@@ -125,10 +142,16 @@ def test_what_a_killed_sample_left_is_removed_by_the_next(here: Gang, tmp_path: 
     (folder / "perfdag-fio-mine" / leftovers.MARKER).write_bytes(leftovers.mark(600, True))
     for name, seconds in (("over", -1), ("elsewhere", 600)):
         (folder / f"perfdag-fio-{name}").mkdir()
-        (folder / f"perfdag-fio-{name}" / leftovers.MARKER).write_bytes(leftovers.mark(seconds, False))
+        (folder / f"perfdag-fio-{name}" / leftovers.MARKER).write_bytes(
+            leftovers.mark(seconds, False)
+        )
     (folder / "perfdag-fio-not-ours").mkdir()
     FIO.run(here, FioParams(rw="read", directory=str(folder), **SMALL))
-    assert sorted(each.name for each in folder.iterdir()) == ["perfdag-fio-elsewhere", "perfdag-fio-mine", "perfdag-fio-not-ours"]
+    assert sorted(each.name for each in folder.iterdir()) == [
+        "perfdag-fio-elsewhere",
+        "perfdag-fio-mine",
+        "perfdag-fio-not-ours",
+    ]
 
 
 def test_after_a_kill_in_the_middle_the_next_run_leaves_no_file(tmp_path: Path) -> None:
@@ -140,7 +163,12 @@ def test_after_a_kill_in_the_middle_the_next_run_leaves_no_file(tmp_path: Path) 
     )
     argv = [sys.executable, "-m", "perfdag", "run", str(suite), "--no-report", "--store"]
     environment = {**os.environ, "TMPDIR": str(room)}
-    killed = subprocess.Popen([*argv, str(tmp_path / "a")], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    killed = subprocess.Popen(
+        [*argv, str(tmp_path / "a")],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         deadline = time.monotonic() + 30
         while not list(room.glob("perfdag-*/perfdag-fio-*/worker*")):
@@ -151,7 +179,11 @@ def test_after_a_kill_in_the_middle_the_next_run_leaves_no_file(tmp_path: Path) 
         killed.wait()
     assert list(room.glob("perfdag-*/perfdag-fio-*/worker*")), "the kill was in the middle"
     deadline = time.monotonic() + 2
-    while (left := subprocess.run(["pgrep", "-af", f"fio .*{room}"], capture_output=True, text=True, check=False).stdout) != "":
+    while (
+        left := subprocess.run(
+            ["pgrep", "-af", f"fio .*{room}"], capture_output=True, text=True, check=False
+        ).stdout
+    ) != "":
         assert time.monotonic() < deadline, left
         time.sleep(0.02)
     again = [*argv, str(tmp_path / "b"), "--set", "fio.runtime=100ms"]
@@ -162,12 +194,20 @@ def test_after_a_kill_in_the_middle_the_next_run_leaves_no_file(tmp_path: Path) 
 def test_a_file_that_a_killed_sample_made_does_not_stop_the_rest(tmp_path: Path) -> None:
     if shutil.which("fio") is None:
         pytest.skip("fio is not installed")
-    suite, target, store = tmp_path / "suite.yaml", tmp_path / "data" / "made", str(tmp_path / "store")
+    suite, target, store = (
+        tmp_path / "suite.yaml",
+        tmp_path / "data" / "made",
+        str(tmp_path / "store"),
+    )
     target.parent.mkdir()
     given = f"{{rw: randwrite, size: 1MiB, direct: false, runtime: 1500ms, file: {target}}}"
-    suite.write_text(f"name: s\nrepetitions: 2\nentries:\n  - {{benchmark: fio, params: {given}}}\n")
+    suite.write_text(
+        f"name: s\nrepetitions: 2\nentries:\n  - {{benchmark: fio, params: {given}}}\n"
+    )
     argv = [sys.executable, "-m", "perfdag", "run", "--no-report", "--store", store]
-    killed = subprocess.Popen([*argv, str(suite)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    killed = subprocess.Popen(
+        [*argv, str(suite)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         deadline = time.monotonic() + 30
         while not target.exists():
@@ -176,13 +216,17 @@ def test_a_file_that_a_killed_sample_made_does_not_stop_the_rest(tmp_path: Path)
     finally:
         killed.kill()
         killed.wait()
-    assert {each.name for each in target.parent.iterdir()} == {"made", "made.made-by-perfdag"}, "the kill was in the middle"
+    assert {each.name for each in target.parent.iterdir()} == {"made", "made.made-by-perfdag"}, (
+        "the kill was in the middle"
+    )
     again = subprocess.run([*argv, "--resume", "last"], capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stdout + again.stderr
     assert list(target.parent.iterdir()) == []
 
 
-def test_a_file_is_removed_only_where_its_sample_is_over_and_nobody_touched_it_since(tmp_path: Path) -> None:
+def test_a_file_is_removed_only_where_its_sample_is_over_and_nobody_touched_it_since(
+    tmp_path: Path,
+) -> None:
     target, marker = tmp_path / "data", tmp_path / "data.made-by-perfdag"
     assert leftovers.beside(str(target)) == str(marker)
     target.write_bytes(b"precious")
@@ -219,7 +263,9 @@ def test_a_host_that_did_not_report_fails() -> None:
         (("read", "runtime"), 120, r"0\.12 s of 0\.3 s"),
     ],
 )
-def test_a_job_that_did_not_do_what_was_asked_fails(path: tuple[str, ...], value: int, match: str) -> None:
+def test_a_job_that_did_not_do_what_was_asked_fails(
+    path: tuple[str, ...], value: int, match: str
+) -> None:
     _, params, output = load("fio/randread")
     report = report_of(output)
     node = report["jobs"][0]
@@ -242,11 +288,18 @@ def test_fio_2_is_read_in_its_own_units() -> None:
     for kind in ("lat", "clat", "slat"):
         block = read.pop(f"{kind}_ns")
         old = {key: block[key] / 1000 for key in ("min", "max", "mean", "stddev")}
-        read[kind] = {**old, "percentile": {p: each / 1000 for p, each in block["percentile"].items()}}
+        read[kind] = {
+            **old,
+            "percentile": {p: each / 1000 for p, each in block["percentile"].items()},
+        }
     found = FIO.parse(with_report(output, report), params)
-    assert values(found, "bandwidth", direction="read")[0] == pytest.approx(values(new, "bandwidth", direction="read")[0], rel=1e-3)
+    assert values(found, "bandwidth", direction="read")[0] == pytest.approx(
+        values(new, "bandwidth", direction="read")[0], rel=1e-3
+    )
     for stat in ("mean", "p99"):
-        assert values(found, "latency", stat, direction="read") == [pytest.approx(values(new, "latency", stat, direction="read")[0])]
+        assert values(found, "latency", stat, direction="read") == [
+            pytest.approx(values(new, "latency", stat, direction="read")[0])
+        ]
 
 
 def test_warnings_before_the_report_are_skipped() -> None:
@@ -274,8 +327,22 @@ def test_options_say_every_parameter() -> None:
     place = Place(LocalHost(), "/mnt/a:b", None, {})
     given = dict(options(params, place))
     assert given["directory"] == r"/mnt/a\:b"
-    expected = {"rw": "randrw", "rwmixread": "70", "percentage_random": "80", "bs": "16384", "size": "67108864", "iodepth": "32"}
-    expected |= {"ioengine": "io_uring", "numjobs": "4", "nrfiles": "2", "thread": "1", "direct": "1", "fsync": "8"}
+    expected = {
+        "rw": "randrw",
+        "rwmixread": "70",
+        "percentage_random": "80",
+        "bs": "16384",
+        "size": "67108864",
+        "iodepth": "32",
+    }
+    expected |= {
+        "ioengine": "io_uring",
+        "numjobs": "4",
+        "nrfiles": "2",
+        "thread": "1",
+        "direct": "1",
+        "fsync": "8",
+    }
     expected |= {"time_based": "1", "runtime": "1500000us", "ramp_time": "2000000us"}
     assert expected.items() <= given.items()
     lines = job_file(params, place).splitlines()
@@ -293,7 +360,10 @@ def test_options_say_every_parameter() -> None:
         ({"directory": "relative"}, "pattern"),
         ({"directory": "/a\nrw=write"}, "pattern"),
         ({"ioengine": "psync", "iodepth": 8}, "one I/O in flight"),
-        ({"iodepth": 8, "direct": False}, "iodepth 8: through the page cache libaio has one I/O in flight; use direct: true, io_uring"),
+        (
+            {"iodepth": 8, "direct": False},
+            "iodepth 8: through the page cache libaio has one I/O in flight; use direct: true, io_uring",
+        ),
         ({"ioengine": "mmap"}, "direct: false"),
         ({"bs": 1000}, "multiple of 512"),
         ({"size": "4KiB", "bs": "1MiB"}, "less than one I/O"),
@@ -301,7 +371,10 @@ def test_options_say_every_parameter() -> None:
         ({"rwmixread": 101}, "less than or equal to 100"),
         ({"runtime": "-1s"}, "duration"),
         ({"blocksize": 4096}, "Extra inputs"),
-        ({"prefill": True, "file": "/dev/sdz"}, "prefill writes over /dev/sdz; set overwrite: true"),
+        (
+            {"prefill": True, "file": "/dev/sdz"},
+            "prefill writes over /dev/sdz; set overwrite: true",
+        ),
     ],
 )
 def test_bad_params_are_refused_with_what_is_allowed(given: dict[str, Any], says: str) -> None:
@@ -319,21 +392,51 @@ def test_readwrite_is_rw() -> None:
     ("params", "shape", "says"),
     [
         ({"rw": "trim"}, {}, "block device"),
-        ({"size": "2GiB"}, {"volume": {"size": "1GiB"}}, "size x numjobs is 2147483648 B, volume.size 1073741824 B"),
-        ({"size": "600MiB"}, {"volume": {"access": "ReadWriteMany"}, "hosts": {"count": 2}}, "size x numjobs x 2 hosts is 1258291200 B"),
-        ({"size": "600MiB"}, {"volume": {"size": "1GiB", "claim": "kept"}, "hosts": {"count": 2}}, "size x numjobs x 2 hosts is"),
+        (
+            {"size": "2GiB"},
+            {"volume": {"size": "1GiB"}},
+            "size x numjobs is 2147483648 B, volume.size 1073741824 B",
+        ),
+        (
+            {"size": "600MiB"},
+            {"volume": {"access": "ReadWriteMany"}, "hosts": {"count": 2}},
+            "size x numjobs x 2 hosts is 1258291200 B",
+        ),
+        (
+            {"size": "600MiB"},
+            {"volume": {"size": "1GiB", "claim": "kept"}, "hosts": {"count": 2}},
+            "size x numjobs x 2 hosts is",
+        ),
         ({"size": "2GiB"}, {"volume": {"kind": "emptyDir"}}, "volume.size"),
-        ({"size": "2GiB"}, {"volume": {"kind": "hostPath", "path": "/mnt/data", "size": "1GiB"}}, "volume.size"),
-        ({"size": "2GiB", "numjobs": 4}, {"volume": {"mode": "Block"}}, "size is 2147483648 B, volume.size"),
+        (
+            {"size": "2GiB"},
+            {"volume": {"kind": "hostPath", "path": "/mnt/data", "size": "1GiB"}},
+            "volume.size",
+        ),
+        (
+            {"size": "2GiB", "numjobs": 4},
+            {"volume": {"mode": "Block"}},
+            "size is 2147483648 B, volume.size",
+        ),
         ({"nrfiles": 2}, {"volume": {"mode": "Block"}}, "Block"),
         ({"file": "/dev/sdz"}, {"hosts": {"count": 2}}, "several hosts"),
-        ({"rw": "randwrite"}, {"volume": {"mode": "Block", "claim": "precious"}}, "claim precious exists"),
-        ({"prefill": True}, {"volume": {"mode": "Block", "claim": "precious"}}, "or set overwrite: true"),
+        (
+            {"rw": "randwrite"},
+            {"volume": {"mode": "Block", "claim": "precious"}},
+            "claim precious exists",
+        ),
+        (
+            {"prefill": True},
+            {"volume": {"mode": "Block", "claim": "precious"}},
+            "or set overwrite: true",
+        ),
         ({}, {"hosts": {"cpus": {"server": "0"}}}, "pin client"),
         ({}, {"hosts": {"count": 2, "cpus": {"client": "0"}}}, "pin server"),
     ],
 )
-def test_what_cannot_be_is_refused_at_plan(params: dict[str, Any], shape: dict[str, Any], says: str) -> None:
+def test_what_cannot_be_is_refused_at_plan(
+    params: dict[str, Any], shape: dict[str, Any], says: str
+) -> None:
     problems = FIO.check(FioParams(**params), Shape.model_validate(shape))
     assert len(problems) == 1
     assert says in problems[0]
@@ -341,19 +444,41 @@ def test_what_cannot_be_is_refused_at_plan(params: dict[str, Any], shape: dict[s
 
 def test_what_can_be_is_not_refused() -> None:
     assert FIO.check(FioParams(), Shape()) == []
-    assert FIO.check(FioParams(size="600MiB"), Shape.model_validate({"volume": {"size": "1GiB"}, "hosts": {"count": 2}})) == []
-    for found in ({"kind": "hostPath", "path": "/mnt/data"}, {"claim": "kept"}, {"claim": "kept", "mode": "Block"}):
+    assert (
+        FIO.check(
+            FioParams(size="600MiB"),
+            Shape.model_validate({"volume": {"size": "1GiB"}, "hosts": {"count": 2}}),
+        )
+        == []
+    )
+    for found in (
+        {"kind": "hostPath", "path": "/mnt/data"},
+        {"claim": "kept"},
+        {"claim": "kept", "mode": "Block"},
+    ):
         # the default of volume.size says nothing of them
         assert FIO.check(FioParams(size="4GiB"), Shape.model_validate({"volume": found})) == []
     kept = Shape.model_validate({"volume": {"mode": "Block", "claim": "precious"}})
-    assert FIO.check(FioParams(), kept) == FIO.check(FioParams(rw="write", prefill=True, overwrite=True), kept) == []
+    assert (
+        FIO.check(FioParams(), kept)
+        == FIO.check(FioParams(rw="write", prefill=True, overwrite=True), kept)
+        == []
+    )
     assert FIO.check(FioParams(iodepth=8, direct=False, ioengine="io_uring"), Shape()) == []
-    assert FIO.check(FioParams(rw="randtrim"), Shape.model_validate({"volume": {"mode": "Block", "size": "2GiB"}})) == []
+    assert (
+        FIO.check(
+            FioParams(rw="randtrim"),
+            Shape.model_validate({"volume": {"mode": "Block", "size": "2GiB"}}),
+        )
+        == []
+    )
 
 
 def gang(scratch: Path, count: int = 1, **shape: Any) -> Gang:
     hosts = [LocalHost() for _ in range(count)]
-    return Gang(hosts, Shape.model_validate(merge({"hosts": {"count": count}}, shape)), 30, str(scratch))
+    return Gang(
+        hosts, Shape.model_validate(merge({"hosts": {"count": count}}, shape)), 30, str(scratch)
+    )
 
 
 def left(folder: Path) -> list[str]:
@@ -393,7 +518,9 @@ def device(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     backing = Path("/var/tmp") / f"perfdag-test-{tmp_path.parent.name}-{os.getpid()}"
     backing.touch()
     os.truncate(backing, 8 << 20)
-    made = subprocess.run(["losetup", "-f", "--show", str(backing)], capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        ["losetup", "-f", "--show", str(backing)], capture_output=True, text=True, check=False
+    )
     if made.returncode != 0:
         backing.unlink()
         pytest.skip("losetup is not allowed here")
@@ -402,8 +529,13 @@ def device(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     backing.unlink()
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("losetup") is None, reason="loop devices need root and losetup")
-def test_reads_of_a_block_device_meet_data_once_it_is_prefilled(here: Gang, device: tuple[str, Path]) -> None:
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("losetup") is None,
+    reason="loop devices need root and losetup",
+)
+def test_reads_of_a_block_device_meet_data_once_it_is_prefilled(
+    here: Gang, device: tuple[str, Path]
+) -> None:
     name, backing = device
     volume = dataclasses.replace(here, volume=name)
     params = FioParams(rw="randread", **SMALL)
@@ -414,9 +546,17 @@ def test_reads_of_a_block_device_meet_data_once_it_is_prefilled(here: Gang, devi
     assert backing.stat().st_blocks * 512 >= filled.size
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("losetup") is None, reason="loop devices need root and losetup")
-@pytest.mark.parametrize(("given", "by"), [({"rw": "randwrite"}, "randwrite"), ({"rw": "read", "prefill": True}, "prefill")])
-def test_the_device_of_an_existing_claim_is_not_written_over(here: Gang, device: tuple[str, Path], given: dict[str, Any], by: str) -> None:
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("losetup") is None,
+    reason="loop devices need root and losetup",
+)
+@pytest.mark.parametrize(
+    ("given", "by"),
+    [({"rw": "randwrite"}, "randwrite"), ({"rw": "read", "prefill": True}, "prefill")],
+)
+def test_the_device_of_an_existing_claim_is_not_written_over(
+    here: Gang, device: tuple[str, Path], given: dict[str, Any], by: str
+) -> None:
     name, backing = device
     claimed = Shape.model_validate({"volume": {"mode": "Block", "claim": "precious"}})
     volume = dataclasses.replace(here, volume=name, shape=claimed)
@@ -428,17 +568,25 @@ def test_the_device_of_an_existing_claim_is_not_written_over(here: Gang, device:
     assert backing.stat().st_blocks > 0
 
 
-def test_files_of_several_hosts_are_laid_out_before_the_measured_run(here: Gang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_several_hosts_are_laid_out_before_the_measured_run(
+    here: Gang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     served: list[list[str]] = []
     start = LocalHost.serve
-    monkeypatch.setattr(LocalHost, "serve", lambda host, argv, **named: (served.append(list(argv)), start(host, argv, **named))[1])
+    monkeypatch.setattr(
+        LocalHost,
+        "serve",
+        lambda host, argv, **named: (served.append(list(argv)), start(host, argv, **named))[1],
+    )
     params = FioParams(rw="randread", **{**SMALL, "runtime": "1s"})
     FIO.run(gang(tmp_path, 2), params)
     assert ["--create_only=1" in argv for argv in served] == [True, True, False, False]
     assert left(tmp_path) == []
 
 
-def test_laying_out_that_takes_too_long_is_said_and_leaves_no_file(here: Gang, tmp_path: Path) -> None:
+def test_laying_out_that_takes_too_long_is_said_and_leaves_no_file(
+    here: Gang, tmp_path: Path
+) -> None:
     slow = dataclasses.replace(gang(tmp_path, 2), timeout=0.3)
     with pytest.raises(Failed, match=r"laying out files on .* did not end within \d\.\d s"):
         FIO.run(slow, FioParams(rw="read", **{**SMALL, "size": "2GiB"}))
@@ -448,13 +596,17 @@ def test_laying_out_that_takes_too_long_is_said_and_leaves_no_file(here: Gang, t
 def test_hosts_that_start_apart_are_invalid() -> None:
     _, params, output = load("fio/two-hosts")
     apart = dataclasses.replace(output, facts={**output.facts, "started": ["100.0", "100.2"]})
-    with pytest.raises(Invalid, match=r"started within 0.20 s of each other, more than 10% of the 0.3") as wrong:
+    with pytest.raises(
+        Invalid, match=r"started within 0.20 s of each other, more than 10% of the 0.3"
+    ) as wrong:
         FIO.parse(apart, params)
     assert values(wrong.value.measurements, "start_skew") == [pytest.approx(0.2)]
 
 
 def test_a_real_run_on_two_hosts(here: Gang, tmp_path: Path) -> None:
-    params = FioParams(rw="randread", **{**SMALL, "runtime": "4s"})  # both start within a tenth of it on a busy machine too
+    params = FioParams(
+        rw="randread", **{**SMALL, "runtime": "4s"}
+    )  # both start within a tenth of it on a busy machine too
     two = gang(tmp_path, 2)
     found = FIO.parse(FIO.run(two, params), params)
     assert len([each for each in found if each.metric == "iops"]) == 3
@@ -492,7 +644,12 @@ class Pod:
         ({"access": "ReadWriteMany"}, "abcd", "nfs4", "(size x numjobs x 4 hosts)"),
         ({"claim": "kept"}, "aaaa", "ext4", "(size x numjobs x 4 hosts)"),
         ({"kind": "hostPath", "path": "/mnt"}, "abcd", "ext4", None),
-        ({"kind": "hostPath", "path": "/mnt"}, "abcc", "ext4", "needs 4380866642 B (size x numjobs x 2 hosts)"),
+        (
+            {"kind": "hostPath", "path": "/mnt"},
+            "abcc",
+            "ext4",
+            "needs 4380866642 B (size x numjobs x 2 hosts)",
+        ),
         ({"kind": "emptyDir"}, "aaab", "ext4", "(size x numjobs x 3 hosts)"),
         ({"kind": "emptyDir", "medium": "Memory"}, "aaab", "tmpfs", None),
         (None, "aabc", "overlay", "(size x numjobs x 2 hosts)"),
@@ -501,18 +658,31 @@ class Pod:
         (None, "AAAA", "tmpfs", "(size x numjobs x 4 hosts)"),
         ({"kind": "hostPath", "path": "/mnt"}, "abcc", "tmpfs", "(size x numjobs x 2 hosts)"),
         ({"kind": "hostPath", "path": "/mnt"}, "abcd", "nfs4", "(size x numjobs x 4 hosts)"),
-        ({"kind": "hostPath", "path": "/mnt"}, "abcd", "fuse.glusterfs", "(size x numjobs x 4 hosts)"),
+        (
+            {"kind": "hostPath", "path": "/mnt"},
+            "abcd",
+            "fuse.glusterfs",
+            "(size x numjobs x 4 hosts)",
+        ),
         ({"kind": "hostPath", "path": "/mnt"}, "abcd", "fuseblk", None),
         (None, "Aabc", "lustre", "(size x numjobs x 4 hosts)"),
         ({}, "abcd", "nfs4", None),  # a claim of its own for each, of one server
     ],
 )
 def test_room_is_counted_for_the_hosts_that_share_it(
-    volume: dict[str, Any] | None, nodes: str, kind: str, says: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    volume: dict[str, Any] | None,
+    nodes: str,
+    kind: str,
+    says: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     described = {"type": kind, "mount": "/perfdag/volume", "free_bytes": 4_000_000_000}
     monkeypatch.setattr(fio_files, "filesystem", lambda host, path: described)
-    shape = Shape.model_validate({"hosts": {"count": 4}} | ({"volume": {"size": "5GiB", **volume}} if volume is not None else {}))
+    shape = Shape.model_validate(
+        {"hosts": {"count": 4}}
+        | ({"volume": {"size": "5GiB", **volume}} if volume is not None else {})
+    )
     mounted = str(tmp_path / "volume") if volume is not None else None
     # upper case: this machine, or the pod in which the lead runs
     hosts: Any = [LocalHost(name=node.lower()) if node.isupper() else Pod(node) for node in nodes]
@@ -528,7 +698,11 @@ def test_room_is_counted_for_the_hosts_that_share_it(
 
 
 def test_direct_io_in_memory_is_skipped(here: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fio_files, "filesystem", lambda host, path: {"type": "tmpfs", "mount": "/dev/shm", "free_bytes": 1 << 40})
+    monkeypatch.setattr(
+        fio_files,
+        "filesystem",
+        lambda host, path: {"type": "tmpfs", "mount": "/dev/shm", "free_bytes": 1 << 40},
+    )
     with pytest.raises(Skip, match="direct: false"):
         FIO.run(here, FioParams(directory=here.scratch))
 
@@ -549,19 +723,25 @@ def test_data_of_others_is_neither_overwritten_nor_removed(here: Gang, tmp_path:
     assert precious.read_bytes() == b"data" * 2048
 
 
-def test_a_file_or_device_shorter_than_size_is_refused(here: Gang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_or_device_shorter_than_size_is_refused(
+    here: Gang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     short = tmp_path / "short"
     short.write_bytes(b"data" * 1024)
     with pytest.raises(Failed, match="holds 4096 B, size is 4194304 B"):
         FIO.run(here, FioParams(rw="read", file=str(short), **SMALL))
     assert short.stat().st_size == 4096
-    monkeypatch.setattr(fio_files, "filesystem", lambda host, path: {"type": "block", "total_bytes": 1 << 20})
+    monkeypatch.setattr(
+        fio_files, "filesystem", lambda host, path: {"type": "block", "total_bytes": 1 << 20}
+    )
     with pytest.raises(Failed, match="holds 1048576 B"):
         FIO.run(here, FioParams(rw="read", file="/dev/null", **SMALL))
 
 
 def test_a_file_of_its_own_is_removed(here: Gang, tmp_path: Path) -> None:
-    with pytest.raises(Failed, match=f"folder {tmp_path}/typo of file {tmp_path}/typo/made is not there"):
+    with pytest.raises(
+        Failed, match=f"folder {tmp_path}/typo of file {tmp_path}/typo/made is not there"
+    ):
         FIO.run(here, FioParams(rw="write", file=str(tmp_path / "typo/made"), **SMALL))
     assert not (tmp_path / "typo").exists()
     params = FioParams(rw="write", file=str(tmp_path / "made"), **SMALL)
@@ -576,22 +756,37 @@ def test_a_missing_directory_is_said(here: Gang) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [("ext4", None), ("xfs", None), ("overlay", "file system below"), ("fuse.glusterfs", "program behind"), ("zfs", "cache")],
+    [
+        ("ext4", None),
+        ("xfs", None),
+        ("overlay", "file system below"),
+        ("fuse.glusterfs", "program behind"),
+        ("zfs", "cache"),
+    ],
 )
 @pytest.mark.parametrize("direct", [True, False])
 def test_what_direct_io_may_not_be_is_told_of_the_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, said: str | None, direct: bool
 ) -> None:
     found = filesystem(LocalHost(), str(tmp_path))
-    monkeypatch.setattr(fio_files, "filesystem", lambda host, path: {**found, "type": kind})  # a fake mount
+    monkeypatch.setattr(
+        fio_files, "filesystem", lambda host, path: {**found, "type": kind}
+    )  # a fake mount
     gang = Gang([LocalHost()], Shape(), 30, str(tmp_path))
-    with fio_files.files(gang, FioParams(direct=direct, size=4096, directory=str(tmp_path))) as [place]:
+    with fio_files.files(gang, FioParams(direct=direct, size=4096, directory=str(tmp_path))) as [
+        place
+    ]:
         told = place.described.get("direct_io")
     assert (told is None) if said is None or not direct else said in str(told)
 
 
-@pytest.mark.parametrize(("barred", "writes", "word"), [("-r", False, "read"), ("-w", True, "written"), ("-w", False, None)])
-def test_a_device_of_somebody_else_is_skipped_with_the_way_to_it(barred: str, writes: bool, word: str | None) -> None:
+@pytest.mark.parametrize(
+    ("barred", "writes", "word"),
+    [("-r", False, "read"), ("-w", True, "written"), ("-w", False, None)],
+)
+def test_a_device_of_somebody_else_is_skipped_with_the_way_to_it(
+    barred: str, writes: bool, word: str | None
+) -> None:
     class Others(LocalHost):
         """This machine, where one may not do one thing with a device."""
 
@@ -601,5 +796,8 @@ def test_a_device_of_somebody_else_is_skipped_with_the_way_to_it(barred: str, wr
     if word is None:
         fio_files._allowed(Others(), "/dev/some", writes)
         return
-    with pytest.raises(Skip, match=rf"/dev/some on .* may not be {word} by this user; in pods add privileges: \[block\]"):
+    with pytest.raises(
+        Skip,
+        match=rf"/dev/some on .* may not be {word} by this user; in pods add privileges: \[block\]",
+    ):
         fio_files._allowed(Others(), "/dev/some", writes)

@@ -26,7 +26,9 @@ class Recording(LocalHost):
     def run(self, argv: Any, **given: Any) -> Finished:
         if "drop_caches" in argv[-1]:
             self.did.append("drop")
-            return Finished(list(argv), self.code, "", "Read-only file system" if self.code else "", 0.0)
+            return Finished(
+                list(argv), self.code, "", "Read-only file system" if self.code else "", 0.0
+            )
         if argv[0] == "fio":
             self.did.append("measure")
         return super().run(argv, **given)
@@ -39,17 +41,31 @@ class Recording(LocalHost):
 
 
 @pytest.mark.skipif(shutil.which("fio") is None, reason="needs fio")
-@pytest.mark.parametrize(("drop", "code", "did"), [(True, 0, ["lay out", "drop", "measure"]), (False, 0, ["measure"]), (True, 1, None)])
-def test_caches_are_dropped_between_laying_out_and_measuring(drop: bool, code: int, did: list[str] | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("drop", "code", "did"),
+    [(True, 0, ["lay out", "drop", "measure"]), (False, 0, ["measure"]), (True, 1, None)],
+)
+def test_caches_are_dropped_between_laying_out_and_measuring(
+    drop: bool, code: int, did: list[str] | None, tmp_path: Path
+) -> None:
     host = Recording(code)
     params = FioParams(
-        rw="read", size="64KiB", bs="4KiB", direct=False, ioengine="psync", runtime=1.0, drop_caches=drop, directory=str(tmp_path)
+        rw="read",
+        size="64KiB",
+        bs="4KiB",
+        direct=False,
+        ioengine="psync",
+        runtime=1.0,
+        drop_caches=drop,
+        directory=str(tmp_path),
     )
     gang = Gang([host], Shape(), 30.0, str(tmp_path))
     if did is None:
         with pytest.raises(Skip, match=f"drop_caches: {host.name} does not allow it"):
             Fio().run(gang, params)
-        assert host.did == ["lay out", "drop"], "nothing is measured with warm caches under the name of cold ones"
+        assert host.did == ["lay out", "drop"], (
+            "nothing is measured with warm caches under the name of cold ones"
+        )
     else:
         Fio().run(gang, params)
         assert host.did == did
@@ -57,7 +73,9 @@ def test_caches_are_dropped_between_laying_out_and_measuring(drop: bool, code: i
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0 or not os.access(DROP, os.W_OK), reason="needs root outside a container")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not os.access(DROP, os.W_OK), reason="needs root outside a container"
+)
 def test_what_was_cached_is_cached_no_more(tmp_path: Path) -> None:
     file = tmp_path / "data"
     file.write_bytes(os.urandom(1 << 20) * 64)

@@ -56,9 +56,15 @@ def test_a_peer_that_is_stuck_is_named_and_is_not_one_that_was_never_created() -
     assert absent([waits("b", "FailedMount: x")], 2) == "b: FailedMount: x; 1 pods were not created"
 
 
-async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def of(workflow: str, phase: str) -> dict[str, Any]:
-        labels = {"perfdag/measuring": "true", "perfdag/run": here.run_id, "workflows.argoproj.io/workflow": workflow}
+        labels = {
+            "perfdag/measuring": "true",
+            "perfdag/run": here.run_id,
+            "workflows.argoproj.io/workflow": workflow,
+        }
         labels |= {"perfdag/batch": "0", "perfdag/attempt": "0"}
         status = {"phase": phase, "podIP": "10.0.0.1"}
         return {
@@ -81,20 +87,30 @@ async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_
             return [each for each in there if wanted.items() <= each["metadata"]["labels"].items()]
 
     here = place()
-    there = [of("wf-of-yesterday", "Running"), of("wf-of-yesterday", "Failed"), of(here.workflow, "Running")]
+    there = [
+        of("wf-of-yesterday", "Running"),
+        of("wf-of-yesterday", "Failed"),
+        of(here.workflow, "Running"),
+    ]
     monkeypatch.setattr(gang, "Kube", Api)
     assert list(await gang.running(here, here.run_id, 0, 0, 1, 5.0, "ipv4")) == ["wf-Running"]
     with pytest.raises(Gone, match="1 of 2 pods"):
         await gang.running(here, here.run_id, 0, 0, 2, 0.0, "ipv4")
 
 
-@pytest.mark.parametrize(("error", "code"), [(Gone("x"), RETRYABLE), (KubeError(403, "Forbidden", "may not"), REFUSED)])
-def test_want_of_rights_is_noted_and_not_tried_again(tmp_path: Path, error: Exception, code: int) -> None:
+@pytest.mark.parametrize(
+    ("error", "code"), [(Gone("x"), RETRYABLE), (KubeError(403, "Forbidden", "may not"), REFUSED)]
+)
+def test_want_of_rights_is_noted_and_not_tried_again(
+    tmp_path: Path, error: Exception, code: int
+) -> None:
     plan, store = make_plan(loads(SLEEPS)), FolderStore(str(tmp_path))
     assert gang.fell_apart(store, [plan], 0, "batch 0, attempt 0", False, error) == code
     assert str(error) in store.get(f"runs/{plan.run_id}/notes/batch-0.json").decode()
     with pytest.raises(KubeError):  # an API server that is away may be back for the next attempt
-        gang.fell_apart(store, [plan], 0, "batch 0, attempt 0", False, KubeError(503, "Unavailable", "no"))
+        gang.fell_apart(
+            store, [plan], 0, "batch 0, attempt 0", False, KubeError(503, "Unavailable", "no")
+        )
 
 
 def gang_of(*digests: str | None) -> dict[str, Pod]:
@@ -113,16 +129,30 @@ def hosts_on(*ranks: int) -> list[Host]:
 @pytest.mark.parametrize(
     ("digests", "used", "why"),
     [
-        (("a/i@sha256:aaa", "a/i@sha256:bbb"), (0, 1), "different images: sha256:aaa on node-0, sha256:bbb on node-1; "),
-        (("sha256:aaa", "sha256:bbb"), (0, 1), "different images: sha256:aaa on node-0, sha256:bbb on node-1; "),
+        (
+            ("a/i@sha256:aaa", "a/i@sha256:bbb"),
+            (0, 1),
+            "different images: sha256:aaa on node-0, sha256:bbb on node-1; ",
+        ),
+        (
+            ("sha256:aaa", "sha256:bbb"),
+            (0, 1),
+            "different images: sha256:aaa on node-0, sha256:bbb on node-1; ",
+        ),
         (("a/i@sha256:aaa", "mirror/i@sha256:aaa"), (0, 1), None),
         (("a/i@sha256:aaa", "sha256:ccc"), (0, 1), None),  # pulled here, loaded there
         (("a/i@sha256:aaa", None), (0, 1), None),
         (("a/i@sha256:aaa", "a/i@sha256:aaa", "a/i@sha256:bbb"), (0, 1), None),  # a pair of a gang
-        (("a/i@sha256:aaa", "a/i@sha256:aaa", "a/i@sha256:bbb"), (1, 2), "sha256:aaa on node-1, sha256:bbb on node-2"),
+        (
+            ("a/i@sha256:aaa", "a/i@sha256:aaa", "a/i@sha256:bbb"),
+            (1, 2),
+            "sha256:aaa on node-1, sha256:bbb on node-2",
+        ),
     ],
 )
-def test_hosts_of_different_images_are_no_gang(digests: tuple[str | None, ...], used: tuple[int, ...], why: str | None) -> None:
+def test_hosts_of_different_images_are_no_gang(
+    digests: tuple[str | None, ...], used: tuple[int, ...], why: str | None
+) -> None:
     shape = Shape.model_validate({"hosts": {"count": len(digests)}})
     there = gang.place_for(place(), shape, gang.Hosts([], gang_of(*digests)))
     found = there.placed(shape, hosts_on(*used))
@@ -134,7 +164,12 @@ def test_the_variants_of_an_ab_test_have_each_an_image() -> None:
     pods = gang_of("i@sha256:aaa", "i@sha256:aaa", "i@sha256:bbb", "i@sha256:bbb")
     beside = {name: replace(pod, node=f"node-{(pod.rank or 0) % 2}") for name, pod in pods.items()}
     for name in (place().pod, "p2"):
-        assert gang.place_for(replace(place(), pod=name), shape, gang.Hosts([], beside)).placed(shape, hosts_on(0, 1)) is None
+        assert (
+            gang.place_for(replace(place(), pod=name), shape, gang.Hosts([], beside)).placed(
+                shape, hosts_on(0, 1)
+            )
+            is None
+        )
 
 
 @pytest.mark.parametrize(
@@ -150,7 +185,11 @@ def test_the_variants_of_an_ab_test_have_each_an_image() -> None:
 def test_a_volume_that_was_written_to_before_is_called_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, volume: dict[str, str], facts: dict[str, bool]
 ) -> None:
-    plan = make_plan(loads(f"name: s\nentries: [{{benchmark: command, volume: {json.dumps(volume)}, params: {{argv: ['true']}}}}]\n"))
+    plan = make_plan(
+        loads(
+            f"name: s\nentries: [{{benchmark: command, volume: {json.dumps(volume)}, params: {{argv: ['true']}}}}]\n"
+        )
+    )
     store, seen = FolderStore(str(tmp_path)), []
 
     @contextlib.contextmanager
@@ -185,14 +224,23 @@ def test_pods_without_an_address_of_the_family_are_no_gang() -> None:
     gang._of_family([four], "ipv4", 1)
 
 
-@pytest.mark.parametrize(("network", "said"), [({"mtu": 9000}, r"carry packets of 9000 bytes \(network.mtu\)\?$"), ({}, "[^?]$")])
+@pytest.mark.parametrize(
+    ("network", "said"),
+    [({"mtu": 9000}, r"carry packets of 9000 bytes \(network.mtu\)\?$"), ({}, "[^?]$")],
+)
 def test_a_peer_that_no_ssh_reaches_may_be_behind_a_path_of_smaller_packets(
     network: dict[str, int], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gang, "CONNECT_PATIENCE", 0.1)
     shape = Shape.model_validate({"image": "x", "hosts": {"count": 2}, "network": network})
     with pytest.raises(Gone, match=said):
-        gang.connect(gang.Hosts([], {}), [Pod("a", 1, 0, 0, "Running", "n", "127.0.0.1")], tmp_path / "none", shape, "run")
+        gang.connect(
+            gang.Hosts([], {}),
+            [Pod("a", 1, 0, 0, "Running", "n", "127.0.0.1")],
+            tmp_path / "none",
+            shape,
+            "run",
+        )
 
 
 @pytest.mark.parametrize("scope", ["global", "link"])
@@ -202,7 +250,9 @@ def test_the_address_of_an_extra_network_is_a_global_one(scope: str) -> None:
 
         def run(self, argv: list[str], timeout: float) -> Any:
             there = [{"local": "fe80::1", "scope": "link"}, {"local": "fd00::1", "scope": scope}]
-            return type("Said", (), {"stdout": json.dumps([{"addr_info": there}]), "tail": lambda self: ""})()
+            return type(
+                "Said", (), {"stdout": json.dumps([{"addr_info": there}]), "tail": lambda self: ""}
+            )()
 
     shape = Shape.model_validate({"network": {"name": "a/b", "family": "ipv6"}})
     if scope == "global":
@@ -228,7 +278,10 @@ def test_progress_is_told_to_argo_and_counts_what_others_stored(
     assert file.read_text() == "3/4\n"
     said.passed(point, 4, PRECISE)
     assert file.read_text() == "4/4\n", "what `until` does not need is not waited for"
-    assert capsys.readouterr().out.splitlines() == [f"1/4 failed command {point.label} repetition 1: it broke", "3/4"]
+    assert capsys.readouterr().out.splitlines() == [
+        f"1/4 failed command {point.label} repetition 1: it broke",
+        "3/4",
+    ]
 
 
 def test_progress_that_cannot_be_told_is_said_once_and_costs_no_sample(

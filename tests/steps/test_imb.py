@@ -22,8 +22,14 @@ RECORDED = damage.names("imb")
 IMB = Imb()
 
 
-def values(found: list[Measurement], metric: str, stat: str = "value", **coords: int) -> list[float]:
-    return [each.value for each in found if (each.metric, each.stat, dict(each.coords)) == (metric, stat, coords)]
+def values(
+    found: list[Measurement], metric: str, stat: str = "value", **coords: int
+) -> list[float]:
+    return [
+        each.value
+        for each in found
+        if (each.metric, each.stat, dict(each.coords)) == (metric, stat, coords)
+    ]
 
 
 def replaced(output: Output, pattern: str, new: str) -> Output:
@@ -68,9 +74,13 @@ def test_every_size_has_latency_and_bandwidth() -> None:
 @pytest.mark.parametrize(("name", "messages"), [("imb/pingpong-shm", 1), ("imb/sendrecv-shm", 2)])
 def test_bandwidth_agrees_with_the_printed_column(name: str, messages: int) -> None:
     _, params, output = load(name)
-    *_, last = [line.split() for line in output.texts["stdout"].splitlines() if re.match(r"\s+1024\s", line)]
+    *_, last = [
+        line.split() for line in output.texts["stdout"].splitlines() if re.match(r"\s+1024\s", line)
+    ]
     found = IMB.parse(output, params)
-    assert values(found, "bandwidth", message_bytes=1024)[0] == pytest.approx(float(last[-1]) * 1e6, rel=0.02)
+    assert values(found, "bandwidth", message_bytes=1024)[0] == pytest.approx(
+        float(last[-1]) * 1e6, rel=0.02
+    )
 
 
 def test_an_old_imb_whose_mbyte_is_2_to_the_20_gives_the_same_bandwidth() -> None:
@@ -82,12 +92,17 @@ def test_an_old_imb_whose_mbyte_is_2_to_the_20_gives_the_same_bandwidth() -> Non
 def test_collectives_have_extremes_over_the_ranks() -> None:
     _, params, output = load("imb/allreduce-tcp")
     found = IMB.parse(output, params)
-    low, mean, high = (values(found, "latency", stat, message_bytes=1024)[0] for stat in ("min", "mean", "max"))
+    low, mean, high = (
+        values(found, "latency", stat, message_bytes=1024)[0] for stat in ("min", "mean", "max")
+    )
     assert low <= mean <= high
     assert values(found, "operation_time") == [mean]
     assert not values(found, "zero_byte_latency")
     # Allreduce adds floats: no messages of 1 and 2 bytes
-    assert {each.coords["message_bytes"] for each in found if each.metric == "latency"} == {0, *(2**log for log in range(2, 11))}
+    assert {each.coords["message_bytes"] for each in found if each.metric == "latency"} == {
+        0,
+        *(2**log for log in range(2, 11)),
+    }
 
 
 def test_a_barrier_has_one_row() -> None:
@@ -97,7 +112,9 @@ def test_a_barrier_has_one_row() -> None:
 
 def test_a_wrong_name_fails_though_imb_exits_0() -> None:
     _, params, output = load("imb/pingpong-shm")
-    only_header = output.texts["stdout"].split("# Benchmarking")[0] + "Invalid benchmark name nope\n"
+    only_header = (
+        output.texts["stdout"].split("# Benchmarking")[0] + "Invalid benchmark name nope\n"
+    )
     with pytest.raises(Failed, match="no table of PingPong"):
         IMB.parse(dataclasses.replace(output, texts={"stdout": only_header}), params)
 
@@ -113,20 +130,30 @@ def test_a_table_of_fewer_ranks_or_sizes_fails() -> None:
 @pytest.mark.parametrize(
     ("name", "pattern", "new", "says"),
     [
-        ("imb/pingpong-tcp", r"provider: tcp", "provider: verbs;ofi_rxm", "tcp was asked, MPI used verbs"),
+        (
+            "imb/pingpong-tcp",
+            r"provider: tcp",
+            "provider: verbs;ofi_rxm",
+            "tcp was asked, MPI used verbs",
+        ),
         ("imb/pingpong-tcp", r"^.*libfabric provider.*\n", "", "does not say"),
         ("imb/pingpong-tcp", r"\blo$", "cni0", "interface lo was asked, MPI used cni0"),
         ("imb/pingpong-shm", r"tuning_generic_shm", "tuning_generic_ofi", "does not say"),
     ],
 )
-def test_a_fallback_is_invalid_and_keeps_its_values(name: str, pattern: str, new: str, says: str) -> None:
+def test_a_fallback_is_invalid_and_keeps_its_values(
+    name: str, pattern: str, new: str, says: str
+) -> None:
     _, params, output = load(name)
     with pytest.raises(Invalid, match=says) as caught:
         IMB.parse(replaced(output, pattern, new), params)
     assert caught.value.measurements
 
 
-@pytest.mark.parametrize(("provider", "fits"), [("mlx", True), ("verbs;ofi_rxm", True), ("tcp", False), ("tcp;ofi_rxm", False)])
+@pytest.mark.parametrize(
+    ("provider", "fits"),
+    [("mlx", True), ("verbs;ofi_rxm", True), ("tcp", False), ("tcp;ofi_rxm", False)],
+)
 def test_rdma_is_what_the_provider_says(provider: str, fits: bool) -> None:
     log = f"[0] MPI startup(): libfabric provider: {provider}\n"
     assert (intelmpi.wrong_transport(log, "rdma") is None) == fits
@@ -144,7 +171,10 @@ def test_rdma_is_what_the_provider_says(provider: str, fits: bool) -> None:
         ({"benchmark": "Bcast", "ranks": 5, "ranks_per_host": 2}, "not a multiple"),
         ({"benchmark": "Allreduce", "max_log": 1}, "4-byte floats"),
         ({"program": "/opt/IMB"}, "mpi: openmpi"),
-        ({"benchmark": "Alltoall", "ranks": 64, "max_log": 25}, "IMB cannot count ranks x size of Alltoall then; at most 24 with 64 ranks"),
+        (
+            {"benchmark": "Alltoall", "ranks": 64, "max_log": 25},
+            "IMB cannot count ranks x size of Alltoall then; at most 24 with 64 ranks",
+        ),
         ({"benchmark": "Reduce_scatter", "ranks": 16, "max_log": 30}, "at most 28 with 16 ranks"),
     ],
 )
@@ -156,27 +186,46 @@ def test_bad_params_are_refused_with_what_is_allowed(given: dict[str, Any], says
 def test_shapes() -> None:
     assert IMB.shape(ImbParams()) == {"hosts": {"count": 2}}
     assert IMB.shape(ImbParams(transport="shm")) == {"hosts": {"count": 1}}
-    assert IMB.shape(ImbParams(benchmark="Alltoall", ranks=64, ranks_per_host=8)) == {"hosts": {"count": 8}}
+    assert IMB.shape(ImbParams(benchmark="Alltoall", ranks=64, ranks_per_host=8)) == {
+        "hosts": {"count": 8}
+    }
     for odd in (3, 5, 7):  # two hosts cannot share them; what can is said
         params = ImbParams(benchmark="Bcast", ranks=odd)
         assert IMB.shape(params) == {"hosts": {"count": 2}}
-        assert f"ranks_per_host (or hosts.count) that divides {odd}" in IMB.check(params, Shape.model_validate(IMB.shape(params)))[0]
+        assert (
+            f"ranks_per_host (or hosts.count) that divides {odd}"
+            in IMB.check(params, Shape.model_validate(IMB.shape(params)))[0]
+        )
         assert IMB.check(params, Shape.model_validate({"hosts": {"count": odd}})) == []
     shape = Shape.model_validate({"hosts": {"count": 2}})
     assert "shm stays on one host" in IMB.check(ImbParams(transport="shm"), shape)[0]
     pairs = Shape.model_validate({"hosts": {"count": 5, "pairs": "all"}})
     assert IMB.pairwise
     assert IMB.check(ImbParams(), pairs.pair()) == []
-    assert "not 4 ranks_per_host" in IMB.check(ImbParams(benchmark="Bcast", ranks=4, ranks_per_host=4), shape)[0]
-    assert "cannot be spread evenly" in IMB.check(ImbParams(benchmark="Bcast", ranks=3, ranks_per_host=1), shape)[0]
+    assert (
+        "not 4 ranks_per_host"
+        in IMB.check(ImbParams(benchmark="Bcast", ranks=4, ranks_per_host=4), shape)[0]
+    )
+    assert (
+        "cannot be spread evenly"
+        in IMB.check(ImbParams(benchmark="Bcast", ranks=3, ranks_per_host=1), shape)[0]
+    )
 
 
 def test_more_ranks_than_the_cpus_of_a_pod_are_refused_when_planning() -> None:
     params = ImbParams(benchmark="Allreduce", ranks=16, ranks_per_host=8)
-    for cpu, says in ((1, "resources.cpu 1"), ("7500m", "resources.cpu 7500m"), ("8", None), (8.0, None)):
+    for cpu, says in (
+        (1, "resources.cpu 1"),
+        ("7500m", "resources.cpu 7500m"),
+        ("8", None),
+        (8.0, None),
+    ):
         shape = Shape.model_validate({"hosts": {"count": 2}, "resources": {"cpu": cpu}})
         problems = IMB.check(params, shape)
-        assert [f"on a cluster 8 processes in each pod, and {says}, would be" in each for each in problems] == ([True] if says else [])
+        assert [
+            f"on a cluster 8 processes in each pod, and {says}, would be" in each
+            for each in problems
+        ] == ([True] if says else [])
         assert IMB.check(params.model_copy(update={"oversubscribe": True}), shape) == []
 
 
@@ -184,9 +233,20 @@ def test_rdma_needs_a_device_that_is_no_gpu_and_the_right_to_lock_memory() -> No
     rdma = ImbParams(transport="rdma")
     asked = IMB.shape(rdma)
     assert asked == {"hosts": {"count": 2}, "privileges": ["rdma"]}
-    for given in ({}, {"resources": {"nvidia.com/gpu": 1}}, {"resources": {"nvidia.com/mig-1g.5gb": 1, "cpu": 2}}):
-        assert "transport: rdma needs an RDMA network" in IMB.check(rdma, Shape.model_validate({**asked, **given}))[0]
-    for given in ({"network": {"name": "default/net"}}, {"network": {"host": True}}, {"resources": {"rdma/hca_shared_devices_a": 1}}):
+    for given in (
+        {},
+        {"resources": {"nvidia.com/gpu": 1}},
+        {"resources": {"nvidia.com/mig-1g.5gb": 1, "cpu": 2}},
+    ):
+        assert (
+            "transport: rdma needs an RDMA network"
+            in IMB.check(rdma, Shape.model_validate({**asked, **given}))[0]
+        )
+    for given in (
+        {"network": {"name": "default/net"}},
+        {"network": {"host": True}},
+        {"resources": {"rdma/hca_shared_devices_a": 1}},
+    ):
         assert IMB.check(rdma, Shape.model_validate({**asked, **given})) == []
 
 
@@ -199,7 +259,9 @@ class Named(LocalHost):
 
 def gang(params: ImbParams, scratch: Path, addresses: tuple[str, ...] = (), **shape: Any) -> Gang:
     made = Shape.model_validate(merge(IMB.shape(params), shape))
-    hosts = [Named(address) for address in addresses] or [LocalHost() for _ in range(made.hosts.count)]
+    hosts = [Named(address) for address in addresses] or [
+        LocalHost() for _ in range(made.hosts.count)
+    ]
     return Gang(hosts, made, 60, str(scratch))
 
 
@@ -209,7 +271,9 @@ def needs(params: ImbParams, here: Gang) -> None:
 
 
 def test_commands_name_the_hosts_and_the_interface(tmp_path: Path) -> None:
-    params = ImbParams(benchmark="Alltoall", ranks=8, ranks_per_host=4, max_log=16, min_log=4, iterations=50)
+    params = ImbParams(
+        benchmark="Alltoall", ranks=8, ranks_per_host=4, max_log=16, min_log=4, iterations=50
+    )
     here = gang(params, tmp_path, ("10.0.0.1", "10.0.0.2"), network={"interface": "net1"})
     rsh = intelmpi.rsh_script(here)
     assert rsh is not None
@@ -217,7 +281,9 @@ def test_commands_name_the_hosts_and_the_interface(tmp_path: Path) -> None:
     argv = intelmpi.mpirun(here, "/opt/impi", 8, rsh)
     expected = f"/opt/impi/bin/mpirun -n 8 -hosts 10.0.0.1,10.0.0.2 -ppn 4 -iface net1 -bootstrap-exec {rsh}"
     assert " ".join(argv) == expected
-    assert " ".join(IMB.arguments(params, None)) == "Alltoall -npmin 8 -iter 50 -time 10 -msglog 4:16"
+    assert (
+        " ".join(IMB.arguments(params, None)) == "Alltoall -npmin 8 -iter 50 -time 10 -msglog 4:16"
+    )
     env = intelmpi.environment(here, "/opt/impi", "tcp")
     # one fabric for all ranks, collectives over it too, the interface by name, the libraries on every rank
     assert env["I_MPI_FABRICS"] == "ofi"
@@ -227,7 +293,9 @@ def test_commands_name_the_hosts_and_the_interface(tmp_path: Path) -> None:
 
 
 def test_open_mpi_over_rdma_has_no_shared_memory_between_ranks_of_a_host(tmp_path: Path) -> None:
-    params = ImbParams(benchmark="Allreduce", ranks=4, transport="rdma", mpi="openmpi", program="/opt/IMB-MPI1")
+    params = ImbParams(
+        benchmark="Allreduce", ranks=4, transport="rdma", mpi="openmpi", program="/opt/IMB-MPI1"
+    )
     argv, _ = IMB._openmpi(gang(params, tmp_path), params)
     assert "UCX_TLS=rc,dc,ud,self" in argv
 
@@ -237,7 +305,9 @@ def test_all_of_imbs_benchmarks_are_known(tmp_path: Path) -> None:
     here = gang(params, tmp_path)
     needs(params, here)
     root = intelmpi.root_of(here.hosts[0])
-    listed = LocalHost().run([f"{root}/bin/IMB-MPI1", "-list"], timeout=30, env=intelmpi.environment(here, root, "shm"))
+    listed = LocalHost().run(
+        [f"{root}/bin/IMB-MPI1", "-list"], timeout=30, env=intelmpi.environment(here, root, "shm")
+    )
     assert set(re.findall(r"^    (\w+)", listed.stdout, re.M)) == set(KNOWN)
 
 
@@ -247,8 +317,18 @@ def test_the_sizes_of_every_benchmark_are_those_that_imb_measures(tmp_path: Path
     here = gang(params, tmp_path)
     needs(params, here)
     root = intelmpi.root_of(here.hosts[0])
-    argv = [*intelmpi.mpirun(here, root, 2, None), f"{root}/bin/IMB-MPI1", *IMB.arguments(params, None)[1:], *KNOWN]
-    said = LocalHost().run(argv, timeout=60, env=intelmpi.environment(here, root, "shm", True)).check("IMB").stdout
+    argv = [
+        *intelmpi.mpirun(here, root, 2, None),
+        f"{root}/bin/IMB-MPI1",
+        *IMB.arguments(params, None)[1:],
+        *KNOWN,
+    ]
+    said = (
+        LocalHost()
+        .run(argv, timeout=60, env=intelmpi.environment(here, root, "shm", True))
+        .check("IMB")
+        .stdout
+    )
     head, *tables = re.split(r"(?=^# Benchmarking )", said, flags=re.M)
     assert [table.split()[2] for table in tables] == list(KNOWN)
     for table in tables:
@@ -258,7 +338,9 @@ def test_the_sizes_of_every_benchmark_are_those_that_imb_measures(tmp_path: Path
 
 @pytest.mark.parametrize("benchmark", ["PingPong", "Barrier"])
 def test_a_real_run_in_shared_memory(benchmark: str, tmp_path: Path) -> None:
-    params = ImbParams(benchmark=benchmark, transport="shm", max_log=4, iterations=20, oversubscribe=True)
+    params = ImbParams(
+        benchmark=benchmark, transport="shm", max_log=4, iterations=20, oversubscribe=True
+    )
     here = gang(params, tmp_path)
     needs(params, here)
     output = IMB.run(here, params)
@@ -282,7 +364,9 @@ def test_an_interface_that_is_not_there_is_noticed(tmp_path: Path) -> None:
         IMB.parse(IMB.run(here, params), params)
 
 
-def test_ranks_on_two_hosts_are_started_by_the_remote_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_on_two_hosts_are_started_by_the_remote_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Hydra's bootstrap with a remote shell of ours that runs its command here: two addresses, one rank each."""
     params = ImbParams(max_log=2, iterations=10, oversubscribe=True)
     here = gang(params, tmp_path, network={"interface": "lo"})
@@ -299,23 +383,33 @@ def test_ranks_on_two_hosts_are_started_by_the_remote_shell(tmp_path: Path, monk
     # the same output, had it been asked on two nodes: MPI names one
     output.facts["hosts"] = ["node-1", "node-2"]
     with pytest.raises(
-        Invalid, match=rf"2 ranks were asked on 2 nodes \(node-1, node-2\), MPI placed 2 on {os.uname().nodename}"
+        Invalid,
+        match=rf"2 ranks were asked on 2 nodes \(node-1, node-2\), MPI placed 2 on {os.uname().nodename}",
     ) as caught:
         IMB.parse(output, params)
     assert caught.value.measurements
 
 
-def test_a_size_that_does_not_fit_costs_the_larger_ones_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = ImbParams(benchmark="Alltoall", transport="shm", max_log=14, iterations=10, oversubscribe=True)
+def test_a_size_that_does_not_fit_costs_the_larger_ones_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = ImbParams(
+        benchmark="Alltoall", transport="shm", max_log=14, iterations=10, oversubscribe=True
+    )
     here = gang(params, tmp_path)
     needs(params, here)
     monkeypatch.setattr("perfdag.steps.imb._memory", lambda *_: buffers("Alltoall", 2) * 8192)
     output = IMB.run(here, params)
     assert output.facts["ranks_of"] == {os.uname().nodename: 2}
-    with pytest.raises(Failed, match=r"left out 1 of 16 message sizes, from 16384 B on \(out-of-mem\): .* lower max_log") as caught:
+    with pytest.raises(
+        Failed,
+        match=r"left out 1 of 16 message sizes, from 16384 B on \(out-of-mem\): .* lower max_log",
+    ) as caught:
         IMB.parse(output, params)
     kept = caught.value.measurements
-    assert {each.coords["message_bytes"] for each in kept if each.metric == "latency"} == set(params.sizes()) - {16384}
+    assert {each.coords["message_bytes"] for each in kept if each.metric == "latency"} == set(
+        params.sizes()
+    ) - {16384}
     assert not values(kept, "operation_time"), "it is of the largest size, which is not there"
 
 
@@ -328,7 +422,11 @@ def test_what_ended_the_table_is_said() -> None:
             'time-out.; Time limit (secs_per_sample * msg_sizes_list_len) is over; use "-time X"',
             "from 512 B on .time-out.: .*raise it",
         ),
-        (1024, "int-overflow; The production rank*size caused int overflow;", "from 1024 B on .int-overflow.: .*lower max_log or ranks"),
+        (
+            1024,
+            "int-overflow; The production rank*size caused int overflow;",
+            "from 1024 B on .int-overflow.: .*lower max_log or ranks",
+        ),
     ):
         ended = replaced(output, rf"^ +{size} [^#]*", f"          {size} {line}\n\n\n")
         with pytest.raises(Failed, match=says) as caught:
@@ -347,20 +445,37 @@ def test_imb_is_told_how_much_memory_its_buffers_may_take() -> None:
         return words[words.index("-mem") + 1] if "-mem" in words else None
 
     many: dict[str, Any] = {"benchmark": "Alltoall", "ranks": 256, "ranks_per_host": 64}
-    assert ImbParams(**many).memory() == 2 * 256 * 2**22 == 2 * GIB  # as IMB says where it is out of memory: needed X= 2.001 GB
+    assert (
+        ImbParams(**many).memory() == 2 * 256 * 2**22 == 2 * GIB
+    )  # as IMB says where it is out of memory: needed X= 2.001 GB
     assert told(None) is told(8 * GIB) is None
-    assert (told(None, **many), told(4 * GIB, **many), told(GIB / 2, **many)) == ("2.000001", "2.000001", "0.500001")
-    assert told(2**20) == "0.000978", "less than by itself, where a rank that takes it would be killed"
+    assert (told(None, **many), told(4 * GIB, **many), told(GIB / 2, **many)) == (
+        "2.000001",
+        "2.000001",
+        "0.500001",
+    )
+    assert told(2**20) == "0.000978", (
+        "less than by itself, where a rank that takes it would be killed"
+    )
     pods = Shape.model_validate({"hosts": {"count": 4}, "resources": {"memory": "64Gi"}})
-    assert "need buffers of 128 GiB on each host, too much for resources.memory 64Gi" in IMB.check(ImbParams(**many), pods)[0]
+    assert (
+        "need buffers of 128 GiB on each host, too much for resources.memory 64Gi"
+        in IMB.check(ImbParams(**many), pods)[0]
+    )
 
 
-def test_the_memory_of_a_rank_is_its_part_of_the_host_that_has_the_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_a_rank_is_its_part_of_the_host_that_has_the_least(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from perfdag.steps import imb
 
     class Small(Named):
         def get(self, path: str) -> bytes:
-            return b"MemTotal: 8 kB\nMemAvailable:    1048576 kB\n" if path == "/proc/meminfo" else super().get(path)
+            return (
+                b"MemTotal: 8 kB\nMemAvailable:    1048576 kB\n"
+                if path == "/proc/meminfo"
+                else super().get(path)
+            )
 
     params = ImbParams(benchmark="Alltoall", ranks=16)
     here = dataclasses.replace(gang(params, tmp_path), hosts=[LocalHost(), Small("10.0.0.2")])
@@ -369,11 +484,19 @@ def test_the_memory_of_a_rank_is_its_part_of_the_host_that_has_the_least(tmp_pat
 
 
 def test_the_default_limit_leaves_imb_the_time_that_it_was_given() -> None:
-    for given in ({"time_per_size": 600}, {"benchmark": "Barrier", "time_per_size": 600}, {"benchmark": "Bcast", "ranks": 1024}):
+    for given in (
+        {"time_per_size": 600},
+        {"benchmark": "Barrier", "time_per_size": 600},
+        {"benchmark": "Bcast", "ranks": 1024},
+    ):
         params = ImbParams(**given)  # type: ignore[arg-type]
-        own = params.time_per_size * (1 if params.benchmark == "Barrier" else params.max_log - params.min_log)
+        own = params.time_per_size * (
+            1 if params.benchmark == "Barrier" else params.max_log - params.min_log
+        )
         assert IMB.limit(params) > own
-    assert IMB.seconds(ImbParams(benchmark="Alltoall", ranks=256)) > 10 * IMB.seconds(ImbParams(benchmark="Alltoall", ranks=2))
+    assert IMB.seconds(ImbParams(benchmark="Alltoall", ranks=256)) > 10 * IMB.seconds(
+        ImbParams(benchmark="Alltoall", ranks=2)
+    )
 
 
 def test_rdma_without_a_device_is_skipped(tmp_path: Path) -> None:
@@ -383,25 +506,37 @@ def test_rdma_without_a_device_is_skipped(tmp_path: Path) -> None:
         IMB.run(gang(ImbParams(), tmp_path), ImbParams(transport="rdma", oversubscribe=True))
 
 
-def test_openmpi_needs_an_imb_of_its_own_and_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openmpi_needs_an_imb_of_its_own_and_mpirun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def lacking(**given: str) -> list[str]:
-        return [tool.program for tool in IMB.missing(gang(ImbParams(), tmp_path), ImbParams(mpi="openmpi", **given))]  # type: ignore[arg-type]
+        return [
+            tool.program
+            for tool in IMB.missing(gang(ImbParams(), tmp_path), ImbParams(mpi="openmpi", **given))
+        ]  # type: ignore[arg-type]
 
     program = tmp_path / "bin/IMB-MPI1"
     program.parent.mkdir()
     monkeypatch.setenv("PATH", str(program.parent))
-    assert lacking(program=str(program)) == [f"IMB-MPI1 built for Open MPI ({program}; that of impi-rt is for Intel MPI)", "mpirun"]
+    assert lacking(program=str(program)) == [
+        f"IMB-MPI1 built for Open MPI ({program}; that of impi-rt is for Intel MPI)",
+        "mpirun",
+    ]
     for name in (program, program.with_name("mpirun")):
         name.write_text("#!/bin/sh\n")
         name.chmod(0o755)
     assert lacking(program=str(program)) == []
-    assert lacking() == ["IMB-MPI1 built for Open MPI (no `program` is given; that of impi-rt is for Intel MPI)"]
+    assert lacking() == [
+        "IMB-MPI1 built for Open MPI (no `program` is given; that of impi-rt is for Intel MPI)"
+    ]
 
 
 def test_where_there_is_no_impi_rt_the_advice_is_open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     assert intelmpi.imb("Linux", "x86_64") == Tool("IMB-MPI1", {"pip": "impi-rt"})
     arm = intelmpi.imb("Linux", "aarch64")
-    assert arm.advice.startswith("there is no impi-rt for Linux on aarch64; set mpi: openmpi and name an IMB-MPI1")
+    assert arm.advice.startswith(
+        "there is no impi-rt for Linux on aarch64; set mpi: openmpi and name an IMB-MPI1"
+    )
     monkeypatch.setattr(intelmpi, "IMB", arm)
     monkeypatch.setattr(LocalHost, "which", lambda self, program: None)
     with pytest.raises(Skip, match="no impi-rt for Linux on aarch64"):
@@ -418,21 +553,42 @@ def test_more_ranks_than_cpus_are_skipped_unless_asked_for(tmp_path: Path) -> No
     ("hosts", "placed", "says"),
     [
         (["a", "b"], {"a": 2, "b": 2}, None),
-        (["a", "a"], {"pod-0": 2, "pod-1": 2}, None),  # two pods of one node have names of their own
+        (
+            ["a", "a"],
+            {"pod-0": 2, "pod-1": 2},
+            None,
+        ),  # two pods of one node have names of their own
         (["a", "a"], {"a": 4}, None),
-        (["a", "b"], {"a": 3, "b": 1}, "4 ranks were asked on 2 nodes (a, b), MPI placed 3 on a, 1 on b"),
-        (["a", "b", "c", "d"], {"a": 2, "b": 2}, "4 ranks were asked on 4 nodes (a, b, c, d), MPI placed 2 on a, 2 on b"),
+        (
+            ["a", "b"],
+            {"a": 3, "b": 1},
+            "4 ranks were asked on 2 nodes (a, b), MPI placed 3 on a, 1 on b",
+        ),
+        (
+            ["a", "b", "c", "d"],
+            {"a": 2, "b": 2},
+            "4 ranks were asked on 4 nodes (a, b, c, d), MPI placed 2 on a, 2 on b",
+        ),
         (["a", "b"], {}, None),  # Open MPI over RDMA does not say
     ],
 )
-def test_ranks_that_did_not_run_where_they_were_asked_are_noticed(hosts: list[str], placed: dict[str, int], says: str | None) -> None:
+def test_ranks_that_did_not_run_where_they_were_asked_are_noticed(
+    hosts: list[str], placed: dict[str, int], says: str | None
+) -> None:
     assert _wrong_placement(hosts, placed, 4) == says
 
 
 def test_both_libraries_say_where_the_ranks_ran() -> None:
-    for name, library in (("pingpong-tcp", intelmpi), ("openmpi-tcp", openmpi), ("openmpi-shm", openmpi)):
+    for name, library in (
+        ("pingpong-tcp", intelmpi),
+        ("openmpi-tcp", openmpi),
+        ("openmpi-shm", openmpi),
+    ):
         texts = load(f"imb/{name}")[2].texts
-        assert library.nodes_of_ranks(texts["stdout"] + texts.get("stderr", "")) == {0: "vm", 1: "vm"}  # type: ignore[attr-defined]
+        assert library.nodes_of_ranks(texts["stdout"] + texts.get("stderr", "")) == {
+            0: "vm",
+            1: "vm",
+        }  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("name", "way"), [("openmpi-tcp", "tcp"), ("openmpi-shm", "vader")])
@@ -455,15 +611,26 @@ def test_shared_memory_of_open_mpi_5_is_called_sm() -> None:
     _, _, output = load("imb/openmpi-shm")
     log = output.texts["stdout"] + output.texts["stderr"]
     assert openmpi.wrong_transport(log.replace("Using vader btl", "Using sm btl"), "shm") is None
-    assert openmpi.wrong_transport(log.replace("Using vader btl", "Using sm btl"), "tcp") == "tcp was asked, Open MPI used sm"
-    assert openmpi.wrong_transport(log.replace("Using vader btl", "Using sm btl", 1), "shm") == "shm was asked, Open MPI used sm, vader"
+    assert (
+        openmpi.wrong_transport(log.replace("Using vader btl", "Using sm btl"), "tcp")
+        == "tcp was asked, Open MPI used sm"
+    )
+    assert (
+        openmpi.wrong_transport(log.replace("Using vader btl", "Using sm btl", 1), "shm")
+        == "shm was asked, Open MPI used sm, vader"
+    )
 
 
 @pytest.mark.parametrize(
     ("said", "version"),
-    [("mpirun (Open MPI) 4.1.4\n\nReport bugs to ...", "Open MPI 4.1.4"), ("mpirun (Open MPI) 5.0.7rc2", "Open MPI 5.0.7rc2")],
+    [
+        ("mpirun (Open MPI) 4.1.4\n\nReport bugs to ...", "Open MPI 4.1.4"),
+        ("mpirun (Open MPI) 5.0.7rc2", "Open MPI 5.0.7rc2"),
+    ],
 )
-def test_the_version_of_open_mpi_is_its_mpiruns(said: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_of_open_mpi_is_its_mpiruns(
+    said: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "mpirun"
     program.write_text(f"#!/bin/sh\necho '{said}'\n")
     program.chmod(0o755)
@@ -474,10 +641,19 @@ def test_the_version_of_open_mpi_is_its_mpiruns(said: str, version: str, tmp_pat
         openmpi.version(LocalHost())
 
 
-@pytest.mark.skipif("PERFDAG_IMB_OPENMPI" not in os.environ, reason="PERFDAG_IMB_OPENMPI names no IMB-MPI1 built for Open MPI")
+@pytest.mark.skipif(
+    "PERFDAG_IMB_OPENMPI" not in os.environ,
+    reason="PERFDAG_IMB_OPENMPI names no IMB-MPI1 built for Open MPI",
+)
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
 def test_a_real_run_with_open_mpi(transport: str, tmp_path: Path) -> None:
-    given = {"mpi": "openmpi", "program": os.environ["PERFDAG_IMB_OPENMPI"], "max_log": 4, "iterations": 10, "oversubscribe": True}
+    given = {
+        "mpi": "openmpi",
+        "program": os.environ["PERFDAG_IMB_OPENMPI"],
+        "max_log": 4,
+        "iterations": 10,
+        "oversubscribe": True,
+    }
     params = ImbParams(transport=transport, **given)  # type: ignore[arg-type]
     output = IMB.run(gang(params, tmp_path), params)
     assert values(IMB.parse(output, params), "zero_byte_latency")[0] > 0

@@ -78,8 +78,13 @@ def test_tcp_values_are_those_of_the_report() -> None:
 def test_both_directions_add_up() -> None:
     _, params, output = load("iperf/tcp-2-streams-bidirectional")
     found = IPERF.parse(output, params)
-    assert sum(values(found, "direction_throughput")) == pytest.approx(values(found, "throughput")[0])
-    assert {each.coords["direction"] for each in found if each.coords} == {"client_to_server", "server_to_client"}
+    assert sum(values(found, "direction_throughput")) == pytest.approx(
+        values(found, "throughput")[0]
+    )
+    assert {each.coords["direction"] for each in found if each.coords} == {
+        "client_to_server",
+        "server_to_client",
+    }
 
 
 def test_reverse_counts_the_server_as_the_sender() -> None:
@@ -107,19 +112,29 @@ def test_udp_of_an_old_iperf3_counts_what_arrived() -> None:
 
 
 def test_an_old_report_without_congestion_names_is_read() -> None:
-    params, output = changed("iperf/tcp", end__sender_tcp_congestion=None, end__receiver_tcp_congestion=None)
+    params, output = changed(
+        "iperf/tcp", end__sender_tcp_congestion=None, end__receiver_tcp_congestion=None
+    )
     assert values(IPERF.parse(output, params), "throughput")
 
 
 def test_a_newer_report_with_more_fields_is_read() -> None:
-    params, output = changed("iperf/tcp", start__version="iperf 3.18", start__fq_rate=0, start__test_start__bidir=0)
+    params, output = changed(
+        "iperf/tcp", start__version="iperf 3.18", start__fq_rate=0, start__test_start__bidir=0
+    )
     assert values(IPERF.parse(output, params), "throughput")
 
 
-@pytest.mark.parametrize(("version", "bound"), [("iperf 3.12", 1.0), ("iperf 3.16", 0.0), ("iperf 3.17.1", 0.0)])
-def test_cpu_bound_is_a_core_before_316_and_a_core_a_stream_after(version: str, bound: float) -> None:
+@pytest.mark.parametrize(
+    ("version", "bound"), [("iperf 3.12", 1.0), ("iperf 3.16", 0.0), ("iperf 3.17.1", 0.0)]
+)
+def test_cpu_bound_is_a_core_before_316_and_a_core_a_stream_after(
+    version: str, bound: float
+) -> None:
     params, output = changed(
-        "iperf/udp-lossy", start__version=version, end__cpu_utilization_percent={"host_total": 99.1, "remote_total": 20}
+        "iperf/udp-lossy",
+        start__version=version,
+        end__cpu_utilization_percent={"host_total": 99.1, "remote_total": 20},
     )
     assert values(IPERF.parse(output, params), "cpu_bound") == [bound]
 
@@ -142,7 +157,9 @@ def test_cpu_bound_is_never_more_than_the_cores_that_a_side_may_run_on(
     assert any(side.bound for side in iperf3.sides(report, IperfParams(streams=8), cores)) == bound
 
 
-@pytest.mark.parametrize("error", ["unable to connect to server: Connection refused", "the server has terminated"])
+@pytest.mark.parametrize(
+    "error", ["unable to connect to server: Connection refused", "the server has terminated"]
+)
 def test_an_error_in_the_report_fails_though_iperf3_exits_0(error: str) -> None:
     params, output = changed("iperf/tcp", error=error, end={})
     with pytest.raises(Failed, match=error.split(":")[0]):
@@ -200,21 +217,36 @@ def test_iperf2_without_one_stream_fails() -> None:
 def test_iperf2_tells_the_seconds_and_the_senders_window() -> None:
     _, params, output = load("iperf/iperf2-tcp-seconds")
     found = IPERF.parse(output, params)
-    lines = [line for line in output.texts["client"].splitlines() if re.match(r"\[  [12]\] [012]\.0000-[123]\.0000 sec", line)]
+    lines = [
+        line
+        for line in output.texts["client"].splitlines()
+        if re.match(r"\[  [12]\] [012]\.0000-[123]\.0000 sec", line)
+    ]
     assert len(lines) == 6, "two streams, three seconds"
     rtts = [int(line.split("/")[-1].split("(")[0]) / 1e6 for line in lines]
     windows = [int(re.findall(r"(\d+)K/", line)[0]) * 1024 for line in lines]
     for metric, said in (("rtt", rtts), ("congestion_window", windows)):
         got = {each.stat: (each.value, each.n) for each in found if each.metric == metric}
-        assert got == {"mean": (pytest.approx(sum(said) / 6), 6), "min": (min(said), 6), "max": (max(said), 6)}
+        assert got == {
+            "mean": (pytest.approx(sum(said) / 6), 6),
+            "min": (min(said), 6),
+            "max": (max(said), 6),
+        }
     totals = re.findall(r"\[  [12]\] 0\.0000-3\.\d+ sec  (\d+) Bytes", output.texts["server"])
-    assert values(found, "throughput")[0] == pytest.approx(8 * sum(map(int, totals)) / 3, rel=0.01), "the seconds are not counted again"
+    assert values(found, "throughput")[0] == pytest.approx(
+        8 * sum(map(int, totals)) / 3, rel=0.01
+    ), "the seconds are not counted again"
 
 
 def test_iperf2_whose_sender_was_cut_off_fails() -> None:
     _, params, output = load("iperf/iperf2-tcp-seconds")
     output.texts["client"] = (
-        "\n".join(line for line in output.texts["client"].splitlines() if not re.match(r"\[  1\] 0\.0000-[23]", line)) + "\n"
+        "\n".join(
+            line
+            for line in output.texts["client"].splitlines()
+            if not re.match(r"\[  1\] 0\.0000-[23]", line)
+        )
+        + "\n"
     )
     with pytest.raises(Failed, match="sender reports 1 of 2 streams to their end"):
         IPERF.parse(output, params)
@@ -226,21 +258,37 @@ def test_iperf2_on_a_system_that_tells_no_window_has_none() -> None:
     assert not {each.metric for each in IPERF.parse(output, params)} & {"rtt", "congestion_window"}
 
 
-_CONNECTED = "[  1] local 10.0.0.1 port 1 connected with 10.0.0.2 port 2 (icwnd/mss/irtt=14/1448/60)\n"
+_CONNECTED = (
+    "[  1] local 10.0.0.1 port 1 connected with 10.0.0.2 port 2 (icwnd/mss/irtt=14/1448/60)\n"
+)
 
 
 @pytest.mark.parametrize(
     ("given", "text", "says"),
     [
-        ({"congestion": "bbr"}, "TCP congestion control set to cubic\n", "congestion bbr, iperf2 used cubic"),
-        ({"window": "6MiB"}, "TCP window size: 425984 Byte (WARNING: requested 6291456 Byte)\n", "gave 425984 B"),
-        ({"window": "6MiB", "protocol": "udp"}, "UDP buffer size: 425984 Byte (WARNING: requested 6291456 Byte)\n", "gave 425984 B"),
+        (
+            {"congestion": "bbr"},
+            "TCP congestion control set to cubic\n",
+            "congestion bbr, iperf2 used cubic",
+        ),
+        (
+            {"window": "6MiB"},
+            "TCP window size: 425984 Byte (WARNING: requested 6291456 Byte)\n",
+            "gave 425984 B",
+        ),
+        (
+            {"window": "6MiB", "protocol": "udp"},
+            "UDP buffer size: 425984 Byte (WARNING: requested 6291456 Byte)\n",
+            "gave 425984 B",
+        ),
         ({"mss": 9000}, _CONNECTED, "mss 9000 B, a connection used 1448 B"),
         ({"mss": 500}, _CONNECTED, "mss 500 B, a connection used 1448 B"),
     ],
 )
 @pytest.mark.parametrize("side", ["client", "server"])
-def test_less_than_was_asked_of_iperf2_is_invalid(given: dict[str, Any], text: str, says: str, side: str) -> None:
+def test_less_than_was_asked_of_iperf2_is_invalid(
+    given: dict[str, Any], text: str, says: str, side: str
+) -> None:
     _, _, output = load("iperf/iperf2-tcp")
     output.texts = {role: re.sub(r"\(icwnd\S*\)", "", said) for role, said in output.texts.items()}
     output.texts[side] = text + output.texts[side]
@@ -251,8 +299,12 @@ def test_less_than_was_asked_of_iperf2_is_invalid(given: dict[str, Any], text: s
 def test_a_doubled_window_and_room_for_options_are_what_was_asked_of_iperf2() -> None:
     _, params, output = load("iperf/iperf2-tcp")
     lines = "TCP window size: 2097152 Byte (WARNING: requested 1048576 Byte)\nTCP congestion control set to reno\n"
-    output.texts["server"] = lines + re.sub(r"mss/irtt=\d+/\d+/", "mss/irtt=9/988/", output.texts["server"])
-    output.texts["client"] = lines + re.sub(r"mss/irtt=\d+/\d+/", "mss/irtt=9/1000/", output.texts["client"])
+    output.texts["server"] = lines + re.sub(
+        r"mss/irtt=\d+/\d+/", "mss/irtt=9/988/", output.texts["server"]
+    )
+    output.texts["client"] = lines + re.sub(
+        r"mss/irtt=\d+/\d+/", "mss/irtt=9/1000/", output.texts["client"]
+    )
     asked = params.model_copy(update={"window": 1 << 20, "mss": 1000, "congestion": "reno"})
     assert values(IPERF.parse(output, asked), "throughput")
 
@@ -278,13 +330,25 @@ def test_commands_say_every_parameter() -> None:
     server, client = commands(params, "10.0.0.2", 5999)
     assert server == ["iperf3", "--server", "--one-off", "--port", "5999", "--json"]
     expected = "iperf3 --client 10.0.0.2 --port 5999 --json --connect-timeout 10000 --time 3 --parallel 4 --omit 1 --bitrate 2000000000"
-    expected += " --length 65536 --set-mss 1400 --window 1048576 --congestion bbr --bidir --zerocopy"
+    expected += (
+        " --length 65536 --set-mss 1400 --window 1048576 --congestion bbr --bidir --zerocopy"
+    )
     assert " ".join(client) == expected
-    udp = IperfParams(implementation="iperf2", protocol="udp", rate="1Gbit/s", streams=2, duration=0.5, reverse=True)
+    udp = IperfParams(
+        implementation="iperf2",
+        protocol="udp",
+        rate="1Gbit/s",
+        streams=2,
+        duration=0.5,
+        reverse=True,
+    )
     server, client = commands(udp, "fd00::2", 6000)
     assert " ".join(server) == "iperf -s -p 6000 -f b -e -u -V -P 2"
     assert " ".join(client) == "iperf -c fd00::2 -p 6000 -f b -e -u -V -t 0.5 -P 2 -b 1000000000 -R"
-    assert " ".join(commands(IperfParams(implementation="iperf2"), "::1", 6000)[1]) == "iperf -c ::1 -p 6000 -f b -e -i 1 -V -t 10 -P 1"
+    assert (
+        " ".join(commands(IperfParams(implementation="iperf2"), "::1", 6000)[1])
+        == "iperf -c ::1 -p 6000 -f b -e -i 1 -V -t 10 -P 1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -310,10 +374,20 @@ def test_bad_params_are_refused_with_what_is_allowed(given: dict[str, Any], says
 
 
 def test_one_host_is_not_enough() -> None:
-    assert IPERF.check(IperfParams(), Shape()) == ["hosts.count is 1; iperf needs 2 (a client and a server)"]
+    assert IPERF.check(IperfParams(), Shape()) == [
+        "hosts.count is 1; iperf needs 2 (a client and a server)"
+    ]
     assert IPERF.check(IperfParams(), Shape(**IPERF.shape(IperfParams()))) == []
-    assert "hosts.pairs" in IPERF.check(IperfParams(), Shape.model_validate({"hosts": {"count": 3}}))[0]
-    assert IPERF.check(IperfParams(), Shape.model_validate({"hosts": {"count": 3, "pairs": "ring"}}).pair()) == []
+    assert (
+        "hosts.pairs"
+        in IPERF.check(IperfParams(), Shape.model_validate({"hosts": {"count": 3}}))[0]
+    )
+    assert (
+        IPERF.check(
+            IperfParams(), Shape.model_validate({"hosts": {"count": 3, "pairs": "ring"}}).pair()
+        )
+        == []
+    )
 
 
 def gang(params: IperfParams, scratch: str, **shape: Any) -> Gang:
@@ -339,7 +413,9 @@ class Watching(LocalHost):
 
 
 @pytest.mark.parametrize("given", [{"duration": 1}, {"implementation": "iperf2", "duration": 0.5}])
-def test_a_real_run_with_client_and_server_on_their_own_cpus(given: dict[str, Any], tmp_path: Any) -> None:
+def test_a_real_run_with_client_and_server_on_their_own_cpus(
+    given: dict[str, Any], tmp_path: Any
+) -> None:
     params = IperfParams(**given)
     last = max(os.sched_getaffinity(0))
     client, server = Watching(), Watching()
@@ -357,13 +433,27 @@ def test_a_real_run_with_client_and_server_on_their_own_cpus(given: dict[str, An
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
-        ({"congestion": "nosuch"}, Skip, "Attempt to set 'nosuch' congestion control failed.*tcp_available_congestion_control"),
-        ({"congestion": "nosuch", "reverse": True}, Skip, "Attempt to set 'nosuch' congestion control failed"),
+        (
+            {"congestion": "nosuch"},
+            Skip,
+            "Attempt to set 'nosuch' congestion control failed.*tcp_available_congestion_control",
+        ),
+        (
+            {"congestion": "nosuch", "reverse": True},
+            Skip,
+            "Attempt to set 'nosuch' congestion control failed",
+        ),
         ({"window": "512MiB"}, Invalid, r"window of 536870912 B, the kernel gave \d+ B"),
-        ({"window": "512MiB", "protocol": "udp"}, Invalid, r"window of 536870912 B, the kernel gave \d+ B"),
+        (
+            {"window": "512MiB", "protocol": "udp"},
+            Invalid,
+            r"window of 536870912 B, the kernel gave \d+ B",
+        ),
     ],
 )
-def test_what_the_kernel_refuses_iperf2_is_said(given: dict[str, Any], error: type[Exception], says: str, tmp_path: Any) -> None:
+def test_what_the_kernel_refuses_iperf2_is_said(
+    given: dict[str, Any], error: type[Exception], says: str, tmp_path: Any
+) -> None:
     params = IperfParams(implementation="iperf2", duration=0.5, **given)
     with pytest.raises(error, match=says):
         IPERF.parse(IPERF.run(gang(params, str(tmp_path)), params), params)
@@ -371,8 +461,12 @@ def test_what_the_kernel_refuses_iperf2_is_said(given: dict[str, Any], error: ty
 
 @pytest.mark.skipif(shutil.which("iperf") is None, reason="iperf2 is not installed")
 @pytest.mark.parametrize("way", [{}, {"reverse": True}, {"bidirectional": True}])
-def test_iperf2_takes_congestion_window_and_mss_whoever_sends(way: dict[str, Any], tmp_path: Any) -> None:
-    params = IperfParams(implementation="iperf2", duration=0.5, congestion="reno", window="64KiB", mss=1000, **way)
+def test_iperf2_takes_congestion_window_and_mss_whoever_sends(
+    way: dict[str, Any], tmp_path: Any
+) -> None:
+    params = IperfParams(
+        implementation="iperf2", duration=0.5, congestion="reno", window="64KiB", mss=1000, **way
+    )
     output = IPERF.run(gang(params, str(tmp_path)), params)
     assert values(IPERF.parse(output, params), "throughput")[0] > 1e6
     sender = output.texts["server" if way else "client"]
@@ -410,7 +504,10 @@ def test_a_server_of_somebody_else_is_never_measured(implementation: str, tmp_pa
         here = gang(params, str(tmp_path))
         if IPERF.missing(here, params):
             pytest.skip(f"{implementation} is not installed")
-        with pytest.raises(Failed, match=f"tcp port {port} is in use on .*; end who listens there, or use another port"):
+        with pytest.raises(
+            Failed,
+            match=f"tcp port {port} is in use on .*; end who listens there, or use another port",
+        ):
             IPERF.run(here, params)
 
 
@@ -424,23 +521,37 @@ def test_a_port_that_is_bound_and_not_listened_on_says_so(tmp_path: Any) -> None
 
 
 @pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed")
-def test_a_test_that_another_server_answered_fails(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_that_another_server_answered_fails(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Somebody was faster between the look at the table and our server's bind: its client is content all the same."""
     start, port = LocalHost.serve, LocalHost().free_port()
     with LocalHost().serve(["iperf3", "-s", "-p", str(port)], port=port):
         monkeypatch.setattr(LocalHost, "serve", lambda host, argv, **named: start(host, argv))
         params = IperfParams(duration=1, port=port)
-        with pytest.raises(Failed, match=r"iperf3's server exited 1 beside a test that went well: .*Address already in use"):
+        with pytest.raises(
+            Failed,
+            match=r"iperf3's server exited 1 beside a test that went well: .*Address already in use",
+        ):
             IPERF.run(gang(params, str(tmp_path)), params)
 
 
 @pytest.mark.parametrize(
     ("name", "seconds"),
     [
-        ("tcp-reverse", [4.854190124e9, 5.336524447e9]),  # the client receives; the last 0.03 s are no second
-        ("tcp-seconds", [12.617e9, 11.537e9, 12.106e9]),  # two streams at the server, the omitted second and the rest left out
+        (
+            "tcp-reverse",
+            [4.854190124e9, 5.336524447e9],
+        ),  # the client receives; the last 0.03 s are no second
+        (
+            "tcp-seconds",
+            [12.617e9, 11.537e9, 12.106e9],
+        ),  # two streams at the server, the omitted second and the rest left out
         ("udp-bidirectional-seconds", [0.2e9, 0.2e9]),
-        ("iperf2-tcp-seconds", [25.969139776e9, 26.938583e9, 27.35687e9]),  # the sum of both streams at the server
+        (
+            "iperf2-tcp-seconds",
+            [25.969139776e9, 26.938583e9, 27.35687e9],
+        ),  # the sum of both streams at the server
         ("iperf2-bidirectional-seconds", None),
         ("iperf2-reverse-seconds", [14.296808e9, 13.906740e9]),
         ("iperf2-udp-seconds", [0.10003056e9, 0.100014842e9]),
@@ -451,12 +562,18 @@ def test_the_rate_of_each_second_is_the_receivers(name: str, seconds: list[float
     found = [each for each in IPERF.parse(output, params) if each.metric == "second_throughput"]
     assert [each.subject for each in found] == [f"second {k + 1}" for k in range(len(found))]
     if seconds is None:  # both directions: what the server got, and what the client got
-        got = re.findall(r"\[( ?\*?)1\] \d\.0000-[12]\.0000 sec +\d+ Bytes +(\d+) ", output.texts["client"])
-        there = re.findall(r"\[  1\] \d\.0000-[12]\.0000 sec +\d+ Bytes +(\d+) ", output.texts["server"])
+        got = re.findall(
+            r"\[( ?\*?)1\] \d\.0000-[12]\.0000 sec +\d+ Bytes +(\d+) ", output.texts["client"]
+        )
+        there = re.findall(
+            r"\[  1\] \d\.0000-[12]\.0000 sec +\d+ Bytes +(\d+) ", output.texts["server"]
+        )
         here = [rate for star, rate in got if "*" in star]
         seconds = [float(a) + float(b) for a, b in zip(here, there, strict=True)]
         assert len(seconds) == 2
-    assert [each.value for each in found] == pytest.approx(seconds, rel=1e-6 if "iperf2" in name or name == "tcp-reverse" else 1e-2)
+    assert [each.value for each in found] == pytest.approx(
+        seconds, rel=1e-6 if "iperf2" in name or name == "tcp-reverse" else 1e-2
+    )
 
 
 def test_a_long_run_has_300_rates_at_most() -> None:

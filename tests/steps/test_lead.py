@@ -7,7 +7,18 @@ import pytest
 
 from perfdag import benchmark as registry
 from perfdag import noise, suite
-from perfdag.benchmark import Benchmark, Failed, Gang, Infrastructure, Invalid, Measurement, Metric, Output, Params, SampleError
+from perfdag.benchmark import (
+    Benchmark,
+    Failed,
+    Gang,
+    Infrastructure,
+    Invalid,
+    Measurement,
+    Metric,
+    Output,
+    Params,
+    SampleError,
+)
 from perfdag.cli.run import local_hosts, needs_cluster
 from perfdag.noise import Moment
 from perfdag.plan import Plan, make_plan
@@ -71,58 +82,100 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeBenchmark]:
     return FakeBenchmark
 
 
-def measure(tmp_path: Path, text: str, place: Place | None = None) -> tuple[Plan, Watcher, FolderStore]:
+def measure(
+    tmp_path: Path, text: str, place: Place | None = None
+) -> tuple[Plan, Watcher, FolderStore]:
     plan = make_plan(suite.loads(text))
     watcher, store = Watcher(), FolderStore(str(tmp_path / "store"))
-    Lead(plan, store, place or Place(hosts_for=local_hosts, refuses=needs_cluster), watcher).measure(range(len(plan.order)))
+    Lead(
+        plan, store, place or Place(hosts_for=local_hosts, refuses=needs_cluster), watcher
+    ).measure(range(len(plan.order)))
     return plan, watcher, store
 
 
 ONE = "name: s\nretries: 2\nentries:\n  - benchmark: fake\n"
 
 
-def test_only_faults_of_the_infrastructure_are_tried_again(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+def test_only_faults_of_the_infrastructure_are_tried_again(
+    tmp_path: Path, fake: type[FakeBenchmark]
+) -> None:
     fake.script = [Infrastructure("a peer is gone"), Infrastructure("again"), 3.0]
     _, watcher, _ = measure(tmp_path, ONE)
-    assert [(part.status, part.attempt, part.rows[0]["value"]) for part in watcher.parts] == [("ok", 3, 3.0)]
+    assert [(part.status, part.attempt, part.rows[0]["value"]) for part in watcher.parts] == [
+        ("ok", 3, 3.0)
+    ]
 
 
 def test_after_the_retries_it_is_a_failed_row(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
     fake.script = [Infrastructure("a peer is gone")] * 9
     _, watcher, _ = measure(tmp_path, ONE)
-    assert [(part.status, part.attempt, part.error) for part in watcher.parts] == [("failed", 3, "a peer is gone")]
+    assert [(part.status, part.attempt, part.error) for part in watcher.parts] == [
+        ("failed", 3, "a peer is gone")
+    ]
 
 
-@pytest.mark.parametrize("error", [ValueError("odd"), KeyError("odd"), ZeroDivisionError("odd"), SampleError("odd")])
-def test_any_fault_of_a_benchmark_is_a_row_and_the_run_goes_on(tmp_path: Path, fake: type[FakeBenchmark], error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [ValueError("odd"), KeyError("odd"), ZeroDivisionError("odd"), SampleError("odd")]
+)
+def test_any_fault_of_a_benchmark_is_a_row_and_the_run_goes_on(
+    tmp_path: Path, fake: type[FakeBenchmark], error: Exception
+) -> None:
     fake.script = [error, 2.0]
     _, watcher, _ = measure(tmp_path, ONE + "    repetitions: 2\n")
     assert [part.status for part in watcher.parts] == ["failed", "ok"]
     assert "odd" in str(watcher.parts[0].error)
 
 
-def test_a_place_says_what_to_do_and_what_is_true_of_all_its_samples(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+def test_a_place_says_what_to_do_and_what_is_true_of_all_its_samples(
+    tmp_path: Path, fake: type[FakeBenchmark]
+) -> None:
     fake.script = [Failed("no room"), 2.0]
-    there = Place(hosts_for=local_hosts, facts={"volume_reused": True}, advice=lambda shape, error: f"{error}? make some")
+    there = Place(
+        hosts_for=local_hosts,
+        facts={"volume_reused": True},
+        advice=lambda shape, error: f"{error}? make some",
+    )
     _, watcher, _ = measure(tmp_path, ONE + "    repetitions: 2\n", there)
-    assert [(part.error, part.facts["volume_reused"]) for part in watcher.parts] == [("no room; no room? make some", True), (None, True)]
+    assert [(part.error, part.facts["volume_reused"]) for part in watcher.parts] == [
+        ("no room; no room? make some", True),
+        (None, True),
+    ]
 
 
-def test_an_invalid_sample_keeps_its_values_and_says_why(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
-    fake.script = [Invalid("tcp was asked, shm was used", {"said": "x"}, [Measurement("figure", 9.0)])]
+def test_an_invalid_sample_keeps_its_values_and_says_why(
+    tmp_path: Path, fake: type[FakeBenchmark]
+) -> None:
+    fake.script = [
+        Invalid("tcp was asked, shm was used", {"said": "x"}, [Measurement("figure", 9.0)])
+    ]
     _, watcher, _ = measure(tmp_path, ONE)
     part = watcher.parts[0]
-    assert (part.status, part.error, part.rows[0]["value"], part.texts) == ("invalid", "tcp was asked, shm was used", 9.0, {"said": "x"})
+    assert (part.status, part.error, part.rows[0]["value"], part.texts) == (
+        "invalid",
+        "tcp was asked, shm was used",
+        9.0,
+        {"said": "x"},
+    )
 
 
-def test_a_failed_sample_keeps_what_was_read_all_the_same(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
-    fake.script = [Failed("2 requests failed", {}, [Measurement("figure", 2.0, subject="node-1")]), Failed("no output")]
+def test_a_failed_sample_keeps_what_was_read_all_the_same(
+    tmp_path: Path, fake: type[FakeBenchmark]
+) -> None:
+    fake.script = [
+        Failed("2 requests failed", {}, [Measurement("figure", 2.0, subject="node-1")]),
+        Failed("no output"),
+    ]
     _, watcher, _ = measure(tmp_path, ONE + "    repetitions: 2\n")
     assert [part.status for part in watcher.parts] == ["failed", "failed"]
-    assert [[(each["subject"], each["value"]) for each in part.rows] for part in watcher.parts] == [[("node-1", 2.0)], []]
+    assert [[(each["subject"], each["value"]) for each in part.rows] for part in watcher.parts] == [
+        [("node-1", 2.0)],
+        [],
+    ]
 
 
-def test_what_a_failed_sample_read_and_is_no_row_costs_nothing_more(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+def test_what_a_failed_sample_read_and_is_no_row_costs_nothing_more(
+    tmp_path: Path, fake: type[FakeBenchmark]
+) -> None:
     fake.script = [Failed("half a report", {}, [Measurement("figure", float("nan"))]), 2.0]
     _, watcher, _ = measure(tmp_path, ONE + "    repetitions: 2\n")
     assert [(part.status, len(part.rows)) for part in watcher.parts] == [("failed", 0), ("ok", 1)]
@@ -136,7 +189,9 @@ def test_a_value_that_is_no_number_fails(tmp_path: Path, fake: type[FakeBenchmar
     assert "not a number" in str(watcher.parts[0].error)
 
 
-def test_a_throttled_sample_is_invalid(tmp_path: Path, fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_throttled_sample_is_invalid(
+    tmp_path: Path, fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch
+) -> None:
     throttled = iter(range(0, 10**9, 500_000))
     monkeypatch.setattr(noise, "moment", lambda: Moment(0, 1, next(throttled)))
     _, watcher, _ = measure(tmp_path, ONE)
@@ -144,21 +199,40 @@ def test_a_throttled_sample_is_invalid(tmp_path: Path, fake: type[FakeBenchmark]
     assert "throttled it for 0.50 s" in str(watcher.parts[0].error)
 
 
-def test_hosts_that_are_not_placed_as_asked_make_it_invalid(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
-    place = Place(hosts_for=local_hosts, placed=lambda shape, hosts: "spread was asked, one node was used")
+def test_hosts_that_are_not_placed_as_asked_make_it_invalid(
+    tmp_path: Path, fake: type[FakeBenchmark]
+) -> None:
+    place = Place(
+        hosts_for=local_hosts, placed=lambda shape, hosts: "spread was asked, one node was used"
+    )
     _, watcher, _ = measure(tmp_path, ONE, place)
-    assert (watcher.parts[0].status, watcher.parts[0].error) == ("invalid", "spread was asked, one node was used")
+    assert (watcher.parts[0].status, watcher.parts[0].error) == (
+        "invalid",
+        "spread was asked, one node was used",
+    )
     assert watcher.parts[0].rows[0]["value"] == 1.0
 
 
 def test_a_canary_frames_each_round(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
     plan, _, store = measure(tmp_path, ONE + "    repetitions: 3\n")
-    canaries = [read_sample(store.get(key)) for key in store.list(f"runs/{plan.run_id}/parts") if "canary" in key]
+    canaries = [
+        read_sample(store.get(key))
+        for key in store.list(f"runs/{plan.run_id}/parts")
+        if "canary" in key
+    ]
     assert len(canaries) == 4, "one before each of three rounds, one after the last"
-    assert {row["metric"] for row in canaries[0].rows} == {"cpu", "memory", "loopback", "disk", "steal"}
+    assert {row["metric"] for row in canaries[0].rows} == {
+        "cpu",
+        "memory",
+        "loopback",
+        "disk",
+        "steal",
+    }
 
 
-def test_a_round_that_a_budget_ends_is_framed_too(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+def test_a_round_that_a_budget_ends_is_framed_too(
+    tmp_path: Path, fake: type[FakeBenchmark]
+) -> None:
     plan, store = make_plan(suite.loads(ONE + "    repetitions: 3\n")), FolderStore(str(tmp_path))
     times = iter([0.0, 99.0])
     lead = Lead(plan, store, Place(hosts_for=local_hosts), Watcher(), lambda: next(times))
@@ -167,7 +241,9 @@ def test_a_round_that_a_budget_ends_is_framed_too(tmp_path: Path, fake: type[Fak
     assert sorted(name.startswith("canary") for name in names) == [False, True, True]
 
 
-def test_a_sample_that_cannot_be_stored_ends_the_run_before_the_next(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+def test_a_sample_that_cannot_be_stored_ends_the_run_before_the_next(
+    tmp_path: Path, fake: type[FakeBenchmark]
+) -> None:
     class FailingStore(FolderStore):
         def put(self, key: str, data: bytes) -> None:
             if "/parts/" in key and "canary" not in key:
@@ -182,7 +258,9 @@ def test_a_sample_that_cannot_be_stored_ends_the_run_before_the_next(tmp_path: P
     assert fake.script == [2.0, 3.0]
 
 
-def test_a_second_lead_measures_only_what_is_not_stored(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+def test_a_second_lead_measures_only_what_is_not_stored(
+    tmp_path: Path, fake: type[FakeBenchmark]
+) -> None:
     plan, _, store = measure(tmp_path, ONE + "    repetitions: 3\n")
     store.delete(f"runs/{plan.run_id}/parts/{plan.key(1)}.json")
     again = Watcher()
@@ -191,7 +269,9 @@ def test_a_second_lead_measures_only_what_is_not_stored(tmp_path: Path, fake: ty
     assert again.passes == ["stored before"] * 2
 
 
-def test_until_is_resumed_with_what_was_measured_before(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+def test_until_is_resumed_with_what_was_measured_before(
+    tmp_path: Path, fake: type[FakeBenchmark]
+) -> None:
     text = ONE + "    until: {relative_spread: 0.01, max_repetitions: 12}\n"
     plan = make_plan(suite.loads(text))
     store = FolderStore(str(tmp_path / "store"))
@@ -203,7 +283,9 @@ def test_until_is_resumed_with_what_was_measured_before(tmp_path: Path, fake: ty
     assert again.passes == ["stored before"] * 4 + ["precise enough"] * 6
 
 
-def test_until_measures_again_what_it_cannot_read_back(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
+def test_until_measures_again_what_it_cannot_read_back(
+    tmp_path: Path, fake: type[FakeBenchmark]
+) -> None:
     plan = make_plan(suite.loads(ONE + "    until: {relative_spread: 0.01, max_repetitions: 12}\n"))
     store = FolderStore(str(tmp_path / "store"))
     Lead(plan, store, Place(hosts_for=local_hosts), Watcher()).measure(range(4))
@@ -237,4 +319,11 @@ def test_what_one_machine_cannot_give_is_skipped_with_the_reason(asked: dict[str
 
 
 def test_a_plain_shape_runs_here() -> None:
-    assert needs_cluster(Shape.model_validate({"network": {"host": True}, "hosts": {"count": 2}, "image": "iperf"})) is None
+    assert (
+        needs_cluster(
+            Shape.model_validate(
+                {"network": {"host": True}, "hosts": {"count": 2}, "image": "iperf"}
+            )
+        )
+        is None
+    )

@@ -12,7 +12,10 @@ from perfdag.steps.marks import step
 from .test_plan_step import place
 
 
-@pytest.mark.parametrize(("code", "said"), [(0, ["began"]), (1, ["began", "ended"]), (None, ["began", "ended"]), (-9, ["began"])])
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(0, ["began"]), (1, ["began", "ended"]), (None, ["began", "ended"]), (-9, ["began"])],
+)
 def test_a_step_that_fails_by_itself_says_so_and_one_that_is_ended_does_not(
     code: int | None, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,7 +43,9 @@ def test_a_step_that_fails_by_itself_says_so_and_one_that_is_ended_does_not(
     assert heard == [f"uid plan {each}" for each in said]
 
 
-def test_a_step_is_done_where_the_api_server_is_away(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_is_done_where_the_api_server_is_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def away(work: Any) -> None:
         raise KubeError(0, "Unreachable", "connection refused")
 

@@ -42,7 +42,9 @@ def stands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("stands")
-def test_a_gang_that_stood_in_the_end_is_not_what_its_pods_once_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gang_that_stood_in_the_end_is_not_what_its_pods_once_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
     write_note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
     monkeypatch.setattr(gang.budget, "deadline", lambda *_: 0.0)
@@ -51,7 +53,9 @@ def test_a_gang_that_stood_in_the_end_is_not_what_its_pods_once_waited_for(tmp_p
 
 
 @pytest.mark.usefixtures("stands")
-def test_a_run_that_is_stopped_says_so_of_a_batch_that_had_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_stopped_says_so_of_a_batch_that_had_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
     write_note(store, plan.run_id, "batch-0", "failed", PENDING, [0])
 
@@ -74,7 +78,9 @@ def test_a_spent_budget_is_what_a_sentry_without_a_store_cannot_know(tmp_path: P
     assert reasons(store, plan) == {("skipped", "the budget of 100 s was spent")}
 
 
-def test_a_duel_that_stands_takes_away_what_was_noted_of_both_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_duel_that_stands_takes_away_what_was_noted_of_both_variants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, store = made(), FolderStore(str(tmp_path))
     for plan in (found.a, found.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
@@ -96,11 +102,16 @@ def test_a_duel_that_stands_takes_away_what_was_noted_of_both_variants(tmp_path:
 
 
 @pytest.mark.usefixtures("stands")
-def test_what_ends_the_next_gang_too_is_noted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ends_the_next_gang_too_is_noted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
     monkeypatch.setattr(gang, "known", lambda *_: {})
     monkeypatch.setattr(gang, "_measure", lambda *_: None)
-    sentry, oom = Sentry(60.0, InStore(plan, store)), "OOMKilled: container main passed its memory limit of 1Gi"
+    sentry, oom = (
+        Sentry(60.0, InStore(plan, store)),
+        "OOMKilled: container main passed its memory limit of 1Gi",
+    )
     seen = []
     for attempt in (0, 1):
         gang.lead(place(), store, plan, 0, attempt, False)
@@ -118,16 +129,31 @@ async def test_what_a_sentry_without_a_store_noted_is_over_when_the_gang_stands(
     """The notes of the lead, which has the store, are newer."""
     plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
     write_note(store, plan.run_id, "batch-0", "failed", "the peer on node-1 is gone", [0])
-    workflow: dict[str, Any] = {"metadata": {"name": "w", "uid": "u-1"}, "spec": {}, "status": {"startedAt": "2026-01-02T00:00:00Z"}}
+    workflow: dict[str, Any] = {
+        "metadata": {"name": "w", "uid": "u-1"},
+        "spec": {},
+        "status": {"startedAt": "2026-01-02T00:00:00Z"},
+    }
     # of a sentry that was here before, and of this one
-    workflow["metadata"]["annotations"] = as_annotations("u-1 2026-01-02T00:00:00Z", (), {0: PENDING, 1: PENDING})
+    workflow["metadata"]["annotations"] = as_annotations(
+        "u-1 2026-01-02T00:00:00Z", (), {0: PENDING, 1: PENDING}
+    )
     looks = [["Pending"], ["Pending", "Pending"], ["Running", "Running" if stands else "Pending"]]
 
     def pod(rank: int, phase: str) -> dict[str, Any]:
         labels = {"perfdag/batch": "0", "perfdag/attempt": "1", "perfdag/rank": str(rank)}
-        full = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}
+        full = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/1 nodes are available",
+        }
         status = {"phase": phase, "conditions": [full] if phase == "Pending" else []}
-        return {"metadata": {"name": f"p{rank}", "uid": f"u{rank}", "labels": labels}, "spec": {"containers": []}, "status": status}
+        return {
+            "metadata": {"name": f"p{rank}", "uid": f"u{rank}", "labels": labels},
+            "spec": {"containers": []},
+            "status": status,
+        }
 
     class Api:
         async def resource(self, api: str, kind: str) -> str:
@@ -154,4 +180,6 @@ async def test_what_a_sentry_without_a_store_noted_is_over_when_the_gang_stands(
     )
     monkeypatch.setattr("perfdag.steps.reasons.run", lambda work: workflow)
     hand_over(place(), store, plan)
-    assert reasons(store, plan) == {("failed", "the peer on node-1 is gone" if stands else PENDING.replace("rank 0", "rank 1"))}
+    assert reasons(store, plan) == {
+        ("failed", "the peer on node-1 is gone" if stands else PENDING.replace("rank 0", "rank 1"))
+    }

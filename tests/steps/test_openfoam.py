@@ -51,7 +51,9 @@ def test_published_sizes_and_time_steps() -> None:
     assert [each.delta_t for each in published] == [1e-3, 2.5e-4, 6.25e-5, 6.25e-5]
     assert [each.time_steps for each in published] == [500, 2000, 100, 100]
     assert [each.pressure_iterations for each in published] == [250, 650, 1300, 2600]
-    assert [case.default_delta_t(n) for n in (100, 200, 400)] == pytest.approx([1e-3, 2.5e-4, 6.25e-5])
+    assert [case.default_delta_t(n) for n in (100, 200, 400)] == pytest.approx(
+        [1e-3, 2.5e-4, 6.25e-5]
+    )
     assert OpenFoamParams().cavity().cells == 100
     assert OpenFoamParams(cells=30).cavity().cells == 30
 
@@ -59,7 +61,10 @@ def test_published_sizes_and_time_steps() -> None:
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        ({"procs": 7, "nodes": 2}, r"procs \(7\) is not divisible by nodes \(2\); nodes may be 1, 7"),
+        (
+            {"procs": 7, "nodes": 2},
+            r"procs \(7\) is not divisible by nodes \(2\); nodes may be 1, 7",
+        ),
         ({"procs": 8, "nodes": 2, "procs_per_node": 3}, "procs_per_node"),
         ({"size": "S", "cells": 10}, "not both"),
         ({"cells": 4, "procs": 64, "decomposition": "simple"}, None),
@@ -67,7 +72,10 @@ def test_published_sizes_and_time_steps() -> None:
         ({"size": "L"}, "XXL"),
         ({"cells": 895}, "less than or equal to 894"),
         ({"procs": 0}, "greater than or equal to 1"),
-        ({"procs": 2, "nodes": 1, "transport": "rdma"}, "nodes is 1: within a host all goes through shared memory; use more nodes, or tcp"),
+        (
+            {"procs": 2, "nodes": 1, "transport": "rdma"},
+            "nodes is 1: within a host all goes through shared memory; use more nodes, or tcp",
+        ),
     ],
 )
 def test_bad_parameters_are_refused(bad: dict[str, Any], says: str | None) -> None:
@@ -79,20 +87,35 @@ def test_bad_parameters_are_refused(bad: dict[str, Any], says: str | None) -> No
 
 
 @pytest.mark.parametrize(
-    ("procs", "parts"), [(1, (1, 1, 1)), (2, (2, 1, 1)), (8, (2, 2, 2)), (12, (3, 2, 2)), (48, (4, 4, 3)), (7, (7, 1, 1))]
+    ("procs", "parts"),
+    [
+        (1, (1, 1, 1)),
+        (2, (2, 1, 1)),
+        (8, (2, 2, 2)),
+        (12, (3, 2, 2)),
+        (48, (4, 4, 3)),
+        (7, (7, 1, 1)),
+    ],
 )
 def test_the_cube_is_cut_near_cubes(procs: int, parts: tuple[int, int, int]) -> None:
     assert case.split(procs) == parts
 
 
 def test_the_dictionaries_say_what_was_asked() -> None:
-    files = case.files(OpenFoamParams(size="M", procs=8, solver="GAMG", stop="tolerance", tolerance=1e-5).cavity())
+    files = case.files(
+        OpenFoamParams(size="M", procs=8, solver="GAMG", stop="tolerance", tolerance=1e-5).cavity()
+    )
     assert "(200 200 200)" in files["system/blockMeshDict"]
     assert "n (2 2 2)" in files["system/decomposeParDict"]
     assert "solver GAMG" in files["system/fvSolution"]
     assert "tolerance 1e-05" in files["system/fvSolution"]
-    assert "U { solver PBiCGStab; preconditioner DILU; tolerance 1e-15; relTol 0; maxIter 5; }" in files["system/fvSolution"]
-    fixed = case.files(OpenFoamParams(size="S", pressure_iterations=77).cavity())["system/fvSolution"]
+    assert (
+        "U { solver PBiCGStab; preconditioner DILU; tolerance 1e-15; relTol 0; maxIter 5; }"
+        in files["system/fvSolution"]
+    )
+    fixed = case.files(OpenFoamParams(size="S", pressure_iterations=77).cavity())[
+        "system/fvSolution"
+    ]
     assert "minIter 77; maxIter 77;" in fixed
 
 
@@ -100,11 +123,24 @@ def test_rdma_needs_a_device_and_hosts_follow_nodes() -> None:
     benchmark = OpenFoam()
     rdma = OpenFoamParams(procs=4, nodes=2, transport="rdma")
     assert benchmark.shape(rdma) == {"hosts": {"count": 2}, "privileges": ["rdma"]}
-    assert "needs an RDMA network" in benchmark.check(rdma, Shape.model_validate(benchmark.shape(rdma)))[0]
-    assert benchmark.check(rdma, Shape.model_validate(benchmark.shape(rdma) | {"resources": {"rdma/hca": 1}})) == []
+    assert (
+        "needs an RDMA network"
+        in benchmark.check(rdma, Shape.model_validate(benchmark.shape(rdma)))[0]
+    )
+    assert (
+        benchmark.check(
+            rdma, Shape.model_validate(benchmark.shape(rdma) | {"resources": {"rdma/hca": 1}})
+        )
+        == []
+    )
     gpu = Shape.model_validate(benchmark.shape(rdma) | {"resources": {"nvidia.com/gpu": 1}})
     assert "needs an RDMA network" in benchmark.check(rdma, gpu)[0]
-    assert "hosts.count is 3" in benchmark.check(OpenFoamParams(procs=2, nodes=2), Shape.model_validate({"hosts": {"count": 3}}))[0]
+    assert (
+        "hosts.count is 3"
+        in benchmark.check(
+            OpenFoamParams(procs=2, nodes=2), Shape.model_validate({"hosts": {"count": 3}})
+        )[0]
+    )
 
 
 def test_mpirun_names_hosts_with_slots_and_the_transport() -> None:
@@ -151,39 +187,60 @@ def test_a_parallel_log_and_its_residuals() -> None:
 def test_size_s_and_a_tolerance() -> None:
     for name, procs in (("s-1-proc.stdout", 1), ("s-2-procs.stdout", 2)):
         found = values(output(name), OpenFoamParams(size="S", time_steps=3, procs=procs))
-        assert found["cell_steps_rate", "value"] == pytest.approx(3e6 / found["solve_time", "value"])
+        assert found["cell_steps_rate", "value"] == pytest.approx(
+            3e6 / found["solve_time", "value"]
+        )
         assert found["pressure_iterations", "value"] == 3 * 2 * 250
     gamg = OpenFoamParams(cells=16, time_steps=5, solver="GAMG", stop="tolerance", tolerance=1e-6)
     assert values(output("gamg-tolerance.stdout"), gamg)["pressure_iterations", "value"] == 65
 
 
 def test_a_gang_of_two_pods_has_a_rank_in_each() -> None:
-    params = OpenFoamParams(cells=16, time_steps=5, pressure_iterations=50, procs=2, nodes=2, oversubscribe=True)
-    assert values(output("gang-2-pods.stdout", {"addresses": 2, "point_to_point": "ob1"}), params)["memory", "value"] > 0
+    params = OpenFoamParams(
+        cells=16, time_steps=5, pressure_iterations=50, procs=2, nodes=2, oversubscribe=True
+    )
+    assert (
+        values(output("gang-2-pods.stdout", {"addresses": 2, "point_to_point": "ob1"}), params)[
+            "memory", "value"
+        ]
+        > 0
+    )
     with pytest.raises(Invalid, match=r"ran on hosts with \[1, 1\] processes, not 1 with 2"):
         OpenFoam().parse(output("gang-2-pods.stdout", {"addresses": 1}), params)
 
 
 def test_a_run_of_many_hours_parses() -> None:
-    later = re.sub(r"^(\d+\.\d+)\t", lambda found: f"{float(found[1]) * 10_000:.6f}\t", recorded("xs-2-procs.stdout"), flags=re.M)
+    later = re.sub(
+        r"^(\d+\.\d+)\t",
+        lambda found: f"{float(found[1]) * 10_000:.6f}\t",
+        recorded("xs-2-procs.stdout"),
+        flags=re.M,
+    )
     assert values(output("", stdout=later), TWO)["solve_time", "value"] == pytest.approx(121_897.62)
 
 
 def test_what_diverged_is_failed() -> None:
     with pytest.raises(Failed, match=r"diverged: Courant number 16.44 in time step 4"):
-        OpenFoam().parse(output("runaway.stdout"), OpenFoamParams(cells=50, time_steps=8, pressure_iterations=8))
+        OpenFoam().parse(
+            output("runaway.stdout"), OpenFoamParams(cells=50, time_steps=8, pressure_iterations=8)
+        )
     nan = recorded("xs-2-procs.stdout").replace("sum local = 7.25298e-16", "sum local = nan", 1)
     assert "nan" in nan
     with pytest.raises(Failed, match="not finite"):
         OpenFoam().parse(output("", stdout=nan), TWO)
     with pytest.raises(Failed, match="diverged: Courant number 6656 in time step 5"):
-        OpenFoam().parse(output("diverged.stdout"), OpenFoamParams(cells=12, time_steps=40, delta_t=0.5, pressure_iterations=1))
+        OpenFoam().parse(
+            output("diverged.stdout"),
+            OpenFoamParams(cells=12, time_steps=40, delta_t=0.5, pressure_iterations=1),
+        )
 
 
 def test_what_stopped_early_is_failed() -> None:
     whole = recorded("xs-2-procs.stdout")
     with pytest.raises(Failed, match=r"stopped early: 20 of 21 time steps"):
-        OpenFoam().parse(output("", stdout=whole), OpenFoamParams(size="XS", procs=2, time_steps=21))
+        OpenFoam().parse(
+            output("", stdout=whole), OpenFoamParams(size="XS", procs=2, time_steps=21)
+        )
     for cut in (0, 100, len(whole) // 3, len(whole) // 2, whole.index("End"), len(whole) - 120):
         with pytest.raises(Failed):
             OpenFoam().parse(output("", stdout=whole[:cut]), TWO)
@@ -192,27 +249,45 @@ def test_what_stopped_early_is_failed() -> None:
 def test_garbled_numbers_are_failed() -> None:
     with pytest.raises(Failed, match="where a number belongs"):
         OpenFoam().parse(
-            output("", stdout=recorded("xs-2-procs.stdout").replace("Initial residual = 1,", "Initial residual = 1x1,", 1)), TWO
+            output(
+                "",
+                stdout=recorded("xs-2-procs.stdout").replace(
+                    "Initial residual = 1,", "Initial residual = 1x1,", 1
+                ),
+            ),
+            TWO,
         )
 
 
 def test_what_was_not_asked_is_invalid() -> None:
     with pytest.raises(Invalid, match="250 to 250 iterations, not 100"):
-        OpenFoam().parse(output("xs-2-procs.stdout"), TWO.model_copy(update={"pressure_iterations": 100}))
+        OpenFoam().parse(
+            output("xs-2-procs.stdout"), TWO.model_copy(update={"pressure_iterations": 100})
+        )
     with pytest.raises(Invalid, match=r"ran on hosts with \[2\] processes, not 2 with 1") as wrong:
-        OpenFoam().parse(output("xs-2-procs.stdout", {"addresses": 2}), TWO.model_copy(update={"nodes": 2}))
+        OpenFoam().parse(
+            output("xs-2-procs.stdout", {"addresses": 2}), TWO.model_copy(update={"nodes": 2})
+        )
     assert wrong.value.measurements
     with pytest.raises(Invalid, match="Open MPI used ob1"):
         OpenFoam().parse(
-            output("xs-2-procs.stdout", {"addresses": 1, "point_to_point": "ob1"}), TWO.model_copy(update={"transport": "rdma"})
+            output("xs-2-procs.stdout", {"addresses": 1, "point_to_point": "ob1"}),
+            TWO.model_copy(update={"transport": "rdma"}),
         )
 
 
-@pytest.mark.parametrize(("layer", "says"), [(None, "does not say what it used"), ("ucx", "used ucx, which is not transport: tcp")])
+@pytest.mark.parametrize(
+    ("layer", "says"),
+    [(None, "does not say what it used"), ("ucx", "used ucx, which is not transport: tcp")],
+)
 def test_over_several_hosts_the_transport_must_be_known(layer: str | None, says: str) -> None:
-    params = OpenFoamParams(cells=16, time_steps=5, pressure_iterations=50, procs=2, nodes=2, oversubscribe=True)
+    params = OpenFoamParams(
+        cells=16, time_steps=5, pressure_iterations=50, procs=2, nodes=2, oversubscribe=True
+    )
     with pytest.raises(Invalid, match=f"Open MPI {says}") as wrong:
-        OpenFoam().parse(output("gang-2-pods.stdout", {"addresses": 2, "point_to_point": layer}), params)
+        OpenFoam().parse(
+            output("gang-2-pods.stdout", {"addresses": 2, "point_to_point": layer}), params
+        )
     assert wrong.value.measurements
 
 
@@ -223,15 +298,21 @@ def constructed_2312(log: str) -> str:
     log = re.sub(r"Build  : OPENFOAM=1912 patch=\d+", build, log).replace(
         "nProcsSimpleSum    : 0", f"nProcsSimpleSum    : 0\n0.768151\t    {tuned}"
     )
-    return log.replace("polling iterations : 0", "polling iterations : 0\n0.768152\t    topoControl        : 0")
+    return log.replace(
+        "polling iterations : 0", "polling iterations : 0\n0.768152\t    topoControl        : 0"
+    )
 
 
-@pytest.mark.parametrize(("name", "params"), [("xs-1-proc", OpenFoamParams(size="XS")), ("xs-2-procs", TWO)])
+@pytest.mark.parametrize(
+    ("name", "params"), [("xs-1-proc", OpenFoamParams(size="XS")), ("xs-2-procs", TWO)]
+)
 def test_a_log_of_a_later_version_reads_the_same(name: str, params: OpenFoamParams) -> None:
     old = recorded(f"{name}.stdout")
     new = constructed_2312(old)
     assert (openfoam.version(old), openfoam.version(new)) == ("1912", "2312")
-    assert openfoam.version("0.1\tBuild  : 11-7bb0de2dd2d6\n") == "11-7bb0de2dd2d6", "of the Foundation"
+    assert openfoam.version("0.1\tBuild  : 11-7bb0de2dd2d6\n") == "11-7bb0de2dd2d6", (
+        "of the Foundation"
+    )
     assert values(output("", stdout=new), params) == values(output("", stdout=old), params)
     with pytest.raises(Failed):
         OpenFoam().parse(output("", stdout=new[: len(new) // 2]), params)
@@ -241,7 +322,10 @@ def test_a_tolerance_that_was_not_reached_is_invalid() -> None:
     params = OpenFoamParams(cells=16, time_steps=5, solver="GAMG", stop="tolerance", tolerance=1e-6)
     assert values(output("gamg-tolerance.stdout"), params)["pressure_residual", "value"] <= 1e-6
     stricter = params.model_copy(update={"tolerance": 1e-9})
-    with pytest.raises(Invalid, match=r"a pressure solve ended at residual \S+ after \d+ iterations, above the tolerance 1e-09") as wrong:
+    with pytest.raises(
+        Invalid,
+        match=r"a pressure solve ended at residual \S+ after \d+ iterations, above the tolerance 1e-09",
+    ) as wrong:
         OpenFoam().parse(output("gamg-tolerance.stdout"), stricter)
     assert wrong.value.measurements
     lines = recorded("gamg-tolerance.stdout").splitlines(keepends=True)
@@ -262,7 +346,10 @@ def test_multigrid_has_a_cost_and_iterations_of_its_own() -> None:
     assert OpenFoam().seconds(gamg) > 229e-9 * 1e6 * 500 * 2 * 250
     assert OpenFoamParams(size="S", solver="GAMG").cavity().pressure_iterations == 10
     assert OpenFoamParams(cells=30, solver="GAMG").cavity().pressure_iterations == 10
-    tolerance = [OpenFoam().seconds(OpenFoamParams(cells=n, solver="GAMG", stop="tolerance")) - 2 for n in (100, 200)]
+    tolerance = [
+        OpenFoam().seconds(OpenFoamParams(cells=n, solver="GAMG", stop="tolerance")) - 2
+        for n in (100, 200)
+    ]
     assert tolerance[1] == pytest.approx(8 * tolerance[0]), "the cycles are as many for any mesh"
 
 
@@ -271,7 +358,9 @@ def test_faces_are_counted_in_32_bits() -> None:
     assert faces[0] < 2**31 <= faces[1]
 
 
-def test_a_custom_openfoam_reaches_the_ranks_on_other_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_openfoam_reaches_the_ranks_on_other_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "controlDict").touch()
     for name, value in {
@@ -283,7 +372,11 @@ def test_a_custom_openfoam_reaches_the_ranks_on_other_hosts(tmp_path: Path, monk
         monkeypatch.setenv(name, value)
     found = openfoam._environment()
     assert found["WM_PROJECT_DIR"] == str(tmp_path)
-    assert (found["WM_OPTIONS"], found["FOAM_LIBBIN"], found["FOAM_SIGFPE"]) == ("linux64Gcc", "/opt/of/lib", "true")
+    assert (found["WM_OPTIONS"], found["FOAM_LIBBIN"], found["FOAM_SIGFPE"]) == (
+        "linux64Gcc",
+        "/opt/of/lib",
+        "true",
+    )
     assert "FOAM_USER_LIBBIN" not in found
 
 
@@ -298,16 +391,23 @@ def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setenv("PATH", f"{folder}/bin:/usr/bin:/bin")
 
 
-def test_two_runs_on_one_volume_have_cases_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_runs_on_one_volume_have_cases_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stand_in(tmp_path, monkeypatch, 0)
     volume = tmp_path / "volume"
     killed = volume / "perfdag-openfoam-killed"
     killed.mkdir(parents=True)
     (killed / leftovers.MARKER).write_bytes(leftovers.mark(-1, False))
-    gangs = [Gang([LocalHost()], Shape(), 20, str(tmp_path / name / "s"), volume=str(volume)) for name in ("one", "two")]
+    gangs = [
+        Gang([LocalHost()], Shape(), 20, str(tmp_path / name / "s"), volume=str(volume))
+        for name in ("one", "two")
+    ]
     for each in gangs:
         OpenFoam().prepare(each, OpenFoamParams(cells=4))
-    assert sorted(str(path) for path in volume.iterdir()) == sorted(each.notes["case"] for each in gangs)
+    assert sorted(str(path) for path in volume.iterdir()) == sorted(
+        each.notes["case"] for each in gangs
+    )
     assert all((Path(each.notes["case"]) / "system/controlDict").exists() for each in gangs)
 
 
@@ -315,13 +415,18 @@ def test_a_mesh_that_fails_leaves_no_case(tmp_path: Path, monkeypatch: pytest.Mo
     stand_in(tmp_path, monkeypatch, 3)
     (tmp_path / "volume").mkdir()
     with pytest.raises(Failed, match="blockMesh"):
-        OpenFoam().prepare(Gang([LocalHost()], Shape(), 20, str(tmp_path / "s"), volume=str(tmp_path / "volume")), OpenFoamParams(cells=4))
+        OpenFoam().prepare(
+            Gang([LocalHost()], Shape(), 20, str(tmp_path / "s"), volume=str(tmp_path / "volume")),
+            OpenFoamParams(cells=4),
+        )
     assert list((tmp_path / "volume").iterdir()) == []
 
 
 # -- the real solver -----------------------------------------------------------------------------
 
-needs_openfoam = pytest.mark.skipif(shutil.which("icoFoam") is None, reason="needs OpenFOAM: apt-get install openfoam openmpi-bin")
+needs_openfoam = pytest.mark.skipif(
+    shutil.which("icoFoam") is None, reason="needs OpenFOAM: apt-get install openfoam openmpi-bin"
+)
 
 
 def measured(params: OpenFoamParams, scratch: Path) -> tuple[Output, dict[tuple[str, str], float]]:
@@ -333,10 +438,14 @@ def measured(params: OpenFoamParams, scratch: Path) -> tuple[Output, dict[tuple[
 
 @needs_openfoam
 def test_the_real_solver_alone_and_in_parallel(tmp_path: Path) -> None:
-    made, one = measured(OpenFoamParams(cells=10, time_steps=4, pressure_iterations=50), tmp_path / "one")
+    made, one = measured(
+        OpenFoamParams(cells=10, time_steps=4, pressure_iterations=50), tmp_path / "one"
+    )
     assert made.tool.startswith("OpenFOAM ")
     assert one["wall_time", "value"] > one["solve_time", "value"] > 0
-    parallel = OpenFoamParams(cells=10, time_steps=4, pressure_iterations=50, procs=2, oversubscribe=True)
+    parallel = OpenFoamParams(
+        cells=10, time_steps=4, pressure_iterations=50, procs=2, oversubscribe=True
+    )
     made, two = measured(parallel, tmp_path / "two")
     assert made.facts["point_to_point"] == "ob1"
     # the same physics, cut in two
@@ -346,13 +455,20 @@ def test_the_real_solver_alone_and_in_parallel(tmp_path: Path) -> None:
 @needs_openfoam
 def test_the_real_solver_that_diverges_is_failed(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="diverged"):
-        measured(OpenFoamParams(cells=12, time_steps=40, delta_t=0.5, pressure_iterations=1), tmp_path)
+        measured(
+            OpenFoamParams(cells=12, time_steps=40, delta_t=0.5, pressure_iterations=1), tmp_path
+        )
 
 
 @needs_openfoam
 def test_the_real_solver_short_of_its_tolerance_is_invalid(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"after 5000 iterations, above the tolerance 1e-30"):
-        measured(OpenFoamParams(cells=10, time_steps=2, solver="GAMG", stop="tolerance", tolerance=1e-30), tmp_path)
+        measured(
+            OpenFoamParams(
+                cells=10, time_steps=2, solver="GAMG", stop="tolerance", tolerance=1e-30
+            ),
+            tmp_path,
+        )
 
 
 @needs_openfoam
@@ -364,18 +480,33 @@ def test_more_processes_than_cpus_are_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("params", "shape", "says"),
     [
-        ({"size": "M"}, {"resources": {"memory": "4Gi"}}, "8,000,000 cells need 7.499 GiB on the first host"),
-        ({"size": "S", "procs": 2}, {"volume": {"size": "100MiB"}}, "the case of 1,000,000 cells needs 248 MiB, volume.size is 100 MiB"),
+        (
+            {"size": "M"},
+            {"resources": {"memory": "4Gi"}},
+            "8,000,000 cells need 7.499 GiB on the first host",
+        ),
+        (
+            {"size": "S", "procs": 2},
+            {"volume": {"size": "100MiB"}},
+            "the case of 1,000,000 cells needs 248 MiB, volume.size is 100 MiB",
+        ),
     ],
 )
-def test_a_case_that_does_not_fit_is_refused_when_planning(params: dict[str, Any], shape: dict[str, Any], says: str) -> None:
+def test_a_case_that_does_not_fit_is_refused_when_planning(
+    params: dict[str, Any], shape: dict[str, Any], says: str
+) -> None:
     (problem,) = OpenFoam().check(OpenFoamParams(**params), Shape.model_validate(shape))
     assert says in problem
-    (problem,) = OpenFoam().check(OpenFoamParams(), Shape.model_validate({"volume": {"size": "1GiB", "mode": "Block"}}))
+    (problem,) = OpenFoam().check(
+        OpenFoamParams(), Shape.model_validate({"volume": {"size": "1GiB", "mode": "Block"}})
+    )
     assert "volume.mode is Block" in problem
     fits = {"resources": {"memory": "8Gi"}, "volume": {"size": "1GiB"}}
     assert OpenFoam().check(OpenFoamParams(**params), Shape.model_validate(fits)) == []
-    for found in ({"kind": "hostPath", "path": "/mnt/data"}, {"claim": "kept"}):  # the default of volume.size says nothing of them
+    for found in (
+        {"kind": "hostPath", "path": "/mnt/data"},
+        {"claim": "kept"},
+    ):  # the default of volume.size says nothing of them
         shape = Shape.model_validate({"hosts": {"count": 2}, "volume": found})
         assert OpenFoam().check(OpenFoamParams(size="M", procs=8, nodes=2), shape) == []
 
@@ -387,18 +518,27 @@ def test_more_processes_than_the_cpus_of_a_pod_are_refused_when_planning() -> No
     assert problem.startswith(
         "on a cluster 8 processes in each pod, and resources.cpu 4, would be throttled by its CPU quota; raise it to 8"
     )
-    assert "oversubscribe" not in problem  # ranks that spin under a quota are throttled, and the sample is invalid
+    assert (
+        "oversubscribe" not in problem
+    )  # ranks that spin under a quota are throttled, and the sample is invalid
     assert "leave it out for `perfdag run`" in problem
     assert OpenFoam().check(params.model_copy(update={"oversubscribe": True}), shape) == []
     assert OpenFoam().check(OpenFoamParams(procs=8, nodes=2), shape) == []
 
 
-def test_a_case_that_does_not_fit_on_the_disk_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_case_that_does_not_fit_on_the_disk_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stand_in(tmp_path, monkeypatch, 0)
     volume = tmp_path / "volume"
     volume.mkdir()
     here = Gang([LocalHost()], Shape(), 20, str(tmp_path / "s"), volume=str(volume))
-    monkeypatch.setattr(openfoam_room, "filesystem", lambda host, path: {"mount": path, "free_bytes": 1 << 30})
-    with pytest.raises(Failed, match=rf"{volume} on .* has 1 GiB free, the case of 64,000,000 cells needs 7.749 GiB; free some"):
+    monkeypatch.setattr(
+        openfoam_room, "filesystem", lambda host, path: {"mount": path, "free_bytes": 1 << 30}
+    )
+    with pytest.raises(
+        Failed,
+        match=rf"{volume} on .* has 1 GiB free, the case of 64,000,000 cells needs 7.749 GiB; free some",
+    ):
         OpenFoam().prepare(here, OpenFoamParams(size="XL"))
     assert list(volume.iterdir()) == []

@@ -18,7 +18,13 @@ class Pod:
 
     def run(self, argv: list[str], **_: object) -> Finished:
         assert argv[:2] == ["cat", "/proc/self/status"]
-        return Finished(argv, 1, self.text, "cat: /sys/fs/cgroup/cpu/cpu.cfs_quota_us: No such file or directory", 0.0)
+        return Finished(
+            argv,
+            1,
+            self.text,
+            "cat: /sys/fs/cgroup/cpu/cpu.cfs_quota_us: No such file or directory",
+            0.0,
+        )
 
 
 def pods(*told: tuple[str, ...]) -> list[Host]:
@@ -36,12 +42,22 @@ def pods(*told: tuple[str, ...]) -> list[Host]:
         ([("a", "0-3"), ("b", "0-3")], 8, None),
         ([("a", "0-3"), ("b", "0-2")], 8, "a pod on b has 3 CPUs for 4 processes"),
         ([("a", "0-63", "400000 100000\n"), ("b", "0-63")], 8, None),
-        ([("a", "0-63"), ("b", "0-63", "350000 100000\n")], 8, "b has a CPU quota of 3.5 for 4 processes, which would throttle them"),
-        ([("a", "0-63", "200000\n100000\n"), ("b", "0-63")], 8, "a has a CPU quota of 2 for 4 processes"),  # cgroups of version 1
+        (
+            [("a", "0-63"), ("b", "0-63", "350000 100000\n")],
+            8,
+            "b has a CPU quota of 3.5 for 4 processes, which would throttle them",
+        ),
+        (
+            [("a", "0-63", "200000\n100000\n"), ("b", "0-63")],
+            8,
+            "a has a CPU quota of 2 for 4 processes",
+        ),  # cgroups of version 1
         ([("a", "0-63", "-1\n100000\n"), ("b", "0-63")], 8, None),
     ],
 )
-def test_each_pod_and_each_node_has_cpus_for_its_ranks(told: list[tuple[str, ...]], ranks: int, says: str | None) -> None:
+def test_each_pod_and_each_node_has_cpus_for_its_ranks(
+    told: list[tuple[str, ...]], ranks: int, says: str | None
+) -> None:
     if says is None:
         openmpi.need_cpus(pods(*told), ranks)
         return
@@ -53,7 +69,9 @@ def test_each_pod_and_each_node_has_cpus_for_its_ranks(told: list[tuple[str, ...
 def test_this_machine_several_times_has_its_cpus_once(monkeypatch: pytest.MonkeyPatch) -> None:
     has = cgroups.limits()["cpus_allowed"]
     openmpi.need_cpus([LocalHost()] * has, has)
-    with pytest.raises(Skip, match=f"has {has} CPUs for {2 * has} processes; use fewer, or set oversubscribe: true"):
+    with pytest.raises(
+        Skip, match=f"has {has} CPUs for {2 * has} processes; use fewer, or set oversubscribe: true"
+    ):
         openmpi.need_cpus([LocalHost()] * 2, 2 * has)
     monkeypatch.setattr(cgroups, "limits", lambda: {"cpu_limit": 0.5})
     with pytest.raises(Skip, match=r"a CPU quota of 0\.5 for 1 processes"):

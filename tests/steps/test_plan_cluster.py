@@ -43,7 +43,12 @@ def here(s3_root: str) -> Iterator[Here]:
     if "KUBECONFIG" not in os.environ:
         pytest.skip("KUBECONFIG is not set: no cluster to test against")
     name = f"perfdag-plan-{uuid.uuid4().hex[:6]}"
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "tight"}, "spec": {"hard": {"requests.storage": "1Gi"}}}
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "tight"},
+        "spec": {"hard": {"requests.storage": "1Gi"}},
+    }
     by_hand = {
         "capacity": {"storage": "1Gi"},
         "accessModes": ["ReadWriteMany"],
@@ -51,14 +56,21 @@ def here(s3_root: str) -> Iterator[Here]:
         "persistentVolumeReclaimPolicy": "Retain",
         "hostPath": {"path": "/nonexistent"},
     }
-    volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": by_hand}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": by_hand,
+    }
 
     async def make(client: Kube) -> str:
         await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         await client.create(volume)
         await client.create(quota, name)
         # what objects are owned by has to be there, or they are collected: any object with a uid serves
-        owner = await client.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}}, name)
+        owner = await client.create(
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}}, name
+        )
         return str(owner["metadata"]["uid"])
 
     async def remove(client: Kube) -> None:
@@ -85,7 +97,9 @@ def test_the_rest_is_measured_and_the_rows_say_why(here: Here, tmp_path: Path) -
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     out = tmp_path / "out"
     step(here, out, {})
-    left: list[int] = [number for name in FANS for number in orjson.loads((out / name).read_bytes())]
+    left: list[int] = [
+        number for name in FANS for number in orjson.loads((out / name).read_bytes())
+    ]
     entries = [plan.points[plan.order[batch.samples[0]][0]].entry for batch in plan.batches]
     assert [entries[number] for number in left] == ["good"]
     stored = load_plan(store, here.run_id)
@@ -116,27 +130,42 @@ def made_classes(here: Here) -> None:
 
 @pytest.fixture(params=[False, True], ids=["cluster-wide", "namespaced"])
 def as_account(
-    made_classes: None, here: Here, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made_classes: None,
+    here: Here,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[bool]:
     """As the service account of the steps in an installation, which is `namespaced` or not: a kubeconfig with its token."""
-    installed = base.objects(Installation(namespace=here.namespace, store=here.store, namespaced=request.param))
+    installed = base.objects(
+        Installation(namespace=here.namespace, store=here.store, namespaced=request.param)
+    )
     rights = [each for each in installed if each["kind"] != "PriorityClass" and "spec" not in each]
 
     async def make(client: Kube) -> str:
         for each in rights:
             await client.apply(each)
         path = f"/api/v1/namespaces/{here.namespace}/serviceaccounts/perfdag-run/token"
-        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
+        asked = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 600},
+        }
         return str((await client.request("POST", path, json=asked))["status"]["token"])
 
     async def remove(client: Kube) -> None:
         for each in rights:
             if each["kind"].startswith("Cluster"):
-                await client.delete(await client.resource(each["apiVersion"], each["kind"]), each["metadata"]["name"])
+                await client.delete(
+                    await client.resource(each["apiVersion"], each["kind"]),
+                    each["metadata"]["name"],
+                )
 
     usual = os.environ["KUBECONFIG"]
     config = yaml.safe_load(Path(usual).read_text())
-    config["users"] = [{"name": each["name"], "user": {"token": kube.run(make)}} for each in config["users"]]
+    config["users"] = [
+        {"name": each["name"], "user": {"token": kube.run(make)}} for each in config["users"]
+    ]
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     yield request.param
@@ -145,24 +174,38 @@ def as_account(
 
 
 def classes_of(out: Path) -> set[str | None]:
-    return {each["patch"].get("priorityClassName") for each in orjson.loads((out / "shapes").read_bytes())}
+    return {
+        each["patch"].get("priorityClassName")
+        for each in orjson.loads((out / "shapes").read_bytes())
+    }
 
 
-def test_pods_name_no_priority_class_that_is_not_there(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(podspec, "PRIORITY_CLASSES", ("perfdag-not-there", "perfdag-not-there-either"))
-    plan = make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"), run_id=here.run_id)
+def test_pods_name_no_priority_class_that_is_not_there(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        podspec, "PRIORITY_CLASSES", ("perfdag-not-there", "perfdag-not-there-either")
+    )
+    plan = make_plan(
+        loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"),
+        run_id=here.run_id,
+    )
     open_store(here.store).put(f"runs/{plan.run_id}/plan.json", plan.dump())
     step(here, tmp_path / "out", {})
     assert classes_of(tmp_path / "out") == {None}
 
 
-def test_the_rights_of_an_installation_are_enough(here: Here, as_account: bool, tmp_path: Path) -> None:
+def test_the_rights_of_an_installation_are_enough(
+    here: Here, as_account: bool, tmp_path: Path
+) -> None:
     store = open_store(here.store)
     plan = make_plan(loads(SUITE.replace("STORAGE", here.namespace)), run_id=here.run_id)
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     step(here, tmp_path / "out", {})
     stored = load_plan(store, here.run_id)
-    assert (stored.where["cluster"], stored.where["nodes"], stored.where["daemons"]).count(None) == (3 if as_account else 0)
+    assert (stored.where["cluster"], stored.where["nodes"], stored.where["daemons"]).count(
+        None
+    ) == (3 if as_account else 0)
     found = {row["entry"]: row["status"] for row in gather(store, stored)[0].to_pylist()}
     # who may not read nodes does not know what they lack, and the scheduler will tell
     assert found["gadget"] == ("missing" if as_account else "skipped")
@@ -178,7 +221,9 @@ def test_the_rights_of_an_installation_are_enough(here: Here, as_account: bool, 
         kind = await client.resource("v1", "Pod")
         assert await told(client, here.namespace, [replace(read(pod), created=0.0)])
         with pytest.raises(KubeError) as refused:  # it may, but there is no such pod
-            await client.patch(kind, "p", {"status": {"phase": "Failed"}}, here.namespace, subresource="status")
+            await client.patch(
+                kind, "p", {"status": {"phase": "Failed"}}, here.namespace, subresource="status"
+            )
         return refused.value.reason
 
     assert kube.run(give_up) == "NotFound"
@@ -189,12 +234,34 @@ def test_the_events_of_a_pod_that_waits_are_read(here: Here) -> None:
     spec = {"schedulerName": "nobody", "containers": [{"name": "main", "image": "none"}]}
 
     async def work(client: Kube) -> list[str | None]:
-        made = await client.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}, here.namespace)
-        of = {"kind": "Pod", "namespace": here.namespace, "name": "p", "uid": made["metadata"]["uid"]}
-        for kind, reason, at in (("Normal", "Scheduled", "02"), ("Warning", "FailedMount", "01"), ("Warning", "Older", "00")):
+        made = await client.create(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec},
+            here.namespace,
+        )
+        of = {
+            "kind": "Pod",
+            "namespace": here.namespace,
+            "name": "p",
+            "uid": made["metadata"]["uid"],
+        }
+        for kind, reason, at in (
+            ("Normal", "Scheduled", "02"),
+            ("Warning", "FailedMount", "01"),
+            ("Warning", "Older", "00"),
+        ):
             meta = {"name": f"p.{reason.lower()}"}
-            event = {"apiVersion": "v1", "kind": "Event", "metadata": meta, "type": kind, "reason": reason, "message": "it is not there"}
-            await client.create({**event, "involvedObject": of, "lastTimestamp": f"2026-01-01T00:00:{at}Z"}, here.namespace)
+            event = {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": meta,
+                "type": kind,
+                "reason": reason,
+                "message": "it is not there",
+            }
+            await client.create(
+                {**event, "involvedObject": of, "lastTimestamp": f"2026-01-01T00:00:{at}Z"},
+                here.namespace,
+            )
         listed = await client.list(await client.resource("v1", "Pod"), here.namespace)
         waited = [replace(read(each), created=0.0) for each in listed]
         return [pod.trouble for pod in await told(client, here.namespace, waited)]

@@ -34,7 +34,9 @@ SUITE = "name: s\nrepetitions: 4\nentries: [{benchmark: command, params: {argv: 
 class Cluster:
     """Its name, the names and the kind of its nodes; every object that is asked for is made, or refused with `refuses`."""
 
-    def __init__(self, name: str | None, nodes: dict[str, str], refuses: KubeError | None = None) -> None:
+    def __init__(
+        self, name: str | None, nodes: dict[str, str], refuses: KubeError | None = None
+    ) -> None:
         self.name, self.nodes, self.refuses = name, nodes, refuses
 
     async def resource(self, api: str, kind: str) -> str:
@@ -45,7 +47,11 @@ class Cluster:
         if kind != "Node":
             raise KubeError(403, "Forbidden", kind)
         return [
-            {"metadata": {"name": name, "labels": {"node.kubernetes.io/instance-type": kind}}, "spec": {}, "status": info}
+            {
+                "metadata": {"name": name, "labels": {"node.kubernetes.io/instance-type": kind}},
+                "spec": {},
+                "status": info,
+            }
             for name, kind in self.nodes.items()
         ]
 
@@ -99,15 +105,31 @@ def put(store: FolderStore, where: dict[str, Any]) -> Plan:
 
 
 def measured(store: FolderStore, plan: Plan, position: int, node: str, **where: str) -> None:
-    part = SampleRecord(plan.points[0].id, position + 1, "ok", started_at=now(), finished_at=now(), nodes=[node], where=dict(where))
+    part = SampleRecord(
+        plan.points[0].id,
+        position + 1,
+        "ok",
+        started_at=now(),
+        finished_at=now(),
+        nodes=[node],
+        where=dict(where),
+    )
     store.put(sample_key(plan.run_id, plan.key(position)), part.dump())
 
 
 @pytest.mark.parametrize(
     ("there", "here", "said"),
     [
-        ({}, "k8s-1", "by `perfdag run`.*there, with the folder that it was measured into: perfdag run --resume 2026.* --store FOLDER$"),
-        ({"cluster": "k8s-1", "workflow_uid": "a"}, "k8s-2", "measured on another cluster .*k8s-1, here k8s-2"),
+        (
+            {},
+            "k8s-1",
+            "by `perfdag run`.*there, with the folder that it was measured into: perfdag run --resume 2026.* --store FOLDER$",
+        ),
+        (
+            {"cluster": "k8s-1", "workflow_uid": "a"},
+            "k8s-2",
+            "measured on another cluster .*k8s-1, here k8s-2",
+        ),
     ],
 )
 def test_a_run_with_samples_of_another_place_is_refused_and_left_as_it_is(
@@ -135,14 +157,18 @@ def test_a_run_goes_on_where_it_was_and_each_sample_keeps_the_facts_of_its_workf
     measured(store, plan, 0, "n1", workflow_uid="a")
     write_note(store, plan.run_id, "batch-0", "failed", "it was lost")
     plan = run(Cluster(here, {"n1": "large", "n3": "large"}), "b")
-    assert plan.where["cluster"] == "k8s-1", "a look at kube-system that is forbidden does not make the cluster unknown"
+    assert plan.where["cluster"] == "k8s-1", (
+        "a look at kube-system that is forbidden does not make the cluster unknown"
+    )
     assert store.list(f"runs/{plan.run_id}/notes") == []
     measured(store, plan, 1, "n1", workflow_uid="b")
     # argo retry: the same Workflow, where the nodes it had are gone
     plan = run(Cluster(here, {"n4": "huge"}), "b")
     measured(store, plan, 2, "n4", workflow_uid="b")
     rows = gather(store, load_plan(store, plan.run_id))[0].to_pylist()
-    kinds = [[kind["type"] for kind in json.loads(row["env"])["cluster"]["nodes"]] for row in rows[:3]]
+    kinds = [
+        [kind["type"] for kind in json.loads(row["env"])["cluster"]["nodes"]] for row in rows[:3]
+    ]
     assert kinds == [["small"], ["large"], ["huge"]]
     assert [row["workflow_uid"] for row in rows] == ["a", "b", "b", "b"]
     assert {row["cluster"] for row in rows} == {"k8s-1"}
@@ -156,9 +182,19 @@ def test_a_run_goes_on_where_it_was_and_each_sample_keeps_the_facts_of_its_workf
         ({}, None, "results", "perfdag run --resume {} --store results"),
         ({}, None, "claim://results", "perfdag run --resume {} --store FOLDER"),
         ({}, {}, "s3://b/r", "perfdag ab --resume {} --store s3://b/r"),
-        ({"namespace": "bench"}, None, "s3://b/r", "perfdag submit --resume {} --namespace bench --store s3://b/r"),
+        (
+            {"namespace": "bench"},
+            None,
+            "s3://b/r",
+            "perfdag submit --resume {} --namespace bench --store s3://b/r",
+        ),
         ({"namespace": "bench"}, None, "copied", "perfdag submit --resume {} --namespace bench"),
-        ({"namespace": "bench"}, {"cluster": True}, "s3://b/r", "perfdag ab --resume {} --submit --namespace bench --store s3://b/r"),
+        (
+            {"namespace": "bench"},
+            {"cluster": True},
+            "s3://b/r",
+            "perfdag ab --resume {} --submit --namespace bench --store s3://b/r",
+        ),
     ],
 )
 def test_the_command_that_goes_on_with_a_run_is_of_the_verb_that_began_it(
@@ -176,13 +212,19 @@ def test_the_command_that_goes_on_with_a_run_is_of_the_verb_that_began_it(
     assert said == command.format(first)
     assert parser(said.split()[1]).parse_args(said.split()[1:]).resume == first
     why = resume_obstacle(plan, "k8s-1", root)
-    assert why is None if where else f"`perfdag {said.split()[1]}`" in str(why) and str(why).endswith(said)
+    assert (
+        why is None
+        if where
+        else f"`perfdag {said.split()[1]}`" in str(why) and str(why).endswith(said)
+    )
 
 
 QUOTA = 'secrets "perfdag-ssh-a" is forbidden: exceeded quota: tight, requested: count/secrets=1'
 
 
-def test_what_the_cluster_refuses_of_the_whole_run_is_the_reason_in_its_rows(store: FolderStore, run: Run) -> None:
+def test_what_the_cluster_refuses_of_the_whole_run_is_the_reason_in_its_rows(
+    store: FolderStore, run: Run
+) -> None:
     plan = put(store, {"namespace": "bench"})
     with pytest.raises(KubeError):
         run(Cluster("k8s-1", {}, KubeError(403, "Forbidden", QUOTA)), "a")
@@ -192,7 +234,11 @@ def test_what_the_cluster_refuses_of_the_whole_run_is_the_reason_in_its_rows(sto
 
 
 def test_want_of_a_key_pair_is_said_and_no_traceback(
-    store: FolderStore, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    store: FolderStore,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     def keys(folder: Path) -> dict[str, str]:
         raise PeerError("ssh-keygen is not installed")
@@ -223,10 +269,15 @@ def encoded(text: str) -> dict[str, str]:
         (encoded('{"settings": [5]}'), "settings is no list of texts"),
     ],
 )
-def test_options_that_are_none_are_refused_with_their_form(given: dict[str, str], said: str) -> None:
+def test_options_that_are_none_are_refused_with_their_form(
+    given: dict[str, str], said: str
+) -> None:
     with pytest.raises(BadDocument, match=said) as refused:
         options(given)
-    assert '-p options="$(echo \'{"settings": ["repetitions=5"], "only": ["iperf*"]}\' | base64 -w0)"' in str(refused.value)
+    assert (
+        '-p options="$(echo \'{"settings": ["repetitions=5"], "only": ["iperf*"]}\' | base64 -w0)"'
+        in str(refused.value)
+    )
 
 
 def test_options_are_those_of_set_and_only() -> None:

@@ -25,7 +25,18 @@ NASTY = "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) `id`\nsecond:
 
 
 def place(run_id: str = "20260101T000000Z-00000000") -> Here:
-    return Here("s3://b/r", run_id, "wf", "uid", "manual", "r/perfdag-{name}:1", "bench", "pod", "node", "10.0.0.1")
+    return Here(
+        "s3://b/r",
+        run_id,
+        "wf",
+        "uid",
+        "manual",
+        "r/perfdag-{name}:1",
+        "bench",
+        "pod",
+        "node",
+        "10.0.0.1",
+    )
 
 
 def suite(points: int = 3, extra: str = "") -> str:
@@ -53,7 +64,10 @@ def test_no_suite_and_bad_base64_say_what_to_give(tmp_path: Path) -> None:
 
 
 def test_every_pod_of_a_workflow_finds_the_same_run_id() -> None:
-    environment = {"PERFDAG_WORKFLOW_UID": "u-1", "PERFDAG_WORKFLOW_CREATED": "2026-01-01T02:00:00Z"}
+    environment = {
+        "PERFDAG_WORKFLOW_UID": "u-1",
+        "PERFDAG_WORKFLOW_CREATED": "2026-01-01T02:00:00Z",
+    }
     assert here(environment).run_id == here(environment).run_id
     assert here(environment).run_id.startswith("20260101T020000Z-")
     assert here(environment | {"PERFDAG_RUN": "mine"}).run_id == "mine"
@@ -71,7 +85,9 @@ def test_outputs_are_integers_and_shapes_and_skip_what_is_stored() -> None:
     assert len(plan.batches) == 2
     made = outputs(plan, place(), set())
     assert made["batches"] == [0, 1]
-    assert made["shapeof"] == [{"s": "0", "n": "1", "turn": str(number)} for number in range(4)]  # two more for runs that confirm
+    assert made["shapeof"] == [
+        {"s": "0", "n": "1", "turn": str(number)} for number in range(4)
+    ]  # two more for runs that confirm
     assert made["gated"] == "false"
     stored = {plan.key(position) for position in plan.batches[0].samples}
     assert outputs(plan, place(), stored)["batches"] == [1]
@@ -113,7 +129,9 @@ def test_pairs_share_the_pods_of_one_gang() -> None:
         ("{}", "perfdag/network"),
     ],
 )
-def test_a_network_is_an_annotation_and_a_peers_port_is_what_its_lead_calls(network: str, key: str) -> None:
+def test_a_network_is_an_annotation_and_a_peers_port_is_what_its_lead_calls(
+    network: str, key: str
+) -> None:
     text = f"name: s\nentries: [{{benchmark: command, hosts: {{count: 3}}, network: {network}, params: {{argv: ['true']}}}}]\n"
     plan = make_plan(loads(text), run_id=place().run_id)
     [made] = outputs(plan, place(), set())["shapes"]
@@ -135,7 +153,12 @@ def test_gangs_of_several_hosts_take_turns_unless_volcano_places_them() -> None:
     )
     plan = make_plan(loads(f"name: s\nentries:\n{entries}"), run_id=place().run_id)
     made = outputs(plan, place(), set())["shapeof"][: len(plan.batches)]
-    assert sorted((each["n"], each["turn"] == "gang") for each in made) == [("1", False), ("2", True), ("3", True), ("4", False)]
+    assert sorted((each["n"], each["turn"] == "gang") for each in made) == [
+        ("1", False),
+        ("2", True),
+        ("3", True),
+        ("4", False),
+    ]
     assert len({each["turn"] for each in made}) == 3
 
 
@@ -143,30 +166,46 @@ def test_shapes_of_every_network_are_fanned_out_over_in_the_plans_order() -> Non
     """A fan of their own would measure the batches of Multus' networks after all others: drift between the shapes would be a difference."""
     text = "name: s\nrepetitions: 6\nentries:\n" + "".join(
         f"  - {{benchmark: command, name: {name}, network: {network}, params: {{argv: ['true']}}}}\n"
-        for name, network in (("plain", "{}"), ("fast", "{name: bench/fast}"), ("host", "{host: true}"))
+        for name, network in (
+            ("plain", "{}"),
+            ("fast", "{name: bench/fast}"),
+            ("host", "{host: true}"),
+        )
     )
     plan = make_plan(loads(text), run_id="r")
     assert len(plan.batches) == 18
     made = outputs(plan, place(), set())
     assert {name: made[name] for name in FANS} == {"batches": list(range(18)), "duels": []}
-    networks = [made["shapes"][int(made["shapeof"][number]["s"])]["network"] for number in made["batches"]]
+    networks = [
+        made["shapes"][int(made["shapeof"][number]["s"])]["network"] for number in made["batches"]
+    ]
     blocks = [networks[first : first + 3] for first in range(0, 18, 3)]
     assert all(sorted(block) == ["bench/fast", "host", "pod"] for block in blocks), networks
     assert len(set(map(tuple, blocks))) > 1, "in seeded order"
 
 
 def test_an_allowed_benchmark_has_pods_and_an_account_of_its_own() -> None:
-    text = (
-        "name: s\nentries:\n  - {benchmark: vmi-burst}\n  - {benchmark: vmi-steady}\n  - {benchmark: command, params: {argv: ['true']}}\n"
-    )
+    text = "name: s\nentries:\n  - {benchmark: vmi-burst}\n  - {benchmark: vmi-steady}\n  - {benchmark: command, params: {argv: ['true']}}\n"
     plan = make_plan(loads(text), run_id="r")
     shapes = {point.benchmark: point.shape for point in plan.points}
     assert len(set(shapes.values())) == 3, "rights are not lent to what shares the pods"
     made = outputs(plan, replace(place(), allowed=("vmi-burst",)), set())
-    accounts = {name: made["shapes"][shape]["patch"].get("serviceAccountName") for name, shape in shapes.items()}
-    assert accounts == {"vmi-burst": "perfdag-measure-vmi-burst", "vmi-steady": None, "command": None}
-    patience = {name: made["shapes"][shape]["patch"].get("terminationGracePeriodSeconds", 30) for name, shape in shapes.items()}
-    assert patience == {"vmi-burst": 660, "vmi-steady": 30, "command": 30}, "what it made is deleted before the pod is killed"
+    accounts = {
+        name: made["shapes"][shape]["patch"].get("serviceAccountName")
+        for name, shape in shapes.items()
+    }
+    assert accounts == {
+        "vmi-burst": "perfdag-measure-vmi-burst",
+        "vmi-steady": None,
+        "command": None,
+    }
+    patience = {
+        name: made["shapes"][shape]["patch"].get("terminationGracePeriodSeconds", 30)
+        for name, shape in shapes.items()
+    }
+    assert patience == {"vmi-burst": 660, "vmi-steady": 30, "command": 30}, (
+        "what it made is deleted before the pod is killed"
+    )
     assert here({"PERFDAG_ALLOWED": "scale vmi-burst"}).allowed == ("scale", "vmi-burst")
 
 
@@ -177,7 +216,9 @@ def test_spread_on_one_node_is_invalid() -> None:
     assert wrong_place(spread, [LocalHost(name="node-1"), LocalHost(name="node-2")]) is None
     packed = Shape.model_validate({"hosts": {"count": 2, "placement": "packed"}})
     assert wrong_place(packed, same) is None
-    assert "node-1, node-2" in (wrong_place(packed, [LocalHost(name="node-2"), LocalHost(name="node-1")]) or "")
+    assert "node-1, node-2" in (
+        wrong_place(packed, [LocalHost(name="node-2"), LocalHost(name="node-1")]) or ""
+    )
 
 
 @pytest.mark.parametrize(("priority", "name"), [(0, "perfdag"), (1, "perfdag-preempting")])
@@ -202,7 +243,11 @@ def test_a_store_that_no_other_pod_finds_is_refused(store: str) -> None:
 
 def test_the_claim_that_pods_share_is_the_workflows_own() -> None:
     """A run that is resumed would else measure on the claim of an earlier Workflow, which is deleted with that one."""
-    plan = make_plan(loads("name: s\nentries: [{benchmark: command, volume: {access: ReadWriteMany}, params: {argv: ['true']}}]\n"))
+    plan = make_plan(
+        loads(
+            "name: s\nentries: [{benchmark: command, volume: {access: ReadWriteMany}, params: {argv: ['true']}}]\n"
+        )
+    )
     names = []
     for told in (place(), replace(place(), workflow_uid="another")):
         (claim,) = batch_objects(plan.shape_of(0), told, plan, 0)

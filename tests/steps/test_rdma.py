@@ -46,10 +46,25 @@ def test_every_parameter_reaches_the_command() -> None:
         bidirectional=True, cuda=1, extra_args=["--tclass=96"],
     )  # fmt: skip
     argv = " ".join(RdmaBandwidth().arguments(params, 4096))
-    for part in ("ib_send_bw", "-c UD", "-i 2", "-n 25", "-s 4096", "-m 4096", "-d mlx5_1", "-x 3", "-R", "--use_cuda=1", "-q 512", "-b"):
+    for part in (
+        "ib_send_bw",
+        "-c UD",
+        "-i 2",
+        "-n 25",
+        "-s 4096",
+        "-m 4096",
+        "-d mlx5_1",
+        "-x 3",
+        "-R",
+        "--use_cuda=1",
+        "-q 512",
+        "-b",
+    ):
         assert f" {part} " in f" {argv} "
     assert argv.endswith("--tclass=96")
-    assert RdmaLatency().arguments(LatencyParams(mode="read", duration="10s", sizes=[2]), 2)[0:6] == [
+    assert RdmaLatency().arguments(LatencyParams(mode="read", duration="10s", sizes=[2]), 2)[
+        0:6
+    ] == [
         "ib_read_lat",
         "-F",
         "-c",
@@ -57,7 +72,9 @@ def test_every_parameter_reaches_the_command() -> None:
         "-i",
         "1",
     ]
-    assert "-D 10" in " ".join(RdmaLatency().arguments(LatencyParams(mode="read", duration="10s", sizes=[2]), 2))
+    assert "-D 10" in " ".join(
+        RdmaLatency().arguments(LatencyParams(mode="read", duration="10s", sizes=[2]), 2)
+    )
     atomic = RdmaLatency().arguments(LatencyParams(mode="atomic", atomic="CMP_AND_SWAP"), None)
     assert atomic[0] == "ib_atomic_lat"
     assert atomic[atomic.index("-A") + 1] == "CMP_AND_SWAP"
@@ -99,8 +116,12 @@ def test_buffers_in_a_gpu_cannot_be_polled_for_the_latency_of_a_write() -> None:
     assert LatencyParams(cuda=0, mode="read").cuda == BandwidthParams(cuda=0).cuda == 0
 
 
-@pytest.mark.skipif(shutil.which("ib_write_bw") is None, reason="needs perftest: apt-get install perftest")
-@pytest.mark.skipif(Path("/sys/class/infiniband").exists(), reason="this machine has an RDMA device")
+@pytest.mark.skipif(
+    shutil.which("ib_write_bw") is None, reason="needs perftest: apt-get install perftest"
+)
+@pytest.mark.skipif(
+    Path("/sys/class/infiniband").exists(), reason="this machine has an RDMA device"
+)
 def test_the_real_tools_take_exactly_the_combinations_that_are_accepted() -> None:
     """perftest reads its arguments before it looks for a device: with none it ends at once, and says which of the two was wrong."""
 
@@ -115,11 +136,20 @@ def test_the_real_tools_take_exactly_the_combinations_that_are_accepted() -> Non
         argv = benchmark.arguments(model, model.runs()[0])
         ended = subprocess.run(argv, capture_output=True, text=True, timeout=10)
         said = ended.stdout + ended.stderr
-        return None if any(words in said for words in rdma._NO_DEVICE) == accepted else f"{given}: {' '.join(argv)}: {said}"
+        return (
+            None
+            if any(words in said for words in rdma._NO_DEVICE) == accepted
+            else f"{given}: {' '.join(argv)}: {said}"
+        )
 
     both = (RdmaBandwidth(), RdmaLatency())
-    ways = itertools.product(both, ("read", "write", "send", "atomic"), ("RC", "UC", "UD", "XRC", "DC"), (False, True))
-    found = [differs(benchmark, mode=mode, connection=way, rdma_cm=by_cm) for benchmark, mode, way, by_cm in ways]
+    ways = itertools.product(
+        both, ("read", "write", "send", "atomic"), ("RC", "UC", "UD", "XRC", "DC"), (False, True)
+    )
+    found = [
+        differs(benchmark, mode=mode, connection=way, rdma_cm=by_cm)
+        for benchmark, mode, way, by_cm in ways
+    ]
     for more in (
         {"gid_index": 64},
         {"gid_index": 65},
@@ -132,7 +162,9 @@ def test_the_real_tools_take_exactly_the_combinations_that_are_accepted() -> Non
         {"mode": "atomic", "duration": 10.0},
     ):
         found += [differs(benchmark, **more) for benchmark in both]
-    found += [differs(both[0], **more) for more in ({"qps": 16384, "bidirectional": True}, {"qps": 16385})]
+    found += [
+        differs(both[0], **more) for more in ({"qps": 16384, "bidirectional": True}, {"qps": 16385})
+    ]
     assert [each for each in found if each] == []
 
 
@@ -142,11 +174,17 @@ def test_the_real_tools_take_exactly_the_combinations_that_are_accepted() -> Non
         (RdmaBandwidth(), {}, 1000),
         (RdmaBandwidth(), {"qps": 16, "iterations": 5000, "bidirectional": True}, 5000 * 16 * 2),
         (RdmaBandwidth(), {"qps": 512, "sizes": ["1MiB", "8MiB"]}, 1000 * 512),
-        (RdmaBandwidth(), {"mode": "send", "connection": "UD", "iterations": 100_000_000}, 100_000_000),
+        (
+            RdmaBandwidth(),
+            {"mode": "send", "connection": "UD", "iterations": 100_000_000},
+            100_000_000,
+        ),
         (RdmaLatency(), {"iterations": 100_000}, 100_000 * 2),
     ],
 )
-def test_the_default_limit_leaves_room_for_all_bytes_over_a_slow_link(benchmark: Any, params: dict[str, Any], messages: int) -> None:
+def test_the_default_limit_leaves_room_for_all_bytes_over_a_slow_link(
+    benchmark: Any, params: dict[str, Any], messages: int
+) -> None:
     made = benchmark.Params(**params)
     at_10_gbit = messages * sum(made.expected_sizes()) * 8 / 10e9
     assert at_10_gbit < benchmark.seconds(made) < benchmark.limit(made)
@@ -162,17 +200,32 @@ def test_a_suite_without_a_network_or_device_is_refused(benchmark: Any) -> None:
     asked = benchmark.shape(params)
     assert asked == {"hosts": {"count": 2}, "privileges": ["rdma"]}
     assert "needs an RDMA network" in benchmark.check(params, Shape.model_validate(asked))[0]
-    for given in ({"network": {"name": "default/mlnx-net"}}, {"network": {"host": True}}, {"resources": {"rdma/hca_shared_devices_a": 1}}):
+    for given in (
+        {"network": {"name": "default/mlnx-net"}},
+        {"network": {"host": True}},
+        {"resources": {"rdma/hca_shared_devices_a": 1}},
+    ):
         assert benchmark.check(params, Shape.model_validate({**asked, **given})) == []
-    for name in ("cpu", "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "gpu.intel.com/i915"):
-        assert "needs an RDMA network" in benchmark.check(params, Shape.model_validate({**asked, "resources": {name: 2}}))[0]
+    for name in (
+        "cpu",
+        "nvidia.com/gpu",
+        "nvidia.com/gpu.shared",
+        "nvidia.com/mig-1g.5gb",
+        "gpu.intel.com/i915",
+    ):
+        assert (
+            "needs an RDMA network"
+            in benchmark.check(params, Shape.model_validate({**asked, "resources": {name: 2}}))[0]
+        )
 
 
 # -- parsers -------------------------------------------------------------------------------------
 
 
 def test_bandwidth_of_all_sizes() -> None:
-    found = RdmaBandwidth().parse(output(text("constructed-write-bw-all-26.04.txt")), BandwidthParams())
+    found = RdmaBandwidth().parse(
+        output(text("constructed-write-bw-all-26.04.txt")), BandwidthParams()
+    )
     by = {(m.metric, m.stat, m.coords.get("message_bytes")): m for m in found}
     assert len({key[2] for key in by if key[2]}) == 23
     assert by["bandwidth", "mean", 1 << 23].value == pytest.approx(97.5e9)
@@ -184,15 +237,25 @@ def test_bandwidth_of_all_sizes() -> None:
 
 def test_megabytes_of_old_versions_are_mebibytes() -> None:
     params = BandwidthParams(mode="read", iterations=25, qps=512, sizes=[65536])
-    found = {(m.metric, m.stat): m.value for m in RdmaBandwidth().parse(output(text("constructed-read-bw-65536-4.5.txt")), params)}
+    found = {
+        (m.metric, m.stat): m.value
+        for m in RdmaBandwidth().parse(output(text("constructed-read-bw-65536-4.5.txt")), params)
+    }
     assert found["bandwidth", "mean"] == pytest.approx(11648.70 * 2**20 * 8)
     # the rate times the size gives the same, which proves the unit
-    assert found["message_rate", "mean"] * 65536 * 8 == pytest.approx(found["bandwidth", "mean"], rel=1e-4)
+    assert found["message_rate", "mean"] * 65536 * 8 == pytest.approx(
+        found["bandwidth", "mean"], rel=1e-4
+    )
 
 
 def test_duration_mode_has_no_peak() -> None:
     params = BandwidthParams(duration="10s", sizes=[65536])
-    found = {(m.metric, m.stat) for m in RdmaBandwidth().parse(output(text("constructed-write-bw-65536-duration.txt")), params)}
+    found = {
+        (m.metric, m.stat)
+        for m in RdmaBandwidth().parse(
+            output(text("constructed-write-bw-65536-duration.txt")), params
+        )
+    }
     assert ("bandwidth", "mean") in found
     assert ("bandwidth", "max") not in found
 
@@ -206,23 +269,44 @@ def test_json_is_read_where_it_is_json_and_the_text_otherwise() -> None:
 
 
 def test_latency_of_all_sizes() -> None:
-    found = RdmaLatency().parse(output(text("constructed-read-lat-all-26.04.txt")), LatencyParams(mode="read"))
+    found = RdmaLatency().parse(
+        output(text("constructed-read-lat-all-26.04.txt")), LatencyParams(mode="read")
+    )
     by = {(m.metric, m.stat, m.coords.get("message_bytes")): m.value for m in found}
     assert by["lowest_latency", "value", 2] == pytest.approx(1.62e-6)
     assert by["latency", "p50", 2] == pytest.approx(1.62e-6)
-    assert {stat for metric, stat, _ in by if metric == "latency"} == {"min", "max", "p50", "mean", "stdev", "p99", "p99.9"}
+    assert {stat for metric, stat, _ in by if metric == "latency"} == {
+        "min",
+        "max",
+        "p50",
+        "mean",
+        "stdev",
+        "p99",
+        "p99.9",
+    }
     few = text("constructed-read-lat-all-26.04.txt").replace(" 1000  ", " 500  ")
-    stats = {m.stat for m in RdmaLatency().parse(output(few), LatencyParams(mode="read", iterations=500)) if m.metric == "latency"}
+    stats = {
+        m.stat
+        for m in RdmaLatency().parse(output(few), LatencyParams(mode="read", iterations=500))
+        if m.metric == "latency"
+    }
     assert "p99.9" not in stats
     assert "p99" in stats
     fewer = text("constructed-read-lat-all-26.04.txt").replace(" 1000  ", " 400  ")
-    stats = {m.stat for m in RdmaLatency().parse(output(fewer), LatencyParams(mode="read", iterations=400)) if m.metric == "latency"}
+    stats = {
+        m.stat
+        for m in RdmaLatency().parse(output(fewer), LatencyParams(mode="read", iterations=400))
+        if m.metric == "latency"
+    }
     assert "p99" not in stats
 
 
 def test_latency_in_duration_mode() -> None:
     params = LatencyParams(mode="send", duration="10s", sizes=[2])
-    found = {(m.metric, m.stat): m.value for m in RdmaLatency().parse(output(text("constructed-send-lat-duration.txt")), params)}
+    found = {
+        (m.metric, m.stat): m.value
+        for m in RdmaLatency().parse(output(text("constructed-send-lat-duration.txt")), params)
+    }
     assert found["latency", "mean"] == pytest.approx(1.56e-6)
     assert found["exchange_rate", "mean"] == pytest.approx(641025.64)
 
@@ -244,7 +328,10 @@ def test_cut_and_garbled_reports_are_failed() -> None:
 
 def test_an_unknown_unit_is_failed() -> None:
     with pytest.raises(Failed, match="no unit"):
-        RdmaBandwidth().parse(output(text("constructed-write-bw-all-26.04.txt").replace("Gb/sec", "Tb/sec")), BandwidthParams())
+        RdmaBandwidth().parse(
+            output(text("constructed-write-bw-all-26.04.txt").replace("Gb/sec", "Tb/sec")),
+            BandwidthParams(),
+        )
 
 
 def test_cycles_are_no_microseconds() -> None:
@@ -261,12 +348,23 @@ def test_cycles_are_no_microseconds() -> None:
         ({"connection": "UC"}, "", "", "UC was asked as connection type, perftest used RC"),
         ({"device": "mlx5_1"}, "", "", "mlx5_1 was asked as device, perftest used mlx5_0"),
         ({"mtu": 4096, "qps": 1, "connection": "RC", "device": "mlx5_0"}, "", "", None),
-        ({"connection": "DC", "mode": "read", "qps": 2, "bidirectional": True}, "qps   : 1\t\t", "qps   : 4\t\t", None),
+        (
+            {"connection": "DC", "mode": "read", "qps": 2, "bidirectional": True},
+            "qps   : 1\t\t",
+            "qps   : 4\t\t",
+            None,
+        ),
         ({"connection": "XRC", "qps": 2}, "qps   : 1\t\t", "qps   : 2\t\t", None),
     ],
 )
-def test_what_perftest_says_it_used_must_be_what_was_asked(given: dict[str, Any], old: str, new: str, says: str | None) -> None:
-    whole = text("constructed-write-bw-all-26.04.txt").replace(old, new) if old else text("constructed-write-bw-all-26.04.txt")
+def test_what_perftest_says_it_used_must_be_what_was_asked(
+    given: dict[str, Any], old: str, new: str, says: str | None
+) -> None:
+    whole = (
+        text("constructed-write-bw-all-26.04.txt").replace(old, new)
+        if old
+        else text("constructed-write-bw-all-26.04.txt")
+    )
     if says is None:
         whole = whole.replace("Connection type : RC", f"Connection type : {given['connection']}")
         assert RdmaBandwidth().parse(output(whole), BandwidthParams(**given))
@@ -278,12 +376,18 @@ def test_what_perftest_says_it_used_must_be_what_was_asked(given: dict[str, Any]
 
 def test_every_run_of_several_sizes_is_looked_at() -> None:
     """A latency has two queue pairs with XRC and DC, which have one for each direction."""
-    one = text("constructed-send-lat-duration.txt").replace("type : RC", "type : XRC").replace("qps   : 1", "qps   : 2")
+    one = (
+        text("constructed-send-lat-duration.txt")
+        .replace("type : RC", "type : XRC")
+        .replace("qps   : 1", "qps   : 2")
+    )
     params = LatencyParams(mode="send", duration="10s", sizes=[2, 4], mtu=4096, connection="XRC")
     two = one.replace("\n 2     ", "\n 4     ")
     assert RdmaLatency().parse(Output({"client0": one, "client1": two}), params)
     with pytest.raises(Invalid, match="perftest used 2048"):
-        RdmaLatency().parse(Output({"client0": one, "client1": two.replace("4096[B]", "2048[B]")}), params)
+        RdmaLatency().parse(
+            Output({"client0": one, "client1": two.replace("4096[B]", "2048[B]")}), params
+        )
 
 
 @pytest.mark.parametrize("knows", [True, False])
@@ -302,9 +406,17 @@ esac"""
     monkeypatch.setattr(LocalHost, "_await_listening", lambda *_: None)  # the tool here is a text
     benchmark = RdmaBandwidth()
     for family in ("ipv4", "ipv6"):
-        gang = Gang([LocalHost("::1"), LocalHost("::1")], Shape.model_validate({"network": {"family": family}}), 20, str(tmp_path))
+        gang = Gang(
+            [LocalHost("::1"), LocalHost("::1")],
+            Shape.model_validate({"network": {"family": family}}),
+            20,
+            str(tmp_path),
+        )
         if family == "ipv6" and not knows:
-            with pytest.raises(Skip, match=r"ib_write_bw on .* negotiates over IPv4 only; use a perftest of 23\.07 or later"):
+            with pytest.raises(
+                Skip,
+                match=r"ib_write_bw on .* negotiates over IPv4 only; use a perftest of 23\.07 or later",
+            ):
                 benchmark.prepare(gang, BandwidthParams())
             continue
         benchmark.prepare(gang, BandwidthParams())
@@ -322,27 +434,41 @@ def test_the_link_is_read_from_the_head() -> None:
 # -- the real tool without a device --------------------------------------------------------------
 
 
-@pytest.mark.skipif(shutil.which("ib_write_bw") is None, reason="needs perftest: apt-get install perftest")
-@pytest.mark.skipif(Path("/sys/class/infiniband").exists(), reason="this machine has an RDMA device")
-def test_the_real_tool_without_a_device_is_skipped_with_what_the_node_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(
+    shutil.which("ib_write_bw") is None, reason="needs perftest: apt-get install perftest"
+)
+@pytest.mark.skipif(
+    Path("/sys/class/infiniband").exists(), reason="this machine has an RDMA device"
+)
+def test_the_real_tool_without_a_device_is_skipped_with_what_the_node_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rdma, "_CM_READY", 0.05)
     benchmark, gang = RdmaBandwidth(), Gang([LocalHost(), LocalHost()], Shape(), 20, str(tmp_path))
-    with pytest.raises(Skip, match=r"ib_write_bw cannot run on .*: the node has no RDMA device: /sys/class/infiniband is absent"):
+    with pytest.raises(
+        Skip,
+        match=r"ib_write_bw cannot run on .*: the node has no RDMA device: /sys/class/infiniband is absent",
+    ):
         benchmark.prepare(gang, BandwidthParams())
     # even where the look beforehand finds nothing amiss, the tool's own words end in a skip
     with pytest.raises(
-        Skip, match=r"finds no RDMA device on .*Did not detect devices|finds no RDMA device on .*: the node has no RDMA device"
+        Skip,
+        match=r"finds no RDMA device on .*Did not detect devices|finds no RDMA device on .*: the node has no RDMA device",
     ):
         benchmark.run(gang, BandwidthParams())
     with pytest.raises(Skip, match="finds no RDMA device"):
         benchmark.run(gang, BandwidthParams(rdma_cm=True))
 
 
-def test_a_server_with_rdma_cm_is_waited_for_until_the_kernel_lists_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_with_rdma_cm_is_waited_for_until_the_kernel_lists_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The line is composed in the format of iproute2's rdma/res-cmid.c; there was no device to record it from."""
     line = "link mlx5_0/1 cm-idn 0 state LISTEN ps TCP pid 7 comm ib_write_bw src-addr 0.0.0.0:20001 dst-addr 0.0.0.0:0 "
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    (tmp_path / "rdma").write_text(f"#!/bin/sh\n[ -e {tmp_path}/asked ] && echo '{line}'\n: >{tmp_path}/asked\n")
+    (tmp_path / "rdma").write_text(
+        f"#!/bin/sh\n[ -e {tmp_path}/asked ] && echo '{line}'\n: >{tmp_path}/asked\n"
+    )
     (tmp_path / "rdma").chmod(0o755)
     for ready, port, least, most in ((60, 20001, 0, 30), (0.05, 2000, 0.05, 30)):
         monkeypatch.setattr(rdma, "_CM_READY", ready)
@@ -351,7 +477,9 @@ def test_a_server_with_rdma_cm_is_waited_for_until_the_kernel_lists_it(tmp_path:
         assert least <= time.monotonic() - start < most
     (tmp_path / "rdma").write_text(f"#!/bin/sh\necho again >>{tmp_path}/refused\nexit 1\n")
     rdma._await_cm(LocalHost(), 20001)
-    assert (tmp_path / "refused").read_text() == "again\n"  # where it may not look there is nothing to ask again
+    assert (
+        tmp_path / "refused"
+    ).read_text() == "again\n"  # where it may not look there is nothing to ask again
 
 
 def test_the_recorded_error_is_known() -> None:
@@ -361,8 +489,13 @@ def test_the_recorded_error_is_known() -> None:
 def test_buffers_that_cannot_be_locked_say_what_to_do() -> None:
     said = "Couldn't allocate MR\nfailed to create mr\nFailed to create MR\n Couldn't create IB resources\n"
     finished = Finished(["ib_read_bw"], 1, "", said, 0.1)
-    with pytest.raises(Failed, match=r"could not lock its buffers; the limit of locked memory on node-1 is \d+ .* raise LimitMEMLOCK"):
-        rdma._check_finished("ib_read_bw", LocalHost(name="node-1"), finished, {"client0": said, "server0": ""})
+    with pytest.raises(
+        Failed,
+        match=r"could not lock its buffers; the limit of locked memory on node-1 is \d+ .* raise LimitMEMLOCK",
+    ):
+        rdma._check_finished(
+            "ib_read_bw", LocalHost(name="node-1"), finished, {"client0": said, "server0": ""}
+        )
 
 
 SMI = """case "$*" in
@@ -381,12 +514,41 @@ esac"""
 @pytest.mark.parametrize(
     ("nodes", "names", "mask", "errors", "cuda", "visible", "says"),
     [
-        (("a", "b"), ["a", "b"], "0x40", 0, 0, "", "GPU 0 was slowed down (hardware thermal slowdown)"),
-        (("a", "a"), ["a (host 0)", "a (host 1)"], "0x4", 2, 0, "", "GPU 0 had 2 uncorrected memory error(s) meanwhile"),
+        (
+            ("a", "b"),
+            ["a", "b"],
+            "0x40",
+            0,
+            0,
+            "",
+            "GPU 0 was slowed down (hardware thermal slowdown)",
+        ),
+        (
+            ("a", "a"),
+            ["a (host 0)", "a (host 1)"],
+            "0x4",
+            2,
+            0,
+            "",
+            "GPU 0 had 2 uncorrected memory error(s) meanwhile",
+        ),
         (("a", "b"), ["a", "b"], "0x40", 2, 1, "", None),
-        (("a", "b"), ["a", "b"], "0x40", 0, 1, "1,0", "GPU 0 was slowed down (hardware thermal slowdown)"),
+        (
+            ("a", "b"),
+            ["a", "b"],
+            "0x40",
+            0,
+            1,
+            "1,0",
+            "GPU 0 was slowed down (hardware thermal slowdown)",
+        ),
     ],
-    ids=["a node each, slowed", "pods of one node, memory broken", "another GPU's faults", "not known which GPU"],
+    ids=[
+        "a node each, slowed",
+        "pods of one node, memory broken",
+        "another GPU's faults",
+        "not known which GPU",
+    ],
 )
 def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figures(
     nodes: tuple[str, str],
@@ -399,7 +561,12 @@ def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figu
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given = {"TABLE": RECORDED / "constructed-write-bw-all-26.04.txt", "BROKEN": tmp_path / "broken", "MASK": mask, "ERRORS": errors}
+    given = {
+        "TABLE": RECORDED / "constructed-write-bw-all-26.04.txt",
+        "BROKEN": tmp_path / "broken",
+        "MASK": mask,
+        "ERRORS": errors,
+    }
     for name, script in (("nvidia-smi", SMI), ("ib_write_bw", CUDA_TOOL)):
         for word, value in given.items():
             script = script.replace(word, str(value))
@@ -413,7 +580,9 @@ def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figu
     gang = Gang([LocalHost(name=name) for name in nodes], Shape(), 20, str(tmp_path))
     benchmark.prepare(gang, params)
     found = benchmark.provenance(gang, params)["gpus"]
-    assert {host: gpus[0]["name"] for host, gpus in found.items()} == dict.fromkeys(names, "Tesla T4")
+    assert {host: gpus[0]["name"] for host, gpus in found.items()} == dict.fromkeys(
+        names, "Tesla T4"
+    )
     made = benchmark.run(gang, params)
     assert list(made.facts["gpu"]) == names
     if says is None:
@@ -424,7 +593,9 @@ def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figu
     assert wrong.value.measurements
 
 
-def test_what_a_gpu_does_in_the_set_up_is_not_all_while_a_nic_uses_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_gpu_does_in_the_set_up_is_not_all_while_a_nic_uses_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is slow in two samples of its own work, and idle in the sixty of the NIC's."""
     line = "0, 900, 5000, 60, 90, 99, 1024, $mask, 2026/11/22 12:00:00.000"
     smi = f"""case "$*" in
@@ -441,12 +612,16 @@ esac"""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(LocalHost, "_await_listening", lambda *_: None)  # the tool here is a text
     benchmark, params = RdmaBandwidth(), BandwidthParams(cuda=0)
-    made = benchmark.run(Gang([LocalHost(name="a"), LocalHost(name="b")], Shape(), 20, str(tmp_path)), params)
+    made = benchmark.run(
+        Gang([LocalHost(name="a"), LocalHost(name="b")], Shape(), 20, str(tmp_path)), params
+    )
     assert [host["during"][0]["samples"] for host in made.facts["gpu"].values()] == [62, 62]
     assert benchmark.parse(made, params)
 
 
-def test_of_mig_and_of_gpus_that_are_not_there_it_is_not_known_which_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_mig_and_of_gpus_that_are_not_there_it_is_not_known_which_one_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = [{"index": 0, "uuid": "GPU-1"}, {"index": 1, "uuid": "GPU-2"}]
     assert gpu_watch.numbered(LocalHost(), found, 1) == {"GPU-2"}

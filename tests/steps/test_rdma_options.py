@@ -30,7 +30,10 @@ from perfdag.steps.rdma_latency import LatencyParams
         (["--out_json_file=/tmp/x"], "leave it out"),
         (["--output=latency"], "leave it out"),
         (["-T"], "write both as one word, such as -T1"),
-        (["--tclass"], "--tclass takes a value and would take the next word for it; write both as one word, such as --tclass=1"),
+        (
+            ["--tclass"],
+            "--tclass takes a value and would take the next word for it; write both as one word, such as --tclass=1",
+        ),
         (["--retry_count"], "such as --retry_count=1"),
         (["--cq-mod"], "such as --cq-mod=1"),
         (["--tc"], "such as --tc=1"),
@@ -41,19 +44,42 @@ def test_what_may_not_be_given_is_refused(given: list[str], says: str) -> None:
         BandwidthParams(extra_args=given)
 
 
-def test_options_that_no_parameter_gives_are_free_and_those_of_bandwidth_are_no_parameters_of_latency() -> None:
-    free = ["--tclass=96", "-T96", "-S1", "-t512", "-e", "-N", "--ipv6", "--qp-timeout=14", "--use_cuda_dmabuf", "--report-counters=x"]
-    assert BandwidthParams(extra_args=free).extra_args == LatencyParams(extra_args=free).extra_args == free
-    with pytest.raises(ValidationError, match=r"-q2 is perftest's --qp, which would change .* leave it out"):
+def test_options_that_no_parameter_gives_are_free_and_those_of_bandwidth_are_no_parameters_of_latency() -> (
+    None
+):
+    free = [
+        "--tclass=96",
+        "-T96",
+        "-S1",
+        "-t512",
+        "-e",
+        "-N",
+        "--ipv6",
+        "--qp-timeout=14",
+        "--use_cuda_dmabuf",
+        "--report-counters=x",
+    ]
+    assert (
+        BandwidthParams(extra_args=free).extra_args
+        == LatencyParams(extra_args=free).extra_args
+        == free
+    )
+    with pytest.raises(
+        ValidationError, match=r"-q2 is perftest's --qp, which would change .* leave it out"
+    ):
         LatencyParams(extra_args=["-q2"])
 
 
-@pytest.mark.skipif(shutil.which("ib_send_bw") is None, reason="needs perftest: apt-get install perftest")
+@pytest.mark.skipif(
+    shutil.which("ib_send_bw") is None, reason="needs perftest: apt-get install perftest"
+)
 def test_the_real_tool_takes_no_value_for_those_that_are_listed_without_one() -> None:
     """-V prints the version where no option before it takes it for its value."""
 
     def takes(name: str) -> bool | None:
-        ended = subprocess.run(["ib_send_bw", f"--{name}", "-V"], capture_output=True, text=True, timeout=10)
+        ended = subprocess.run(
+            ["ib_send_bw", f"--{name}", "-V"], capture_output=True, text=True, timeout=10
+        )
         unknown = "unrecognized option" in ended.stderr  # in this version or build
         return None if unknown else "Version:" not in ended.stdout
 

@@ -26,27 +26,67 @@ def text(name: str) -> str:
 
 
 def openfoam(name: str, **params: Any) -> tuple[Any, Any, Output]:
-    texts = {"stdout": text(f"openfoam/{name}.stdout"), "timing": "mesh_s=0.25\ndecompose_s=0.5\nwall_s=13.3\n"}
-    return OpenFoam(), OpenFoamParams(**params), Output(texts, tool="OpenFOAM 1912", facts={"addresses": params.get("nodes", 1)})
+    texts = {
+        "stdout": text(f"openfoam/{name}.stdout"),
+        "timing": "mesh_s=0.25\ndecompose_s=0.5\nwall_s=13.3\n",
+    }
+    return (
+        OpenFoam(),
+        OpenFoamParams(**params),
+        Output(texts, tool="OpenFOAM 1912", facts={"addresses": params.get("nodes", 1)}),
+    )
 
 
-def perftest(benchmark: Any, params: Any, name: str, role: str = "client0") -> tuple[Any, Any, Output]:
-    return benchmark, params, Output({role: text(f"perftest/constructed-{name}")}, tool="perftest 6.06")
+def perftest(
+    benchmark: Any, params: Any, name: str, role: str = "client0"
+) -> tuple[Any, Any, Output]:
+    return (
+        benchmark,
+        params,
+        Output({role: text(f"perftest/constructed-{name}")}, tool="perftest 6.06"),
+    )
 
 
 def torchbench(name: str) -> tuple[Any, Any, Output]:
     model, test, batch = name.split("-")
-    params = TorchbenchParams.model_validate({"model": model, "test": test, "batch_size": int(batch)})
-    return Torchbench(), params, Output({"stdout": text(f"torchbench/{name}.stdout")}, tool="torch 2.15.0")
+    params = TorchbenchParams.model_validate(
+        {"model": model, "test": test, "batch_size": int(batch)}
+    )
+    return (
+        Torchbench(),
+        params,
+        Output({"stdout": text(f"torchbench/{name}.stdout")}, tool="torch 2.15.0"),
+    )
 
 
 CASES: dict[str, tuple[damage.Recording, str]] = {
     "openfoam serial": (openfoam("xs-1-proc", size="XS"), "stdout"),
     "openfoam parallel": (openfoam("xs-2-procs", size="XS", procs=2), "stdout"),
-    "openfoam tolerance": (openfoam("gamg-tolerance", cells=16, time_steps=5, solver="GAMG", stop="tolerance", tolerance=1e-6), "stdout"),
-    "rdma bandwidth": (perftest(RdmaBandwidth(), BandwidthParams(), "write-bw-all-26.04.txt"), "client0"),
-    "rdma bandwidth json": (perftest(RdmaBandwidth(), BandwidthParams(sizes=[4096]), "write-bw-4096-26.04.json", "json0"), "json0"),
-    "rdma latency": (perftest(RdmaLatency(), LatencyParams(mode="read"), "read-lat-all-26.04.txt"), "client0"),
+    "openfoam tolerance": (
+        openfoam(
+            "gamg-tolerance",
+            cells=16,
+            time_steps=5,
+            solver="GAMG",
+            stop="tolerance",
+            tolerance=1e-6,
+        ),
+        "stdout",
+    ),
+    "rdma bandwidth": (
+        perftest(RdmaBandwidth(), BandwidthParams(), "write-bw-all-26.04.txt"),
+        "client0",
+    ),
+    "rdma bandwidth json": (
+        perftest(
+            RdmaBandwidth(), BandwidthParams(sizes=[4096]), "write-bw-4096-26.04.json", "json0"
+        ),
+        "json0",
+    ),
+    "rdma latency": (
+        perftest(RdmaLatency(), LatencyParams(mode="read"), "read-lat-all-26.04.txt"),
+        "client0",
+    ),
     "torchbench alexnet": (torchbench("alexnet-eval-2"), "stdout"),
     "torchbench resnet50": (torchbench("resnet50-eval-1"), "stdout"),
 }
@@ -73,7 +113,9 @@ def test_a_decimal_comma_is_refused(name: str) -> None:
     damage.assert_decimal_comma_is_noticed(CASES[name][0])
 
 
-@pytest.mark.parametrize("line", ["perfdag-rank max_rss_bytes=", "perfdag-rank max_rss_bytes=nan user_s=1 system_s=1"])
+@pytest.mark.parametrize(
+    "line", ["perfdag-rank max_rss_bytes=", "perfdag-rank max_rss_bytes=nan user_s=1 system_s=1"]
+)
 def test_a_cut_line_of_a_rank_is_failed(line: str) -> None:
     benchmark, params, output = openfoam("xs-1-proc", size="XS")
     output.texts["stdout"] = re.sub(r"perfdag-rank.*", line, output.texts["stdout"])
@@ -87,7 +129,9 @@ def one(found: list[Measurement], metric: str, stat: str = "value", **coords: An
     (value,) = [
         each.value
         for each in found
-        if (each.metric, each.stat) == (metric, stat) and coords.items() <= each.coords.items() and not each.subject
+        if (each.metric, each.stat) == (metric, stat)
+        and coords.items() <= each.coords.items()
+        and not each.subject
     ]
     return value
 
@@ -99,12 +143,21 @@ def test_iperf_of_an_hour() -> None:
     _times(report, lambda seconds: seconds * 2 * HOUR)
     output.texts["client"] = json.dumps(report)
     long = params.model_copy(update={"duration": 2 * HOUR})
-    assert one(benchmark.parse(output, long), "throughput") == report["end"]["sum_received"]["bits_per_second"]
+    assert (
+        one(benchmark.parse(output, long), "throughput")
+        == report["end"]["sum_received"]["bits_per_second"]
+    )
 
 
 def _times(node: Any, change: Callable[[float], float]) -> None:
     """Change every time (start, end, seconds) below a node of iperf3's report."""
-    for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+    for key, value in (
+        node.items()
+        if isinstance(node, dict)
+        else enumerate(node)
+        if isinstance(node, list)
+        else ()
+    ):
         if key in ("start", "end", "seconds") and isinstance(value, int | float):
             node[key] = change(value)
         else:
@@ -139,23 +192,34 @@ def test_fio_of_hours() -> None:
 def test_imb_of_hours() -> None:
     benchmark, params, output = load("imb/allreduce-tcp")
     row = re.compile(r"^( +1024 +)(\d+)( +)(\d+\.\d+)( +)(\d+\.\d+)( +)(\d+\.\d+)", re.M)
-    longer = row.sub(r"\g<1>10000000 4000000000.15 4200000000.22 4100000000.18", output.texts["stdout"])
+    longer = row.sub(
+        r"\g<1>10000000 4000000000.15 4200000000.22 4100000000.18", output.texts["stdout"]
+    )
     assert longer != output.texts["stdout"]
     output.texts["stdout"] = longer
-    assert one(benchmark.parse(output, params), "latency", "mean", message_bytes=1024) == pytest.approx(4100.0)
+    assert one(
+        benchmark.parse(output, params), "latency", "mean", message_bytes=1024
+    ) == pytest.approx(4100.0)
 
 
 def test_rdma_of_hours() -> None:
     params = BandwidthParams(duration="2h", sizes=[65536])
     benchmark, _, output = perftest(RdmaBandwidth(), params, "write-bw-65536-duration.txt")
-    output.texts["client0"] = re.sub(r"^( *65536 +)\d+", r"\g<1>13500000000", output.texts["client0"], flags=re.M)
+    output.texts["client0"] = re.sub(
+        r"^( *65536 +)\d+", r"\g<1>13500000000", output.texts["client0"], flags=re.M
+    )
     found = benchmark.parse(output, params)
     assert next(each.n for each in found if each.metric == "bandwidth") == 13_500_000_000
     assert "-D 7200" in " ".join(benchmark.arguments(params, 65536))
     timed = LatencyParams(mode="send", duration="2h", sizes=[2])
     benchmark, _, output = perftest(RdmaLatency(), timed, "send-lat-duration.txt")
-    output.texts["client0"] = re.sub(r"^( *2 +)\d+", r"\g<1>4600000000", output.texts["client0"], flags=re.M)
-    assert next(each.n for each in benchmark.parse(output, timed) if each.metric == "latency") == 4_600_000_000
+    output.texts["client0"] = re.sub(
+        r"^( *2 +)\d+", r"\g<1>4600000000", output.texts["client0"], flags=re.M
+    )
+    assert (
+        next(each.n for each in benchmark.parse(output, timed) if each.metric == "latency")
+        == 4_600_000_000
+    )
 
 
 def test_torchbench_of_hours() -> None:

@@ -11,7 +11,10 @@ from perfdag.steps.room import Room, has_class, lacking, look, of_room, real
 
 def node(name: str, simulated: bool = False, **allocatable: str) -> dict[str, Any]:
     notes = {"kwok.x-k8s.io/node": "fake"} if simulated else {}
-    return {"metadata": {"name": name, "annotations": notes}, "status": {"allocatable": {"cpu": "8", "hugepages-2Mi": "0", **allocatable}}}
+    return {
+        "metadata": {"name": name, "annotations": notes},
+        "status": {"allocatable": {"cpu": "8", "hugepages-2Mi": "0", **allocatable}},
+    }
 
 
 def shape(**fields: Any) -> Shape:
@@ -22,7 +25,12 @@ def unable(asked: Shape, room: Room) -> str | None:
     return next((each.why for each in of_room(asked, room) if each.there is False), None)
 
 
-HELD = {"rdma/hca": "4", "hugepages-1Gi": "2Gi", "example.com/part": "500m", "example.com/many": "1k"}
+HELD = {
+    "rdma/hca": "4",
+    "hugepages-1Gi": "2Gi",
+    "example.com/part": "500m",
+    "example.com/many": "1k",
+}
 NODES = [node("a", **{"hugepages-1Gi": "1Gi"}), node("b", **HELD)]
 CLASSES = frozenset({"fast", ""})
 
@@ -32,12 +40,21 @@ CLASSES = frozenset({"fast", ""})
     [
         ({"resources": {"nvidia.com/gpu": 1}}, "no node has nvidia.com/gpu"),
         ({"hugepages": {"hugepages-2Mi": "1Gi"}}, "no node has hugepages-2Mi"),
-        ({"hosts": {"count": 3, "placement": "spread"}}, "3 nodes are asked for (placement: spread), the cluster has 2"),
+        (
+            {"hosts": {"count": 3, "placement": "spread"}},
+            "3 nodes are asked for (placement: spread), the cluster has 2",
+        ),
         ({"volume": {"storage_class": "slow"}}, "there is no storage class slow; there are: fast"),
         ({"resources": {"example.com/part": 1}}, "no node has example.com/part"),
         ({"resources": {"hugepages-16Mi": "1Gi"}}, "no node has hugepages-16Mi"),
-        ({"resources": {"rdma/hca": 9}}, "a pod asks for rdma/hca: 9, the most that a node has is 4"),
-        ({"hugepages": {"hugepages-1Gi": "4Gi"}}, "a pod asks for hugepages-1Gi: 4Gi, the most that a node has is 2Gi"),
+        (
+            {"resources": {"rdma/hca": 9}},
+            "a pod asks for rdma/hca: 9, the most that a node has is 4",
+        ),
+        (
+            {"hugepages": {"hugepages-1Gi": "4Gi"}},
+            "a pod asks for hugepages-1Gi: 4Gi, the most that a node has is 2Gi",
+        ),
         ({"hugepages": {"hugepages-1Gi": "2048Mi"}}, None),
         ({"resources": {"rdma/hca": 4}}, None),
         ({"resources": {"example.com/many": 9}}, None),
@@ -53,7 +70,10 @@ def test_only_what_no_waiting_brings_is_lacking(asked: dict[str, Any], why: str 
 
 
 def test_what_is_not_known_is_taken_to_be_there() -> None:
-    assert unable(shape(resources={"nvidia.com/gpu": 1}, volume={"storage_class": "slow"}), Room()) is None
+    assert (
+        unable(shape(resources={"nvidia.com/gpu": 1}, volume={"storage_class": "slow"}), Room())
+        is None
+    )
 
 
 def test_devices_that_are_unwell_now_are_waited_for() -> None:
@@ -61,13 +81,16 @@ def test_devices_that_are_unwell_now_are_waited_for() -> None:
     unwell["status"]["capacity"] = {"nvidia.com/gpu": "8"}
     assert unable(shape(resources={"nvidia.com/gpu": 8}), Room([unwell])) is None
     assert (
-        unable(shape(resources={"nvidia.com/gpu": 9}), Room([unwell])) == "a pod asks for nvidia.com/gpu: 9, the most that a node has is 8"
+        unable(shape(resources={"nvidia.com/gpu": 9}), Room([unwell]))
+        == "a pod asks for nvidia.com/gpu: 9, the most that a node has is 8"
     )
 
 
 def test_simulated_nodes_are_no_room() -> None:
     nodes = real([*NODES, node("fake", True, **{"nvidia.com/gpu": "8"})])
-    assert unable(shape(resources={"nvidia.com/gpu": 1}), Room(nodes)) == "no node has nvidia.com/gpu"
+    assert (
+        unable(shape(resources={"nvidia.com/gpu": 1}), Room(nodes)) == "no node has nvidia.com/gpu"
+    )
 
 
 class Cluster:
@@ -97,26 +120,43 @@ class Cluster:
 
 
 def cluster(served: tuple[str, ...] = (), **more: Any) -> Any:
-    made = {"Node": NODES, "StorageClass": [], "PersistentVolume": [{"spec": {"storageClassName": "by-hand"}}], **more}
+    made = {
+        "Node": NODES,
+        "StorageClass": [],
+        "PersistentVolume": [{"spec": {"storageClassName": "by-hand"}}],
+        **more,
+    }
     return Cluster(made, served)
 
 
-GPU, BY_HAND, NET = shape(resources={"nvidia.com/gpu": 1}), shape(volume={"storage_class": "by-hand"}), shape(network={"name": "b/net"})
+GPU, BY_HAND, NET = (
+    shape(resources={"nvidia.com/gpu": 1}),
+    shape(volume={"storage_class": "by-hand"}),
+    shape(network={"name": "b/net"}),
+)
 
 
 async def test_a_network_is_lacking_without_multus_and_without_its_definition() -> None:
     assert "no Multus" in (await lacking(cluster(), [shape(), NET], "bench"))[1]
-    assert (await lacking(cluster(NetworkAttachmentDefinition=["b/other"]), [NET], "bench"))[0].endswith(
-        "there is no such NetworkAttachmentDefinition in namespace b"
-    )
+    assert (await lacking(cluster(NetworkAttachmentDefinition=["b/other"]), [NET], "bench"))[
+        0
+    ].endswith("there is no such NetworkAttachmentDefinition in namespace b")
     assert (
-        await lacking(cluster(NetworkAttachmentDefinition=["b/net"]), [NET, shape(network={"name": "x", "default": True})], "bench") == {}
+        await lacking(
+            cluster(NetworkAttachmentDefinition=["b/net"]),
+            [NET, shape(network={"name": "x", "default": True})],
+            "bench",
+        )
+        == {}
     )
 
 
 async def test_nodes_that_are_added_on_demand_are_waited_for() -> None:
     assert await lacking(cluster(), [GPU, BY_HAND], "bench") == {0: "no node has nvidia.com/gpu"}
-    for path in ("/apis/karpenter.sh", "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"):
+    for path in (
+        "/apis/karpenter.sh",
+        "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status",
+    ):
         assert await lacking(cluster((path,)), [GPU], "bench") == {}
 
 
@@ -130,11 +170,16 @@ async def test_a_class_that_is_listed_is_there_whoever_reads_volumes() -> None:
     named = [{"metadata": {"name": "fast"}}]
     slow, fast = shape(volume={"storage_class": "slow"}), shape(volume={"storage_class": "fast"})
     api = cluster(StorageClass=named, PersistentVolume=403)
-    assert [each.there for asked in (slow, fast) for each in of_room(asked, await look(api))] == [None, True]
+    assert [each.there for asked in (slow, fast) for each in of_room(asked, await look(api))] == [
+        None,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(("status", "there"), [(None, True), (403, False), (404, False)])
-async def test_a_priority_class_is_counted_on_only_where_it_is_seen(status: int | None, there: bool) -> None:
+async def test_a_priority_class_is_counted_on_only_where_it_is_seen(
+    status: int | None, there: bool
+) -> None:
     class Api:
         async def request(self, method: str, path: str) -> dict[str, Any]:
             assert path == "/apis/scheduling.k8s.io/v1/priorityclasses/perfdag"

@@ -30,11 +30,22 @@ from .test_plan_step import place
 
 @pytest.fixture
 def sentry(tmp_path: Path) -> Sentry:
-    plan = make_plan(loads("name: s\npending_limit: 60s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"))
+    plan = make_plan(
+        loads(
+            "name: s\npending_limit: 60s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
+        )
+    )
     return Sentry(60.0, InStore(plan, FolderStore(str(tmp_path))))
 
 
-def pod(trouble: str | None, *, hopeless: bool = False, attempt: int = 0, phase: str = "Pending", uid: str = "u") -> Pod:
+def pod(
+    trouble: str | None,
+    *,
+    hopeless: bool = False,
+    attempt: int = 0,
+    phase: str = "Pending",
+    uid: str = "u",
+) -> Pod:
     return Pod("p", 0, attempt, 0, phase, None, None, trouble, hopeless, None, uid)
 
 
@@ -42,7 +53,9 @@ def notes(tmp_path: Path) -> list[str]:
     return [file.read_text() for file in tmp_path.glob("runs/*/notes/*")]
 
 
-def test_a_missing_image_is_noted_at_once_and_given_up_after_20_s(sentry: Sentry, tmp_path: Path) -> None:
+def test_a_missing_image_is_noted_at_once_and_given_up_after_20_s(
+    sentry: Sentry, tmp_path: Path
+) -> None:
     waiting = pod("ImagePullBackOff: no such image")
     assert sentry.look([waiting], 0) == []
     assert sentry.look([waiting], 4) == []
@@ -59,8 +72,13 @@ def test_the_retry_of_a_gang_given_up_is_given_up_at_once(sentry: Sentry) -> Non
     assert sentry.look([again], 14) == [again]
 
 
-@pytest.mark.parametrize(("code", "over"), [(2, True), (REFUSED, True), (1, False), (RETRYABLE, False), (4, False), (137, False)])
-def test_what_ended_a_lead_decides_whether_there_is_another_attempt(sentry: Sentry, tmp_path: Path, code: int, over: bool) -> None:
+@pytest.mark.parametrize(
+    ("code", "over"),
+    [(2, True), (REFUSED, True), (1, False), (RETRYABLE, False), (4, False), (137, False)],
+)
+def test_what_ended_a_lead_decides_whether_there_is_another_attempt(
+    sentry: Sentry, tmp_path: Path, code: int, over: bool
+) -> None:
     """A crash is tried again: the sample under way goes last then, and the others are measured."""
     ended = pod(f"main ended with exit code {code}", phase="Failed")
     peer = replace(pod(None, phase="Running", uid="v"), rank=1)
@@ -77,7 +95,9 @@ def test_a_gang_given_up_is_hopeless(sentry: Sentry) -> None:
     assert sentry.hopeless == {0}
 
 
-def test_what_an_earlier_sentry_gave_up_is_waited_for_as_long_as_anything(sentry: Sentry, tmp_path: Path) -> None:
+def test_what_an_earlier_sentry_gave_up_is_waited_for_as_long_as_anything(
+    sentry: Sentry, tmp_path: Path
+) -> None:
     sentry.believed = {0}
     full = pod("Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.")
     assert sentry.look([full], 0) == sentry.look([full], 30) == []
@@ -86,7 +106,11 @@ def test_what_an_earlier_sentry_gave_up_is_waited_for_as_long_as_anything(sentry
     assert notes(tmp_path) == [said], "the one before noted why it ended that pod"
 
 
-OURS, COPIED, RETRIED = "u-1 2026-01-02T00:00:00Z", "u-0 2026-01-01T00:00:00Z", "u-1 2026-01-01T00:00:00Z"
+OURS, COPIED, RETRIED = (
+    "u-1 2026-01-02T00:00:00Z",
+    "u-0 2026-01-01T00:00:00Z",
+    "u-1 2026-01-01T00:00:00Z",
+)
 """What marks of a Workflow begin with; of the one that `argo resubmit` copied it from; of the same before `argo retry`."""
 
 
@@ -97,11 +121,22 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_sentry_of_this_ru
 ) -> None:
     done: list[tuple[str, Any]] = []
     labels = {"perfdag/batch": "0", "perfdag/attempt": "0", "perfdag/rank": "0"}
-    waiting = {"name": "main", "image": "i", "state": {"waiting": {"reason": "InvalidImageName", "message": "no"}}}
+    waiting = {
+        "name": "main",
+        "image": "i",
+        "state": {"waiting": {"reason": "InvalidImageName", "message": "no"}},
+    }
     status = {"phase": "Pending", "containerStatuses": [waiting]}
-    lost = {"metadata": {"name": "p", "uid": "u", "labels": labels}, "spec": {"containers": []}, "status": status}
+    lost = {
+        "metadata": {"name": "p", "uid": "u", "labels": labels},
+        "spec": {"containers": []},
+        "status": status,
+    }
     marks = {STOOD: "u-1"} | as_annotations(earlier, {7}, {7: "full"} if claimed else {})
-    workflow: dict[str, Any] = {"metadata": {"name": "w", "uid": "u-1", "annotations": marks}, "spec": {}}
+    workflow: dict[str, Any] = {
+        "metadata": {"name": "w", "uid": "u-1", "annotations": marks},
+        "spec": {},
+    }
     workflow["status"] = {"startedAt": "2026-01-02T00:00:00Z"}
 
     class Api:
@@ -121,15 +156,21 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_sentry_of_this_ru
     monkeypatch.setattr("perfdag.steps.sentry.HOPELESS_SECONDS", 0.0)
     api: Any = Api()
     kept: dict[int, str] = {}
-    assert not await _guard(api, replace(place(), workflow_uid="u-1"), 60.0, None if claimed else kept.__setitem__)
+    assert not await _guard(
+        api, replace(place(), workflow_uid="u-1"), 60.0, None if claimed else kept.__setitem__
+    )
     assert [kind for kind, _ in done] == ["Workflow", "Pod", "Workflow"]
     workflow["metadata"] |= done[0][1]["metadata"]
     hopeless, notes = of_annotations(workflow)
     told = {0, 7} if believed else {0}
     assert hopeless == told
     assert (set(notes), set(kept)) == ((told, set()) if claimed else (set(), {0}))
-    assert done[0][1]["metadata"]["annotations"][STOOD] is None, "of the go before argo retry: this sentry is made anew where it is lost"
-    assert done[2][1] == {"metadata": {"annotations": {HOPELESS: None, STOOD: "u-1"}}}, "so that it fails once"
+    assert done[0][1]["metadata"]["annotations"][STOOD] is None, (
+        "of the go before argo retry: this sentry is made anew where it is lost"
+    )
+    assert done[2][1] == {"metadata": {"annotations": {HOPELESS: None, STOOD: "u-1"}}}, (
+        "so that it fails once"
+    )
 
 
 def test_notes_of_a_sentry_without_a_store_fit_into_an_object_and_come_into_the_rows(
@@ -137,13 +178,21 @@ def test_notes_of_a_sentry_without_a_store_fit_into_an_object_and_come_into_the_
 ) -> None:
     many = as_annotations(OURS, range(1000), dict.fromkeys(range(1000), "x" * 5000))
     assert sum(map(len, many.values())) < 66_000
-    ours = {"metadata": {"uid": "u-1", "annotations": many}, "status": {"startedAt": "2026-01-02T00:00:00Z"}}
+    ours = {
+        "metadata": {"uid": "u-1", "annotations": many},
+        "status": {"startedAt": "2026-01-02T00:00:00Z"},
+    }
     assert len(of_annotations(ours)[1]) > 100
-    plan, store = make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n")), FolderStore(str(tmp_path))
+    plan, store = (
+        make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n")),
+        FolderStore(str(tmp_path)),
+    )
     monkeypatch.setattr("perfdag.steps.reasons.run", lambda work: ours)
     for of in (COPIED, RETRIED, OURS):
         assert notes(tmp_path) == []
-        ours["metadata"]["annotations"] = as_annotations(of, {0}, {0: "pod of rank 0 never started: no room"})
+        ours["metadata"]["annotations"] = as_annotations(
+            of, {0}, {0: "pod of rank 0 never started: no room"}
+        )
         hand_over(place(), store, plan)
     assert "no room" in notes(tmp_path)[0]
 
@@ -164,9 +213,14 @@ def test_a_sentry_that_came_late_still_gives_up_before_argo_does(sentry: Sentry)
     assert sentry.look([pulling], 6) == [], "that its image is pulled has only begun"
 
 
-def test_the_reason_outlives_the_deadline_that_ends_the_gang(sentry: Sentry, tmp_path: Path) -> None:
+def test_the_reason_outlives_the_deadline_that_ends_the_gang(
+    sentry: Sentry, tmp_path: Path
+) -> None:
     full = pod("Unschedulable: didn't match pod anti-affinity rules", uid="v")
-    lead = pod("DeadlineExceeded: Pod was active on the node longer than the specified deadline", phase="Failed")
+    lead = pod(
+        "DeadlineExceeded: Pod was active on the node longer than the specified deadline",
+        phase="Failed",
+    )
     sentry.look([full], 0)
     assert sentry.look([full], 61)
     sentry.look([lead, full], 64)
@@ -174,12 +228,22 @@ def test_the_reason_outlives_the_deadline_that_ends_the_gang(sentry: Sentry, tmp
 
 
 def test_oom_is_noted_and_left_to_the_gang(sentry: Sentry, tmp_path: Path) -> None:
-    assert sentry.look([pod("OOMKilled: container main passed its memory limit of 64Mi", phase="Failed")], 0) == []
+    assert (
+        sentry.look(
+            [pod("OOMKilled: container main passed its memory limit of 64Mi", phase="Failed")], 0
+        )
+        == []
+    )
     assert "OOMKilled" in notes(tmp_path)[0]
 
 
-def test_what_ended_two_pods_of_a_batch_is_noted_once_each(sentry: Sentry, capsys: pytest.CaptureFixture[str]) -> None:
-    ended = [pod("main ended with exit code 137", phase="Failed"), pod("main ended with exit code 4", phase="Failed", uid="v")]
+def test_what_ended_two_pods_of_a_batch_is_noted_once_each(
+    sentry: Sentry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = [
+        pod("main ended with exit code 137", phase="Failed"),
+        pod("main ended with exit code 4", phase="Failed", uid="v"),
+    ]
     for moment in range(4):
         sentry.look(ended, moment)
     assert len(capsys.readouterr().out.splitlines()) == 2
@@ -202,9 +266,25 @@ def test_a_quota_is_noted(sentry: Sentry, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "noted", "hopeless"),
     [
-        ({"message": 'Pod "x" is invalid: spec.containers[0].resources.requests[gpu]: must be fully qualified'}, True, True),
-        ({"message": 'pods "x" is forbidden: violates PodSecurity "restricted:latest"'}, True, True),
-        ({"message": 'Internal error occurred: failed calling webhook "mutate.example.com": connection refused'}, True, False),
+        (
+            {
+                "message": 'Pod "x" is invalid: spec.containers[0].resources.requests[gpu]: must be fully qualified'
+            },
+            True,
+            True,
+        ),
+        (
+            {"message": 'pods "x" is forbidden: violates PodSecurity "restricted:latest"'},
+            True,
+            True,
+        ),
+        (
+            {
+                "message": 'Internal error occurred: failed calling webhook "mutate.example.com": connection refused'
+            },
+            True,
+            False,
+        ),
         ({"message": "pod deleted"}, False, False),
         ({"message": "main: Error (exit code 137)", "hostNodeName": "node-1"}, False, False),
         ({"message": "waits for its turn", "phase": "Pending"}, False, False),
@@ -216,16 +296,25 @@ def test_whatever_a_pod_was_not_made_for_is_noted(
     inputs = {"parameters": [{"name": "batch", "value": "0"}, {"name": "rank", "value": "1"}]}
     sentry.refused({"n": {"type": "Pod", "phase": "Error", "inputs": inputs, **fields}}, 0)
     assert sentry.hopeless == ({0} if hopeless else set())
-    assert [fields["message"].replace('"', '\\"') in each for each in notes(tmp_path)] == [True] * noted
+    assert [fields["message"].replace('"', '\\"') in each for each in notes(tmp_path)] == [
+        True
+    ] * noted
 
 
-def test_the_refusals_of_a_gang_are_noted_once_each(sentry: Sentry, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_refusals_of_a_gang_are_noted_once_each(
+    sentry: Sentry, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = {
         f"n{rank}": {
             "type": "Pod",
             "phase": "Error",
             "message": f'Pod "x-{rank}" is invalid',
-            "inputs": {"parameters": [{"name": "batch", "value": "0"}, {"name": "rank", "value": str(rank)}]},
+            "inputs": {
+                "parameters": [
+                    {"name": "batch", "value": "0"},
+                    {"name": "rank", "value": str(rank)},
+                ]
+            },
         }
         for rank in range(2)
     }
@@ -235,7 +324,11 @@ def test_the_refusals_of_a_gang_are_noted_once_each(sentry: Sentry, capsys: pyte
 
 
 def test_explain_prefers_the_container_over_the_condition() -> None:
-    waiting = {"name": "main", "image": "i", "state": {"waiting": {"reason": "ErrImageNeverPull", "message": "not present"}}}
+    waiting = {
+        "name": "main",
+        "image": "i",
+        "state": {"waiting": {"reason": "ErrImageNeverPull", "message": "not present"}},
+    }
     body: dict[str, Any] = {
         "metadata": {"name": "p"},
         "spec": {"containers": []},
@@ -249,11 +342,18 @@ def test_explain_prefers_the_container_over_the_condition() -> None:
     [
         ("context deadline exceeded", False),
         ('failed to reserve container name "main_x": name "main_x" is reserved for "4f3a"', False),
-        ('failed to generate container "1": exec: "nothing": executable file not found in $PATH', True),
+        (
+            'failed to generate container "1": exec: "nothing": executable file not found in $PATH',
+            True,
+        ),
     ],
 )
 def test_a_node_that_still_unpacks_a_large_image_is_waited_for(said: str, hopeless: bool) -> None:
-    waiting = {"name": "main", "image": "i", "state": {"waiting": {"reason": "CreateContainerError", "message": said}}}
+    waiting = {
+        "name": "main",
+        "image": "i",
+        "state": {"waiting": {"reason": "CreateContainerError", "message": said}},
+    }
     assert explain({"spec": {"containers": []}, "status": {"containerStatuses": [waiting]}}) == (
         f"CreateContainerError: {said} (container main, image i)",
         hopeless,
@@ -267,9 +367,15 @@ def test_another_attempt_may_find_a_large_image_unpacked(sentry: Sentry, tmp_pat
     assert sentry.look([unpacking], 59) == []
     assert "is reserved for" in notes(tmp_path)[0]
     assert sentry.look([unpacking], 60) == [unpacking]
-    over = replace(unpacking, phase="Failed", trouble="DeadlineExceeded: Pod was active on the node longer than the specified deadline")
+    over = replace(
+        unpacking,
+        phase="Failed",
+        trouble="DeadlineExceeded: Pod was active on the node longer than the specified deadline",
+    )
     assert sentry.look([over], 63) == []
-    assert ["is reserved for" in each for each in notes(tmp_path)] == [True], "why it was ended is noted, not that it was"
+    assert ["is reserved for" in each for each in notes(tmp_path)] == [True], (
+        "why it was ended is noted, not that it was"
+    )
     assert sentry.hopeless == set()
 
 
@@ -279,7 +385,13 @@ TOO_LARGE = "Error: mtu greater than device maximum.\n"
 @pytest.mark.parametrize(
     ("name", "code", "message", "words", "final"),
     [
-        ("mtu", 2, TOO_LARGE, "network.mtu: mtu ended with exit code 2: Error: mtu greater than device maximum.", True),
+        (
+            "mtu",
+            2,
+            TOO_LARGE,
+            "network.mtu: mtu ended with exit code 2: Error: mtu greater than device maximum.",
+            True,
+        ),
         ("mtu", 137, "", "network.mtu: mtu ended with exit code 137", False),
         ("init", 64, "", "init ended with exit code 64", False),
     ],
@@ -287,14 +399,26 @@ TOO_LARGE = "Error: mtu greater than device maximum.\n"
 def test_what_ended_before_the_measuring_container_is_told_and_an_mtu_is_refused_once(
     sentry: Sentry, tmp_path: Path, name: str, code: int, message: str, words: str, final: bool
 ) -> None:
-    ended = {"name": name, "state": {"terminated": {"exitCode": code, "reason": "Error", "message": message}}}
+    ended = {
+        "name": name,
+        "state": {"terminated": {"exitCode": code, "reason": "Error", "message": message}},
+    }
     body: dict[str, Any] = {
-        "metadata": {"name": "p", "uid": "u", "labels": {"perfdag/batch": "0", "perfdag/attempt": "0", "perfdag/rank": "0"}},
+        "metadata": {
+            "name": "p",
+            "uid": "u",
+            "labels": {"perfdag/batch": "0", "perfdag/attempt": "0", "perfdag/rank": "0"},
+        },
         "spec": {"nodeName": "n", "containers": []},
         "status": {
             "phase": "Failed",
-            "initContainerStatuses": [{"name": "done", "state": {"terminated": {"exitCode": 0}}}, ended],
-            "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}],
+            "initContainerStatuses": [
+                {"name": "done", "state": {"terminated": {"exitCode": 0}}},
+                ended,
+            ],
+            "containerStatuses": [
+                {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
+            ],
         },
     }
     peer = replace(pod(None, phase="Running", uid="v"), rank=1)
@@ -307,15 +431,26 @@ def test_the_memory_limit_that_an_init_container_passed_is_its_own() -> None:
     limited = {"name": "mtu", "resources": {"limits": {"memory": "128Mi"}}}
     killed = {"name": "mtu", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
     status = {"phase": "Failed", "initContainerStatuses": [killed]}
-    body: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"initContainers": [limited], "containers": []}, "status": status}
+    body: dict[str, Any] = {
+        "metadata": {"name": "p"},
+        "spec": {"initContainers": [limited], "containers": []},
+        "status": status,
+    }
     assert explain(body) == ("OOMKilled: container mtu passed its memory limit of 128Mi", False)
 
 
 def test_addresses_by_family() -> None:
     body: dict[str, Any] = {
-        "metadata": {"name": "p", "labels": {"perfdag/batch": "3", "perfdag/attempt": "1", "perfdag/rank": "2"}},
+        "metadata": {
+            "name": "p",
+            "labels": {"perfdag/batch": "3", "perfdag/attempt": "1", "perfdag/rank": "2"},
+        },
         "spec": {"nodeName": "n", "containers": []},
-        "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]},
+        "status": {
+            "phase": "Running",
+            "podIP": "10.0.0.1",
+            "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}],
+        },
     }
     assert read(body).address == "10.0.0.1"
     assert read(body, "ipv6").address == "fd00::1"
@@ -348,8 +483,13 @@ def test_the_samples_of_both_variants_are_counted(tmp_path: Path) -> None:
     assert missing(store, [alone]) == 1
 
 
-async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, plan = FolderStore(str(tmp_path)), make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"))
+async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, plan = (
+        FolderStore(str(tmp_path)),
+        make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n")),
+    )
     answers: list[int | None] = [1, None, 1, 0]
 
     def counted(store: Store, plans: Sequence[Plan]) -> int:
@@ -366,10 +506,13 @@ async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(tmp_pat
 
 
 def test_what_a_cluster_waits_for_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, perfdag.steps.plan, perfdag.steps.sentry; print([m for m in ('numpy', 'pyarrow', 'matplotlib') if m in sys.modules])"
+    code = "import sys, perfdag.steps.plan, perfdag.steps.sentry; print([m for m in ('numpy', 'pyarrow', 'matplotlib') if m in sys.modules])"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_finished_reads_compressed_nodes() -> None:
@@ -377,33 +520,61 @@ def test_finished_reads_compressed_nodes() -> None:
     import gzip
     import json
 
-    nodes = {"a": {"name": "w.batches", "templateName": "batches", "phase": "Failed"}, "b": {"templateName": "suspect", "phase": "Skipped"}}
+    nodes = {
+        "a": {"name": "w.batches", "templateName": "batches", "phase": "Failed"},
+        "b": {"templateName": "suspect", "phase": "Skipped"},
+    }
     packed = base64.b64encode(gzip.compress(json.dumps(nodes).encode())).decode()
-    workflow: dict[str, Any] = {"metadata": {"name": "w"}, "spec": {}, "status": {"phase": "Running", "compressedNodes": packed}}
+    workflow: dict[str, Any] = {
+        "metadata": {"name": "w"},
+        "spec": {},
+        "status": {"phase": "Running", "compressedNodes": packed},
+    }
     assert nodes_of(workflow) == nodes
     assert finished(workflow)
 
 
 def _nodes(fan: str, *suspects: str) -> dict[str, Any]:
     """Of a fan and of the step after it: the step's own node, and those of its attempts where it had some."""
-    steps = {f"s{number}": {"templateName": "suspect", "phase": phase} for number, phase in enumerate(suspects)}
+    steps = {
+        f"s{number}": {"templateName": "suspect", "phase": phase}
+        for number, phase in enumerate(suspects)
+    }
     return {"b": {"templateName": "batches", "phase": fan}, **steps}
 
 
 @pytest.mark.parametrize(
     ("spec", "status", "anew"),
     [
-        ({}, {"phase": "Running", "nodes": {"b": {"templateName": "batches", "phase": "Succeeded"}}}, False),
-        ({}, {"phase": "Running", "nodes": {"b": {"templateName": "batches", "phase": "Failed"}}}, True),
-        ({}, {"phase": "Running", "nodes": {"r": {"templateName": "rank", "phase": "Failed"}}}, False),
+        (
+            {},
+            {"phase": "Running", "nodes": {"b": {"templateName": "batches", "phase": "Succeeded"}}},
+            False,
+        ),
+        (
+            {},
+            {"phase": "Running", "nodes": {"b": {"templateName": "batches", "phase": "Failed"}}},
+            True,
+        ),
+        (
+            {},
+            {"phase": "Running", "nodes": {"r": {"templateName": "rank", "phase": "Failed"}}},
+            False,
+        ),
         ({}, {"phase": "Running", "nodes": _nodes("Succeeded", "Failed", "Failed")}, True),
-        ({}, {"phase": "Running", "nodes": _nodes("Succeeded", "Succeeded", "Failed", "Succeeded")}, False),
+        (
+            {},
+            {"phase": "Running", "nodes": _nodes("Succeeded", "Succeeded", "Failed", "Succeeded")},
+            False,
+        ),
         ({}, {"phase": "Running", "nodes": _nodes("Succeeded", "Skipped")}, False),
         ({}, {"phase": "Failed"}, True),
         ({"shutdown": "Stop"}, {"phase": "Running"}, True),
     ],
 )
-def test_a_sentry_fails_where_argo_retry_would_measure_again(spec: dict[str, Any], status: dict[str, Any], anew: bool) -> None:
+def test_a_sentry_fails_where_argo_retry_would_measure_again(
+    spec: dict[str, Any], status: dict[str, Any], anew: bool
+) -> None:
     assert failed({"metadata": {"name": "w"}, "spec": spec, "status": status}) == anew
 
 
@@ -424,15 +595,27 @@ def test_a_sentry_fails_where_argo_retry_would_measure_again(spec: dict[str, Any
 def test_the_batches_that_confirm_are_guarded_too_and_in_a_dag_of_ones_own(
     root: str, fans: list[str], suspects: list[str], over: bool
 ) -> None:
-    made = [{"name": f"{root}.batches", "templateName": "batches", "phase": phase} for phase in fans]
-    made += [{"name": f"{root}.suspect", "templateRef": {"name": "perfdag", "template": "suspect"}, "phase": phase} for phase in suspects]
+    made = [
+        {"name": f"{root}.batches", "templateName": "batches", "phase": phase} for phase in fans
+    ]
+    made += [
+        {
+            "name": f"{root}.suspect",
+            "templateRef": {"name": "perfdag", "template": "suspect"},
+            "phase": phase,
+        }
+        for phase in suspects
+    ]
     status = {"phase": "Running", "nodes": {str(number): each for number, each in enumerate(made)}}
     assert finished({"metadata": {"name": "w"}, "spec": {}, "status": status}) == over
 
 
 def test_pods_of_other_steps_are_no_pods_of_a_gang() -> None:
     # the sentry carries the label of its run too, and would wait for itself
-    assert selector("r", "w", 1) == "perfdag/measuring=true,perfdag/run=r,workflows.argoproj.io/workflow=w,perfdag/batch=1"
+    assert (
+        selector("r", "w", 1)
+        == "perfdag/measuring=true,perfdag/run=r,workflows.argoproj.io/workflow=w,perfdag/batch=1"
+    )
 
 
 class Events:
@@ -452,12 +635,19 @@ class Events:
 
 
 def event(reason: str, at: str, uid: str = "u") -> dict[str, Any]:
-    return {"involvedObject": {"uid": uid}, "reason": reason, "message": f"what {reason}\n means", "lastTimestamp": at}
+    return {
+        "involvedObject": {"uid": uid},
+        "reason": reason,
+        "message": f"what {reason}\n means",
+        "lastTimestamp": at,
+    }
 
 
 async def test_a_silent_pod_is_told_the_last_warning_of_its_events() -> None:
     api: Any = Events(
-        event("FailedMount", "2026-01-01T00:00:09Z"), event("Other", "2026-01-01T00:00:08Z"), event("X", "2026-01-02T00:00:00Z", "v")
+        event("FailedMount", "2026-01-01T00:00:09Z"),
+        event("Other", "2026-01-01T00:00:08Z"),
+        event("X", "2026-01-02T00:00:00Z", "v"),
     )
     [found] = await told(api, "bench", [pod(None)])
     assert found.trouble == "FailedMount: what FailedMount means"
@@ -477,7 +667,9 @@ async def test_young_pods_and_those_of_which_nobody_may_read_are_left_alone() ->
     assert await told(Events(event("FailedScheduling", "2026")), "bench", [old]) == [old]  # type: ignore[arg-type]
 
 
-def test_a_pod_of_which_nothing_is_told_is_noted_before_its_time_is_over(sentry: Sentry, tmp_path: Path) -> None:
+def test_a_pod_of_which_nothing_is_told_is_noted_before_its_time_is_over(
+    sentry: Sentry, tmp_path: Path
+) -> None:
     assert sentry.look([pod(None)], 0) == []
     assert notes(tmp_path) == []
     sentry.look([pod(None)], 55)
@@ -511,20 +703,35 @@ def test_why_pods_of_two_variants_never_started_is_in_the_rows_of_both(tmp_path:
     for each in (duel.a, duel.b):
         store.put(f"runs/{each.run_id}/plan.json", each.dump())
     for rank, letter in ((1, "A"), (2, "B")):
-        Sentry(60.0, InStore(duel.a, store)).note(0, f"pod of rank {rank} never started: InvalidImageName: no")
+        Sentry(60.0, InStore(duel.a, store)).note(
+            0, f"pod of rank {rank} never started: InvalidImageName: no"
+        )
         for each in (duel.a, duel.b):
             rows = gather(store, each)[0].to_pylist()
             assert {(row["status"], row["error"]) for row in rows} == {
-                ("failed", f"pod of rank {rank} (variant {letter}) never started: InvalidImageName: no")
+                (
+                    "failed",
+                    f"pod of rank {rank} (variant {letter}) never started: InvalidImageName: no",
+                )
             }
 
 
-def test_a_sentry_made_anew_notes_nothing_of_an_attempt_before_the_one_that_measures(sentry: Sentry, tmp_path: Path) -> None:
+def test_a_sentry_made_anew_notes_nothing_of_an_attempt_before_the_one_that_measures(
+    sentry: Sentry, tmp_path: Path
+) -> None:
     oom = "OOMKilled: container main passed its memory limit of 64Mi"
     dead = pod(oom, phase="Failed")
     refused = {"type": "Pod", "phase": "Error", "message": 'Pod "x" is invalid'}
     nodes = {
-        f"n{attempt}": {"inputs": {"parameters": [{"name": "batch", "value": "0"}, {"name": "attempt", "value": str(attempt)}]}, **more}
+        f"n{attempt}": {
+            "inputs": {
+                "parameters": [
+                    {"name": "batch", "value": "0"},
+                    {"name": "attempt", "value": str(attempt)},
+                ]
+            },
+            **more,
+        }
         for attempt, more in enumerate((refused, {"type": "Pod", "phase": "Running"}))
     }
     sentry.refused(nodes, 0)
@@ -535,10 +742,14 @@ def test_a_sentry_made_anew_notes_nothing_of_an_attempt_before_the_one_that_meas
     sentry.refused({}, 6)
     sentry.look([pod("InvalidImageName: no", uid="w")], 6)
     sentry.look([pod("InvalidImageName: no", uid="w")], 12)
-    assert ["InvalidImageName" in each for each in notes(tmp_path)] == [True], "`argo retry` counts from 0"
+    assert ["InvalidImageName" in each for each in notes(tmp_path)] == [True], (
+        "`argo retry` counts from 0"
+    )
 
 
-def test_a_pod_that_still_waits_of_an_attempt_before_is_ended_and_held_against_nobody(sentry: Sentry, tmp_path: Path) -> None:
+def test_a_pod_that_still_waits_of_an_attempt_before_is_ended_and_held_against_nobody(
+    sentry: Sentry, tmp_path: Path
+) -> None:
     """On a node that died it stays as it was."""
     waiting = pod("ErrImagePull: no", uid="u0")
     for moment in range(0, 60, 3):

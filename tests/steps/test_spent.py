@@ -36,43 +36,71 @@ def made() -> tuple[Plan, dict[str, list[int]]]:
 
 def workflow(phases: dict[int, str]) -> dict[str, Any]:
     """A Workflow whose gangs ended so, by batch."""
-    inputs = {number: {"parameters": [{"name": "batch", "value": str(number)}]} for number in phases}
-    nodes = {str(number): {"templateName": "gang", "phase": phase, "inputs": inputs[number]} for number, phase in phases.items()}
-    return {"metadata": {"name": "wf"}, "spec": {}, "status": {"nodes": nodes | {"f": {"templateName": "finish", "phase": "Running"}}}}
+    inputs = {
+        number: {"parameters": [{"name": "batch", "value": str(number)}]} for number in phases
+    }
+    nodes = {
+        str(number): {"templateName": "gang", "phase": phase, "inputs": inputs[number]}
+        for number, phase in phases.items()
+    }
+    return {
+        "metadata": {"name": "wf"},
+        "spec": {},
+        "status": {"nodes": nodes | {"f": {"templateName": "finish", "phase": "Running"}}},
+    }
 
 
 def test_a_run_that_was_measured_leaves_no_claim_podgroup_or_key_pair() -> None:
     plan, entries = made()
     found = spent.spent(place(), plan)
-    claims = {("v1", "PersistentVolumeClaim", f"perfdag-uid-b{number}") for number in entries["shared"]}
+    claims = {
+        ("v1", "PersistentVolumeClaim", f"perfdag-uid-b{number}") for number in entries["shared"]
+    }
     group = ("scheduling.volcano.sh/v1beta1", "PodGroup", f"perfdag-uid-b{entries['gang'][0]}")
     assert len(claims) == 2
     assert {*claims, group, ("v1", "Secret", "perfdag-ssh-uid")} <= set(found)
-    assert all("uid" in name for _, _, name in found), "nothing of another Workflow, and no claim of the suite's own"
+    assert all("uid" in name for _, _, name in found), (
+        "nothing of another Workflow, and no claim of the suite's own"
+    )
     first = len(plan.batches)
     asked = [int(name.rpartition("-b")[2]) for _, kind, name in found if kind != "Secret"]
     own = {plan.batches[number].shape for number in (*entries["shared"], *entries["gang"])}
-    confirming = {first + each * len(plan.shapes) + shape for each in range(ROUNDS) for shape in own}
+    confirming = {
+        first + each * len(plan.shapes) + shape for each in range(ROUNDS) for shape in own
+    }
     assert {number for number in asked if number >= first} == confirming
 
 
 def test_what_argo_retry_would_measure_again_keeps_what_it_needs() -> None:
     plan, entries = made()
     done, failed = entries["shared"]
-    ended = {done: "Succeeded", failed: "Failed", entries["gang"][0]: "Error", len(plan.batches): "Succeeded"}
+    ended = {
+        done: "Succeeded",
+        failed: "Failed",
+        entries["gang"][0]: "Error",
+        len(plan.batches): "Succeeded",
+    }
     assert spent.measured(workflow(ended)) == {done, len(plan.batches)}
-    assert spent.of_batches(place(), plan, {done}) == [("v1", "PersistentVolumeClaim", f"perfdag-uid-b{done}")]
+    assert spent.of_batches(place(), plan, {done}) == [
+        ("v1", "PersistentVolumeClaim", f"perfdag-uid-b{done}")
+    ]
 
 
 def test_a_run_that_was_resumed_clears_what_its_earlier_workflows_have() -> None:
     plan, entries = made()
     plan.where = {"workflow_uid": "uid", "before": {"old": {}}}
     found = {name for _, _, name in spent.spent(place(), plan)}
-    assert {f"perfdag-{uid}-b{number}" for uid in ("uid", "old") for number in (*entries["shared"], *entries["gang"])} <= found
+    assert {
+        f"perfdag-{uid}-b{number}"
+        for uid in ("uid", "old")
+        for number in (*entries["shared"], *entries["gang"])
+    } <= found
     assert {"perfdag-ssh-uid", "perfdag-ssh-old"} <= found
 
 
-def test_each_is_deleted_by_its_name_with_the_rights_of_finish(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_is_deleted_by_its_name_with_the_rights_of_finish(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan, entries = made()
     ended = workflow({entries["shared"][0]: "Succeeded", entries["shared"][1]: "Failed"})
     asked: set[tuple[str, str]] = set()
@@ -86,7 +114,12 @@ def test_each_is_deleted_by_its_name_with_the_rights_of_finish(monkeypatch: pyte
             return ended
 
         async def delete(self, kind: tuple[str, str], name: str, namespace: str) -> bool:
-            assert any(kind[0] in rule["apiGroups"] and kind[1] in rule["resources"] and "delete" in rule["verbs"] for rule in FINISH)
+            assert any(
+                kind[0] in rule["apiGroups"]
+                and kind[1] in rule["resources"]
+                and "delete" in rule["verbs"]
+                for rule in FINISH
+            )
             assert (namespace, "uid" in name) == ("bench", True)
             asked.add((kind[1], "delete"))
             return True
@@ -100,8 +133,17 @@ def test_each_is_deleted_by_its_name_with_the_rights_of_finish(monkeypatch: pyte
     spent.delete(place(), plan, "Failed")
     assert asked == {("workflows", "get"), ("persistentvolumeclaims", "delete")}
     spent.delete(place(), plan, "Succeeded")
-    assert asked == {("workflows", "get"), *((kind, "delete") for kind in ("persistentvolumeclaims", "secrets", "podgroups"))}
-    assert {(name, verb) for rule in FINISH for name in rule["resources"] for verb in rule["verbs"] if verb == "delete"} <= asked
+    assert asked == {
+        ("workflows", "get"),
+        *((kind, "delete") for kind in ("persistentvolumeclaims", "secrets", "podgroups")),
+    }
+    assert {
+        (name, verb)
+        for rule in FINISH
+        for name in rule["resources"]
+        for verb in rule["verbs"]
+        if verb == "delete"
+    } <= asked
 
     def refused(work: Any) -> None:
         raise KubeError(403, "Forbidden", "you may not")

@@ -23,7 +23,8 @@ from perfdag.suite import loads
 from .test_plan_step import place
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("ssh") is None or not Path(peer.SSHD).exists(), reason="needs OpenSSH client and server: apt-get install openssh-server"
+    shutil.which("ssh") is None or not Path(peer.SSHD).exists(),
+    reason="needs OpenSSH client and server: apt-get install openssh-server",
 )
 QUOTES = "a 'single' \"double\" \n newline {{workflow.name}} $(HOME) `id` $HOME \\ ; & | * ? ~"
 
@@ -48,7 +49,16 @@ class Served:
             "import sys; from pathlib import Path; from perfdag.steps.peer import *; "
             "sys.exit(serve(Keys(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])))"
         )
-        argv = [sys.executable, "-c", code, str(keys.folder), str(home), str(self.port), str(pending), str(lost)]
+        argv = [
+            sys.executable,
+            "-c",
+            code,
+            str(keys.folder),
+            str(home),
+            str(self.port),
+            str(pending),
+            str(lost),
+        ]
         self.process = subprocess.Popen(argv)
 
 
@@ -75,14 +85,25 @@ def test_argv_reaches_the_command_unchanged(host: SshHost) -> None:
 
 
 def test_environment_folder_stdin_and_exit_code(host: SshHost, tmp_path: Path) -> None:
-    said = host.run(["sh", "-c", 'echo "$V"; pwd; cat; exit 3'], timeout=10, env={"V": QUOTES}, cwd=str(tmp_path), stdin=b"in")
+    said = host.run(
+        ["sh", "-c", 'echo "$V"; pwd; cat; exit 3'],
+        timeout=10,
+        env={"V": QUOTES},
+        cwd=str(tmp_path),
+        stdin=b"in",
+    )
     assert said.stdout == f"{QUOTES}\n{tmp_path}\nin"
     assert said.code == 3
 
 
-def test_libraries_that_the_lead_finds_the_peer_finds_too(host: SshHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_that_the_lead_finds_the_peer_finds_too(
+    host: SshHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/openfoam/lib")
-    assert host.run(["sh", "-c", 'printf %s "$LD_LIBRARY_PATH"'], timeout=10).stdout == "/opt/openfoam/lib"
+    assert (
+        host.run(["sh", "-c", 'printf %s "$LD_LIBRARY_PATH"'], timeout=10).stdout
+        == "/opt/openfoam/lib"
+    )
 
 
 def test_a_signal_is_a_negative_code(host: SshHost) -> None:
@@ -99,7 +120,10 @@ def test_a_timeout_kills_the_remote_group(host: SshHost, tmp_path: Path) -> None
     assert said.timed_out
     pid = int(mark.read_text())
     deadline = time.monotonic() + 5
-    while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1][:3]:
+    while (
+        Path(f"/proc/{pid}").exists()
+        and "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1][:3]
+    ):
         assert time.monotonic() < deadline, "the remote child outlived its timeout"
         time.sleep(0.05)
 
@@ -127,10 +151,18 @@ def test_a_port_where_somebody_listens_is_refused(host: SshHost, tmp_path: Path)
     assert not (tmp_path / "started").exists()
 
 
-def test_a_server_that_ended_is_not_taken_for_another_that_listens(host: SshHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_ended_is_not_taken_for_another_that_listens(
+    host: SshHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tables = [{1}, {1, 5201}]  # somebody was faster between the two looks
-    monkeypatch.setattr(host, "_ports", lambda proto: tables.pop(0) if len(tables) > 1 else time.sleep(1) or tables[0])
-    with pytest.raises(Failed, match=r"ended \(exit 1\) before it listened on tcp port 5201: bind failed"):
+    monkeypatch.setattr(
+        host,
+        "_ports",
+        lambda proto: tables.pop(0) if len(tables) > 1 else time.sleep(1) or tables[0],
+    )
+    with pytest.raises(
+        Failed, match=r"ended \(exit 1\) before it listened on tcp port 5201: bind failed"
+    ):
         host.serve(["sh", "-c", "echo bind failed >&2; exit 1"], port=5201)
 
 
@@ -166,19 +198,33 @@ def test_commands_share_the_connection(host: SshHost, served: Served) -> None:
 
 @pytest.mark.parametrize("error", [None, Gone("the store is away"), SystemExit(peer.RETRYABLE)])
 def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
-    served: Served, keys: peer.Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException | None
+    served: Served,
+    keys: peer.Keys,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException | None,
 ) -> None:
     """`argo retry` keeps the pods that succeeded, and the next lead would find no peer."""
     here = place()
 
     async def running(*told: object) -> dict[str, Pod]:
-        return {f"p{rank}": Pod(f"p{rank}", 0, 0, rank, "Running", f"node-{rank}", "127.0.0.1") for rank in range(2)}
+        return {
+            f"p{rank}": Pod(f"p{rank}", 0, 0, rank, "Running", f"node-{rank}", "127.0.0.1")
+            for rank in range(2)
+        }
 
     monkeypatch.setattr(gang, "running", running)
     monkeypatch.setattr(gang, "ssh_port", lambda *told: served.port)
     monkeypatch.setattr(gang, "ssh_config", lambda: peer.client_config(keys, tmp_path / "lead"))
-    plan = make_plan(loads("name: s\nentries: [{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}]\n"))
-    with contextlib.suppress(Gone, SystemExit), gang.gathered(here, plan, plan.shape_of(0), 0, 0) as hosts:
+    plan = make_plan(
+        loads(
+            "name: s\nentries: [{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}]\n"
+        )
+    )
+    with (
+        contextlib.suppress(Gone, SystemExit),
+        gang.gathered(here, plan, plan.shape_of(0), 0, 0) as hosts,
+    ):
         assert [each.name for each in hosts.peers] == ["node-1"]
         if error:
             raise error
@@ -186,7 +232,9 @@ def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
 
 
 def test_a_lost_lead_ends_the_peer_retryable(host: SshHost, served: Served) -> None:
-    host.run(["sleep", "1"], timeout=10)  # a lead that comes and goes between two looks of the peer was never there
+    host.run(
+        ["sleep", "1"], timeout=10
+    )  # a lead that comes and goes between two looks of the peer was never there
     host.close()
     assert served.process.wait(15) == peer.RETRYABLE
 
@@ -211,6 +259,8 @@ def test_a_killed_peer_is_infrastructure(host: SshHost, served: Served) -> None:
 def test_an_unknown_host_key_is_refused(served: Served, tmp_path: Path) -> None:
     other = tmp_path / "other"
     peer.make_keys(other)
-    stranger = SshHost("127.0.0.1", "node-x", peer.client_config(peer.Keys(other), tmp_path / "lead2"), served.port)
+    stranger = SshHost(
+        "127.0.0.1", "node-x", peer.client_config(peer.Keys(other), tmp_path / "lead2"), served.port
+    )
     with pytest.raises(Infrastructure, match=r"no ssh to node-x"):
         stranger.connect(2)

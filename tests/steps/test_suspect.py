@@ -2,7 +2,13 @@
 
 from pathlib import Path
 
-from perfdag.confirming import ROUNDS, confirming_batches, confirming_plans, plan_of_batch, store_confirming_plans
+from perfdag.confirming import (
+    ROUNDS,
+    confirming_batches,
+    confirming_plans,
+    plan_of_batch,
+    store_confirming_plans,
+)
 from perfdag.notes import write_note
 from perfdag.plan import Plan, make_plan
 from perfdag.runs import load_plan
@@ -37,7 +43,9 @@ def of(plan: Plan, *entries: str) -> set[str]:
     return {point.id for point in plan.points if point.entry in entries}
 
 
-def test_only_the_suspicious_points_are_planned_again_with_all_their_samples(tmp_path: Path) -> None:
+def test_only_the_suspicious_points_are_planned_again_with_all_their_samples(
+    tmp_path: Path,
+) -> None:
     _, plan = stored(tmp_path)
     made = confirming_plans(plan, of(plan, "one", "pair"))
     assert len({each.run_id for each in made}) == ROUNDS
@@ -45,9 +53,13 @@ def test_only_the_suspicious_points_are_planned_again_with_all_their_samples(tmp
         assert each.run_id > plan.run_id
         assert sorted(point.entry for point in each.points) == ["one", "pair"]
         assert len(each.order) == 2 * (3 + 1)
-        assert sorted(position for batch in each.batches for position in batch.samples) == list(range(len(each.order)))
+        assert sorted(position for batch in each.batches for position in batch.samples) == list(
+            range(len(each.order))
+        )
         for batch in each.batches:
-            assert {each.points[each.order[position][0]].shape for position in batch.samples} == {batch.shape}
+            assert {each.points[each.order[position][0]].shape for position in batch.samples} == {
+                batch.shape
+            }
         assert (each.trigger, each.options["confirms"]) == ("confirm", plan.run_id)
 
 
@@ -70,18 +82,28 @@ def test_numbers_lead_to_batches_and_their_shapes(tmp_path: Path) -> None:
     assert plan_of_batch(store, plan, 1)[0].run_id == plan.run_id
 
 
-def test_what_is_stored_is_not_measured_again_and_the_rest_in_the_order_of_its_runs(tmp_path: Path) -> None:
+def test_what_is_stored_is_not_measured_again_and_the_rest_in_the_order_of_its_runs(
+    tmp_path: Path,
+) -> None:
     store, plan = stored(tmp_path)
     confirming = store_confirming_plans(store, plan, of(plan, "one", "net"))
     assert suspect.outputs(store, plan, []) == {"batches": [], "duels": []}
     found = confirming_batches(plan, confirming)
-    assert [made.run_id for _, made, _ in found] == [each.run_id for each in confirming for _ in each.batches]
-    assert suspect.outputs(store, plan, confirming) == {"batches": [number for number, _, _ in found], "duels": []}
+    assert [made.run_id for _, made, _ in found] == [
+        each.run_id for each in confirming for _ in each.batches
+    ]
+    assert suspect.outputs(store, plan, confirming) == {
+        "batches": [number for number, _, _ in found],
+        "duels": [],
+    }
     done = confirming[0]
     for position in range(len(done.order)):
         store.put(sample_key(done.run_id, done.key(position)), SampleRecord("x", 1, "ok").dump())
     after = suspect.outputs(store, plan, confirming)
-    assert after == {"batches": [number for number, made, _ in found if made is not done], "duels": []}
+    assert after == {
+        "batches": [number for number, made, _ in found if made is not done],
+        "duels": [],
+    }
 
 
 def test_what_goes_on_in_another_workflow_has_the_facts_of_both(tmp_path: Path) -> None:
@@ -92,4 +114,6 @@ def test_what_goes_on_in_another_workflow_has_the_facts_of_both(tmp_path: Path) 
     write_note(store, made[0].run_id, "batch-0", "failed", "there was no room", [0])
     assert [each.run_id for each in suspect.planned(store, plan)] == [each.run_id for each in made]
     assert [load_plan(store, each.run_id).where for each in made] == [plan.where] * ROUNDS
-    assert store.list(f"runs/{made[0].run_id}/notes") == [], "why an earlier Workflow did not measure it is no reason of this one"
+    assert store.list(f"runs/{made[0].run_id}/notes") == [], (
+        "why an earlier Workflow did not measure it is no reason of this one"
+    )

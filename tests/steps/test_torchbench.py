@@ -42,7 +42,11 @@ def test_real_outputs(name: str) -> None:
     found = {(m.metric, m.stat): m for m in Torchbench().parse(recorded(name), params)}
     median = found["batch_time", "value"]
     assert median.n == 10
-    assert found["batch_time_spread", "min"].value <= median.value <= found["batch_time_spread", "max"].value
+    assert (
+        found["batch_time_spread", "min"].value
+        <= median.value
+        <= found["batch_time_spread", "max"].value
+    )
     assert found["samples_rate", "value"].value == pytest.approx(params.batch_size / median.value)
     # a process that holds torch: hundreds of MB, and not the 100 GB that run.py prints
     assert 2e8 < found["cpu_memory", "value"].value < 2e10
@@ -57,9 +61,14 @@ def test_percentiles_are_nearest_rank_of_enough_batches(n: int, stats: set[str])
     times = [0.001 * i for i in range(n, 0, -1)]
     median = statistics.median(times)
     printed = f"CPU Wall Time per batch: {median * 1e3:.3f} milliseconds\n"
-    report = json.loads(recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2]) | {"wall_s": times, "batches": 1}
+    report = json.loads(recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2]) | {
+        "wall_s": times,
+        "batches": 1,
+    }
     params = params_of(NAMES[0]).model_copy(update={"iterations": n})
-    made = Torchbench().parse(Output({"stdout": printed + MARK + json.dumps(report) + "\n"}), params)
+    made = Torchbench().parse(
+        Output({"stdout": printed + MARK + json.dumps(report) + "\n"}), params
+    )
     assert sum(m.n or 0 for m in made if m.metric == "iteration_time") == n
     assert len([m for m in made if m.metric == "iteration_time"]) == min(n, 100)
     found = {m.stat: m.value for m in made if m.metric == "batch_time_spread"}
@@ -69,9 +78,13 @@ def test_percentiles_are_nearest_rank_of_enough_batches(n: int, stats: set[str])
 
 
 def test_both_models_and_odd_batches_were_recorded() -> None:
-    assert {"alexnet-eval-1", "alexnet-eval-2", "alexnet-train-2", "llama-eval-1", "resnet50-eval-1"} <= {
-        each.removesuffix(".stdout") for each in NAMES
-    }
+    assert {
+        "alexnet-eval-1",
+        "alexnet-eval-2",
+        "alexnet-train-2",
+        "llama-eval-1",
+        "resnet50-eval-1",
+    } <= {each.removesuffix(".stdout") for each in NAMES}
 
 
 @pytest.mark.parametrize(
@@ -79,14 +92,29 @@ def test_both_models_and_odd_batches_were_recorded() -> None:
     [
         ({"batch_size": 0}, "greater than or equal to 1"),
         ({"model": "resnet5"}, "near: resnet50"),
-        *(({"model": model, "test": "train"}, "only eval") for model in ("llama", "sam", "sam_fast", "llava", "moondream", "maml")),
-        ({"model": "vision_maskrcnn"}, "does as much as its weights find in an image, and weights are random here"),
-        ({"model": "vision_maskrcn"}, f"near: detectron2_maskrcnn, .*; {len(MODELS)} can be measured"),
+        *(
+            ({"model": model, "test": "train"}, "only eval")
+            for model in ("llama", "sam", "sam_fast", "llava", "moondream", "maml")
+        ),
+        (
+            {"model": "vision_maskrcnn"},
+            "does as much as its weights find in an image, and weights are random here",
+        ),
+        (
+            {"model": "vision_maskrcn"},
+            f"near: detectron2_maskrcnn, .*; {len(MODELS)} can be measured",
+        ),
         ({"gpus": 2, "device": "cuda"}, "the only value is 1"),
         ({"device": "cpu", "precision": "amp_fp16"}, "device cpu has fp32, bf16, amp_bf16"),
-        ({"device": "cpu", "precision": "amp"}, "precision amp: device cpu has fp32, bf16, amp_bf16"),
+        (
+            {"device": "cpu", "precision": "amp"},
+            "precision amp: device cpu has fp32, bf16, amp_bf16",
+        ),
         ({"device": "cpu", "precision": "fp16"}, "precision fp16: device cpu has"),
-        ({"device": "cuda", "precision": "amp_bf16"}, "device cuda has fp32, tf32, fp16, bf16, amp, amp_fp16"),
+        (
+            {"device": "cuda", "precision": "amp_bf16"},
+            "device cuda has fp32, tf32, fp16, bf16, amp, amp_fp16",
+        ),
         ({"precision": "fp64"}, "bf16"),
         ({"iterations": 1}, "3"),
     ],
@@ -104,11 +132,18 @@ def test_a_gpu_that_would_be_idle_is_refused() -> None:
     shape = Shape.model_validate({"resources": {"nvidia.com/gpu": 1}})
     assert "idle" in Torchbench().check(TorchbenchParams(), shape)[0]
     assert Torchbench().check(TorchbenchParams(device="cuda"), shape) == []
-    assert "runs on one host" in Torchbench().check(TorchbenchParams(), Shape.model_validate({"hosts": {"count": 2}}))[0]
+    assert (
+        "runs on one host"
+        in Torchbench().check(TorchbenchParams(), Shape.model_validate({"hosts": {"count": 2}}))[0]
+    )
 
 
 def test_arguments_are_those_of_run_py() -> None:
-    argv = arguments(TorchbenchParams(model="alexnet", device="cuda", batch_size=3, precision="bf16", compile=True))
+    argv = arguments(
+        TorchbenchParams(
+            model="alexnet", device="cuda", batch_size=3, precision="bf16", compile=True
+        )
+    )
     assert argv == [
         "alexnet", "-d", "cuda", "-t", "eval", "--bs", "3", "--metrics", "ttfb", "--precision", "bf16", "--torchdynamo", "inductor",
     ]  # fmt: skip
@@ -127,7 +162,9 @@ def test_a_log_of_another_version_reads_the_same() -> None:
     warned = "/x/torch/cuda/__init__.py:118: UserWarning: CUDA initialization: no driver\n  return torch._C._cuda_getDeviceCount() > 0\n"
     more = "PT2 Compilation time:      0.000 seconds\nTime to first batch:         99.0000 ms\n"
     other = json.dumps(json.loads(report) | {"torch": "2.3.1+cpu", "dynamo_cache": None})
-    made = Torchbench().parse(Output({"stdout": warned + head + more + MARK + other + "\n"}), params)
+    made = Torchbench().parse(
+        Output({"stdout": warned + head + more + MARK + other + "\n"}), params
+    )
     assert made == Torchbench().parse(recorded(NAMES[0]), params)
 
 
@@ -154,26 +191,45 @@ def test_another_batch_or_device_is_invalid() -> None:
     with pytest.raises(Invalid, match="used 64 threads, not 2"):
         Torchbench().parse(changed(NAMES[0], threads=64), params.model_copy(update={"threads": 2}))
     with pytest.raises(Invalid, match="ran on cuda"):
-        Torchbench().parse(changed(NAMES[0], device="cuda", gpu_peak_bytes=[1, 0], gpus_used=1), params)
+        Torchbench().parse(
+            changed(NAMES[0], device="cuda", gpu_peak_bytes=[1, 0], gpus_used=1), params
+        )
 
 
 def test_a_cuda_report_counts_the_gpus_used() -> None:
     params = params_of(NAMES[0]).model_copy(update={"device": "cuda"})
     report = json.loads(recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2])
-    good = changed(NAMES[0], device="cuda", gpu_s=report["wall_s"], gpu_peak_bytes=[5 << 20, 0], gpus_visible=2, gpus_used=1)
+    good = changed(
+        NAMES[0],
+        device="cuda",
+        gpu_s=report["wall_s"],
+        gpu_peak_bytes=[5 << 20, 0],
+        gpus_visible=2,
+        gpus_used=1,
+    )
     found = {m.metric: m.value for m in Torchbench().parse(good, params)}
     assert found["gpus_used"] == 1
     assert found["gpus_visible"] == 2
     assert found["gpu_memory"] == 5 << 20
     with pytest.raises(Invalid, match="with 2 GPUs, not cuda with 1"):
         Torchbench().parse(
-            changed(NAMES[0], device="cuda", gpu_s=report["wall_s"], gpu_peak_bytes=[5, 5], gpus_visible=2, gpus_used=2), params
+            changed(
+                NAMES[0],
+                device="cuda",
+                gpu_s=report["wall_s"],
+                gpu_peak_bytes=[5, 5],
+                gpus_visible=2,
+                gpus_used=2,
+            ),
+            params,
         )
 
 
 def test_a_missing_checkout_or_torch_is_skipped_with_what_to_do(tmp_path: Path) -> None:
     gang = Gang([LocalHost()], Shape(), 20, str(tmp_path))
-    with pytest.raises(Skip, match=r"no run.py in .*git clone https://github.com/pytorch/benchmark"):
+    with pytest.raises(
+        Skip, match=r"no run.py in .*git clone https://github.com/pytorch/benchmark"
+    ):
         Torchbench().prepare(gang, TorchbenchParams(path=str(tmp_path)))
     (tmp_path / "torchbenchmark/models/resnet50").mkdir(parents=True)
     (tmp_path / "run.py").touch()
@@ -192,12 +248,20 @@ def test_a_missing_checkout_or_torch_is_skipped_with_what_to_do(tmp_path: Path) 
             Failed,
             "wants to download weights or data, and measuring has no network; use a model that builds its own",
         ),
-        ("ModuleNotFoundError: No module named 'pycocotools'", Skip, "needs the Python package pycocotools"),
+        (
+            "ModuleNotFoundError: No module named 'pycocotools'",
+            Skip,
+            "needs the Python package pycocotools",
+        ),
         ("torch.OutOfMemoryError: CUDA out of memory.", Failed, "does not fit into memory"),
     ],
 )
-def test_what_run_py_could_not_do_is_said_in_a_line(said: str, kind: type[Exception], says: str) -> None:
-    found = torchbench._explained(TorchbenchParams(), f"Traceback (most recent call last):\n{said}\n", {})
+def test_what_run_py_could_not_do_is_said_in_a_line(
+    said: str, kind: type[Exception], says: str
+) -> None:
+    found = torchbench._explained(
+        TorchbenchParams(), f"Traceback (most recent call last):\n{said}\n", {}
+    )
     assert type(found) is kind
     assert says in str(found)
     assert torchbench._explained(TorchbenchParams(), "RuntimeError: other", {}) is None
@@ -205,14 +269,18 @@ def test_what_run_py_could_not_do_is_said_in_a_line(said: str, kind: type[Except
 
 def test_compile_time_is_torchs_own_where_run_py_prints_none() -> None:
     params = params_of(NAMES[0]).model_copy(update={"compile": True})
-    found = {m.metric: m.value for m in Torchbench().parse(changed(NAMES[0], compile_s=7.25), params)}
+    found = {
+        m.metric: m.value for m in Torchbench().parse(changed(NAMES[0], compile_s=7.25), params)
+    }
     assert found["compile_time"] == 7.25
 
 
 def test_a_slowed_gpu_is_invalid() -> None:
     params = params_of(NAMES[0])
     output = recorded(NAMES[0])
-    output.facts = {"against": "GPU 0 was slowed down (hardware slowdown) in 50 % of the sample: mend cooling or power"}
+    output.facts = {
+        "against": "GPU 0 was slowed down (hardware slowdown) in 50 % of the sample: mend cooling or power"
+    }
     with pytest.raises(Invalid, match="was slowed down") as wrong:
         Torchbench().parse(output, params)
     assert wrong.value.measurements
@@ -251,8 +319,14 @@ def checkout(folder: Path, monkeypatch: pytest.MonkeyPatch, model: str = "vgg16"
     return folder / "bench"
 
 
-def test_an_images_weights_are_used_and_what_it_lacks_is_made_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, home, scratch = checkout(tmp_path, monkeypatch), tmp_path / "torch-home", tmp_path / "scratch"
+def test_an_images_weights_are_used_and_what_it_lacks_is_made_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, home, scratch = (
+        checkout(tmp_path, monkeypatch),
+        tmp_path / "torch-home",
+        tmp_path / "scratch",
+    )
     home.mkdir(mode=0o555)
     monkeypatch.setenv("TORCH_HOME", str(home))
     gang = Gang([LocalHost()], Shape(), 20, str(scratch))
@@ -262,7 +336,9 @@ def test_an_images_weights_are_used_and_what_it_lacks_is_made_elsewhere(tmp_path
     own = Path(gang.notes["home"])
     assert (own / "hub/checkpoints/vgg16-397923af.pth").read_text() == "random"
     assert list(home.iterdir()) == []
-    assert (tmp_path / "packages/imports").read_text() == "torch ", "Python with torch is started once in a run to look for weights"
+    assert (tmp_path / "packages/imports").read_text() == "torch ", (
+        "Python with torch is started once in a run to look for weights"
+    )
     del benchmark
     assert not own.exists(), "it goes with the benchmark"
     home.chmod(0o755)
@@ -272,15 +348,22 @@ def test_an_images_weights_are_used_and_what_it_lacks_is_made_elsewhere(tmp_path
     assert gang.notes["home"] == str(home)
 
 
-def test_the_weights_of_a_model_within_another_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_weights_of_a_model_within_another_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Super_SloMo's constructor loads those of vgg16."""
-    bench, gang = checkout(tmp_path, monkeypatch, "Super_SloMo"), Gang([LocalHost()], Shape(), 20, str(tmp_path / "scratch"))
+    bench, gang = (
+        checkout(tmp_path, monkeypatch, "Super_SloMo"),
+        Gang([LocalHost()], Shape(), 20, str(tmp_path / "scratch")),
+    )
     benchmark = Torchbench()
     benchmark.prepare(gang, TorchbenchParams(model="Super_SloMo", path=str(bench)))
     assert (Path(gang.notes["home"]) / "hub/checkpoints/vgg16-397923af.pth").read_text() == "random"
 
 
-def test_the_commit_is_of_the_series_and_an_unknown_one_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_is_of_the_series_and_an_unknown_one_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = checkout(tmp_path, monkeypatch)
     report = recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2].strip()
     (bench / "run.py").write_text(
@@ -297,14 +380,19 @@ def test_the_commit_is_of_the_series_and_an_unknown_one_is_skipped(tmp_path: Pat
         assert Torchbench().series(output).endswith(f"pytorch/benchmark {commit[:12]}, fp32")
         assert output.facts == {"precision": "fp32", "threads": 2}
         # each sample compiles for itself: the folder of samples is empty when one begins
-        assert f"['{tmp_path}/torchinductor_cache_dir', '{tmp_path}/triton_cache_dir']" in output.texts["stdout"]
+        assert (
+            f"['{tmp_path}/torchinductor_cache_dir', '{tmp_path}/triton_cache_dir']"
+            in output.texts["stdout"]
+        )
     (bench / ".perfdag-commit").unlink()
     with pytest.raises(Skip, match="does not say which commit of pytorch/benchmark it is"):
         Torchbench().prepare(gang, params)
 
 
 @pytest.mark.parametrize("how", ["return", "raise"])
-def test_an_exception_that_a_model_returns_is_no_result(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_that_a_model_returns_is_no_result(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As sam, llava and others did at the pinned commit: invoke() drops what train() returns, and microseconds were its time."""
     bench = checkout(tmp_path, monkeypatch)
     (bench / "run.py").write_text(f"""
@@ -325,7 +413,10 @@ def main():
     benchmark, params = Torchbench(), TorchbenchParams(model="vgg16", test="train", path=str(bench))
     gang = Gang([LocalHost()], Shape(), 20, str(tmp_path))
     benchmark.prepare(gang, params)
-    with pytest.raises(Failed, match=r"vgg16 has no train like this \(NotImplementedError: its weights are not public\)") as failed:
+    with pytest.raises(
+        Failed,
+        match=r"vgg16 has no train like this \(NotImplementedError: its weights are not public\)",
+    ) as failed:
         benchmark.run(gang, params)
     assert "measured" not in failed.value.texts["stdout"]
 
@@ -338,13 +429,18 @@ SMI = """case "$*" in
 esac"""
 
 
-@pytest.mark.parametrize(("used", "against"), [(["GPU-a"], None), ([], "GPU 1 was slowed down (hardware thermal slowdown)")])
+@pytest.mark.parametrize(
+    ("used", "against"),
+    [(["GPU-a"], None), ([], "GPU 1 was slowed down (hardware thermal slowdown)")],
+)
 def test_the_gpu_that_was_used_is_held_against_the_figures(
     used: list[str], against: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Composed: there was no GPU to record from. GPU 1 is slowed; where the program does not say which it used, that counts."""
     bench = checkout(tmp_path, monkeypatch)
-    report = json.dumps(json.loads(recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2]) | {"gpu_uuids": used})
+    report = json.dumps(
+        json.loads(recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2]) | {"gpu_uuids": used}
+    )
     (bench / "run.py").write_text(
         f"import sys, time\nsys.stdout.write({MARK!r} + {report!r} + chr(10))\n"
         "run_one_step = printResultSummaryTime = None\ndef main(): time.sleep(0.2); raise SystemExit(0)\n"
@@ -352,16 +448,24 @@ def test_the_gpu_that_was_used_is_held_against_the_figures(
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{SMI}\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    benchmark, params = Torchbench(), TorchbenchParams(model="vgg16", path=str(bench), device="cuda")
+    benchmark, params = (
+        Torchbench(),
+        TorchbenchParams(model="vgg16", path=str(bench), device="cuda"),
+    )
     gang = Gang([LocalHost()], Shape(), 20, str(tmp_path))
     benchmark.prepare(gang, params)
-    assert [each["uuid"] for each in benchmark.provenance(gang, params)["gpus"]] == ["GPU-a", "GPU-b"]
+    assert [each["uuid"] for each in benchmark.provenance(gang, params)["gpus"]] == [
+        "GPU-a",
+        "GPU-b",
+    ]
     found = benchmark.run(gang, params).facts
     assert [each["index"] for each in found["during"]] == [0, 1]
     assert (found["against"] or "").partition(" in ")[0] == (against or "")
 
 
-def test_the_gpu_is_judged_while_batches_were_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_is_judged_while_batches_were_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Composed: cold for half a minute of imports, then slowed down in both samples of the batches."""
     bench = checkout(tmp_path, monkeypatch)
     run_py = f"""
@@ -383,7 +487,9 @@ def main():
 """
     (bench / "run.py").write_text(run_py)
     answered = f"*loop*) while [ ! -e {tmp_path}/sampled ]; do sleep 0.05; done; cat {tmp_path}/sampled; exec sleep 9;;"
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{SMI.replace('*vbios*', answered + chr(10) + '*vbios*')}\n")
+    (tmp_path / "nvidia-smi").write_text(
+        f"#!/bin/sh\n{SMI.replace('*vbios*', answered + chr(10) + '*vbios*')}\n"
+    )
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     report = json.loads(recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2])
@@ -395,7 +501,10 @@ sys.exit(torchbench_run.main(sys.argv[1:]))
 """)
     monkeypatch.setattr(torchbench, "RUNNER", tmp_path / "runner.py")
     monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}:{Path(__file__).parents[2]}")
-    benchmark, params = Torchbench(), TorchbenchParams(model="vgg16", path=str(bench), device="cuda")
+    benchmark, params = (
+        Torchbench(),
+        TorchbenchParams(model="vgg16", path=str(bench), device="cuda"),
+    )
     gang = Gang([LocalHost()], Shape(), 20, str(tmp_path))
     benchmark.prepare(gang, params)
     found = benchmark.run(gang, params).facts
@@ -404,10 +513,19 @@ sys.exit(torchbench_run.main(sys.argv[1:]))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("PERFDAG_TORCHBENCH" not in os.environ, reason="PERFDAG_TORCHBENCH names no checkout of pytorch/benchmark")
+@pytest.mark.skipif(
+    "PERFDAG_TORCHBENCH" not in os.environ,
+    reason="PERFDAG_TORCHBENCH names no checkout of pytorch/benchmark",
+)
 def test_the_real_run_py(tmp_path: Path) -> None:
     benchmark, gang = Torchbench(), Gang([LocalHost()], Shape(), 300, str(tmp_path))
-    params = TorchbenchParams(model="alexnet", batch_size=1, iterations=3, warmup=1, python=os.environ.get("PERFDAG_TORCH_PYTHON"))
+    params = TorchbenchParams(
+        model="alexnet",
+        batch_size=1,
+        iterations=3,
+        warmup=1,
+        python=os.environ.get("PERFDAG_TORCH_PYTHON"),
+    )
     benchmark.prepare(gang, params)
     assert "random" in benchmark.provenance(gang, params)["weights"]
     assert benchmark.parse(benchmark.run(gang, params), params)

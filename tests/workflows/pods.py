@@ -21,12 +21,29 @@ def pod(
     more: Object | None = None,
 ) -> Object:
     """A pod of that rank: the patch with its placeholders replaced, laid over Argo's three containers; `more` is laid over its spec."""
-    made = patch(Shape.model_validate(shape), Context(run, "uid", "registry.example/perfdag-{name}:1", store))
-    text = json.dumps(made).replace(f'"{CLAIMED}"', '{"name": "store", "emptyDir": {}}').replace(f'"{PORT}"', str(20000 + rank))
-    spec = json.loads(text.replace(BATCH, str(batch)).replace(ATTEMPT, str(attempt)).replace(TWIN, "0"))
+    made = patch(
+        Shape.model_validate(shape), Context(run, "uid", "registry.example/perfdag-{name}:1", store)
+    )
+    text = (
+        json.dumps(made)
+        .replace(f'"{CLAIMED}"', '{"name": "store", "emptyDir": {}}')
+        .replace(f'"{PORT}"', str(20000 + rank))
+    )
+    spec = json.loads(
+        text.replace(BATCH, str(batch)).replace(ATTEMPT, str(attempt)).replace(TWIN, "0")
+    )
     for each in [*spec["containers"], *spec["initContainers"]]:
         each.setdefault("image", "registry.example/argoexec:1")
-    numbers = {"perfdag/batch": str(batch), "perfdag/rank": str(rank), "perfdag/attempt": str(attempt)}
+    numbers = {
+        "perfdag/batch": str(batch),
+        "perfdag/rank": str(rank),
+        "perfdag/attempt": str(attempt),
+    }
     labels = {"perfdag/measuring": "true", "perfdag/run": run, **numbers}
     spec |= {"restartPolicy": "Never", "automountServiceAccountToken": False} | (more or {})
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels},
+        "spec": spec,
+    }

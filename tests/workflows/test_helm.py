@@ -21,7 +21,10 @@ ALLOW = [word for name in chart.allowed() for word in ("--allow", name)]
 EACH: dict[str, tuple[list[str], dict[str, Any]]] = {
     "store": (["--store", """claim://it's"{{x}}"#:"""], {"store": """claim://it's"{{x}}"#:"""}),
     "storeSecret": (["--store-secret", "1"], {"storeSecret": "1"}),
-    "images": (["--images", "registry.example:5000/{name}/$1-{name}:7"], {"images": "registry.example:5000/{name}/$1-{name}:7"}),
+    "images": (
+        ["--images", "registry.example:5000/{name}/$1-{name}:7"],
+        {"images": "registry.example:5000/{name}/$1-{name}:7"},
+    ),
     "pullPolicy": (["--pull-policy", "Always"], {"pullPolicy": "Always"}),
     "pullSecrets": (["--pull-secret", "one", "--pull-secret", "2"], {"pullSecrets": ["one", "2"]}),
     "clusterScope": (["--cluster-scope"], {"clusterScope": True}),
@@ -43,7 +46,13 @@ CASES: dict[str, tuple[str, ...]] = {
     "allowed in its namespace": ("namespaced", "allow"),
     "allowed with pull secrets": ("allow", "pullSecrets", "networkPolicy"),
     "of the cluster, in turn": ("clusterScope", "parallelBatches", "pullPolicy"),
-    "of a tenant": ("namespaced", "clusterScope", "pullSecrets", "networkPolicy", "parallelBatches"),
+    "of a tenant": (
+        "namespaced",
+        "clusterScope",
+        "pullSecrets",
+        "networkPolicy",
+        "parallelBatches",
+    ),
 }
 REFUSED: dict[str, Any] = {
     "store": "/tmp/results",
@@ -61,20 +70,39 @@ REFUSED: dict[str, Any] = {
     "allow": ["iperf"],
     "registry": "registry.example",
 }
-needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="needs the helm command: the chart's objects were NOT compared")
+needs_helm = pytest.mark.skipif(
+    shutil.which("helm") is None,
+    reason="needs the helm command: the chart's objects were NOT compared",
+)
 
 
 @cache
 def installed(*argv: str) -> list[dict[str, Any]]:
-    return base(installation(parser("install").parse_args(["install", "--namespace", "123", *argv])))
+    return base(
+        installation(parser("install").parse_args(["install", "--namespace", "123", *argv]))
+    )
 
 
-def helm(verb: str, folder: Path, values: dict[str, Any], *more: str) -> subprocess.CompletedProcess[str]:
+def helm(
+    verb: str, folder: Path, values: dict[str, Any], *more: str
+) -> subprocess.CompletedProcess[str]:
     file = folder / "values.yaml"
     file.write_text(yaml.safe_dump(values))
     name = ["perfdag"] if verb != "lint" else []
     # a helm that was built from source pretends to talk to 1.20
-    argv = ["helm", verb, *name, str(CHART), "--namespace", "123", "--kube-version", "1.34.0", "--values", str(file), *more]
+    argv = [
+        "helm",
+        verb,
+        *name,
+        str(CHART),
+        "--namespace",
+        "123",
+        "--kube-version",
+        "1.34.0",
+        "--values",
+        str(file),
+        *more,
+    ]
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
@@ -83,7 +111,10 @@ def identity(made: dict[str, Any]) -> tuple[str, str]:
 
 
 def test_the_chart_is_the_one_that_is_made() -> None:
-    files = {str(file.relative_to(CHART)): file.read_text() for file in [*(CHART / "templates").iterdir(), CHART / "values.schema.json"]}
+    files = {
+        str(file.relative_to(CHART)): file.read_text()
+        for file in [*(CHART / "templates").iterdir(), CHART / "values.schema.json"]
+    }
     made = chart.files()
     stale = sorted(name for name in files.keys() | made.keys() if files.get(name) != made.get(name))
     assert stale == [], "`make chart` writes the chart anew; read the diff"
@@ -91,8 +122,12 @@ def test_the_chart_is_the_one_that_is_made() -> None:
 
 def test_every_value_stands_in_the_templates() -> None:
     made = "".join(file.read_text() for file in (CHART / "templates").iterdir())
-    assert set(re.findall(r"\.Values\.(\w+)", made)) == chart.schema()["properties"].keys() - {"global"}
-    assert not re.search(r"@\.|@(each|allow|image)|98765430|: Never$(?<!preemptionPolicy: Never)", made, re.M), "left of what marks a value"
+    assert set(re.findall(r"\.Values\.(\w+)", made)) == chart.schema()["properties"].keys() - {
+        "global"
+    }
+    assert not re.search(
+        r"@\.|@(each|allow|image)|98765430|: Never$(?<!preemptionPolicy: Never)", made, re.M
+    ), "left of what marks a value"
 
 
 @pytest.fixture(scope="module")
@@ -100,12 +135,25 @@ def objects() -> list[chart.Object]:
     return chart.objects()
 
 
-@pytest.mark.parametrize("taken", [set(), *({option} for option in [*chart.OPTIONS, *chart.allowed().values()]), set(chart.OPTIONS)])
-def test_lines_that_are_chosen_are_those_of_an_installation(taken: set[str], objects: list[chart.Object]) -> None:
+@pytest.mark.parametrize(
+    "taken",
+    [
+        set(),
+        *({option} for option in [*chart.OPTIONS, *chart.allowed().values()]),
+        set(chart.OPTIONS),
+    ],
+)
+def test_lines_that_are_chosen_are_those_of_an_installation(
+    taken: set[str], objects: list[chart.Object]
+) -> None:
     """What Helm chooses, chosen without it; where no or one option is taken, for the lines are found where all but one are."""
     left_out = {*chart.OPTIONS, *chart.allowed().values()} - taken
     chosen = [
-        [text for needs, text in each.lines if all((option in taken) is wanted for option, wanted in needs)]
+        [
+            text
+            for needs, text in each.lines
+            if all((option in taken) is wanted for option, wanted in needs)
+        ]
         for each in objects
         if each.needs <= taken
     ]
@@ -115,10 +163,18 @@ def test_lines_that_are_chosen_are_those_of_an_installation(taken: set[str], obj
 def test_every_option_is_a_value_of_the_same_name_and_default() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     jsonschema.validate(values, chart.schema())
-    assert values.keys() == chart.schema()["properties"].keys() - {"global"} == EACH.keys() | {"priorityClasses"}
+    assert (
+        values.keys()
+        == chart.schema()["properties"].keys() - {"global"}
+        == EACH.keys() | {"priorityClasses"}
+    )
     options = vars(parser("install").parse_args(["install"]))
     of_the_command = {"verb", "run", "namespace", "create_namespace", "keep_secret", "dry_run"}
-    wanted = {re.sub("_(.)", lambda found: found[1].upper(), name): value for name, value in options.items() if name not in of_the_command}
+    wanted = {
+        re.sub("_(.)", lambda found: found[1].upper(), name): value
+        for name, value in options.items()
+        if name not in of_the_command
+    }
     wanted["pullSecrets"] = wanted.pop("pullSecret")  # one is given at a time
     assert {name: value for name, value in values.items() if name != "priorityClasses"} == wanted
 
@@ -138,7 +194,9 @@ def test_helm_gives_the_objects_of_install(case: str, tmp_path: Path) -> None:
         argv += EACH[name][0]
         values |= EACH[name][1]
     wanted = installed(*argv)
-    assert (wanted != installed("--store", STORE["store"])) is (case != "default"), "an option that changes nothing shows nothing"
+    assert (wanted != installed("--store", STORE["store"])) is (case != "default"), (
+        "an option that changes nothing shows nothing"
+    )
     said = helm("template", tmp_path, values)
     assert said.returncode == 0, said.stderr
     made = [each for each in yaml.safe_load_all(said.stdout) if each]
@@ -149,11 +207,32 @@ def test_helm_gives_the_objects_of_install(case: str, tmp_path: Path) -> None:
 def test_helm_takes_what_the_readme_sets(tmp_path: Path) -> None:
     images = "registry.example/bench/perfdag-{name}:1.0"
     allow = "allow={scale,vmi-burst},pullSecrets={one}"
-    said = helm("template", tmp_path, {}, "--set", f"store=s3://b/r,images={images},priorityClasses=false", "--set", allow)
+    said = helm(
+        "template",
+        tmp_path,
+        {},
+        "--set",
+        f"store=s3://b/r,images={images},priorityClasses=false",
+        "--set",
+        allow,
+    )
     assert said.returncode == 0, said.stderr
-    argv = ["--store", "s3://b/r", "--images", images, "--allow", "scale", "--allow", "vmi-burst", "--pull-secret", "one"]
+    argv = [
+        "--store",
+        "s3://b/r",
+        "--images",
+        images,
+        "--allow",
+        "scale",
+        "--allow",
+        "vmi-burst",
+        "--pull-secret",
+        "one",
+    ]
     wanted = [each for each in installed(*argv) if each["kind"] != "PriorityClass"]
-    assert sorted(filter(None, yaml.safe_load_all(said.stdout)), key=identity) == sorted(wanted, key=identity)
+    assert sorted(filter(None, yaml.safe_load_all(said.stdout)), key=identity) == sorted(
+        wanted, key=identity
+    )
 
 
 @needs_helm
@@ -169,4 +248,8 @@ def test_helm_lint(values: dict[str, Any], tmp_path: Path) -> None:
 def test_helm_refuses_it_and_names_it(name: str, tmp_path: Path) -> None:
     said = helm("template", tmp_path, {**STORE, name: REFUSED[name]} if name in REFUSED else {})
     assert said.returncode != 0
-    assert name in said.stderr if name in REFUSED else "s3://bucket/prefix or claim://NAME is needed" in said.stderr
+    assert (
+        name in said.stderr
+        if name in REFUSED
+        else "s3://bucket/prefix or claim://NAME is needed" in said.stderr
+    )

@@ -30,21 +30,50 @@ FANS = ("gang", "duel")
 NASTY = "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) $HOME `id`\nsecond: line # not a comment\n- {{ item\n"
 INSTALLATIONS = {
     "base": Installation(namespace="bench", store="s3://bench/results"),
-    "claim": Installation(namespace="bench", store="claim://results", namespaced=True, pull_secrets=("registry",), parallel_batches=3),
-    "cluster": Installation(namespace="bench", store="s3://bench/results", cluster_scope=True, network_policy=True, pull_policy="Always"),
+    "claim": Installation(
+        namespace="bench",
+        store="claim://results",
+        namespaced=True,
+        pull_secrets=("registry",),
+        parallel_batches=3,
+    ),
+    "cluster": Installation(
+        namespace="bench",
+        store="s3://bench/results",
+        cluster_scope=True,
+        network_policy=True,
+        pull_policy="Always",
+    ),
 }
-CONTEXT = Context("20260101T020000Z-0a1b2c3d", "uid", "registry.example/perfdag-{name}:1", "s3://bench/results")
+CONTEXT = Context(
+    "20260101T020000Z-0a1b2c3d", "uid", "registry.example/perfdag-{name}:1", "s3://bench/results"
+)
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "pair": {"image": "iperf", "hosts": {"count": 2, "placement": "spread"}},
-    "exclusive": {"hosts": {"count": 4, "exclusive": True}, "zones": ["a", "b"], "node_selector": {"pool": "bench"}},
+    "exclusive": {
+        "hosts": {"count": 4, "exclusive": True},
+        "zones": ["a", "b"],
+        "node_selector": {"pool": "bench"},
+    },
     "wide": {"hosts": {"count": 64, "placement": "spread"}, "scheduler": "volcano"},
-    "packed": {"hosts": {"count": 2, "placement": "packed"}, "tolerations": [{"key": "bench", "operator": "Exists"}]},
+    "packed": {
+        "hosts": {"count": 2, "placement": "packed"},
+        "tolerations": [{"key": "bench", "operator": "Exists"}],
+    },
     "hostnetwork": {"network": {"host": True}, "hosts": {"count": 2}},
-    "multus": {"network": {"name": "bench/rdma-net", "interface": "net1"}, "resources": {"rdma/hca": 1}, "privileges": ["rdma"]},
+    "multus": {
+        "network": {"name": "bench/rdma-net", "interface": "net1"},
+        "resources": {"rdma/hca": 1},
+        "privileges": ["rdma"],
+    },
     "rdma": {"network": {"host": True}, "privileges": ["rdma"], "hosts": {"count": 2}},
     "mtu": {"network": {"mtu": 9000}, "privileges": ["mtu"]},
-    "guaranteed": {"resources": {"cpu": 4, "memory": "8Gi"}, "hugepages": {"hugepages-2Mi": "1Gi"}, "shm": "2GiB"},
+    "guaranteed": {
+        "resources": {"cpu": 4, "memory": "8Gi"},
+        "hugepages": {"hugepages-2Mi": "1Gi"},
+        "shm": "2GiB",
+    },
     "rwo": {"volume": {"storage_class": "fast", "size": "5GiB"}},
     "rwx": {"volume": {"access": "ReadWriteMany", "size": "5GiB"}, "hosts": {"count": 2}},
     "block": {"volume": {"mode": "Block", "size": "1GiB"}},
@@ -63,7 +92,9 @@ def golden(name: str, text: str) -> None:
     if os.environ.get("PERFDAG_REGENERATE"):
         assert not os.environ.get("CI"), "CI compares golden files, it does not write them"
         path.write_text(text)
-    assert path.read_text() == text, f"{path.name} differs; PERFDAG_REGENERATE=1 writes it, then read the diff"
+    assert path.read_text() == text, (
+        f"{path.name} differs; PERFDAG_REGENERATE=1 writes it, then read the diff"
+    )
 
 
 RULES: dict[str, list[dict[str, Any]]] = {
@@ -79,8 +110,12 @@ def documents() -> dict[str, list[dict[str, Any]]]:
     made["suite"] = [
         runs.config_map("bench", "quick", "name: quick\n"),
         due.cron("bench", "quick", ["0 2 * * *", "0 14 * * 1-5"], 600.0, "s3://bench/other"),
-        runs.cron("bench", "quick", ["0 2 * * *", "0 14 * * 1-5"], store="s3://bench/other", priority=5),
-        runs.workflow("bench", "quick", {"configmap": "perfdag-suite-quick"}, "20260101T020000Z-0a1b2c3d", 5),
+        runs.cron(
+            "bench", "quick", ["0 2 * * *", "0 14 * * 1-5"], store="s3://bench/other", priority=5
+        ),
+        runs.workflow(
+            "bench", "quick", {"configmap": "perfdag-suite-quick"}, "20260101T020000Z-0a1b2c3d", 5
+        ),
     ]
     return made
 
@@ -91,7 +126,15 @@ def test_golden(name: str) -> None:
 
 
 def test_golden_patches() -> None:
-    golden("patches", dump([{"shape": name, "patch": patch(Shape.model_validate(shape), CONTEXT)} for name, shape in SHAPES.items()]))
+    golden(
+        "patches",
+        dump(
+            [
+                {"shape": name, "patch": patch(Shape.model_validate(shape), CONTEXT)}
+                for name, shape in SHAPES.items()
+            ]
+        ),
+    )
 
 
 @pytest.mark.parametrize("name", [*INSTALLATIONS, "suite"])
@@ -108,8 +151,17 @@ def test_own_rules_find_what_they_are_for() -> None:
             "synchronization": {"mutex": {}},
             "templates": [
                 {"name": "a", "dag": {"failFast": True}},
-                {"name": "rank", "daemon": True, "retryStrategy": {}, "container": {"args": ["$(X)"]}},
-                {"name": "b", "container": {"command": ["x"]}, "podSpecPatch": '{{=\'{"a":{"b":1}}\'}}'},
+                {
+                    "name": "rank",
+                    "daemon": True,
+                    "retryStrategy": {},
+                    "container": {"args": ["$(X)"]},
+                },
+                {
+                    "name": "b",
+                    "container": {"command": ["x"]},
+                    "podSpecPatch": '{{=\'{"a":{"b":1}}\'}}',
+                },
             ],
         },
     }
@@ -134,26 +186,49 @@ def test_suite_text_survives_the_config_map() -> None:
 
 @pytest.mark.parametrize("namespaced", [False, True])
 def test_rights_of_an_allowed_benchmark_are_of_its_own_account(namespaced: bool) -> None:
-    made = base.objects(Installation(namespace="bench", store="s3://x/y", namespaced=namespaced, allow=("vmi-burst",)), RULES)
+    made = base.objects(
+        Installation(
+            namespace="bench", store="s3://x/y", namespaced=namespaced, allow=("vmi-burst",)
+        ),
+        RULES,
+    )
     bound = [
         (each["kind"], each["roleRef"]["name"])
         for each in made
-        if each["kind"].endswith("Binding") and each["subjects"][0]["name"] == "perfdag-measure-vmi-burst"
+        if each["kind"].endswith("Binding")
+        and each["subjects"][0]["name"] == "perfdag-measure-vmi-burst"
     ]
     wide = [("ClusterRoleBinding", "perfdag-measure-vmi-burst-bench")]
     assert bound == [("RoleBinding", "perfdag-measure-vmi-burst"), *([] if namespaced else wide)]
-    roles = {(each["kind"], each["metadata"]["name"]): each["rules"] for each in made if each["kind"] in ("Role", "ClusterRole")}
-    assert not any("nonResourceURLs" in rule for (kind, _), rules in roles.items() if kind == "Role" for rule in rules), "Roles may not"
+    roles = {
+        (each["kind"], each["metadata"]["name"]): each["rules"]
+        for each in made
+        if each["kind"] in ("Role", "ClusterRole")
+    }
+    assert not any(
+        "nonResourceURLs" in rule
+        for (kind, _), rules in roles.items()
+        if kind == "Role"
+        for rule in rules
+    ), "Roles may not"
     for name in ("perfdag-measure", "perfdag-run"):
         assert not any("kubevirt.io" in rule.get("apiGroups", ()) for rule in roles["Role", name])
-    template = next(each for each in made if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag")
+    template = next(
+        each
+        for each in made
+        if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag"
+    )
     plan = next(each for each in template["spec"]["templates"] if each["name"] == "plan-pod")
     assert {"name": "PERFDAG_ALLOWED", "value": "vmi-burst"} in plan["container"]["env"]
 
 
 @pytest.mark.parametrize(("name", "taken"), [("base", False), ("claim", True)])
 def test_gangs_take_turns_where_batches_may_overlap(name: str, taken: bool) -> None:
-    template = next(each for each in documents()[name] if each["metadata"]["name"] == "perfdag" and each["kind"] == "WorkflowTemplate")
+    template = next(
+        each
+        for each in documents()[name]
+        if each["metadata"]["name"] == "perfdag" and each["kind"] == "WorkflowTemplate"
+    )
     fans = [each for each in template["spec"]["templates"] if each["name"] in FANS]
     assert ["synchronization" in each for each in fans] == [taken] * 2
     names = {each["synchronization"]["mutexes"][0]["name"] for each in fans if taken}
@@ -162,59 +237,107 @@ def test_gangs_take_turns_where_batches_may_overlap(name: str, taken: bool) -> N
 
 def test_batches_of_all_shapes_are_one_fan() -> None:
     """Argo goes through the tasks of a DAG by their names, and through a task's items one after the other."""
-    template = next(each for each in documents()["base"] if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag")
+    template = next(
+        each
+        for each in documents()["base"]
+        if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag"
+    )
     made = {each["name"]: each for each in template["spec"]["templates"]}
     fans = {each["withParam"]: each["template"] for each in made["batches"]["dag"]["tasks"]}
-    assert fans == {"{{inputs.parameters.batches}}": "gang", "{{inputs.parameters.duels}}": "duel"}, "a plan has one of both"
+    assert fans == {
+        "{{inputs.parameters.batches}}": "gang",
+        "{{inputs.parameters.duels}}": "duel",
+    }, "a plan has one of both"
     assert {task["template"] for name in FANS for task in made[name]["dag"]["tasks"]} == {"rank"}
-    assert [key for key in made["rank"]["metadata"]["annotations"] if ".netkey" in key], "Multus' annotation is the shape's own"
+    assert [key for key in made["rank"]["metadata"]["annotations"] if ".netkey" in key], (
+        "Multus' annotation is the shape's own"
+    )
 
 
 def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_again() -> None:
     made = base.objects(Installation(store="s3://b/r", pending_limit=30))
-    template = next(each for each in made if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag")
+    template = next(
+        each
+        for each in made
+        if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag"
+    )
     pods = [each for each in template["spec"]["templates"] if "container" in each]
     said = "{{workflow.outputs.parameters.pending}}"
     steps = {"plan-pod": "30s", "sentry-pod": "30s", "suspect-pod": "30s", "finish-pod": "30s"}
     assert {each["name"]: each.get("pendingTimeout") for each in pods} == {**steps, "rank": said}
-    assert not any("retryStrategy" in each for each in pods), "Argo forgets the pendingTimeout of a template that has one"
-    tried = {each["name"]: each["retryStrategy"] for each in template["spec"]["templates"] if "retryStrategy" in each}
+    assert not any("retryStrategy" in each for each in pods), (
+        "Argo forgets the pendingTimeout of a template that has one"
+    )
+    tried = {
+        each["name"]: each["retryStrategy"]
+        for each in template["spec"]["templates"]
+        if "retryStrategy" in each
+    }
     steps = {"plan": PLAN_SECONDS, "suspect": FINISH_SECONDS, "finish": FINISH_SECONDS}
-    assert {name: each["retryPolicy"] for name, each in tried.items()} == dict.fromkeys((*steps, "sentry", *FANS), "Always")
+    assert {name: each["retryPolicy"] for name, each in tried.items()} == dict.fromkeys(
+        (*steps, "sentry", *FANS), "Always"
+    )
     hopeless = "'{{workflow.annotations.perfdag/hopeless}}'"
     assert {tried[name]["expression"] for name in FANS} == {
         f"!({hopeless} startsWith '{{{{workflow.uid}}}} ' && {hopeless} contains ',{{{{inputs.parameters.batch}}}},')"
     }, "marks that argo resubmit copied are another Workflow's"
     mark, uid = "'{{workflow.annotations.perfdag/step}}'", "{{workflow.uid}}"
     stood = f"'{{{{workflow.annotations.perfdag/stood}}}}' != '{uid}'"
-    assert tried["sentry"]["expression"] == f"lastRetry.status == 'Error' || {stood}", "it fails so that argo retry makes another"
+    assert tried["sentry"]["expression"] == f"lastRetry.status == 'Error' || {stood}", (
+        "it fails so that argo retry makes another"
+    )
     for name, most in steps.items():
-        lasts = f"({mark} == '{uid} {name} ended' ? 0 : {mark} == '{uid} {name} began' ? {most} : 30)"
-        assert tried[name]["expression"] == f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < {lasts}"
+        lasts = (
+            f"({mark} == '{uid} {name} ended' ? 0 : {mark} == '{uid} {name} began' ? {most} : 30)"
+        )
+        assert (
+            tried[name]["expression"]
+            == f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < {lasts}"
+        )
 
 
 def test_the_workflow_of_as_many_shapes_as_may_be_is_an_object_of_less_than_256_kib() -> None:
     template = next(
-        each for each in documents()["cluster"] if each["kind"] == "ClusterWorkflowTemplate" and each["metadata"]["name"] == "perfdag"
+        each
+        for each in documents()["cluster"]
+        if each["kind"] == "ClusterWorkflowTemplate" and each["metadata"]["name"] == "perfdag"
     )
     holders = [
         each["name"]
         for each in template["spec"]["templates"]
-        if any(said["name"] == "shapes" for said in (each.get("outputs") or {}).get("parameters") or [])
+        if any(
+            said["name"] == "shapes" for said in (each.get("outputs") or {}).get("parameters") or []
+        )
     ]
-    assert holders == ["plan-pod"], "each node that says them is another copy; the workflow's own is one more"
+    assert holders == ["plan-pod"], (
+        "each node that says them is another copy; the workflow's own is one more"
+    )
     long = json.dumps([{"patch": {"name": 'a "quoted" word'}}] * 5000).replace(" ", "")
     while len(json.dumps(long)) > MAX_SHAPES:
         long = long[:-100]
-    status = {"outputs": long, "nodes": {"plan": {"outputs": long}}, "stored": [template["spec"], template["spec"]]}
-    assert len(json.dumps(status)) + 30_000 < lint.MAX_BYTES, "room for the nodes of a hundred batches"
+    status = {
+        "outputs": long,
+        "nodes": {"plan": {"outputs": long}},
+        "stored": [template["spec"], template["spec"]],
+    }
+    assert len(json.dumps(status)) + 30_000 < lint.MAX_BYTES, (
+        "room for the nodes of a hundred batches"
+    )
     with pytest.raises(BadDocument, match="too many for one workflow"):
         check_shapes([{"patch": long + "x" * 200}])
 
 
 def test_pods_of_every_step_are_labelled_by_their_run() -> None:
-    template = next(each for each in documents()["base"] if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag")
-    found = {each["name"]: each["metadata"]["labels"].get("perfdag/run") for each in template["spec"]["templates"] if "container" in each}
+    template = next(
+        each
+        for each in documents()["base"]
+        if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag"
+    )
+    found = {
+        each["name"]: each["metadata"]["labels"].get("perfdag/run")
+        for each in template["spec"]["templates"]
+        if "container" in each
+    }
     given, made = "{{workflow.parameters.run}}", "{{workflow.outputs.parameters.run}}"
     steps = {"plan-pod": given, "sentry-pod": made, "suspect-pod": made, "finish-pod": given}
     assert found == {**steps, "rank": made}
@@ -233,9 +356,18 @@ def test_pods_that_measure_nothing_keep_away_from_those_that_do() -> None:
         "namespaceSelector": {},
         "topologyKey": "kubernetes.io/hostname",
     }
-    away = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}}
+    away = {
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {"weight": 100, "podAffinityTerm": term}
+            ]
+        }
+    }
     steps = ("plan-pod", "sentry-pod", "suspect-pod", "finish-pod", "look-pod")
-    assert {each["name"]: each.get("affinity") for each in pods} == {**dict.fromkeys(steps, away), "rank": None}
+    assert {each["name"]: each.get("affinity") for each in pods} == {
+        **dict.fromkeys(steps, away),
+        "rank": None,
+    }
 
 
 def test_a_look_that_never_began_is_no_late_night() -> None:
@@ -244,15 +376,26 @@ def test_a_look_that_never_began_is_no_late_night() -> None:
     assert look["pendingTimeout"] == "30s"
     assert "retryStrategy" not in look, "Argo forgets the pendingTimeout of a template that has one"
     [dag] = [each["dag"] for each in spec["templates"] if each["name"] == spec["entrypoint"]]
-    assert [(each["name"], each.get("depends")) for each in dag["tasks"]] == [("look", None), ("not-looked", "look.Failed || look.Errored")]
-    assert dag["tasks"][1]["when"] == "{{=!((workflow.annotations['perfdag/step'] ?? '') startsWith workflow.uid)}}"
+    assert [(each["name"], each.get("depends")) for each in dag["tasks"]] == [
+        ("look", None),
+        ("not-looked", "look.Failed || look.Errored"),
+    ]
+    assert (
+        dag["tasks"][1]["when"]
+        == "{{=!((workflow.annotations['perfdag/step'] ?? '') startsWith workflow.uid)}}"
+    )
 
 
 def test_a_suite_and_the_watch_over_another_have_no_name_in_common() -> None:
     watch = due.cron("bench", "quick", ["0 2 * * *"], 600.0)["metadata"]["name"]
-    with pytest.raises(ValueError, match="perfdag-quick-due: so the watch over the schedule of suite quick is called"):
+    with pytest.raises(
+        ValueError,
+        match="perfdag-quick-due: so the watch over the schedule of suite quick is called",
+    ):
         runs.cron("bench", watch.removeprefix("perfdag-"), ["0 2 * * *"])
-    assert len(due.cron("bench", "q" * 40, ["0 2 * * *"], 600.0)["metadata"]["name"]) == 52, "the longest name of a suite"
+    assert len(due.cron("bench", "q" * 40, ["0 2 * * *"], 600.0)["metadata"]["name"]) == 52, (
+        "the longest name of a suite"
+    )
 
 
 def test_cron_refuses_what_argo_would() -> None:
@@ -266,29 +409,59 @@ def test_cron_refuses_what_argo_would() -> None:
 @pytest.mark.parametrize("name", ["base", "claim", "cluster", "suite"])
 def test_argo_lint(name: str, tmp_path: Path) -> None:
     wanted = ("WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow", "Workflow")
-    kinds = [each for each in [*documents()[name], *(documents()["base"] if name == "suite" else [])] if each["kind"] in wanted]
+    kinds = [
+        each
+        for each in [*documents()[name], *(documents()["base"] if name == "suite" else [])]
+        if each["kind"] in wanted
+    ]
     file = tmp_path / "manifests.yaml"
     file.write_text(dump(kinds))
-    said = subprocess.run(["argo", "lint", "--offline", str(file)], capture_output=True, text=True, check=False)
+    said = subprocess.run(
+        ["argo", "lint", "--offline", str(file)], capture_output=True, text=True, check=False
+    )
     assert said.returncode == 0, said.stdout + said.stderr
 
 
 def everything(namespace: str) -> list[dict[str, Any]]:
     """What an installation, a suite, its runs and their steps make, of every option and every shape."""
-    options: dict[str, Any] = {"namespace": namespace, "store": "claim://results", "network_policy": True, "allow": tuple(RULES)}
-    made = [each for namespaced in (False, True) for each in base.objects(Installation(namespaced=namespaced, **options), RULES)]
-    made += base.objects(Installation(cluster_scope=True, parallel_batches=3, pull_secrets=("registry",), **options), RULES)
+    options: dict[str, Any] = {
+        "namespace": namespace,
+        "store": "claim://results",
+        "network_policy": True,
+        "allow": tuple(RULES),
+    }
+    made = [
+        each
+        for namespaced in (False, True)
+        for each in base.objects(Installation(namespaced=namespaced, **options), RULES)
+    ]
+    made += base.objects(
+        Installation(cluster_scope=True, parallel_batches=3, pull_secrets=("registry",), **options),
+        RULES,
+    )
     made += [
-        {**each, "metadata": {**each["metadata"], "namespace": namespace}} for each in documents()["suite"] if each["kind"] != "Workflow"
+        {**each, "metadata": {**each["metadata"], "namespace": namespace}}
+        for each in documents()["suite"]
+        if each["kind"] != "Workflow"
     ]
     for name, asked in SHAPES.items():
         made.append(
-            {**(body := pod(asked, f"shape-{name}", store="claim://results")), "metadata": {**body["metadata"], "namespace": namespace}}
+            {
+                **(body := pod(asked, f"shape-{name}", store="claim://results")),
+                "metadata": {**body["metadata"], "namespace": namespace},
+            }
         )
         volume = Shape.model_validate(asked).volume
         if volume and volume.kind == "claim":
             meta = {"name": f"claim-{name}", "namespace": namespace}
-            made.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": claim_spec(volume)})
+            made.append(
+                {
+                    "apiVersion": "v1",
+                    "kind": "PersistentVolumeClaim",
+                    "metadata": meta,
+                    "spec": claim_spec(volume),
+                }
+            )
     return made
 
 
@@ -304,10 +477,15 @@ def test_server_side_apply() -> None:
     as_is = {"WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow"}
 
     async def check(client: Kube) -> set[str]:
-        await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        await client.create(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        )
         there = set()
         with contextlib.suppress(KubeError):  # a controller may have made it already
-            await client.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}, namespace)
+            await client.create(
+                {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}},
+                namespace,
+            )
         try:
             for each in everything(namespace):
                 try:
@@ -316,17 +494,38 @@ def test_server_side_apply() -> None:
                     assert each["apiVersion"].startswith("argoproj.io/"), each["kind"]
                     continue
                 path = resource.path(each["metadata"].get("namespace"), each["metadata"]["name"])
-                params = {"fieldManager": "perfdag-test", "dryRun": "All", "fieldValidation": "Strict", "force": "true"}
-                made = await client.request("PATCH", path, json=each, params=params, content_type="application/apply-patch+yaml")
+                params = {
+                    "fieldManager": "perfdag-test",
+                    "dryRun": "All",
+                    "fieldValidation": "Strict",
+                    "force": "true",
+                }
+                made = await client.request(
+                    "PATCH",
+                    path,
+                    json=each,
+                    params=params,
+                    content_type="application/apply-patch+yaml",
+                )
                 there.add(each["kind"])
                 if each["kind"] in as_is:
-                    assert json.dumps(made["spec"], sort_keys=True) == json.dumps(each["spec"], sort_keys=True), each["kind"]
+                    assert json.dumps(made["spec"], sort_keys=True) == json.dumps(
+                        each["spec"], sort_keys=True
+                    ), each["kind"]
         finally:
             await client.delete(await client.resource("v1", "Namespace"), namespace)
         return there
 
     found = kube.run(check)
-    assert found >= {"Role", "ClusterRole", "NetworkPolicy", "PriorityClass", "Pod", "PersistentVolumeClaim", "ConfigMap"}
+    assert found >= {
+        "Role",
+        "ClusterRole",
+        "NetworkPolicy",
+        "PriorityClass",
+        "Pod",
+        "PersistentVolumeClaim",
+        "ConfigMap",
+    }
     if not found & as_is:
         pytest.skip("its Argo kinds are not on this cluster: the others were taken")
     assert found >= as_is

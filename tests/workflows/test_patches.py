@@ -21,13 +21,20 @@ def test_patches_are_restricted_unless_privileges_are_asked(shape: str) -> None:
         assert security["allowPrivilegeEscalation"] is False
         assert security["capabilities"]["drop"] == ["ALL"]
         assert "add" not in security["capabilities"] or privileged
-    assert {each["name"] for each in [*made["containers"], *made["initContainers"]]} >= {"main", "wait", "init"}
+    assert {each["name"] for each in [*made["containers"], *made["initContainers"]]} >= {
+        "main",
+        "wait",
+        "init",
+    }
 
 
 def test_net_admin_is_in_the_mtu_container_alone() -> None:
     made = patch(Shape.model_validate(SHAPES["mtu"]), replace(CONTEXT, pull_policy="Never"))
     mtu = next(each for each in made["initContainers"] if each["name"] == "mtu")
-    assert (mtu["imagePullPolicy"], mtu["terminationMessagePolicy"]) == ("Never", "FallbackToLogsOnError"), "its last words are its pod's"
+    assert (mtu["imagePullPolicy"], mtu["terminationMessagePolicy"]) == (
+        "Never",
+        "FallbackToLogsOnError",
+    ), "its last words are its pod's"
     holders = [
         each["name"]
         for each in [*made["containers"], *made["initContainers"]]
@@ -39,7 +46,9 @@ def test_net_admin_is_in_the_mtu_container_alone() -> None:
 def test_pods_are_drawn_to_those_of_their_attempt_and_kept_from_those_of_any() -> None:
     """Those of an earlier one that are on a node that died are there until somebody deletes it."""
     rules = {
-        placement: patch(Shape.model_validate({"hosts": {"count": 2, "placement": placement}}), CONTEXT)["affinity"]
+        placement: patch(
+            Shape.model_validate({"hosts": {"count": 2, "placement": placement}}), CONTEXT
+        )["affinity"]
         for placement in ("packed", "spread")
     }
     [near] = rules["packed"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -47,7 +56,11 @@ def test_pods_are_drawn_to_those_of_their_attempt_and_kept_from_those_of_any() -
     batch = {"perfdag/run": CONTEXT.run_id, "perfdag/batch": BATCH}
     assert near["labelSelector"]["matchLabels"] == {**batch, "perfdag/attempt": ATTEMPT}
     assert away["labelSelector"]["matchLabels"] == batch
-    [made] = [each for each in documents()["base"] if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag"]
+    [made] = [
+        each
+        for each in documents()["base"]
+        if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag"
+    ]
     rank = next(each for each in made["spec"]["templates"] if each["name"] == "rank")
     assert f"'{ATTEMPT}', inputs.parameters.attempt" in rank["podSpecPatch"]
     assert rank["metadata"]["labels"]["perfdag/attempt"] == "{{inputs.parameters.attempt}}"
@@ -60,10 +73,15 @@ def test_a_pod_with_resources_can_be_guaranteed() -> None:
         assert {"cpu", "memory"} <= container["resources"]["limits"].keys()
 
 
-@pytest.mark.parametrize("shape", [{}, {"resources": {"memory": "1Gi"}}, {"network": {"mtu": 9000}, "privileges": ["mtu"]}])
+@pytest.mark.parametrize(
+    "shape",
+    [{}, {"resources": {"memory": "1Gi"}}, {"network": {"mtu": 9000}, "privileges": ["mtu"]}],
+)
 def test_elsewhere_argos_helpers_start_without_a_limit(shape: dict[str, Any]) -> None:
     made = patch(Shape.model_validate(shape), CONTEXT)
-    helpers = [each for each in [*made["containers"], *made["initContainers"]] if each["name"] != "main"]
+    helpers = [
+        each for each in [*made["containers"], *made["initContainers"]] if each["name"] != "main"
+    ]
     assert len(helpers) >= 2
     assert all(each["resources"].keys() == {"requests"} for each in helpers)
 
@@ -72,5 +90,9 @@ def test_host_ports_are_in_their_range_and_differ_by_run_and_rank() -> None:
     ports = {host_port(f"run-{number}") for number in range(200)}
     assert all(port >= 20000 and port + 2 * 4096 <= 30000 for port in ports)
     assert len(ports) > 150
-    main = next(each for each in patch(Shape.model_validate({"network": {"host": True}}), CONTEXT)["containers"] if each["name"] == "main")
+    main = next(
+        each
+        for each in patch(Shape.model_validate({"network": {"host": True}}), CONTEXT)["containers"]
+        if each["name"] == "main"
+    )
     assert {main["ports"][0][name] for name in ("hostPort", "containerPort")} == {PORT}

@@ -30,13 +30,23 @@ class Nodes:
     def bodies(self) -> list[Object]:
         made = []
         for number, zone in enumerate(ZONES):
-            labels = {"pool": self.name, "kubernetes.io/hostname": f"{self.name}-{number}", "topology.kubernetes.io/zone": zone}
-            room = {"cpu": "64", "memory": "256Gi", "pods": "110"} | ({"rdma/hca": "1"} if number == 2 else {})
+            labels = {
+                "pool": self.name,
+                "kubernetes.io/hostname": f"{self.name}-{number}",
+                "topology.kubernetes.io/zone": zone,
+            }
+            room = {"cpu": "64", "memory": "256Gi", "pods": "110"} | (
+                {"rdma/hca": "1"} if number == 2 else {}
+            )
             made.append(
                 {
                     "apiVersion": "v1",
                     "kind": "Node",
-                    "metadata": {"name": f"{self.name}-{number}", "labels": labels, "annotations": {"kwok.x-k8s.io/node": "fake"}},
+                    "metadata": {
+                        "name": f"{self.name}-{number}",
+                        "labels": labels,
+                        "annotations": {"kwok.x-k8s.io/node": "fake"},
+                    },
                     "spec": {"taints": [{"key": self.key, "effect": "NoSchedule"}]},
                     "status": {"allocatable": room, "capacity": room},
                 }
@@ -45,11 +55,22 @@ class Nodes:
 
     def shape(self, **asked: Any) -> Object:
         """A shape on these nodes alone."""
-        return {"node_selector": {"pool": self.name}, "tolerations": [{"key": self.key, "operator": "Exists"}], **asked}
+        return {
+            "node_selector": {"pool": self.name},
+            "tolerations": [{"key": self.key, "operator": "Exists"}],
+            **asked,
+        }
 
     def place(self, *pods: tuple[int, Object]) -> list[str | None]:
         """Create pods, each in one of the two namespaces, one after the other is placed; their nodes as numbers, None for one without room."""
-        return [kube.run(lambda client, body=body, space=space: self._placed(client, body, self.spaces[space])) for space, body in pods]
+        return [
+            kube.run(
+                lambda client, body=body, space=space: self._placed(
+                    client, body, self.spaces[space]
+                )
+            )
+            for space, body in pods
+        ]
 
     async def _placed(self, client: Kube, body: Object, space: str) -> str | None:
         kind = await client.resource("v1", "Pod")
@@ -59,7 +80,11 @@ class Nodes:
             found = await client.get(kind, body["metadata"]["name"], space)
             if node := found["spec"].get("nodeName"):
                 return str(node).rpartition("-")[2]
-            said = [each for each in (found.get("status") or {}).get("conditions") or [] if each["type"] == "PodScheduled"]
+            said = [
+                each
+                for each in (found.get("status") or {}).get("conditions") or []
+                if each["type"] == "PodScheduled"
+            ]
             if said and said[0]["status"] == "False" and await self._ready(client):
                 return None
             await asyncio.sleep(0.05)
@@ -68,7 +93,10 @@ class Nodes:
     async def _ready(self, client: Kube) -> bool:
         """Whether no node of ours is tainted but by us: a busy KWOK beats late, and what the scheduler said then is not of our pods."""
         nodes = await client.list(await client.resource("v1", "Node"), labels=f"pool={self.name}")
-        return all([each["key"] for each in node["spec"].get("taints") or []] == [self.key] for node in nodes)
+        return all(
+            [each["key"] for each in node["spec"].get("taints") or []] == [self.key]
+            for node in nodes
+        )
 
     def clear(self) -> None:
         """Delete all pods at once."""
@@ -91,11 +119,16 @@ def pool() -> Iterator[Nodes]:
     async def make(client: Kube) -> None:
         await client.resource("kwok.x-k8s.io/v1alpha1", "Stage")
         for space in made.spaces:
-            await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}})
+            await client.create(
+                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}}
+            )
         for each in made.bodies():
             await client.create(each)
             await client.patch(
-                await client.resource("v1", "Node"), each["metadata"]["name"], {"status": each["status"]}, subresource="status"
+                await client.resource("v1", "Node"),
+                each["metadata"]["name"],
+                {"status": each["status"]},
+                subresource="status",
             )
         deadline = time.monotonic() + 30
         while not await made._ready(client):
@@ -127,10 +160,21 @@ def nodes(pool: Nodes) -> Iterator[Nodes]:
     pool.clear()
 
 
-def test_an_exclusive_batch_shares_no_node_with_a_measuring_pod_of_any_run_or_namespace(nodes: Nodes) -> None:
+def test_an_exclusive_batch_shares_no_node_with_a_measuring_pod_of_any_run_or_namespace(
+    nodes: Nodes,
+) -> None:
     usual, alone = nodes.shape(), nodes.shape(hosts={"count": 2, "exclusive": True})
     foreign = [
-        (1, pod(usual, f"foreign-{number}", run=f"theirs-{number}", more={"nodeName": f"{nodes.name}-{number}"})) for number in range(2)
+        (
+            1,
+            pod(
+                usual,
+                f"foreign-{number}",
+                run=f"theirs-{number}",
+                more={"nodeName": f"{nodes.name}-{number}"},
+            ),
+        )
+        for number in range(2)
     ]
     nodes.place(*foreign)
     own = [(0, pod(alone, f"own-{rank}", run="ours", batch=1, rank=rank)) for rank in range(2)]
@@ -138,26 +182,42 @@ def test_an_exclusive_batch_shares_no_node_with_a_measuring_pod_of_any_run_or_na
     assert set(placed) <= {"2", "3"}, "where the other namespace's pods are not"
     other = pod(alone, "next", run="ours", batch=2)
     free = {"2", "3"} - set(placed)
-    assert nodes.place((0, other)) == ([free.pop()] if free else [None]), "another batch of the same run is another gang"
+    assert nodes.place((0, other)) == ([free.pop()] if free else [None]), (
+        "another batch of the same run is another gang"
+    )
     nodes.clear()
     nodes.place((0, pod(alone, "first", run="ours", batch=1, more={"nodeName": f"{nodes.name}-0"})))
-    newcomer = nodes.shape(node_selector={"pool": nodes.name, "kubernetes.io/hostname": f"{nodes.name}-0"})
-    assert nodes.place((1, pod(newcomer, "newcomer", run="theirs"))) == [None], "nor does a usual pod come to where one is alone"
+    newcomer = nodes.shape(
+        node_selector={"pool": nodes.name, "kubernetes.io/hostname": f"{nodes.name}-0"}
+    )
+    assert nodes.place((1, pod(newcomer, "newcomer", run="theirs"))) == [None], (
+        "nor does a usual pod come to where one is alone"
+    )
 
 
-def test_a_step_keeps_away_from_what_is_measured_and_the_other_way_round_where_there_is_room(nodes: Nodes) -> None:
+def test_a_step_keeps_away_from_what_is_measured_and_the_other_way_round_where_there_is_room(
+    nodes: Nodes,
+) -> None:
     """Each time the node that is measured has the most room, which is what the scheduler prefers otherwise."""
     pytest.importorskip("hera")
     from perfdag.workflows.containers import ASIDE
 
     plain = nodes.shape(node_selector={"topology.kubernetes.io/zone": "a", "pool": nodes.name})
     full = {
-        "containers": [{"name": "main", "image": "none", "resources": {"requests": {"cpu": "50", "memory": "200Gi"}}}],
+        "containers": [
+            {
+                "name": "main",
+                "image": "none",
+                "resources": {"requests": {"cpu": "50", "memory": "200Gi"}},
+            }
+        ],
         "initContainers": [],
     }
 
     def step(name: str, **labels: str) -> Object:
-        made = pod(plain, name, more={"affinity": ASIDE.model_dump(by_alias=True, exclude_none=True)})
+        made = pod(
+            plain, name, more={"affinity": ASIDE.model_dump(by_alias=True, exclude_none=True)}
+        )
         return {**made, "metadata": {"name": name, "labels": labels}}
 
     def filler(number: int) -> Object:
@@ -171,8 +231,13 @@ def test_a_step_keeps_away_from_what_is_measured_and_the_other_way_round_where_t
     assert nodes.place((0, step("early")), (1, pod(plain, "late", run="theirs"))) == ["0", "1"]
     nodes.clear()
     one = nodes.shape(node_selector={"kubernetes.io/hostname": f"{nodes.name}-0"})
-    lonely = {**step("lonely"), "spec": {**step("lonely")["spec"], "nodeSelector": one["node_selector"]}}
-    assert nodes.place((1, pod(one, "alone")), (0, lonely)) == ["0", "0"], "where there is one node it shares it"
+    lonely = {
+        **step("lonely"),
+        "spec": {**step("lonely")["spec"], "nodeSelector": one["node_selector"]},
+    }
+    assert nodes.place((1, pod(one, "alone")), (0, lonely)) == ["0", "0"], (
+        "where there is one node it shares it"
+    )
 
 
 @pytest.mark.parametrize("count", [4, _WIDE + 1])
@@ -194,11 +259,15 @@ def test_packed_zones_and_taints(nodes: Nodes) -> None:
     assert nodes.place((0, pod(nodes.shape(zones=["c"]), "nowhere", run="y"))) == [None]
 
 
-def test_a_packed_gang_goes_elsewhere_when_a_node_died_under_an_earlier_attempt(nodes: Nodes) -> None:
+def test_a_packed_gang_goes_elsewhere_when_a_node_died_under_an_earlier_attempt(
+    nodes: Nodes,
+) -> None:
     packed = nodes.shape(hosts={"count": 2, "placement": "packed"})
     nodes.place((0, pod(packed, "earlier", more={"nodeName": f"{nodes.name}-0"})))
     elsewhere = nodes.shape(hosts={"count": 2, "placement": "packed"}, zones=["b"])
-    placed = nodes.place(*((0, pod(elsewhere, f"again-{rank}", rank=rank, attempt=1)) for rank in range(2)))
+    placed = nodes.place(
+        *((0, pod(elsewhere, f"again-{rank}", rank=rank, attempt=1)) for rank in range(2))
+    )
     assert len(set(placed)) == 1
     assert placed[0] in ("2", "3")
 

@@ -18,7 +18,10 @@ SUITE = "name: nightly\npriority: 7\nstore: s3://bench/own\nentries:\n  - benchm
     ("text", "said"),
     [
         ("61 25 * * *", "minute '61': 61 is not 0 to 59; hour '25': 25 is not 0 to 23"),
-        ("0 2 0 13 7", "day '0': 0 is not 1 to 31; month '13': 13 is not 1 to 12 or jan.*weekday '7': 7 is not 0 to 6 or sun"),
+        (
+            "0 2 0 13 7",
+            "day '0': 0 is not 1 to 31; month '13': 13 is not 1 to 12 or jan.*weekday '7': 7 is not 0 to 6 or sun",
+        ),
         ("0 2 * * monday", "monday is not 0 to 6 or sun"),
         ("*/0 * * * *", "a step is 1 or more"),
         ("*/x * * * *", "a step is 1 or more, not x"),
@@ -55,7 +58,9 @@ def test_the_longest_wait_between_two_runs(schedules: list[str], hours: float) -
     assert longest_gap(schedules) == pytest.approx(hours)
 
 
-def rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: str) -> list[dict[str, object]]:
+def rendered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: str
+) -> list[dict[str, object]]:
     (tmp_path / "nightly.yaml").write_text(SUITE)
     assert main(["render", "nightly.yaml", *more]) == 0
     return list(yaml.safe_load_all(capsys.readouterr().out))
@@ -64,37 +69,62 @@ def rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: str) -> 
 def given(document: dict[str, object]) -> dict[str, str]:
     spec = document["spec"]
     assert isinstance(spec, dict)
-    return {each["name"]: each["value"] for each in spec.get("workflowSpec", spec)["arguments"]["parameters"]}
+    return {
+        each["name"]: each["value"]
+        for each in spec.get("workflowSpec", spec)["arguments"]["parameters"]
+    }
 
 
-def test_a_schedule_carries_the_store_and_the_priority_and_is_watched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_schedule_carries_the_store_and_the_priority_and_is_watched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     schedule = ("--schedule", "41 4 * * *")
     _, due, nightly = rendered(tmp_path, capsys, *schedule, "--store", "s3://bench/other")
-    assert given(nightly) == {"configmap": "perfdag-suite-nightly", "trigger": "cron", "store": "s3://bench/other"}
+    assert given(nightly) == {
+        "configmap": "perfdag-suite-nightly",
+        "trigger": "cron",
+        "store": "s3://bench/other",
+    }
     assert nightly["spec"]["workflowSpec"]["priority"] == 7  # type: ignore[index]
     assert given(due) == {"suitename": "nightly", "hours": "27", "store": "s3://bench/other"}
     _, due, nightly = rendered(tmp_path, capsys, *schedule)
     assert given(due)["store"] == given(nightly)["store"] == "s3://bench/own"
     [once] = rendered(tmp_path, capsys)
-    assert given(once) == {"suite": base64.b64encode(SUITE.encode()).decode(), "store": "s3://bench/own"}
+    assert given(once) == {
+        "suite": base64.b64encode(SUITE.encode()).decode(),
+        "store": "s3://bench/own",
+    }
     assert once["spec"]["priority"] == 7  # type: ignore[index]
     assert "name" not in once["metadata"], "kubectl create makes it, each time another"  # type: ignore[operator]
 
 
-def test_a_bad_schedule_or_store_renders_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_schedule_or_store_renders_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "nightly.yaml").write_text(SUITE)
-    for words, said in ((["--schedule", "61 25 * * *"], "minute '61'"), (["--store", "./here"], "pods share no folder")):
+    for words, said in (
+        (["--schedule", "61 25 * * *"], "minute '61'"),
+        (["--store", "./here"], "pods share no folder"),
+    ):
         assert main(["render", "nightly.yaml", *words]) == 2
         captured = capsys.readouterr()
         assert captured.out == ""
         assert said in captured.err
 
 
-def test_a_suite_that_no_object_may_hold_renders_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    points = "".join(f"        - {{expected: 0.1, env: {{A_VARIABLE_OF_THIS_POINT: '{number:06}'}}}}\n" for number in range(4500))
+def test_a_suite_that_no_object_may_hold_renders_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    points = "".join(
+        f"        - {{expected: 0.1, env: {{A_VARIABLE_OF_THIS_POINT: '{number:06}'}}}}\n"
+        for number in range(4500)
+    )
     (tmp_path / "nightly.yaml").write_text(f"{SUITE}    permutations:\n      explicit:\n{points}")
     for words, said in (
-        (["--schedule", "0 2 * * *"], "ConfigMap perfdag-suite-nightly has .* bytes, more than 262,144; .*its key, as the parameter url"),
+        (
+            ["--schedule", "0 2 * * *"],
+            "ConfigMap perfdag-suite-nightly has .* bytes, more than 262,144; .*its key, as the parameter url",
+        ),
         ([], "bytes in base64 are more than a parameter may have; .*-p url=KEY"),
     ):
         assert main(["render", "nightly.yaml", *words]) == 2
@@ -106,4 +136,6 @@ def test_a_suite_that_no_object_may_hold_renders_nothing(tmp_path: Path, capsys:
 def test_the_json_that_kubectl_keeps_of_an_object_may_be_what_is_too_large() -> None:
     quoted = runs.config_map("bench", "s", '"' * 200_000)
     assert len(yaml.safe_dump(quoted)) < lint.MAX_BYTES
-    assert lint.problems(quoted) == ["ConfigMap perfdag-suite-s has 400,166 bytes, more than 262,144"]
+    assert lint.problems(quoted) == [
+        "ConfigMap perfdag-suite-s has 400,166 bytes, more than 262,144"
+    ]

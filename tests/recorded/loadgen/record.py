@@ -14,7 +14,13 @@ SHORT = {"system": "stub", "min_duration": 0.2}
 CASES = {
     "single-stream": {"scenario": "single-stream", "min_queries": 700, "stub": {"base": 0.001}},
     "offline": {"scenario": "offline", "batch": 8, "min_queries": 640, "stub": {"base": 0.002}},
-    "server-overloaded": {"scenario": "server", "target_rate": 400, "min_queries": 500, "stub": {"base": 0.003}, "latency_bound": 0.01},
+    "server-overloaded": {
+        "scenario": "server",
+        "target_rate": 400,
+        "min_queries": 500,
+        "stub": {"base": 0.003},
+        "latency_bound": 0.01,
+    },
 }
 
 
@@ -23,7 +29,9 @@ def main() -> None:
     for name, case in CASES.items():
         params = Workload.model_validate({**SHORT, **case})
         output = Resnet50().run(Gang([LocalHost()], Shape(), 60, "/tmp"), params)
-        (HERE / f"{name}.json").write_text(json.dumps(json.loads(output.texts["result"]), indent=0) + "\n")
+        (HERE / f"{name}.json").write_text(
+            json.dumps(json.loads(output.texts["result"]), indent=0) + "\n"
+        )
 
 
 if __name__ == "__main__":
