@@ -27,7 +27,7 @@ import yaml
 from perfdag import kube
 from perfdag.cli.cluster_run import View
 from perfdag.kube import Kube
-from perfdag.parts import Part, read_part
+from perfdag.samples import SampleRecord, read_sample
 from perfdag.store import open_store
 
 ARGO = "argoproj.io/v1alpha1"
@@ -76,12 +76,12 @@ def look(name: str, namespace: str) -> View:
     return kube.run(work)
 
 
-def parts(view: View) -> list[Part]:
+def parts(view: View) -> list[SampleRecord]:
     """All samples of a run, in the order measured."""
     store, run_id = open_store(view.parameter("store")), view.run_id
     keys = [key for key in store.list(f"runs/{run_id}/parts") if "/canary" not in key]
     return sorted(
-        (read_part(data) for _, data in store.get_many(keys)), key=lambda part: part.started_at
+        (read_sample(data) for _, data in store.get_many(keys)), key=lambda part: part.started_at
     )
 
 

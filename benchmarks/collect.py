@@ -24,8 +24,8 @@ from limits import at_most
 
 from perfdag import facts, suite
 from perfdag.collect import collect
-from perfdag.parts import Part, now, part_key
 from perfdag.plan import Plan, make_plan
+from perfdag.samples import SampleRecord, now, sample_key
 from perfdag.store import FolderStore, S3Store, Store
 
 ROWS_A_PART = 100
@@ -59,7 +59,7 @@ def make(parts: int) -> tuple[Plan, list[tuple[str, bytes]]]:
             }
             for i in range(ROWS_A_PART)
         ]
-        part = Part(
+        part = SampleRecord(
             plan.points[index].id,
             repetition,
             "ok",
@@ -75,7 +75,7 @@ def make(parts: int) -> tuple[Plan, list[tuple[str, bytes]]]:
             nodes=["node"],
         )
         part.order_index = position
-        made.append((part_key(plan.run_id, plan.key(position)), part.dump()))
+        made.append((sample_key(plan.run_id, plan.key(position)), part.dump()))
     return plan, made
 
 

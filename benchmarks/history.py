@@ -26,12 +26,12 @@ import pyarrow.parquet as pq
 from limits import at_most
 
 from perfdag import rollup
-from perfdag.checks import Tuning
 from perfdag.comparison import compare_selections
 from perfdag.history import series_of
 from perfdag.results import SAMPLES
 from perfdag.selection import Selection
 from perfdag.store import Store, open_store
+from perfdag.tuning import Tuning
 from tests.stats.synthetic import START, rows, run_id
 
 
@@ -100,20 +100,20 @@ def main() -> int:
         store = open_store(args.store or folder)
         remote = (args.store or "").startswith("s3://")
         fill(store, args.runs, args.series, 3)
-        without = timed(lambda: rollup.trends(store, "net", write_back=False), 1)
-        first = timed(lambda: rollup.trends(store, "net"), 1)
+        without = timed(lambda: rollup.read_run_medians(store, "net", write_back=False), 1)
+        first = timed(lambda: rollup.read_run_medians(store, "net"), 1)
         print(f"first read, which writes the roll-up  {said(first)}")
-        reading = timed(lambda: rollup.trends(store, "net"))
+        reading = timed(lambda: rollup.read_run_medians(store, "net"))
         print(
             f"reading by the roll-up                {said(reading)}   {without[0] / reading[0]:.1f} times as fast as file by file"
         )
-        trends = rollup.trends(store, "net")
+        trends = rollup.read_run_medians(store, "net")
         found = series_of(trends, Tuning())
         changes = timed(lambda: series_of(trends, Tuning()))
         print(
             f"change points of {len(found)} x {len(trends.runs)}          {said(changes)}   {sum(len(s.findings) for s in found)} found"
         )
-        whole = timed(lambda: series_of(rollup.trends(store, "net"), Tuning()))
+        whole = timed(lambda: series_of(rollup.read_run_medians(store, "net"), Tuning()))
         print(f"history                               {said(whole)}")
         held = [at_most("wall time", whole[0], 3.0 if remote else 1.0, "s")]
         words = ["history", "net", "--store", store.root]
@@ -127,7 +127,7 @@ def main() -> int:
         held.append(at_most("wall time", walls[0], 4.0 if remote else 2.0, "s"))
         fill(store, 2, 2000, 5, suite="big")
         sides = [(store, Selection(run_id(n, "big"), "big", (run_id(n, "big"),))) for n in range(2)]
-        rollup.trends(store, "big")
+        rollup.read_run_medians(store, "big")
         comparing = timed(lambda: compare_selections(sides[0], sides[1], Tuning()))
         print(f"compare of two runs of 10,000 rows    {said(comparing)}")
         held.append(at_most("wall time", comparing[0], 1.0, "s"))

@@ -28,7 +28,6 @@ from perfdag import benchmark as registry
 from perfdag import suite
 from perfdag.benchmark import Gang, Output, SampleError, Skip
 from perfdag.hosts import Finished, LocalHost, LocalProcess
-from perfdag.parts import Part
 from perfdag.plan import make_plan
 from perfdag.point import Point
 from perfdag.shape import Shape
@@ -123,7 +122,7 @@ class Watcher:
             host.commands.clear()
         self._apart = time.perf_counter() - began
 
-    def ended(self, point: Point, part: Part) -> None:
+    def ended(self, point: Point, part: SampleRecord) -> None:
         """The sample is stored."""
         whole = time.perf_counter() - self._began - self._apart
         if part.status != "ok":

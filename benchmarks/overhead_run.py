@@ -16,7 +16,6 @@ from limits import at_most
 
 from perfdag import suite
 from perfdag.cli.run import local_hosts, needs_cluster
-from perfdag.parts import Part
 from perfdag.plan import make_plan
 from perfdag.point import Point
 from perfdag.steps.lead import MeasuringLoop, Site
@@ -36,7 +35,7 @@ class Watcher:
     def started(self, point: Point, repetition: int) -> None:
         """Not needed."""
 
-    def ended(self, point: Point, part: Part) -> None:
+    def ended(self, point: Point, part: SampleRecord) -> None:
         """The sample is stored."""
         self.moments.append(time.perf_counter())
         self.inside.append(part.rows[0]["value"])

@@ -1,4 +1,4 @@
-"""Charts of comparisons: the forest plot of effects with their intervals, and the ratios of what was measured over message sizes."""
+"""Charts of comparisons: a forest plot of effects, and ratios by message size."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Effect:
 
 
 def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: int = 0) -> Figure:
-    """Effects sorted by size, one line each, the largest gain on top; grey is not shown, hollow is inconclusive.
+    """Draw effects sorted by size, the largest gain on top.
 
-    Above 60 series those with a verdict come first and the rest is left out, which the subtitle says, as it does how many are not
-    drawn because they are compared in their own unit (`absolute`).
+    Grey lines show no difference, hollow markers are inconclusive. Above 60 series, those with a
+    verdict come first. The subtitle counts what is left out and what has its own unit (`absolute`).
     """
     if not effects:
         return no_data(
@@ -49,10 +49,10 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
         )
     if absolute:
         subtitle += f"; not drawn: {absolute} compared in their own unit"
-    shown = sorted(effects, key=lambda each: (each.word not in COLOURS, -abs(each.effect)))[
+    shown = sorted(effects, key=lambda effect: (effect.word not in COLOURS, -abs(effect.effect)))[
         :MOST_ROWS
     ]
-    shown.sort(key=lambda each: each.effect)
+    shown.sort(key=lambda effect: effect.effect)
     if len(shown) < len(effects):
         subtitle += f"; {len(shown)} of {len(effects)} series, largest effects"
     fig, (ax,) = figure(
@@ -61,11 +61,11 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
     fig.set_dpi(
         PNG_DPI
     )  # long labels are laid out at the resolution they are drawn at, or hinting pushes them off the edge
-    for y, each in enumerate(shown):
-        colour = COLOURS.get(each.word, MUTED)
-        if each.low is not None and each.high is not None:
+    for y, effect in enumerate(shown):
+        colour = COLOURS.get(effect.word, MUTED)
+        if effect.low is not None and effect.high is not None:
             ax.plot(
-                [100 * each.low, 100 * each.high],
+                [100 * effect.low, 100 * effect.high],
                 [y, y],
                 color=colour,
                 linewidth=1.6,
@@ -73,17 +73,17 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
                 zorder=2,
             )
         ax.plot(
-            [100 * each.effect],
+            [100 * effect.effect],
             [y],
-            marker=MARKERS.get(each.word, "o"),
+            marker=MARKERS.get(effect.word, "o"),
             color=colour,
-            markerfacecolor="none" if each.word == "inconclusive" else colour,
+            markerfacecolor="none" if effect.word == "inconclusive" else colour,
             linestyle="none",
-            gid=each.word.replace(" ", "-"),
+            gid=effect.word.replace(" ", "-"),
             zorder=3,
         )
     ax.axvline(0, color=INK, linewidth=0.9, zorder=1)
-    ax.set_yticks(range(len(shown)), [each.label for each in shown], fontsize=7.5)
+    ax.set_yticks(range(len(shown)), [effect.label for effect in shown], fontsize=7.5)
     ax.set_ylim(-0.7, len(shown) - 0.3)
     ax.grid(axis="y", visible=False)
     ax.set_xlabel("B against A (%)")
@@ -101,26 +101,28 @@ class Ratio:
 
 
 def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
-    """log2 of B over A by message size: blue where B is better, orange where it is worse, blank inside the noise floor."""
-    cells = [each for each in cells if each.effect > -1]
+    """Draw log2 of B over A by message size: blue for better, orange for worse, blank for noise."""
+    cells = [cell for cell in cells if cell.effect > -1]
     if not cells:
         return no_data("no series over message sizes in common")
-    rows = list(dict.fromkeys(each.row for each in cells))
-    sizes = sorted({each.size for each in cells})
+    rows = list(dict.fromkeys(cell.row for cell in cells))
+    sizes = sorted({cell.size for cell in cells})
     shown = rows[:MOST_ROWS]
     grid = np.full((len(shown), len(sizes)), np.nan)
     words = {}
-    for each in cells:
-        if each.row in shown and each.word != "no difference shown":
-            y, x = shown.index(each.row), sizes.index(each.size)
-            sign = {"better": 1, "worse": -1}.get(each.word)
-            grid[y, x] = np.nan if sign is None else sign * abs(math.log2(1 + each.effect))
-            words[y, x] = f"{100 * each.effect:+.0f}", MUTED if each.word == "inconclusive" else INK
-    said = "number: % that B differs from A; blue: better, orange: worse; blank: inside the noise floor; grey: inconclusive"
-    said += f"; first {len(shown)} of {len(rows)} rows" if len(shown) < len(rows) else ""
+    for cell in cells:
+        if cell.row in shown and cell.word != "no difference shown":
+            y, x = shown.index(cell.row), sizes.index(cell.size)
+            sign = {"better": 1, "worse": -1}.get(cell.word)
+            grid[y, x] = np.nan if sign is None else sign * abs(math.log2(1 + cell.effect))
+            words[y, x] = f"{100 * cell.effect:+.0f}", MUTED if cell.word == "inconclusive" else INK
+    legend = "number: % that B differs from A; blue: better, orange: worse; blank: inside the noise floor; grey: inconclusive"
+    legend += f"; first {len(shown)} of {len(rows)} rows" if len(shown) < len(rows) else ""
     heights = (0.26 * len(shown) + 1.1,)
     fig, (ax,) = figure(
-        heights=heights, title=title, subtitle="; ".join(part for part in (said, subtitle) if part)
+        heights=heights,
+        title=title,
+        subtitle="; ".join(part for part in (legend, subtitle) if part),
     )
     fig.set_dpi(PNG_DPI)  # as the forest's
     most = max([0.1, *np.abs(grid[np.isfinite(grid)])])

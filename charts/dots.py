@@ -29,11 +29,11 @@ def groups(cells: Sequence[Cell], metric: str, limit: int = len(style.SERIES)) -
     """Series of a metric by statistic and coordinates, at most `limit` groups, the first in the order of the rows."""
     names: dict[str, dict[int, Series]] = {}
     for index, cell in enumerate(cells):
-        for each in cell.series(metric):
-            name = detail(each)
-            names.setdefault(name, {}).setdefault(index, each)
+        for series in cell.series(metric):
+            name = detail(series)
+            names.setdefault(name, {}).setdefault(index, series)
     chosen = list(names.items())[:limit]
-    return [Group(name, [found.get(i) for i in range(len(cells))]) for name, found in chosen]
+    return [Group(name, [by_cell.get(i) for i in range(len(cells))]) for name, by_cell in chosen]
 
 
 def detail(series: Series) -> str:
@@ -73,8 +73,8 @@ def panel(
     ax: Axes, cells: Sequence[Cell], shown: Sequence[Group], metric: str, reasons: bool = True
 ) -> None:
     """Draw one metric. Points without a valid sample are hollow grey crosses at the axis, with the reason where `reasons`."""
-    values = [v for group in shown for each in group.series if each for v in each.values]
-    first = next((each for group in shown for each in group.series if each), None)
+    values = [v for group in shown for series in group.series if series for v in series.values]
+    first = next((series for group in shown for series in group.series if series), None)
     unit, better = (first.unit, first.better) if first else ("1", "none")
     log = bool(values) and min(values) > 0 and max(values) / min(values) > LOG_FROM
     tops, middles, total = _rows(cells, shown)
@@ -146,14 +146,14 @@ def _group(ax: Axes, cells: Sequence[Cell], group: Group, k: int, places: Sequen
     look = style.look(k)
     color = look["color"]
     drawn = [
-        (places[i], cell, each)
-        for i, (cell, each) in enumerate(zip(cells, group.series, strict=True))
-        if each and each.values
+        (places[i], cell, series)
+        for i, (cell, series) in enumerate(zip(cells, group.series, strict=True))
+        if series and series.values
     ]
     if not drawn:
         return
     ys = [y for y, _, _ in drawn]
-    bands = [each.band for _, _, each in drawn]
+    bands = [series.band for _, _, series in drawn]
     ax.hlines(
         ys,
         [b.low for b in bands],
@@ -164,7 +164,7 @@ def _group(ax: Axes, cells: Sequence[Cell], group: Group, k: int, places: Sequen
         zorder=2,
         gid=f"band {group.name}",
     )
-    samples = [(v, y) for y, _, each in drawn for v in each.values[:200]]
+    samples = [(v, y) for y, _, series in drawn for v in series.values[:200]]
     ax.plot(
         [v for v, _ in samples],
         [y for _, y in samples],
@@ -177,10 +177,10 @@ def _group(ax: Axes, cells: Sequence[Cell], group: Group, k: int, places: Sequen
         gid=f"samples {group.name}",
     )
     for hollow in (False, True):
-        some = [(y, each) for y, cell, each in drawn if cell.noisy is hollow]
+        some = [(y, series) for y, cell, series in drawn if cell.noisy is hollow]
         if some:
             ax.plot(
-                [each.middle for _, each in some],
+                [series.middle for _, series in some],
                 [y for y, _ in some],
                 linestyle="none",
                 marker=look["marker"],
@@ -190,12 +190,12 @@ def _group(ax: Axes, cells: Sequence[Cell], group: Group, k: int, places: Sequen
                 label=group.name if not hollow or len(some) == len(drawn) else "_noisy",
                 gid=f"median {group.name}",
             )
-    for y, cell, each in drawn:
+    for y, cell, series in drawn:
         mark = " ~" if cell.noisy else ""
         ax.text(
             1.015,
             y,
-            value_words(each) + mark,
+            value_words(series) + mark,
             transform=ax.get_yaxis_transform(),
             va="center",
             fontsize=8,

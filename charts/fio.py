@@ -1,5 +1,8 @@
-"""fio: IOPS, bandwidth and latency percentiles by point; the distribution of completion latency; IOPS against p99 latency where the
-queue depth has three or more values, a panel for each pattern and block size; the workers of points of several hosts."""
+"""Charts of fio: IOPS, bandwidth and latency by point, latency distributions, and queue depth.
+
+IOPS stand against p99 latency where the queue depth has three or more values. Distributed points
+show their workers.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -54,14 +57,20 @@ def _points(cells: Sequence[Cell], where: str) -> Figure:
         if (groups := dots.groups(cells, name))
     ]
     for direction in dict.fromkeys(
-        str(each.coords.get("direction", ""))
+        str(one_series.coords.get("direction", ""))
         for cell in cells
-        for each in cell.series("latency", "p50")
+        for one_series in cell.series("latency", "p50")
     ):
         own = [cell for cell in cells if _late(cell, "p50", direction)]
         panels.append((f"{direction} latency".strip(), own, _percentiles(own, direction)))
     panels = panels or [("iops", list(cells), [])]
-    series = [each for _, _, groups in panels for group in groups for each in group.series if each]
+    series = [
+        one_series
+        for _, _, groups in panels
+        for group in groups
+        for one_series in group.series
+        if one_series
+    ]
     noisy = "~ and hollow: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
     fig, axes = style.figure(
         len(panels),
@@ -77,73 +86,81 @@ def _points(cells: Sequence[Cell], where: str) -> Figure:
 def _late(cell: Cell, stat: str, direction: str) -> Series | None:
     return next(
         (
-            each
-            for each in cell.series("latency", stat)
-            if str(each.coords.get("direction", "")) == direction
+            series
+            for series in cell.series("latency", stat)
+            if str(series.coords.get("direction", "")) == direction
         ),
         None,
     )
 
 
 def _percentiles(cells: Sequence[Cell], direction: str) -> list[dots.Group]:
-    made = [
+    groups = [
         dots.Group(stat, [_late(cell, stat, direction) for cell in cells]) for stat in PERCENTILES
     ]
-    return [group for group in made if any(group.series)]
+    return [group for group in groups if any(group.series)]
 
 
 def _distributions(cells: Sequence[Cell]) -> dict[str, list[tuple[float, Series]]]:
     """Point and direction -> (share of the I/Os that took no longer, their latency), by rising share; at least three percentiles."""
-    made: dict[str, list[tuple[float, Series]]] = {}
+    by_name: dict[str, list[tuple[float, Series]]] = {}
     for cell in cells:
         mixed = _both_ways(cell)
-        for each in cell.series("completion_latency"):
-            if each.stat in SHARES and each.values and each.middle > 0:
-                direction = str(each.coords.get("direction", ""))
-                made.setdefault(f"{cell.label} ({direction})" if mixed else cell.label, []).append(
-                    (SHARES[each.stat], each)
-                )
+        for series in cell.series("completion_latency"):
+            if series.stat in SHARES and series.values and series.middle > 0:
+                direction = str(series.coords.get("direction", ""))
+                by_name.setdefault(
+                    f"{cell.label} ({direction})" if mixed else cell.label, []
+                ).append((SHARES[series.stat], series))
     return {
-        name: sorted(found, key=lambda pair: pair[0])
-        for name, found in made.items()
-        if len(found) >= 3
+        name: sorted(shares, key=lambda pair: pair[0])
+        for name, shares in by_name.items()
+        if len(shares) >= 3
     }
 
 
 def _both_ways(cell: Cell) -> bool:
     """Whether a point has series of several directions: reads and writes, or trims and writes."""
-    return len({each.coords.get("direction") for each in cell.series("iops")}) > 1
+    return len({series.coords.get("direction") for series in cell.series("iops")}) > 1
 
 
-def _distribution(told: dict[str, list[tuple[float, Series]]], where: str) -> Figure:
+def _distribution(distributions: dict[str, list[tuple[float, Series]]], where: str) -> Figure:
     """Latency on a log axis against the share of I/Os that took no longer, which is drawn by the decades of what is left."""
-    common = set.intersection(*({each.stat for _, each in found} for found in told.values()))
+    common = set.intersection(
+        *({series.stat for _, series in shares} for shares in distributions.values())
+    )
     least, most = (f(common, key=lambda stat: SHARES[stat], default="") for f in (min, max))
     tails = {
-        name: _middle(found, most) / _middle(found, least) if common else 1.0
-        for name, found in told.items()
+        name: _middle(shares, most) / _middle(shares, least) if common else 1.0
+        for name, shares in distributions.items()
     }
-    shown = sorted(told, key=lambda name: -tails[name])[: len(style.SERIES)]
+    shown = sorted(distributions, key=lambda name: -tails[name])[: len(style.SERIES)]
     longest = shown[0]
     title = (
         f"{longest}: {most} of the completion latency is {tails[longest]:.1f} times its {least}"
         if common
         else "Completion latency"
     )
-    cut = f"the {len(shown)} longest tails of {len(told)}" if len(shown) < len(told) else ""
-    said = (
-        band_words([each for name in shown for _, each in told[name]])
+    cut = (
+        f"the {len(shown)} longest tails of {len(distributions)}"
+        if len(shown) < len(distributions)
+        else ""
+    )
+    legend = (
+        band_words([series for name in shown for _, series in distributions[name]])
         .replace("dot", "line")
         .replace("bar", "band")
     )
     fig, (ax,) = style.figure(
-        title=title, subtitle="; ".join(part for part in (said, cut, where) if part), heights=(3.2,)
+        title=title,
+        subtitle="; ".join(part for part in (legend, cut, where) if part),
+        heights=(3.2,),
     )
     ax.set_xscale("log")
     for k, name in enumerate(shown):
         look = style.look(k)
-        ys = [_decades(share) for share, _ in told[name]]
-        bands = [each.band for _, each in told[name]]
+        ys = [_decades(share) for share, _ in distributions[name]]
+        bands = [series.band for _, series in distributions[name]]
         ax.fill_betweenx(
             ys,
             [b.low for b in bands],
@@ -154,9 +171,13 @@ def _distribution(told: dict[str, list[tuple[float, Series]]], where: str) -> Fi
             gid=f"band {name}",
         )
         ax.plot(
-            [each.middle for _, each in told[name]], ys, label=name, gid=f"median {name}", **look
+            [series.middle for _, series in distributions[name]],
+            ys,
+            label=name,
+            gid=f"median {name}",
+            **look,
         )
-    top = max(share for name in shown for share, _ in told[name])
+    top = max(share for name in shown for share, _ in distributions[name])
     ticks = [share for share in SHARES.values() if share <= top]
     ax.set_yticks([_decades(share) for share in ticks], [f"p{100 * share:g}" for share in ticks])
     style.value_axis(ax.xaxis, "s", 1.0, log=True)
@@ -168,8 +189,8 @@ def _distribution(told: dict[str, list[tuple[float, Series]]], where: str) -> Fi
     return fig
 
 
-def _middle(found: Sequence[tuple[float, Series]], stat: str) -> float:
-    return next(each.middle for _, each in found if each.stat == stat)
+def _middle(shares: Sequence[tuple[float, Series]], stat: str) -> float:
+    return next(series.middle for _, series in shares if series.stat == stat)
 
 
 def _decades(share: float) -> float:
@@ -183,7 +204,7 @@ Curve = list[tuple[int, Series, Series]]
 
 def _curves(cells: Sequence[Cell]) -> dict[tuple[str, str], dict[str, Curve]]:
     """Pattern and block size -> curve by what else tells points apart; only those of enough depths."""
-    made: dict[tuple[str, str], dict[str, Curve]] = {}
+    by_facet: dict[tuple[str, str], dict[str, Curve]] = {}
     for cell in cells:
         depth = _in_flight(cell)
         rw, size, mixed = (
@@ -193,7 +214,12 @@ def _curves(cells: Sequence[Cell]) -> dict[tuple[str, str], dict[str, Curve]]:
         )
         for iops in cell.series("iops"):
             late = next(
-                (each for each in cell.series("latency", "p99") if each.coords == iops.coords), None
+                (
+                    series
+                    for series in cell.series("latency", "p99")
+                    if series.coords == iops.coords
+                ),
+                None,
             )
             if late is not None and depth is not None:
                 pattern = f"{rw} ({iops.coords.get('direction', '')})" if mixed else rw
@@ -202,17 +228,17 @@ def _curves(cells: Sequence[Cell]) -> dict[tuple[str, str], dict[str, Curve]]:
                     short(float(size), "B") if isinstance(size, int | float) else str(size or ""),
                 )
                 name = words_without(cell, ("iodepth", "rw", "bs"))
-                made.setdefault(facet, {}).setdefault(name, []).append((depth, iops, late))
-    found = {}
-    for facet, curves in made.items():
+                by_facet.setdefault(facet, {}).setdefault(name, []).append((depth, iops, late))
+    long_curves = {}
+    for facet, curves in by_facet.items():
         long = {
-            name: sorted(told, key=lambda each: each[0])
-            for name, told in curves.items()
-            if len({d for d, _, _ in told}) >= DEPTHS
+            name: sorted(points, key=lambda point: point[0])
+            for name, points in curves.items()
+            if len({d for d, _, _ in points}) >= DEPTHS
         }
         if long:
-            found[facet] = long
-    return found
+            long_curves[facet] = long
+    return long_curves
 
 
 def _in_flight(cell: Cell) -> int | None:
@@ -225,28 +251,28 @@ def _in_flight(cell: Cell) -> int | None:
     )
 
 
-def knee(found: Curve) -> int:
+def knee(curve: Curve) -> int:
     """Depth of the knee of a curve: where IOPS over p99 latency is highest (Kleinrock's power, ICC 1979). Beyond it waiting grows faster."""
     return max(
-        found, key=lambda each: each[1].middle / each[2].middle if each[2].middle > 0 else 0.0
+        curve, key=lambda point: point[1].middle / point[2].middle if point[2].middle > 0 else 0.0
     )[0]
 
 
 def _knees(curves: dict[tuple[str, str], dict[str, Curve]]) -> str:
-    said = []
-    told = [
-        (" ".join(part for part in (*facet, name) if part), found)
+    texts = []
+    named_curves = [
+        (" ".join(part for part in (*facet, name) if part), curve)
         for facet, named in curves.items()
-        for name, found in named.items()
+        for name, curve in named.items()
     ]
-    for name, found in told:
-        depth = knee(found)
-        _, iops, late = next(each for each in found if each[0] == depth)
+    for name, curve in named_curves:
+        depth = knee(curve)
+        _, iops, late = next(point for point in curve if point[0] == depth)
         where = f"{depth} in flight: {short(iops.middle, '1/s')} at p99 {short(late.middle, 's')}"
-        said.append(
-            f"{f'{name}: ' if len(told) > 1 else ''}{'no knee up to' if depth == found[-1][0] else 'knee at'} {where}"
+        texts.append(
+            f"{f'{name}: ' if len(named_curves) > 1 else ''}{'no knee up to' if depth == curve[-1][0] else 'knee at'} {where}"
         )
-    return "; ".join(said[:3]) + (f" and {len(said) - 3} more" if len(said) > 3 else "")
+    return "; ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
 
 
 def _queue_depth(curves: dict[tuple[str, str], dict[str, Curve]], where: str) -> Figure:
@@ -256,14 +282,14 @@ def _queue_depth(curves: dict[tuple[str, str], dict[str, Curve]], where: str) ->
     patterns = list(dict.fromkeys(pattern for pattern, _ in curves))
     sizes = list(dict.fromkeys(size for _, size in curves))
     series = [
-        each
+        one_series
         for named in curves.values()
-        for found in named.values()
-        for _, iops, late in found
-        for each in (iops, late)
+        for curve in named.values()
+        for _, iops, late in curve
+        for one_series in (iops, late)
     ]
-    said = f"numbers: I/Os in flight (iodepth x numjobs x hosts); ring: knee, where IOPS over p99 latency is highest; {band_words(series)}"
-    said += (
+    legend = f"numbers: I/Os in flight (iodepth x numjobs x hosts); ring: knee, where IOPS over p99 latency is highest; {band_words(series)}"
+    legend += (
         f"; first {lines} of {most} curves{' of a panel' if len(curves) > 1 else ''}"
         if most > lines
         else ""
@@ -275,25 +301,25 @@ def _queue_depth(curves: dict[tuple[str, str], dict[str, Curve]], where: str) ->
         heights,
         columns,
         title=_knees(curves),
-        subtitle=f"{said}; {where}",
+        subtitle=f"{legend}; {where}",
         sharex=True,
         sharey=True,
     )
     largest = max(
         iops.band.high
         for named in curves.values()
-        for found in named.values()
-        for _, iops, _ in found
+        for curve in named.values()
+        for _, iops, _ in curve
     )
-    waits = [each.band for each in series if each.metric == "latency"]
+    waits = [one_series.band for one_series in series if one_series.metric == "latency"]
     lowest, highest = min(band.low for band in waits), max(band.high for band in waits)
     for i, ax in enumerate(axes):
         facet = patterns[i // columns], sizes[i % columns]
         ax.set_yscale("log")
         ax.set_xlim(0, largest * 1.08)
         ax.set_ylim(lowest / 1.5, highest * 1.5)
-        for k, (name, found) in enumerate(curves.get(facet, {}).items()):
-            _curve(ax, found, name, style.look(k))
+        for k, (name, curve) in enumerate(curves.get(facet, {}).items()):
+            _curve(ax, curve, name, style.look(k))
         name = style.value_axis(ax.xaxis, "1/s", largest, bins=6 if columns < 3 else 3)
         style.value_axis(ax.yaxis, "s", 1.0, log=True)
         if len(curves) > 1:
@@ -310,26 +336,26 @@ def _queue_depth(curves: dict[tuple[str, str], dict[str, Curve]], where: str) ->
     return fig
 
 
-def _curve(ax: Axes, found: Curve, name: str, look: dict[str, Any]) -> None:
-    xs, ys = [iops.middle for _, iops, _ in found], [late.middle for _, _, late in found]
+def _curve(ax: Axes, curve: Curve, name: str, look: dict[str, Any]) -> None:
+    xs, ys = [iops.middle for _, iops, _ in curve], [late.middle for _, _, late in curve]
     ax.plot(xs, ys, label=name or "otherwise", gid=f"median {name}", **look)
     ax.hlines(
         ys,
-        [i.band.low for _, i, _ in found],
-        [i.band.high for _, i, _ in found],
+        [i.band.low for _, i, _ in curve],
+        [i.band.high for _, i, _ in curve],
         color=look["color"],
         alpha=0.45,
     )
     ax.vlines(
         xs,
-        [p.band.low for _, _, p in found],
-        [p.band.high for _, _, p in found],
+        [p.band.low for _, _, p in curve],
+        [p.band.high for _, _, p in curve],
         color=look["color"],
         alpha=0.45,
     )
-    best = knee(found)
-    for x, y, (depth, _, _) in zip(xs, ys, found, strict=True):
-        if depth == best and best != found[-1][0]:
+    best = knee(curve)
+    for x, y, (depth, _, _) in zip(xs, ys, curve, strict=True):
+        if depth == best and best != curve[-1][0]:
             ax.plot(
                 [x],
                 [y],

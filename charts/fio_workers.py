@@ -21,48 +21,48 @@ Values = dict[str, list[float]]
 
 def figure(rows: pa.Table, cells: Sequence[Cell], where: str) -> Figure | None:
     """A panel for each point and direction, those first whose workers are furthest apart; None where no point has several workers."""
-    told = sorted(_told(rows, cells).items(), key=lambda item: _lag(item[1]))
-    if not told:
+    points = sorted(_by_point(rows, cells).items(), key=lambda item: _lag(item[1]))
+    if not points:
         return None
-    shown = told[:PANELS]
+    shown = points[:PANELS]
     name, workers = shown[0]
     title = f"slowest worker: {_slowest(workers)[0]}, at {_lag(workers):.2f} of the median one" + (
-        f", of {name}" if len(told) > 1 else ""
+        f", of {name}" if len(points) > 1 else ""
     )
     cut = (
-        f"{len(shown)} of {len(told)} points, whose workers are furthest apart"
-        if len(shown) < len(told)
+        f"{len(shown)} of {len(points)} points, whose workers are furthest apart"
+        if len(shown) < len(points)
         else ""
     )
-    said = "dot: median of a worker's samples; ticks: each of them"
+    legend = "dot: median of a worker's samples; ticks: each of them"
     fig, axes = style.figure(
         len(shown),
-        [ROW * min(len(each), WORKERS) + 0.6 for _, each in shown],
+        [ROW * min(len(workers), WORKERS) + 0.6 for _, workers in shown],
         title=title,
-        subtitle="; ".join(part for part in (said, cut, where) if part),
+        subtitle="; ".join(part for part in (legend, cut, where) if part),
     )
     for ax, (name, workers) in zip(axes, shown, strict=True):
         _panel(ax, name, workers)
     return fig
 
 
-def _told(rows: pa.Table, cells: Sequence[Cell]) -> dict[str, Values]:
+def _by_point(rows: pa.Table, cells: Sequence[Cell]) -> dict[str, Values]:
     """Point and direction -> IOPS of its workers, of the valid samples."""
     own = valid(rows, "iops")
     own = own.filter(pc.is_valid(own["subject"]))
-    found: dict[tuple[str, str], Values] = {}
+    values: dict[tuple[str, str], Values] = {}
     for row in own.select(["point", "coords", "subject", "value"]).to_pylist():
         direction = str(orjson.loads(row["coords"] or "{}").get("direction", ""))
-        found.setdefault((row["point"], direction), {}).setdefault(row["subject"], []).append(
+        values.setdefault((row["point"], direction), {}).setdefault(row["subject"], []).append(
             row["value"]
         )
     labels = {cell.state.point: cell.label for cell in cells}
-    ways = Counter(point for point, _ in found)
+    ways = Counter(point for point, _ in values)
     named = {
         key: f"{labels.get(key[0], '')} ({key[1]})" if ways[key[0]] > 1 else labels.get(key[0], "")
-        for key in found
+        for key in values
     }
-    return {named[key]: workers for key, workers in found.items() if len(workers) > 1}
+    return {named[key]: workers for key, workers in values.items() if len(workers) > 1}
 
 
 def _slowest(workers: Values) -> list[str]:

@@ -58,7 +58,7 @@ def pages(cells: Sequence[Cell], slug: str = "points") -> Iterable[tuple[str, Se
 
 
 def _of(cells: Iterable[Cell], metric: str) -> list[Series]:
-    return [each for cell in cells for each in cell.series(metric)]
+    return [series for cell in cells for series in cell.series(metric)]
 
 
 def _slug(text: str) -> str:
@@ -71,8 +71,14 @@ def dot_figure(
     """One panel of dots a metric."""
     names = list(wanted) or [""]
     shown = {name: dots.groups(cells, name) for name in names}
-    series = [each for name in names for group in shown[name] for each in group.series if each]
-    said = [
+    series = [
+        one_series
+        for name in names
+        for group in shown[name]
+        for one_series in group.series
+        if one_series
+    ]
+    parts = [
         band_words(series),
         "~ and hollow: a sample was disturbed" if any(c.noisy for c in cells) else "",
         where,
@@ -81,7 +87,7 @@ def dot_figure(
         len(names),
         [dots.height(cells, shown[name]) for name in names],
         title=title or finding(cells, names[0]),
-        subtitle="; ".join(each for each in said if each),
+        subtitle="; ".join(part for part in parts if part),
     )
     for i, (ax, name) in enumerate(zip(axes, names, strict=True)):
         dots.panel(ax, cells, shown[name], name, reasons=i == 0)
@@ -90,10 +96,10 @@ def dot_figure(
 
 def finding(cells: Sequence[Cell], metric: str) -> str:
     """What the first metric shows, with spread and n: the best point where a direction is known."""
-    measured = [(cell, each) for cell in cells for each in cell.series(metric)]
+    measured = [(cell, series) for cell in cells for series in cell.series(metric)]
     bad = sum(1 for cell in cells if cell.why)
     tail = f"; {bad} of {len(cells)} points without a valid sample" if bad else ""
-    name = style.said(metric)
+    name = style.metric_text(metric)
     if not measured:
         return f"{cells[0].state.benchmark}: no valid sample in {len(cells)} point{'s' if len(cells) != 1 else ''}"
     if len(measured) == 1 or len(cells) == 1:
@@ -113,28 +119,28 @@ def _lines(cells: Sequence[Cell], metric: str, where: str) -> Figure:
     coordinate = sweep(_of(cells, metric)) or ""
     pairs = []
     for cell in cells:
-        for each in cell.series(metric):
+        for series in cell.series(metric):
             rest = " ".join(
-                f"{key}={value}" for key, value in each.coords.items() if key != coordinate
+                f"{key}={value}" for key, value in series.coords.items() if key != coordinate
             )
-            stat = "" if each.stat == "value" else each.stat
-            pairs.append((" ".join(part for part in (cell.label, stat, rest) if part), each))
-    made = lines.lines_of(pairs, coordinate)
+            stat = "" if series.stat == "value" else series.stat
+            pairs.append((" ".join(part for part in (cell.label, stat, rest) if part), series))
+    curves = lines.lines_of(pairs, coordinate)
     unit = "B" if coordinate.endswith(("bytes", "size")) else ""
-    title = f"{style.said(metric)} over {coordinate.replace('_', ' ')}"
-    said = [
-        band_words([each for _, each in pairs]).replace("dot", "line").replace("bar", "band"),
+    title = f"{style.metric_text(metric)} over {coordinate.replace('_', ' ')}"
+    parts = [
+        band_words([series for _, series in pairs]).replace("dot", "line").replace("bar", "band"),
         where,
     ]
     fig, (ax,) = style.figure(
-        title=title, subtitle="; ".join(each for each in said if each), heights=(3.0,)
+        title=title, subtitle="; ".join(part for part in parts if part), heights=(3.0,)
     )
-    values = [each.middle for _, each in pairs if each.values]
+    values = [series.middle for _, series in pairs if series.values]
     log = bool(values) and min(values) > 0 and max(values) / min(values) > dots.LOG_FROM
     failed = [f"{cell.label}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]
     lines.panel(
         ax,
-        made[:12],
+        curves[:12],
         metric=metric,
         x_label=coordinate.replace("_", " "),
         x_unit=unit or "1",

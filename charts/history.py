@@ -1,4 +1,4 @@
-"""Charts of a suite's history: small multiples with levels and change points, the overview of recent nights, the noise."""
+"""Charts of the history of a suite: levels and change points, recent runs, and noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from perfdag.charts.style import INK, MUTED, PNG_DPI, SERIES, arrow, figure, no_data, value_axis
 from perfdag.history import Series
-from perfdag.stats.noise import Noise
+from perfdag.stats.noise import Variability
 from perfdag.stats.robust import Array
 from perfdag.trends import RunInfo
 
@@ -37,7 +37,7 @@ def pages(series: Sequence[Series], runs: Sequence[RunInfo], title: str) -> list
         return [no_data("no runs")]
     first = max(0, len(runs) - SHOWN)
     shown = f"runs {runs[first].run_id[:8]} to {runs[-1].run_id[:8]} ({len(runs) - first} of {len(runs)})"
-    made = []
+    figures = []
     for start in range(0, len(series), A_PAGE):
         part = series[start : start + A_PAGE]
         rows = math.ceil(len(part) / 2)
@@ -48,18 +48,18 @@ def pages(series: Sequence[Series], runs: Sequence[RunInfo], title: str) -> list
         )
         fig, axes = figure(rows=rows, heights=(1.55,), columns=2, title=title, subtitle=subtitle)
         fig.set_dpi(PNG_DPI)
-        for ax, each in zip(axes, part, strict=False):
-            _multiple(ax, each, runs, first)
+        for ax, one_series in zip(axes, part, strict=False):
+            _multiple(ax, one_series, runs, first)
         for ax in axes[len(part) :]:
             ax.set_axis_off()
-        made.append(fig)
-    return made
+        figures.append(fig)
+    return figures
 
 
-def _multiple(ax: Axes, each: Series, runs: Sequence[RunInfo], first: int) -> None:
+def _multiple(ax: Axes, series: Series, runs: Sequence[RunInfo], first: int) -> None:
     """One small multiple."""
     x = np.arange(first, len(runs))
-    value, low, high = each.value[first:], each.low[first:], each.high[first:]
+    value, low, high = series.value[first:], series.low[first:], series.high[first:]
     ok = np.isfinite(value)
     ax.fill_between(
         x[ok], low[ok], high[ok], color=SERIES[0], alpha=0.18, linewidth=0, gid="spread"
@@ -73,7 +73,7 @@ def _multiple(ax: Axes, each: Series, runs: Sequence[RunInfo], first: int) -> No
         color=SERIES[0],
         gid="medians",
     )
-    for level in each.levels:
+    for level in series.levels:
         if level.end > first:
             ax.plot(
                 [max(level.start, first), level.end - 1],
@@ -82,7 +82,7 @@ def _multiple(ax: Axes, each: Series, runs: Sequence[RunInfo], first: int) -> No
                 linewidth=1.1,
                 gid="level",
             )
-    for finding in each.findings:
+    for finding in series.findings:
         if finding.index < first:
             continue
         colour = {"worse": SERIES[1], "better": SERIES[0]}.get(finding.word, MUTED)
@@ -105,7 +105,9 @@ def _multiple(ax: Axes, each: Series, runs: Sequence[RunInfo], first: int) -> No
             fontsize=7,
             color=colour,
         )
-    failed = [i for i in range(first, len(runs)) if runs[i].points.get(each.info.point, (0, 0))[1]]
+    failed = [
+        i for i in range(first, len(runs)) if runs[i].points.get(series.info.point, (0, 0))[1]
+    ]
     ax.plot(
         failed,
         [0.03] * len(failed),
@@ -128,13 +130,13 @@ def _multiple(ax: Axes, each: Series, runs: Sequence[RunInfo], first: int) -> No
         gid="environment",
     )
     largest = float(np.nanmax(np.abs(value))) if ok.any() else 1.0
-    unit = value_axis(ax.yaxis, each.info.unit, largest, bins=4)
-    ax.set_title(f"{_short(each.name)} ({unit})" if unit else _short(each.name), fontsize=7.5)
+    unit = value_axis(ax.yaxis, series.info.unit, largest, bins=4)
+    ax.set_title(f"{_short(series.name)} ({unit})" if unit else _short(series.name), fontsize=7.5)
     ax.set_xlim(first - 1, len(runs))
     ax.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: _day(runs, v)))
     ax.tick_params(labelsize=7)
-    ax.set_ylabel(arrow(each.info.better), fontsize=6.5)
+    ax.set_ylabel(arrow(series.info.better), fontsize=6.5)
 
 
 def _versions(run: RunInfo) -> dict[str, str]:
@@ -157,14 +159,16 @@ def _short(name: str, limit: int = 52) -> str:
 def overview(
     names: Sequence[str], better: Sequence[str], effects: Array, runs: Sequence[RunInfo], title: str
 ) -> Figure:
-    """Heat map of series x recent runs: signed % against the level, orange for worse, blue for better, hatched: no value.
-
-    `effects` are relative, shape (series, runs); colours end at +-20 %. At most 60 series, those that moved most.
+    """Draw series by recent runs as a heat map: orange for worse, blue for better, hatched for
+    no value.
     """
     if not len(names) or not effects.size:
         return no_data("no runs")
     good = np.array(
-        [1.0 if each == "higher" else -1.0 if each == "lower" else 0.0 for each in better]
+        [
+            1.0 if direction == "higher" else -1.0 if direction == "lower" else 0.0
+            for direction in better
+        ]
     )
     signed = 100 * effects * good[:, None]
     size = np.nan_to_num(np.abs(effects)).max(axis=1)
@@ -194,9 +198,9 @@ def overview(
     return fig
 
 
-def noise(report: Sequence[tuple[str, Noise]], title: str) -> Figure:
+def noise(report: Sequence[tuple[str, Variability]], title: str) -> Figure:
     """Noise of each series, sorted: within runs, between runs, between nodes, with guides at 1, 2, 5 and 10 %."""
-    kept = [each for each in report if each[1].between or each[1].within][:60]
+    kept = [item for item in report if item[1].between or item[1].within][:60]
     if not kept:
         return no_data("too few runs to tell the noise")
     subtitle = "detectable: change found nine times in ten with 20 runs before and 3 after; above 10 % between runs a series pages nobody"
@@ -211,8 +215,8 @@ def noise(report: Sequence[tuple[str, Noise]], title: str) -> Figure:
     for label, attribute, marker, colour in kinds:
         at = [
             (100 * value, y)
-            for y, (_, each) in enumerate(kept)
-            if (value := getattr(each, attribute))
+            for y, (_, item) in enumerate(kept)
+            if (value := getattr(item, attribute))
         ]
         if at:
             ax.plot(

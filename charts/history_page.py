@@ -10,14 +10,14 @@ from perfdag.charts.report import LIMIT, css
 from perfdag.charts.style import to_bytes
 from perfdag.findings import day_of
 from perfdag.history import Series
-from perfdag.trends import Trends
+from perfdag.trends import RunMedians
 from perfdag.units import short
 
 TITLES = {"overview": "The last runs at a glance", "noise": "Where the noise is"}
 
 
 def page(
-    trends: Trends, series: Sequence[Series], figures: Mapping[str, Figure], more: str = ""
+    trends: RunMedians, series: Sequence[Series], figures: Mapping[str, Figure], more: str = ""
 ) -> str:
     """The page: every change of level, newest first, then the figures by name. Equal input gives an equal page."""
     first, last = trends.runs[0].run_id, trends.runs[-1].run_id
@@ -48,23 +48,25 @@ def page(
 
 
 def _changes(series: Sequence[Series]) -> str:
-    found = sorted((each for one in series for each in one.findings), key=lambda each: -each.index)
-    if not found:
+    changes = sorted(
+        (change for one in series for change in one.findings), key=lambda change: -change.index
+    )
+    if not changes:
         return "<p>No series changed its level.</p>"
     rows = []
-    for each in found:
-        c, unit = each.change, each.info.unit
-        size = f"{c.effect:+.3g}" if each.absolute else f"{100 * c.effect:+.1f} %"
+    for change in changes:
+        c, unit = change.change, change.info.unit
+        size = f"{c.effect:+.3g}" if change.absolute else f"{100 * c.effect:+.1f} %"
         differs = (
-            "; ".join(f"{key} {a} -> {b}" for key, (a, b) in each.environment.items())
+            "; ".join(f"{key} {a} -> {b}" for key, (a, b) in change.environment.items())
             or "nothing that is recorded"
         )
         level = f"{short(c.before, unit)} to {short(c.after, unit)}"
         rows.append(
             [
-                day_of(each.run),
-                text(each.name),
-                text(f"{size} {each.word}"),
+                day_of(change.run),
+                text(change.name),
+                text(f"{size} {change.word}"),
                 text(level),
                 text(differs[:300]),
             ]

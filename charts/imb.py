@@ -41,7 +41,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         swept = [
             cell
             for cell in own
-            if any("message_bytes" in each.coords for each in cell.state.series)
+            if any("message_bytes" in series.coords for series in cell.state.series)
         ]
         if swept:
             yield kind.lower(), _sizes(kind, own, where)
@@ -77,21 +77,26 @@ def _pairs(
     cells: Sequence[Cell], kind: str, metric: str, stats: tuple[str, ...]
 ) -> list[tuple[str, Series]]:
     return [
-        (_name(cell, kind), each)
+        (_name(cell, kind), series)
         for cell in cells
-        for each in cell.series(metric)
-        if each.stat in stats
+        for series in cell.series(metric)
+        if series.stat in stats
     ]
 
 
 def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
     panels = {}
     for metric, stats in (("latency", ("mean",)), ("bandwidth", ("value",))):
-        made = lines.lines_of(_pairs(cells, kind, metric, stats), "message_bytes")
-        if made:
-            panels[metric] = made[:LINES]
-    series = [each for made in panels.values() for line in made for each in line.series.values()]
-    said = band_words(series).replace("dot", "line").replace("bar", "band")
+        curves = lines.lines_of(_pairs(cells, kind, metric, stats), "message_bytes")
+        if curves:
+            panels[metric] = curves[:LINES]
+    series = [
+        one_series
+        for curves in panels.values()
+        for line in curves
+        for one_series in line.series.values()
+    ]
+    legend = band_words(series).replace("dot", "line").replace("bar", "band")
     noisy = "~: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
     ring = (
         "ring: first size at half of the peak"
@@ -103,45 +108,45 @@ def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
         len(panels),
         [2.5] * len(panels),
         title=_finding(kind, cells),
-        subtitle="; ".join(part for part in (said, ring, noisy, cut, where) if part),
+        subtitle="; ".join(part for part in (legend, ring, noisy, cut, where) if part),
         sharex=True,
     )
     failed = [
         f"{_name(cell, kind)}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why
     ]
     noted = {_name(cell, kind) for cell in cells if cell.noisy}
-    sizes = sorted({x for made in panels.values() for line in made for x in line.series})
-    for i, (ax, (metric, made)) in enumerate(zip(axes, panels.items(), strict=True)):
+    sizes = sorted({x for curves in panels.values() for line in curves for x in line.series})
+    for i, (ax, (metric, curves)) in enumerate(zip(axes, panels.items(), strict=True)):
         last = i == len(panels) - 1
-        for line in made:
+        for line in curves:
             line.name += " ~" if line.name in noted else ""
         label = "message size" if last else ""
         lines.panel(
             ax,
-            made,
+            curves,
             metric=metric,
             x_label=label,
             log_y=metric == "latency",
             failed=failed if last else (),
             sizes=sizes,
         )
-        _marks(ax, {_name(cell, kind): cell for cell in cells}, made, metric)
+        _marks(ax, {_name(cell, kind): cell for cell in cells}, curves, metric)
     return fig
 
 
-def _marks(ax: Axes, cells: Mapping[str, Cell], made: Sequence[lines.Line], metric: str) -> None:
+def _marks(ax: Axes, cells: Mapping[str, Cell], curves: Sequence[lines.Line], metric: str) -> None:
     """On each line its zero-byte latency in words, or a ring at the first size that reaches half of its peak bandwidth."""
-    for k, line in enumerate(made):
+    for k, line in enumerate(curves):
         cell = cells[line.name.removesuffix(" ~")]
         colour = style.look(k)["color"]
         zero, half = (
-            next((each for each in cell.series(name) if each.values), None) for name in MARKED
+            next((series for series in cell.series(name) if series.values), None) for name in MARKED
         )
-        if metric == "latency" and zero and 0 in line.series and len(made) <= lines.DIRECT:
+        if metric == "latency" and zero and 0 in line.series and len(curves) <= lines.DIRECT:
             at = ax.get_lines()[k].get_xdata()[0]  # type: ignore[index]  # where the panel has put the size of zero
-            said = short(zero.middle, "s")
+            label = short(zero.middle, "s")
             ax.annotate(
-                said,
+                label,
                 (at, zero.middle),
                 xytext=(0, 5),
                 textcoords="offset points",
@@ -163,31 +168,31 @@ def _marks(ax: Axes, cells: Mapping[str, Cell], made: Sequence[lines.Line], metr
 
 def _finding(kind: str, cells: Sequence[Cell]) -> str:
     """Zero-byte latency, peak bandwidth and the size that reaches half of it, of the best point."""
-    said = []
+    parts = []
     for metric, word, best in (
         ("zero_byte_latency", "0 B in", min),
         ("operation_time", "largest message in", min),
         ("peak_bandwidth", "peak", max),
     ):
-        found = [
-            (each.middle, _name(cell, kind), each, cell)
+        candidates = [
+            (series.middle, _name(cell, kind), series, cell)
             for cell in cells
-            for each in cell.series(metric)
-            if each.values
+            for series in cell.series(metric)
+            if series.values
         ]
-        if found:
-            _, name, each, cell = best(found, key=lambda row: row[0])
+        if candidates:
+            _, name, series, cell = best(candidates, key=lambda row: row[0])
             named = f" ({name})" if len(cells) > 1 else ""
             half = (
                 next((h for h in cell.series("half_bandwidth_size") if h.values), None)
                 if metric == "peak_bandwidth"
                 else None
             )
-            said.append(
-                f"{word} {value_words(each)}{named}"
+            parts.append(
+                f"{word} {value_words(series)}{named}"
                 + (f", half of it at {short(half.middle, 'B')}" if half else "")
             )
-    return f"{kind}: {'; '.join(said)}" if said else f"{kind} over message size"
+    return f"{kind}: {'; '.join(parts)}" if parts else f"{kind} over message size"
 
 
 def _size(cell: Cell) -> tuple[int, int]:
@@ -203,11 +208,11 @@ def _title(kind: str, cells: Sequence[Cell]) -> str:
 
 def _heatmap(kind: str, cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figure:
     """Median time by message size and hosts x ranks; the number in a cell is in us. The points differ in those two only."""
-    found: dict[tuple[tuple[int, int], int], Series] = {}
+    by_size: dict[tuple[tuple[int, int], int], Series] = {}
     for cell in cells:
-        for each in cell.series("latency", "mean"):
-            found.setdefault((_size(cell), int(each.coords["message_bytes"])), each)
-    ranks = sorted({key[0] for key in found})
+        for series in cell.series("latency", "mean"):
+            by_size.setdefault((_size(cell), int(series.coords["message_bytes"])), series)
+    ranks = sorted({key[0] for key in by_size})
     placed = {
         size: min(
             (used[c.state.point] for c in cells if _size(c) == size and c.state.point in used),
@@ -215,14 +220,14 @@ def _heatmap(kind: str, cells: Sequence[Cell], where: str, used: Mapping[str, in
         )
         for size in ranks
     }
-    sizes = sorted({key[1] for key in found})
+    sizes = sorted({key[1] for key in by_size})
     grid = np.array(
-        [[found[r, s].middle if (r, s) in found else np.nan for s in sizes] for r in ranks]
+        [[by_size[r, s].middle if (r, s) in by_size else np.nan for s in sizes] for r in ranks]
     )
     title = f"{kind}: median time by message size, hosts and ranks"
-    said = "number: median in us, its spread is in the table; grey: not measured"
+    legend = "number: median in us, its spread is in the table; grey: not measured"
     fig, (ax,) = style.figure(
-        title=title, subtitle=f"{said}; {where}", heights=(0.35 * len(ranks) + 1.2,)
+        title=title, subtitle=f"{legend}; {where}", heights=(0.35 * len(ranks) + 1.2,)
     )
     ax.set_facecolor(style.GRID)
     mesh = ax.pcolormesh(

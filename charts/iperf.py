@@ -1,5 +1,7 @@
-"""iperf: throughput by point with what explains it (retransmits, or loss and jitter), by path for each MTU and number of streams, over
-streams where there are three or more, and second by second within the run."""
+"""Charts of iperf: throughput by point, by path, over streams and by second.
+
+Retransmits, loss and jitter stand beside it as explanations.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -55,30 +57,30 @@ def _bound(cells: Sequence[Cell]) -> str:
     bound = [
         cell.label
         for cell in cells
-        if any(each.values and each.middle >= 1 for each in cell.series("cpu_bound"))
+        if any(series.values and series.middle >= 1 for series in cell.series("cpu_bound"))
     ]
     return f"bound by a core, not the network: {', '.join(bound[:6])}" if bound else ""
 
 
 def _streams(cells: Sequence[Cell], where: str) -> Figure:
-    made: dict[str, lines.Line] = {}
+    by_name: dict[str, lines.Line] = {}
     for cell in cells:
         streams = cell.state.params.get("streams")
         name = (
             " ".join(word for word in cell.label.split(" ") if word != f"streams={streams}")
             or cell.state.entry
         )
-        for each in cell.series("throughput", "value"):
-            made.setdefault(name, lines.Line(name)).series[float(streams or 1)] = each
-    shown = list(made.values())
-    said = (
-        band_words([each for line in shown for each in line.series.values()])
+        for series in cell.series("throughput", "value"):
+            by_name.setdefault(name, lines.Line(name)).series[float(streams or 1)] = series
+    shown = list(by_name.values())
+    legend = (
+        band_words([series for line in shown for series in line.series.values()])
         .replace("dot", "line")
         .replace("bar", "band")
     )
     title = f"Throughput over streams; {finding(cells, 'throughput')}"
     fig, (ax,) = style.figure(
-        title=title, subtitle="; ".join(part for part in (said, where) if part)
+        title=title, subtitle="; ".join(part for part in (legend, where) if part)
     )
     failed = [f"{cell.label}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]
     lines.panel(
@@ -99,13 +101,13 @@ def _path(cell: Cell) -> str:
 
 def _facets(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     """Points by MTU and streams, with the words that tell them apart within: the path between the hosts first of all."""
-    made: dict[tuple[int, int], list[Cell]] = {}
+    by_size: dict[tuple[int, int], list[Cell]] = {}
     for cell in cells:
         mtu = int((cell.state.shape.get("network") or {}).get("mtu") or 0)
-        made.setdefault((mtu, int(cell.state.params.get("streams", 1))), []).append(cell)
-    several = len({mtu for mtu, _ in made}) > 1
-    found = {}
-    for (mtu, streams), group in sorted(made.items()):
+        by_size.setdefault((mtu, int(cell.state.params.get("streams", 1))), []).append(cell)
+    several = len({mtu for mtu, _ in by_size}) > 1
+    facets = {}
+    for (mtu, streams), group in sorted(by_size.items()):
         size = f"MTU {mtu or 'of the network'}, " if several else ""
         short = [
             replace(
@@ -113,8 +115,8 @@ def _facets(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
             )
             for cell in group
         ]
-        found[f"{size}{streams} stream{'s' * (streams > 1)}"] = short
-    return found
+        facets[f"{size}{streams} stream{'s' * (streams > 1)}"] = short
+    return facets
 
 
 def _paths(facets: dict[str, list[Cell]], where: str) -> Figure:
@@ -128,7 +130,11 @@ def _paths(facets: dict[str, list[Cell]], where: str) -> Figure:
     facets = {name: cells[:ROWS] for name, cells in list(facets.items())[:FACETS]}
     shown = {name: dots.groups(cells, "throughput") for name, cells in facets.items()}
     series = [
-        each for groups in shown.values() for group in groups for each in group.series if each
+        one_series
+        for groups in shown.values()
+        for group in groups
+        for one_series in group.series
+        if one_series
     ]
     fig, axes = style.figure(
         len(facets),
@@ -149,21 +155,21 @@ def _paths(facets: dict[str, list[Cell]], where: str) -> Figure:
 
 def _seconds(rows: pa.Table, cells: Sequence[Cell]) -> list[lines.Line]:
     """A line for each point: throughput by second over its valid repetitions, the unsteadiest points first."""
-    told: dict[str, dict[float, list[float]]] = {}
+    by_second: dict[str, dict[float, list[float]]] = {}
     for row in valid(rows, "second_throughput").select(["point", "subject", "value"]).to_pylist():
-        told.setdefault(row["point"], {}).setdefault(
+        by_second.setdefault(row["point"], {}).setdefault(
             float(row["subject"].split(" ")[1]), []
         ).append(row["value"])
-    made = []
+    curves = []
     for cell in cells:
         whole = next(iter(cell.series("throughput", "value")), None)
-        if whole and len(told.get(cell.state.point, {})) >= 3:
+        if whole and len(by_second.get(cell.state.point, {})) >= 3:
             by = {
                 second: replace(whole, values=values)
-                for second, values in told[cell.state.point].items()
+                for second, values in by_second[cell.state.point].items()
             }
-            made.append(lines.Line(cell.label, by))
-    return sorted(made, key=_unsteadiness, reverse=True)
+            curves.append(lines.Line(cell.label, by))
+    return sorted(curves, key=_unsteadiness, reverse=True)
 
 
 def _unsteadiness(line: lines.Line) -> float:
@@ -176,13 +182,15 @@ def _within(shown: Sequence[lines.Line], where: str) -> Figure:
     """Throughput second by second."""
     worst = f"{shown[0].name}: the medians of its seconds differ by {100 * _unsteadiness(shown[0]):.1f} %"
     cut = f"the {LINES} unsteadiest of {len(shown)} points" if len(shown) > LINES else ""
-    said = (
-        band_words([each for line in shown[:LINES] for each in line.series.values()])
+    legend = (
+        band_words([series for line in shown[:LINES] for series in line.series.values()])
         .replace("dot", "line")
         .replace("bar", "band")
     )
     fig, (ax,) = style.figure(
-        title=worst, subtitle="; ".join(part for part in (said, cut, where) if part), heights=(2.2,)
+        title=worst,
+        subtitle="; ".join(part for part in (legend, cut, where) if part),
+        heights=(2.2,),
     )
     lines.panel(
         ax, shown[:LINES], metric="throughput", x_label="second of the run", x_unit="1", linear=True

@@ -22,10 +22,10 @@ class Line:
     def columns(self) -> tuple[list[float], list[float], list[float], list[float]]:
         """x, median, low and high, by rising x."""
         points = sorted(self.series.items())
-        bands = [each.band for _, each in points]
+        bands = [series.band for _, series in points]
         return (
             [x for x, _ in points],
-            [each.middle for _, each in points],
+            [series.middle for _, series in points],
             [b.low for b in bands],
             [b.high for b in bands],
         )
@@ -33,11 +33,13 @@ class Line:
 
 def lines_of(series: Sequence[tuple[str, Series]], coordinate: str) -> list[Line]:
     """Lines by name from (name, series) pairs; a series without the coordinate is left out."""
-    made: dict[str, Line] = {}
-    for name, each in series:
-        if coordinate in each.coords and each.values:
-            made.setdefault(name, Line(name)).series[float(each.coords[coordinate])] = each
-    return list(made.values())
+    by_name: dict[str, Line] = {}
+    for name, one_series in series:
+        if coordinate in one_series.coords and one_series.values:
+            by_name.setdefault(name, Line(name)).series[float(one_series.coords[coordinate])] = (
+                one_series
+            )
+    return list(by_name.values())
 
 
 def panel(
@@ -52,23 +54,23 @@ def panel(
     failed: Sequence[str] = (),
     sizes: Sequence[float] = (),
 ) -> None:
-    """Draw lines over sizes (log2 when they span 8 times or more and not `linear`; a size of zero then stands left of the smallest, as its tick says).
+    """Draw lines over sizes, on a log2 axis where they span a factor of 8 and `linear` is unset.
 
-    `failed` names lines without any valid sample; they are crosses at the axis. `sizes` are those of panels that share the x axis.
+    A size of zero then stands left of the smallest and is labelled 0.
     """
     xs = sorted({*sizes, *(x for line in lines for x in line.series)})
     positive = [x for x in xs if x > 0]
     log_x = not linear and len(positive) > 2 and positive[-1] / positive[0] >= 8
     zero = positive[0] / 2 if log_x and xs[0] == 0 else None
     _x_axis(ax, xs, positive, zero, log_x, x_unit)
-    values = [v for line in lines for each in line.series.values() for v in each.values]
+    values = [v for line in lines for series in line.series.values() for v in series.values]
     log = log_y and bool(values) and min(values) > 0
     if log:
         ax.set_yscale("log")
     for k, line in enumerate(lines):
         _line(ax, line, k, zero)
     _y_limits(ax, values, log)
-    first = next((each for line in lines for each in line.series.values()), None)
+    first = next((series for line in lines for series in line.series.values()), None)
     unit, better = (first.unit, first.better) if first else ("1", "none")
     name = style.value_axis(ax.yaxis, unit, max((abs(v) for v in values), default=1.0), log=log)
     ax.set_ylabel(style.axis_label(metric, name, better).replace(", ", "\n"))
@@ -156,10 +158,10 @@ def _direct_labels(ax: Axes, lines: Sequence[Line], floor: float) -> None:
 
 def _failures(ax: Axes, failed: Sequence[str]) -> None:
     # at the right end of the axis, one above the other: they have a name but no x
-    said = [*failed[:3], f"and {len(failed) - 3} more"] if len(failed) > 4 else list(failed)
-    places = [0.08 * i for i in range(len(said))]
-    style.cross(ax, [1.03] * len(said), places, ax.transAxes)
-    for at, name in zip(places, said, strict=True):
+    names = [*failed[:3], f"and {len(failed) - 3} more"] if len(failed) > 4 else list(failed)
+    places = [0.08 * i for i in range(len(names))]
+    style.cross(ax, [1.03] * len(names), places, ax.transAxes)
+    for at, name in zip(places, names, strict=True):
         ax.text(
             1.055,
             at,

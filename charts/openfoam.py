@@ -65,30 +65,32 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 def _along(cells: Sequence[Cell], where: str) -> Figure | None:
     """Mean time of a step by its number: a run that slows down or has outliers is seen here and not in its total."""
     pairs = [
-        (cell.label or cell.state.entry, each)
+        (cell.label or cell.state.entry, series)
         for cell in cells
-        for each in cell.series("step_time", "mean")
-        if "step" in each.coords
+        for series in cell.series("step_time", "mean")
+        if "step" in series.coords
     ]
-    made = lines.lines_of(pairs, "step")
-    if not made:
+    curves = lines.lines_of(pairs, "step")
+    if not curves:
         return None
-    middles = {line.name: [each.middle for each in line.series.values()] for line in made}
+    middles = {line.name: [series.middle for series in line.series.values()] for line in curves}
     slowed = {
-        name: max(found) / min(found) if min(found) > 0 else 1.0 for name, found in middles.items()
+        name: max(times) / min(times) if min(times) > 0 else 1.0 for name, times in middles.items()
     }
     uneven = sorted(slowed, key=lambda name: -slowed[name])[:LINES]
     worst = slowed[uneven[0]]
-    said = band_words([each for _, each in pairs]).replace("dot", "line").replace("bar", "band")
-    cut = f"the {LINES} most uneven of {len(made)} points" if len(made) > LINES else ""
+    legend = (
+        band_words([series for _, series in pairs]).replace("dot", "line").replace("bar", "band")
+    )
+    cut = f"the {LINES} most uneven of {len(curves)} points" if len(curves) > LINES else ""
     fig, (ax,) = style.figure(
         title=f"OpenFOAM: the slowest part of a run took {worst:.3g} times as long a step as its fastest",
-        subtitle="; ".join(each for each in (said, cut, where) if each),
+        subtitle="; ".join(part for part in (legend, cut, where) if part),
         heights=(3.0,),
     )
     lines.panel(
         ax,
-        [line for line in made if line.name in uneven],
+        [line for line in curves if line.name in uneven],
         metric="step_time",
         x_label="time step",
         x_unit="1",
@@ -97,7 +99,7 @@ def _along(cells: Sequence[Cell], where: str) -> Figure | None:
 
 
 def _time(cell: Cell) -> Series | None:
-    return next((each for each in cell.series("solve_time", "value") if each.values), None)
+    return next((series for series in cell.series("solve_time", "value") if series.values), None)
 
 
 def _scaling(cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figure:
@@ -124,10 +126,10 @@ def _scaling(cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figu
     gained = base * base_procs / (fastest * largest)
     placed = f" on {names[on]}" if sum(procs == largest for procs, _ in points) > 1 else ""
     title = f"OpenFOAM: {base / fastest:.3g} times as fast with {largest} processes{placed} as with {base_procs}: {gained * 100:.0f} % efficient"
-    said = band_words(time for group in by_nodes.values() for _, time in group)
+    legend = band_words(time for group in by_nodes.values() for _, time in group)
     close = ", ".join(name for _, name in sorted(names.items()) if " on " in name)
     subtitle = "; ".join(
-        part for part in (said, f"dashed: ideal from {base_procs}", close, where) if part
+        part for part in (legend, f"dashed: ideal from {base_procs}", close, where) if part
     )
     fig, (above, below) = style.figure(2, [2.6, 1.5], title=title, subtitle=subtitle, sharex=True)
     procs = sorted({p for p, _ in points})
@@ -186,7 +188,7 @@ def _phases(cells: Sequence[Cell], where: str) -> Figure:
     left = [0.0] * len(shown)
     for k, (metric, name) in enumerate(_PHASES):
         lengths = [
-            next((each.middle for each in cell.series(metric) if each.values), 0.0)
+            next((series.middle for series in cell.series(metric) if series.values), 0.0)
             for cell in shown
         ]
         ax.barh(

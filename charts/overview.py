@@ -11,39 +11,44 @@ from matplotlib.figure import Figure
 from perfdag.charts import dots, lines, style, words
 from perfdag.charts.pick import benchmarks
 from perfdag.charts.series import Cell, band_words, metrics, of_benchmark, read, runs_words, sweep
+from perfdag.results import load
+from perfdag.runs import load_plan
+from perfdag.store import open_store
 
 PANELS = 5
 
 
 def overview(table: pa.Table) -> Figure:
     """The first headline metric of each benchmark as dots; where a metric runs over a coordinate, its first family as lines."""
-    found = [(name, read(of_benchmark(table, name))) for name in benchmarks(table)[:PANELS]]
-    found = [(name, cells) for name, cells in found if cells]
-    if not found:
+    own_cells = [(name, read(of_benchmark(table, name))) for name in benchmarks(table)[:PANELS]]
+    own_cells = [(name, cells) for name, cells in own_cells if cells]
+    if not own_cells:
         return style.no_data()
-    cells = [cell for _, own in found for cell in own]
-    suite = next((each for each in table["suite"].unique().to_pylist() if each), "")
-    series = [each for cell in cells for each in cell.state.series if each.headline]
+    cells = [cell for _, own in own_cells for cell in own]
+    suite = next((name for name in table["suite"].unique().to_pylist() if name), "")
+    series = [
+        one_series for cell in cells for one_series in cell.state.series if one_series.headline
+    ]
     noisy = "~ and hollow: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
     machine = "; ".join(
-        each for each in table["env_class"].unique().to_pylist() if each and " x [" not in each
+        kind for kind in table["env_class"].unique().to_pylist() if kind and " x [" not in kind
     )
     _, ended = words.how_it_ended(cells)
     fig, axes = style.figure(
-        len(found),
-        [_height(own) for _, own in found],
-        title=f"Suite {suite}: {words.plural(len(cells), 'point')} of {words.plural(len(found), 'benchmark')}. {ended}",
+        len(own_cells),
+        [_height(own) for _, own in own_cells],
+        title=f"Suite {suite}: {words.plural(len(cells), 'point')} of {words.plural(len(own_cells), 'benchmark')}. {ended}",
         subtitle="; ".join(
             part for part in (band_words(series), noisy, machine, runs_words(table)) if part
         ),
     )
-    for ax, (name, own) in zip(axes, found, strict=True):
+    for ax, (name, own) in zip(axes, own_cells, strict=True):
         _panel(ax, name, own)
     return fig
 
 
 def _swept(cells: Sequence[Cell]) -> str | None:
-    return sweep([each for cell in cells for each in cell.series("latency")])
+    return sweep([series for cell in cells for series in cell.series("latency")])
 
 
 def _height(cells: Sequence[Cell]) -> float:
@@ -68,17 +73,17 @@ def _panel(ax: Axes, name: str, cells: Sequence[Cell]) -> None:
         for cell in own
     }
     pairs = [
-        (short[cell.state.point] + (" ~" if cell.noisy else ""), each)
+        (short[cell.state.point] + (" ~" if cell.noisy else ""), series)
         for cell in own
-        for each in cell.series("latency", "mean")
+        for series in cell.series("latency", "mean")
     ]
     failed = [
         f"{short[cell.state.point]}: {(cell.why or '').split(':')[0]}" for cell in own if cell.why
     ]
-    made = lines.lines_of(pairs, coordinate)
+    curves = lines.lines_of(pairs, coordinate)
     lines.panel(
         ax,
-        made,
+        curves,
         metric="latency",
         x_label=f"{name} {kind or ''}: {coordinate.replace('_', ' ')}",
         log_y=True,
@@ -87,11 +92,7 @@ def _panel(ax: Axes, name: str, cells: Sequence[Cell]) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Draw the run of a store into a PNG or SVG file."""
-    from perfdag.results import load
-    from perfdag.runs import load_plan
-    from perfdag.store import open_store
-
+    """Draw a stored run into a PNG or SVG file."""
     if len(argv) != 3:
         sys.stderr.write("usage: python -m perfdag.charts.overview ROOT RUN FILE.png\n")
         return 2

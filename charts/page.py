@@ -36,16 +36,18 @@ def text(value: Any) -> str:
     return escape(re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]", " ", str(value)))
 
 
-def picture(made: Picture, number: int) -> str:
+def picture(drawn: Picture, number: int) -> str:
     """A picture inside the page: SVG in the page's colours (they follow light and dark), or the PNG of a very large one."""
-    if len(made.svg) > INLINE and len(made.png) * 4 / 3 < len(made.svg):
-        data = base64.b64encode(made.png).decode()
-        return f'<figure><img alt="{text(made.title)}" src="data:image/png;base64,{data}"></figure>'
-    svg = _METADATA.sub("", _HEAD.sub("", made.svg.decode()))
+    if len(drawn.svg) > INLINE and len(drawn.png) * 4 / 3 < len(drawn.svg):
+        data = base64.b64encode(drawn.png).decode()
+        return (
+            f'<figure><img alt="{text(drawn.title)}" src="data:image/png;base64,{data}"></figure>'
+        )
+    svg = _METADATA.sub("", _HEAD.sub("", drawn.svg.decode()))
     svg = _SIZE.sub(lambda m: f"{m[1] or m[3]}{m[2] or m[4]}", svg, count=1)
-    svg = _STYLE.sub(lambda found: _COLOUR.sub(lambda colour: _VARIABLES[colour[0]], found[0]), svg)
-    svg = _ID.sub(lambda found: f"{found[1]}c{number}-", svg)
-    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{text(made.title)}" ', 1)
+    svg = _STYLE.sub(lambda match: _COLOUR.sub(lambda colour: _VARIABLES[colour[0]], match[0]), svg)
+    svg = _ID.sub(lambda match: f"{match[1]}c{number}-", svg)
+    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{text(drawn.title)}" ', 1)
     return f"<figure>{svg}</figure>"
 
 
@@ -81,20 +83,22 @@ def split_unit(value: float, unit: str, like: float) -> str:
 def values(pairs: Sequence[tuple[Cell, Series]], limit: int = ROWS) -> str:
     """Series with median, spread, n and unit, the point named where it changes; more than `limit` are cut, and it says so."""
     rows, last = [], None
-    for cell, each in pairs[:limit]:
-        band = each.band
-        _, unit = style.scaled(each.unit, abs(each.middle))
-        number = split_unit(each.middle, each.unit, each.middle)
+    for cell, series in pairs[:limit]:
+        band = series.band
+        _, unit = style.scaled(series.unit, abs(series.middle))
+        number = split_unit(series.middle, series.unit, series.middle)
         spread = "-"
         if band.n > 1:
-            spread = f"{split_unit(band.low, each.unit, each.middle)} to {split_unit(band.high, each.unit, each.middle)}"
+            spread = f"{split_unit(band.low, series.unit, series.middle)} to {split_unit(band.high, series.unit, series.middle)}"
         part = (
-            f"{(band.high - band.low) / abs(each.middle):.1%}"
-            if each.middle and band.n > 1
+            f"{(band.high - band.low) / abs(series.middle):.1%}"
+            if series.middle and band.n > 1
             else "-"
         )
-        name = style.said(each.metric) + ("" if each.stat == "value" else f" {each.stat}")
-        about = " ".join(f"{key}={_coordinate(key, value)}" for key, value in each.coords.items())
+        name = style.metric_text(series.metric) + (
+            "" if series.stat == "value" else f" {series.stat}"
+        )
+        about = " ".join(f"{key}={_coordinate(key, value)}" for key, value in series.coords.items())
         label = text(cell.label) if cell is not last else ""
         last = cell
         kind = (
@@ -118,8 +122,8 @@ def values(pairs: Sequence[tuple[Cell, Series]], limit: int = ROWS) -> str:
             ]
         )
     head = ("point", "metric", "median", "spread", "of median", "n", "unit", "spread is", "noise")
-    made = table(head, rows, ("point", "", "n", "value", "n", "n", "value", "value", ""))
-    return made + _left(len(pairs) - limit)
+    html = table(head, rows, ("point", "", "n", "value", "n", "n", "value", "value", ""))
+    return html + _left(len(pairs) - limit)
 
 
 def _left(count: int) -> str:
@@ -141,15 +145,17 @@ def problems(cells: Sequence[Cell], wanted: Sequence[str]) -> str:
     rows = []
     for cell in cells:
         state = cell.state
-        said = ", ".join(
+        counts = ", ".join(
             f"{state.statuses[status]} {status}" for status in wanted if state.statuses.get(status)
         )
-        if said:
+        if counts:
             total = sum(state.statuses.values())
             reasons = (
                 "<br>".join(text(reason) for reason in state.reasons[:3]) or "no reason was stored"
             )
-            rows.append([text(state.entry), text(cell.label), f"{text(said)} of {total}", reasons])
+            rows.append(
+                [text(state.entry), text(cell.label), f"{text(counts)} of {total}", reasons]
+            )
     if not rows:
         return ""
     return table(

@@ -20,19 +20,19 @@ Place = tuple[int, int]
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """A matrix for each question of pairs and each headline metric that it yields."""
-    asked: dict[tuple[str, str, str], list[Cell]] = {}
+    by_point: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in read(rows):
-        asked.setdefault(
+        by_point.setdefault(
             (cell.state.entry, str(cell.state.params), str(cell.state.shape)), []
         ).append(cell)
     where = runs_words(rows)
-    for number, cells in enumerate(asked.values()):
-        named = f"pairs-{number + 1}" if len(asked) > 1 else "pairs"
-        about = _about(cells, list(asked.values()))
+    for number, cells in enumerate(by_point.values()):
+        named = f"pairs-{number + 1}" if len(by_point) > 1 else "pairs"
+        about = _about(cells, list(by_point.values()))
         wanted = [
             name
             for name in metrics(cells)
-            if any(each.headline for cell in cells for each in cell.series(name))
+            if any(series.headline for cell in cells for series in cell.series(name))
         ]
         if not wanted:
             yield named, style.no_data(f"{about}: no valid sample in {len(cells)} pairs")
@@ -43,7 +43,9 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 def _about(cells: Sequence[Cell], all_cells: Sequence[Sequence[Cell]]) -> str:
     """The entry, with what tells it from other questions of the same entry."""
     entry = cells[0].state.entry
-    same = [each for each in all_cells if each[0].state.entry == entry]
+    same = [
+        cells_of_point for cells_of_point in all_cells if cells_of_point[0].state.entry == entry
+    ]
     words = cells[0].label.removeprefix(f"{entry}: ").split(" ")
     return " ".join(
         [
@@ -80,58 +82,58 @@ def hosts_of(cells: Sequence[Cell]) -> list[str]:
 
 def _values(cells: Sequence[Cell], metric: str) -> dict[Place, Series]:
     """The metric's first headline series of each pair."""
-    found = {
+    by_place = {
         _place(cell): next(
-            (each for each in cell.series(metric) if each.headline and each.values), None
+            (series for series in cell.series(metric) if series.headline and series.values), None
         )
         for cell in cells
     }
-    return {place: each for place, each in found.items() if each is not None}
+    return {place: series for place, series in by_place.items() if series is not None}
 
 
 def finding(
-    names: Sequence[str], found: dict[Place, Series], metric: str, beside: Collection[Place] = ()
+    names: Sequence[str], by_place: dict[Place, Series], metric: str, beside: Collection[Place] = ()
 ) -> str:
     """Names the slow node or link, or says that none stands out or that too few were measured to tell.
 
     `beside`: the pairs on one node where others are not. They are not judged: no link is as fast as a node's memory.
     """
-    found = {place: each for place, each in found.items() if place not in beside}
+    by_place = {place: series for place, series in by_place.items() if place not in beside}
     between = " between nodes" if beside else ""
-    if not found:
+    if not by_place:
         return f"no valid sample{between}"
-    one = next(iter(found.values()))
+    one = next(iter(by_place.values()))
     if one.better not in ("higher", "lower"):
-        return f"{style.said(metric)} by pair"
-    if len({host for place in found for host in place}) < FEWEST_NODES:
-        middle = sorted(found.values(), key=lambda each: each.middle)[len(found) // 2]
-        return f"{style.said(metric)} {value_words(middle)} in the middle{between}; fewer than {FEWEST_NODES} hosts name no slow one"
-    told = slow(
-        {(names[a], names[b]): each.values for (a, b), each in found.items()},
+        return f"{style.metric_text(metric)} by pair"
+    if len({host for place in by_place for host in place}) < FEWEST_NODES:
+        middle = sorted(by_place.values(), key=lambda series: series.middle)[len(by_place) // 2]
+        return f"{style.metric_text(metric)} {value_words(middle)} in the middle{between}; fewer than {FEWEST_NODES} hosts name no slow one"
+    outliers = slow(
+        {(names[a], names[b]): series.values for (a, b), series in by_place.items()},
         one.better == "higher",
     )
-    if not told:
-        return f"no node and no link stands out in {style.said(metric)}{between}"
+    if not outliers:
+        return f"no node and no link stands out in {style.metric_text(metric)}{between}"
     words = [
-        f"{'node' if len(each.names) == 1 else 'link'} {' - '.join(each.names)} ({each.effect:+.0%})"
-        for each in told[:NAMED]
+        f"{'node' if len(outlier.names) == 1 else 'link'} {' - '.join(outlier.names)} ({outlier.effect:+.0%})"
+        for outlier in outliers[:NAMED]
     ]
-    more = f" and {len(told) - NAMED} more" if len(told) > NAMED else ""
-    return f"slow in {style.said(metric)}{between}: {', '.join(words)}{more}"
+    more = f" and {len(outliers) - NAMED} more" if len(outliers) > NAMED else ""
+    return f"slow in {style.metric_text(metric)}{between}: {', '.join(words)}{more}"
 
 
 def _matrix(cells: Sequence[Cell], metric: str, about: str, where: str) -> Figure:
-    names, found = hosts_of(cells), _values(cells, metric)
-    count, unit = len(names), next(iter(found.values())).unit if found else "1"
+    names, by_place = hosts_of(cells), _values(cells, metric)
+    count, unit = len(names), next(iter(by_place.values())).unit if by_place else "1"
     beside = _beside(cells)
     grid = np.full((count, count), np.nan)
-    for (a, b), each in found.items():
-        grid[a, b] = each.middle
+    for (a, b), series in by_place.items():
+        grid[a, b] = series.middle
     finite = grid[np.isfinite(grid)]
     factor, unit_name = style.scaled(unit, float(finite.max()))
     fig, (ax,) = style.figure(
-        title=f"{about}: {finding(names, found, metric, beside)}",
-        subtitle=_said(cells, found, where),
+        title=f"{about}: {finding(names, by_place, metric, beside)}",
+        subtitle=_subtitle(cells, by_place, where),
         heights=(min(6.5, 0.32 * count + 1.6),),
     )
     edges = np.arange(count + 1)
@@ -188,7 +190,7 @@ def _matrix(cells: Sequence[Cell], metric: str, about: str, where: str) -> Figur
     ax.set_ylabel("first host")
     ax.set_xlabel("second host")
     bar = fig.colorbar(mesh, ax=ax, pad=0.01)
-    bar.set_label(style.axis_label(metric, unit_name, next(iter(found.values())).better))
+    bar.set_label(style.axis_label(metric, unit_name, next(iter(by_place.values())).better))
     style.value_axis(bar.ax.yaxis, unit, high)
     return fig
 
@@ -204,8 +206,9 @@ def _beside(cells: Sequence[Cell]) -> set[Place]:
     return near if apart else set()
 
 
-def _said(cells: Sequence[Cell], found: dict[Place, Series], where: str) -> str:
-    counts = sorted({len(each.values) for each in found.values()})
+def _subtitle(cells: Sequence[Cell], by_place: dict[Place, Series], where: str) -> str:
+    """Return the subtitle: number of samples, spread, and what is missing."""
+    counts = sorted({len(series.values) for series in by_place.values()})
     n = f"n={counts[0]}" if len(counts) == 1 else f"n={counts[0]} to {counts[-1]}"
     parallel = int((cells[0].state.shape.get("hosts") or {}).get("parallel_pairs", 1))
     at_once = f"concurrent: {parallel} pairs at once" if parallel > 1 else "one pair at a time"
@@ -217,9 +220,10 @@ def _said(cells: Sequence[Cell], found: dict[Place, Series], where: str) -> str:
         if same == {True, False}
         else ""
     )
-    repeated = [each for each in found.values() if each.band.n > 1 and each.middle]
+    repeated = [series for series in by_place.values() if series.band.n > 1 and series.middle]
     widest = max(
-        (abs((each.band.high - each.band.low) / each.middle) for each in repeated), default=0.0
+        (abs((series.band.high - series.band.low) / series.middle) for series in repeated),
+        default=0.0,
     )
     spread = f"widest range {widest:.0%} of its median" if repeated else "one sample a pair"
     failed = (
@@ -232,7 +236,7 @@ def _said(cells: Sequence[Cell], found: dict[Place, Series], where: str) -> str:
         if any(cell.noisy for cell in cells)
         else ""
     )
-    said = [
+    parts = [
         f"number: median of {n}, {spread}",
         at_once,
         placed,
@@ -241,4 +245,4 @@ def _said(cells: Sequence[Cell], found: dict[Place, Series], where: str) -> str:
         noisy,
         where,
     ]
-    return "; ".join(each for each in said if each)
+    return "; ".join(part for part in parts if part)

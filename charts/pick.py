@@ -17,6 +17,13 @@ from matplotlib.figure import Figure
 from perfdag.charts import generic, pairs, style
 from perfdag.charts.series import of_benchmark
 
+SHARED = {
+    "rdma-bandwidth": "rdma",
+    "rdma-latency": "rdma",
+    "vmi-burst": "scale",
+    "vmi-steady": "scale",
+}
+"""Modules that draw more than one benchmark."""
 Figures = Callable[[pa.Table], Iterable[tuple[str, Figure]]]
 Put = Callable[[str, bytes], Any]
 
@@ -39,28 +46,31 @@ class Picture:
 
 @cache
 def chart(benchmark: str) -> Figures:
-    """The function that draws a benchmark: an entry point of that name, a module here, or the generic chart."""
+    """Return the function that draws a benchmark: an entry point, a module here, or the generic
+    chart.
+    """
     for point in entry_points(group="perfdag.charts", name=benchmark):
-        found = point.load()
-        return _figures(found) or found
-    module = f"perfdag.charts.{benchmark.replace('-', '_')}"
-    if benchmark.replace("-", "_").isidentifier() and find_spec(module) is not None:
+        loaded = point.load()
+        return _figures(loaded) or loaded
+    name = SHARED.get(benchmark, benchmark.replace("-", "_"))
+    module = f"perfdag.charts.{name}"
+    if name.isidentifier() and find_spec(module) is not None:
         return _figures(import_module(module)) or generic.figures
     return generic.figures
 
 
 def _figures(module: Any) -> Figures | None:
-    found: Figures | None = getattr(module, "figures", None)
-    return found
+    function: Figures | None = getattr(module, "figures", None)
+    return function
 
 
 def benchmarks(table: pa.Table) -> list[str]:
-    """Benchmarks of the rows in their order, the canary left out."""
+    """Return the benchmarks of the rows in their order, without the canary."""
     return [name for name in pc.unique(table["benchmark"]).to_pylist() if name and name != "canary"]
 
 
 def draw(table: pa.Table) -> Iterator[Picture]:
-    """Pictures of all benchmarks of the rows. A chart that fails is a picture that says so: it never costs the others."""
+    """Yield the pictures of all benchmarks. A chart that fails becomes a picture of its error."""
     for name in benchmarks(table):
         rows = of_benchmark(table, name)
         with style.house():
@@ -95,7 +105,9 @@ def _picture(benchmark: str, slug: str, figure: Figure) -> Picture:
 
 
 def render(table: pa.Table, to: Path | str | Put) -> list[str]:
-    """Draw every benchmark of the rows as SVG and PNG into a folder, or through a callback (name, bytes); returns the names."""
+    """Draw every benchmark as SVG and PNG into a folder or through a callback. Return the file
+    names.
+    """
     return put_all(draw(table), to)
 
 

@@ -149,11 +149,11 @@ def _done(ax: Axes, curve: Curve) -> None:
         return
     items = [curve.done.get(name, 0.0) for name in curve.places]
     ax.axvline(100 / len(curve.places), color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1)
-    shares = [100 * each / total for each in items]
+    shares = [100 * count / total for count in items]
     _dots(
         ax,
         shares,
-        [f"{share:.1f} %, {each:.0f} items" for share, each in zip(shares, items, strict=True)],
+        [f"{share:.1f} %, {count:.0f} items" for share, count in zip(shares, items, strict=True)],
         0,
     )
 

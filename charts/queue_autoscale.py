@@ -51,16 +51,16 @@ def traces(rows: pa.Table, point: str) -> list[queue.Follow]:
     """The traces of a point's queues in its first valid repetition."""
     of_point = valid(rows.filter(pc.equal(rows["point"], point)), *TRACED)
     kept = of_point.select(["order_index", "metric", "coords", "value"]).to_pylist()
-    found: dict[str, dict[str, dict[float, float]]] = {}
+    by_queue: dict[str, dict[str, dict[float, float]]] = {}
     if kept:
         first = min(row["order_index"] for row in kept)
         for row in kept:
             if row["order_index"] == first:
                 at = orjson.loads(row["coords"])
-                by = found.setdefault(at["queue"], {name: {} for name in TRACED})
+                by = by_queue.setdefault(at["queue"], {name: {} for name in TRACED})
                 by[row["metric"]][at["elapsed"]] = row["value"]
     follow = []
-    for name, values in sorted(found.items()):
+    for name, values in sorted(by_queue.items()):
         at = sorted(set(values["replicas"]) & set(values["needed"]))
         columns = ([one.get(t, math.nan) for t in at] if one else [] for one in values.values())
         follow.append(queue.Follow(name, at, *columns))

@@ -13,14 +13,18 @@ from perfdag.units import short
 LINES = 12
 
 
-def bandwidth(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """Draw bandwidth (the mean; of a single point also the peak) above the message rate."""
-    return _over_sizes(rows, "bandwidth", "highest_bandwidth", ("mean", "max"), "message_rate")
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """Yield one figure of rdma-bandwidth or rdma-latency.
 
-
-def latency(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """Draw typical latency; of a single point also min, p99 and p99.9. Timed runs have the mean alone."""
-    return _over_sizes(rows, "latency", "lowest_latency", ("p50", "min", "p99", "p99.9"))
+    Bandwidth stands above the message rate, and a single point also shows its peak. A single point of
+    latency also shows min, p99 and p99.9. Runs with a fixed duration have the mean alone.
+    """
+    if "rdma-bandwidth" in rows["benchmark"].unique().to_pylist():
+        yield from _over_sizes(
+            rows, "bandwidth", "highest_bandwidth", ("mean", "max"), "message_rate"
+        )
+    else:
+        yield from _over_sizes(rows, "latency", "lowest_latency", ("p50", "min", "p99", "p99.9"))
 
 
 def _over_sizes(
@@ -48,9 +52,14 @@ def _over_sizes(
     also = ("mean",) if main and len(main) < len(drawn) else ()
     panels = {metric: _lines(drawn, metric, shown, also)}
     if second:
-        panels |= {second: made} if (made := _lines(drawn, second, ("mean",))) else {}
-    series = [each for made in panels.values() for line in made for each in line.series.values()]
-    said = band_words(series).replace("dot", "line").replace("bar", "band")
+        panels |= {second: curves} if (curves := _lines(drawn, second, ("mean",))) else {}
+    series = [
+        one_series
+        for curves in panels.values()
+        for line in curves
+        for one_series in line.series.values()
+    ]
+    legend = band_words(series).replace("dot", "line").replace("bar", "band")
     what = f"lines: {', '.join(shown)}" if len(shown) > 1 else " or ".join((*shown, *also))
     cut = (
         f"{LINES} of {len(measured)} points{', the best among them' if best else ''}"
@@ -61,17 +70,17 @@ def _over_sizes(
         len(panels),
         [2.6] * len(panels),
         title=_finding(best, headline, metric, named=len(measured) > 1),
-        subtitle="; ".join(x for x in (what, said, cut, where) if x),
+        subtitle="; ".join(x for x in (what, legend, cut, where) if x),
         sharex=True,
     )
     failed = [f"{cell.label}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]
-    sizes = sorted({x for made in panels.values() for line in made for x in line.series})
-    for i, (ax, (name, made)) in enumerate(zip(axes, panels.items(), strict=True)):
+    sizes = sorted({x for curves in panels.values() for line in curves for x in line.series})
+    for i, (ax, (name, curves)) in enumerate(zip(axes, panels.items(), strict=True)):
         last = i == len(panels) - 1
         log = metric == "latency" or name == second
         lines.panel(
             ax,
-            made,
+            curves,
             metric=name,
             x_label="message size" if last else "",
             log_y=log,
@@ -88,20 +97,22 @@ def _lines(
     pairs: list[tuple[str, Series]] = []
     for cell in cells:
         name = cell.label or cell.state.entry
-        known = {each.stat for each in cell.series(metric)}
-        for each in cell.series(metric):
-            if each.stat in (stats if known & set(stats) else otherwise):
-                said = f"{name} ({each.stat})" if otherwise else name
-                pairs.append((each.stat if len(cells) == 1 and len(stats) > 1 else said, each))
+        known = {series.stat for series in cell.series(metric)}
+        for series in cell.series(metric):
+            if series.stat in (stats if known & set(stats) else otherwise):
+                label = f"{name} ({series.stat})" if otherwise else name
+                pairs.append((series.stat if len(cells) == 1 and len(stats) > 1 else label, series))
     return lines.lines_of(pairs, "message_bytes")
 
 
 def _best(cells: Sequence[Cell], headline: str, metric: str) -> tuple[Cell, Series] | None:
     """The point of the lowest latency or the highest bandwidth, and its headline; None where no point has one."""
-    found = [(cell, each) for cell in cells for each in cell.series(headline) if each.values]
+    candidates = [
+        (cell, series) for cell in cells for series in cell.series(headline) if series.values
+    ]
     return (
-        (min if metric == "latency" else max)(found, key=lambda pair: pair[1].middle)
-        if found
+        (min if metric == "latency" else max)(candidates, key=lambda pair: pair[1].middle)
+        if candidates
         else None
     )
 
@@ -109,9 +120,9 @@ def _best(cells: Sequence[Cell], headline: str, metric: str) -> tuple[Cell, Seri
 def _finding(best: tuple[Cell, Series] | None, headline: str, metric: str, *, named: bool) -> str:
     if best is None:
         return f"RDMA {metric} over message size"
-    cell, each = best
-    size = each.coords.get("message_bytes")
+    cell, series = best
+    size = series.coords.get("message_bytes")
     at = f" at {short(float(size), 'B')}" if isinstance(size, int | float) else ""
-    return f"RDMA {metric}: {headline.split('_')[0]} {value_words(each)}{at}" + (
+    return f"RDMA {metric}: {headline.split('_')[0]} {value_words(series)}{at}" + (
         f" ({cell.label})" if named and cell.label else ""
     )

@@ -1,4 +1,4 @@
-"""report.html: one file, no script, nothing fetched; opens offline, follows light and dark, reads on a phone."""
+"""report.html: one file without scripts or remote content, for light, dark and small screens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from perfdag import benchmark
 from perfdag.charts import page, pick, words
 from perfdag.charts.page import text
 from perfdag.charts.pick import Picture
@@ -29,10 +30,8 @@ def write(
     root: str = DEFAULT_ROOT,
     beside: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Draw all charts of a run and write them and report.html through `put(name, bytes)`; returns the names.
-
-    `table` holds the rows of one run, `plan` its perfdag.plan.Plan (or the dict of plan.json), `root` is the store's address; `beside`:
-    pages that are linked, by name.
+    """Draw all charts of a run, and write them and report.html by `put(name, bytes)`. Return the
+    names.
     """
     pictures = list(pick.draw(table))
     names = pick.put_all(pictures, put)
@@ -47,7 +46,7 @@ def report(
     root: str = DEFAULT_ROOT,
     beside: Mapping[str, str] | None = None,
 ) -> str:
-    """The page of a run. `pictures` are drawn where not given. Equal input gives an equal page."""
+    """Return the page of a run. Equal input gives an equal page."""
     drawn = list(pick.draw(table)) if pictures is None else list(pictures)
     table = _plain(table)
     cells = _cells(table)
@@ -56,7 +55,7 @@ def report(
     head = _summary(table, cells, suite, run, plan, beside or {})
     tail = [_problems(cells), _environment(table), _suite(plan), _reading(table, suite, run, root)]
     room = (
-        LIMIT - sum(len(each.encode("utf-8", "replace")) for each in (head, css(), *tail)) - 20_000
+        LIMIT - sum(len(part.encode("utf-8", "replace")) for part in (head, css(), *tail)) - 20_000
     )
     body = _benchmarks(table, cells, drawn, room)
     return (
@@ -100,7 +99,7 @@ def _of(plan: Plan | None, name: str) -> Any:
 
 
 def _first(column: Any) -> str | None:
-    return next((each for each in column.unique().to_pylist() if each), None)
+    return next((value for value in column.unique().to_pylist() if value), None)
 
 
 def _summary(
@@ -118,8 +117,9 @@ def _summary(
     links += [("#environment", "Environment"), ("#suite", "Suite"), ("#rows", "The rows")]
     links += [(file, name) for name, file in beside.items()]
     nav = "".join(f'<a href="{where}">{text(name)}</a>' for where, name in links)
-    found = "".join(
-        _found(name, [cell for cell in cells if cell.state.benchmark == name]) for name in names
+    findings = "".join(
+        _finding_list(name, [cell for cell in cells if cell.state.benchmark == name])
+        for name in names
     )
     merged = _of(plan, "merged")
     more = (
@@ -130,25 +130,25 @@ def _summary(
     return (
         f'<h1>{text(suite)}</h1>\n<p class="muted">run {text(run)}</p>\n<nav>{nav}</nav>\n'
         f"<p>{text(words.what_ran(table, cells, suite))} {text(words.when_where(table))}</p>\n{more}"
-        f'<p><span class="{"good" if well else "bad"}">{text(ended)}</span> {text(words.noise(cells, table))}</p>\n<ul>{found}</ul>\n'
+        f'<p><span class="{"good" if well else "bad"}">{text(ended)}</span> {text(words.noise(cells, table))}</p>\n<ul>{findings}</ul>\n'
         '<p class="muted small">Every value is a median with its spread in parentheses: the range of fewer than 6 samples, from 6 on the'
         " order-statistic interval that covers the true median with at least 95 %. n counts samples. Times are UTC.</p>"
     )
 
 
-def _found(name: str, cells: Sequence[Cell]) -> str:
-    said = [each[:1].upper() + each[1:] for each in words.findings(cells)]
-    if len(said) == 1:
-        return f"<li><strong>{text(name)}</strong>: {text(said[0])}</li>"
-    return f"<li><strong>{text(name)}</strong><ul>{''.join(f'<li>{text(each)}</li>' for each in said)}</ul></li>"
+def _finding_list(name: str, cells: Sequence[Cell]) -> str:
+    findings = [finding[:1].upper() + finding[1:] for finding in words.findings(cells)]
+    if len(findings) == 1:
+        return f"<li><strong>{text(name)}</strong>: {text(findings[0])}</li>"
+    return f"<li><strong>{text(name)}</strong><ul>{''.join(f'<li>{text(finding)}</li>' for finding in findings)}</ul></li>"
 
 
 def _problems(cells: Sequence[Cell]) -> str:
     bad, skipped = page.problems(cells, words.BAD), page.problems(cells, ("skipped",))
-    made = (
+    html = (
         f'<h2 id="problems">What went wrong</h2>\n<div class="alert">{bad}</div>\n' if bad else ""
     )
-    return made + (f'<h2 id="skipped">Skipped</h2>\n{skipped}\n' if skipped else "")
+    return html + (f'<h2 id="skipped">Skipped</h2>\n{skipped}\n' if skipped else "")
 
 
 def _benchmarks(table: pa.Table, cells: Sequence[Cell], drawn: Sequence[Picture], room: int) -> str:
@@ -169,56 +169,54 @@ def _benchmarks(table: pa.Table, cells: Sequence[Cell], drawn: Sequence[Picture]
     room -= sum(
         len(part.encode("utf-8", "replace")) for section in sections for part in section[1:]
     )
-    made: list[str] = []
+    parts: list[str] = []
     number = 0
     for name, head, tail in sections:
-        made.append(head)
-        for each in (p for p in drawn if p.benchmark == pick.file_name(name)):
+        parts.append(head)
+        for drawing in (p for p in drawn if p.benchmark == pick.file_name(name)):
             number += 1
-            shown = page.picture(each, number)
+            shown = page.picture(drawing, number)
             size = len(shown.encode("utf-8", "replace"))
             if size > room:
                 shown, size = (
-                    f'<p class="muted">Chart left out for its size: {text(each.name)}.svg beside this file.</p>',
+                    f'<p class="muted">Chart left out for its size: {text(drawing.name)}.svg beside this file.</p>',
                     200,
                 )
             room -= size
-            made.append(shown)
-        made.append(tail)
-    return "\n".join(made)
+            parts.append(shown)
+        parts.append(tail)
+    return "\n".join(parts)
 
 
 def _about(name: str) -> str:
-    """What the benchmark says of itself; a report of rows whose benchmark is not installed goes without."""
-    from perfdag import benchmark
-
+    """Return the summary and clock of a benchmark, or nothing where it is not installed."""
     try:
-        found = benchmark.get(name)
+        program = benchmark.get(name)
     except Exception:
         return ""
-    clock = found.clock()
-    return f"<p>{text(found.summary())}</p>\n" + (
+    clock = program.clock()
+    return f"<p>{text(program.summary())}</p>\n" + (
         f'<p class="muted small">Clock: {text(clock)}</p>\n' if clock else ""
     )
 
 
 def _values(cells: Sequence[Cell], limit: int) -> str:
     """Headline metrics in sight, the others folded."""
-    pairs = [(cell, each) for cell in cells for each in cell.state.series]
+    pairs = [(cell, series) for cell in cells for series in cell.state.series]
     headlines = {pair[1].metric for pair in pairs if pair[1].headline} or {
         pair[1].metric for pair in pairs[:1]
     }
     first = [pair for pair in pairs if pair[1].metric in headlines]
     rest = [pair for pair in pairs if pair[1].metric not in headlines]
-    made = page.values(first, limit) if first else ""
+    html = page.values(first, limit) if first else ""
     if rest:
-        made += f"<details><summary>{words.plural(len(rest), 'further value')}</summary>\n{page.values(rest, limit)}</details>\n"
-    return made
+        html += f"<details><summary>{words.plural(len(rest), 'further value')}</summary>\n{page.values(rest, limit)}</details>\n"
+    return html
 
 
 def _commands(table: pa.Table, name: str) -> str:
     rows = table.filter(pc.equal(table["benchmark"], name))
-    seen = [each for each in rows["command"].unique().to_pylist() if each]
+    seen = [command for command in rows["command"].unique().to_pylist() if command]
     if not seen:
         return ""
     shown = "\n".join(seen[:20]) + (
@@ -228,23 +226,25 @@ def _commands(table: pa.Table, name: str) -> str:
 
 
 def _environment(table: pa.Table) -> str:
-    made = '<h2 id="environment">Environment</h2>\n'
+    html = '<h2 id="environment">Environment</h2>\n'
     facts = words.environment(table)
-    made += page.facts(facts) if facts else "<p>Nothing was recorded.</p>"
+    html += page.facts(facts) if facts else "<p>Nothing was recorded.</p>"
     noted = words.sample_facts(table)
-    made += (
+    html += (
         f"<details><summary>Facts of the samples and their tools</summary>{page.facts(noted)}</details>\n"
         if noted
         else ""
     )
     canary = table.filter(pc.equal(table["benchmark"], "canary"))
     if canary.num_rows:
-        rows = page.values([(cell, each) for cell in _canary(canary) for each in cell.state.series])
-        made += (
+        rows = page.values(
+            [(cell, series) for cell in _canary(canary) for series in cell.state.series]
+        )
+        html += (
             "<h3>Canary</h3>\n<p>A fixed small load before and after each round. Where it moves, the machine changed, "
             f"not what is measured.</p>\n{rows}"
         )
-    return made
+    return html
 
 
 def _canary(rows: pa.Table) -> list[Cell]:
@@ -258,21 +258,21 @@ def _canary(rows: pa.Table) -> list[Cell]:
 
 
 def _suite(plan: Plan | None) -> str:
-    given = _of(plan, "suite_text") if plan is not None else None
-    if not given:
+    suite_text = _of(plan, "suite_text") if plan is not None else None
+    if not suite_text:
         return '<h2 id="suite">Suite</h2>\n<p class="muted">The suite\'s text was not stored with this run.</p>\n'
     seed = _of(plan, "seed")
-    said = (
-        f"<p>As given; points were shuffled in each round from seed {text(seed)}.</p>\n"
+    note = (
+        f"<p>The suite as submitted. Points were shuffled in each round from seed {text(seed)}.</p>\n"
         if seed is not None
         else ""
     )
     shown = (
-        given
-        if len(given) < 200_000
-        else given[:200_000] + "\n# ... cut here; plan.json has all of it"
+        suite_text
+        if len(suite_text) < 200_000
+        else suite_text[:200_000] + "\n# ... cut here; plan.json has all of it"
     )
-    return f'<h2 id="suite">Suite</h2>\n{said}<pre><code>{text(shown)}</code></pre>\n'
+    return f'<h2 id="suite">Suite</h2>\n{note}<pre><code>{text(shown)}</code></pre>\n'
 
 
 def reading(suite: str, run: str, root: str) -> tuple[str, str]:
@@ -282,12 +282,12 @@ def reading(suite: str, run: str, root: str) -> tuple[str, str]:
     if root.startswith("s3://"):
         endpoint = endpoint_of(root)
         url = urlsplit(endpoint or "")
-        told = (
+        options = (
             f", ENDPOINT '{url.netloc}{url.path}', URL_STYLE 'path', USE_SSL {str(url.scheme == 'https').lower()}"
             if endpoint
             else ""
         )
-        secret = f"CREATE SECRET (TYPE s3, PROVIDER credential_chain{told});\n"
+        secret = f"CREATE SECRET (TYPE s3, PROVIDER credential_chain{options});\n"
         before = f"from pyarrow.fs import S3FileSystem\nbucket = S3FileSystem({f'endpoint_override={endpoint!r}' if endpoint else ''})\n"
         where = f"{key.removeprefix('s3://')!r}, filesystem=bucket"
     sql = (

@@ -66,7 +66,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         )
         yield (
             f"phases-{number}" if number > 1 else "phases",
-            _phases(page, "; ".join(each for each in (part, where) if each)),
+            _phases(page, "; ".join(text for text in (part, where) if text)),
         )
 
 
@@ -75,22 +75,22 @@ def _published(cells: Sequence[Cell], scenario: str) -> str:
     known = PUBLISHED.get(scenario, {})
     batches = sorted({int(cell.state.params.get("batch", 1)) for cell in cells} & set(known))
     unit = "1/s" if scenario == "offline" else "s"
-    said = ", ".join(f"batch {batch} {short(known[batch], unit)}" for batch in batches)
-    return f"published for a Tesla T4, unverified: {said}" if said else ""
+    values = ", ".join(f"batch {batch} {short(known[batch], unit)}" for batch in batches)
+    return f"published for a Tesla T4, unverified: {values}" if values else ""
 
 
 def _reached(cells: Sequence[Cell]) -> str:
     """MLPerf's reference top-1, and which points reach its share of what is published for their weights."""
-    found = [cell for cell in cells for each in cell.series("top1") if each.values]
-    if not found:
+    measured = [cell for cell in cells for series in cell.series("top1") if series.values]
+    if not measured:
         return ""
-    said = ", ".join(f"{cell.label} {_verdict(cell)}" for cell in found)
-    return f"dashed: {100 * TOP1:.2f} % of the fp32 reference on all 50,000 images; 99 % of what is published for the weights: {said}"
+    verdicts = ", ".join(f"{cell.label} {_verdict(cell)}" for cell in measured)
+    return f"dashed: {100 * TOP1:.2f} % of the fp32 reference on all 50,000 images; 99 % of what is published for the weights: {verdicts}"
 
 
 def _verdict(cell: Cell) -> str:
     images, reference, verdict = (
-        next((each.middle for each in cell.series(name) if each.values), None)
+        next((series.middle for series in cell.series(name) if series.values), None)
         for name in ("images", "top1_reference", "top1_reached")
     )
     if verdict is None or reference is None:
@@ -101,10 +101,13 @@ def _verdict(cell: Cell) -> str:
 def _peak(cells: Sequence[Cell]) -> str:
     """The title of a search: a peak above which no rate failed is said as what it is."""
     title = finding(cells, "peak_rate")
-    for each in (
-        each for cell in cells for each in cell.series("peak_rate") if each.coords.get("bound")
+    for series in (
+        series
+        for cell in cells
+        for series in cell.series("peak_rate")
+        if series.coords.get("bound")
     ):
-        name, value = f" {detail(each)}: ", f" {value_words(each)}"
+        name, value = f" {detail(series)}: ", f" {value_words(series)}"
         if name in title and value in title:
             return title.replace(name, name.replace(" at least", "", 1)).replace(
                 value, f" at least{value}"
@@ -115,9 +118,10 @@ def _peak(cells: Sequence[Cell]) -> str:
 def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:
     """Latency over percentiles, a line a point, its bound dashed; a point without a valid sample is named."""
     shown = [
-        (cell, {s: each for s in STATS for each in cell.series("latency", s)[:1]}) for cell in cells
+        (cell, {s: one_series for s in STATS for one_series in cell.series("latency", s)[:1]})
+        for cell in cells
     ]
-    series = [each for _, found in shown for each in found.values()]
+    series = [one_series for _, by_stat in shown for one_series in by_stat.values()]
     notes = (
         band_words(series).replace("dot", "marker"),
         _bounds(cells, scenario),
@@ -132,20 +136,25 @@ def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:
     fig, (ax,) = style.figure(
         heights=(3.4,), title=title, subtitle="; ".join(note for note in notes if note)
     )
-    for number, (cell, found) in enumerate(shown):
-        xs = [STATS.index(stat) for stat in found]
+    for number, (cell, by_stat) in enumerate(shown):
+        xs = [STATS.index(stat) for stat in by_stat]
         if not xs:
             continue
         look = style.look(number)
-        middles = [each.middle for each in found.values()]
-        lows = [m - each.band.low for m, each in zip(middles, found.values(), strict=True)]
-        highs = [each.band.high - m for m, each in zip(middles, found.values(), strict=True)]
+        middles = [one_series.middle for one_series in by_stat.values()]
+        lows = [
+            m - one_series.band.low for m, one_series in zip(middles, by_stat.values(), strict=True)
+        ]
+        highs = [
+            one_series.band.high - m
+            for m, one_series in zip(middles, by_stat.values(), strict=True)
+        ]
         label = cell.label + (" (no valid sample)" if cell.why else "")
         ax.errorbar(xs, middles, yerr=[lows, highs], label=label, capsize=3, **look)
         bound = cell.state.params.get("latency_bound")
         if scenario == "server" and bound is not None:
             ax.axhline(float(bound), color=look["color"], linewidth=0.8, linestyle=(0, (2, 2)))
-    if failed := [f"{cell.label}: {cell.why}"[:100] for cell, found in shown if not found]:
+    if failed := [f"{cell.label}: {cell.why}"[:100] for cell, by_stat in shown if not by_stat]:
         ax.text(
             0.01,
             0.02,
@@ -246,12 +255,12 @@ def _marked(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[str]]:
         {
             name: mark
             for phase in TIMED
-            if (each := _shown(cell, phase))
-            for name, mark in each.coords.items()
+            if (series := _shown(cell, phase))
+            for name, mark in series.coords.items()
         }
         for cell in cells
     ]
-    common = {name: mark for name, mark in own[0].items() if all(name in each for each in own)}
+    common = {name: mark for name, mark in own[0].items() if all(name in marks for marks in own)}
     labels = []
     for cell, coords in zip(cells, own, strict=True):
         label = cell.label + (" (no valid sample)" if cell.why else "")
@@ -266,17 +275,17 @@ def _timed(cell: Cell) -> float:
 
 
 def _phase(cell: Cell, phase: str) -> float:
-    found = _shown(cell, phase)
-    return found.middle if found else 0.0
+    series = _shown(cell, phase)
+    return series.middle if series else 0.0
 
 
 def _shown(cell: Cell, phase: str) -> Series | None:
     """The series of a phase that is drawn; another has other marks."""
     return next(
         (
-            each
-            for each in cell.series("phase_time")
-            if each.coords.get("phase") == phase and each.values
+            series
+            for series in cell.series("phase_time")
+            if series.coords.get("phase") == phase and series.values
         ),
         None,
     )

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from perfdag.charts import style
 from perfdag.charts.resnet50_marks import marked
@@ -24,7 +25,7 @@ _SHADED = {"rate_kept", "tail_inflation", "p99_inflation"}
 def columns(scenario: str, p99: bool) -> list[Column]:
     """Metric, when, heading and unit of each column; p99 apart only where it is not the tail."""
     tail = TAILS.get(scenario, "tail")
-    made: list[Column] = [
+    columns_shown: list[Column] = [
         ("rate", "alone", "rate alone", "1/s"),
         ("rate", "together", "rate together", "1/s"),
         ("rate_kept", None, "rate kept", "1"),
@@ -32,7 +33,11 @@ def columns(scenario: str, p99: bool) -> list[Column]:
         ("tail", "together", f"{tail} together", "s"),
         ("tail_inflation", None, f"{tail} inflation", "1"),
     ]
-    return [*made, ("p99_inflation", None, "p99 inflation", "1")] if p99 and tail != "p99" else made
+    return (
+        [*columns_shown, ("p99_inflation", None, "p99 inflation", "1")]
+        if p99 and tail != "p99"
+        else columns_shown
+    )
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
@@ -44,20 +49,20 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         yield "matrix", style.no_data()
     for number, cell in enumerate(cells):
         slug = "matrix" if len(cells) == 1 else f"matrix-{number + 1}"
-        found = values.get(cell.state.point)
-        if not found:
+        copies = values.get(cell.state.point)
+        if not copies:
             yield slug, style.no_data(f"{cell.label}: {cell.why or 'no copy was measured'}")
             continue
         over_all = {
-            each.metric: each.middle
-            for each in cell.series("fairness") + cell.series("aggregate")
-            if each.values
+            series.metric: series.middle
+            for series in cell.series("fairness") + cell.series("aggregate")
+            if series.values
         }
         label, scenario = (
             marked(cell.label, coords[cell.state.point]),
             str(cell.state.params.get("scenario", "offline")),
         )
-        yield slug, _matrix(label, scenario, found, over_all, cell.why, where)
+        yield slug, _matrix(label, scenario, copies, over_all, cell.why, where)
 
 
 def _by_copy(
@@ -73,15 +78,15 @@ def _by_copy(
     for row in table:
         counts = row["phase"] == "measure" and (row["status"] == "ok" or row["point"] in without)
         if counts and row["subject"] and row["value"] is not None:
-            found = json.loads(row["coords"] or "{}")
-            coords.setdefault(row["point"], {}).update(found)
-            key = (row["metric"], found.get("when"))
+            decoded = json.loads(row["coords"] or "{}")
+            coords.setdefault(row["point"], {}).update(decoded)
+            key = (row["metric"], decoded.get("when"))
             lists.setdefault(row["point"], {}).setdefault(row["subject"], {}).setdefault(
                 key, []
             ).append(row["value"])
     values = {
         point: {
-            copy: {key: statistics.median(found) for key, found in keys.items()}
+            copy: {key: statistics.median(samples) for key, samples in keys.items()}
             for copy, keys in sorted(copies.items())
         }
         for point, copies in lists.items()
@@ -99,21 +104,25 @@ def _matrix(
 ) -> Figure:
     fairness = over_all.get("fairness")
     title = f"{label}: {_finding(scenario, copies, over_all.get('aggregate'))}"
-    late = [copy for copy, found in copies.items() if found.get(("valid", "together")) == 0]
+    late = [
+        copy for copy, copy_values in copies.items() if copy_values.get(("valid", "together")) == 0
+    ]
     notes = [
         f"fairness (Jain) {fairness:.3f}" if fairness is not None else "",
         f"LoadGen says INVALID together of {', '.join(late)}" if late else "",
         "no valid sample: " + why if why else "",
         where,
     ]
-    shown = columns(scenario, any(("p99_inflation", None) in found for found in copies.values()))
+    shown = columns(
+        scenario, any(("p99_inflation", None) in copy_values for copy_values in copies.values())
+    )
     subtitle = "; ".join(note[:160] for note in notes if note)
     fig, (ax,) = style.figure(heights=(0.75 + 0.42 * len(copies),), title=title, subtitle=subtitle)
     ax.set_xlim(0, len(shown))
     ax.set_ylim(len(copies), 0)
-    for row, found in enumerate(copies.values()):
+    for row, copy_values in enumerate(copies.values()):
         for column, (metric, when, _, unit) in enumerate(shown):
-            value = found.get((metric, when))
+            value = copy_values.get((metric, when))
             shade = _shade(metric, value)
             ax.add_patch(_square(column, row, shade))
             ax.text(
@@ -135,13 +144,17 @@ def _finding(
     together: float | None,
 ) -> str:
     metric = "tail_inflation" if scenario == "server" else "rate_kept"
-    found = [each[(metric, None)] for each in copies.values() if (metric, None) in each]
+    kept = [
+        copy_values[(metric, None)]
+        for copy_values in copies.values()
+        if (metric, None) in copy_values
+    ]
     if scenario == "server":  # its rates are those of the schedule, whatever the others cost
         return (
-            f"p99 of each of {len(copies)} copies is {_range(found, 1, '.2f', 'times')} that alone"
+            f"p99 of each of {len(copies)} copies is {_range(kept, 1, '.2f', 'times')} that alone"
         )
-    said = f"each of {len(copies)} copies keeps {_range(found, 100, '.0f', '%')} of its rate"
-    return said if together is None else f"{said}; all together do {together:.2f} times one alone"
+    text = f"each of {len(copies)} copies keeps {_range(kept, 100, '.0f', '%')} of its rate"
+    return text if together is None else f"{text}; all together do {together:.2f} times one alone"
 
 
 def _shade(metric: str, value: float | None) -> Any:
@@ -153,13 +166,11 @@ def _shade(metric: str, value: float | None) -> Any:
 
 
 def _square(column: int, row: int, colour: Any) -> Any:
-    from matplotlib.patches import Rectangle
-
     return Rectangle((column, row), 1, 1, facecolor=colour, edgecolor=style.PAPER, linewidth=2)
 
 
 def _range(values: list[float], factor: float, form: str, unit: str) -> str:
     if not values:
         return f"an unknown number of {unit}" if unit == "times" else "an unknown part"
-    low, high = (format(each * factor, form) for each in (min(values), max(values)))
+    low, high = (format(value * factor, form) for value in (min(values), max(values)))
     return f"{high} {unit}" if low == high else f"{low} to {high} {unit}"

@@ -17,7 +17,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """One figure: overhead with its 95 % interval, the limit, the verdict in words."""
     cells = read(rows)
     where = runs_words(rows)
-    judged = [(cell, *found) for cell in cells if (found := _interval(cell)) is not None]
+    judged = [(cell, *interval) for cell in cells if (interval := _interval(cell)) is not None]
     failed = [
         f"{cell.label}: {cell.why or 'no interval'}"[:110]
         for cell in cells
@@ -58,7 +58,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     limits = {limit_of(cell) for cell, *_ in judged}
     for limit in limits:
         ax.axvline(limit, color=style.INK, linestyle=(0, (4, 2)), linewidth=1)
-    ends = [0.0, *limits, *(value for _, *found in judged for value in found)]
+    ends = [0.0, *limits, *(value for _, *interval in judged for value in interval)]
     room = (max(ends) - min(ends)) * 0.08
     ax.set_xlim(min(ends) - room, max(ends) + room)
     ax.xaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
@@ -83,27 +83,27 @@ def limit_of(cell: Cell) -> float:
 
 
 def _words(cell: Cell, word: str) -> str:
-    needed = next((each.middle for each in cell.series("pairs_needed") if each.values), None)
-    said = (
+    needed = next((series.middle for series in cell.series("pairs_needed") if series.values), None)
+    text = (
         f"{word}: about {needed:.0f} pairs would tell"
         if word == "inconclusive" and needed is not None
         else word
     )
-    said += _late(cell)
-    return marked(f"{said} (no valid sample)" if cell.why else said, _coords(cell))
+    text += _late(cell)
+    return marked(f"{text} (no valid sample)" if cell.why else text, _coords(cell))
 
 
 def _late(cell: Cell) -> str:
     """Where the treatment broke the latency bound: LoadGen's word, which the verdict does not need. Nothing of a smoke test,
     whose few queries it calls INVALID: its marks say so."""
     treated = [
-        each
-        for each in cell.series("valid")
-        if each.coords.get("side") == "treatment" and "fast" not in each.coords
+        series
+        for series in cell.series("valid")
+        if series.coords.get("side") == "treatment" and "fast" not in series.coords
     ]
-    said = [value for each in treated for value in each.values]
-    late = sum(value == 0 for value in said)
-    return f"; LoadGen says INVALID of the treatment in {late} of {len(said)} runs" if late else ""
+    valid = [value for series in treated for value in series.values]
+    late = sum(value == 0 for value in valid)
+    return f"; LoadGen says INVALID of the treatment in {late} of {len(valid)} runs" if late else ""
 
 
 def _coords(cell: Cell) -> Mapping[str, Any]:
@@ -111,9 +111,11 @@ def _coords(cell: Cell) -> Mapping[str, Any]:
 
 
 def _interval(cell: Cell) -> tuple[float, float, float] | None:
-    mean = next((each.middle for each in cell.series("overhead") if each.values), None)
-    low = next((each.middle for each in cell.series("overhead_bound", "low") if each.values), None)
+    mean = next((series.middle for series in cell.series("overhead") if series.values), None)
+    low = next(
+        (series.middle for series in cell.series("overhead_bound", "low") if series.values), None
+    )
     high = next(
-        (each.middle for each in cell.series("overhead_bound", "high") if each.values), None
+        (series.middle for series in cell.series("overhead_bound", "high") if series.values), None
     )
     return None if mean is None or low is None or high is None else (mean, low, high)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from perfdag.benchmark import SIMULATED
-from perfdag.charts import style
+from perfdag.charts import generic, style
 from perfdag.charts.stages import Stage, calls_of, of_results
 
 _P = ParamSpec("_P")
@@ -54,8 +54,8 @@ _REFERENCE = {
 def _seen(deltas: Deltas, name: str) -> tuple[list[int], list[float]]:
     pairs = [
         (place, value)
-        for place, (_, each) in enumerate(deltas)
-        if (value := each.get(name)) is not None
+        for place, (_, delta) in enumerate(deltas)
+        if (value := delta.get(name)) is not None
     ]
     return [place for place, _ in pairs], [value for _, value in pairs]
 
@@ -150,18 +150,18 @@ def timeline(stages: Sequence[Stage]) -> Figure:
     shown = _moments(stages)
     if not shown:
         return style.no_data("no stage was reached")
-    last = max(shown, key=lambda each: max(each.at))
+    last = max(shown, key=lambda stage: max(stage.at))
     fig, (ax,) = style.figure(
         heights=(0.34 * len(shown) + 0.9,),
         title=f"The last object reached {last.name.replace('_', ' ')} after {max(last.at):.3g} s",
         subtitle="line: first to last object; bar: middle half; tick: median",
     )
-    for row, each in enumerate(reversed(shown)):
-        low, quarter, middle, three, high = np.percentile(each.at, [0, 25, 50, 75, 100])
+    for row, stage in enumerate(reversed(shown)):
+        low, quarter, middle, three, high = np.percentile(stage.at, [0, 25, 50, 75, 100])
         ax.plot([low, high], [row, row], color=style.SERIES[0], linewidth=1)
         ax.barh(row, three - quarter, left=quarter, height=0.5, color=style.SERIES[0], alpha=0.5)
         ax.plot([middle], [row], "|", color=style.INK, markersize=11, markeredgewidth=2)
-    ax.set_yticks(range(len(shown)), [_label(each) for each in reversed(shown)])
+    ax.set_yticks(range(len(shown)), [_label(stage) for stage in reversed(shown)])
     ax.set_xlabel("seconds from the first submission")
     ax.set_xlim(left=0)
     return fig
@@ -174,8 +174,8 @@ def _label(stage: Stage) -> str:
 
 def _moments(stages: Sequence[Stage]) -> list[Stage]:
     """Stages that were reached, without the totals, which end when the stage of their name does."""
-    names = {each.name for each in stages if each.at}
-    return [each for each in stages if each.at and each.name.partition("_to_")[2] not in names]
+    names = {stage.name for stage in stages if stage.at}
+    return [stage for stage in stages if stage.at and stage.name.partition("_to_")[2] not in names]
 
 
 _STARTS = ("submitted", "created")
@@ -184,7 +184,8 @@ _STARTS = ("submitted", "created")
 def _total(stage: Stage, stages: Sequence[Stage]) -> bool:
     """Whether its time is made up of those of other stages: it begins with the object, and they follow one another."""
     finer = any(
-        each.name.endswith(f"_to_{stage.name}") and each.since not in _STARTS for each in stages
+        one_stage.name.endswith(f"_to_{stage.name}") and one_stage.since not in _STARTS
+        for one_stage in stages
     )
     return stage.since in _STARTS and (
         finer or "_to_" in stage.name or stage.name in ("workload_running", "workload_ready")
@@ -193,9 +194,9 @@ def _total(stage: Stage, stages: Sequence[Stage]) -> bool:
 
 def _slowest(stages: Sequence[Stage]) -> Stage | None:
     """The stage that took longest since the one before it; a total only where there is nothing else."""
-    seen = [each for each in stages if each.seconds]
-    own = [each for each in seen if not _total(each, seen)] or seen
-    return max(own, key=lambda each: float(np.median(each.seconds)), default=None)
+    seen = [stage for stage in stages if stage.seconds]
+    own = [stage for stage in seen if not _total(stage, seen)] or seen
+    return max(own, key=lambda stage: float(np.median(stage.seconds)), default=None)
 
 
 @_housed
@@ -208,14 +209,14 @@ def s_curves(stages: Sequence[Stage]) -> Figure:
     fig, (ax,) = style.figure(
         heights=(3.6,), title=f"The widest gap is before {widest.name.replace('_', ' ')}"
     )
-    for k, each in enumerate(shown):
-        at = sorted(each.at)
+    for k, stage in enumerate(shown):
+        at = sorted(stage.at)
         look = {key: value for key, value in style.look(k).items() if key != "marker"}
         ax.step(
             [*at, at[-1]],
             [*range(1, len(at) + 1), len(at)],
             where="post",
-            label=_label(each),
+            label=_label(stage),
             **look,
         )
     ax.set_xlabel("seconds from the first submission")
@@ -228,7 +229,7 @@ def s_curves(stages: Sequence[Stage]) -> Figure:
 @_housed
 def ecdf(stages: Sequence[Stage]) -> Figure:
     """Share of objects that took at most so long for each stage; objects that never reached it keep the curve below 1."""
-    shown = [each for each in stages if each.seconds]
+    shown = [stage for stage in stages if stage.seconds]
     slow = _slowest(stages)
     if slow is None:
         return style.no_data("no stage was reached")
@@ -236,15 +237,15 @@ def ecdf(stages: Sequence[Stage]) -> Figure:
         heights=(3.6,),
         title=f"Slowest stage: {slow.name.replace('_', ' ')}, median {np.median(slow.seconds):.3g} s",
     )
-    for k, each in enumerate(shown):
-        values = sorted(each.seconds)
-        total = len(values) + each.missing
+    for k, stage in enumerate(shown):
+        values = sorted(stage.seconds)
+        total = len(values) + stage.missing
         look = {key: value for key, value in style.look(k).items() if key != "marker"}
         ax.step(
             values,
             [(i + 1) / total for i in range(len(values))],
             where="post",
-            label=_label(each),
+            label=_label(stage),
             **look,
         )
     ax.set_xlabel("seconds since the stage before")
@@ -265,7 +266,7 @@ def _legend(ax: Axes) -> None:
 @_housed
 def by_order(stages: Sequence[Stage]) -> Figure:
     """Latency of each stage by order of submission: does it grow as more are there?"""
-    shown = [each for each in stages if each.seconds]
+    shown = [stage for stage in stages if stage.seconds]
     if not shown:
         return style.no_data("no stage was reached")
     fig, axes = style.figure(
@@ -275,9 +276,9 @@ def by_order(stages: Sequence[Stage]) -> Figure:
         subtitle="line: running median",
         sharex=True,
     )
-    for k, (ax, each) in enumerate(zip(axes, shown, strict=True)):
-        _by_order(ax, each.order, each.seconds, k)
-        ax.set_title(f"{_label(each)} since {each.since.replace('_', ' ')}")
+    for k, (ax, stage) in enumerate(zip(axes, shown, strict=True)):
+        _by_order(ax, stage.order, stage.seconds, k)
+        ax.set_title(f"{_label(stage)} since {stage.since.replace('_', ' ')}")
         ax.set_ylabel("seconds")
     axes[-1].set_xlabel("object, in order of submission")
     return fig
@@ -291,8 +292,8 @@ def api_calls(counts: Mapping[int, Mapping[str, float]], of: str = "vms", most: 
     if not sizes:
         return style.no_data("no API calls were counted")
     total: dict[str, float] = defaultdict(float)
-    for each in counts.values():
-        for call, count in each.items():
+    for calls in counts.values():
+        for call, count in calls.items():
             total[call] += count
     names = sorted(total, key=lambda name: -total[name])[:most]
     top = names[0]
@@ -359,8 +360,6 @@ def _captioned(figure: Figure, caption: str, fake: bool) -> Figure:
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Charts of the benchmarks scale, vmi-burst and vmi-steady."""
-    from perfdag.charts.generic import figures as generic
-
     yield from drawings(rows)
     aggregate = rows.filter(pa.compute.is_null(rows["subject"]))
     aggregate = aggregate.filter(
@@ -368,4 +367,4 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             pa.compute.is_in(aggregate["metric"], pa.array(["api_calls", "failures"]))
         )
     )
-    yield from generic(aggregate)
+    yield from generic.figures(aggregate)

@@ -1,4 +1,4 @@
-"""Rows to what charts draw: points with a short label, and their series (perfdag.summary), grouped for panels."""
+"""Points with short labels and their series, which charts draw."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag.ids import canonical
-from perfdag.summary import PointState, Series, summarise, varied
+from perfdag.summary import PointState, Series, point_labels, summarise
 from perfdag.units import short
 
 __all__ = [
@@ -27,7 +27,9 @@ _TRUE = re.compile(r"\b([\w.]+)=true\b")
 
 @dataclass
 class Cell:
-    """A point as a chart shows it: `label` says what tells it from the others; `why` is set where it has no valid sample."""
+    """A point in a chart. `label` tells it from the others, `why` says why it has no valid
+    sample.
+    """
 
     state: PointState
     label: str
@@ -41,9 +43,9 @@ class Cell:
     def series(self, metric: str, stat: str | None = None) -> list[Series]:
         """Series of that metric (and statistic), in the order of the rows."""
         return [
-            each
-            for each in self.state.series
-            if each.metric == metric and stat in (None, each.stat)
+            series
+            for series in self.state.series
+            if series.metric == metric and stat in (None, series.stat)
         ]
 
 
@@ -63,31 +65,33 @@ def valid(rows: pa.Table, *metrics: str) -> pa.Table:
 
 def labelled(states: Sequence[PointState]) -> list[Cell]:
     """Points with labels: what varies within the entry, after the entry's name where there are several entries."""
-    labels = varied(states)
+    labels = point_labels(states)
     entries: dict[str, list[PointState]] = {}
-    for each in states:
-        entries.setdefault(each.entry, []).append(each)
+    for one_state in states:
+        entries.setdefault(one_state.entry, []).append(one_state)
     short_of = {}
     for group in entries.values():
-        for state, label in zip(group, _brief([labels[each.point] for each in group]), strict=True):
+        for state, label in zip(
+            group, _brief([labels[one_state.point] for one_state in group]), strict=True
+        ):
             short_of[state.point] = label
     cells = []
-    for each in states:
-        label = short_of[each.point]
+    for one_state in states:
+        label = short_of[one_state.point]
         if len(entries) > 1 or not label:
-            label = f"{each.entry}: {label}" if label else each.entry
-        cells.append(Cell(each, _CONTROL.sub(" ", label), _why(each)))
+            label = f"{one_state.entry}: {label}" if label else one_state.entry
+        cells.append(Cell(one_state, _CONTROL.sub(" ", label), _why(one_state)))
     return cells
 
 
 def _brief(labels: list[str]) -> list[str]:
     """Sizes and rates with units, `reverse=true` as `reverse`; false, null and shape keys that the rest implies are left out."""
     labels = [
-        _SIZES.sub(lambda found: found[1] + short(float(found[2]), "B").replace(" ", ""), label)
+        _SIZES.sub(lambda match: match[1] + short(float(match[2]), "B").replace(" ", ""), label)
         for label in labels
     ]
     labels = [
-        _RATES.sub(lambda found: found[1] + short(float(found[2]), "bit/s").replace(" ", ""), label)
+        _RATES.sub(lambda match: match[1] + short(float(match[2]), "bit/s").replace(" ", ""), label)
         for label in labels
     ]
     distinct = len(set(labels))
@@ -114,31 +118,31 @@ def words_without(cell: Cell, names: Collection[str]) -> str:
 
 def alike(cells: Sequence[Cell], but: Collection[str]) -> list[list[Cell]]:
     """Points in groups that differ in these parameters and in the number of hosts only."""
-    found: dict[str, list[Cell]] = {}
+    groups: dict[str, list[Cell]] = {}
     for cell in cells:
         params = {name: value for name, value in cell.state.params.items() if name not in but}
         shape = {
             **cell.state.shape,
             "hosts": {k: v for k, v in cell.state.shape.get("hosts", {}).items() if k != "count"},
         }
-        found.setdefault(canonical([params, shape]), []).append(cell)
-    return list(found.values())
+        groups.setdefault(canonical([params, shape]), []).append(cell)
+    return list(groups.values())
 
 
 def metrics(cells: Iterable[Cell]) -> list[str]:
     """Metrics of the points, headlines first, then in the order of the rows."""
-    found: dict[str, bool] = {}
+    headlines: dict[str, bool] = {}
     for cell in cells:
-        for each in cell.state.series:
-            found[each.metric] = found.get(each.metric, False) or each.headline
-    return sorted(found, key=lambda name: not found[name])
+        for series in cell.state.series:
+            headlines[series.metric] = headlines.get(series.metric, False) or series.headline
+    return sorted(headlines, key=lambda name: not headlines[name])
 
 
 def band_words(series: Iterable[Series]) -> str:
     """What the bars are: `bars: range of n=3`, `bars: 95 % interval of the median, n=7 to 9`."""
     kinds: dict[str, list[int]] = {}
-    for each in series:
-        band = each.band
+    for one_series in series:
+        band = one_series.band
         if band.n:
             name = (
                 "range (min to max)"
@@ -156,25 +160,25 @@ def band_words(series: Iterable[Series]) -> str:
 
 def runs_words(rows: pa.Table) -> str:
     """Which run and where: `run 20261120T020000Z-1a2b3c4d on node-1, node-2`."""
-    runs = [each for each in pc.unique(rows["run_id"]).to_pylist() if each]
-    said = f"run {runs[0]}" if len(runs) == 1 else f"{len(runs)} runs" if runs else ""
-    places = [each for each in pc.unique(rows["cluster"]).to_pylist() if each] or _nodes(rows)
+    runs = [name for name in pc.unique(rows["run_id"]).to_pylist() if name]
+    run = f"run {runs[0]}" if len(runs) == 1 else f"{len(runs)} runs" if runs else ""
+    places = [name for name in pc.unique(rows["cluster"]).to_pylist() if name] or _nodes(rows)
     where = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
-    return f"{said} on {where}" if said and where else said or where
+    return f"{run} on {where}" if run and where else run or where
 
 
 def _nodes(rows: pa.Table) -> list[str]:
     named = pc.unique(pc.list_flatten(rows["nodes"].combine_chunks()))
-    return sorted(each for each in named.to_pylist() if each)
+    return sorted(name for name in named.to_pylist() if name)
 
 
 def nodes_used(rows: pa.Table) -> dict[str, int]:
     """Nodes on which the hosts of a point were, the fewest of its samples; a point whose rows name none is left out."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for point, nodes in zip(rows["point"].to_pylist(), rows["nodes"].to_pylist(), strict=True):
         if nodes:
-            found[point] = min(len(set(nodes)), found.get(point, len(nodes)))
-    return found
+            counts[point] = min(len(set(nodes)), counts.get(point, len(nodes)))
+    return counts
 
 
 def hosts_words(count: int, nodes: int | None = None) -> str:
@@ -206,11 +210,11 @@ def of_benchmark(table: pa.Table, name: str) -> pa.Table:
 
 
 def sweep(series: Iterable[Series]) -> str | None:
-    """Name of the numeric coordinate that takes four or more values (message_bytes), the one with most values; None where there is none."""
+    """Return the numeric coordinate with the most values, at least four, or None."""
     values: dict[str, set[Any]] = {}
-    for each in series:
-        for name, value in each.coords.items():
+    for one_series in series:
+        for name, value in one_series.coords.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 values.setdefault(name, set()).add(value)
-    long = {name: len(found) for name, found in values.items() if len(found) >= 4}
+    long = {name: len(points) for name, points in values.items() if len(points) >= 4}
     return max(long, key=lambda name: long[name]) if long else None

@@ -28,9 +28,9 @@ def stages_of(rows: Iterable[Mapping[str, Any]]) -> list[Stage]:
     """Stages from rows of stages.parquet (columns stage, since, status, index, seconds, submitted, reached)."""
     rows = list(rows)
     first = min((row["submitted"] for row in rows if row["submitted"]), default=0.0)
-    found: dict[tuple[str, str], Stage] = {}
+    stages: dict[tuple[str, str], Stage] = {}
     for row in rows:
-        stage = found.setdefault((row["stage"], row["since"]), Stage(row["stage"], row["since"]))
+        stage = stages.setdefault((row["stage"], row["since"]), Stage(row["stage"], row["since"]))
         at = row["reached"]
         if row["status"] == "ok" and at:
             stage.order.append(row["index"])
@@ -38,7 +38,7 @@ def stages_of(rows: Iterable[Mapping[str, Any]]) -> list[Stage]:
             stage.seconds.append(row["seconds"])
         elif row["status"] in ("censored", "failed"):
             stage.missing += 1
-    return list(found.values())
+    return list(stages.values())
 
 
 def of_runs(
@@ -49,16 +49,16 @@ def of_runs(
     runs: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         runs.setdefault(row["run"], []).append(row)
-    found: dict[str, list[Stage]] = {}
-    for here in runs.values():
-        order = sorted({row["index"] for row in here})
+    groups: dict[str, list[Stage]] = {}
+    for rows_of_run in runs.values():
+        order = sorted({row["index"] for row in rows_of_run})
         chosen = order[:head] if head else order
         kept = set(chosen[-tail:] if tail else chosen)
         name, same = (str(len(order)) if len(runs) > 1 else ""), 2
-        while name in found:
+        while name in groups:
             name, same = f"{len(order)}-{same}", same + 1
-        found[name] = stages_of(row for row in here if row["index"] in kept)
-    return found
+        groups[name] = stages_of(row for row in rows_of_run if row["index"] in kept)
+    return groups
 
 
 @dataclass
@@ -95,11 +95,11 @@ def of_results(rows: pa.Table) -> list[Group]:
         if row["value"] is not None:
             samples = grouped.setdefault((row["entry"], int(coords.get("count", 0))), {})
             samples.setdefault(tuple(row[name] for name in _SAMPLE), []).append((row, coords))
-    found = []
+    groups = []
     for (entry, count), samples in grouped.items():
         newest = list(samples.values())[-1]
         subjects = {row["subject"] for row, _ in newest}
-        found.append(
+        groups.append(
             Group(
                 entry,
                 count or len(subjects),
@@ -107,20 +107,20 @@ def of_results(rows: pa.Table) -> list[Group]:
                 _stages(newest, sorted(subjects, key=_natural)),
             )
         )
-    return found
+    return groups
 
 
 def _natural(name: str) -> list[int]:
-    return [int(each) for each in re.findall(r"\d+", name)]
+    return [int(digits) for digits in re.findall(r"\d+", name)]
 
 
 def _stages(
     rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], subjects: Sequence[str]
 ) -> list[Stage]:
     place = {subject: order for order, subject in enumerate(subjects)}
-    found: dict[str, Stage] = {}
+    stages: dict[str, Stage] = {}
     for row, coords in rows:
-        stage = found.setdefault(coords["stage"], Stage(coords["stage"], coords.get("since", "")))
+        stage = stages.setdefault(coords["stage"], Stage(coords["stage"], coords.get("since", "")))
         if row["metric"] == "object_missing":
             stage.missing += 1
         elif row["metric"] == "object_time":
@@ -128,13 +128,13 @@ def _stages(
         else:
             stage.order.append(place[row["subject"]])
             stage.seconds.append(row["value"])
-    return list(found.values())
+    return list(stages.values())
 
 
 def calls_of(rows: pa.Table) -> dict[tuple[str, str], dict[int, dict[str, float]]]:
     """API requests from the metric `api_calls`: by entry and what is counted there (vms, objects), by how many of them, and by kind; of
     several samples the last."""
-    found: dict[tuple[str, str], dict[int, dict[str, float]]] = defaultdict(
+    calls_by_entry: dict[tuple[str, str], dict[int, dict[str, float]]] = defaultdict(
         lambda: defaultdict(dict)
     )
     for row in (
@@ -146,5 +146,5 @@ def calls_of(rows: pa.Table) -> dict[tuple[str, str], dict[int, dict[str, float]
             coords = orjson.loads(row["coords"] or "{}")
             phase = f"{coords['phase']}: " if "phase" in coords else ""
             of = "vms" if "vms" in coords else "objects"
-            found[row["entry"], of][int(coords[of])][phase + coords["call"]] = row["value"]
-    return {key: dict(calls) for key, calls in found.items()}
+            calls_by_entry[row["entry"], of][int(coords[of])][phase + coords["call"]] = row["value"]
+    return {key: dict(calls) for key, calls in calls_by_entry.items()}

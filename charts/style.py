@@ -1,8 +1,4 @@
-"""House style: colours, units on axes, the mark of a failure, and figures to bytes (equal bytes for equal input).
-
-Colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), told apart with the common colour blindnesses; marker and dash
-repeat the colour. Figures are made without pyplot: no state, no display.
-"""
+"""House style: colours, units on axes, marks of failures, and reproducible files."""
 
 import io
 import math
@@ -123,7 +119,7 @@ def figure(
 
 
 def no_data(why: str = "no data") -> Figure:
-    """A figure that says there is nothing to draw."""
+    """Return a figure that says there is nothing to draw."""
     fig, (ax,) = figure(heights=(1.2,))
     ax.set_axis_off()
     ax.text(
@@ -232,20 +228,20 @@ def size_columns(ax: Axes, sizes: Sequence[float]) -> None:
 
 
 def arrow(better: str | None) -> str:
-    """What a reader should wish for: `higher is better`, or nothing where it is not said."""
+    """Return the better direction, such as `higher is better`, or nothing where there is none."""
     return f"{better} is better" if better in ("higher", "lower") else ""
 
 
-def said(metric: str) -> str:
-    """A metric's name for people: `user_cpu` is `user CPU`."""
+def metric_text(metric: str) -> str:
+    """Return the name of a metric for people: `user CPU` for `user_cpu`."""
     return re.sub(
-        r"\b(iops|cpu|rtt|gpu|api)\b", lambda found: found[0].upper(), metric.replace("_", " ")
+        r"\b(iops|cpu|rtt|gpu|api)\b", lambda match: match[0].upper(), metric.replace("_", " ")
     )
 
 
 def axis_label(metric: str, unit: str, better: str | None) -> str:
     """`throughput (Gbit/s), higher is better`."""
-    name = said(metric)
+    name = metric_text(metric)
     return ", ".join(part for part in (f"{name} ({unit})" if unit else name, arrow(better)) if part)
 
 
@@ -301,5 +297,5 @@ def _round_positions(fig: Figure) -> None:
 def _clean(svg: bytes) -> bytes:
     """Only ids that are used (artists of several panels share theirs), characters XML allows, and a font list for other machines."""
     used = set(_USED.findall(svg))
-    svg = _ID.sub(lambda found: found[0] if found[1] in used else b"", svg)
+    svg = _ID.sub(lambda match: match[0] if match[1] in used else b"", svg)
     return _FONT.sub(b"'DejaVu Sans', Verdana, sans-serif", _CONTROL.sub(b" ", svg))

@@ -32,40 +32,40 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         if used.get(cell.state.point, "fp32") != "fp32" and not cell.state.params.get("precision"):
             cell.label += f" in {used[cell.state.point]}"
     yield "points", dot_figure(cells, ["batch_time", "time_to_first_batch"], where)
-    made = _by_batch(cells, used)
-    if any(len(line.series) > 1 for line in made):
-        yield "batches", _batches(made, where)
+    curves = _by_batch(cells, used)
+    if any(len(line.series) > 1 for line in curves):
+        yield "batches", _batches(curves, where)
 
 
 def _precisions(rows: pa.Table) -> dict[str, str]:
     """The precision that each point was computed in, which is the model's default for its device where none was asked for."""
-    found: dict[str, str] = {}
-    for each in rows.group_by(["point", "env"]).aggregate([]).to_pylist():
-        used = (orjson.loads(each["env"] or "{}").get("sample") or {}).get("precision")
+    precisions: dict[str, str] = {}
+    for group in rows.group_by(["point", "env"]).aggregate([]).to_pylist():
+        used = (orjson.loads(group["env"] or "{}").get("sample") or {}).get("precision")
         if used:
-            found[each["point"]] = used
-    return found
+            precisions[group["point"]] = used
+    return precisions
 
 
 def _by_batch(cells: Sequence[Cell], used: Mapping[str, str]) -> list[lines.Line]:
     """A line for each model and shape; lines that would have one name say what tells them apart."""
-    made: list[tuple[list[Cell], lines.Line]] = []
+    named_lines: list[tuple[list[Cell], lines.Line]] = []
     for group in alike(cells, ("batch_size",)):
         rates = {
             float(cell.state.params["batch_size"]): rate for cell in group if (rate := _rate(cell))
         }
         if rates:
-            made.append((group, lines.Line(_name(group[0], used), rates)))
-    names = Counter(line.name for _, line in made)
-    for group, line in made:
+            named_lines.append((group, lines.Line(_name(group[0], used), rates)))
+    names = Counter(line.name for _, line in named_lines)
+    for group, line in named_lines:
         if names[line.name] > 1:
             line.name = f"{line.name} {words_without(group[0], ('batch_size', 'model', 'test', 'device', 'precision'))}".strip()
         line.name += " ~" if any(cell.noisy for cell in group) else ""
-    return [line for _, line in made]
+    return [line for _, line in named_lines]
 
 
 def _rate(cell: Cell) -> Series | None:
-    return next((each for each in cell.series("samples_rate") if each.values), None)
+    return next((series for series in cell.series("samples_rate") if series.values), None)
 
 
 def _name(cell: Cell, used: Mapping[str, str]) -> str:
@@ -77,22 +77,23 @@ def _name(cell: Cell, used: Mapping[str, str]) -> str:
     return name + (" compiled" if params.get("compile") else "")
 
 
-def _batches(made: Sequence[lines.Line], where: str) -> Figure:
+def _batches(curves: Sequence[lines.Line], where: str) -> Figure:
     fastest = max(
-        (each for line in made for each in line.series.values()), key=lambda each: each.middle
+        (series for line in curves for series in line.series.values()),
+        key=lambda series: series.middle,
     )
     name, batch = next(
-        (line.name, x) for line in made for x, each in line.series.items() if each is fastest
+        (line.name, x) for line in curves for x, series in line.series.items() if series is fastest
     )
-    said = (
-        band_words(each for line in made for each in line.series.values())
+    legend = (
+        band_words(series for line in curves for series in line.series.values())
         .replace("dot", "line")
         .replace("bar", "band")
     )
-    noisy = "~: a sample was disturbed" if any(line.name.endswith("~") for line in made) else ""
+    noisy = "~: a sample was disturbed" if any(line.name.endswith("~") for line in curves) else ""
     title = f"{name.removesuffix(' ~')}: {value_words(fastest)} samples at batch size {batch:.0f}"
     fig, (ax,) = style.figure(
-        title=title, subtitle="; ".join(part for part in (said, noisy, where) if part)
+        title=title, subtitle="; ".join(part for part in (legend, noisy, where) if part)
     )
-    lines.panel(ax, made, metric="samples_rate", x_label="batch size", x_unit="1")
+    lines.panel(ax, curves, metric="samples_rate", x_label="batch size", x_unit="1")
     return fig

@@ -1,4 +1,4 @@
-"""A run in sentences: what ran, where, when, how it ended, and what each benchmark found. Plain text; the page escapes it."""
+"""Describe a run in sentences: what ran, where, when, how it ended, and the results."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -47,27 +47,27 @@ def what_ran(table: pa.Table, cells: Sequence[Cell], suite: str) -> str:
 def when_where(table: pa.Table) -> str:
     """Times (UTC), duration, cluster, nodes and hardware."""
     start, end = pc.min(table["started_at"]).as_py(), pc.max(table["finished_at"]).as_py()
-    said = []
+    parts = []
     if start is not None:
-        said.append(f"Measured {start:%Y-%m-%d %H:%M:%S} UTC{_for(start, end)}")
+        parts.append(f"Measured {start:%Y-%m-%d %H:%M:%S} UTC{_for(start, end)}")
     names = _distinct(table["cluster"])
     nodes = sorted(
-        each
-        for each in pc.unique(pc.list_flatten(table["nodes"].combine_chunks())).to_pylist()
-        if each
+        name
+        for name in pc.unique(pc.list_flatten(table["nodes"].combine_chunks())).to_pylist()
+        if name
     )
     if names:
-        said.append(f"in cluster {', '.join(names)}")
+        parts.append(f"in cluster {', '.join(names)}")
     if nodes:
         shown = ", ".join(nodes[:6]) + (f" and {len(nodes) - 6} more" if len(nodes) > 6 else "")
-        said.append(f"on {shown}" if len(nodes) == 1 else f"on {len(nodes)} hosts: {shown}")
+        parts.append(f"on {shown}" if len(nodes) == 1 else f"on {len(nodes)} hosts: {shown}")
     classes = _distinct(table["env_class"])
     classes = [
-        each for each in classes if " x [" not in each
+        name for name in classes if " x [" not in name
     ] or classes  # a multiple says no more than the count of hosts
     if classes:
-        said.append(f"({'; '.join(classes[:3])})")
-    return " ".join(said) + "." if said else ""
+        parts.append(f"({'; '.join(classes[:3])})")
+    return " ".join(parts) + "." if parts else ""
 
 
 def _for(start: datetime, end: datetime | None) -> str:
@@ -79,36 +79,41 @@ def _for(start: datetime, end: datetime | None) -> str:
 
 
 def _distinct(column: Any) -> list[str]:
-    return sorted(each for each in column.unique().to_pylist() if each)
+    return sorted(text for text in column.unique().to_pylist() if text)
 
 
 def how_it_ended(cells: Sequence[Cell]) -> tuple[bool, str]:
     """(all is well, the sentence): samples by status, and how many points have no valid sample."""
-    found = counts(cells)
-    bad = {status: found[status] for status in BAD if found[status]}
-    parts = [f"{found['ok']:,} ok", *(f"{count:,} {status}" for status, count in bad.items())]
-    if found["skipped"]:
-        parts.append(f"{found['skipped']:,} skipped")
+    counts_by_status = counts(cells)
+    bad = {status: counts_by_status[status] for status in BAD if counts_by_status[status]}
+    parts = [
+        f"{counts_by_status['ok']:,} ok",
+        *(f"{count:,} {status}" for status, count in bad.items()),
+    ]
+    if counts_by_status["skipped"]:
+        parts.append(f"{counts_by_status['skipped']:,} skipped")
     text = f"Samples: {', '.join(parts)}."
     without = sum(1 for cell in cells if cell.why)
     if without:
         text += f" {plural(without, 'point')} of {len(cells):,} {'has' if without == 1 else 'have'} no valid sample."
-    if not found:
+    if not counts_by_status:
         return False, "No samples."
-    return not bad, text if bad or found["skipped"] else f"All {found['ok']:,} samples are ok."
+    return not bad, text if bad or counts_by_status[
+        "skipped"
+    ] else f"All {counts_by_status['ok']:,} samples are ok."
 
 
 def noise(cells: Sequence[Cell], table: pa.Table) -> str:
-    """How many samples were disturbed and by what; never silent."""
+    """Return how many samples were disturbed, and by what."""
     marked = table.filter(pc.and_(pc.is_valid(table["noise"]), pc.equal(table["phase"], "measure")))
     if not marked.num_rows:
         return "No sample was marked as disturbed (stolen CPU time, load before it)."
     samples = {
-        each
-        for each in zip(
+        sample
+        for sample in zip(
             *(marked[name].to_pylist() for name in ("point", "repetition", "variant")), strict=True
         )
-        if each[0] != "canary"
+        if sample[0] != "canary"
     }
     noisy = [cell for cell in cells if cell.noisy]
     reasons = Counter(reason.split(" ")[0] for cell in noisy for reason in cell.state.noise)
@@ -126,7 +131,7 @@ def findings(cells: Sequence[Cell]) -> list[str]:
     names = [
         name
         for name in metrics(cells)
-        if any(each.headline for cell in cells for each in cell.series(name))
+        if any(series.headline for cell in cells for series in cell.series(name))
         and not sweep([s for cell in cells for s in cell.series(name)])
     ]
     return [finding(cells, name) for name in (names or metrics(cells)[:1])[:FINDINGS]] or [
@@ -164,14 +169,14 @@ def sample_facts(table: pa.Table) -> list[tuple[str, str]]:
 def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
     if isinstance(value, dict):
         return [
-            each
+            item
             for key, inner in value.items()
-            for each in _flat(inner, f"{prefix}.{key}" if prefix else str(key))
+            for item in _flat(inner, f"{prefix}.{key}" if prefix else str(key))
         ]
     if isinstance(value, list):
-        if all(not isinstance(each, dict | list) for each in value):
+        if all(not isinstance(item, dict | list) for item in value):
             return [(prefix, ", ".join(map(str, value)))] if value else []
-        return [each for i, inner in enumerate(value) for each in _flat(inner, f"{prefix}.{i + 1}")]
+        return [item for i, inner in enumerate(value) for item in _flat(inner, f"{prefix}.{i + 1}")]
     if value is None or value == "":
         return []
     if isinstance(value, int | float) and not isinstance(value, bool) and prefix.endswith("bytes"):

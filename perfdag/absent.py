@@ -1,4 +1,4 @@
-"""What a run lacks that earlier ones had: series that are expected and absent, and what to do about them."""
+"""Expected series that a run lacks, and what to do about them."""
 
 from __future__ import annotations
 
@@ -10,38 +10,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdag.alerts import Record
-from perfdag.cases import Case, Gate, Lost, Rules, acknowledged, raise_alert
-from perfdag.checks import Check, Tuning
-from perfdag.findings import names
-from perfdag.parts import stored_parts
+from perfdag.cases import CheckResult, Gate, LostSeries, Rules, acknowledged, add_alert
+from perfdag.checks import Check
+from perfdag.findings import series_names
 from perfdag.runs import load_plan
+from perfdag.samples import stored_samples
 from perfdag.store import Store, StoreError
-from perfdag.trends import SeriesInfo, Trends
+from perfdag.trends import RunMedians, SeriesInfo
+from perfdag.tuning import Tuning, covers
 
 PRESENT_OF, PRESENT = 5, 3
 """A headline series that at least 3 of the last 5 runs had is expected."""
 
 
 @dataclass(frozen=True)
-class Gone:
-    """A series that is expected and absent, and whether that is acknowledged."""
+class AbsentSeries:
+    """An expected series that a run lacks, and whether its absence is acknowledged."""
 
     info: SeriesInfo
     accepted: bool
 
 
-def absent(
+def find_absent(
     gate: Gate,
     store: Store,
-    history: Trends,
+    history: RunMedians,
     tuning: Tuning,
     rules: Rules,
     records: dict[str, Record],
-) -> list[Gone]:
-    """Name headline series that earlier runs of the same trigger had and this one lacks, and return them: one alert an entry.
+) -> list[AbsentSeries]:
+    """Return the headline series that earlier runs had and this one lacks, with one alert per
+    entry.
 
-    Runs that confirm, and those that somebody started for a part of a suite, are no measure of a scheduled one. A series whose absence
-    was told, or acknowledged before it could be, is missed until it is back, however long ago it was last seen.
+    Only earlier runs with the same trigger count. Confirming runs and partial runs by hand are no
+    measure of a scheduled run. A series stays absent once it was reported or acknowledged, until a
+    run has it again.
     """
     same = _alike(history)
     if not same or history.runs[-1].trigger == "confirm":
@@ -50,15 +53,15 @@ def absent(
     missed = _missed(history, same, records)
     finite = np.isfinite(history.value)
     tonight = {info.key for i, info in enumerate(history.series) if finite[i, -1]}
-    gone: list[Gone] = []
-    entries: dict[str, list[Lost]] = {}
-    for i, name in enumerate(names(history)):
+    gone: list[AbsentSeries] = []
+    entries: dict[str, list[LostSeries]] = {}
+    for i, name in enumerate(series_names(history)):
         info = history.series[i]
         before = finite[i, alike]
         if info.key in tonight or not tuning.pages(info):
             continue
-        told = info.series_id in missed and not finite[i, missed[info.series_id] :].any()
-        looked_for = before.sum() >= min(PRESENT, before.size) or told
+        reported = info.series_id in missed and not finite[i, missed[info.series_id] :].any()
+        looked_for = before.sum() >= min(PRESENT, before.size) or reported
         if not looked_for and not any(
             acknowledged(rules, night, name, info.series_id)
             for night in _untold(history, finite[i], same)
@@ -72,20 +75,20 @@ def absent(
             if not ok
             else "the samples lack it"
         )
-        gone.append(Gone(info, acknowledged(rules, gate.run, name, info.series_id)))
+        gone.append(AbsentSeries(info, acknowledged(rules, gate.run, name, info.series_id)))
         if gone[-1].accepted:
-            gate.cases.append(Case("present", name, "ok", f"{why} (acknowledged)"))
+            gate.cases.append(CheckResult("present", name, "ok", f"{why} (acknowledged)"))
             continue
         entries.setdefault(info.entry, []).append((name, info.series_id, why))
-        gate.cases.append(Case("present", name, "absent", why))
+        gate.cases.append(CheckResult("present", name, "absent", why))
     resume, left = _resume(store, gate.run) if entries else ("", set())
     for entry, lost in entries.items():
         title = f"ABSENT {gate.suite}/{entry}: {len(lost)} series"
         helps = any(
-            each.info.entry == entry and each.info.point in left and not each.accepted
-            for each in gone
+            series.info.entry == entry and series.info.point in left and not series.accepted
+            for series in gone
         )
-        raise_alert(
+        add_alert(
             gate,
             rules,
             "absent",
@@ -96,16 +99,18 @@ def absent(
     return gone
 
 
-def _alike(history: Trends) -> list[int]:
-    """Return the positions of the earlier runs with the trigger of the last one."""
+def _alike(history: RunMedians) -> list[int]:
+    """Return the positions of the earlier runs with the trigger of the last run."""
     return [i for i, run in enumerate(history.runs[:-1]) if run.trigger == history.runs[-1].trigger]
 
 
-def _untold(history: Trends, finite: NDArray[np.bool_], same: Sequence[int]) -> list[str]:
-    """Return the runs that would have told of a series, the first PRESENT without it; none where it came and went before.
+def _untold(history: RunMedians, finite: NDArray[np.bool_], same: Sequence[int]) -> list[str]:
+    """Return the runs that would have reported a series absent: the first PRESENT runs without
+    it.
 
-    What was acknowledged in one of them raised no alert that would be remembered: else a rule about it, or the day when the
-    acknowledgement runs out, would find it forgotten.
+    Return no run where the series came and went before. An acknowledged absence raises no alert, so
+    no record of it exists. Without this rule, the series would be forgotten when the
+    acknowledgement expires.
     """
     had = [at for at, k in enumerate(same) if finite[k]]
     last = same[: had[-1] + 1][-PRESENT_OF:] if had else []
@@ -114,47 +119,57 @@ def _untold(history: Trends, finite: NDArray[np.bool_], same: Sequence[int]) -> 
     return [history.runs[k].run_id for k in same[had[-1] + 1 :]][:PRESENT]
 
 
-def _missed(history: Trends, same: Sequence[int], records: dict[str, Record]) -> dict[str, int]:
-    """Return the series that an earlier run of these was told to lack, and the newest run (its position) that was."""
+def _missed(history: RunMedians, same: Sequence[int], records: dict[str, Record]) -> dict[str, int]:
+    """Return the series that earlier runs reported absent, with the position of the newest such
+    run.
+    """
     positions = {history.runs[i].run_id: i for i in same}
-    found: dict[str, int] = {}
+    positions_by_key: dict[str, int] = {}
     for run_id in sorted(records.keys() & positions.keys()):
         for alert in records[run_id].alerts:
             if alert.kind == "absent":
-                found |= dict.fromkeys(alert.keys, positions[run_id])
-    return found
+                positions_by_key |= dict.fromkeys(alert.keys, positions[run_id])
+    return positions_by_key
 
 
-def why_no_data(history: Trends, rule: Check, gone: Sequence[Gone]) -> list[Gone]:
-    """Return the losses that say why a rule has no data, none where one of the series that it was about is lost untold.
+def explaining_losses(
+    history: RunMedians, rule: Check, gone: Sequence[AbsentSeries]
+) -> list[AbsentSeries]:
+    """Return the absent series that explain why a rule has no data.
 
-    The loss of a series tells of it, and of its whole entry where nothing of that is left. A rule is about what it covers and one of
-    the last PRESENT_OF runs had, up to the newest that had any of it: an entry removed before is forgotten, what went with the rest
-    is not, however long ago that was.
+    An absent series explains a rule about it. Where nothing of its entry is left, it explains a
+    rule about the entry. The rule concerns the series it covers that the last PRESENT_OF runs had,
+    counted back from the newest run with any of them. Return nothing where one of those series is
+    absent without a report.
     """
     finite = np.isfinite(history.value)
-    here = {info.entry for i, info in enumerate(history.series) if finite[i, -1]}
-    covered = [i for i, info in enumerate(history.series) if rule.covers(info)]
-    vanished = {history.series[i].entry for i in covered} - here
-    told = [lost for lost in gone if rule.covers(lost.info) or lost.info.entry in vanished]
-    keys, entries = {lost.info.key for lost in told}, {lost.info.entry for lost in told} & vanished
+    present_entries = {info.entry for i, info in enumerate(history.series) if finite[i, -1]}
+    covered = [i for i, info in enumerate(history.series) if covers(rule, info)]
+    vanished = {history.series[i].entry for i in covered} - present_entries
+    losses = [lost for lost in gone if covers(rule, lost.info) or lost.info.entry in vanished]
+    keys, entries = (
+        {lost.info.key for lost in losses},
+        {lost.info.entry for lost in losses} & vanished,
+    )
     same = _alike(history)
     had = np.flatnonzero(finite[np.ix_(covered, same)].any(axis=0))
     last = same[: had[-1] + 1][-PRESENT_OF:] if had.size else []
     about = [history.series[i] for i in covered if finite[i, last].any()]
-    return told if all(info.key in keys or info.entry in entries for info in about) else []
+    return losses if all(info.key in keys or info.entry in entries for info in about) else []
 
 
 def _resume(store: Store, run_id: str) -> tuple[str, set[str]]:
-    """Return the command that measures what a run lacks, where it was measured, and the points it has samples of to measure.
+    """Return the command that measures what a run lacks, and the ids of the points it would
+    measure.
 
-    A sample that failed is stored, and not measured again. No command where the run's plan is gone or cannot be read.
+    A failed sample is stored and is not measured again. The command is empty where the plan of the
+    run is gone or unreadable.
     """
     try:
         plan = load_plan(store, run_id)
     except StoreError:
         return "", set()
-    stored = stored_parts(store, run_id)
+    stored = stored_samples(store, run_id)
     samples = [
         (plan.points[index], repetition, plan.key(at))
         for at, (index, repetition) in enumerate(plan.order)

@@ -1,4 +1,4 @@
-"""Findings to alerts: one a cause, sent once, told from a change of the machine itself."""
+"""Alerts: one for each cause, sent once, with changes of the machine itself kept apart."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 import orjson
 
 from perfdag import benchmark
-from perfdag.findings import Finding, day_of
+from perfdag.findings import LevelChange, day_of
 from perfdag.stats.changes import Change, moved_at
 from perfdag.stats.verdicts import side
 from perfdag.store import Store
-from perfdag.trends import Trends
+from perfdag.trends import RunMedians
 from perfdag.units import short
 
 Kind = Literal["regression", "environment", "threshold", "gate", "absent", "stale", "acks"]
@@ -30,9 +30,11 @@ SAME = 5
 
 @dataclass
 class Alert:
-    """One cause: `text` is the message (Markdown, at most 12 lines), `keys` what it is about, `run` where it began.
+    """One cause. `text` is the message (Markdown, at most 12 lines), `keys` its series, `run`
+    its start.
 
-    `gates` says whether it fails the gate; `fresh` whether nobody was told yet; `sent` whether the webhook took it.
+    `gates` is whether it fails the gate, `fresh` whether it is new, `sent` whether the webhook
+    accepted it.
     """
 
     kind: Kind
@@ -47,43 +49,48 @@ class Alert:
 
 @dataclass
 class Record:
-    """What was found at one run, as stored under alerts/."""
+    """The alerts of one run, as stored under alerts/."""
 
     run: str
     alerts: list[Alert] = field(default_factory=list)
 
     def dump(self) -> bytes:
-        """The record as JSON."""
-        data = {"schema": 1, "run": self.run, "alerts": [each.__dict__ for each in self.alerts]}
+        """Return the record as JSON."""
+        data = {"schema": 1, "run": self.run, "alerts": [alert.__dict__ for alert in self.alerts]}
         return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
 
 
 def record_key(suite: str, run_id: str) -> str:
-    """Key of what was found at a run."""
+    """Return the key of the record of a run."""
     return f"alerts/suite={suite}/{run_id}.json"
 
 
 def read_records(store: Store, suite: str, newest: int = 120) -> dict[str, Record]:
-    """Return the newest records by run id, oldest first; a damaged one counts as none. Raises StoreError."""
+    """Return the newest records by run id, oldest first. Raises StoreError.
+
+    A damaged record counts as none.
+    """
     keys = [key for key in store.list(f"alerts/suite={suite}") if key.endswith(".json")][-newest:]
-    found = {}
+    records = {}
     for _, data in store.get_many(keys):
         try:
             raw = orjson.loads(data)
-            found[raw["run"]] = Record(raw["run"], [Alert(**each) for each in raw["alerts"]])
+            records[raw["run"]] = Record(raw["run"], [Alert(**alert) for alert in raw["alerts"]])
         except (ValueError, KeyError, TypeError):
             continue
-    return found
+    return records
 
 
 def mark_known(
-    trends: Trends, run_id: str, alerts: Sequence[Alert], records: dict[str, Record]
+    medians: RunMedians, run_id: str, alerts: Sequence[Alert], records: dict[str, Record]
 ) -> None:
-    """Mark as not fresh what was told before: at this run, near the same change, or open at the run before of these trends.
+    """Mark the alerts that were reported before as not fresh.
 
-    The trends are those of one cluster: another one that uses the same store has its own run before.
+    An alert is known where this run reported it, where a record has a change nearby, or where it
+    was open in the run before. The run medians are those of one cluster, because another cluster
+    that shares the store has its own sequence of runs.
     """
-    position = {run.run_id: i for i, run in enumerate(trends.runs)}
+    position = {run.run_id: i for i, run in enumerate(medians.runs)}
     own = records.get(run_id)
     earlier = [run for run in records if run < run_id and run in position]
     previous = records[max(earlier)].alerts if earlier else []
@@ -102,38 +109,43 @@ def mark_known(
             alert.fresh = not known
             alert.sent = any(old.sent for old in known)
             continue
-        told = [old for old in [*previous, *(own.alerts if own else [])] if old.kind == alert.kind]
+        reported = [
+            old for old in [*previous, *(own.alerts if own else [])] if old.kind == alert.kind
+        ]
         # one more series of an entry is news, where the others were told
-        alert.fresh = not set(alert.keys) <= {key for old in told for key in old.keys}
-        alert.sent = set(alert.keys) <= {key for old in told if old.sent for key in old.keys}
+        alert.fresh = not set(alert.keys) <= {key for old in reported for key in old.keys}
+        alert.sent = set(alert.keys) <= {key for old in reported if old.sent for key in old.keys}
 
 
-def causes(findings: Sequence[Finding], runs: int) -> list[list[Finding]]:
-    """Group recent changes for the worse: one group a benchmark and place in time (changes within one run of each other)."""
-    groups: list[list[Finding]] = []
-    for each in sorted(findings, key=lambda one: (one.info.benchmark, one.index)):
-        if each.word != "worse" or each.index < runs - RECENT:
+def causes(findings: Sequence[LevelChange], runs: int) -> list[list[LevelChange]]:
+    """Group recent changes for the worse by benchmark and time.
+
+    Changes within one run of each other belong to one group.
+    """
+    groups: list[list[LevelChange]] = []
+    for finding in sorted(findings, key=lambda one: (one.info.benchmark, one.index)):
+        if finding.word != "worse" or finding.index < runs - RECENT:
             continue
         last = groups[-1][-1] if groups else None
         if (
             last is not None
-            and last.info.benchmark == each.info.benchmark
-            and each.index - last.index <= 1
+            and last.info.benchmark == finding.info.benchmark
+            and finding.index - last.index <= 1
         ):
-            groups[-1].append(each)
+            groups[-1].append(finding)
         else:
-            groups.append([each])
+            groups.append([finding])
     return groups
 
 
-def canary_moves(trends: Trends, index: int) -> dict[str, Change]:
-    """Return the canaries that got worse at a run (or one beside it), by metric; empty: the machine is as it was."""
+def canary_moves(medians: RunMedians, index: int) -> dict[str, Change]:
+    """Return the canaries that got worse at a run or one beside it, by metric."""
     moves = {}
-    for i, info in enumerate(trends.series):
+    for i, info in enumerate(medians.series):
         if not info.canary or info.metric == "steal":
             continue
         for at in (index, index - 1, index + 1):
-            change = moved_at(trends.value[i], at, info.series_id)
+            change = moved_at(medians.value[i], at, info.series_id)
             if change is not None and side(change.effect, info.better) == "worse":
                 moves[info.metric] = change
                 break
@@ -141,9 +153,11 @@ def canary_moves(trends: Trends, index: int) -> dict[str, Change]:
 
 
 def explaining(moves: Mapping[str, Change], benchmark: str, change: Change) -> list[str]:
-    """Return the canaries whose move explains that of a series: of a part that the benchmark leans on, and at least half as large.
+    """Return the canaries whose move explains the change of a series.
 
-    Sizes are compared on the log scale, where a throughput halved and a latency doubled are alike.
+    A canary explains it where the benchmark depends on that part of the machine and the move is at
+    least half as large. Sizes are compared on the log scale, where half the throughput equals twice
+    the latency.
     """
     wanted = _leans_on(benchmark)
     return [
@@ -154,7 +168,9 @@ def explaining(moves: Mapping[str, Change], benchmark: str, change: Change) -> l
 
 
 def _leans_on(name: str) -> tuple[str, ...]:
-    """Canaries of a benchmark; one that is not installed here leans on the CPU, as most do."""
+    """Return the canaries of a benchmark, or the CPU's where the benchmark is not installed
+    here.
+    """
     try:
         return benchmark.get(name).canaries
     except (KeyError, ImportError):
@@ -162,7 +178,10 @@ def _leans_on(name: str) -> tuple[str, ...]:
 
 
 def _size(change: Change) -> float:
-    """Return the size of a change as |log(after / before)|; of a level at or below zero it has none that a canary could explain."""
+    """Return the size of a change as |log(after / before)|.
+
+    It is infinite for a level at or below zero, so that no canary can explain it.
+    """
     return (
         abs(math.log(change.after / change.before))
         if change.before > 0 and change.after > 0
@@ -171,30 +190,34 @@ def _size(change: Change) -> float:
 
 
 def percent(effect: float) -> str:
-    """Write a relative effect with its sign: `-11.8 %`."""
+    """Return a relative effect with its sign, such as `-11.8 %`."""
     return f"{100 * effect:+.1f} %"
 
 
 def regression(
-    trends: Trends,
-    group: Sequence[Finding],
-    related: Sequence[Finding],
+    medians: RunMedians,
+    group: Sequence[LevelChange],
+    related: Sequence[LevelChange],
     pages: bool,
     links: dict[str, str],
 ) -> Alert:
-    """Word the alert of one cause. `related` are changes at the same time that do not page; `links`: report, run, acks, store."""
-    worst = max(group, key=lambda each: abs(each.change.effect))
+    """Return the alert of one cause.
+
+    `related` are changes at the same time that do not page. `links` holds report, run, acks and
+    store.
+    """
+    worst = max(group, key=lambda finding: abs(finding.change.effect))
     c, info = worst.change, worst.info
-    moves = canary_moves(trends, worst.index)
+    moves = canary_moves(medians, worst.index)
     kind: Kind = "environment" if explaining(moves, info.benchmark, c) else "regression"
     size = f"{c.effect:+.3g}" if worst.absolute else percent(c.effect)
-    title = f"{kind.upper()} {trends.suite}/{info.entry} {info.name} {size}"
-    others = [each for each in group if each is not worst]
-    peers = sum(1 for each in trends.series if each.benchmark == info.benchmark)
+    title = f"{kind.upper()} {medians.suite}/{info.entry} {info.name} {size}"
+    others = [finding for finding in group if finding is not worst]
+    peers = sum(1 for series in medians.series if series.benchmark == info.benchmark)
     same_time = len(others) + sum(
         1
-        for each in related
-        if each.info.benchmark == info.benchmark and abs(each.index - worst.index) <= 1
+        for finding in related
+        if finding.info.benchmark == info.benchmark and abs(finding.index - worst.index) <= 1
     )
     recent = " ".join(short(value, info.unit).partition(" ")[0] for value in worst.recent)
     gate = (
@@ -202,9 +225,9 @@ def regression(
     )
     low, high = sorted((c.low, c.high))
     band = f"{low:+.3g} to {high:+.3g}" if worst.absolute else f"{percent(low)} to {percent(high)}"
-    moved = ", ".join(f"{metric} {percent(each.effect)}" for metric, each in moves.items())
+    moved = ", ".join(f"{metric} {percent(change.effect)}" for metric, change in moves.items())
     explains = "moved too" if kind == "environment" else "does not explain it"
-    canary = f"canary {explains}: {moved}" if moved else _canary_words(trends, worst.index)
+    canary = f"canary {explains}: {moved}" if moved else _canary_words(medians, worst.index)
     differs = [f"{key} {a} -> {b}" for key, (a, b) in worst.environment.items()]
     lines = [
         f"{title}   {short(c.before, info.unit)} -> {short(c.after, info.unit)}{_wish(info.better)}",
@@ -215,7 +238,7 @@ def regression(
     ]
     if others:
         lines.append(
-            f"also    {_shorten('; '.join(f'{each.name} {percent(each.change.effect)}' for each in others))}"
+            f"also    {_shorten('; '.join(f'{finding.name} {percent(finding.change.effect)}' for finding in others))}"
         )
     lines.append(
         f"do      {links['report']}   perfdag compare {worst.run_before} {links['run']} --store {shlex.quote(links['store'])}"
@@ -227,7 +250,7 @@ def regression(
         kind,
         title,
         "\n".join(lines),
-        [each.info.series_id for each in group],
+        [finding.info.series_id for finding in group],
         worst.run,
         gates=pages and kind == "regression",
     )
@@ -237,11 +260,11 @@ def _wish(better: str) -> str:
     return f" ({better} is better)" if better in ("higher", "lower") else ""
 
 
-def _canary_words(trends: Trends, index: int) -> str:
-    """Say how the CPU canary stands around a run, which did not move."""
-    for i, info in enumerate(trends.series):
+def _canary_words(medians: RunMedians, index: int) -> str:
+    """Describe how the CPU canary, which did not move, stands around a run."""
+    for i, info in enumerate(medians.series):
         if info.canary and info.metric == "cpu":
-            before, after = trends.value[i, :index], trends.value[i, index:]
+            before, after = medians.value[i, :index], medians.value[i, index:]
             if np.isfinite(before).any() and np.isfinite(after).any():
                 moved = float(np.nanmedian(after) / np.nanmedian(before) - 1)
                 return f"canary {percent(moved)} ({'unchanged' if abs(moved) < 0.05 else 'no change for the worse shown'})"
@@ -253,7 +276,7 @@ def _shorten(text: str, limit: int = 300) -> str:
 
 
 def as_json(alert: Alert, suite: str, run_id: str) -> dict[str, Any]:
-    """What a webhook is sent: `text` is what chat systems show."""
+    """Return the message for a webhook. Chat systems show its `text`."""
     return {
         "text": f"```\n{alert.text}\n```",
         "title": alert.title,

@@ -1,4 +1,4 @@
-"""What a run was found to be: the cases that were checked, the alerts they raise, and what the run is held against."""
+"""The result of a gate: what was checked, the alerts, and the rules it was checked against."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import Any, Literal
 
 from perfdag.alerts import Alert, Kind
 from perfdag.checks import Check
-from perfdag.findings import Accepted, Finding, Suspicion, day_of
+from perfdag.findings import Acknowledgement, LevelChange, Suspect, day_of
 
 
 @dataclass(frozen=True)
-class Case:
-    """One thing that was checked, as a JUnit test case: `state` ok, failed (a gate), absent (its data), unsure or skipped (as its samples)."""
+class CheckResult:
+    """The result of one check, as a JUnit test case.
+
+    `state` is ok, failed (fails the gate), absent (no data), unsure (too little history) or skipped
+    (its samples were skipped).
+    """
 
     group: str
     name: str
@@ -23,18 +27,18 @@ class Case:
 
 @dataclass
 class Gate:
-    """What a run was found to be. `confirm` names points worth measuring again the same night, `confirmed` the runs that did.
+    """The result of checking a run. `store` is the address of the store.
 
-    `store` is its address.
+    `confirm` names points worth measuring again, `confirmed` the runs that did so.
     """
 
     run: str
     suite: str
     report: str
-    cases: list[Case] = field(default_factory=list)
+    cases: list[CheckResult] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    confirm: list[Suspicion] = field(default_factory=list)
+    findings: list[LevelChange] = field(default_factory=list)
+    confirm: list[Suspect] = field(default_factory=list)
     confirmed: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     runs: int = 0
@@ -42,39 +46,47 @@ class Gate:
 
     @property
     def failed(self) -> bool:
-        """Whether the gate is shut: a regression nobody accepted, a threshold, or absent data."""
-        return any(each.gates for each in self.alerts) or any(
-            each.state in ("failed", "absent") for each in self.cases
+        """Whether the gate fails: an unacknowledged regression, a broken threshold or absent
+        data.
+        """
+        return any(alert.gates for alert in self.alerts) or any(
+            result.state in ("failed", "absent") for result in self.cases
         )
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a run is held against: the suite's checks and acknowledgements.
+    """What a run is checked against: the checks and acknowledgements of its suite.
 
-    `acks_wrong`: what is wrong with a file of acknowledgements that is not used.
+    `acks_wrong` is the error in a file of acknowledgements that is ignored.
     """
 
     checks: Sequence[Check] = ()
-    accepted: Sequence[Accepted] = ()
+    accepted: Sequence[Acknowledgement] = ()
     acks_file: str = "acks.yaml"
     acks_wrong: str = ""
 
 
-Lost = tuple[str, str, str]
+LostSeries = tuple[str, str, str]
 """What an alert about several series says of each: its name, the key it is known by, what is wrong."""
 
 
-def raise_alert(
-    gate: Gate, rules: Rules, kind: Kind, title: str, lost: Sequence[Lost], do: str, rule: str = ""
+def add_alert(
+    gate: Gate,
+    rules: Rules,
+    kind: Kind,
+    title: str,
+    lost: Sequence[LostSeries],
+    do: str,
+    rule: str = "",
 ) -> None:
-    """Word one alert about several series, the first six by name."""
+    """Add one alert about several series, which names the first six."""
     shown = [f"{name}: {why}"[:300] for name, _, why in lost[:6]] + (
         [f"and {len(lost) - 6} more"] if len(lost) > 6 else []
     )
     lines = [
         title,
-        *(f"what    {each}" for each in shown),
+        *(f"what    {line}" for line in shown),
         *([f"rule    {rule}"] if rule else []),
         f"do      {do}",
     ]
@@ -85,15 +97,16 @@ def raise_alert(
 
 
 def acknowledged(rules: Rules, run: str, name: str, series_id: str) -> bool:
-    """Say whether somebody acknowledged that a series, or a rule, is off since a run no later than this one."""
+    """Return whether a series or rule is acknowledged from a run no later than this one."""
     return any(
-        each.holds(name, series_id, day_of(run)) and each.run <= run for each in rules.accepted
+        accepted.holds(name, series_id, day_of(run)) and accepted.run <= run
+        for accepted in rules.accepted
     )
 
 
 def worst(alerts: Sequence[Alert]) -> list[Alert]:
     """Return the alerts, those that fail the gate first."""
-    return sorted(alerts, key=lambda each: (not each.gates, each.kind))
+    return sorted(alerts, key=lambda alert: (not alert.gates, alert.kind))
 
 
 def data(gate: Gate) -> dict[str, Any]:
@@ -104,10 +117,10 @@ def data(gate: Gate) -> dict[str, Any]:
         "passed": not gate.failed,
         "runs": gate.runs,
         "report": gate.report,
-        "cases": [asdict(each) for each in gate.cases],
-        "alerts": [asdict(each) for each in gate.alerts],
-        "changes": [asdict(each) for each in gate.findings],
-        "confirm": [asdict(each) for each in gate.confirm],
+        "cases": [asdict(item) for item in gate.cases],
+        "alerts": [asdict(item) for item in gate.alerts],
+        "changes": [asdict(item) for item in gate.findings],
+        "confirm": [asdict(item) for item in gate.confirm],
         "confirmed": gate.confirmed,
         "damaged": gate.damaged,
     }

@@ -1,11 +1,11 @@
-"""What `perfdag check` holds a run against: thresholds of the suite, and how the change-point detector is tuned."""
+"""The `checks` of a suite: thresholds, and the tuning of the change-point detector."""
 
 from __future__ import annotations
 
 import fnmatch
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -18,43 +18,36 @@ from pydantic import (
     model_validator,
 )
 
+from perfdag.benchmark import Metric
 from perfdag.document import BadDocument, nearest, parse_document
 from perfdag.units import quantity
 
-if TYPE_CHECKING:
-    from perfdag.benchmark import Metric
-    from perfdag.plan import Plan
-    from perfdag.stats.robust import Array
-    from perfdag.trends import SeriesInfo
-
-MIN_EFFECT = 0.05
-MIN_EFFECT_TAIL = 0.15
-MIN_EFFECT_FRACTION = 0.01
-
 
 class Threshold(float):
-    """A threshold in base units; `unit` is the one it was written in (s, B, B/s, bit/s, 1/s), empty for a bare number."""
+    """A threshold in base units. `unit` is the unit it was written in, empty for a bare number."""
 
     unit: str
 
     def __new__(cls, value: float, unit: str = "") -> Threshold:
-        """A float that remembers its unit."""
-        made = super().__new__(cls, value)
-        made.unit = unit
-        return made
+        """Return a float that remembers its unit."""
+        threshold = super().__new__(cls, value)
+        threshold.unit = unit
+        return threshold
 
 
-def _threshold(given: Any) -> Threshold:
-    """Read `15ms`, `9Gbit/s`, `200MB/s`, `4KiB` or `20k/s` with its unit; numbers pass, anything else is a ValueError."""
-    if isinstance(given, str):
-        return Threshold(*quantity(given))
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
-        raise ValueError(f"must be a number or text such as 15ms, 9Gbit/s, 20k/s, not {given!r}")
-    return Threshold(given)
+def _threshold(value: Any) -> Threshold:
+    """Return a number, or text such as `15ms`, `9Gbit/s` or `4KiB`, as a threshold. Raises
+    ValueError.
+    """
+    if isinstance(value, str):
+        return Threshold(*quantity(value))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"must be a number or text such as 15ms, 9Gbit/s, 20k/s, not {value!r}")
+    return Threshold(value)
 
 
 def _share(text: Any) -> Any:
-    """Read `5%` as 0.05."""
+    """Return `5%` as 0.05. Other values pass unchanged."""
     if isinstance(text, str) and text.rstrip().endswith("%"):
         try:
             return float(text.strip()[:-1]) / 100
@@ -64,18 +57,21 @@ def _share(text: Any) -> Any:
 
 
 def share(text: str) -> float:
-    """Read `5%`, `0.05` or `150%`. Raises ValueError for anything that is no share above zero, and for a bare 1 or more: it was meant in percent."""
+    """Return `5%`, `0.05` or `150%` as a share above zero. Raises ValueError.
+
+    A bare number of 1 or more is refused, because it was probably meant in percent.
+    """
     try:
-        found = float(_share(text))
+        value = float(_share(text))
     except ValueError:
-        found = math.nan
-    if not 0 < found < math.inf:
+        value = math.nan
+    if not 0 < value < math.inf:
         raise ValueError(f"not a share: {text!r}; write it as 5% or 0.05")
-    if found >= 1 and "%" not in text:
+    if value >= 1 and "%" not in text:
         raise ValueError(
-            f"{text!r} would be {found * 100:g} %; write 5% or 0.05, and 100% or more with its %"
+            f"{text!r} would be {value * 100:g} %; write 5% or 0.05, and 100% or more with its %"
         )
-    return found
+    return value
 
 
 _TEXT_OR_NUMBER = WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}]})
@@ -84,7 +80,9 @@ Share = Annotated[float, Field(gt=0), BeforeValidator(_share), _TEXT_OR_NUMBER]
 
 
 class Check(BaseModel):
-    """One rule for a metric: a threshold (`op` with `value` or `ratio`), the detector's tuning, or both."""
+    """One rule for a metric: a threshold (`op` with `value` or `ratio`), detector tuning, or
+    both.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     entry: str | None = Field(
@@ -137,7 +135,7 @@ class Check(BaseModel):
                 raise ValueError("a threshold needs `op`: one of <, <=, >, >=")
             if self.min_effect is None and self.page is None:
                 raise ValueError(
-                    "says nothing: give `op` with `value` or `ratio`, or `min_effect`, or `page`"
+                    "is empty: set `op` with `value` or `ratio`, or `min_effect`, or `page`"
                 )
         elif (self.value is None) == (self.ratio is None):
             raise ValueError("a threshold is either `value` or `ratio`")
@@ -147,18 +145,8 @@ class Check(BaseModel):
             raise ValueError("`absolute` goes with `min_effect`")
         return self
 
-    def covers(self, info: SeriesInfo) -> bool:
-        """Whether the rule is about this series."""
-        stat = self.stat or ("value" if self.op else "*")
-        return (
-            fnmatch.fnmatchcase(info.entry, self.entry or "*")
-            and fnmatch.fnmatchcase(info.metric, self.metric)
-            and fnmatch.fnmatchcase(info.stat, stat)
-            and not info.canary
-        )
-
     def words(self) -> str:
-        """Say the threshold: `throughput >= 9e+09`."""
+        """Return the threshold as text, such as `throughput >= 9e+09`."""
         stat = f" {self.stat}" if self.stat and self.stat != "value" else ""
         left = f"p{self.percentile:g} of " if self.percentile else ""
         right = (
@@ -174,7 +162,10 @@ class Check(BaseModel):
 def misaimed(
     checks: Sequence[Check], entries: Mapping[str, Sequence[Metric]]
 ) -> Iterator[tuple[int, str, str]]:
-    """Yield (index, field, what is wrong) of checks that no entry's metric can meet; `entries`: the metrics of each entry by name."""
+    """Yield (index, field, error) for each check that no metric can match.
+
+    `entries` maps the name of an entry to its metrics.
+    """
     for index, check in enumerate(checks):
         named = [entry for entry in entries if fnmatch.fnmatchcase(entry, check.entry or "*")]
         if not named:
@@ -186,10 +177,10 @@ def misaimed(
             continue
         known = {metric.name: None for entry in named for metric in entries[entry]}
         meant = [
-            (entry, each)
+            (entry, metric)
             for entry in named
-            for each in entries[entry]
-            if fnmatch.fnmatchcase(each.name, check.metric)
+            for metric in entries[entry]
+            if fnmatch.fnmatchcase(metric.name, check.metric)
         ]
         if not meant:
             of = f"entry {check.entry}" if check.entry else "the entries"
@@ -199,60 +190,28 @@ def misaimed(
                 f"no metric of {of} matches {check.metric!r}; there are {', '.join(known)}{nearest(check.metric, known)}",
             )
         unit = check.value.unit if check.value is not None else ""
-        other = next(((entry, each) for entry, each in meant if unit and each.unit != unit), None)
+        other = next(
+            ((entry, metric) for entry, metric in meant if unit and metric.unit != unit), None
+        )
         if other is not None:
-            entry, each = other
+            entry, metric = other
             yield (
                 index,
                 "value",
-                f"is in {unit}, and {each.name} of {entry} is in {each.unit}; write it in {each.unit} or as a bare number",
+                f"is in {unit}, and {metric.name} of {entry} is in {metric.unit}; write it in {metric.unit} or as a bare number",
             )
 
 
-def fraction(info: SeriesInfo, values: Array) -> bool:
-    """Whether a series is a fraction between 0 and 1 that touches 0, such as a loss: a relative change of it says nothing."""
-    return bool(info.unit == "1" and values.size and values.min() == 0 and values.max() <= 1)
-
-
-class Tuning:
-    """The detector's settings for each series: the last rule that covers it wins, else the defaults."""
-
-    def __init__(self, checks: Sequence[Check] = ()) -> None:
-        self.checks = list(checks)
-
-    def effect(self, info: SeriesInfo, values: Array) -> tuple[float, bool]:
-        """Return (min_effect, absolute): 5 %, tails of latency 15 %, a fraction between 0 and 1 that touches 0 by 0.01."""
-        for check in reversed(self.checks):
-            if check.min_effect is not None and check.covers(info):
-                return check.min_effect, check.absolute
-        if fraction(info, values):
-            return MIN_EFFECT_FRACTION, True
-        tail = info.unit == "s" and (info.stat == "max" or info.stat.startswith("p99"))
-        return (MIN_EFFECT_TAIL if tail else MIN_EFFECT), False
-
-    def pages(self, info: SeriesInfo) -> bool:
-        """Whether a change of this series alerts."""
-        for check in reversed(self.checks):
-            if check.page is not None and check.covers(info):
-                return check.page
-        return info.headline and not info.canary
-
-
-def gated(plan: Plan) -> bool:
-    """Whether the last step of a run is its gate: it was scheduled, or its suite has `checks`. Raises BadDocument.
-
-    Two variants side by side are compared with one another, not with the past.
-    """
-    return plan.trigger != "ab" and (plan.trigger == "cron" or bool(checks_of(plan.suite_text)))
-
-
 def checks_of(suite_text: str) -> list[Check]:
-    """Return the `checks` of a suite's text, without resolving its includes or benchmarks. Raises BadDocument."""
+    """Return the `checks` in the text of a suite. Raises BadDocument.
+
+    Includes and benchmarks are not resolved.
+    """
     document = parse_document(suite_text or "{}", "suite.yaml")
     raw = document.data.get("checks", []) if isinstance(document.data, dict) else []
     try:
-        return [Check.model_validate(each) for each in raw or []]
+        return [Check.model_validate(check) for check in raw or []]
     except ValidationError as error:
         raise BadDocument(
-            [document.problem(("checks",), str(each["msg"])) for each in error.errors()]
+            [document.problem(("checks",), str(problem["msg"])) for problem in error.errors()]
         ) from None

@@ -1,4 +1,4 @@
-"""Collect: the parts of a run become one Parquet file, written once and atomically; that file is the commit of the run.
+"""Collect a run: its samples become one Parquet file, written once and atomically.
 
 Collecting twice gives the same bytes: rows are in the order of the plan, nothing of the moment of collecting is in them. Samples of the
 plan that have no part are rows too, with the status and text of their MissingReason.
@@ -6,6 +6,7 @@ plan that have no part are rows too, with the status and text of their MissingRe
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,18 @@ import pyarrow.parquet as pq
 from perfdag.allocation import uncollected
 from perfdag.ids import canonical, digest, digests
 from perfdag.missing_reason import reason_for, stored_reasons
-from perfdag.parts import (
-    Part,
-    headline,
-    part_key,
-    read_part,
-    relative_precision,
-    run_folder,
-    stored_parts,
-)
+from perfdag.months import delete_rollup, month_of
 from perfdag.plan import Plan
 from perfdag.results import ID_COLUMNS, SAMPLES, SCHEMA_VERSION
-from perfdag.rollup import forget, month_of
+from perfdag.samples import (
+    SampleRecord,
+    headline,
+    read_sample,
+    relative_precision,
+    run_folder,
+    sample_key,
+    stored_samples,
+)
 from perfdag.store import Store
 
 ERROR_LIMIT = 500
@@ -39,7 +40,11 @@ _STORED_TYPE = pa.struct([SAMPLES.field(name) for name in _AS_STORED])
 
 @dataclass
 class Collected:
-    """What a run came to: `key` of the Parquet file, rows in it, samples by status, and for `until` points what they reached."""
+    """The result of collecting: the key of the Parquet file, its rows, and samples by status.
+
+    `reached` holds the count and relative precision of points with `until`, `damaged` the names of
+    unreadable samples.
+    """
 
     key: str
     rows: int
@@ -49,12 +54,12 @@ class Collected:
 
 
 def result_key(plan: Plan) -> str:
-    """Key of the run's Parquet file."""
+    """Return the key of the Parquet file of a run."""
     return f"results/suite={plan.suite}/month={plan.run_id[:4]}-{plan.run_id[4:6]}/{plan.run_id}.parquet"
 
 
 def collect(store: Store, plan: Plan) -> Collected:
-    """Write the run's Parquet file from its parts. Raises StoreError."""
+    """Write the Parquet file of a run from its samples. Raises StoreError."""
     table, collected = gather(store, plan)
     sink = pa.BufferOutputStream()
     # without the Arrow schema in it a reader gets plain strings, however the columns were encoded here;
@@ -70,18 +75,21 @@ def collect(store: Store, plan: Plan) -> Collected:
         use_dictionary=encoded,
     )
     store.put(collected.key, sink.getvalue().to_pybytes())
-    forget(store, plan.suite, month_of(plan.run_id))
+    delete_rollup(store, plan.suite, month_of(plan.run_id))
     return collected
 
 
 def gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
-    """The rows of a run as a table of SAMPLES (repetitive columns dictionary-encoded). Raises StoreError."""
+    """Return the rows of a run as a table of SAMPLES. Raises StoreError.
+
+    Repetitive columns are dictionary-encoded.
+    """
     with uncollected():
         return _gather(store, plan)
 
 
 def _gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
-    stored = stored_parts(store, plan.run_id)
+    stored = stored_samples(store, plan.run_id)
     builder = _Builder(plan, store)
     collected = builder.collected
     order = sorted(
@@ -94,28 +102,28 @@ def _gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
     )
     names = [(pos, plan.key(pos)) for pos in order]
     present = [(pos, name) for pos, name in names if name in stored]
-    found = store.get_many([part_key(plan.run_id, name) for _, name in present])
+    contents = store.get_many([sample_key(plan.run_id, name) for _, name in present])
     absent: list[int] = []
-    for (pos, name), (_, data) in zip(present, found, strict=True):
+    for (pos, name), (_, data) in zip(present, contents, strict=True):
         try:
-            builder.add(pos, read_part(data))
+            builder.add(pos, read_sample(data))
         except ValueError:
             collected.damaged.append(name)
             absent.append(pos)
     builder.add_absent(absent + [pos for pos, name in names if name not in stored])
     canaries = sorted(name for name in stored if name.startswith("canary-"))
     for name, (_, data) in zip(
-        canaries, store.get_many([part_key(plan.run_id, name) for name in canaries]), strict=True
+        canaries, store.get_many([sample_key(plan.run_id, name) for name in canaries]), strict=True
     ):
         try:
-            builder.add_canary(read_part(data))
+            builder.add_canary(read_sample(data))
         except ValueError:
             collected.damaged.append(name)
     return builder.table(), collected
 
 
 class _Builder:
-    """Columns under construction: constants of a sample are kept once a sample, and spread over its rows at the end."""
+    """Columns under construction. Constants of a sample are stored once and repeated at the end."""
 
     def __init__(self, plan: Plan, store: Store) -> None:
         self.plan = plan
@@ -147,7 +155,7 @@ class _Builder:
         if repetition > 0:
             self.collected.statuses[status] = self.collected.statuses.get(status, 0) + 1
 
-    def add(self, position: int, part: Part) -> None:
+    def add(self, position: int, part: SampleRecord) -> None:
         index, repetition = self.plan.order[position]
         point = self.plan.points[index]
         sample = self._constants(index, repetition, position)
@@ -163,7 +171,7 @@ class _Builder:
         ):
             self._values.setdefault(index, []).append(value)
 
-    def _canonical_env(self, part: Part) -> str:
+    def _canonical_env(self, part: SampleRecord) -> str:
         merged = {
             **part.env,
             **({"sample": part.facts} if part.facts else {}),
@@ -174,8 +182,10 @@ class _Builder:
             self._env[key] = canonical(merged)
         return self._env[key]
 
-    def _cluster_of(self, part: Part) -> dict[str, Any]:
-        """What the cluster was to the Workflow that measured this sample, with the kinds of node that it used."""
+    def _cluster_of(self, part: SampleRecord) -> dict[str, Any]:
+        """Return the cluster as the Workflow of this sample had it, with the kinds of the nodes
+        used.
+        """
         where = self.plan.where
         where = where.get("before", {}).get(part.where.get("workflow_uid"), where)
         if "kubernetes" not in where:
@@ -185,7 +195,7 @@ class _Builder:
             for name in part.nodes
             if name in (where.get("nodes") or {})
         }
-        kinds = [orjson.loads(each) for each in sorted(nodes)]
+        kinds = [orjson.loads(kind) for kind in sorted(nodes)]
         return {
             "cluster": {
                 **{
@@ -217,15 +227,15 @@ class _Builder:
         rows = rows or [{}]
         self._pending += rows
         texts = [
-            orjson.dumps(each["coords"], option=orjson.OPT_SORT_KEYS).decode()
-            if "coords" in each
+            orjson.dumps(row["coords"], option=orjson.OPT_SORT_KEYS).decode()
+            if "coords" in row
             else "{}"
-            for each in rows
+            for row in rows
         ]
         self.columns["coords"] += [self._texts.setdefault(text, text) for text in texts]
         named = [
-            f"{text}\x1f{each.get('metric') or ''}\x1f{each.get('stat') or ''}"
-            for text, each in zip(texts, rows, strict=True)
+            f"{text}\x1f{row.get('metric') or ''}\x1f{row.get('stat') or ''}"
+            for text, row in zip(texts, rows, strict=True)
         ]
         series = digests((self.plan.suite, point, sample["benchmark_version"] or ""), named)
         of_run = (
@@ -234,7 +244,7 @@ class _Builder:
             str(sample["repetition"]),
             sample["phase"],
         )
-        subjects = [each.get("subject") or "" for each in rows]
+        subjects = [row.get("subject") or "" for row in rows]
         samples = {subject: digest(*of_run, subject) for subject in set(subjects)}
         self.columns["series_id"] += series
         self.columns["sample_id"] += [
@@ -245,18 +255,22 @@ class _Builder:
             self._flush()
 
     def _flush(self) -> None:
-        """Python objects become Arrow arrays, which hold a million rows in a tenth of the memory."""
+        """Move pending rows into Arrow arrays, which need a tenth of the memory of Python
+        objects.
+        """
         for name, values in zip(
             _AS_STORED, pa.array(self._pending, _STORED_TYPE).flatten(), strict=True
         ):
             self._chunks[name].append(values)
         self._pending.clear()
-        for name, made in self.columns.items():
-            self._chunks[name].append(pa.array(made, SAMPLES.field(name).type))
-            made.clear()
+        for name, texts in self.columns.items():
+            self._chunks[name].append(pa.array(texts, SAMPLES.field(name).type))
+            texts.clear()
 
     def add_absent(self, positions: Iterable[int]) -> None:
-        """Samples without a part. Those an `until` point did not need any more are no rows."""
+        """Add rows for samples that are not stored, except those that a reached `until` made
+        needless.
+        """
         batch_of = {
             pos: number for number, batch in enumerate(self.plan.batches) for pos in batch.samples
         }
@@ -288,7 +302,7 @@ class _Builder:
         reached = relative_precision(self._values.get(index, []))
         return until is not None and reached is not None and reached <= until.relative_spread
 
-    def add_canary(self, part: Part) -> None:
+    def add_canary(self, part: SampleRecord) -> None:
         sample: dict[str, Any] = {
             "entry": "canary",
             "benchmark": "canary",
@@ -324,14 +338,17 @@ class _Builder:
 
 
 def _spread(values: pa.Array, over: pa.Array) -> pa.Array:
-    """Values of the samples at each of their rows; text stays dictionary-encoded, so a long value is held once."""
+    """Repeat the values of the samples for each of their rows.
+
+    Text stays dictionary-encoded, so that a long value is stored once.
+    """
     if not pa.types.is_string(values.type):
         return values.take(over)
     encoded = values.dictionary_encode()
     return pa.DictionaryArray.from_arrays(encoded.indices.take(over), encoded.dictionary)
 
 
-def _of_part(part: Part, env: str, raw: str, name: str) -> dict[str, Any]:
+def _of_part(part: SampleRecord, env: str, raw: str, name: str) -> dict[str, Any]:
     return {
         "benchmark_version": part.benchmark_version or None,
         "status": part.status,
@@ -354,6 +371,4 @@ def _of_part(part: Part, env: str, raw: str, name: str) -> dict[str, Any]:
 
 
 def _time(text: str) -> Any:
-    from datetime import datetime
-
     return datetime.fromisoformat(text) if text else None

@@ -1,4 +1,4 @@
-"""Two sides, each one run or several: what differs around them, and a verdict for every series that both have."""
+"""Comparison of two sides, each one run or several: what differs, and a verdict for each series."""
 
 from __future__ import annotations
 
@@ -12,23 +12,33 @@ import pyarrow.compute as pc
 
 from perfdag import results
 from perfdag.benchmark import SIMULATED
-from perfdag.checks import Tuning
 from perfdag.environment import codes, environment
 from perfdag.matching import match
-from perfdag.rollup import trends
+from perfdag.rollup import read_run_medians
 from perfdag.selection import Selection, SelectionError
 from perfdag.stats.changes import WINDOW, change_points
 from perfdag.stats.robust import Array, finite, middle, robust_sigma, scale_for
 from perfdag.stats.verdicts import PAST_RUNS, Verdict, compare
 from perfdag.store import Store
-from perfdag.trends import COLUMNS, SeriesInfo, Trends, grouped, labels, measured, of_table
+from perfdag.trends import (
+    COLUMNS,
+    RunMedians,
+    SeriesInfo,
+    group_values,
+    is_measured,
+    labels,
+    medians_of_rows,
+)
+from perfdag.tuning import Tuning
 
 _RANK = {"worse": 0, "differs": 1, "better": 2, "inconclusive": 3, "no difference shown": 4}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One series on both sides with its verdict; `label` tells its point from the others of the entry."""
+    """One series on both sides with its verdict. `label` tells its point from others of the
+    entry.
+    """
 
     info: SeriesInfo
     label: str
@@ -38,7 +48,9 @@ class Row:
 
 @dataclass
 class Comparison:
-    """Everything that two sides came to. Lists are texts for people; nothing that is not compared is left out of them."""
+    """The result of comparing two sides. The lists of texts name everything that was not
+    compared.
+    """
 
     a: Selection
     b: Selection
@@ -72,27 +84,28 @@ def compare_selections(
     *,
     everything: bool = True,
 ) -> Comparison:
-    """Compare two selections, which may lie in different stores. `everything` includes series that are not headlines.
+    """Compare two selections, which may be in different stores.
 
-    Raises SelectionError where a side has no rows; StoreError.
+    `everything` includes series that are not headlines. Raises SelectionError where a side has no
+    rows, and StoreError.
     """
     damaged: list[str] = []
     left, right = _side(*a, damaged), _side(*b, damaged)
     # A single run's own noise is what is asked about; the runs of a larger side tell the noise like any other.
-    asked = {run for _, side in (a, b) if len(side.runs) == 1 for run in side.runs}
-    past = _past(b[0], b[1], asked, damaged)
-    made = Comparison(a[1], b[1], damaged=damaged)
-    made.simulated = [
+    compared = {run for _, side in (a, b) if len(side.runs) == 1 for run in side.runs}
+    past = _past(b[0], b[1], compared, damaged)
+    comparison = Comparison(a[1], b[1], damaged=damaged)
+    comparison.simulated = [
         letter
         for letter, side in (("A", left), ("B", right))
         if SIMULATED in side.environment.get("tool", "")
     ]
-    made.environment = {
+    comparison.environment = {
         key: (left.environment.get(key, "-"), right.environment.get(key, "-"))
         for key in sorted({*left.environment, *right.environment})
         if left.environment.get(key) != right.environment.get(key)
     }
-    answers, made.parameters = match(left.series.values(), right.series.values())
+    answers, comparison.parameters = match(left.series.values(), right.series.values())
     was = _renamed(left, answers)
     names = labels(
         [
@@ -103,42 +116,46 @@ def compare_selections(
     names |= {before: names[after] for before, after in answers.items()}
     for key, info in right.series.items():
         if key not in left.series:
-            made.only_b.append(full_name(info, names))
+            comparison.only_b.append(full_name(info, names))
         elif everything or info.headline:
-            _compare(made, left, right, key, _earlier(past, key, was.get(key, key)), tuning, names)
-    made.only_a = [
+            _compare(
+                comparison, left, right, key, _earlier(past, key, was.get(key, key)), tuning, names
+            )
+    comparison.only_a = [
         full_name(info, names) for key, info in left.series.items() if key not in right.series
     ]
     for letter, side in (("A", left), ("B", right)):
         for point, (ok, bad, error, entry) in side.failed.items():
-            made.failed.append(
+            comparison.failed.append(
                 f"{letter}: {entry} {names.get(point, point)}: {bad} of {ok + bad} samples, {error}"
             )
-    made.rows.sort(key=_order)
-    return made
+    comparison.rows.sort(key=_order)
+    return comparison
 
 
 def _renamed(side: _Side, answers: dict[str, str]) -> dict[_Key, _Key]:
-    """Give points of a side the ids of those that they answer; returns new key -> old key of their series."""
+    """Give the points of a side the ids of their counterparts. Return new key -> old key."""
     was = {(answers.get(key[0], key[0]), *key[1:]): key for key in side.series}
     side.series = {key: side.series[old] for key, old in was.items()}
     side.values = {key: side.values[old] for key, old in was.items()}
     return was
 
 
-def _earlier(past: Trends, key: _Key, was: _Key) -> Array:
-    """Past run medians of a series, or of what it was before its parameters were changed, whichever tell more of the noise."""
+def _earlier(past: RunMedians, key: _Key, was: _Key) -> Array:
+    """Return the past run medians of a series, or of its counterpart where that has more of
+    them.
+    """
     rows = [past.value[i] for i, info in enumerate(past.series) if info.key in (key, was)]
     return max(rows, key=lambda row: int(np.isfinite(row).sum()), default=np.array([]))
 
 
 def full_name(info: SeriesInfo, names: dict[str, str]) -> str:
-    """Entry, what tells the point from others, and the metric."""
+    """Return entry, point label and metric of a series."""
     return " ".join(filter(None, (info.entry, names.get(info.point, ""), info.name)))
 
 
 def _compare(
-    made: Comparison,
+    comparison: Comparison,
     left: _Side,
     right: _Side,
     key: _Key,
@@ -146,11 +163,13 @@ def _compare(
     tuning: Tuning,
     names: dict[str, str],
 ) -> None:
-    """Give one series its verdict, or say why there is none."""
+    """Add the verdict of one series, or the reason why there is none."""
     before, info = left.series[key], right.series[key]
     name = full_name(info, names)
     if before.unit != info.unit:
-        made.refused.append(f"{name}: unit {before.unit} in A and {info.unit} in B, not compared")
+        comparison.refused.append(
+            f"{name}: unit {before.unit} in A and {info.unit} in B, not compared"
+        )
         return
     a, b = left.values[key], right.values[key]
     min_effect, absolute = tuning.effect(info, np.concatenate([a, b]))
@@ -166,13 +185,13 @@ def _compare(
     )
     versions = (before.benchmark_version, info.benchmark_version)
     note = f"version {versions[0]} against {versions[1]}" if versions[0] != versions[1] else ""
-    made.rows.append(Row(info, names.get(info.point, ""), verdict, note))
+    comparison.rows.append(Row(info, names.get(info.point, ""), verdict, note))
 
 
 def level_removed(values: Array, series_id: str, absolute: bool = False) -> Array:
-    """Return past run medians with their changes of level taken out, so that their spread is noise alone.
+    """Return past run medians without their changes of level, so that only noise is left.
 
-    The detector runs only where the spread over all is larger than successive differences explain.
+    The detector runs only where the spread exceeds what successive differences explain.
     """
     kept = finite(values)[-WINDOW:]
     if kept.size < PAST_RUNS:
@@ -194,7 +213,7 @@ def level_removed(values: Array, series_id: str, absolute: bool = False) -> Arra
 
 
 def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
-    """Read the rows of a side: repetitions of a single run, run medians of several."""
+    """Read the rows of a side: repetitions of a single run, or run medians of several."""
     table = results.load(
         store,
         suites=[selection.suite],
@@ -206,7 +225,7 @@ def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
         why = f"damaged: {', '.join(damaged)}" if damaged else "no rows"
         raise SelectionError(f"{selection.words}: {why}")
     table = table.filter(pc.fill_null(pc.not_equal(table["benchmark"], "canary"), True))
-    medians = of_table(table, selection.suite)
+    medians = medians_of_rows(table, selection.suite)
     failed: dict[str, tuple[int, int, str, str]] = {}
     for run in medians.runs:
         for point, (ok, bad, error, entry) in run.points.items():
@@ -222,15 +241,17 @@ def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
 
 
 def _repetitions(table: pa.Table, keys: dict[str, Any]) -> dict[_Key, Array]:
-    rows = table.filter(measured(table))
+    rows = table.filter(is_measured(table))
     which, ids = codes(rows["series_id"])
-    groups, values = grouped(which, rows["value"].to_numpy().astype(np.float64))
-    return {keys[ids[group]]: each for group, each in zip(groups, values, strict=True)}
+    groups, values = group_values(which, rows["value"].to_numpy().astype(np.float64))
+    return {
+        keys[ids[group]]: repetitions for group, repetitions in zip(groups, values, strict=True)
+    }
 
 
-def _past(store: Store, selection: Selection, without: set[str], damaged: list[str]) -> Trends:
-    """Run medians of B's suite on B's cluster, some runs left out."""
-    everything = trends(store, selection.suite)
+def _past(store: Store, selection: Selection, without: set[str], damaged: list[str]) -> RunMedians:
+    """Return run medians of B's suite on B's cluster, without some runs."""
+    everything = read_run_medians(store, selection.suite)
     damaged.extend(key for key in everything.damaged if key not in damaged)
     cluster = next((run.cluster for run in everything.runs if run.run_id in selection.runs), "")
     kept = [
@@ -252,14 +273,14 @@ def _order(row: Row) -> tuple[Any, ...]:
 
 
 def count(rows: list[Row]) -> str:
-    """Say how many series got which word: `1 worse, 20 no difference shown`."""
+    """Return the number of series by verdict, such as `1 worse, 20 no difference shown`."""
     words = [row.verdict.word for row in rows]
-    said = [f"{words.count(word)} {word}" for word in _RANK if word in words]
-    return ", ".join(said) or "no series in common"
+    counts = [f"{words.count(word)} {word}" for word in _RANK if word in words]
+    return ", ".join(counts) or "no series in common"
 
 
 def percent(value: float | None, absolute: bool = False, sign: bool = True) -> str:
-    """Write a relative number for people, `-11.8 %`, or an absolute one with its sign; `-` where it is unknown."""
+    """Return a relative number such as `-11.8 %`, an absolute one with its sign, or `-`."""
     if value is None:
         return "-"
     plus = "+" if sign else ""

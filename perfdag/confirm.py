@@ -1,101 +1,42 @@
-"""Measuring suspicious points again the same night: the plans of the confirming runs, and the gate of a night with them.
+"""The gate of a night: the run of the suite together with the runs that confirm it.
 
-A night is one value of a series, and one value is no level. Two more runs of the suspicious points alone make three, which the change
-points can tell from chance (where the past is long enough), so that a real step alerts the night it happens.
+One run adds one value to a series, and one value is no level. Two more runs of the suspect points make
+three, so that the detector can alert on a real step in the night it happens.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from perfdag.plan import Batch, Plan, new_run_id
+from perfdag.cases import Gate, Rules
+from perfdag.gate import check
 from perfdag.runs import load_plan
 from perfdag.store import Store, StoreError
 
-if TYPE_CHECKING:
-    from perfdag.cases import Gate, Rules
-
-ROUNDS = 2
-"""Runs that measure suspicious points again."""
-CHANGES = ("regression", "environment")
+CHANGE_KINDS = ("regression", "environment")
 
 
-def again(plan: Plan, points: set[str]) -> list[Plan]:
-    """Plans of ROUNDS confirming runs: the samples that `plan` has of these points (by id), a batch a shape."""
-    kept = [i for i, point in enumerate(plan.points) if point.id in points]
-    order = [(kept.index(i), repetition) for i, repetition in plan.order if i in kept]
-    chosen = [plan.points[i] for i in kept]
-    batches = []
-    for shape in sorted({point.shape for point in chosen}):
-        mine = [position for position, (i, _) in enumerate(order) if chosen[i].shape == shape]
-        batches.append(
-            Batch(shape, mine, sum(chosen[order[position][0]].seconds for position in mine))
-        )
-    options = {**plan.options, "confirms": plan.run_id}
-    one = replace(
-        plan, points=chosen, order=order, batches=batches, trigger="confirm", options=options
-    )
-    return [replace(one, run_id=run_id) for run_id in sorted(new_run_id() for _ in range(ROUNDS))]
+def check_night(store: Store, suite: str, run_id: str, rules: Rules) -> Gate:
+    """Check a run together with the runs that confirm it. Raises StoreError, SelectionError.
 
-
-def begin(store: Store, plan: Plan, points: set[str]) -> list[Plan]:
-    """Store the plans of the confirming runs, and their names in the plan of the run they confirm. Raises StoreError."""
-    made = again(plan, points)
-    for each in made:
-        store.put(f"runs/{each.run_id}/plan.json", each.dump())
-    plan.options["confirmed"] = [each.run_id for each in made]
-    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    return made
-
-
-def numbers(plan: Plan, confirming: list[Plan]) -> list[tuple[int, Plan, int]]:
-    """(number, plan, index in its batches) of the confirming batches: they are counted on after the plan's own, a place for each
-    shape and round."""
-    first = len(plan.batches)
-    return [
-        (first + each * len(plan.shapes) + batch.shape, made, index)
-        for each, made in enumerate(confirming)
-        for index, batch in enumerate(made.batches)
-    ]
-
-
-def assigned(store: Store, plan: Plan, number: int) -> tuple[Plan, int]:
-    """The plan that batch `number` of a run belongs to, and its index there: the run's own, or a confirming one. Raises StoreError."""
-    if number < len(plan.batches):
-        return plan, number
-    confirming = [load_plan(store, run_id) for run_id in plan.options.get("confirmed", [])]
-    for each, made, index in numbers(plan, confirming):
-        if each == number:
-            return made, index
-    raise StoreError(f"store {store.root}: run {plan.run_id} has no batch {number}")
-
-
-def night(store: Store, suite: str, run_id: str, rules: Rules) -> Gate:
-    """The gate of a run with what its confirming runs add; a confirming run stands for the one that it confirms.
-
-    Thresholds and presence are those of the night's own run: a confirming run has only the suspicious points.
-    Raises StoreError, SelectionError.
+    A confirming run stands for the run it confirms. Thresholds and presence come from that run
+    alone, because a confirming run measures only suspect points.
     """
-    from perfdag.gate import check
-
     gate = check(store, suite, _confirms(store, run_id), rules)
     stored = {key.rpartition("/")[2] for key in store.list(f"results/suite={suite}")}
     runs = [
-        each
-        for each in _options(store, gate.run).get("confirmed", [])
-        if f"{each}.parquet" in stored
+        run for run in _options(store, gate.run).get("confirmed", []) if f"{run}.parquet" in stored
     ]
     if not runs:
         return gate
-    found = check(store, suite, max(runs), rules, report=gate.report)
-    gate.cases = [each for each in gate.cases if each.group != "change"] + [
-        each for each in found.cases if each.group == "change"
+    confirmed = check(store, suite, max(runs), rules, report=gate.report)
+    gate.cases = [result for result in gate.cases if result.group != "change"] + [
+        result for result in confirmed.cases if result.group == "change"
     ]
-    gate.alerts = [each for each in gate.alerts if each.kind not in CHANGES] + [
-        each for each in found.alerts if each.kind in CHANGES
+    gate.alerts = [alert for alert in gate.alerts if alert.kind not in CHANGE_KINDS] + [
+        alert for alert in confirmed.alerts if alert.kind in CHANGE_KINDS
     ]
-    gate.findings, gate.confirmed, gate.runs = found.findings, runs, found.runs
+    gate.findings, gate.confirmed, gate.runs = confirmed.findings, runs, confirmed.runs
     return gate
 
 
@@ -104,7 +45,7 @@ def _confirms(store: Store, run_id: str) -> str:
 
 
 def _options(store: Store, run_id: str) -> dict[str, Any]:
-    """Options of a run's plan; none where the plan was removed and only results are left."""
+    """Return the options of a run's plan, or none where the plan was removed."""
     try:
         return load_plan(store, run_id).options
     except StoreError:

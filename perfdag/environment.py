@@ -1,4 +1,4 @@
-"""What rows were measured on and with, as flat text to compare; and text columns as numbers."""
+"""The environment of rows as flat text, and text columns as numbers."""
 
 from __future__ import annotations
 
@@ -17,50 +17,54 @@ _VOLATILE = ("host", "sample", "free_bytes")
 
 
 def environment(table: pa.Table) -> dict[str, str]:
-    """Return what a run was measured on and with as flat text; several values of one key are joined by ` | `."""
-    found: dict[str, set[str]] = {}
+    """Return the environment of a run as flat text. Several values of one key are joined by ` |
+    `.
+    """
+    values: dict[str, set[str]] = {}
     for text in _distinct(table["env"]):
         for key, value in flatten(orjson.loads(text)):
-            found.setdefault(key, set()).add(value)
+            values.setdefault(key, set()).add(value)
     for name in ("env_class", "perfdag_version", "tool"):
         for text in _distinct(table[name]):
-            found.setdefault(name, set()).add(text)
+            values.setdefault(name, set()).add(text)
     digests, texts = codes(table["image_digest"])
     for i in np.unique(digests, return_index=True)[1]:
         if digests[i] >= 0:
-            found.setdefault(f"image {table['benchmark'][int(i)].as_py()}", set()).add(
+            values.setdefault(f"image {table['benchmark'][int(i)].as_py()}", set()).add(
                 texts[digests[i]]
             )
     nodes = set(_distinct(table["nodes"].combine_chunks().flatten()))
     if nodes:
-        found["nodes"] = nodes
-    return {key: " | ".join(sorted(values)) for key, values in sorted(found.items())}
+        values["nodes"] = nodes
+    return {key: " | ".join(sorted(values)) for key, values in sorted(values.items())}
 
 
 def _distinct(column: pa.ChunkedArray | pa.Array) -> list[str]:
-    return [each for each in pc.unique(column).to_pylist() if each]
+    return [text for text in pc.unique(column).to_pylist() if text]
 
 
 def flatten(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
-    """Yield the leaves of nested facts as (dotted name, text); a list of named things uses their names."""
+    """Yield the leaves of nested facts as (dotted name, text). A list of named items uses their
+    names.
+    """
     if isinstance(value, dict):
-        for key, each in value.items():
+        for key, item in value.items():
             if key not in _VOLATILE:
-                yield from flatten(each, f"{prefix}.{key}" if prefix else str(key))
+                yield from flatten(item, f"{prefix}.{key}" if prefix else str(key))
     elif (
         isinstance(value, list)
         and value
-        and all(isinstance(each, dict) and "name" in each for each in value)
+        and all(isinstance(item, dict) and "name" in item for item in value)
     ):
-        for each in value:
-            rest = {key: inner for key, inner in each.items() if key != "name"}
-            yield from flatten(rest, f"{prefix}.{each['name']}")
+        for item in value:
+            rest = {key: inner for key, inner in item.items() if key != "name"}
+            yield from flatten(rest, f"{prefix}.{item['name']}")
     elif value is not None:
         yield prefix, value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:
-    """Return a text column as numbers and what they stand for; null is -1."""
+    """Return a text column as numbers, and the text of each number. Null is -1."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     one = column.unify_dictionaries().combine_chunks()
@@ -70,9 +74,10 @@ def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:
 
 
 def numbers(column: pa.ChunkedArray | pa.Array, absent: float = math.nan) -> NDArray[Any]:
-    """Return a numeric column as an array, `absent` where it is null.
+    """Return a numeric column as an array, with `absent` where it is null.
 
-    By dlpack where nothing is null: to_numpy imports pandas where that is installed, which takes longer than the rest.
+    A column without nulls goes through dlpack, because to_numpy imports pandas where it is
+    installed, which takes longer than everything else.
     """
     one = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(one, pa.ChunkedArray):

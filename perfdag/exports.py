@@ -1,30 +1,31 @@
-"""Files that benchmarks make of their rows, in the folder of a run: a document in a form that other programs read."""
+"""Documents that benchmarks derive from their rows, for other programs, in the folder of a run."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag import benchmark
-from perfdag.parts import run_folder
+from perfdag.samples import run_folder
 from perfdag.store import Store
 
 
 def write(store: Store, run_id: str, rows: pa.Table) -> list[str]:
-    """Write the exports of every benchmark in the rows of a run; returns a line each: its address, or why it could not be made.
+    """Write the exports of every benchmark of a run. Return one line each: an address, or an
+    error.
 
-    An export that fails costs no other and not the run. Raises StoreError.
+    An export that fails affects neither the others nor the run. Raises StoreError.
     """
-    said: list[str] = []
+    lines: list[str] = []
     for name in sorted(set(pc.unique(rows["benchmark"]).to_pylist()) & set(benchmark.names())):
-        found = benchmark.get(name)
-        if type(found).exports is benchmark.Benchmark.exports:
+        exporter = benchmark.get(name)
+        if type(exporter).exports is benchmark.Benchmark.exports:
             continue
         try:
-            made = found.exports(rows.filter(pc.equal(rows["benchmark"], name)))
+            files = exporter.exports(rows.filter(pc.equal(rows["benchmark"], name)))
         except Exception as error:
-            said.append(f"not written, export of {name}: {type(error).__name__}: {error}")
+            lines.append(f"not written, export of {name}: {type(error).__name__}: {error}")
             continue
-        for file, data in made.items():
+        for file, data in files.items():
             key = f"{run_folder(run_id)}/{file}"
             store.put(key, data)
-            said.append(store.url(key))
-    return said
+            lines.append(store.url(key))
+    return lines

@@ -1,4 +1,4 @@
-"""Changes of level in a suite's history, with what changed around them, and the nights that look suspicious already."""
+"""Changes of level in the history of a suite, and the points that look suspect in the last run."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdag.checks import Tuning
 from perfdag.stats.changes import HEAD, Change, change_points
 from perfdag.stats.robust import Array, robust_sigma, scale_for
 from perfdag.stats.verdicts import Word, side
-from perfdag.trends import SeriesInfo, Trends, labels
+from perfdag.trends import RunMedians, SeriesInfo, labels
+from perfdag.tuning import Tuning
 
 SUSPICIOUS, SUSPICIOUS_FLOORS = 0.15, 6.0
 
 
 @dataclass(frozen=True)
-class Accepted:
-    """An acknowledgement: from `run` on, the level of the series that match `series` (a glob or an id) is the baseline."""
+class Acknowledgement:
+    """From `run` on, the level of the series that match `series` (a glob or an id) is the
+    baseline.
+    """
 
     series: str
     run: str
@@ -28,15 +30,15 @@ class Accepted:
     until: str = ""
 
     def holds(self, name: str, series_id: str, day: str) -> bool:
-        """Whether it is about that series, on that day (YYYY-MM-DD)."""
+        """Return whether it applies to a series on a day (YYYY-MM-DD)."""
         return (not self.until or day <= self.until) and (
             self.series == series_id or fnmatch.fnmatchcase(name, self.series)
         )
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A change of level of one series; `index` counts the runs of the history, `word` says which way."""
+class LevelChange:
+    """A change of level of one series. `index` counts the runs of the history."""
 
     info: SeriesInfo
     name: str
@@ -52,8 +54,8 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Suspicion:
-    """A point whose headline is far off its level tonight; measured again the same night, it can alert at once."""
+class Suspect:
+    """A point whose headline is far from its level in the last run, and worth measuring again."""
 
     point: str
     name: str
@@ -61,51 +63,57 @@ class Suspicion:
 
 
 def day_of(run_id: str) -> str:
-    """YYYY-MM-DD of a run id."""
+    """Return the day of a run id as YYYY-MM-DD."""
     return f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}"
 
 
-def names(trends: Trends) -> list[str]:
-    """Name of each series for people, in the order of the trends."""
-    tell = labels(trends.series)
+def series_names(medians: RunMedians) -> list[str]:
+    """Return the name of each series for people, in the order of the run medians."""
+    tell = labels(medians.series)
     return [
         " ".join(filter(None, (info.entry, tell.get(info.point, ""), info.name)))
-        for info in trends.series
+        for info in medians.series
     ]
 
 
-def accepted_from(trends: Trends, name: str, series_id: str, accepted: Sequence[Accepted]) -> int:
-    """Index of the first run of the last accepted level of a series; 0 where none was accepted."""
-    day = day_of(trends.runs[-1].run_id) if trends.runs else ""
-    starts = [each.run for each in accepted if each.holds(name, series_id, day)]
-    return bisect.bisect_left(trends.runs, max(starts), key=lambda run: run.run_id) if starts else 0
+def accepted_start(
+    medians: RunMedians, name: str, series_id: str, accepted: Sequence[Acknowledgement]
+) -> int:
+    """Return the index of the first run of the last acknowledged level of a series, or 0."""
+    day = day_of(medians.runs[-1].run_id) if medians.runs else ""
+    starts = [ack.run for ack in accepted if ack.holds(name, series_id, day)]
+    return (
+        bisect.bisect_left(medians.runs, max(starts), key=lambda run: run.run_id) if starts else 0
+    )
 
 
-def find(
-    trends: Trends,
+def level_changes(
+    medians: RunMedians,
     tuning: Tuning,
-    accepted: Sequence[Accepted] = (),
+    accepted: Sequence[Acknowledgement] = (),
     *,
     headline_only: bool = False,
-) -> list[Finding]:
-    """Return every change of level of every series but the canary's, oldest first."""
-    found = []
-    for i, name in enumerate(names(trends)):
-        info = trends.series[i]
+) -> list[LevelChange]:
+    """Return every change of level of every series except canaries, oldest first."""
+    findings = []
+    for i, name in enumerate(series_names(medians)):
+        info = medians.series[i]
         if info.canary or (headline_only and not tuning.pages(info)):
             continue
-        start = accepted_from(trends, name, info.series_id, accepted)
-        values = trends.value[i, start:]
+        start = accepted_start(medians, name, info.series_id, accepted)
+        values = medians.value[i, start:]
         min_effect, absolute = tuning.effect(info, values[np.isfinite(values)])
         for change in change_points(
             values, info.series_id, min_effect=min_effect, absolute=absolute
         ):
-            found.append(_finding(trends, info, name, values, change, start, min_effect, absolute))
-    return sorted(found, key=lambda each: each.index)
+            findings.append(
+                _finding(medians, info, name, values, change, start, min_effect, absolute)
+            )
+    return sorted(findings, key=lambda finding: finding.index)
 
 
 def _finding(
-    trends: Trends,
+    medians: RunMedians,
     info: SeriesInfo,
     name: str,
     values: Array,
@@ -113,34 +121,34 @@ def _finding(
     start: int,
     min_effect: float,
     absolute: bool,
-) -> Finding:
+) -> LevelChange:
     present = np.flatnonzero(np.isfinite(values))
     at = int(np.searchsorted(present, change.index))
     before = int(present[at - 1]) + start
     index = change.index + start
     level = values[present[at : at + change.n_after]][-5:]
-    return Finding(
+    return LevelChange(
         info=info,
         name=name,
         change=change,
         index=index,
-        run=trends.runs[index].run_id,
-        run_before=trends.runs[before].run_id,
+        run=medians.runs[index].run_id,
+        run_before=medians.runs[before].run_id,
         word=side(change.effect, info.better),
         min_effect=min_effect,
         absolute=absolute,
-        environment=changed(trends, before, index),
-        recent=tuple(float(each) for each in level),
+        environment=changed(medians, before, index),
+        recent=tuple(float(value) for value in level),
     )
 
 
-def changed(trends: Trends, before: int, after: int) -> dict[str, tuple[str, str]]:
-    """Return what differs in the environment of two runs; where nothing does, of the runs beside them.
+def changed(medians: RunMedians, before: int, after: int) -> dict[str, tuple[str, str]]:
+    """Return what differs in the environment of two runs, or of the runs beside them.
 
-    A change of level is placed to within a run, so the upgrade may lie one run off.
+    A change of level is located to within one run, so an upgrade may be one run off.
     """
-    for i, j in ((before, after), (max(before - 1, 0), min(after + 1, len(trends.runs) - 1))):
-        a, b = trends.runs[i].env, trends.runs[j].env
+    for i, j in ((before, after), (max(before - 1, 0), min(after + 1, len(medians.runs) - 1))):
+        a, b = medians.runs[i].env, medians.runs[j].env
         keys = [*sorted({*a, *b} - {"nodes"}), "nodes"]
         differs = {
             key: (a.get(key, "-"), b.get(key, "-")) for key in keys if a.get(key) != b.get(key)
@@ -150,17 +158,17 @@ def changed(trends: Trends, before: int, after: int) -> dict[str, tuple[str, str
     return {}
 
 
-def suspicions(
-    trends: Trends, tuning: Tuning, accepted: Sequence[Accepted] = ()
-) -> list[Suspicion]:
-    """Name the points whose headline is worse tonight (the last run) by more than 15 % and six noise floors of its level."""
-    found: dict[str, Suspicion] = {}
-    for i, name in enumerate(names(trends)):
-        info = trends.series[i]
+def suspects(
+    medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledgement] = ()
+) -> list[Suspect]:
+    """Return the points whose headline got worse in the last run by 15 % and six noise floors."""
+    suspects: dict[str, Suspect] = {}
+    for i, name in enumerate(series_names(medians)):
+        info = medians.series[i]
         if not tuning.pages(info):
             continue
-        start = accepted_from(trends, name, info.series_id, accepted)
-        values, tonight = trends.value[i, start:-1], trends.value[i, -1]
+        start = accepted_start(medians, name, info.series_id, accepted)
+        values, tonight = medians.value[i, start:-1], medians.value[i, -1]
         values = values[np.isfinite(values)]
         if values.size < HEAD or not np.isfinite(tonight):
             continue
@@ -174,5 +182,5 @@ def suspicions(
             abs(off) > max(scale.gate(SUSPICIOUS), SUSPICIOUS_FLOORS * floor)
             and side(off, info.better) == "worse"
         ):
-            found.setdefault(info.point, Suspicion(info.point, name, scale.effect(off)))
-    return list(found.values())
+            suspects.setdefault(info.point, Suspect(info.point, name, scale.effect(off)))
+    return list(suspects.values())

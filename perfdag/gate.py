@@ -1,4 +1,4 @@
-"""The gate of a daily run: thresholds, changes of level, absent data; what of it is new, and what fails the gate."""
+"""The gate of a run: thresholds, changes of level and absent data."""
 
 from __future__ import annotations
 
@@ -12,29 +12,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag import results
-from perfdag.absent import Gone, absent, why_no_data
+from perfdag.absent import AbsentSeries, explaining_losses, find_absent
 from perfdag.alerts import Alert, Record, causes, mark_known, read_records, record_key, regression
-from perfdag.cases import Case, Gate, Lost, Rules, acknowledged, raise_alert
-from perfdag.checks import Tuning
-from perfdag.findings import day_of, find, names, suspicions
-from perfdag.rollup import trends
+from perfdag.cases import CheckResult, Gate, LostSeries, Rules, acknowledged, add_alert
+from perfdag.findings import day_of, level_changes, series_names, suspects
+from perfdag.rollup import read_run_medians
 from perfdag.selection import SelectionError
 from perfdag.stats.noise import INFORMATIONAL
 from perfdag.store import Store
-from perfdag.thresholds import Past, judge
-from perfdag.trends import COLUMNS, Trends
+from perfdag.thresholds import References, judge_thresholds
+from perfdag.trends import COLUMNS, RunMedians
+from perfdag.tuning import Tuning
 from perfdag.units import short
 
 OWN_GATES = "gates_failed"
 """The metric of a benchmark that has gates among its params: 1 for one that was breached or had no data (coords: gate)."""
 
 
-def check(store: Store, suite: str, run_id: str, rules: Rules, report: str | None = None) -> Gate:
-    """Hold a run against its suite's checks and its past; messages link to `report`, by default the run's own.
+def check(
+    store: Store,
+    suite: str,
+    run_id: str,
+    rules: Rules,
+    report: str | None = None,
+) -> Gate:
+    """Check a run against the checks of its suite and its history. Raises StoreError,
+    SelectionError.
 
-    Raises StoreError, SelectionError where it has no rows.
+    Messages link to `report`, by default the report of the run.
     """
-    history = until(trends(store, suite), run_id)
+    history = history_until(read_run_medians(store, suite), run_id)
     gate = Gate(
         run_id,
         suite,
@@ -51,25 +58,25 @@ def check(store: Store, suite: str, run_id: str, rules: Rules, report: str | Non
             f"run {run_id} has no readable rows{': ' + ', '.join(gate.damaged) if gate.damaged else ''}"
         )
     tuning = Tuning(rules.checks)
-    gate.findings = find(history, tuning, rules.accepted)
+    gate.findings = level_changes(history, tuning, rules.accepted)
     _regressions(gate, history, tuning, rules)
     _own_gates(gate, table, rules)
     records = read_records(store, suite)
-    gone = absent(gate, store, history, tuning, rules, records)
-    _thresholds(gate, Past(store, history, rules.accepted, gate.damaged), table, rules, gone)
+    gone = find_absent(gate, store, history, tuning, rules, records)
+    _thresholds(gate, References(store, history, rules.accepted, gate.damaged), table, rules, gone)
     if rules.acks_wrong:
         gate.alerts.append(_unread(gate, rules))
-    gate.confirm = suspicions(history, tuning, rules.accepted)
+    gate.confirm = suspects(history, tuning, rules.accepted)
     mark_known(history, run_id, gate.alerts, records)
     return gate
 
 
-def own_gates(table: pa.Table) -> list[Case]:
-    """The gates that benchmarks of a run held by themselves: a breach fails the run's gate with no rule of the suite."""
+def own_gates(table: pa.Table) -> list[CheckResult]:
+    """Return the gates that benchmarks of a run checked themselves. A breach fails the run."""
     return [case for _, case in _cases_of_own(table)]
 
 
-def _cases_of_own(table: pa.Table) -> list[tuple[str, Case]]:
+def _cases_of_own(table: pa.Table) -> list[tuple[str, CheckResult]]:
     rows = table.filter(pc.fill_null(pc.equal(table["metric"], OWN_GATES), False))
     worst: dict[tuple[str, str, str], float] = {}
     for row in rows.select(["entry", "coords", "value"]).to_pylist():
@@ -80,59 +87,61 @@ def _cases_of_own(table: pa.Table) -> list[tuple[str, Case]]:
     return [
         (
             entry,
-            Case(
+            CheckResult(
                 "gate",
-                f"{where}: {said}",
+                f"{where}: {gate}",
                 "failed" if value else "ok",
                 "was breached or had no data" if value else "held",
             ),
         )
-        for (entry, where, said), value in worst.items()
+        for (entry, where, gate), value in worst.items()
     ]
 
 
-def until(history: Trends, run_id: str) -> Trends:
-    """Return the history up to a run, of that run's cluster: what was known that night, also when it is looked at later."""
+def history_until(history: RunMedians, run_id: str) -> RunMedians:
+    """Return the history of a run's cluster up to the run, as it was known then."""
     cluster = next((run.cluster for run in history.runs if run.run_id == run_id), None)
     return history.keep(
         [i for i, run in enumerate(history.runs) if run.run_id <= run_id and run.cluster == cluster]
     )
 
 
-def remember(store: Store, gate: Gate) -> None:
-    """Store what was found, so that nobody is told twice. Raises StoreError."""
+def store_record(store: Store, gate: Gate) -> None:
+    """Store the alerts of a run, so that none is sent twice. Raises StoreError."""
     store.put(record_key(gate.suite, gate.run), Record(gate.run, gate.alerts).dump())
 
 
-def _regressions(gate: Gate, history: Trends, tuning: Tuning, rules: Rules) -> None:
+def _regressions(gate: Gate, history: RunMedians, tuning: Tuning, rules: Rules) -> None:
     # A series whose runs differ by more than 10 % informs and pages nobody until its noise is fixed.
     paging = [
-        each
-        for each in gate.findings
-        if tuning.pages(each.info) and each.change.noise <= INFORMATIONAL
+        finding
+        for finding in gate.findings
+        if tuning.pages(finding.info) and finding.change.noise <= INFORMATIONAL
     ]
     others = [
-        each for each in gate.findings if each.word == "worse" and not tuning.pages(each.info)
+        finding
+        for finding in gate.findings
+        if finding.word == "worse" and not tuning.pages(finding.info)
     ]
     links = {"report": gate.report, "run": gate.run, "acks": rules.acks_file, "store": gate.store}
     groups = causes(paging, len(history.runs))
     for group in groups:
         gate.alerts.append(regression(history, group, others, True, links))
-    told = {id(each) for group in groups for each in group}
+    alerted = {id(finding) for group in groups for finding in group}
     kinds = {key: alert.kind for alert in gate.alerts for key in alert.keys}
-    for i, name in enumerate(names(history)):
+    for i, name in enumerate(series_names(history)):
         info = history.series[i]
         if info.canary or not tuning.pages(info) or not np.isfinite(history.value[i, -1]):
             continue
-        mine = [each for each in paging if each.info.series_id == info.series_id]
-        open_ones = [each for each in mine if id(each) in told]
+        mine = [finding for finding in paging if finding.info.series_id == info.series_id]
+        open_ones = [finding for finding in mine if id(finding) in alerted]
         if open_ones:
             c = open_ones[-1]
             state: Literal["ok", "failed"] = (
                 "failed" if kinds[info.series_id] == "regression" else "ok"
             )
             gate.cases.append(
-                Case(
+                CheckResult(
                     "change",
                     name,
                     state,
@@ -147,21 +156,23 @@ def _regressions(gate: Gate, history: Trends, tuning: Tuning, rules: Rules) -> N
             if enough
             else f"{n} of the 11 runs that change points need"
         )
-        gate.cases.append(Case("change", name, "ok" if enough else "unsure", text))
+        gate.cases.append(CheckResult("change", name, "ok" if enough else "unsure", text))
 
 
 def _own_gates(gate: Gate, table: pa.Table, rules: Rules) -> None:
-    """The gates that benchmarks held by themselves: one alert an entry for those that were breached or had no data."""
-    broken: dict[str, list[Lost]] = {}
+    """Add the gates that benchmarks checked themselves, with one alert per entry for breaches."""
+    broken: dict[str, list[LostSeries]] = {}
     for entry, case in _cases_of_own(table):
         if case.state == "failed" and acknowledged(rules, gate.run, case.name, case.name):
-            gate.cases.append(Case(case.group, case.name, "ok", f"{case.text} (acknowledged)"))
+            gate.cases.append(
+                CheckResult(case.group, case.name, "ok", f"{case.text} (acknowledged)")
+            )
             continue
         gate.cases.append(case)
         if case.state == "failed":
             broken.setdefault(entry, []).append((case.name, case.name, case.text))
     for entry, lost in broken.items():
-        raise_alert(
+        add_alert(
             gate,
             rules,
             "gate",
@@ -172,29 +183,34 @@ def _own_gates(gate: Gate, table: pa.Table, rules: Rules) -> None:
 
 
 def _thresholds(
-    gate: Gate, past: Past, table: pa.Table, rules: Rules, gone: Sequence[Gone]
+    gate: Gate, past: References, table: pa.Table, rules: Rules, gone: Sequence[AbsentSeries]
 ) -> None:
-    """Hold the run against thresholds: one alert for each rule and entry, and none for data whose absence is told already."""
-    broken: dict[tuple[str, str], list[Lost]] = {}
-    for each in judge(past, table, rules.checks):
-        told = why_no_data(past.history, each.rule, gone) if each.info is None else []
-        name = f"{each.name}: {each.rule.words()}" if each.info else each.name
-        bad = each.state in ("failed", "absent")
+    """Check thresholds, with one alert per rule and entry.
+
+    A rule without data raises no alert where its absent series are reported already.
+    """
+    broken: dict[tuple[str, str], list[LostSeries]] = {}
+    for outcome in judge_thresholds(past, table, rules.checks):
+        losses = explaining_losses(past.history, outcome.rule, gone) if outcome.info is None else []
+        name = f"{outcome.name}: {outcome.rule.words()}" if outcome.info else outcome.name
+        bad = outcome.state in ("failed", "absent")
         accepted = acknowledged(
-            rules, gate.run, each.name, each.info.series_id if each.info else each.name
+            rules, gate.run, outcome.name, outcome.info.series_id if outcome.info else outcome.name
         )
-        if bad and (accepted or (told and all(lost.accepted for lost in told))):
-            gate.cases.append(Case("threshold", name, "ok", f"{each.text} (acknowledged)"))
+        if bad and (accepted or (losses and all(lost.accepted for lost in losses))):
+            gate.cases.append(
+                CheckResult("threshold", name, "ok", f"{outcome.text} (acknowledged)")
+            )
             continue
-        gate.cases.append(Case("threshold", name, each.state, each.text))
-        if bad and not told:
-            entry = each.info.entry if each.info else each.rule.entry or ""
-            broken.setdefault((each.rule.words(), entry), []).append(
-                (each.name, each.key, each.text)
+        gate.cases.append(CheckResult("threshold", name, outcome.state, outcome.text))
+        if bad and not losses:
+            entry = outcome.info.entry if outcome.info else outcome.rule.entry or ""
+            broken.setdefault((outcome.rule.words(), entry), []).append(
+                (outcome.name, outcome.key, outcome.text)
             )
     for (words, entry), lost in broken.items():
         about = lost[0][0] if len(lost) == 1 else f"{entry}: {len(lost)} series"
-        raise_alert(
+        add_alert(
             gate,
             rules,
             "threshold",
@@ -206,7 +222,9 @@ def _thresholds(
 
 
 def _unread(gate: Gate, rules: Rules) -> Alert:
-    """Say that acknowledgements are not used, so that what they accept is told as if nobody had: no failure by itself."""
+    """Return the alert that the acknowledgements are unreadable and ignored. It does not fail
+    the gate.
+    """
     title = f"ACKS {gate.suite}: {rules.acks_file} cannot be read and accepts nothing"
     wrong = [f"what    {line}"[:300] for line in rules.acks_wrong.splitlines()[:6]]
     text = "\n".join(

@@ -1,8 +1,11 @@
-"""A gate for other programs: JUnit XML for CI, Markdown for a pull request, JSON for a webhook."""
+"""A gate for other programs: JUnit XML for CI, Markdown for pull requests, JSON for a webhook."""
 
 from __future__ import annotations
 
+import http.client
 import re
+import urllib.error
+import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 
@@ -15,16 +18,17 @@ WEBHOOK_TIMEOUT = 10.0  # seconds
 
 
 class WebhookError(Exception):
-    """The webhook did not take a message; the message says why."""
+    """The webhook did not accept a message. The text is the reason."""
 
 
 def junit(gate: Gate) -> bytes:
-    """JUnit XML: one case a check; a shut gate is a failure, absent data an error, too little history, or a skipped entry, skipped.
+    """Return the gate as JUnit XML, with one case per check.
 
-    Format: https://github.com/testmoapp/junitxml, which CI systems read.
+    A failed check is a failure, absent data an error. Too little history and a skipped entry are
+    skipped. Format: https://github.com/testmoapp/junitxml, which CI systems read.
     """
     counts = {
-        state: sum(each.state == state for each in gate.cases)
+        state: sum(result.state == state for result in gate.cases)
         for state in ("ok", "failed", "absent", "unsure", "skipped")
     }
     root = ElementTree.Element("testsuites", name="perfdag")
@@ -41,21 +45,21 @@ def junit(gate: Gate) -> bytes:
     for name, value in (("run", gate.run), ("report", gate.report)):
         ElementTree.SubElement(properties, "property", name=name, value=value)
     tags = {"failed": "failure", "absent": "error", "unsure": "skipped", "skipped": "skipped"}
-    for each in gate.cases:
+    for result in gate.cases:
         case = ElementTree.SubElement(
-            suite, "testcase", classname=f"{gate.suite}.{each.group}", name=_xml_text(each.name)
+            suite, "testcase", classname=f"{gate.suite}.{result.group}", name=_xml_text(result.name)
         )
-        if each.state in tags:
-            ElementTree.SubElement(case, tags[each.state], message=_xml_text(each.text))
+        if result.state in tags:
+            ElementTree.SubElement(case, tags[result.state], message=_xml_text(result.text))
         else:
-            ElementTree.SubElement(case, "system-out").text = _xml_text(each.text)
+            ElementTree.SubElement(case, "system-out").text = _xml_text(result.text)
     ElementTree.indent(root)
-    made: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
-    return made
+    document: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return document
 
 
 def _xml_text(text: str) -> str:
-    """Replace characters that XML 1.0 does not allow, such as the terminal codes in a tool's error."""
+    """Replace characters that XML 1.0 forbids, such as terminal codes in the error of a tool."""
     return "".join(
         c
         if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff"
@@ -65,7 +69,7 @@ def _xml_text(text: str) -> str:
 
 
 def markdown(gate: Gate) -> str:
-    """Say in Markdown how the gate stands: the alerts, then what did not pass, then counts."""
+    """Return the gate as Markdown: alerts, then failed checks, then counts."""
     head = "FAILED" if gate.failed else "passed"
     lines = [
         f"## {gate.suite}: gate {head}",
@@ -74,19 +78,19 @@ def markdown(gate: Gate) -> str:
         "",
     ]
     for alert in worst(gate.alerts):
-        known = "" if alert.fresh else " (told before)"
+        known = "" if alert.fresh else " (reported before)"
         lines += [f"**{alert.title}**{known}", "", "```", alert.text, "```", ""]
-    bad = [each for each in gate.cases if each.state in ("failed", "absent")]
+    bad = [result for result in gate.cases if result.state in ("failed", "absent")]
     if bad:
         lines += ["| check | series | state |", "|---|---|---|"]
         lines += [
-            f"| {each.group} | {_cell(each.name)} | {each.state}: {_cell(each.text)} |"
-            for each in bad
+            f"| {result.group} | {_cell(result.name)} | {result.state}: {_cell(result.text)} |"
+            for result in bad
         ] + [""]
     lines.append(counts(gate))
     if gate.confirm and not gate.confirmed:
         lines.append(
-            f"suspicious tonight, worth measuring again: {', '.join(each.name for each in gate.confirm)}"
+            f"suspicious tonight, worth measuring again: {', '.join(suspect.name for suspect in gate.confirm)}"
         )
     if gate.confirmed:
         lines.append(f"measured again the same night: {', '.join(gate.confirmed)}")
@@ -100,7 +104,9 @@ def _cell(text: str) -> str:
 
 
 def counts(gate: Gate) -> str:
-    """Say how many checks stand how: `41 ok, 1 failed, 3 with too little history`."""
+    """Return the number of checks by state, such as `41 ok, 1 failed, 3 with too little
+    history`.
+    """
     words = {
         "ok": "ok",
         "failed": "failed",
@@ -108,23 +114,20 @@ def counts(gate: Gate) -> str:
         "unsure": "with too little history",
         "skipped": "skipped",
     }
-    said = [
+    parts = [
         f"{n} {text}"
         for state, text in words.items()
-        if (n := sum(each.state == state for each in gate.cases))
+        if (n := sum(result.state == state for result in gate.cases))
     ]
-    return ", ".join(said) or "nothing to check"
+    return ", ".join(parts) or "nothing to check"
 
 
 def send(url: str, gate: Gate, alerts: Sequence[Alert]) -> None:
-    """Post the alerts that nobody was told of, one message a cause, and mark them sent. Raises WebhookError.
+    """Post the alerts that were not sent yet and mark them sent. Raises WebhookError.
 
-    `page` in the message is false for what does not fail the gate, so that a receiver can keep it from waking anybody.
+    Each cause is one message. Its `page` is false where the alert does not fail the gate, so that a
+    receiver can route it elsewhere.
     """
-    import http.client
-    import urllib.error
-    import urllib.request
-
     if not url.startswith(("http://", "https://")):
         raise WebhookError("webhook: an http:// or https:// address is needed")
     for alert in alerts:
@@ -146,6 +149,8 @@ def send(url: str, gate: Gate, alerts: Sequence[Alert]) -> None:
 
 
 def _host(url: str) -> str:
-    """Scheme and host of a webhook: the rest of its address is often all the secret there is, and messages end in logs."""
+    """Return scheme and host of a webhook. The rest of its address is often a secret and must
+    not reach logs.
+    """
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{re.split('[/?#]', rest, maxsplit=1)[0].rpartition('@')[2]}"

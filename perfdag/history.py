@@ -1,4 +1,4 @@
-"""A suite's history for people: each series with its levels, where the noise comes from, which node is slow, what failed."""
+"""The history of a suite: levels of each series, sources of noise, slow nodes and failures."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from perfdag import results
-from perfdag.checks import Tuning
 from perfdag.environment import codes
-from perfdag.findings import Accepted, Finding, find, names
+from perfdag.findings import Acknowledgement, LevelChange, level_changes, series_names
 from perfdag.stats.nodes import FEWEST_NODES, Outlier, confirming, lone_gate, outliers
-from perfdag.stats.noise import Noise, noise_of
+from perfdag.stats.noise import Variability, variability_of
 from perfdag.stats.robust import Array, median, robust_sigma, scale_for
 from perfdag.stats.verdicts import side
 from perfdag.store import Store
-from perfdag.trends import SeriesInfo, Trends, measured
+from perfdag.trends import RunMedians, SeriesInfo, is_measured
+from perfdag.tuning import Tuning
 
 NEWEST = 30
 """Runs whose rows are read for the noise report, and at least for the nodes."""
@@ -47,7 +47,9 @@ _COLUMNS = [
 
 @dataclass(frozen=True)
 class Level:
-    """Runs `start` up to `end` (not included) between two changes, their median and robust noise (relative)."""
+    """Runs from `start` up to `end` (excluded) between two changes, with median and relative
+    noise.
+    """
 
     start: int
     end: int
@@ -57,7 +59,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Series:
-    """One series over the runs: arrays as long as the runs, NaN where it was not measured."""
+    """One series over the runs. Arrays are as long as the runs, NaN where it was not measured."""
 
     info: SeriesInfo
     name: str
@@ -65,12 +67,12 @@ class Series:
     low: Array
     high: Array
     levels: tuple[Level, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[LevelChange, ...]
 
 
 @dataclass(frozen=True)
 class NodeOutlier:
-    """A node off the others in one series; `word` says whether it is worse or better there."""
+    """A node that differs from the others in one series. `word` is worse or better."""
 
     series: str
     word: str
@@ -79,7 +81,10 @@ class NodeOutlier:
 
 @dataclass(frozen=True)
 class Failure:
-    """Samples of one point and run that are not ok, with one reason; without a total, objects of a sample that said so."""
+    """Samples of one point and run that are not ok for one reason.
+
+    Without `total`, `bad` counts the objects that one sample reported as failed.
+    """
 
     run: str
     entry: str
@@ -89,22 +94,32 @@ class Failure:
     reason: str
 
 
-def series_of(trends: Trends, tuning: Tuning, accepted: Sequence[Accepted] = ()) -> list[Series]:
-    """Return every series but the canary's with its levels and changes."""
-    by_series: dict[str, list[Finding]] = {}
-    for finding in find(trends, tuning, accepted):
+def series_of(
+    medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledgement] = ()
+) -> list[Series]:
+    """Return every series except canaries, with its levels and changes."""
+    by_series: dict[str, list[LevelChange]] = {}
+    for finding in level_changes(medians, tuning, accepted):
         by_series.setdefault(finding.info.series_id, []).append(finding)
-    made = []
-    for i, name in enumerate(names(trends)):
-        info = trends.series[i]
+    series = []
+    for i, name in enumerate(series_names(medians)):
+        info = medians.series[i]
         if info.canary:
             continue
-        found = by_series.get(info.series_id, [])
-        levels = _levels(trends.value[i], [each.index for each in found])
-        made.append(
-            Series(info, name, trends.value[i], trends.low[i], trends.high[i], levels, tuple(found))
+        findings = by_series.get(info.series_id, [])
+        levels = _levels(medians.value[i], [finding.index for finding in findings])
+        series.append(
+            Series(
+                info,
+                name,
+                medians.value[i],
+                medians.low[i],
+                medians.high[i],
+                levels,
+                tuple(findings),
+            )
         )
-    return made
+    return series
 
 
 def _levels(values: Array, cuts: Sequence[int]) -> tuple[Level, ...]:
@@ -120,40 +135,40 @@ def _levels(values: Array, cuts: Sequence[int]) -> tuple[Level, ...]:
     return tuple(levels)
 
 
-def recent_rows(store: Store, trends: Trends, newest: int = NEWEST) -> pa.Table:
+def recent_rows(store: Store, medians: RunMedians, newest: int = NEWEST) -> pa.Table:
     """Return the measured rows of the newest runs. Raises StoreError."""
-    runs = [run.run_id for run in trends.runs[-newest:]]
-    table = results.load(store, suites=[trends.suite], runs=runs, columns=_COLUMNS, damaged=[])
-    return table.filter(measured(table))
+    runs = [run.run_id for run in medians.runs[-newest:]]
+    table = results.load(store, suites=[medians.suite], runs=runs, columns=_COLUMNS, damaged=[])
+    return table.filter(is_measured(table))
 
 
-def noise_report(trends: Trends, table: pa.Table) -> list[tuple[str, Noise]]:
-    """Return the noise of each series over the rows of recent runs, the noisiest between runs first."""
+def noise_report(medians: RunMedians, table: pa.Table) -> list[tuple[str, Variability]]:
+    """Return the noise of each series over recent rows, the noisiest between runs first."""
     split = _split(table)
     report = []
-    for i, name in enumerate(names(trends)):
-        rows = split.get(trends.series[i].series_id)
-        if rows is None or trends.series[i].canary:
+    for i, name in enumerate(series_names(medians)):
+        rows = split.get(medians.series[i].series_id)
+        if rows is None or medians.series[i].canary:
             continue
         runs = [rows[0][rows[1] == run] for run in np.unique(rows[1])]
         by_node = {node: list(by_run.values()) for node, by_run in _by_node(*rows).items()}
-        report.append((name, noise_of(runs, by_node)))
-    return sorted(report, key=lambda each: -(each[1].between or 0))
+        report.append((name, variability_of(runs, by_node)))
+    return sorted(report, key=lambda row: -(row[1].between or 0))
 
 
-def node_outliers(trends: Trends, table: pa.Table, tuning: Tuning) -> list[NodeOutlier]:
-    """Name the nodes that lie off the others in headline series, over the rows of recent runs.
+def node_outliers(medians: RunMedians, table: pa.Table, tuning: Tuning) -> list[NodeOutlier]:
+    """Return the nodes that differ from the others in headline series over recent rows.
 
-    Many series would name somebody by chance: a node is named where several points agree, or where one is very sure. Series of one
-    point come from the same samples and count once.
+    Many series would name a node by chance. A node is named where several points agree, or where
+    one is very sure. Series of one point come from the same samples and count once.
     """
     split = _split(table)
     newest = max((int(runs.max()) for _, runs, _ in split.values()), default=0)
-    found: list[tuple[str, NodeOutlier]] = []
+    named: list[tuple[str, NodeOutlier]] = []
     points: set[str] = set()
     nodes: set[str] = set()
-    for i, name in enumerate(names(trends)):
-        info = trends.series[i]
+    for i, name in enumerate(series_names(medians)):
+        info = medians.series[i]
         rows = split.get(info.series_id)
         if rows is None or not tuning.pages(info):
             continue
@@ -163,42 +178,44 @@ def node_outliers(trends: Trends, table: pa.Table, tuning: Tuning) -> list[NodeO
         values = _comparable(_by_node(*rows), newest)
         points.add(info.point)
         nodes |= values.keys()
-        for each in outliers(values, min_effect=min_effect):
-            found.append((info.point, NodeOutlier(name, side(each.effect, info.better), each)))
+        for outlier in outliers(values, min_effect=min_effect):
+            named.append(
+                (info.point, NodeOutlier(name, side(outlier.effect, info.better), outlier))
+            )
     off: dict[tuple[str, str], set[str]] = {}
-    for point, one in found:
+    for point, one in named:
         off.setdefault((one.outlier.node, one.word), set()).add(point)
-    enough, sure = confirming(len(points), len(nodes)) if found else 0, lone_gate(len(points))
+    enough, sure = confirming(len(points), len(nodes)) if named else 0, lone_gate(len(points))
     kept = [
         one
-        for _, one in found
+        for _, one in named
         if len(off[one.outlier.node, one.word]) >= enough or one.outlier.sigmas >= sure
     ]
-    return sorted(kept, key=lambda each: (each.word != "worse", -abs(each.outlier.effect)))
+    return sorted(kept, key=lambda one: (one.word != "worse", -abs(one.outlier.effect)))
 
 
 _Rows = tuple[Array, NDArray[np.int64], list[tuple[str, ...]]]
 
 
 def _split(table: pa.Table) -> dict[str, _Rows]:
-    """Split rows by series: values, runs as numbers (oldest first), nodes."""
+    """Split rows by series into values, runs as numbers (oldest first) and nodes."""
     which, ids = codes(table["series_id"])
     run, run_ids = codes(table["run_id"])
     rank = np.argsort(np.argsort(run_ids)) if run_ids else np.array([], dtype=np.int64)
     values = table["value"].to_numpy().astype(np.float64)
-    nodes = [tuple(each or ()) for each in table["nodes"].to_pylist()]
+    nodes = [tuple(series_names or ()) for series_names in table["nodes"].to_pylist()]
     order = np.argsort(which, kind="stable")
     groups, starts = np.unique(which[order], return_index=True)
-    made: dict[str, _Rows] = {}
+    split: dict[str, _Rows] = {}
     for group, rows in zip(groups, np.split(order, starts[1:]), strict=True):
-        made[ids[group]] = (values[rows], rank[run[rows]], [nodes[k] for k in rows])
-    return made
+        split[ids[group]] = (values[rows], rank[run[rows]], [nodes[k] for k in rows])
+    return split
 
 
 def _by_node(
     values: Array, runs: NDArray[np.int64], nodes: list[tuple[str, ...]]
 ) -> dict[str, dict[int, float]]:
-    """Return for each node one value a run, the median of the samples it took part in: a run's own luck counts once."""
+    """Return one value per node and run: the median of the samples the node took part in."""
     samples: dict[str, dict[int, list[float]]] = {}
     for value, run, names_ in zip(values, runs, nodes, strict=True):
         for node in names_:
@@ -210,10 +227,11 @@ def _by_node(
 
 
 def _comparable(by_node: dict[str, dict[int, float]], newest: int) -> dict[str, list[float]]:
-    """Return the values of the newest NEWEST runs of each node that is in use, in one of the NEWEST up to the run `newest`.
+    """Return the values of the newest NEWEST runs of each node that is still in use.
 
-    What a node was before, that of a long history, says nothing of what it is now. Where one is so seldom used that its runs go further
-    back, every value is taken against the level of the others near its run, so that nobody is blamed for a level that all had then.
+    A node is in use where one of the NEWEST runs up to `newest` used it. Some nodes are used so
+    seldom that their runs reach further back. Then every value is related to the level of the other
+    nodes in nearby runs, so that no node is named for a level that all had.
     """
     first = newest - NEWEST + 1
     recent = {
@@ -229,8 +247,8 @@ def _comparable(by_node: dict[str, dict[int, float]], newest: int) -> dict[str, 
             at.setdefault(run, {})[node] = value
     everything = [value for by_run in by_node.values() for value in by_run.values()]
     typical, ratios = median(everything), scale_for(everything).kind == "log"
-    level = {run: median(list(each.values())) for run, each in at.items()}
-    made: dict[str, list[float]] = {}
+    level = {run: median(list(by_node_then.values())) for run, by_node_then in at.items()}
+    comparable: dict[str, list[float]] = {}
     for node, by_run in recent.items():
         # of a run that the node took no part in all are others; one of its alone has none, and no level (NaN)
         without = {
@@ -240,34 +258,40 @@ def _comparable(by_node: dict[str, dict[int, float]], newest: int) -> dict[str, 
         others = {run: value for run, value in (level | without).items() if not math.isnan(value)}
         runs, levels = np.array(list(others)), np.array(list(others.values()))
         near = {run: _near(runs, levels, run) for run in by_run}
-        made[node] = [
+        comparable[node] = [
             value * typical / near[run] if ratios else value + typical - near[run]
             for run, value in by_run.items()
         ]
-    return made
+    return comparable
 
 
 def _near(runs: NDArray[np.int64], levels: Array, run: int) -> float:
-    """Return the median of the NEAR_RUNS levels that are nearest to a run, without its own: that may be of the very same samples."""
+    """Return the median of the NEAR_RUNS levels nearest to a run, without its own.
+
+    The level of the run itself may come from the very same samples.
+    """
     away = np.abs(runs - run)
     nearest = np.argsort(away, kind="stable")
     return median(levels[nearest[away[nearest] > 0][:NEAR_RUNS]])
 
 
-def failures(trends: Trends, text: str) -> list[Failure]:
-    """Return the points whose samples were not ok, newest run first; `text` is looked for in the reason, any case."""
-    found = []
-    for run in reversed(trends.runs):
+def failures(medians: RunMedians, text: str) -> list[Failure]:
+    """Return the points whose samples were not ok and whose reason contains `text`, newest run
+    first.
+    """
+    failures_found = []
+    for run in reversed(medians.runs):
         for point, (ok, bad, reason, entry) in run.points.items():
             if bad and text.lower() in reason.lower():
-                found.append(Failure(run.run_id, entry, point, bad, ok + bad, reason))
-    return found
+                failures_found.append(Failure(run.run_id, entry, point, bad, ok + bad, reason))
+    return failures_found
 
 
-def told(store: Store, shown: Trends, text: str) -> list[Failure]:
-    """Return what objects of a run said of their failure (the metric `failures`, coords message), newest run first.
+def object_failures(store: Store, shown: RunMedians, text: str) -> list[Failure]:
+    """Return the failures that objects reported and whose message contains `text`, newest run
+    first.
 
-    `text` is looked for in the message, any case. Raises StoreError.
+    They are rows of the metric `failures` with the coordinate message. Raises StoreError.
     """
     runs = [run.run_id for run in shown.runs]
     table = results.load(
@@ -277,26 +301,27 @@ def told(store: Store, shown: Trends, text: str) -> list[Failure]:
         columns=["run_id", "entry", "point", "metric", "coords", "value"],
     )
     wanted = table.filter(pc.fill_null(pc.equal(table["metric"], OBJECT_FAILURES), False))
-    found = []
+    failures_found = []
     for row in wanted.to_pylist():
         message = orjson.loads(row["coords"] or "{}").get("message")
         if message is not None and text.lower() in message.lower() and row["value"]:
-            found.append(
+            failures_found.append(
                 Failure(
                     row["run_id"], row["entry"], row["point"], round(row["value"]), None, message
                 )
             )
-    return sorted(found, key=lambda each: each.run, reverse=True)
+    return sorted(failures_found, key=lambda failure: failure.run, reverse=True)
 
 
-def runs_for_nodes(trends: Trends) -> int:
-    """Return how many of the newest runs tell one node from the others; 0 where too few nodes are in use.
+def runs_for_nodes(medians: RunMedians) -> int:
+    """Return how many of the newest runs are enough to compare nodes, or 0 with too few nodes in
+    use.
 
-    A node that none of the newest NEWEST runs used is in use no more, and no reason to read on.
+    A node that none of the newest NEWEST runs used is out of use and needs no further runs.
     """
     used = [
         set(run.env.get("nodes", "").split(" | ")) - {""}
-        for run in reversed(trends.runs[-NODE_RUNS:])
+        for run in reversed(medians.runs[-NODE_RUNS:])
     ]
     wanted = dict.fromkeys(set[str]().union(*used[:NEWEST]), NODE_VALUES)
     if len(wanted) < FEWEST_NODES:
@@ -310,15 +335,16 @@ def runs_for_nodes(trends: Trends) -> int:
 
 
 def overview(series: Sequence[Series], newest: int = NEWEST) -> Array:
-    """Return the effect of each series and recent run against its level before the last change, shape (series, runs).
+    """Return the effect of each series and recent run against its earlier level, shape (series,
+    runs).
 
-    The level is that of the runs 60 to `newest` ago where there are any, else the first level shown; relative (0.1 is
-    +10 %), NaN where it was not measured.
+    The level is that of the runs before the newest `newest` where there are any, otherwise the
+    first level shown. Effects are relative (0.1 is +10 %), NaN where not measured.
     """
     rows = []
-    for each in series:
-        shown = each.value[-newest:]
-        first = each.value.size - shown.size
-        reference = next((level.value for level in each.levels if level.end > first), float("nan"))
+    for one in series:
+        shown = one.value[-newest:]
+        first = one.value.size - shown.size
+        reference = next((level.value for level in one.levels if level.end > first), float("nan"))
         rows.append(shown / reference - 1 if reference else np.full(shown.size, np.nan))
     return np.array(rows) if rows else np.empty((0, 0))

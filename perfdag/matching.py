@@ -1,10 +1,13 @@
-"""Points of two sides that answer one another although a parameter of theirs was changed: a changed parameter makes a new point."""
+"""Pair the points of two runs when exactly one value of a parameter of an entry was changed.
+
+A changed parameter makes a new point, which would otherwise have no counterpart.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perfdag.trends import SeriesInfo, settings
+from perfdag.trends import SeriesInfo, point_settings
 
 _Settings = dict[str, str]
 
@@ -12,10 +15,12 @@ _Settings = dict[str, str]
 def match(
     left: Iterable[SeriesInfo], right: Iterable[SeriesInfo]
 ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-    """Return (point of A -> its point of B, what was changed: `entry.name` -> (in A, in B)) over the points that one side alone has.
+    """Return (point of A -> point of B, `entry.name` -> (value in A, value in B)) for changed
+    parameters.
 
-    A parameter was changed where all points of an entry have one value of it in A and another one in B; points that then agree
-    in all else answer one another. A value among several that one side lacks is a point that is gone, or new.
+    A parameter is changed where all points of an entry have one value in A and another in B. Points
+    that agree in everything else are a pair. A value that only one side has among several is a
+    removed or new point.
     """
     a, b = _by_entry(left), _by_entry(right)
     shared = {point for points in a.values() for point in points} & {
@@ -30,13 +35,13 @@ def match(
         known = {
             _rest(flat, changed): point for point, flat in b[entry].items() if point not in shared
         }
-        found = {
+        answers = {
             point: known[rest]
             for point, flat in a[entry].items()
             if point not in shared and (rest := _rest(flat, changed)) in known
         }
-        if found:
-            pairs |= found
+        if answers:
+            pairs |= answers
             differs |= {f"{entry}.{name}": values for name, values in changed.items()}
     return pairs, dict(sorted(differs.items()))
 
@@ -45,18 +50,20 @@ def _by_entry(series: Iterable[SeriesInfo]) -> dict[str, dict[str, _Settings]]:
     points = {info.point: info for info in series}
     entries: dict[str, dict[str, _Settings]] = {}
     for point, info in points.items():
-        entries.setdefault(info.entry, {})[point] = settings(info)
+        entries.setdefault(info.entry, {})[point] = point_settings(info)
     return entries
 
 
 def _changed(a: list[_Settings], b: list[_Settings]) -> dict[str, tuple[str, str]]:
-    """Names whose one value in A is not their one value in B; `-` where a side does not know the name."""
-    found = {}
+    """Return the names whose only value in A differs from their only value in B, `-` where
+    unknown.
+    """
+    differs = {}
     for name in sorted({name for flat in (*a, *b) for name in flat}):
         before, after = ({flat.get(name, "-") for flat in side} for side in (a, b))
         if len(before) == len(after) == 1 and before != after:
-            found[name] = (before.pop(), after.pop())
-    return found
+            differs[name] = (before.pop(), after.pop())
+    return differs
 
 
 def _rest(flat: _Settings, changed: dict[str, tuple[str, str]]) -> tuple[tuple[str, str], ...]:

@@ -18,7 +18,7 @@ from typing import Literal
 
 import orjson
 
-from perfdag.parts import run_folder
+from perfdag.samples import run_folder
 from perfdag.store import Store
 
 Kind = Literal["budget", "batch", "plan", "workflow"]

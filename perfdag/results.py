@@ -1,16 +1,15 @@
-"""The one schema of results: one row is one metric of one sample, or one sample that yielded none.
+"""The schema of results: one row is one metric of one sample, or one sample without values.
 
-Columns, grouped: identity, run, value, outcome, time, where, provenance. All columns are nullable in Arrow; the schema only ever
-gains nullable columns at its end. Units are SI base units in a column of their own; `better` is stored, never guessed.
+All columns are nullable in Arrow, and the schema only gains columns at its end. Units are SI base
+units in a column of their own. `better` is stored and never guessed.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-if TYPE_CHECKING:
-    from perfdag.store import Store
+from perfdag.store import Store
 
 SCHEMA_VERSION = 1
 _TEXT, _TIME = pa.string(), pa.timestamp("us", tz="UTC")
@@ -84,13 +83,15 @@ ID_COLUMNS = ("series_id", "sample_id")
 """Text columns of which about every value is another."""
 
 DICTIONARY_COLUMNS = tuple(
-    each.name for each in SAMPLES if pa.types.is_string(each.type) and each.name not in ID_COLUMNS
+    column.name
+    for column in SAMPLES
+    if pa.types.is_string(column.type) and column.name not in ID_COLUMNS
 )
 """Text columns with few distinct values; read dictionary-encoded they cost a few bytes a row."""
 
 
 def load(
-    store: "Store",
+    store: Store,
     *,
     suites: Sequence[str] | None = None,
     months: Sequence[str] | None = None,
@@ -98,10 +99,11 @@ def load(
     columns: Sequence[str] | None = None,
     damaged: list[str] | None = None,
 ) -> pa.Table:
-    """Rows of the store as a table of SAMPLES, oldest run first; text columns are dictionary-encoded.
+    """Return rows of the store as a table of SAMPLES, oldest run first. Raises StoreError.
 
-    `suites`, `months` (YYYY-MM) and `runs` (run ids) select files; `columns` selects columns. A file that cannot be read is
-    left out and its key is added to `damaged`. Columns an older file lacks are null. Raises StoreError where the store is out of reach.
+    `suites`, `months` (YYYY-MM) and `runs` (run ids) select files, `columns` selects columns. Text
+    columns are dictionary-encoded, and columns that an older file lacks are null. The key of an
+    unreadable file is added to `damaged`.
     """
     schema = SAMPLES if columns is None else pa.schema([SAMPLES.field(name) for name in columns])
     keys = sorted(
@@ -119,9 +121,10 @@ def load(
 
 
 def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:
-    """Rows of one Parquet file in `schema`, text columns dictionary-encoded. Raises ArrowInvalid where it is damaged."""
-    import pyarrow.parquet as pq
+    """Return the rows of one Parquet file in `schema`. Raises ArrowInvalid where it is damaged.
 
+    Text columns are dictionary-encoded.
+    """
     metadata = pq.read_metadata(pa.BufferReader(data))
     present = set(
         metadata.schema.to_arrow_schema().names
@@ -144,8 +147,8 @@ def _encoded(schema: pa.Schema) -> pa.Schema:
     text = pa.dictionary(pa.int32(), pa.string())
     return pa.schema(
         [
-            pa.field(each.name, text if each.name in DICTIONARY_COLUMNS else each.type)
-            for each in schema
+            pa.field(column.name, text if column.name in DICTIONARY_COLUMNS else column.type)
+            for column in schema
         ]
     )
 

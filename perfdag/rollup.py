@@ -1,8 +1,8 @@
-"""The monthly roll-up of a suite, which makes reading its history fast.
+"""The monthly roll-ups of a suite, which make reading its history fast.
 
-`<root>/rollups/suite=<suite>/month=<YYYY-MM>.parquet` holds one row a series and run, and in its metadata what is known
-of runs and series. It is a cache: whatever it lacks is read from the runs' own files, and `collect` forgets a month's
-roll-up when it writes a run of that month.
+`<root>/rollups/suite=<suite>/month=<YYYY-MM>.parquet` has one row per series and run, and describes
+runs and series in its metadata. It is a cache: missing runs are read from their own files.
+`collect` deletes the roll-up of a month when it writes a run of that month.
 """
 
 from __future__ import annotations
@@ -14,30 +14,22 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from perfdag.months import VERSION, key_of
 from perfdag.results import SAMPLES, read_rows
 from perfdag.store import Store, StoreError
-from perfdag.trends import COLUMNS, Month, RunInfo, SeriesInfo, Trends, add, matrix
-
-VERSION = 2
-
-
-def key_of(suite: str, month: str) -> str:
-    """Key of a month's roll-up."""
-    return f"rollups/suite={suite}/month={month}.parquet"
-
-
-def month_of(run_id: str) -> str:
-    """YYYY-MM of a run id."""
-    return f"{run_id[:4]}-{run_id[4:6]}"
-
-
-def forget(store: Store, suite: str, month: str) -> None:
-    """Drop a month's roll-up, because a run of that month was written (again). Raises StoreError."""
-    store.delete(key_of(suite, month))
+from perfdag.trends import (
+    COLUMNS,
+    MonthlyRollup,
+    RunInfo,
+    RunMedians,
+    SeriesInfo,
+    add_run,
+    merge_months,
+)
 
 
 def suites(store: Store) -> list[str]:
-    """Suites that have results."""
+    """Return the suites that have results."""
     return sorted(
         {
             key.split("/")[1].removeprefix("suite=")
@@ -47,11 +39,12 @@ def suites(store: Store) -> list[str]:
     )
 
 
-def trends(store: Store, suite: str, *, write_back: bool = True) -> Trends:
-    """Read the run medians of a suite, by roll-ups where they are up to date; runs of `ab` are left out.
+def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> RunMedians:
+    """Return the run medians of a suite, from roll-ups where they are up to date. Raises
+    StoreError.
 
-    Months whose roll-up lacks runs are written back (best effort, where `write_back`). Damaged files are named in
-    `damaged` and left out. Raises StoreError.
+    Runs of `ab` are left out. An incomplete roll-up is written back where `write_back`, and a
+    failure to write is ignored. Unreadable files are left out and named in `damaged`.
     """
     stored: dict[str, dict[str, str]] = {}
     for key in store.list(f"results/suite={suite}"):
@@ -60,7 +53,7 @@ def trends(store: Store, suite: str, *, write_back: bool = True) -> Trends:
             stored.setdefault(key.split("/")[2].removeprefix("month="), {})[run_id] = key
     present = set(store.list(f"rollups/suite={suite}"))
     wanted = [key for month in sorted(stored) if (key := key_of(suite, month)) in present]
-    months = {month: Month() for month in stored}
+    months = {month: MonthlyRollup() for month in stored}
     for key, data in store.get_many(wanted):
         with contextlib.suppress(pa.ArrowInvalid, OSError, ValueError, KeyError, TypeError):
             months[key.rpartition("=")[2].removesuffix(".parquet")] = _read(data)
@@ -69,7 +62,7 @@ def trends(store: Store, suite: str, *, write_back: bool = True) -> Trends:
         if _complete(store, months[month], runs, damaged) and write_back:
             with contextlib.suppress(StoreError):
                 store.put(key_of(suite, month), _write(months[month]))
-    return matrix(
+    return merge_months(
         suite,
         [months[month] for month in sorted(months)],
         {r for runs in stored.values() for r in runs},
@@ -77,14 +70,16 @@ def trends(store: Store, suite: str, *, write_back: bool = True) -> Trends:
     )
 
 
-def _complete(store: Store, month: Month, stored: dict[str, str], damaged: list[str]) -> bool:
-    """Read into a month the runs that it lacks; says whether there were any, all of them whole."""
+def _complete(
+    store: Store, month: MonthlyRollup, stored: dict[str, str], damaged: list[str]
+) -> bool:
+    """Read the runs that a month lacks. Return whether there were any and all were readable."""
     missing = [key for run_id, key in sorted(stored.items()) if run_id not in month.runs]
     schema = pa.schema([SAMPLES.field(name) for name in COLUMNS])
     changed, refused = False, list[str]()
     for key, data in store.get_many(missing):
         try:
-            refused += add(month, read_rows(data, schema))
+            refused += add_run(month, read_rows(data, schema))
             changed = True
         except (pa.ArrowInvalid, OSError):
             damaged.append(key)
@@ -92,7 +87,7 @@ def _complete(store: Store, month: Month, stored: dict[str, str], damaged: list[
     return changed and not refused
 
 
-def _write(month: Month) -> bytes:
+def _write(month: MonthlyRollup) -> bytes:
     envs = {repr(run.env): run.env for run in month.runs.values()}
     number = {text: i for i, text in enumerate(envs)}
     points: dict[tuple[str, str], int] = {}
@@ -116,7 +111,7 @@ def _write(month: Month) -> bytes:
         "points": list(points),
         "runs": runs,
         "envs": list(envs.values()),
-        "series": [list(asdict(each).values()) for each in month.series.values()],
+        "series": [list(asdict(info).values()) for info in month.series.values()],
     }
     table = pa.concat_tables(month.rows) if month.rows else _empty()
     table = table.replace_schema_metadata({b"perfdag": orjson.dumps(about)})
@@ -132,7 +127,7 @@ def _empty() -> pa.Table:
     return pa.schema(list(zip(names, types, strict=True))).empty_table()
 
 
-def _read(data: bytes) -> Month:
+def _read(data: bytes) -> MonthlyRollup:
     # read_table would import pyarrow.dataset, and that pandas: longer than all the rest
     table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     about = orjson.loads(table.schema.metadata[b"perfdag"])
@@ -149,5 +144,5 @@ def _read(data: bytes) -> Month:
                     {about["points"][i][0]: (ok, bad, error, about["points"][i][1]) for i in which}
                 )
         runs[run_id] = RunInfo(run_id, started, trigger, cluster, about["envs"][env], points)
-    series = {each[0]: SeriesInfo(*each) for each in about["series"]}
-    return Month(runs, series, [table.replace_schema_metadata(None)])
+    series = {columns[0]: SeriesInfo(*columns) for columns in about["series"]}
+    return MonthlyRollup(runs, series, [table.replace_schema_metadata(None)])

@@ -1,4 +1,4 @@
-"""Where the rules of a gate come from: `checks` of the suite, and acknowledgements in acks.yaml."""
+"""The rules of a gate: `checks` of the suite, and acknowledgements in acks.yaml."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from perfdag.cases import Rules
 from perfdag.checks import Check, checks_of
 from perfdag.document import BadDocument, Document, Problem, parse_document, read_document
-from perfdag.findings import Accepted
+from perfdag.findings import Acknowledgement
+from perfdag.runs import load_plan
 from perfdag.store import NotStoredError, Store, StoreError
+from perfdag.suite import load
 
 ACKS = "acks.yaml"
 
 
 class Ack(BaseModel):
-    """One acknowledgement: from `run` on the level of these series is the baseline, and nobody is alerted."""
+    """From `run` on, the level of these series is the baseline, and they raise no alert."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     series: str = Field(
@@ -33,16 +35,16 @@ class Ack(BaseModel):
 
 
 class Acks(BaseModel):
-    """The file."""
+    """The content of acks.yaml."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     acks: list[Ack] = []
 
 
-def read_acks(file: str | None, store: Store) -> tuple[list[Accepted], str]:
-    """Return the acknowledgements and the file's name: `file`, else ./acks.yaml, else acks.yaml of the store, else none.
+def read_acks(file: str | None, store: Store) -> tuple[list[Acknowledgement], str]:
+    """Return the acknowledgements and the name of their file. Raises BadDocument, StoreError.
 
-    Raises BadDocument, StoreError.
+    The file is `file`, else ./acks.yaml, else acks.yaml of the store.
     """
     if file is not None or Path(ACKS).exists():
         return _accepted(read_document(file or ACKS)), file or ACKS
@@ -50,8 +52,10 @@ def read_acks(file: str | None, store: Store) -> tuple[list[Accepted], str]:
     return accepted, url if accepted else ACKS
 
 
-def stored_acks(store: Store) -> tuple[list[Accepted], str]:
-    """Return the acknowledgements of the store and where they are, or would be. Raises BadDocument, StoreError."""
+def stored_acks(store: Store) -> tuple[list[Acknowledgement], str]:
+    """Return the acknowledgements of the store and their address. Raises BadDocument,
+    StoreError.
+    """
     try:
         return _accepted(
             parse_document(store.get(ACKS).decode(errors="replace"), store.url(ACKS))
@@ -60,10 +64,10 @@ def stored_acks(store: Store) -> tuple[list[Accepted], str]:
         return [], store.url(ACKS)
 
 
-def nightly(store: Store, checks: list[Check]) -> Rules:
-    """Return what a run that nobody watches is held against: acknowledgements of the store that cannot be read count as none.
+def unattended_rules(store: Store, checks: list[Check]) -> Rules:
+    """Return the rules for a scheduled run. Raises StoreError.
 
-    What is wrong with them becomes an alert of the gate. Raises StoreError.
+    Unreadable acknowledgements of the store count as none. The error becomes an alert of the gate.
     """
     try:
         accepted, file = stored_acks(store)
@@ -72,25 +76,27 @@ def nightly(store: Store, checks: list[Check]) -> Rules:
     return Rules(checks, accepted, file)
 
 
-def put_acks(store: Store, file: str) -> list[Accepted]:
-    """Check a file of acknowledgements and put it into the store in place of the one there. Raises BadDocument, StoreError."""
+def put_acks(store: Store, file: str) -> list[Acknowledgement]:
+    """Validate a file of acknowledgements and put it into the store. Raises BadDocument,
+    StoreError.
+    """
     document = read_document(file)
     accepted = _accepted(document)
     store.put(ACKS, document.text.encode())
     return accepted
 
 
-def _accepted(document: Document) -> list[Accepted]:
+def _accepted(document: Document) -> list[Acknowledgement]:
     data = document.data if document.data is not None else {}
-    given = {"acks": data} if isinstance(data, list) else data
+    content = {"acks": data} if isinstance(data, list) else data
     try:
-        model = Acks.model_validate(given)
+        model = Acks.model_validate(content)
     except ValidationError as error:
         raise BadDocument(
-            [_problem(document, each, isinstance(data, list)) for each in error.errors()]
+            [_problem(document, problem, isinstance(data, list)) for problem in error.errors()]
         ) from None
     return [
-        Accepted(a.series, a.run, a.reason, a.until.isoformat() if a.until else "")
+        Acknowledgement(a.series, a.run, a.reason, a.until.isoformat() if a.until else "")
         for a in model.acks
     ]
 
@@ -108,16 +114,13 @@ def _problem(document: Document, error: Mapping[str, Any], bare: bool) -> Proble
 
 
 def read_checks(store: Store, run_id: str, suite_file: str | None) -> list[Check]:
-    """Return the checks of a suite file, else of the suite as the run's plan holds it; none where there is no plan.
+    """Return the checks of a suite file, or of the suite in the run's plan. Raises BadDocument,
+    StoreError.
 
-    Raises BadDocument, StoreError.
+    Return none where there is no plan.
     """
     if suite_file is not None:
-        from perfdag import suite
-
-        return list(suite.load(suite_file).suite.checks)
-    from perfdag.runs import load_plan
-
+        return list(load(suite_file).suite.checks)
     try:
         plan = load_plan(store, run_id)
     except StoreError:

@@ -1,13 +1,15 @@
 """The runs of a store and their plans."""
 
 from perfdag.document import nearest
-from perfdag.parts import run_folder
 from perfdag.plan import Plan, read_plan
+from perfdag.samples import run_folder
 from perfdag.store import NotStoredError, Store, StoreError
 
 
 def load_plan(store: Store, run_id: str) -> Plan:
-    """The stored plan of a run; `last` is the newest. Raises StoreError with the nearest names where there is no such run."""
+    """Return the stored plan of a run. `last` is the newest run. Raises StoreError with similar
+    names.
+    """
     try:
         return read_plan(store.get(f"{run_folder(run_id)}/plan.json"))
     except NotStoredError:
@@ -23,12 +25,15 @@ def load_plan(store: Store, run_id: str) -> Plan:
 
 
 def variants(store: Store, plan: Plan) -> list[Plan]:
-    """The plan, then the other variant's where two are measured side by side. Raises StoreError."""
+    """Return the plan, and the other variant's plan in a duet. Raises StoreError."""
     return [plan, load_plan(store, plan.options["other"])] if plan.trigger == "ab" else [plan]
 
 
-def continued(plan: Plan, root: str) -> str:
-    """The command that goes on with a run where it was begun. `root`: its store as it is called here, which may be nothing there."""
+def resume_command(plan: Plan, root: str) -> str:
+    """Return the command that resumes a run where it was started.
+
+    `root` is the store as it is called here, which may not exist there.
+    """
     verb = "ab" if plan.trigger == "ab" else "submit" if plan.where else "run"
     words = f"perfdag {verb} --resume {plan.run_id[:-1] + 'a' if verb == 'ab' else plan.run_id}"  # either variant names the pair
     if plan.where or plan.options.get("cluster"):
@@ -39,13 +44,16 @@ def continued(plan: Plan, root: str) -> str:
     return f"{words} --store {'FOLDER' if root.startswith('claim://') else root}" if root else words
 
 
-def elsewhere(plan: Plan, cluster: str | None, root: str) -> str | None:
-    """Why a run that has samples in the store `root` cannot go on upon this cluster (its name, None where that is not known); None: it can."""
+def resume_obstacle(plan: Plan, cluster: str | None, root: str) -> str | None:
+    """Return why a run with samples in the store `root` cannot resume on this cluster, or None.
+
+    `cluster` is the name of this cluster, or None where it is unknown.
+    """
     if not plan.where:
         verb = "ab" if plan.trigger == "ab" else "run"
         into = ", with the folder that it was measured into" if root.startswith("claim://") else ""
         why = f"run {plan.run_id} was measured by `perfdag {verb}`, and samples of a cluster are not its"
-        return f"{why}; continue it there{into}: {continued(plan, root)}"
+        return f"{why}; continue it there{into}: {resume_command(plan, root)}"
     there = plan.where.get("cluster")
     if there and cluster and there != cluster:
         return f"run {plan.run_id} was measured on another cluster (uid of its kube-system {there}, here {cluster}); continue it there"
@@ -53,5 +61,5 @@ def elsewhere(plan: Plan, cluster: str | None, root: str) -> str | None:
 
 
 def runs(store: Store) -> list[str]:
-    """Ids of all runs with a plan, oldest first."""
+    """Return the ids of all runs with a plan, oldest first."""
     return sorted({key.split("/")[1] for key in store.list("runs") if key.endswith("/plan.json")})

@@ -1,4 +1,6 @@
-"""Which runs: a run id, its beginning, `last`, `last~2`, `baseline:NAME`, or conditions such as `suite=net month=2026-10`."""
+"""Select runs by id, prefix, `last`, `last~2`, `baseline:NAME`, or conditions (`suite=net
+month=2026-10`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import pyarrow as pa
 
 from perfdag.document import nearest
 from perfdag.results import SAMPLES, read_rows
-from perfdag.rollup import trends
+from perfdag.rollup import read_run_medians
 from perfdag.store import NotStoredError, Store
 
 KEYS = ("suite", "month", "run", "since", "until", "newest")
@@ -23,12 +25,12 @@ PARTIAL = ("ab", "confirm")
 
 
 class SelectionError(ValueError):
-    """The words name no run; the message says what there is."""
+    """No run matches. The message lists what exists."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs of one suite, oldest first, and the words they were asked for by."""
+    """Runs of one suite, oldest first, and the words that selected them."""
 
     words: str
     suite: str
@@ -36,23 +38,22 @@ class Selection:
 
 
 def stored_runs(store: Store) -> list[tuple[str, str]]:
-    """(run id, suite) of every run with results, oldest first. Raises StoreError."""
-    found = []
+    """Return (run id, suite) of every run with results, oldest first. Raises StoreError."""
+    runs = []
     for key in store.list("results"):
         parts = key.split("/")
         if len(parts) == 4 and key.endswith(".parquet"):
-            found.append((parts[3].removesuffix(".parquet"), parts[1].removeprefix("suite=")))
-    return sorted(found)
+            runs.append((parts[3].removesuffix(".parquet"), parts[1].removeprefix("suite=")))
+    return sorted(runs)
 
 
 def select(store: Store, words: str, suite: str | None = None) -> Selection:
-    """Return the runs that the words name, of one suite (`suite` narrows `last` and conditions).
+    """Return the runs of one suite that match the words. Raises SelectionError, StoreError.
 
-    Runs of `ab` have no past and are never chosen; runs that confirm another only by their id.
-
-    Raises SelectionError where there is none, with the nearest names; StoreError.
+    `suite` narrows `last` and conditions. Runs of `ab` have no history and never match. A
+    confirming run matches only by its id.
     """
-    stored = [each for each in stored_runs(store) if suite is None or each[1] == suite]
+    stored = [run for run in stored_runs(store) if suite is None or run[1] == suite]
     if words.startswith("baseline:"):
         return baseline(store, words.removeprefix("baseline:"), suite)
     if not stored:
@@ -66,14 +67,16 @@ def select(store: Store, words: str, suite: str | None = None) -> Selection:
         )
     if "=" in words:
         return _conditions(store, words, stored)
-    found = re.fullmatch(r"last(?:~(\d+))?", words)
-    if found:
-        return _last(store, words, stored, int(found[1] or 0))
+    last = re.fullmatch(r"last(?:~(\d+))?", words)
+    if last:
+        return _last(store, words, stored, int(last[1] or 0))
     return _one(store, words, stored)
 
 
 def trigger(store: Store, suite: str, run_id: str) -> str:
-    """What started a run with results: manual, cron, confirm or ab; empty where its file is damaged. Raises StoreError."""
+    """Return what started a run: manual, cron, confirm or ab, empty where its file is damaged.
+    Raises StoreError.
+    """
     try:
         data = store.get(f"results/suite={suite}/month={run_id[:4]}-{run_id[4:6]}/{run_id}.parquet")
         rows = read_rows(data, pa.schema([SAMPLES.field("trigger")]))
@@ -83,7 +86,7 @@ def trigger(store: Store, suite: str, run_id: str) -> str:
 
 
 def _last(store: Store, words: str, stored: list[tuple[str, str]], back: int) -> Selection:
-    """The run `back` before the newest, of the suite that ran last, variants and confirming runs not counted."""
+    """Return the run `back` before the newest of the suite that ran last, whole runs only."""
     suite, whole = None, 0
     for run, of in reversed(stored):
         if of != (suite or of) or trigger(store, of, run) in PARTIAL:
@@ -98,17 +101,17 @@ def _last(store: Store, words: str, stored: list[tuple[str, str]], back: int) ->
     raise SelectionError(f"{words}: suite {suite} has {whole} runs")
 
 
-def one(store: Store, words: str, suite: str | None = None) -> tuple[str, str]:
-    """Return (run id, suite) of the one run that the words name. Raises SelectionError."""
-    found = select(store, words, suite)
-    if len(found.runs) != 1:
-        raise SelectionError(f"{words}: {len(found.runs)} runs; name one of them")
-    return found.runs[0], found.suite
+def select_one(store: Store, words: str, suite: str | None = None) -> tuple[str, str]:
+    """Return (run id, suite) of the only run that matches. Raises SelectionError."""
+    selection = select(store, words, suite)
+    if len(selection.runs) != 1:
+        raise SelectionError(f"{words}: {len(selection.runs)} runs; name one of them")
+    return selection.runs[0], selection.suite
 
 
 def _one(store: Store, words: str, stored: list[tuple[str, str]]) -> Selection:
-    matching = [each for each in stored if each[0] == words] or [
-        each for each in stored if each[0].startswith(words)
+    matching = [run_and_suite for run_and_suite in stored if run_and_suite[0] == words] or [
+        run_and_suite for run_and_suite in stored if run_and_suite[0].startswith(words)
     ]
     if len(matching) == 1:
         run, suite = matching[0]
@@ -137,22 +140,26 @@ def _one(store: Store, words: str, stored: list[tuple[str, str]]) -> Selection:
 
 
 def _conditions(store: Store, words: str, stored: list[tuple[str, str]]) -> Selection:
-    asked = dict(_pair(each) for each in re.split(r"[\s,]+", words.strip()))
+    conditions = dict(_pair(condition) for condition in re.split(r"[\s,]+", words.strip()))
     kept = []
     for run, suite in stored:
         day = f"{run[:4]}-{run[4:6]}-{run[6:8]}"
         if (
-            suite == asked.get("suite", suite)
-            and day.startswith(asked.get("month", ""))
-            and fnmatch.fnmatchcase(run, asked.get("run", "*"))
-            and asked.get("since", "") <= day
-            and day <= asked.get("until", "9999")
+            suite == conditions.get("suite", suite)
+            and day.startswith(conditions.get("month", ""))
+            and fnmatch.fnmatchcase(run, conditions.get("run", "*"))
+            and conditions.get("since", "") <= day
+            and day <= conditions.get("until", "9999")
         ):
             kept.append((run, suite))
     suites = sorted({suite for _, suite in kept})
     if not kept:
         known = sorted({suite for _, suite in stored})
-        hint = nearest(asked["suite"], known) if asked.get("suite", known[0]) not in known else ""
+        hint = (
+            nearest(conditions["suite"], known)
+            if conditions.get("suite", known[0]) not in known
+            else ""
+        )
         raise SelectionError(
             f"{words}: no run fits{hint}; suites: {', '.join(known)}; {_extent(stored)}"
         )
@@ -163,14 +170,14 @@ def _conditions(store: Store, words: str, stored: list[tuple[str, str]]) -> Sele
     runs = _whole(store, suites[0], [run for run, _ in kept])
     if not runs:
         raise SelectionError(f"{words}: only runs of `perfdag ab` and runs that confirm others fit")
-    if "newest" in asked:
-        runs = runs[-int(asked["newest"]) :]
+    if "newest" in conditions:
+        runs = runs[-int(conditions["newest"]) :]
     return Selection(words, suites[0], tuple(runs))
 
 
 def _whole(store: Store, suite: str, runs: list[str]) -> list[str]:
-    """Leave out variants and confirming runs; a damaged run stays, so that it is named later."""
-    history = trends(store, suite)
+    """Remove variants and confirming runs. A damaged run stays, so that it is reported later."""
+    history = read_run_medians(store, suite)
     known = {run.run_id: run.trigger for run in history.runs}
     damaged = {key.rpartition("/")[2].removesuffix(".parquet") for key in history.damaged}
     return [run for run in runs if (run in known and known[run] not in PARTIAL) or run in damaged]
@@ -188,7 +195,7 @@ def _pair(word: str) -> tuple[str, str]:
     key, equals, value = word.partition("=")
     if not equals or key not in KEYS:
         raise SelectionError(
-            f"{word}: a condition is one of {', '.join(f'{each}=...' for each in KEYS)}{nearest(key, KEYS)}"
+            f"{word}: a condition is one of {', '.join(f'{known}=...' for known in KEYS)}{nearest(key, KEYS)}"
         )
     if key in ("since", "until"):
         try:
@@ -203,7 +210,9 @@ def _pair(word: str) -> tuple[str, str]:
 
 
 def baselines(store: Store) -> dict[str, dict[str, dict[str, object]]]:
-    """Named baselines: name -> suite -> {"runs", "note", "set_at"}. Raises SelectionError where the file is damaged."""
+    """Return named baselines: name -> suite -> {"runs", "note", "set_at"}. Raises
+    SelectionError.
+    """
     try:
         data = orjson.loads(store.get(BASELINES))
     except NotStoredError:
@@ -239,12 +248,15 @@ def baseline(store: Store, name: str, suite: str | None = None) -> Selection:
     return Selection(
         f"baseline:{name}",
         chosen,
-        tuple(str(each) for each in runs) if isinstance(runs, list) else (),
+        tuple(str(run) for run in runs) if isinstance(runs, list) else (),
     )
 
 
 def set_baseline(store: Store, name: str, selection: Selection, note: str = "") -> None:
-    """Name the runs of a selection; other suites under that name stay. Raises SelectionError, StoreError."""
+    """Store a selection as a named baseline. Raises SelectionError, StoreError.
+
+    Other suites under that name stay.
+    """
     known = baselines(store)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     known.setdefault(name, {})[selection.suite] = {

@@ -1,4 +1,4 @@
-"""A run in a few numbers: for each series median, spread and n; for each point its state. What tables, reports and gates start from."""
+"""Summary of a run: median, spread and n of each series, and the state of each point."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from perfdag.units import short
 
 @dataclass
 class Series:
-    """Measured values of one metric of one point, warm-up left out; `band` is their spread."""
+    """Values of one metric of one point, without warm-up. `band` is their spread."""
 
     point: str
     entry: str
@@ -44,7 +44,7 @@ class Series:
         )
 
     def text(self) -> tuple[str, str]:
-        """Median and spread for people, with units."""
+        """Return median and spread for people, with units."""
         band = self.band
         if band.kind == "none":
             return "-", "-"
@@ -55,9 +55,11 @@ class Series:
 
 @dataclass
 class PointState:
-    """One point: samples by status, reasons of those that are not ok, marks of noise, its series (headlines first).
+    """One point: samples by status, reasons of failures, disturbances, and series, headlines
+    first.
 
-    `pair` and `nodes` (a tuple a sample, distinct ones) are of a point that is one pair of a gang's hosts.
+    `pair` and `nodes` (distinct tuples, one per sample) belong to a point that is one pair of
+    hosts.
     """
 
     point: str
@@ -74,7 +76,7 @@ class PointState:
 
 
 def summarise(table: pa.Table) -> list[PointState]:
-    """Points of one run's rows in the order of the table, canary left out."""
+    """Return the points of one run's rows in the order of the table, without the canary."""
     wanted = [
         "point",
         "entry",
@@ -150,7 +152,7 @@ def summarise(table: pa.Table) -> list[PointState]:
             state.series.append(series[identity])
         series[identity].values.append(columns["value"][i])
     for state in points.values():
-        state.series.sort(key=lambda each: not each.headline)
+        state.series.sort(key=lambda item: not item.headline)
     return list(points.values())
 
 
@@ -162,8 +164,8 @@ def _count(state: PointState, status: str, error: str | None, noise: str | None)
         state.noise.append(noise)
 
 
-def varied(states: Iterable[PointState]) -> dict[str, str]:
-    """Point id -> what distinguishes it from the other points of its entry: `streams=4 network.host=true`."""
+def point_labels(states: Iterable[PointState]) -> dict[str, str]:
+    """Return point id -> what distinguishes it within its entry: `streams=4 network.host=true`."""
     by_entry: dict[str, list[PointState]] = {}
     for state in states:
         by_entry.setdefault(state.entry, []).append(state)
@@ -177,24 +179,26 @@ def varied(states: Iterable[PointState]) -> dict[str, str]:
             }
             for state in group
         ]
-        every = {name for each in flat for name in each}
+        every = {name for settings in flat for name in settings}
         names = sorted(
-            name for name in every if len({orjson.dumps(each.get(name)) for each in flat}) > 1
+            name
+            for name in every
+            if len({orjson.dumps(settings.get(name)) for settings in flat}) > 1
         )
-        for state, each in zip(group, flat, strict=True):
+        for state, settings in zip(group, flat, strict=True):
             labels[state.point] = " ".join(
-                f"{name}={_word(each.get(name))}" for name in names if name in each
+                f"{name}={_word(settings.get(name))}" for name in names if name in settings
             )
     return labels
 
 
 def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for key, each in value.items():
-        made.update(
-            _flat(each, f"{prefix}{key}.") if isinstance(each, dict) else {f"{prefix}{key}": each}
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        flat.update(
+            _flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {f"{prefix}{key}": item}
         )
-    return made
+    return flat
 
 
 def _word(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Thresholds of a suite's `checks`, held against one run: absolute, relative to a baseline or to the level of the past, percentiles."""
+"""Thresholds of a suite's `checks`, evaluated for one run."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ import pyarrow.compute as pc
 from perfdag import results
 from perfdag.checks import Check
 from perfdag.comparison import full_name
-from perfdag.findings import Accepted, accepted_from
+from perfdag.findings import Acknowledgement, accepted_start
 from perfdag.selection import SelectionError, baseline
 from perfdag.stats.changes import change_points
 from perfdag.stats.percentiles import TooFewSamplesError, percentile
 from perfdag.stats.robust import Array, median
 from perfdag.store import Store
-from perfdag.trends import COLUMNS, SeriesInfo, Trends, labels, of_table
+from perfdag.trends import COLUMNS, RunMedians, SeriesInfo, labels, medians_of_rows
+from perfdag.tuning import covers
 from perfdag.units import short
 
 OPERATORS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a rule stands for one series of a run; `info` is None where the run has no series that the rule names."""
+class ThresholdResult:
+    """The result of a rule for one series. `info` is None where the run has no matching series."""
 
     rule: Check
     info: SeriesInfo | None
@@ -38,33 +39,38 @@ class Outcome:
 
     @property
     def key(self) -> str:
-        """What it is known by: the rule and the series."""
+        """The rule and the series, which identify the result across runs."""
         return f"{self.rule.words()} {self.info.series_id if self.info else ''}".strip()
 
 
 @dataclass(frozen=True)
-class Past:
-    """What ratios are of: the history up to the run, its accepted levels, named baselines; `damaged` collects files left out."""
+class References:
+    """What ratios refer to: history up to the run, acknowledged levels, and named baselines.
+
+    `damaged` collects files that were left out.
+    """
 
     store: Store
-    history: Trends
-    accepted: Sequence[Accepted]
+    history: RunMedians
+    accepted: Sequence[Acknowledgement]
     damaged: list[str]
 
 
-def judge(past: Past, table: pa.Table, rules: Sequence[Check]) -> Iterator[Outcome]:
-    """Yield how each threshold stands for each series of the run's rows that it covers. Raises StoreError."""
-    tonight = of_table(table, past.history.suite)
+def judge_thresholds(
+    past: References, table: pa.Table, rules: Sequence[Check]
+) -> Iterator[ThresholdResult]:
+    """Yield the result of each threshold for each series that it covers. Raises StoreError."""
+    tonight = medians_of_rows(table, past.history.suite)
     tell = labels(
         [*past.history.series, *tonight.series]
     )  # the names that changes and absences of the same series go by
     for rule in rules:
         if rule.op is None:
             continue
-        covered = [(i, info) for i, info in enumerate(tonight.series) if rule.covers(info)]
+        covered = [(i, info) for i, info in enumerate(tonight.series) if covers(rule, info)]
         if not covered:
             why = _skipped(table, rule)
-            yield Outcome(
+            yield ThresholdResult(
                 rule,
                 None,
                 rule.words(),
@@ -76,7 +82,7 @@ def judge(past: Past, table: pa.Table, rules: Sequence[Check]) -> Iterator[Outco
             reference = _reference(past, rule)
         except SelectionError as error:
             yield from (
-                Outcome(rule, info, full_name(info, tell), "absent", str(error))
+                ThresholdResult(rule, info, full_name(info, tell), "absent", str(error))
                 for _, info in covered
             )
             continue
@@ -86,16 +92,18 @@ def judge(past: Past, table: pa.Table, rules: Sequence[Check]) -> Iterator[Outco
                 limit = _limit(past, reference, rule, info, name)
                 measured = _measured(table, rule, info, float(tonight.value[i, 0]))
             except (TooFewSamplesError, SelectionError) as error:
-                yield Outcome(rule, info, name, "absent", str(error))
+                yield ThresholdResult(rule, info, name, "absent", str(error))
                 continue
             holds = bool(OPERATORS[rule.op](measured, limit))
             what = f"p{rule.percentile:g} " if rule.percentile else ""
             text = f"{what}{short(measured, info.unit)} {'holds' if holds else 'breaks'} {rule.op} {short(limit, info.unit)}"
-            yield Outcome(rule, info, name, "ok" if holds else "failed", text)
+            yield ThresholdResult(rule, info, name, "ok" if holds else "failed", text)
 
 
 def _skipped(table: pa.Table, rule: Check) -> str | None:
-    """Say why all samples of the entries that a rule names were skipped: the place cannot run them, which is no fault."""
+    """Return why all samples of the entries of a rule were skipped, or None. A skip is no
+    failure.
+    """
     named = [
         row
         for row in table.select(["entry", "status", "error"]).to_pylist()
@@ -109,9 +117,9 @@ def _skipped(table: pa.Table, rule: Check) -> str | None:
 
 
 def _measured(table: pa.Table, rule: Check, info: SeriesInfo, middle: float) -> float:
-    """Return the median of the run, or a percentile of its values: of its pods or devices where the metric has them.
+    """Return the median of the run, or a percentile of its values. Raises TooFewSamplesError.
 
-    Raises TooFewSamplesError.
+    A percentile uses the values of pods or devices where the metric has them.
     """
     if rule.percentile is None:
         return middle
@@ -121,17 +129,21 @@ def _measured(table: pa.Table, rule: Check, info: SeriesInfo, middle: float) -> 
     rows = table.filter(pc.fill_null(pc.and_(same, ok), False))
     of_stat = pc.equal(rows["stat"], info.stat)
     # pods or devices have a value each, whatever statistic of them the series is
-    each = pc.is_valid(rows["subject"])
-    wanted = (pc.and_(each, of_stat), pc.and_(each, pc.equal(rows["stat"], "value")), of_stat)
+    has_subject = pc.is_valid(rows["subject"])
+    wanted = (
+        pc.and_(has_subject, of_stat),
+        pc.and_(has_subject, pc.equal(rows["stat"], "value")),
+        of_stat,
+    )
     chosen = next(
-        (found for mask in wanted if (found := rows.filter(mask)).num_rows), rows.slice(0, 0)
+        (matching for mask in wanted if (matching := rows.filter(mask)).num_rows), rows.slice(0, 0)
     )
     values: Array = chosen["value"].to_numpy().astype(np.float64)
     return percentile(values, rule.percentile / 100).value
 
 
-def _reference(past: Past, rule: Check) -> Trends | None:
-    """Return the run medians of the baseline that a rule names, None where it names none. Raises SelectionError where it is absent."""
+def _reference(past: References, rule: Check) -> RunMedians | None:
+    """Return the run medians of a rule's baseline, or None without one. Raises SelectionError."""
     if rule.baseline is None:
         return None
     chosen = baseline(past.store, rule.baseline, past.history.suite)
@@ -148,25 +160,29 @@ def _reference(past: Past, rule: Check) -> Trends | None:
         raise SelectionError(
             f"baseline {rule.baseline} has no readable rows{': ' + ', '.join(damaged) if damaged else ''}"
         )
-    return of_table(rows, chosen.suite)
+    return medians_of_rows(rows, chosen.suite)
 
 
-def _limit(past: Past, reference: Trends | None, rule: Check, info: SeriesInfo, name: str) -> float:
-    """Return the threshold in the metric's unit. Raises SelectionError where what it is a ratio of has no value."""
+def _limit(
+    past: References, reference: RunMedians | None, rule: Check, info: SeriesInfo, name: str
+) -> float:
+    """Return the threshold in the unit of the metric. Raises SelectionError without a reference
+    value.
+    """
     if rule.value is not None:
         return rule.value
     ratio = rule.ratio or 1.0
     if reference is not None:
-        found = [i for i, each in enumerate(reference.series) if each.key == info.key]
-        if not found:
+        positions = [i for i, series in enumerate(reference.series) if series.key == info.key]
+        if not positions:
             raise SelectionError(f"baseline {rule.baseline} has no value of it")
-        return ratio * median(reference.value[found[0]])
+        return ratio * median(reference.value[positions[0]])
     history = past.history
     at = next(
-        (i for i, each in enumerate(history.series) if each.series_id == info.series_id), None
+        (i for i, series in enumerate(history.series) if series.series_id == info.series_id), None
     )
     values = history.value[at, :-1] if at is not None else np.array([])
-    values = values[accepted_from(history, name, info.series_id, past.accepted) :]
+    values = values[accepted_start(history, name, info.series_id, past.accepted) :]
     values = values[np.isfinite(values)]
     if not values.size:
         raise SelectionError("no earlier run has a value of it")

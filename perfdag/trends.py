@@ -1,4 +1,4 @@
-"""Run medians of a suite: what the rows of many runs come to, one number a series and run."""
+"""Run medians of a suite: one number per series and run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from perfdag.environment import codes, environment, flatten, numbers
-from perfdag.stats.robust import INTERVAL_FROM, Array, median_ranks
+from perfdag.stats.robust import INTERVAL_FROM, Array, median_ranks, middle
 
 COLUMNS = (
     "suite",
@@ -56,7 +56,10 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class SeriesInfo:
-    """What a series is; `params`, `shape` and `coords` are canonical JSON, `better` is higher, lower or none, `pair` empty or `0-3`."""
+    """The identity of a series. `params`, `shape` and `coords` are canonical JSON.
+
+    `better` is higher, lower or none, `pair` empty or `0-3`.
+    """
 
     series_id: str
     entry: str
@@ -75,7 +78,7 @@ class SeriesInfo:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What is measured, whatever the suite's name and the benchmark's version."""
+        """What is measured, regardless of the suite's name and the benchmark's version."""
         return (self.point, self.coords, self.metric, self.stat)
 
     @property
@@ -87,13 +90,16 @@ class SeriesInfo:
 
     @property
     def canary(self) -> bool:
-        """Whether it measures the machine rather than what the suite asks."""
+        """Whether it measures the machine and not the suite."""
         return self.benchmark == "canary"
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """One run: when it began (ISO 8601, UTC), where, `env` as flat text, and per point (ok, not ok, an error, entry)."""
+    """One run: start (ISO 8601, UTC), cluster, `env` as flat text, and the state of each point.
+
+    `points` maps a point to (ok, not ok, an error, entry).
+    """
 
     run_id: str
     started_at: str
@@ -104,15 +110,17 @@ class RunInfo:
 
     @property
     def when(self) -> datetime:
-        """The moment it began."""
+        """The time the run started."""
         return datetime.fromisoformat(self.started_at)
 
 
 @dataclass
-class Trends:
-    """Run medians of a suite: arrays of shape (series, runs), oldest run first, NaN where a series was not measured.
+class RunMedians:
+    """Run medians of a suite: arrays of shape (series, runs), oldest run first, NaN if not
+    measured.
 
-    `low` and `high` are the range of fewer than six repetitions, the interval of the median from six on; `n` counts them.
+    `low` and `high` are the range of fewer than six repetitions, from six on the interval of the
+    median. `n` counts the repetitions.
     """
 
     suite: str
@@ -124,15 +132,8 @@ class Trends:
     n: NDArray[np.int32]
     damaged: list[str] = field(default_factory=list)
 
-    def index(self, run_id: str) -> int:
-        """Position of a run. Raises KeyError."""
-        for i, run in enumerate(self.runs):
-            if run.run_id == run_id:
-                return i
-        raise KeyError(run_id)
-
-    def keep(self, columns: Sequence[int]) -> Trends:
-        """Only some runs; series that none of them has are dropped."""
+    def keep(self, columns: Sequence[int]) -> RunMedians:
+        """Return some of the runs. Series that none of them has are dropped."""
         value = self.value[:, columns]
         rows = (
             np.flatnonzero(np.isfinite(value).any(axis=1))
@@ -145,35 +146,37 @@ class Trends:
             self.high[:, columns][rows],
             self.n[:, columns][rows],
         )
-        return Trends(self.suite, runs, series, value[rows], low, high, n, self.damaged)
+        return RunMedians(self.suite, runs, series, value[rows], low, high, n, self.damaged)
 
 
 @dataclass
-class Month:
-    """Runs of one month of a suite: rows (run, series, median, low, high, n) and what runs and series are."""
+class MonthlyRollup:
+    """Runs of one month of a suite: rows (run, series, median, low, high, n), and their
+    descriptions.
+    """
 
     runs: dict[str, RunInfo] = field(default_factory=dict)
     series: dict[str, SeriesInfo] = field(default_factory=dict)
     rows: list[pa.Table] = field(default_factory=list)
 
 
-def of_table(table: pa.Table, suite: str) -> Trends:
-    """Return the run medians of rows already read (one or several runs)."""
-    month = Month()
+def medians_of_rows(table: pa.Table, suite: str) -> RunMedians:
+    """Return the run medians of rows of one or several runs."""
+    month = MonthlyRollup()
     for run_id in pc.unique(table["run_id"]).to_pylist():
-        add(month, table.filter(pc.equal(table["run_id"], run_id)))
-    return matrix(suite, [month], set(month.runs), [])
+        add_run(month, table.filter(pc.equal(table["run_id"], run_id)))
+    return merge_months(suite, [month], set(month.runs), [])
 
 
-def add(month: Month, table: pa.Table) -> list[str]:
-    """Add one run's rows to a month; returns what of it is left out: series in another unit than the runs before have."""
+def add_run(month: MonthlyRollup, table: pa.Table) -> list[str]:
+    """Add the rows of one run to a month. Return the series left out because their unit changed."""
     if not table.num_rows:
         return []
     run = _run(table)
     month.runs[run.run_id] = run
     if run.trigger == "ab":
         return []
-    rows = table.filter(measured(table))
+    rows = table.filter(is_measured(table))
     which, ids = codes(rows["series_id"])
     firsts = pa.array(np.unique(which, return_index=True)[1], pa.int64())
     units = dict(
@@ -203,8 +206,10 @@ def _two_units(run_id: str, info: SeriesInfo, unit: str) -> str:
     return f"run {run_id}: {info.entry} {info.name} in {unit}, in {info.unit} before"
 
 
-def measured(table: pa.Table) -> pa.ChunkedArray:
-    """Say which rows are values to analyse: ok, not a warm-up, of the whole sample and not of one pod or device."""
+def is_measured(table: pa.Table) -> pa.ChunkedArray:
+    """Return a mask of the rows to analyse: ok, no warm-up, of the whole sample and not of one
+    pod.
+    """
     ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
     return pc.fill_null(
         pc.and_(pc.and_(ok, pc.is_valid(table["value"])), pc.is_null(table["subject"])), False
@@ -212,8 +217,8 @@ def measured(table: pa.Table) -> pa.ChunkedArray:
 
 
 def _infos(rows: pa.Table) -> list[SeriesInfo]:
-    """What the series of some rows are, one for each row."""
-    names = [each.name for each in fields(SeriesInfo)]
+    """Return the series of some rows, one for each row."""
+    names = [column.name for column in fields(SeriesInfo)]
     columns = [rows[name].to_pylist() for name in names]
     texts, flags = columns[:-1], columns[-1]
     return [
@@ -225,8 +230,8 @@ def _infos(rows: pa.Table) -> list[SeriesInfo]:
     ]
 
 
-def grouped(which: NDArray[np.int64], values: Array) -> tuple[NDArray[np.int64], list[Array]]:
-    """Return the groups' numbers and each group's values, sorted."""
+def group_values(which: NDArray[np.int64], values: Array) -> tuple[NDArray[np.int64], list[Array]]:
+    """Return the numbers of the groups, and the sorted values of each group."""
     order = np.lexsort((values, which))
     which, values = which[order], values[order]
     groups, starts = np.unique(which, return_index=True)
@@ -234,24 +239,21 @@ def grouped(which: NDArray[np.int64], values: Array) -> tuple[NDArray[np.int64],
 
 
 def _medians(rows: pa.Table, run_id: str) -> pa.Table:
-    """Median, low and high of each series of one run."""
+    """Return median, low and high of each series of one run."""
     which, names = codes(rows["series_id"])
-    groups, values = grouped(which, rows["value"].to_numpy().astype(np.float64))
-    low, high, middle = [], [], []
-    for each in values:
-        ranks = median_ranks(each.size) if each.size >= INTERVAL_FROM else None
-        a, b = (ranks[0] - 1, ranks[1] - 1) if ranks else (0, each.size - 1)
-        half = each.size // 2
-        middle.append(
-            float(each[half]) if each.size % 2 else float(each[half - 1] + each[half]) / 2
-        )
-        low.append(float(each[a]))
-        high.append(float(each[b]))
-    count = [each.size for each in values]
+    groups, values = group_values(which, rows["value"].to_numpy().astype(np.float64))
+    low, high, value = [], [], []
+    for repetitions in values:
+        ranks = median_ranks(repetitions.size) if repetitions.size >= INTERVAL_FROM else None
+        a, b = (ranks[0] - 1, ranks[1] - 1) if ranks else (0, repetitions.size - 1)
+        value.append(middle(repetitions))
+        low.append(float(repetitions[a]))
+        high.append(float(repetitions[b]))
+    count = [repetitions.size for repetitions in values]
     columns = {
         "run_id": pa.array([run_id] * len(groups), pa.string()),
         "series_id": pa.array([names[g] for g in groups], pa.string()),
-        "value": pa.array(middle, pa.float64()),
+        "value": pa.array(value, pa.float64()),
         "low": pa.array(low, pa.float64()),
         "high": pa.array(high, pa.float64()),
         "n": pa.array(count, pa.int32()),
@@ -275,7 +277,7 @@ def _run(table: pa.Table) -> RunInfo:
 
 
 def _points(table: pa.Table) -> dict[str, tuple[int, int, str, str]]:
-    """Count the samples of each point that were ok and that were not, with an error and the entry's name."""
+    """Return the samples of each point that were ok and not ok, with an error and the entry."""
     point, names = codes(table["point"])
     repetition = pc.fill_null(table["repetition"], 0).to_numpy().astype(np.int64)
     warm = pc.fill_null(pc.equal(table["phase"], "warmup"), False).to_numpy(zero_copy_only=False)
@@ -293,13 +295,15 @@ def _points(table: pa.Table) -> dict[str, tuple[int, int, str, str]]:
     return points
 
 
-def matrix(suite: str, months: Sequence[Month], stored: set[str], damaged: list[str]) -> Trends:
-    """Spread the rows of all months into (series, runs); runs whose file is gone are left out."""
-    found = {
+def merge_months(
+    suite: str, months: Sequence[MonthlyRollup], stored: set[str], damaged: list[str]
+) -> RunMedians:
+    """Merge the rows of all months into (series, runs). Runs without a file are left out."""
+    known = {
         run_id: run for month in months for run_id, run in month.runs.items() if run_id in stored
     }
     runs = sorted(
-        (run for run in found.values() if run.trigger != "ab"), key=lambda run: run.run_id
+        (run for run in known.values() if run.trigger != "ab"), key=lambda run: run.run_id
     )
     about: dict[str, SeriesInfo] = {}
     for month in months:
@@ -329,12 +333,12 @@ def matrix(suite: str, months: Sequence[Month], stored: set[str], damaged: list[
         table = pa.concat_tables(tables)
         which_run, run_ids = codes(table["run_id"])
         which_series, series_ids = codes(table["series_id"])
-        j = np.array([column.get(each, -1) for each in run_ids] or [-1])[which_run]
-        i = np.array([row[each] for each in series_ids] or [-1])[which_series]
+        j = np.array([column.get(name, -1) for name in run_ids] or [-1])[which_run]
+        i = np.array([row[name] for name in series_ids] or [-1])[which_series]
         kept = j >= 0
         for array, name in ((value, "value"), (low, "low"), (high, "high"), (n, "n")):
             array[i[kept], j[kept]] = numbers(table[name])[kept]
-    return Trends(suite, runs, series, value, low, high, n, damaged)
+    return RunMedians(suite, runs, series, value, low, high, n, damaged)
 
 
 def _order(info: SeriesInfo) -> tuple[Any, ...]:
@@ -349,8 +353,8 @@ def _order(info: SeriesInfo) -> tuple[Any, ...]:
     )
 
 
-def settings(info: SeriesInfo) -> dict[str, str]:
-    """What a point was measured with, flat: parameters, shape keys with dots, its pair of hosts."""
+def point_settings(info: SeriesInfo) -> dict[str, str]:
+    """Return the settings of a point as flat text: parameters, dotted shape keys, pair of hosts."""
     flat = dict(flatten(orjson.loads(info.params or "{}"))) | dict(
         flatten(orjson.loads(info.shape or "{}"))
     )
@@ -358,15 +362,15 @@ def settings(info: SeriesInfo) -> dict[str, str]:
 
 
 def labels(series: Iterable[SeriesInfo]) -> dict[str, str]:
-    """Point id -> what tells it from the other points of its entry (`streams=4 network.host=true`), often nothing."""
+    """Return point id -> what distinguishes it within its entry (`streams=4 network.host=true`)."""
     points = {info.point: info for info in series}
     entries: dict[str, dict[str, dict[str, str]]] = {}
     for point, info in points.items():
-        entries.setdefault(info.entry, {})[point] = settings(info)
-    made = {}
+        entries.setdefault(info.entry, {})[point] = point_settings(info)
+    texts = {}
     for group in entries.values():
         names = sorted({name for flat in group.values() for name in flat})
         varied = [name for name in names if len({flat.get(name) for flat in group.values()}) > 1]
         for point, flat in group.items():
-            made[point] = " ".join(f"{name}={flat[name]}" for name in varied if name in flat)
-    return made
+            texts[point] = " ".join(f"{name}={flat[name]}" for name in varied if name in flat)
+    return texts

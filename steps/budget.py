@@ -7,8 +7,8 @@ its first batch begins, or the night that was measured would leave it nothing.
 
 import time
 
-from perfdag.parts import run_folder
 from perfdag.plan import Plan
+from perfdag.samples import run_folder
 from perfdag.store import NotStoredError, Store
 
 

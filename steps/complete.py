@@ -4,8 +4,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from perfdag.parts import stored_parts
 from perfdag.plan import Plan
+from perfdag.samples import stored_samples
 from perfdag.store import Store, StoreError
 
 EVERY, LAST_EVERY = 3.0, 0.5
@@ -16,7 +16,7 @@ COUNTING = 20
 
 def missing(store: Store, plans: Sequence[Plan]) -> int:
     """Count the samples of runs that are not stored. Raises StoreError."""
-    stored = [stored_parts(store, plan.run_id) for plan in plans]
+    stored = [stored_samples(store, plan.run_id) for plan in plans]
     return sum(
         plan.key(position) not in known
         for plan, known in zip(plans, stored, strict=True)

@@ -14,10 +14,10 @@ from typing import Any
 from perfdag import benchmark as registry
 from perfdag import missing_reason, signals
 from perfdag.kube import Kube
-from perfdag.parts import Part, now, part_key, stored_parts
 from perfdag.plan import Plan
 from perfdag.plan_order import concurrent_groups
 from perfdag.point import Point
+from perfdag.samples import SampleRecord, now, sample_key, stored_samples
 from perfdag.steps.place import PodContext
 from perfdag.steps.pods import ATTEMPT, explain, selector
 from perfdag.store import Store
@@ -126,12 +126,12 @@ def suspects_last(
 
 def skip_crashers(
     here: PodContext, store: Store, plan: Plan, index: int, crashes: CrashHistory
-) -> dict[int, Part]:
+) -> dict[int, SampleRecord]:
     """Store the samples of points with CRASHES crashes as failed; return them by position.
 
     `index` is the batch's place in the plan. Raises StoreError.
     """
-    stored, skipped = stored_parts(store, plan.run_id), dict[int, Part]()
+    stored, skipped = stored_samples(store, plan.run_id), dict[int, SampleRecord]()
     for position in plan.batches[index].samples:
         point_index, repetition = plan.order[position]
         point = plan.points[point_index]
@@ -139,7 +139,7 @@ def skip_crashers(
         if len(ends) < CRASHES or plan.key(position) in stored:
             continue
         moment, how = now(), " ".join(ends[-1].split())
-        part = Part(
+        part = SampleRecord(
             point.id,
             repetition,
             "failed",
@@ -155,6 +155,6 @@ def skip_crashers(
                 "workflow_uid": here.workflow_uid,
             },
         )
-        store.put(part_key(plan.run_id, plan.key(position)), part.dump())
+        store.put(sample_key(plan.run_id, plan.key(position)), part.dump())
         skipped[position] = part
     return skipped

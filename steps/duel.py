@@ -12,13 +12,13 @@ from pathlib import Path
 
 from perfdag import benchmark as registry
 from perfdag import missing_reason, signals
-from perfdag.abtest import Duel, positions, recall
 from perfdag.benchmark import Infrastructure
+from perfdag.duet_plan import Duet, positions, stored_duet
 from perfdag.hosts import Host
 from perfdag.kube import KubeError
-from perfdag.parts import part_key, read_part, stored_parts
 from perfdag.plan import Plan
 from perfdag.runs import variants
+from perfdag.samples import read_sample, sample_key, stored_samples
 from perfdag.steps import budget
 from perfdag.steps.deadly import CrashHistory, known, skip_crashers
 from perfdag.steps.gang import (
@@ -49,9 +49,9 @@ _COUNTERS = [
 ]
 
 
-def recalled(store: Store, plan: Plan) -> Duel:
+def recalled(store: Store, plan: Plan) -> Duet:
     """The duel that a stored plan is one side of. Raises StoreError."""
-    return recall(*variants(store, plan))
+    return stored_duet(*variants(store, plan))
 
 
 def cpu_seconds(text: str) -> float | None:
@@ -89,8 +89,8 @@ class Idle:
 def mark(store: Store, plan: Plan, samples: Sequence[int], idle: float | None) -> None:
     """Write the CPU use of the idle pods into the samples of a round; too much or unknown is invalid."""
     for position in samples:
-        key = part_key(plan.run_id, plan.key(position))
-        part = read_part(store.get(key))
+        key = sample_key(plan.run_id, plan.key(position))
+        part = read_sample(store.get(key))
         part.facts["idle_cpus"] = None if idle is None else round(idle, 4)
         if part.status == "ok" and (idle is None or idle > IDLE_LIMIT):
             used = "could not be read" if idle is None else f"was {idle:.2f}, over {IDLE_LIMIT:g}"
@@ -103,21 +103,21 @@ def mark(store: Store, plan: Plan, samples: Sequence[int], idle: float | None) -
 
 def forget_unmarked(store: Store, plan: Plan, samples: Sequence[int]) -> None:
     """Remove damaged samples, and those of a round that was not marked: they are measured again."""
-    stored = stored_parts(store, plan.run_id)
+    stored = stored_samples(store, plan.run_id)
     for position in samples:
         name = plan.key(position)
-        if name in stored and not _marked(store.get(part_key(plan.run_id, name))):
-            store.delete(part_key(plan.run_id, name))
+        if name in stored and not _marked(store.get(sample_key(plan.run_id, name))):
+            store.delete(sample_key(plan.run_id, name))
 
 
 def _marked(data: bytes) -> bool:
     try:
-        return "idle_cpus" in read_part(data).facts
+        return "idle_cpus" in read_sample(data).facts
     except ValueError:
         return False
 
 
-def of_pairs(duel: Duel, crashes: CrashHistory) -> CrashHistory:
+def of_pairs(duel: Duet, crashes: CrashHistory) -> CrashHistory:
     """Return the crashes of pairs: a point and its counterpart in the other variant share theirs.
 
     Pairs with a common point share theirs too: a crash does not tell which pair was measured.
@@ -153,7 +153,7 @@ def lead(here: PodContext, store: Store, plan: Plan, number: int, attempt: int, 
         )
 
 
-def _drive(here: PodContext, store: Store, duel: Duel, number: int, attempt: int) -> None:
+def _drive(here: PodContext, store: Store, duel: Duet, number: int, attempt: int) -> None:
     shapes = {letter: plan.shape_of(number) for letter, plan in (("A", duel.a), ("B", duel.b))}
     n, family = shapes["A"].hosts.count, shapes["A"].network.family
     limit = float(duel.a.options.get("pending_limit", 600))
@@ -181,7 +181,7 @@ def _drive(here: PodContext, store: Store, duel: Duel, number: int, attempt: int
 
 
 def _rounds(
-    here: PodContext, store: Store, duel: Duel, number: int, mine: Hosts, others: Hosts
+    here: PodContext, store: Store, duel: Duet, number: int, mine: Hosts, others: Hosts
 ) -> None:
     plans = {"A": duel.a, "B": duel.b}
     samples = {letter: set(plan.batches[number].samples) for letter, plan in plans.items()}
@@ -191,7 +191,7 @@ def _rounds(
     until = budget.deadline(store, here.run_id, duel.a)
     for letter, repetition in [("A", 0), ("B", 0), *duel.rounds()]:
         plan = plans[letter]
-        stored = stored_parts(store, plan.run_id)
+        stored = stored_samples(store, plan.run_id)
         asked = [
             each
             for each in positions(plan, repetition)

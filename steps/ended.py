@@ -10,12 +10,12 @@ from datetime import datetime
 from typing import Any
 
 from perfdag import missing_reason
-from perfdag.confirm import assigned
+from perfdag.confirming import plan_of_batch
 from perfdag.kube import Kube, KubeError, run
 from perfdag.missing_reason import MissingReason
-from perfdag.parts import stored_parts
 from perfdag.plan import Plan
 from perfdag.runs import load_plan, variants
+from perfdag.samples import stored_samples
 from perfdag.steps.marks import owner
 from perfdag.steps.place import PodContext
 from perfdag.store import Store
@@ -44,7 +44,7 @@ class BatchReasons:
             return
         if batch >= len(self._plan.batches) and "confirmed" not in self._plan.options:
             self._plan = load_plan(self._store, self._plan.run_id)
-        plan, index = assigned(self._store, self._plan, batch)
+        plan, index = plan_of_batch(self._store, self._plan, batch)
         reason = MissingReason("batch", "failed", text, index)
         missing_reason.write(self._store, plan.run_id, reason)
 
@@ -74,7 +74,7 @@ def record(here: PodContext, store: Store, plan: Plan, phase: str) -> None:
     sample yet. Raises StoreError.
     """
     foreign = plan.where.get("workflow_uid") != here.workflow_uid
-    if phase == "Succeeded" or (foreign and stored_parts(store, plan.run_id)):
+    if phase == "Succeeded" or (foreign and stored_samples(store, plan.run_id)):
         return
     try:
         reason = end_of(run(lambda kube: _workflow(kube, here)), time.time())

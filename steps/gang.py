@@ -14,14 +14,14 @@ import orjson
 
 from perfdag import missing_reason, signals
 from perfdag.benchmark import Infrastructure
-from perfdag.confirm import assigned
+from perfdag.confirming import plan_of_batch
 from perfdag.hosts import Host, LocalHost
 from perfdag.kube import Kube, KubeError
 from perfdag.missing_reason import MissingReason, budget_spent
-from perfdag.parts import Part, run_folder, stored_parts
 from perfdag.plan import Plan
 from perfdag.podspec import USER, VOLUME, shares
 from perfdag.point import Point
+from perfdag.samples import SampleRecord, run_folder, stored_samples
 from perfdag.shape import Shape
 from perfdag.steps import budget, peer
 from perfdag.steps.deadly import UnderWay, known, skip_crashers, suspects_last
@@ -67,9 +67,9 @@ def lead(here: PodContext, store: Store, plan: Plan, number: int, attempt: int, 
 
     Raises StoreError, KubeError.
     """
-    plan, index = assigned(store, plan, number)
+    plan, index = plan_of_batch(store, plan, number)
     batch = plan.batches[index]
-    stored = stored_parts(store, plan.run_id)
+    stored = stored_samples(store, plan.run_id)
     left = [position for position in batch.samples if plan.key(position) not in stored]
     shape = plan.shape_of(index)
     said = ProgressReporter(len(left))
@@ -387,7 +387,7 @@ class ProgressReporter:
         """Record that a sample begins."""
         self._under_way.began(point, repetition)
 
-    def ended(self, point: Point, part: Part) -> None:
+    def ended(self, point: Point, part: SampleRecord) -> None:
         """Record and print that a sample is stored."""
         self._under_way.ended(point)
         self._done += 1

@@ -17,19 +17,19 @@ from perfdag import noise
 from perfdag.benchmark import Benchmark, Failed, Gang, Infrastructure, Output, SampleError, Skip
 from perfdag.facts import env_class
 from perfdag.hosts import Host
-from perfdag.parts import (
-    Part,
-    headline,
-    now,
-    part_key,
-    read_part,
-    relative_precision,
-    row,
-    stored_parts,
-)
 from perfdag.plan import Plan
 from perfdag.plan_order import concurrent_groups
 from perfdag.point import Point
+from perfdag.samples import (
+    SampleRecord,
+    as_row,
+    headline,
+    now,
+    read_sample,
+    relative_precision,
+    sample_key,
+    stored_samples,
+)
 from perfdag.shape import Shape
 from perfdag.steps.pairwise import at_once, not_together, two_of
 from perfdag.store import Store, StoreError
@@ -42,7 +42,7 @@ class ProgressListener(Protocol):
     """Receives the progress of a loop."""
 
     def started(self, point: Point, repetition: int) -> None: ...
-    def ended(self, point: Point, part: Part) -> None: ...
+    def ended(self, point: Point, part: SampleRecord) -> None: ...
     def passed(self, point: Point, repetition: int, why: str) -> None:
         """Receive a sample that is not measured: stored before, or its point is precise enough."""
         ...
@@ -96,7 +96,7 @@ class MeasuringLoop:
             watcher,
             clock,
         )
-        self._stored = stored_parts(store, plan.run_id)
+        self._stored = stored_samples(store, plan.run_id)
         self._shapes = [Shape.model_validate(shape) for shape in plan.shapes]
         self._headlines: dict[int, list[float]] = {}
         self._facts: dict[str, dict[str, Any]] = {}
@@ -147,23 +147,21 @@ class MeasuringLoop:
             self.watcher.passed(point, repetition, why)
         return why is not None
 
-    def _keep(self, position: int, part: Part) -> None:
+    def _keep(self, position: int, part: SampleRecord) -> None:
         index, repetition = self.plan.order[position]
         name = self.plan.key(position)
-        self.store.put(part_key(self.plan.run_id, name), part.dump())
+        self.store.put(sample_key(self.plan.run_id, name), part.dump())
         self._stored.add(name)
         self._remember(index, repetition, part)
         self.counts[part.status] = self.counts.get(part.status, 0) + 1
         self.watcher.ended(self.plan.points[index], part)
 
-    def _group(self, group: Sequence[int], batch: int) -> list[Part]:
+    def _group(self, group: Sequence[int], batch: int) -> list[SampleRecord]:
         """Return the samples of a group, measured at once; one that ran alone is invalid."""
         if len(group) == 1:
             return [self._sample(group[0], batch)]
-        parts = at_once(
-            [lambda position=position: self._sample(position, batch) for position in group],
-            self._halted.set,
-        )  # type: ignore[misc]
+        samples = [partial(self._sample, position, batch) for position in group]
+        parts = at_once(samples, self._halted.set)
         for part in parts:
             part.facts["pairs_at_once"] = len(group)
         for part, wrong in zip(parts, not_together(parts), strict=True):
@@ -177,13 +175,13 @@ class MeasuringLoop:
         """Read the value of a stored sample for `until`; return False where it is damaged."""
         if self.plan.points[index].until is not None and "-w" not in name:
             try:
-                part = read_part(self.store.get(part_key(self.plan.run_id, name)))
+                part = read_sample(self.store.get(sample_key(self.plan.run_id, name)))
             except ValueError:
                 return False
             self._remember(index, part.repetition, part)
         return True
 
-    def _remember(self, index: int, repetition: int, part: Part) -> None:
+    def _remember(self, index: int, repetition: int, part: SampleRecord) -> None:
         value = headline(part.rows)
         if repetition > 0 and part.status == "ok" and value is not None:
             self._headlines.setdefault(index, []).append(value)
@@ -196,7 +194,7 @@ class MeasuringLoop:
 
     # -- one sample -----------------------------------------------------------------------------
 
-    def _sample(self, position: int, batch: int) -> Part:
+    def _sample(self, position: int, batch: int) -> SampleRecord:
         index, repetition = self.plan.order[position]
         point, attempt = self.plan.points[index], 1
         while True:
@@ -213,9 +211,9 @@ class MeasuringLoop:
         part.batch, part.order_index, part.attempt = batch, position, attempt
         return part
 
-    def _attempt(self, point: Point, repetition: int) -> Part:
+    def _attempt(self, point: Point, repetition: int) -> SampleRecord:
         shape = self._shapes[point.shape]
-        part = Part(
+        part = SampleRecord(
             point.id,
             repetition,
             "ok",
@@ -271,7 +269,7 @@ class MeasuringLoop:
 
     def _measure(
         self,
-        part: Part,
+        part: SampleRecord,
         benchmark: Benchmark[Any],
         point: Point,
         shape: Shape,
@@ -305,9 +303,9 @@ class MeasuringLoop:
         measured = benchmark.parse(output, params)
         if not measured:
             raise Failed(f"{benchmark.name} yielded no value", output.texts)
-        part.rows = [row(benchmark, each) for each in measured]
+        part.rows = [as_row(benchmark, each) for each in measured]
 
-    def _provenance(self, part: Part, hosts: Sequence[Host]) -> None:
+    def _provenance(self, part: SampleRecord, hosts: Sequence[Host]) -> None:
         for host in hosts:
             if host.name not in self._facts:
                 self._facts[host.name] = host.facts()
@@ -321,7 +319,7 @@ class MeasuringLoop:
 
     def _canary(self, batch: int) -> None:
         before = noise.moment()
-        part = Part(
+        part = SampleRecord(
             "canary",
             0,
             "ok",
@@ -343,15 +341,15 @@ class MeasuringLoop:
         while (name := f"canary-b{batch}n{self._canaries}") in self._stored:
             self._canaries += 1
         part.repetition = self._canaries
-        self.store.put(part_key(self.plan.run_id, name), part.dump())
+        self.store.put(sample_key(self.plan.run_id, name), part.dump())
         self._stored.add(name)
         self._canaries += 1
 
 
-def _keep_values(part: Part, benchmark: Benchmark[Any], error: SampleError) -> None:
+def _keep_values(part: SampleRecord, benchmark: Benchmark[Any], error: SampleError) -> None:
     """Keep the measurements of a failed sample; append a bad value's fault to the error."""
     try:
-        part.rows = [row(benchmark, each) for each in error.measurements]
+        part.rows = [as_row(benchmark, each) for each in error.measurements]
     except Exception as fault:
         part.error, part.rows = f"{part.error}; {type(fault).__name__}: {fault}", []
 

@@ -9,8 +9,8 @@ from datetime import datetime
 
 from perfdag.hosts import Host
 from perfdag.pairs import Pair
-from perfdag.parts import Part
 from perfdag.processes import descendants
+from perfdag.samples import SampleRecord
 
 OVERLAP = 0.5
 """Least share of a sample's time that each companion must overlap."""
@@ -22,7 +22,9 @@ def two_of(hosts: Sequence[Host], pair: Pair) -> list[Host]:
     return [ranked[pair.first], ranked[pair.second]]
 
 
-def at_once(samples: Sequence[Callable[[], Part]], halt: Callable[[], None]) -> list[Part]:
+def at_once(
+    samples: Sequence[Callable[[], SampleRecord]], halt: Callable[[], None]
+) -> list[SampleRecord]:
     """Run samples concurrently and return their parts in order.
 
     Raises the exception of a sample after all have ended. An interrupt calls `halt` and kills
@@ -40,12 +42,12 @@ def at_once(samples: Sequence[Callable[[], Part]], halt: Callable[[], None]) -> 
             raise
 
 
-def not_together(parts: Sequence[Part]) -> list[str | None]:
+def not_together(parts: Sequence[SampleRecord]) -> list[str | None]:
     """Return for each sample why its companions did not overlap with it; None if they did."""
     return [_alone(part, [other for other in parts if other is not part]) for part in parts]
 
 
-def _alone(part: Part, others: Sequence[Part]) -> str | None:
+def _alone(part: SampleRecord, others: Sequence[SampleRecord]) -> str | None:
     claim = f"{len(others) + 1} pairs were to be measured at once"
     start, end = _times(part)
     for other in others:
@@ -59,5 +61,5 @@ def _alone(part: Part, others: Sequence[Part]) -> str | None:
     return None
 
 
-def _times(part: Part) -> tuple[datetime, datetime]:
+def _times(part: SampleRecord) -> tuple[datetime, datetime]:
     return datetime.fromisoformat(part.started_at), datetime.fromisoformat(part.finished_at)

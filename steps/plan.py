@@ -9,11 +9,10 @@ from typing import Any
 import orjson
 
 from perfdag import missing_reason
-from perfdag.checks import gated
-from perfdag.confirm import ROUNDS
+from perfdag.confirming import ROUNDS
+from perfdag.gated import gated
 from perfdag.kube import Kube, KubeError, run
 from perfdag.missing_reason import MissingReason
-from perfdag.parts import forget_damaged, run_folder, stored_parts
 from perfdag.plan import Plan, make_plan, read_plan
 from perfdag.podspec import (
     LABEL,
@@ -26,7 +25,8 @@ from perfdag.podspec import (
     shared_claim,
     shares,
 )
-from perfdag.runs import elsewhere, variants
+from perfdag.runs import resume_obstacle, variants
+from perfdag.samples import delete_damaged_samples, run_folder, stored_samples
 from perfdag.shape import Shape
 from perfdag.steps import budget
 from perfdag.steps.facts import cluster_facts, cluster_name
@@ -181,8 +181,8 @@ def step(here: PodContext, out: Path, environment: Mapping[str, str]) -> Plan:
     store = here.open()
     plan = plan_of(here, store, environment)
     plans = variants(store, plan)
-    if any(stored_parts(store, each.run_id) for each in plans) and (
-        why := elsewhere(plan, run(cluster_name), here.store)
+    if any(stored_samples(store, each.run_id) for each in plans) and (
+        why := resume_obstacle(plan, run(cluster_name), here.store)
     ):
         raise refuse(why)  # before anything of that run is changed
     for each in plans:
@@ -244,14 +244,14 @@ def kept(store: Store, plans: list[Plan]) -> set[str]:
     Parts that cannot be read are removed. Raises StoreError.
     """
     if len(plans) == 1:
-        forget_damaged(store, plans[0].run_id)
-        return stored_parts(store, plans[0].run_id)
+        delete_damaged_samples(store, plans[0].run_id)
+        return stored_samples(store, plans[0].run_id)
     from perfdag.steps.duel import forget_unmarked
 
     done = []
     for plan in plans:
         forget_unmarked(store, plan, range(len(plan.order)))
-        stored = stored_parts(store, plan.run_id)
+        stored = stored_samples(store, plan.run_id)
         done.append(
             {
                 number

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from perfdag import missing_reason
-from perfdag.checks import gated
+from perfdag.gated import gated
 from perfdag.kube import Kube, KubeError, Resource
 from perfdag.podspec import UNRECOVERABLE, WATCHDOG_DONE
 from perfdag.runs import load_plan, variants

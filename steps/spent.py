@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from perfdag.confirm import ROUNDS
+from perfdag.confirming import ROUNDS
 from perfdag.kube import Kube, KubeError, run
 from perfdag.plan import Plan
 from perfdag.steps.place import PodContext

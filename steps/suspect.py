@@ -7,14 +7,14 @@ import orjson
 from perfdag import missing_reason
 from perfdag.checks import checks_of
 from perfdag.collect import collect
-from perfdag.confirm import assigned, begin, numbers
+from perfdag.confirming import confirming_batches, plan_of_batch, store_confirming_plans
 from perfdag.gate import check
 from perfdag.kube import run
 from perfdag.missing_reason import MissingReason
-from perfdag.parts import run_folder, stored_parts
 from perfdag.plan import Plan
-from perfdag.rules import nightly
+from perfdag.rules import unattended_rules
 from perfdag.runs import load_plan
+from perfdag.samples import run_folder, stored_samples
 from perfdag.steps.place import PodContext
 from perfdag.steps.plan import FANS, batch_objects, create_each, shape_of
 from perfdag.store import Store
@@ -33,9 +33,11 @@ def step(here: PodContext, out: Path) -> list[str]:
     else:
         collect(store, plan)
         found = check(
-            store, plan.suite, plan.run_id, nightly(store, checks_of(plan.suite_text))
+            store, plan.suite, plan.run_id, unattended_rules(store, checks_of(plan.suite_text))
         ).confirm
-        confirming = begin(store, plan, {each.point for each in found}) if found else []
+        confirming = (
+            store_confirming_plans(store, plan, {each.point for each in found}) if found else []
+        )
     made = outputs(store, plan, confirming)
     wanted = {
         number: batch_objects(shape_of(plan, number), here, plan, number)
@@ -43,7 +45,7 @@ def step(here: PodContext, out: Path) -> list[str]:
         for number in made[name]
     }
     for number, (status, reason) in run(lambda kube: create_each(kube, here, plan, wanted)).items():
-        again, index = assigned(store, plan, number)
+        again, index = plan_of_batch(store, plan, number)
         missing_reason.write(store, again.run_id, MissingReason("batch", status, reason, index))
         made = {name: [each for each in left if each != number] for name, left in made.items()}
     out.mkdir(parents=True, exist_ok=True)
@@ -71,10 +73,10 @@ def planned(store: Store, plan: Plan) -> list[Plan]:
 
 def outputs(store: Store, plan: Plan, confirming: list[Plan]) -> dict[str, list[int]]:
     """Return the batches that Argo fans out over, in the order of the confirming runs."""
-    stored = {each.run_id: stored_parts(store, each.run_id) for each in confirming}
+    stored = {each.run_id: stored_samples(store, each.run_id) for each in confirming}
     left = [
         number
-        for number, made, index in numbers(plan, confirming)
+        for number, made, index in confirming_batches(plan, confirming)
         if any(
             made.key(position) not in stored[made.run_id]
             for position in made.batches[index].samples

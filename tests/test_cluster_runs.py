@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from perfdag import kube
-from perfdag.abtest import on_cluster, prepare
 from perfdag.cli import main
 from perfdag.cli.cluster_run import NotInstalled, View, installed
 from perfdag.cli.step import _tell
 from perfdag.cli.submit import describe, follow
+from perfdag.duet_plan import on_cluster, prepare_duet
 from perfdag.kube import Kube, KubeError
 from perfdag.plan import make_plan
 from perfdag.podspec import WATCHDOG_DONE
@@ -353,7 +353,9 @@ def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(
         "benchmark: command,",
         "benchmark: command, name: one, scheduler: volcano, hosts: {count: 3},",
     )
-    duel = on_cluster(prepare(loads(text), loads(text, settings=["one.env.X=x"]), ("a", "b"), 8))
+    duel = on_cluster(
+        prepare_duet(loads(text), loads(text, settings=["one.env.X=x"]), ("a", "b"), 8)
+    )
     for fan, members, plans in (
         ("batches", 3, [make_plan(loads(text))]),
         ("duels", 6, [duel.a, duel.b]),

@@ -6,8 +6,8 @@ import orjson
 
 from perfdag import suite
 from perfdag.collect import gather
-from perfdag.parts import Part, now, part_key
 from perfdag.plan import make_plan
+from perfdag.samples import SampleRecord, now, sample_key
 from perfdag.store import FolderStore
 
 KIND = {"kubelet": "v1.34.4", "type": "m5.large"}
@@ -26,7 +26,7 @@ def test_rows_name_the_cluster_and_the_kinds_of_node_they_used(tmp_path: Path) -
     )
     plan.where = WHERE
     store = FolderStore(str(tmp_path))
-    part = Part(
+    part = SampleRecord(
         plan.points[0].id,
         1,
         "ok",
@@ -35,7 +35,7 @@ def test_rows_name_the_cluster_and_the_kinds_of_node_they_used(tmp_path: Path) -
         nodes=["node-a", "node-b"],
         env={"kernel": "6.1"},
     )
-    store.put(part_key(plan.run_id, plan.key(0)), part.dump())
+    store.put(sample_key(plan.run_id, plan.key(0)), part.dump())
     table, _ = gather(store, plan)
     assert orjson.loads(table["env"].to_pylist()[0]) == {
         "kernel": "6.1",

@@ -322,13 +322,13 @@ def test_the_history_of_pairs_tells_them_apart(
     tmp_path: Path, pairwise: type[FakeBenchmark]
 ) -> None:
     from perfdag.collect import collect
-    from perfdag.trends import Month, add, labels
+    from perfdag.trends import MonthlyRollup, add_run, labels
 
     plan = planned("{count: 3, pairs: all}", name="fake")
     measuring, store, _ = lead(tmp_path, plan, list("abc"))
     measuring.measure(range(3))
     collect(store, plan)
-    month = Month()
-    add(month, gather(store, plan)[0])
+    month = MonthlyRollup()
+    add_run(month, gather(store, plan)[0])
     series = [info for info in month.series.values() if info.benchmark == "fake"]
     assert sorted(set(labels(series).values())) == ["pair=0-1", "pair=0-2", "pair=1-2"]

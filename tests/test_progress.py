@@ -15,8 +15,8 @@ import pytest
 
 from perfdag import suite
 from perfdag.cli.progress import Progress
-from perfdag.parts import Part
 from perfdag.plan import SAMPLE_OVERHEAD, make_plan
+from perfdag.samples import SampleRecord
 
 SUITE = """name: shown
 repetitions: 2
@@ -113,7 +113,7 @@ def test_the_time_left_follows_what_samples_take(monkeypatch: pytest.MonkeyPatch
     assert progress.left() == pytest.approx(4 * expected)
     progress.started(plan.points[0], 1)
     clock[0] += 3 * expected
-    progress.ended(plan.points[0], Part(plan.points[0].id, 1, "ok"))
+    progress.ended(plan.points[0], SampleRecord(plan.points[0].id, 1, "ok"))
     assert progress.left() == pytest.approx(3 * 3 * expected), (
         "three are left, and each takes three times what was expected"
     )

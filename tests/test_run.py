@@ -20,9 +20,9 @@ import pytest
 
 from perfdag import __file__ as package
 from perfdag import __version__, suite
-from perfdag.abtest import prepare
 from perfdag.cli import main, parser, submit
 from perfdag.collect import collect, gather
+from perfdag.duet_plan import prepare_duet
 from perfdag.processes import descendants
 from perfdag.results import SAMPLES, load
 from perfdag.runs import load_plan
@@ -579,7 +579,7 @@ def test_a_run_of_ab_is_not_resumed_by_run(
     """One variant measured alone would be analysed as if it had been measured beside the other."""
     store = FolderStore(str(tmp_path / "store"))
     loaded = suite.load(write_suite.sleeps(1, 1))
-    duel = prepare(loaded, loaded, ("one", "two"), 8)
+    duel = prepare_duet(loaded, loaded, ("one", "two"), 8)
     for plan in (duel.a, duel.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     assert main(["run", "--resume", "last", "--store", store.root, "--no-report"]) == 2

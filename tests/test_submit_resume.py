@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
-from perfdag.abtest import on_cluster, prepare
 from perfdag.cli import main
 from perfdag.cli.cluster_run import Installed
-from perfdag.confirm import begin
-from perfdag.parts import Part, part_key
 from perfdag.plan import Plan, make_plan
+from perfdag.samples import SampleRecord, sample_key
 from perfdag.store import FolderStore, StoreError
 from perfdag.suite import loads
 from tests.fakes.api_server import ApiServer
@@ -82,7 +80,7 @@ def put(
     plan.where = {"namespace": "bench", "cluster": "k8s-1"} if where is None else where
     store.put(f"runs/{run_id}/plan.json", plan.dump())
     if measured:
-        store.put(part_key(run_id, plan.key(0)), Part(plan.points[0].id, 1, "ok").dump())
+        store.put(sample_key(run_id, plan.key(0)), SampleRecord(plan.points[0].id, 1, "ok").dump())
     return plan
 
 
@@ -116,9 +114,9 @@ def test_where_no_workflow_is_left_the_store_knows_the_last_run(
 ) -> None:
     plan = put(store, ID)
     assert resume("last") == 0
-    begin(store, plan, {plan.points[0].id})
+    store_confirming_plans(store, plan, {plan.points[0].id})
     assert resume("last") == 0, "what confirms a run is measured with it"
-    duel = on_cluster(prepare(loads(SUITE), loads(SUITE), ("a", "b"), 8))
+    duel = on_cluster(prepare_duet(loads(SUITE), loads(SUITE), ("a", "b"), 8))
     for each in (duel.a, duel.b):
         store.put(f"runs/{each.run_id}/plan.json", each.dump())
     assert resume(duel.b.run_id) == 0

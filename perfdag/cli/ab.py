@@ -8,9 +8,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perfdag.abtest import Duel
-    from perfdag.parts import Part
+    from perfdag.duet_plan import Duet
     from perfdag.point import Point
+    from perfdag.samples import SampleRecord
     from perfdag.store import Store
 
 EPILOG = """examples:
@@ -127,50 +127,51 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(made, str):
         print(f"perfdag ab: {made}", file=sys.stderr)
         return 2
-    duel, root = made
+    duet, root = made
     store = open_store(root)
-    if duel.a.options.get("cluster"):
-        for plan in (duel.a, duel.b):
+    if duet.a.options.get("cluster"):
+        for plan in (duet.a, duet.b):
             collect(store, plan)
-        return conclude(store, duel, args)
-    for plan in (duel.a, duel.b):
+        return conclude(store, duet, args)
+    for plan in (duet.a, duet.b):
         if args.resume is None:
             store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
         else:
             missing_reason.forget_all(store, plan.run_id)
             restore(store, plan)
     end_once()
-    again = f"perfdag ab --resume {duel.a.run_id}" + (f" --store {root}" if root else "")
+    again = f"perfdag ab --resume {duet.a.run_id}" + (f" --store {root}" if root else "")
     again += (
         f" --within {shlex.quote(args.within)}" if args.resume and args.within else ""
     )  # a limit given at the start is in the plan
     try:
-        _measure(duel, store)
+        _measure(duet, store)
     except KeyboardInterrupt:
         print(f"interrupted; what was measured is stored. Continue: {again}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except StoreError as error:
         print(f"perfdag: {error}\nwhat was measured is kept. Continue: {again}", file=sys.stderr)
         return EXIT_REACH
-    for plan in (duel.a, duel.b):
+    for plan in (duet.a, duet.b):
         collect(store, plan)
-    return conclude(store, duel, args)
+    return conclude(store, duet, args)
 
 
-def conclude(store: "Store", duel: "Duel", args: argparse.Namespace | None = None) -> int:
+def conclude(store: "Store", duet: "Duet", args: argparse.Namespace | None = None) -> int:
     """Compare the collected variants, print the outcome and keep it beside run A; 0, 1 where a sample was not ok, or 3 where a headline does not
-    pass the limit of the duel, has no values in a variant, or none is there. Raises StoreError."""
-    from perfdag.abtest import analyse
-    from perfdag.checks import Tuning, checks_of
+    pass the limit of the duet, has no values in a variant, or none is there. Raises StoreError."""
+    from perfdag.checks import checks_of
     from perfdag.cli import EXIT_GATE
     from perfdag.cli.ab_outcome import tell
+    from perfdag.duet_analysis import analyse
     from perfdag.results import load
+    from perfdag.tuning import Tuning
 
     args = args or argparse.Namespace(all=False, chart=None, json=False, markdown=False)
     rows = load(
         store,
-        suites=[duel.a.suite],
-        runs=[duel.a.run_id, duel.b.run_id],
+        suites=[duet.a.suite],
+        runs=[duet.a.run_id, duet.b.run_id],
         columns=["run_id", "point", "repetition", "phase", "status", "error"],
     )
     bad = {
@@ -178,21 +179,21 @@ def conclude(store: "Store", duel: "Duel", args: argparse.Namespace | None = Non
         for each in rows.to_pylist()
         if each["phase"] == "measure" and each["status"] not in ("ok", "skipped")
     }
-    outcome = analyse(store, duel, Tuning(checks_of(duel.a.suite_text)), everything=args.all)
-    tell(args, store, duel, outcome, Counter(bad.values()))
+    outcome = analyse(store, duet, Tuning(checks_of(duet.a.suite_text)), everything=args.all)
+    tell(args, store, duet, outcome, Counter(bad.values()))
     bounds = [line.bound.word for line in outcome.lines if line.bound]
-    if "within" in duel.a.options and (outcome.absent or set(bounds) != {"passes"}):
+    if "within" in duet.a.options and (outcome.absent or set(bounds) != {"passes"}):
         return EXIT_GATE
     return 1 if bad else 0
 
 
-def prepared(args: argparse.Namespace) -> "tuple[Duel, str | None] | str":
-    """The duel asked for and the store's root, or what is wrong with the question. Raises BadDocument, StoreError."""
+def prepared(args: argparse.Namespace) -> "tuple[Duet, str | None] | str":
+    """The duet asked for and the store's root, or what is wrong with the question. Raises BadDocument, StoreError."""
     from dataclasses import replace
 
     from perfdag import suite
-    from perfdag.abtest import prepare, recall
     from perfdag.checks import share
+    from perfdag.duet_plan import prepare_duet, stored_duet
     from perfdag.runs import load_plan, variants
     from perfdag.store import open_store
 
@@ -205,11 +206,11 @@ def prepared(args: argparse.Namespace) -> "tuple[Duel, str | None] | str":
         plan = load_plan(store, args.resume)
         if plan.trigger != "ab":
             return f"run {args.resume} is not one of `perfdag ab`"
-        duel = recall(*variants(store, plan))
+        duet = stored_duet(*variants(store, plan))
         return (
-            duel
+            duet
             if limit is None
-            else replace(duel, a=replace(duel.a, options={**duel.a.options, "within": limit}))
+            else replace(duet, a=replace(duet.a, options={**duet.a.options, "within": limit}))
         ), args.store
     if args.suite is None:
         return "name a suite file, or --resume RUN"
@@ -218,7 +219,7 @@ def prepared(args: argparse.Namespace) -> "tuple[Duel, str | None] | str":
     a = suite.load(args.suite, [*args.settings, *args.a])
     b = suite.load(args.other or args.suite, [*args.settings, *args.b])
     words = (" ".join(args.a) or args.suite, " ".join(args.b) or args.other or args.suite)
-    return prepare(a, b, words, args.blocks, args.only, limit), args.store or a.suite.store
+    return prepare_duet(a, b, words, args.blocks, args.only, limit), args.store or a.suite.store
 
 
 class _Lines:
@@ -230,7 +231,7 @@ class _Lines:
     def started(self, point: "Point", repetition: int) -> None:
         """A sample begins."""
 
-    def ended(self, point: "Point", part: "Part") -> None:
+    def ended(self, point: "Point", part: "SampleRecord") -> None:
         """A sample ended."""
         self.done += 1
         if part.status != "ok":
@@ -242,16 +243,16 @@ class _Lines:
         self.done += 1
 
 
-def _measure(duel: "Duel", store: "Store") -> None:
+def _measure(duet: "Duet", store: "Store") -> None:
     """Measure the rounds of both variants in the order of the blocks; what is stored is not repeated. The budget is that of both."""
     from perfdag import missing_reason
-    from perfdag.abtest import positions
     from perfdag.cli.run import Rescuing, local_hosts, needs_cluster
+    from perfdag.duet_plan import positions
     from perfdag.steps.lead import MeasuringLoop, Site
     from perfdag.units import short_seconds
 
-    watcher = _Lines(len(duel.a.order) + len(duel.b.order))
-    plans = {"A": duel.a, "B": duel.b}
+    watcher = _Lines(len(duet.a.order) + len(duet.b.order))
+    plans = {"A": duet.a, "B": duet.b}
     leads = {
         letter: MeasuringLoop(
             plan,
@@ -261,19 +262,19 @@ def _measure(duel: "Duel", store: "Store") -> None:
         )
         for letter, plan in plans.items()
     }
-    expected = short_seconds(duel.a.seconds() + duel.b.seconds())
+    expected = short_seconds(duet.a.seconds() + duet.b.seconds())
     print(
-        f"ab {duel.a.run_id} and {duel.b.run_id}: {len(duel.blocks)} blocks, {watcher.total} samples, about {expected}",
+        f"ab {duet.a.run_id} and {duet.b.run_id}: {len(duet.blocks)} blocks, {watcher.total} samples, about {expected}",
         file=sys.stderr,
     )
-    budget = duel.a.budget
+    budget = duet.a.budget
     deadline = time.monotonic() + budget if budget else None
     for i, (letter, repetition) in enumerate(
-        [("A", 0), ("B", 0), *duel.rounds()], -2
+        [("A", 0), ("B", 0), *duet.rounds()], -2
     ):  # warm-up rounds first
         if i >= 0 and i % 4 == 0:
             print(
-                f"block {i // 4 + 1} of {len(duel.blocks)}  {duel.blocks[i // 4]}  {watcher.done} of {watcher.total} samples",
+                f"block {i // 4 + 1} of {len(duet.blocks)}  {duet.blocks[i // 4]}  {watcher.done} of {watcher.total} samples",
                 file=sys.stderr,
             )
         if not leads[letter].measure(positions(plans[letter], repetition), deadline=deadline):

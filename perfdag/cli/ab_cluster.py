@@ -15,11 +15,11 @@ def submit(args: argparse.Namespace) -> int:
 
     Raises BadDocument, StoreError, KubeError.
     """
-    from perfdag.abtest import on_cluster
     from perfdag.cli import EXIT_INPUT, EXIT_REACH
     from perfdag.cli.ab import prepared
     from perfdag.cli.cluster_run import NotInstalled, installed
     from perfdag.cli.submit import follow
+    from perfdag.duet_plan import on_cluster
     from perfdag.steps.size import check_size
     from perfdag.store import open_store
 
@@ -39,31 +39,31 @@ def submit(args: argparse.Namespace) -> int:
     if isinstance(made, str):
         print(f"perfdag ab: {made}", file=sys.stderr)
         return EXIT_INPUT
-    duel, _ = made
+    duet, _ = made
     if args.resume is None:
-        duel = on_cluster(duel)
-        check_size(duel.a)
+        duet = on_cluster(duet)
+        check_size(duet.a)
         store = open_store(args.store)
-        for plan in (duel.a, duel.b):
+        for plan in (duet.a, duet.b):
             store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    elif not duel.a.options.get("cluster"):
+    elif not duet.a.options.get("cluster"):
         print(
             f"perfdag ab: {args.resume} was measured on one machine; resume it there, without --submit",
             file=sys.stderr,
         )
         return EXIT_INPUT
     elif args.within is not None:  # the last step on the cluster holds B against what the plan says
-        open_store(args.store).put(f"runs/{duel.a.run_id}/plan.json", duel.a.dump())
-    told = {"run": duel.a.run_id, "store": args.store}
-    name = place.start(duel.a.suite, told, int(duel.a.options.get("priority", 0)))
+        open_store(args.store).put(f"runs/{duet.a.run_id}/plan.json", duet.a.dump())
+    told = {"run": duet.a.run_id, "store": args.store}
+    name = place.start(duet.a.suite, told, int(duet.a.options.get("priority", 0)))
     print(
-        f"ab {duel.a.run_id} and {duel.b.run_id}, workflow {name} in namespace {args.namespace}",
+        f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {args.namespace}",
         flush=True,
     )
     if args.watch:
         return asyncio.run(follow(name, args.namespace))
     print(
-        f"follow it: perfdag status {name} --namespace {args.namespace}\nthen:      perfdag ab --resume {duel.a.run_id} --store {args.store}"
+        f"follow it: perfdag status {name} --namespace {args.namespace}\nthen:      perfdag ab --resume {duet.a.run_id} --store {args.store}"
     )
     return 0
 
@@ -76,8 +76,8 @@ def finish(store: "Store", plan: "Plan") -> int:
     from perfdag.results import load
     from perfdag.steps.duel import recalled
 
-    duel = recalled(store, plan)
-    for each in (duel.a, duel.b):
+    duet = recalled(store, plan)
+    for each in (duet.a, duet.b):
         collect(store, each)
         write_report(store, each, load(store, suites=[each.suite], runs=[each.run_id]))
-    return conclude(store, duel)
+    return conclude(store, duet)

@@ -7,18 +7,19 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdag.abtest import Duel, Line, Outcome
+    from perfdag.duet_analysis import Outcome, SeriesVerdict
+    from perfdag.duet_plan import Duet
     from perfdag.store import Store
 
 HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
 
 
-def _headings(lines: "list[Line]") -> list[str]:
+def _headings(lines: "list[SeriesVerdict]") -> list[str]:
     limit = next((line.bound.limit for line in lines if line.bound), None)
     return HEADINGS if limit is None else [*HEADINGS, f"cost within {limit * 100:g} %"]
 
 
-def _within(line: "Line") -> list[str]:
+def _within(line: "SeriesVerdict") -> list[str]:
     """What B costs, its interval and whether that is within the limit."""
     bound = line.bound
     if bound is None:
@@ -33,7 +34,7 @@ def _within(line: "Line") -> list[str]:
     return [f"{cost} ({low} to {high}) {said}"]
 
 
-def _cells(line: "Line") -> list[str]:
+def _cells(line: "SeriesVerdict") -> list[str]:
     from perfdag.comparison import percent
     from perfdag.units import short
 
@@ -54,26 +55,26 @@ def _cells(line: "Line") -> list[str]:
 
 
 def tell(
-    args: argparse.Namespace, store: "Store", duel: "Duel", made: "Outcome", failed: Counter[str]
+    args: argparse.Namespace, store: "Store", duet: "Duet", made: "Outcome", failed: Counter[str]
 ) -> None:
     """Print the outcome in the form asked for, and keep it beside run A."""
     import orjson
 
-    from perfdag.abtest import data
+    from perfdag.duet_analysis import outcome_data
 
     lines = made.lines
-    outcome = orjson.dumps(data(duel, made), option=orjson.OPT_INDENT_2)
-    store.put(f"runs/{duel.a.run_id}/ab.json", outcome)
+    outcome = orjson.dumps(outcome_data(duet, made), option=orjson.OPT_INDENT_2)
+    store.put(f"runs/{duet.a.run_id}/ab.json", outcome)
     if args.chart:
         from perfdag.cli.compare import write_chart
 
-        write_chart(args.chart, _forest(duel, lines))
+        write_chart(args.chart, _forest(duet, lines))
     if args.json:
         print(outcome.decode())
         return
-    words = duel.a.options["words"]
+    words = duet.a.options["words"]
     if args.markdown:
-        print(f"### A: {words[0]}; B: {words[1]} ({duel.a.suite}, {len(duel.blocks)} blocks)\n")
+        print(f"### A: {words[0]}; B: {words[1]} ({duet.a.suite}, {len(duet.blocks)} blocks)\n")
         headings = _headings(lines)
         print("| " + " | ".join(headings) + " |\n|" + "---|" * len(headings))
         for line in lines:
@@ -83,7 +84,7 @@ def tell(
         _table(lines, words)
     bands = {line.judged.result.interval.words() for line in lines}
     print(
-        f"\n{len(duel.blocks)} blocks of ABBA or BAAB; interval: {', '.join(sorted(bands)) or '-'}; exact sign-flip test"
+        f"\n{len(duet.blocks)} blocks of ABBA or BAAB; interval: {', '.join(sorted(bands)) or '-'}; exact sign-flip test"
     )
     if failed:
         print(
@@ -95,10 +96,10 @@ def tell(
         print(f"not compared: {each}")
     for key in made.damaged:
         print(f"damaged, left out: {key}")
-    print(f"outcome {store.url(f'runs/{duel.a.run_id}/ab.json')}")
+    print(f"outcome {store.url(f'runs/{duet.a.run_id}/ab.json')}")
 
 
-def _table(lines: "list[Line]", words: list[str]) -> None:
+def _table(lines: "list[SeriesVerdict]", words: list[str]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -117,7 +118,7 @@ def _table(lines: "list[Line]", words: list[str]) -> None:
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
-def _forest(duel: "Duel", lines: "list[Line]") -> Any:
+def _forest(duet: "Duet", lines: "list[SeriesVerdict]") -> Any:
     from perfdag.charts.compare import Effect, forest
 
     effects = [
@@ -131,10 +132,10 @@ def _forest(duel: "Duel", lines: "list[Line]") -> Any:
         for line in lines
         if not line.judged.result.absolute
     ]
-    words = duel.a.options["words"]
+    words = duet.a.options["words"]
     return forest(
         effects,
         f"{words[1]} against {words[0]}",
-        f"{duel.a.suite}: {len(duel.blocks)} blocks side by side; line: interval of the median ratio",
+        f"{duet.a.suite}: {len(duet.blocks)} blocks side by side; line: interval of the median ratio",
         len(lines) - len(effects),
     )

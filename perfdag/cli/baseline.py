@@ -81,11 +81,11 @@ def _one(store: object, name: str, suite: str | None, as_json: bool) -> int:
 
     from perfdag import results
     from perfdag.cli.compare import with_spread
-    from perfdag.findings import names
+    from perfdag.findings import series_names
     from perfdag.selection import baseline
     from perfdag.stats.robust import median, spread
     from perfdag.store import Store
-    from perfdag.trends import COLUMNS, of_table
+    from perfdag.trends import COLUMNS, medians_of_rows
 
     chosen = baseline(cast(Store, store), name, suite)
     damaged: list[str] = []
@@ -96,9 +96,9 @@ def _one(store: object, name: str, suite: str | None, as_json: bool) -> int:
         columns=list(COLUMNS),
         damaged=damaged,
     )
-    trends = of_table(table, chosen.suite)
+    trends = medians_of_rows(table, chosen.suite)
     rows = []
-    for i, label in enumerate(names(trends)):
+    for i, label in enumerate(series_names(trends)):
         info, values = trends.series[i], trends.value[i]
         if info.canary:
             continue
@@ -132,9 +132,8 @@ def _one(store: object, name: str, suite: str | None, as_json: bool) -> int:
     print(f"{name}  {chosen.suite}  {len(chosen.runs)} run(s)")
     for row in rows:
         if row["headline"]:
-            print(
-                f"{row['series']}  {with_spread(row['median'], row['low'], row['high'], row['unit'])}"
-            )  # type: ignore[arg-type]
+            value = with_spread(row["median"], row["low"], row["high"], row["unit"])  # type: ignore[arg-type]
+            print(f"{row['series']}  {value}")
     for key in damaged:
         print(f"damaged, left out: {key}")
     return 0

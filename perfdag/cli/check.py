@@ -75,14 +75,14 @@ def run(args: argparse.Namespace) -> int:
     """Check; exit 0 or 3, 2 where the run is not there, 4 where the webhook did not take a message."""
     from perfdag.cases import Rules
     from perfdag.cli.compare import complain
-    from perfdag.confirm import night
+    from perfdag.confirm import check_night
     from perfdag.rules import read_acks, read_checks
-    from perfdag.selection import SelectionError, one
+    from perfdag.selection import SelectionError, select_one
     from perfdag.store import open_store
 
     store = open_store(args.store)
     try:
-        run_id, suite = one(store, args.run_id, args.suite)
+        run_id, suite = select_one(store, args.run_id, args.suite)
         if args.max_age is not None:
             return check_age(store, suite, run_id, args.max_age, args.webhook)
         here = measured_here(store, run_id)
@@ -93,10 +93,10 @@ def run(args: argparse.Namespace) -> int:
             )
         accepted, file = read_acks(args.acks, store)
         rules = Rules(read_checks(store, run_id, args.suite_file), accepted, file)
-        gate = night(store, suite, run_id, rules)
+        gate = check_night(store, suite, run_id, rules)
         if args.confirm and gate.confirm and not gate.confirmed:
             measure_again(store, gate)
-            gate = night(store, suite, run_id, rules)
+            gate = check_night(store, suite, run_id, rules)
     except SelectionError as error:
         return complain("check", error)
     reached = finish(store, gate, args, offer=here)
@@ -123,10 +123,10 @@ def finish(store: "Store", gate: "Gate", args: argparse.Namespace, *, offer: boo
 
     from perfdag import gatefiles
     from perfdag.cases import data
-    from perfdag.gate import remember
+    from perfdag.gate import store_record
 
     reached = send(args.webhook, gate)
-    remember(store, gate)
+    store_record(store, gate)
     if args.junit:
         Path(args.junit).write_bytes(gatefiles.junit(gate))
     text = gatefiles.markdown(gate)
@@ -149,16 +149,18 @@ def after_run(store: "Store", plan: "Plan", code: int) -> int:
     It is asked for a scheduled run, and for any whose suite has `checks`. JUnit XML and the summary go beside the report.
     """
     from perfdag import gatefiles
-    from perfdag.checks import checks_of, gated
-    from perfdag.confirm import night
-    from perfdag.gate import remember
-    from perfdag.rules import nightly
+    from perfdag.checks import checks_of
+    from perfdag.confirm import check_night
+    from perfdag.gate import store_record
+    from perfdag.gated import gated
+    from perfdag.rules import unattended_rules
 
     if not gated(plan):
         return code
-    gate = night(store, plan.suite, plan.run_id, nightly(store, checks_of(plan.suite_text)))
+    rules = unattended_rules(store, checks_of(plan.suite_text))
+    gate = check_night(store, plan.suite, plan.run_id, rules)
     reached = send(os.environ.get("PERFDAG_WEBHOOK"), gate)
-    remember(store, gate)
+    store_record(store, gate)
     store.put(f"runs/{plan.run_id}/check.xml", gatefiles.junit(gate))
     store.put(f"runs/{plan.run_id}/check.md", gatefiles.markdown(gate).encode())
     show(gate)
@@ -175,11 +177,11 @@ def check_age(store: "Store", suite: str, run_id: str, limit: float, webhook: st
 
     from perfdag.alerts import Alert
     from perfdag.cases import Gate
-    from perfdag.rollup import trends
+    from perfdag.rollup import read_run_medians
     from perfdag.selection import SelectionError
     from perfdag.units import short_seconds
 
-    began = [run.when for run in trends(store, suite).runs if run.run_id == run_id]
+    began = [run.when for run in read_run_medians(store, suite).runs if run.run_id == run_id]
     if not began:
         raise SelectionError(f"run {run_id} has no readable rows")
     age = (datetime.now(UTC) - began[0]).total_seconds()
@@ -212,7 +214,7 @@ def show(gate: "Gate", *, offer: bool = False) -> None:
     from perfdag.gatefiles import counts
 
     for alert in worst(gate.alerts):
-        print(alert.text + ("" if alert.fresh else "\n        (told before)"))
+        print(alert.text + ("" if alert.fresh else "\n        (reported before)"))
         print()
     for each in gate.cases:
         if each.state in ("failed", "absent"):
@@ -232,12 +234,15 @@ def measure_again(store: "Store", gate: "Gate") -> None:
     """Measure the suspicious points of a night twice more here, as runs of their own. Raises StoreError."""
     from perfdag.cli.run import _measure
     from perfdag.collect import collect
-    from perfdag.confirm import begin
+    from perfdag.confirming import store_confirming_plans
     from perfdag.runs import load_plan
 
-    for each in begin(store, load_plan(store, gate.run), {one.point for one in gate.confirm}):
+    for each in store_confirming_plans(
+        store, load_plan(store, gate.run), {select_one.point for select_one in gate.confirm}
+    ):
         print(
-            f"confirm {each.run_id}: {', '.join(one.name for one in gate.confirm)}", file=sys.stderr
+            f"confirm {each.run_id}: {', '.join(select_one.name for select_one in gate.confirm)}",
+            file=sys.stderr,
         )
         _measure(each, store)
         collect(store, each)

@@ -82,11 +82,12 @@ def complain(verb: str, error: object) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Print the comparison; exit 2 where a side names no run, 3 with --gate where a headline is worse."""
-    from perfdag.checks import Check, Tuning
+    from perfdag.checks import Check
     from perfdag.comparison import compare_selections
     from perfdag.rules import read_checks
     from perfdag.selection import SelectionError, select
     from perfdag.store import open_store
+    from perfdag.tuning import Tuning
 
     try:
         checks = [Check(metric="*", min_effect=args.min_effect)] if args.min_effect else []

@@ -87,9 +87,9 @@ def print_table(states: "list[PointState]") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from perfdag.summary import varied
+    from perfdag.summary import point_labels
 
-    labels = varied(states)
+    labels = point_labels(states)
     console = Console(width=None if sys.stdout.isatty() else 140)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("benchmark", "point", "metric", "median", "spread", "n", "state"):
@@ -177,9 +177,9 @@ def _print_counts(
 
 def _print_reasons(states: "list[PointState]") -> None:
     """Why samples of points that have values all the same gave none: one reason a point. Of points without any the table has it."""
-    from perfdag.summary import varied
+    from perfdag.summary import point_labels
 
-    labels = varied(states)
+    labels = point_labels(states)
     partly = [state for state in states if state.reasons and state.series]
     for state in partly[:REASONS]:
         name = " ".join(filter(None, (state.entry, labels[state.point])))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perfdag.history import Failure, NodeOutlier, Series
-    from perfdag.stats.noise import Noise
-    from perfdag.trends import Trends
+    from perfdag.stats.noise import Variability
+    from perfdag.trends import RunMedians
 
 SHOWN = 60
 EPILOG = """examples:
@@ -88,23 +88,23 @@ def run(args: argparse.Namespace) -> int:
     """Print the history; exit 2 where the suite has none."""
     from fnmatch import fnmatchcase
 
-    from perfdag.checks import Tuning
     from perfdag.cli.compare import complain
     from perfdag.history import (
         failures,
         node_outliers,
         noise_report,
+        object_failures,
         recent_rows,
         runs_for_nodes,
         series_of,
-        told,
     )
-    from perfdag.rollup import trends
+    from perfdag.rollup import read_run_medians
     from perfdag.rules import read_acks, read_checks
     from perfdag.store import open_store
+    from perfdag.tuning import Tuning
 
     store = open_store(args.store)
-    found = trends(store, args.suite)
+    found = read_run_medians(store, args.suite)
     if not found.runs:
         return complain("history", _nothing(store, args.suite, found.damaged))
     shown = _chosen(found, args)
@@ -114,7 +114,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"damaged, left out: {key}", file=sys.stderr)
     if args.failures is not None:
         _show_failures(
-            [*failures(shown, args.failures), *told(store, shown, args.failures)], args.json
+            [*failures(shown, args.failures), *object_failures(store, shown, args.failures)],
+            args.json,
         )
         return 0
     accepted, _ = read_acks(args.acks, store)
@@ -157,7 +158,7 @@ def _nothing(store: Any, suite: str, damaged: list[str]) -> str:
     return f"no suite {suite}{nearest(suite, known)}; there are {', '.join(known)}"
 
 
-def _chosen(found: "Trends", args: argparse.Namespace) -> "Trends | str":
+def _chosen(found: "RunMedians", args: argparse.Namespace) -> "RunMedians | str":
     """The runs asked for, or what is wrong with the question."""
     from datetime import date
 
@@ -184,7 +185,7 @@ def _chosen(found: "Trends", args: argparse.Namespace) -> "Trends | str":
     return found.keep(kept)
 
 
-def _show(trends: "Trends", series: "list[Series]", everything: bool) -> None:
+def _show(medians: "RunMedians", series: "list[Series]", everything: bool) -> None:
     """Levels and changes on a terminal."""
     from rich.console import Console
     from rich.table import Table
@@ -193,9 +194,9 @@ def _show(trends: "Trends", series: "list[Series]", everything: bool) -> None:
     from perfdag.findings import day_of
     from perfdag.units import short
 
-    runs = trends.runs
+    runs = medians.runs
     print(
-        f"{trends.suite}: {len(runs)} runs from {day_of(runs[0].run_id)} to {day_of(runs[-1].run_id)}, {len(series)} series"
+        f"{medians.suite}: {len(runs)} runs from {day_of(runs[0].run_id)} to {day_of(runs[-1].run_id)}, {len(series)} series"
     )
     chosen = [each for each in series if everything or each.info.headline or each.findings]
     chosen = chosen or series
@@ -254,7 +255,7 @@ def _show_nodes(nodes: "list[NodeOutlier]") -> None:
         )
 
 
-def _show_noise(report: "list[tuple[str, Noise]]") -> None:
+def _show_noise(report: "list[tuple[str, Variability]]") -> None:
     """The noise report on a terminal."""
     from rich.console import Console
     from rich.table import Table
@@ -317,7 +318,10 @@ def _show_failures(found: "list[Failure]", as_json: bool) -> None:
 
 
 def _charts(
-    folder: str, trends: "Trends", series: "list[Series]", noise: "list[tuple[str, Noise]]"
+    folder: str,
+    medians: "RunMedians",
+    series: "list[Series]",
+    noise: "list[tuple[str, Variability]]",
 ) -> None:
     """Write every chart as SVG and PNG."""
     from pathlib import Path
@@ -325,7 +329,7 @@ def _charts(
     from perfdag.charts.style import to_bytes
     from perfdag.cli.history_page import draw, worth_drawing
 
-    figures = draw(trends, worth_drawing(series), noise)
+    figures = draw(medians, worth_drawing(series), noise)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     for name, fig in figures.items():
@@ -336,18 +340,18 @@ def _charts(
 
 
 def _print_json(
-    trends: "Trends",
+    medians: "RunMedians",
     series: "list[Series]",
     nodes: "list[NodeOutlier]",
-    noise: "list[tuple[str, Noise]]",
+    noise: "list[tuple[str, Variability]]",
 ) -> None:
     from dataclasses import asdict
 
     import orjson
 
     made = {
-        "suite": trends.suite,
-        "runs": [run.run_id for run in trends.runs],
+        "suite": medians.suite,
+        "runs": [run.run_id for run in medians.runs],
         "series": [
             {
                 **asdict(each.info),

@@ -7,9 +7,9 @@ if TYPE_CHECKING:
 
     from perfdag.history import Series
     from perfdag.plan import Plan
-    from perfdag.stats.noise import Noise
+    from perfdag.stats.noise import Variability
     from perfdag.store import Store
-    from perfdag.trends import Trends
+    from perfdag.trends import RunMedians
 
 NAME = "history.html"
 FEWEST_RUNS = 3
@@ -17,24 +17,25 @@ MOST_SERIES = 120
 """Series that are drawn for the page; more make it longer than anybody reads, and `perfdag history` draws them."""
 
 
-def past(store: "Store", plan: "Plan") -> "Trends | None":
+def past(store: "Store", plan: "Plan") -> "RunMedians | None":
     """The runs of the suite on this run's cluster; None below three runs, which are no history. Raises StoreError."""
-    from perfdag.rollup import trends
+    from perfdag.rollup import read_run_medians
 
-    found = trends(store, plan.suite)
+    found = read_run_medians(store, plan.suite)
     cluster = next((run.cluster for run in found.runs if run.run_id == plan.run_id), None)
     shown = found.keep([i for i, run in enumerate(found.runs) if run.cluster == cluster])
     return shown if len(shown.runs) >= FEWEST_RUNS else None
 
 
-def write_page(store: "Store", plan: "Plan", shown: "Trends") -> None:
+def write_page(store: "Store", plan: "Plan", shown: "RunMedians") -> None:
     """Write runs/<run>/history.html over the runs that `past` gave. Raises StoreError."""
     from perfdag.charts.history_page import page
-    from perfdag.checks import Tuning, checks_of
+    from perfdag.checks import checks_of
     from perfdag.history import noise_report, recent_rows, series_of
-    from perfdag.rules import nightly
+    from perfdag.rules import unattended_rules
+    from perfdag.tuning import Tuning
 
-    rules = nightly(store, checks_of(plan.suite_text))
+    rules = unattended_rules(store, checks_of(plan.suite_text))
     series = series_of(shown, Tuning(rules.checks), rules.accepted)
     chosen = worth_drawing(series)
     left = len(chosen) - MOST_SERIES
@@ -50,7 +51,7 @@ def worth_drawing(series: "list[Series]") -> "list[Series]":
 
 
 def draw(
-    trends: "Trends", shown: "list[Series]", noise: "list[tuple[str, Noise]]"
+    medians: "RunMedians", shown: "list[Series]", noise: "list[tuple[str, Variability]]"
 ) -> "dict[str, Figure]":
     """Small multiples, the overview of the newest runs and where the noise is, by file name."""
     from perfdag.charts import history as charts
@@ -58,21 +59,21 @@ def draw(
 
     changed = sum(bool(each.findings) for each in shown)
     title = (
-        f"{trends.suite}: {changed} of {len(shown)} series changed level"
+        f"{medians.suite}: {changed} of {len(shown)} series changed level"
         if changed
-        else f"{trends.suite}: no change of level in {len(shown)} series"
+        else f"{medians.suite}: no change of level in {len(shown)} series"
     )
     figures = {
-        f"history-{i}": fig for i, fig in enumerate(charts.pages(shown, trends.runs, title), 1)
+        f"history-{i}": fig for i, fig in enumerate(charts.pages(shown, medians.runs, title), 1)
     }
-    recent = trends.runs[-NEWEST:]
+    recent = medians.runs[-NEWEST:]
     figures["overview"] = charts.overview(
         [each.name for each in shown],
         [each.info.better for each in shown],
         overview(shown),
         recent,
-        f"{trends.suite}: the last {len(recent)} runs",
+        f"{medians.suite}: the last {len(recent)} runs",
     )
     if noise:
-        figures["noise"] = charts.noise(noise, f"{trends.suite}: where the noise is")
+        figures["noise"] = charts.noise(noise, f"{medians.suite}: where the noise is")
     return figures

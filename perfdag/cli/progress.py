@@ -5,9 +5,9 @@ import time
 from types import TracebackType
 from typing import Any
 
-from perfdag.parts import Part, headline
 from perfdag.plan import SAMPLE_OVERHEAD, Plan
 from perfdag.point import Point
+from perfdag.samples import SampleRecord, headline
 from perfdag.units import short, short_seconds
 
 LONG = 30.0
@@ -71,7 +71,7 @@ class Progress:
                 flush=True,
             )
 
-    def ended(self, point: Point, part: Part) -> None:
+    def ended(self, point: Point, part: SampleRecord) -> None:
         self._spent += time.monotonic() - self._began
         self._expected_done += point.seconds + SAMPLE_OVERHEAD
         self._expected_left -= _certain(point, part.repetition)

@@ -36,8 +36,8 @@ def continued(wanted: str, namespace: str, root: str | None, given: str) -> Run:
     """
     from perfdag import kube
     from perfdag.cli.cluster_run import SUITE_LABEL
-    from perfdag.parts import stored_parts
-    from perfdag.runs import elsewhere, load_plan
+    from perfdag.runs import load_plan, resume_obstacle
+    from perfdag.samples import stored_samples
     from perfdag.steps.facts import cluster_name
     from perfdag.store import NotStoredError, StoreError, open_store
 
@@ -50,8 +50,8 @@ def continued(wanted: str, namespace: str, root: str | None, given: str) -> Run:
         try:
             opened = open_store(store)
             plan = _whole(opened, load_plan(opened, run_id))
-            if stored_parts(opened, plan.run_id) and (
-                why := elsewhere(plan, kube.run(cluster_name), opened.root)
+            if stored_samples(opened, plan.run_id) and (
+                why := resume_obstacle(plan, kube.run(cluster_name), opened.root)
             ):
                 raise NotContinued(why)
             return Run(plan.run_id, store, plan.suite, int(plan.options.get("priority", 0)))

@@ -132,7 +132,7 @@ def beside_resume(args: argparse.Namespace) -> str | None:
 
 def _not_by_run(plan: "Plan", root: str) -> str | None:
     """Why a stored run cannot be continued by `run`, and what continues it; None where it can."""
-    from perfdag.runs import continued
+    from perfdag.runs import resume_command
 
     if plan.trigger == "ab":
         why = f"{plan.run_id} is one variant of `perfdag ab`, and both are measured in turn"
@@ -140,7 +140,7 @@ def _not_by_run(plan: "Plan", root: str) -> str | None:
         why = f"{plan.run_id} was measured on a cluster, and samples of this machine are not its"
     else:
         return None
-    return f"{why}; continue it: {continued(plan, root)}"
+    return f"{why}; continue it: {resume_command(plan, root)}"
 
 
 def _plan(args: argparse.Namespace) -> "tuple[Plan, str | None]":
@@ -247,7 +247,7 @@ class Rescuing:
 
 def restore(store: "Store", plan: "Plan") -> None:
     """Store samples that an earlier attempt could not, and remove those that are damaged."""
-    from perfdag.parts import forget_damaged
+    from perfdag.samples import delete_damaged_samples
 
     with contextlib.suppress(OSError):  # where nothing can be written nothing was kept
         folder = _unsaved(plan.run_id)
@@ -255,7 +255,7 @@ def restore(store: "Store", plan: "Plan") -> None:
             store.put(f"runs/{plan.run_id}/parts/{file.name}", file.read_bytes())
             file.unlink()
         folder.rmdir()
-    if damaged := forget_damaged(store, plan.run_id):
+    if damaged := delete_damaged_samples(store, plan.run_id):
         print(
             f"{len(damaged)} stored samples cannot be read and are measured again: {', '.join(damaged[:5])}",
             file=sys.stderr,

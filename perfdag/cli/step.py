@@ -167,11 +167,11 @@ def _suspect(args: argparse.Namespace) -> int:
 
 
 def _finish(args: argparse.Namespace) -> int:
-    from perfdag.checks import gated
     from perfdag.cli import EXIT_REACH, ab_cluster
     from perfdag.cli.check import after_run
     from perfdag.cli.finish import finish
     from perfdag.collect import collect
+    from perfdag.gated import gated
     from perfdag.kube import KubeError
     from perfdag.runs import load_plan
     from perfdag.steps import budget, ended, spent

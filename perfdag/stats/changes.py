@@ -1,8 +1,9 @@
-"""Change points in the history of one series: divisive energy statistic, permutation tests, robust effect gate.
+"""Change points in one series: divisive energy statistic, permutation tests, robust effect gate.
 
-The statistic is the two-sample energy distance of Szekely and Rizzo on |x_i - x_j|, split recursively as in E-divisive
-(Matteson and James 2014). Two rules are our own: no level shorter than three runs, so that one bad night is no level,
-and no change smaller than `min_effect` or three robust standard errors. Deterministic: the seed is the series' name.
+The statistic is the two-sample energy distance of Szekely and Rizzo on |x_i - x_j|, split
+recursively as in E-divisive (Matteson and James 2014). Two rules are added. A level has at least
+three runs, so that one bad night is no level. A change exceeds `min_effect` and three robust
+standard errors. The result is deterministic: the seed is the name of the series.
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ refuse it. Under no change 6 % of windows lie above 4.5 (t with 2 degrees of fre
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of level: `index` is the first run of the new level in the values as given (dropped ones counted).
+    """A change of level. `index` is the first run of the new level, counting dropped values.
 
-    `effect` is relative (0.1 is +10 %) or in the metric's unit on an absolute scale; `before` and `after` are the
-    medians of the two levels in the unit of the values, `noise` the robust sigma around both on the scale used, and
-    `low`, `high` the effect minus and plus two standard errors.
+    `effect` is relative (0.1 is +10 %) or in the unit of the metric on an absolute scale. `before`
+    and `after` are the medians of the two levels in the unit of the values. `noise` is the robust
+    sigma around both on the scale used. `low` and `high` are the effect minus and plus two standard
+    errors.
     """
 
     index: int
@@ -71,9 +73,9 @@ def change_points(
     changes on the log scale; otherwise relative to |median|; `absolute`: in the metric's unit. `min_effect` is on the
     same footing. Fewer than 8 + 3 values: no change can be shown, the list is empty.
     """
-    given = np.asarray(values, dtype=np.float64).ravel()
-    kept = np.flatnonzero(np.isfinite(given))
-    finite = given[kept]
+    array = np.asarray(values, dtype=np.float64).ravel()
+    kept = np.flatnonzero(np.isfinite(array))
+    finite = array[kept]
     if finite.size < HEAD + tail or np.ptp(finite) == 0:
         return []
     scale = scale_for(finite, absolute)
@@ -92,21 +94,23 @@ def _proposals(x: Array, tail: int, gate: float, rng: np.random.Generator) -> li
     starts = np.array([*range(0, x.size - WINDOW, STRIDE), x.size - WINDOW])
     windows = x[starts[:, None] + np.arange(WINDOW)]
     starts, windows = starts[wide := _reach(windows) >= 0.8 * gate], windows[wide]
-    found: set[int] = set()
+    proposals: set[int] = set()
     for start in starts[_screen(windows, tail)].tolist() if starts.size else []:
-        found.update(start + k for k in _divide(x[start : start + WINDOW], 0, WINDOW, tail, rng))
+        proposals.update(
+            start + k for k in _divide(x[start : start + WINDOW], 0, WINDOW, tail, rng)
+        )
     cuts: list[int] = []
-    for k in sorted(found):
+    for k in sorted(proposals):
         if not cuts or k - cuts[-1] >= tail:
             cuts.append(k)
     return cuts
 
 
 def _reach(windows: Array) -> Array:
-    """Return how far apart the medians of any three runs in a row lie, for each row.
+    """Return how far apart the medians of any three successive runs are, for each row.
 
-    Levels, of three runs at least, lie no farther apart (for an even number of runs by a little, which the caller
-    leaves room for), so that a quiet window ends here, untested.
+    A level has at least three runs, so the medians of levels are no farther apart. For an even
+    number of runs they are by a little, which the caller allows for. A quiet window needs no test.
     """
     a, b, c = windows[:, :-2], windows[:, 1:-1], windows[:, 2:]
     reach: Array = np.ptp(np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c)), axis=1)
@@ -114,7 +118,7 @@ def _reach(windows: Array) -> Array:
 
 
 def _screen(windows: Array, tail: int) -> NDArray[np.bool_]:
-    """Say which windows, one a row, are worth a permutation test, all at once."""
+    """Return which windows, one per row, are worth a permutation test."""
     rows = _steps(windows.T)
     best = _energies(rows, np.arange(HEAD, WINDOW - tail + 1)).max(axis=0)
     # Mean distance of all ordered pairs from the sorted values: 2 / n^2 * sum_i (2 i - n + 1) x_i.
@@ -139,11 +143,12 @@ def _divide(x: Array, a: int, b: int, tail: int, rng: np.random.Generator) -> li
 
 
 def _steps(x: Array) -> Floats:
-    """Return the centred empirical distribution steps of P orderings of n values, (n, P) to (n, P, n - 1), scaled.
+    """Return the scaled steps of the centred empirical distribution, (n, P) to (n, P, n - 1).
 
-    On the line the energy distance of two samples is 2 * integral (F - G)^2, so with g the gaps between the sorted
-    values, N_r how many lie at or below gap r and c_r how many of those are among the first k, splitting after k values
-    gives 2 n / (k (n - k)) * sum_r g_r (c_r - k N_r / n)^2: a running sum of these rows, squared.
+    On the line, the energy distance of two samples is 2 * integral (F - G)^2. Let g be the gaps
+    between the sorted values and N_r the number of values at or below gap r. Let c_r be how many of
+    these are among the first k. A split after k values has the energy 2 n / (k (n - k)) * sum_r g_r
+    (c_r - k N_r / n)^2. That is the square of a running sum of these rows.
     """
     n = len(x)
     order = np.sort(x, axis=0).T
@@ -181,9 +186,9 @@ def _any_split_beats_chance(
 
 
 def _split_beats_chance(x: Array, k: int, rng: np.random.Generator) -> bool:
-    """Permutation test of one given split: each permutation is a random choice of the values on its smaller side.
+    """Return whether a split passes a permutation test of its smaller side.
 
-    The steps of all values sum to zero, so either side tells the same.
+    The steps of all values sum to zero, so either side gives the same result.
     """
     permutations, allowed = STRICT
     steps = _steps(x[:, None])[:, 0]
@@ -255,13 +260,14 @@ def _describe(
 def moved_at(
     values: ArrayLike, index: int, series_id: str, *, min_effect: float = MIN_EFFECT
 ) -> Change | None:
-    """Return the change of level at one given run, if there is one by the same gate and strict test; else None.
+    """Return the change of level at one run by the same gate and strict test, or None.
 
-    `index` counts the values as given. It asks whether a series moved where another one did (a canary, a relative).
+    `index` counts the values as passed. Use it to ask whether a series moved together with another
+    one.
     """
-    given = np.asarray(values, dtype=np.float64).ravel()
-    kept = np.flatnonzero(np.isfinite(given))
-    finite, k = given[kept], int(np.searchsorted(kept, index))
+    array = np.asarray(values, dtype=np.float64).ravel()
+    kept = np.flatnonzero(np.isfinite(array))
+    finite, k = array[kept], int(np.searchsorted(kept, index))
     if k < HEAD or finite.size - k < TAIL:
         return None
     scale = scale_for(finite)

@@ -1,4 +1,4 @@
-"""Which node or which link is slow, from measurements of pairs of nodes."""
+"""Find the slow node or the slow link in measurements of pairs of nodes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from perfdag.stats.nodes import FEWEST_NODES, GATE, outliers
-from perfdag.stats.robust import SIGMA_OF_MAD, Array, Scale, finite, middle, scale_for
+from perfdag.stats.robust import Array, Scale, finite, middle, robust_sigma, scale_for
 
 Link = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A node (one name) or a link (two) that is worse than the others by `effect` (relative: 0.3 is 30 % off its comparison)."""
+    """A node (one name) or link (two names) that is worse than others by `effect` (0.3 is 30 %)."""
 
     names: tuple[str, ...]
     effect: float
@@ -26,14 +26,19 @@ class Slow:
 def slow(
     values: Mapping[Link, ArrayLike], higher_is_better: bool, *, min_effect: float = 0.05
 ) -> list[Slow]:
-    """Name slow nodes, then slow links, the worst first; `values` are those of one metric by the two nodes of a pair.
+    """Return slow nodes, then slow links, the worst first. `values` maps a pair of nodes to one
+    metric.
 
-    A node with three partners or more is judged by its median over all its pairs (perfdag.stats.nodes.outliers); one with fewer, as in a
-    ring, by the best of its pairs, since a good node beside a slow one has another good pair and the slow one has none. A link is slow
-    where it is worse than the other pairs of both its nodes, so the pairs of a slow node are not called slow links. Both must be off by
-    more than `min_effect` and four robust standard deviations of the pairs among themselves. Fewer than four nodes: nobody is named.
+    A node with three partners or more is judged by the median of its pairs
+    (perfdag.stats.nodes.outliers). With fewer partners, as in a ring, its best pair decides: a good
+    node beside a slow one still has another good pair. A link is slow where it is worse than the
+    other pairs of both its nodes. Pairs of a slow node are therefore no slow links. Both must
+    exceed `min_effect` and four robust standard deviations of the pairs. Fewer than four nodes give
+    no result.
     """
-    groups = {link: array for link, each in values.items() if (array := finite(each)).size}
+    groups = {
+        link: array for link, array_like in values.items() if (array := finite(array_like)).size
+    }
     nodes = sorted({name for link in groups for name in link})
     if len(nodes) < FEWEST_NODES:
         return []
@@ -47,18 +52,18 @@ def slow(
         if partners >= 3
         else _by_best(worse, of, scale, sign, min_effect)
     )
-    bad = {name for each in named for name in each.names}
+    bad = {name for node in named for name in node.names}
     return named + _links(worse, of, bad, scale, sign, min_effect)
 
 
 def _by_median(
     groups: Mapping[Link, Array], of: Mapping[str, list[Link]], sign: float, min_effect: float
 ) -> list[Slow]:
-    found = outliers(
+    off = outliers(
         {name: np.concatenate([groups[link] for link in links]) for name, links in of.items()},
         min_effect=min_effect,
     )
-    return [Slow((each.node,), each.effect) for each in found if each.effect * sign > 0]
+    return [Slow((outlier.node,), outlier.effect) for outlier in off if outlier.effect * sign > 0]
 
 
 def _by_best(
@@ -68,15 +73,15 @@ def _by_best(
     sign: float,
     min_effect: float,
 ) -> list[Slow]:
-    found = []
+    slow_nodes = []
     for name, links in of.items():
-        others = np.array([each for link, each in worse.items() if name not in link])
+        others = np.array([level for link, level in worse.items() if name not in link])
         if others.size < 2:
             continue
         off = min(worse[link] for link in links) - middle(others)
-        if len(links) > 1 and off > max(scale.gate(min_effect), GATE * _sigma(others)):
-            found.append(Slow((name,), scale.effect(sign * off)))
-    return sorted(found, key=lambda each: -abs(each.effect))
+        if len(links) > 1 and off > max(scale.gate(min_effect), GATE * robust_sigma(others)):
+            slow_nodes.append(Slow((name,), scale.effect(sign * off)))
+    return sorted(slow_nodes, key=lambda node: -abs(node.effect))
 
 
 def _links(
@@ -90,14 +95,14 @@ def _links(
     off: dict[Link, float] = {}
     for link in worse:
         beside = [np.array([worse[other] for other in of[name] if other != link]) for name in link]
-        if all(each.size for each in beside):
-            off[link] = worse[link] - max(middle(each) for each in beside)
+        if all(levels.size for levels in beside):
+            off[link] = worse[link] - max(middle(levels) for levels in beside)
     good = np.array([worse[link] for link in worse if not bad.intersection(link)])
-    sigma = _sigma(good) if good.size > 1 else math.inf
+    sigma = robust_sigma(good) if good.size > 1 else math.inf
     limit = max(scale.gate(min_effect), GATE * sigma)
-    found = [Slow(link, scale.effect(sign * each)) for link, each in off.items() if each > limit]
-    return sorted(found, key=lambda each: -abs(each.effect))
-
-
-def _sigma(array: Array) -> float:
-    return SIGMA_OF_MAD * middle(np.abs(array - middle(array)))
+    slow_links = [
+        Slow(link, scale.effect(sign * distance))
+        for link, distance in off.items()
+        if distance > limit
+    ]
+    return sorted(slow_links, key=lambda item: -abs(item.effect))

@@ -1,4 +1,4 @@
-"""Which node is slow: each node's level against the other nodes', robustly."""
+"""Find the node whose level differs from that of the other nodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ levels have heavy tails, simulated), so that the gate of n points, GATE n^(1/4),
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """A node off the others: `effect` against the median of the others (relative), `n` values, `sigmas` of evidence."""
+    """A node that differs: `effect` against the median of the others, `n` values, `sigmas` of
+    evidence.
+    """
 
     node: str
     effect: float
@@ -36,12 +38,13 @@ class Outlier:
 
 
 def outliers(values: Mapping[str, ArrayLike], *, min_effect: float = 0.05) -> list[Outlier]:
-    """Name the nodes whose median lies off the median of the others, the farthest first.
+    """Return the nodes whose median differs from the median of the others, the farthest first.
 
-    `values`: the values (of one series) that each node took part in; a sample over two nodes counts for both, and the
-    median keeps a slow partner from tainting it. A node is named when it is off by more than `min_effect` and four
-    standard errors, of which the noise is the larger of how the others differ among themselves and how well the
-    medians are known. Fewer than four nodes with three values each: nobody is named.
+    `values` maps a node to the values of one series that it took part in. A sample over two nodes
+    counts for both, and the median limits the effect of a slow partner. A node must differ by more
+    than `min_effect` and four standard errors. Their noise is the larger of the spread among the
+    others and the uncertainty of the medians. Fewer than four nodes with three values each give no
+    result.
     """
     groups = {
         node: array for node, v in values.items() if (array := finite(v)).size >= FEWEST_VALUES
@@ -56,9 +59,9 @@ def outliers(values: Mapping[str, ArrayLike], *, min_effect: float = 0.05) -> li
     # Residuals around a median of n are too small by about (n - 1) / n in variance.
     shrink = math.sqrt(residuals.size / max(1, residuals.size - len(groups)))
     within = 1.4826 * float(np.median(np.abs(residuals))) * shrink
-    found = []
+    named = []
     for node, level in levels.items():
-        others = np.array([each for name, each in levels.items() if name != node])
+        others = np.array([value for name, value in levels.items() if name != node])
         middle = float(np.median(others))
         between = 1.4826 * float(np.median(np.abs(others - middle)))
         n = groups[node].size
@@ -67,17 +70,19 @@ def outliers(values: Mapping[str, ArrayLike], *, min_effect: float = 0.05) -> li
         noise = max(between, known)
         off = level - middle
         if abs(off) > max(scale.gate(min_effect), GATE * noise):
-            found.append(
+            named.append(
                 Outlier(node, scale.effect(off), abs(off) / noise if noise else math.inf, int(n))
             )
-    return sorted(found, key=lambda each: -abs(each.effect))
+    return sorted(named, key=lambda outlier: -abs(outlier.effect))
 
 
 def confirming(points: int, nodes: int) -> int:
-    """Return in how many of `points` measured a node must be off to be named for it, so that chance names anybody in 1 % of suites.
+    """Return in how many of `points` a node must differ, so that chance names one in 1 % of
+    suites.
 
-    Each of them names each node with probability ALPHA / nodes where none is off; independent, they name a node k times or more with a
-    binomial tail, which the nodes share (Bonferroni). One point needs itself alone.
+    Without a slow node, each point names a node with probability ALPHA / nodes. For independent
+    points, a node is named k times with a binomial tail, shared among the nodes (Bonferroni). One
+    point needs only itself.
     """
     once = ALPHA / nodes
     return next(
@@ -88,5 +93,5 @@ def confirming(points: int, nodes: int) -> int:
 
 
 def lone_gate(points: int) -> float:
-    """Return the sigmas that name a node in one point alone, of so many that were looked at."""
+    """Return the sigmas that name a node in one of `points` points alone."""
     return float(GATE * points**LONE_GROWTH)

@@ -1,10 +1,11 @@
-"""Where the noise of a series comes from and what it lets one see: within a run, between runs, between nodes."""
+"""Sources of the noise of a series: within a run, between runs, between nodes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +17,7 @@ INFORMATIONAL = 0.10
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class Variability:
     """Relative noise of one series (0.02 is 2 %), None where there are too few values to say.
 
     `within`: median over runs of the repetitions' CV. `between`: robust noise of run medians (the floor). `nodes`:
@@ -33,19 +34,19 @@ class Noise:
 
     @property
     def informational(self) -> bool:
-        """Whether the series is too noisy to page anybody."""
+        """Whether the series is too noisy to page."""
         return self.between is not None and self.between > INFORMATIONAL
 
 
 def detectable(
     floor: float, before: int = 20, after: int = 3, alpha: float = 0.01, power: float = 0.9
 ) -> float:
-    """Return the smallest relative step found with `power` at two-sided `alpha`, by Student's t (two-sample).
+    """Return the smallest relative step found with `power` at two-sided `alpha`, by Student's t.
 
-    (t_{1-alpha/2} + t_power) * floor * sqrt(1/before + 1/after) on the log scale, the quantiles from the normal ones by
-    the Cornish-Fisher expansion (Abramowitz and Stegun 26.7.5), good to 0.5 % from 10 degrees of freedom.
+    It is (t_{1-alpha/2} + t_power) * floor * sqrt(1/before + 1/after) on the log scale. The
+    quantiles come from the normal ones by the Cornish-Fisher expansion (Abramowitz and Stegun
+    26.7.5). They are good to 0.5 % from 10 degrees of freedom.
     """
-    from statistics import NormalDist
 
     freedom = before + after - 2
     reach = sum(_t(NormalDist().inv_cdf(p), freedom) for p in (1 - alpha / 2, power))
@@ -56,9 +57,11 @@ def _t(z: float, v: int) -> float:
     return z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
 
 
-def noise_of(repetitions: Sequence[ArrayLike], by_node: Mapping[str, ArrayLike]) -> Noise:
-    """Return the noise of a series from the repetitions of each run (oldest first) and the values of each node."""
-    runs = [array for each in repetitions if (array := finite(each)).size]
+def variability_of(
+    repetitions: Sequence[ArrayLike], by_node: Mapping[str, ArrayLike]
+) -> Variability:
+    """Return the noise of a series from the repetitions of each run (oldest first) and by node."""
+    runs = [array for values in repetitions if (array := finite(values)).size]
     inside = finite([cv(array) for array in runs if array.size >= 3])
     medians = np.array([float(np.median(array)) for array in runs])
     within = float(np.median(inside)) if inside.size else None
@@ -72,6 +75,6 @@ def noise_of(repetitions: Sequence[ArrayLike], by_node: Mapping[str, ArrayLike])
         own = max(between**2 - 1.57 * within**2 / typical, (0.1 * between) ** 2)
         wanted = min(10, max(3, math.ceil(1.57 * within**2 / own))) if own > 0 else 10
     floor = between if between is not None and math.isfinite(between) else None
-    return Noise(
+    return Variability(
         within, floor, nodes, None if floor is None else detectable(floor), wanted, len(runs)
     )

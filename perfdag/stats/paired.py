@@ -28,9 +28,9 @@ def blocks(n: int, seed: int) -> list[str]:
     """
     rng = random.Random(seed)
     first = rng.randrange(2)
-    made = [ORDERS[(first + i) % 2] for i in range(n)]
-    rng.shuffle(made)
-    return made
+    sequence = [ORDERS[(first + i) % 2] for i in range(n)]
+    rng.shuffle(sequence)
+    return sequence
 
 
 def sign_flip_p(differences: ArrayLike) -> float:
@@ -58,8 +58,8 @@ def sign_flip_p(differences: ArrayLike) -> float:
 def _signed_sums(d: Array) -> Array:
     """Return the sums of all assignments of signs, length 2**len(d)."""
     sums = np.zeros(1)
-    for each in d:
-        sums = np.concatenate([sums + each, sums - each])
+    for difference in d:
+        sums = np.concatenate([sums + difference, sums - difference])
     return sums
 
 
@@ -81,8 +81,12 @@ class Paired:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What B costs over A against a limit: `cost` and its interval are shares of A (0.03: 3 % more time for the same), or of the whole where
-    `points` (0.03: 3 points), NaN where A has nothing to take a share of; `word` is passes, fails or inconclusive."""
+    """The cost of B over A against a limit. `word` is passes, fails or inconclusive.
+
+    `cost` and its interval are shares of A: 0.03 is 3 % more time for the same work. With `points`
+    they are shares of the whole: 0.03 is 3 points. They are NaN where A has nothing to take a share
+    of.
+    """
 
     limit: float
     cost: float
@@ -94,7 +98,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class PairedVerdict:
     """A paired result with its word after the correction for many series."""
 
     result: Paired
@@ -143,9 +147,10 @@ def paired(
 
 
 def within(r: Paired, limit: float) -> Bound | None:
-    """Hold B's cost against `limit`, a share: it passes where the whole interval is below, fails where it is above.
+    """Compare the cost of B with `limit`, a share of A. Return None where no direction is worse.
 
-    An absolute result must be one of a fraction of 0 to 1: its limit is in points. None where no direction is worse.
+    B passes where the whole interval is below the limit, and fails where it is above. An absolute
+    result must be a fraction from 0 to 1, and its limit is in points.
     """
     if r.better not in ("higher", "lower"):
         return None
@@ -196,7 +201,9 @@ def _cost(r: Paired, effect: float) -> float:
 
 
 def benjamini_hochberg(p_values: Sequence[float], q: float = FALSE_DISCOVERIES) -> list[bool]:
-    """Say which hypotheses are rejected with false discovery rate q (Benjamini and Hochberg 1995)."""
+    """Return which hypotheses are rejected with false discovery rate q (Benjamini and Hochberg
+    1995).
+    """
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     last = max(
         (rank for rank, i in enumerate(order, 1) if p_values[i] <= q * rank / len(order)), default=0
@@ -205,32 +212,36 @@ def benjamini_hochberg(p_values: Sequence[float], q: float = FALSE_DISCOVERIES) 
     return [i in rejected for i in range(len(p_values))]
 
 
-def judge(results: Sequence[Paired]) -> list[Judged]:
-    """Give each series its word: shown when p <= 1 %, the effect reaches min_effect and it survives the correction."""
+def judge(results: Sequence[Paired]) -> list[PairedVerdict]:
+    """Return the verdict of each series.
+
+    A difference is shown where p <= 1 %, the effect reaches min_effect and it survives the
+    correction for many series.
+    """
     kept = benjamini_hochberg([r.p for r in results])
     return [_judge(result, survives) for result, survives in zip(results, kept, strict=True)]
 
 
-def _judge(r: Paired, survives: bool) -> Judged:
+def _judge(r: Paired, survives: bool) -> PairedVerdict:
     if r.blocks < FEWEST_BLOCKS:
-        return Judged(
+        return PairedVerdict(
             r,
             "inconclusive",
             f"{r.blocks} blocks: an exact p of 1 % takes at least {FEWEST_BLOCKS}",
         )
     shown = r.p <= P_VALUE and survives
     if shown and abs(r.effect) >= r.min_effect:
-        return Judged(r, side(r.effect, r.better), f"p = {r.p:.2g}, {r.blocks} blocks")
+        return PairedVerdict(r, side(r.effect, r.better), f"p = {r.p:.2g}, {r.blocks} blocks")
     if -r.min_effect < r.interval.low and r.interval.high < r.min_effect:
         why = (
             "a real but smaller effect than asked for"
             if shown
             else "the interval lies within the smallest effect"
         )
-        return Judged(r, "no difference shown", why)
+        return PairedVerdict(r, "no difference shown", why)
     width = (r.interval.high - r.interval.low) / 2
     # The half width shrinks with the root of the blocks; half of min_effect separates zero from min_effect.
     more = min(9999, max(r.blocks + 2, math.ceil(r.blocks * (width / (r.min_effect / 2)) ** 2)))
-    return Judged(
+    return PairedVerdict(
         r, "inconclusive", f"p = {r.p:.2g}: about {more} blocks would narrow the interval enough"
     )

@@ -23,7 +23,6 @@ class Percentile:
     value: float
     low: float
     high: float
-    coverage: float
     n: int
 
 
@@ -51,7 +50,7 @@ def nearest_rank(values: ArrayLike, p: float) -> float:
     return float(array[max(0, math.ceil(round(p * array.size, 9)) - 1)])
 
 
-def percentile(values: ArrayLike, p: float, coverage: float = 0.95) -> Percentile:
+def percentile(values: ArrayLike, p: float) -> Percentile:
     """Return percentile `p` with its order-statistic interval.
 
     Raises TooFewSamplesError where there are fewer samples than `needed(p)`.
@@ -64,16 +63,11 @@ def percentile(values: ArrayLike, p: float, coverage: float = 0.95) -> Percentil
         )
     # Normal approximation of the binomial ranks; n p (1 - p) >= 4 holds wherever the percentile is not refused.
     middle, half = n * p, 1.96 * math.sqrt(n * p * (1 - p))
-    if coverage != 0.95:
-        from statistics import NormalDist
-
-        half *= NormalDist().inv_cdf(0.5 + coverage / 2) / 1.96
     low, high = math.floor(middle - half), math.ceil(middle + half) + 1
     return Percentile(
         p=p,
         value=nearest_rank(array, p),
         low=float(array[low - 1]) if low >= 1 else -math.inf,
         high=float(array[high - 1]) if high <= n else math.inf,
-        coverage=coverage,
         n=n,
     )

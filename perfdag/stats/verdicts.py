@@ -1,7 +1,7 @@
-"""Verdict on two measurements of one series made on different days, held against how much its runs differ anyway.
+"""Verdict on two measurements of one series from different days, against the noise between runs.
 
-Within-run tests lie here: with equal noise within and between runs, five repetitions a side, Welch's t at p < 0.01
-calls 19 % of equal pairs different. The gate is therefore the noise floor of past run medians, never the repetitions.
+Tests within a run are misleading. With equal noise within and between runs, Welch's t at p < 0.01
+calls 19 % of equal pairs different. The gate is therefore the noise floor of past run medians.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.stats.robust import SIGMA_OF_MAD, Array, Spread, finite, middle, scale_for, spread
+from perfdag.stats.robust import Spread, finite, middle, robust_sigma, scale_for, spread
 
 Word = Literal["better", "worse", "differs", "no difference shown", "inconclusive"]
 Better = Literal["higher", "lower", "none"]
@@ -28,11 +28,13 @@ POWER_90 = 1.2816
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Series A against B: medians in the unit of the values, the rest relative (0.1 is +10 %) or absolute.
+    """Series A against B: medians in the unit of the values, the rest relative (0.1 is +10 %) or
+    absolute.
 
-    `effect` is B against A and `low`, `high` its 95 % interval by the floor (None: floor unknown), `floor` the noise of
-    one run, `gate` the effect that would have been called a change, `detectable` the effect found in nine of ten
-    comparisons such as this one; `why` is one sentence, and for "inconclusive" says what it would take.
+    `effect` is B against A, and `low` and `high` its 95 % interval, None where the floor is
+    unknown. `floor` is the noise of one run. `gate` is the smallest effect that counts as a change.
+    `detectable` is the effect found in nine of ten comparisons. `why` is one sentence, and for
+    "inconclusive" it says what a verdict takes.
     """
 
     word: Word
@@ -74,7 +76,7 @@ def compare(
     middle_a, middle_b = middle(side_a), middle(side_b)
     difference = float(np.subtract(*scale.apply([middle_b, middle_a])))
     known = history.size >= PAST_RUNS
-    floor = noise_floor_on(scale.apply(history)) if known else None
+    floor = robust_sigma(scale.apply(history)) if known else None
     error = math.sqrt(_variance(runs_a) + _variance(runs_b))
     gate = detectable = low = high = None
     if floor is not None:
@@ -101,18 +103,13 @@ def compare(
     )
 
 
-def noise_floor_on(x: Array) -> float:
-    """Return the robust sigma of values already on their scale."""
-    return SIGMA_OF_MAD * middle(np.abs(x - middle(x)))
-
-
 def _variance(runs: int) -> float:
     """Return the variance of the median of `runs` run medians, in units of one run's (pi / 2n from three on)."""
     return 1.0 / runs if runs < 3 else math.pi / (2 * runs)
 
 
 def side(difference: float, better: str) -> Word:
-    """Return which way a shown difference points."""
+    """Return the direction of a difference as a verdict."""
     if better not in ("higher", "lower"):
         return "differs"
     return "better" if (difference > 0) == (better == "higher") else "worse"
@@ -129,7 +126,7 @@ def _word(
     runs_a: int,
     runs_b: int,
 ) -> tuple[Word, str]:
-    """Choose the word and its one sentence; all numbers on the scale of the analysis."""
+    """Return the verdict and its reason. All numbers are on the scale of the analysis."""
     if gate is None or floor is None:
         missing = PAST_RUNS - past
         return (

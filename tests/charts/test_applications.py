@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from perfdag.benchmark import Benchmark, Output
 from perfdag.charts.pick import chart
 from perfdag.ids import canonical
-from perfdag.parts import row
 from perfdag.steps.openfoam import OpenFoam
 from perfdag.steps.openfoam_params import OpenFoamParams
 from perfdag.steps.rdma_bandwidth import BandwidthParams, RdmaBandwidth
@@ -23,7 +22,7 @@ RECORDED = Path(__file__).parent.parent / "recorded"
 
 
 def rows_of(benchmark: Benchmark[Any], output: Output, params: Any) -> list[dict[str, Any]]:
-    return [row(benchmark, each) for each in benchmark.parse(output, params)]
+    return [as_row(benchmark, each) for each in benchmark.parse(output, params)]
 
 
 def drawn(benchmark: str, rows: pa.Table) -> dict[str, Figure]:
@@ -80,7 +79,8 @@ def test_openfoam_scaling_has_an_ideal_line_and_efficiency() -> None:
             ]
             placed = [f"node-{each}" for each in range(nodes)]
             rows += [
-                {**row, "nodes": placed} for row in sample("openfoam", params, repetition, values)
+                {**as_row, "nodes": placed}
+                for as_row in sample("openfoam", params, repetition, values)
             ]
     figures = drawn("openfoam", table(rows))
     assert set(figures) == {"scaling", "points", "phases"}
@@ -144,7 +144,7 @@ def test_openfoam_hosts_that_shared_a_node_are_said_to() -> None:
             [value],
             shape={"hosts": {"count": nodes}},
         )
-        rows += [{**row, "nodes": ["node-1"] * nodes} for row in made]
+        rows += [{**as_row, "nodes": ["node-1"] * nodes} for as_row in made]
     figure = drawn("openfoam", table(rows))["scaling"]
     legend = figure.axes[0].get_legend()
     assert legend is not None
@@ -164,7 +164,7 @@ def _solved(procs: int, nodes: int, seconds: float, **params: Any) -> list[dict[
     made = sample(
         "openfoam", {"size": "S", "procs": procs, "nodes": nodes, **params}, 1, [value], shape=shape
     )
-    return [{**row, "nodes": [f"node-{each}" for each in range(nodes)]} for row in made]
+    return [{**as_row, "nodes": [f"node-{each}" for each in range(nodes)]} for as_row in made]
 
 
 def test_openfoam_scaling_is_of_the_fastest_of_the_most_processes() -> None:
@@ -176,7 +176,9 @@ def test_openfoam_scaling_is_of_the_fastest_of_the_most_processes() -> None:
 
 
 def test_openfoam_phases_are_of_the_longest_points_and_say_how_many() -> None:
-    rows = [row for i in range(20) for row in _solved(1, 1, 10.0 + i, tolerance=10.0 ** -(i + 1))]
+    rows = [
+        as_row for i in range(20) for as_row in _solved(1, 1, 10.0 + i, tolerance=10.0 ** -(i + 1))
+    ]
     figure = drawn("openfoam", table(rows))["phases"]
     assert "29 s, n=1, the longest" in title(figure)
     assert "the 16 longest of 20 points" in " ".join(each.get_text() for each in figure.texts)
@@ -317,9 +319,9 @@ def test_rdma_latency_of_timed_and_untimed_points() -> None:
 
 def test_rdma_points_that_are_not_drawn_are_counted_and_the_best_is_drawn() -> None:
     rows = [
-        row
+        as_row
         for base in range(15, 0, -1)
-        for row in _latencies({"gid_index": base}, "p50", base * 1e-6)
+        for as_row in _latencies({"gid_index": base}, "p50", base * 1e-6)
     ]
     figure = drawn("rdma-latency", table(rows))["sizes"]
     names = [
@@ -385,8 +387,8 @@ def test_torchbench_names_the_precision_that_was_used_unasked() -> None:
             "headline": False,
         }
         rows += [
-            {**row, "env": canonical({"sample": {"precision": "fp16"}})}
-            for row in sample("torchbench", params, 1, [value])
+            {**as_row, "env": canonical({"sample": {"precision": "fp16"}})}
+            for as_row in sample("torchbench", params, 1, [value])
         ]
     figures = drawn("torchbench", table(rows))
     assert artist(figures["batches"], "median alexnet eval cuda fp16")

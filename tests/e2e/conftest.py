@@ -176,12 +176,12 @@ class Namespace:
 
     def stored(self, run_id: str) -> set[str]:
         """Names of the samples stored."""
-        from perfdag.parts import stored_parts
+        from perfdag.samples import stored_samples
         from perfdag.store import open_store
 
         return {
             name
-            for name in stored_parts(open_store(self.store), run_id)
+            for name in stored_samples(open_store(self.store), run_id)
             if not name.startswith("canary")
         }
 

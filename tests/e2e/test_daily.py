@@ -16,9 +16,9 @@ import yaml
 from perfdag import kube
 from perfdag.collect import collect, result_key
 from perfdag.kube import Kube
-from perfdag.parts import Part, part_key, stored_parts
 from perfdag.plan import make_plan, new_run_id
 from perfdag.runs import load_plan
+from perfdag.samples import SampleRecord, sample_key, stored_samples
 from perfdag.steps.facts import cluster_facts
 from perfdag.store import open_store
 from perfdag.suite import load
@@ -66,10 +66,10 @@ def _past(root: str, suite: Path, usual: dict[str, float]) -> None:
                 "better": "lower",
                 "headline": True,
             }
-            part = Part(
+            part = SampleRecord(
                 point.id, repetition, "ok", rows=[row], benchmark_version="1", order_index=position
             )
-            store.put(part_key(plan.run_id, plan.key(position)), part.dump())
+            store.put(sample_key(plan.run_id, plan.key(position)), part.dump())
         collect(store, plan)
 
 
@@ -120,7 +120,7 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
     for each in plan.options["confirmed"]:
         confirming = load_plan(store, each)
         assert [point.entry for point in confirming.points] == ["slowed"]
-        assert {key for key in stored_parts(store, each) if not key.startswith("canary")} == {
+        assert {key for key in stored_samples(store, each) if not key.startswith("canary")} == {
             confirming.key(0),
             confirming.key(1),
         }
@@ -128,7 +128,7 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
     # by hand the morning after: the same answer, and nobody is told a second time
     again = bench.check("last", "--suite", "nightly", "--store", bench.store)
     assert again.returncode == 3
-    assert "(told before)" in again.stdout
+    assert "(reported before)" in again.stdout
 
 
 class Hook(HTTPServer):

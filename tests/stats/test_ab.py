@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.abtest import Duel, on_cluster, prepare
 from perfdag.checks import share
 from perfdag.cli import main
 from perfdag.cli.ab import conclude
+from perfdag.duet_plan import Duet, on_cluster, prepare_duet
 from perfdag.runs import load_plan
 from perfdag.store import FolderStore, open_store
 from perfdag.suite import loads
@@ -28,13 +28,15 @@ LOSS = {"metric": "loss", "unit": "1", "better": "lower"}
 ABSOLUTE = "checks: [{metric: '*', min_effect: 0.001, absolute: true}]\n"
 
 
-def duel(text: str = SUITE, limit: float | None = 0.05) -> Duel:
-    return prepare(loads(text), loads(text, settings=["one.env.X=x"]), ("a", "b"), 10, (), limit)
+def duel(text: str = SUITE, limit: float | None = 0.05) -> Duet:
+    return prepare_duet(
+        loads(text), loads(text, settings=["one.env.X=x"]), ("a", "b"), 10, (), limit
+    )
 
 
 def fill(
     store: FolderStore,
-    made: Duel,
+    made: Duet,
     of: dict[str, Any],
     *values: tuple[float, float] | tuple[float, None] | tuple[None, None],
 ) -> None:
@@ -60,7 +62,7 @@ def fill(
         put(store, found)
 
 
-def outcome(store: FolderStore, made: Duel, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def outcome(store: FolderStore, made: Duet, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     code = conclude(store, made, Namespace(all=False, chart=None, json=False, markdown=True))
     return code, capsys.readouterr().out
 

@@ -15,11 +15,11 @@ from perfdag.cases import Rules
 from perfdag.checks import Check
 from perfdag.cli import main
 from perfdag.document import BadDocument
-from perfdag.findings import Accepted
-from perfdag.gate import check, remember
-from perfdag.parts import part_key
+from perfdag.findings import Acknowledgement
+from perfdag.gate import check, store_record
 from perfdag.plan import make_plan
 from perfdag.rules import read_acks
+from perfdag.samples import sample_key
 from perfdag.store import Store, open_store
 from perfdag.suite import loads
 from perfdag.units import quantity
@@ -62,7 +62,7 @@ def test_the_same_analysis_twice_alerts_once_also_backfilled(store: Store) -> No
     for night in (36, 37, 37, 36, 37):
         gate = check(store, "net", run_id(night), Rules())
         fresh += [alert.title for alert in gate.alerts if alert.fresh]
-        remember(store, gate)
+        store_record(store, gate)
         assert gate.failed  # telling once does not open the gate
     assert len(fresh) == 1
 
@@ -163,12 +163,12 @@ def test_a_gain_and_a_series_that_does_not_page_open_no_alert(store: Store) -> N
 
 def test_accepting_a_level_makes_it_the_baseline(store: Store) -> None:
     nights(store, 55, lambda n, p: 1e10 * (0.85 if n >= 34 else 1.0) * (0.85 if n >= 50 else 1.0))
-    accepted = [Accepted("iperf *", run_id(34), "new kernel")]
+    accepted = [Acknowledgement("iperf *", run_id(34), "new kernel")]
     assert not check(store, "net", run_id(39), Rules(accepted=accepted)).failed
     again = check(store, "net", run_id(54), Rules(accepted=accepted))
     assert again.failed
     assert again.findings[0].index == 50
-    expired = [Accepted("iperf *", run_id(34), "for a week", until="2026-02-10")]
+    expired = [Acknowledgement("iperf *", run_id(34), "for a week", until="2026-02-10")]
     assert not check(store, "net", run_id(36), Rules(accepted=expired)).failed  # 2026-02-10
     assert check(store, "net", run_id(37), Rules(accepted=expired)).failed
 
@@ -299,7 +299,7 @@ def test_a_threshold_is_told_once_until_it_held_again(store: Store) -> None:
             store, "net", run_id(night), Rules([Check(metric="throughput", op=">", value=9e9)])
         )
         told += [night for alert in gate.alerts if alert.fresh]
-        remember(store, gate)
+        store_record(store, gate)
     assert told == [5, 8]
 
 
@@ -330,7 +330,7 @@ def test_a_series_has_one_name_in_a_gate_also_where_its_neighbour_is_gone(store:
     titles = [alert.title for alert in check(store, "net", run_id(5), Rules(rules)).alerts]
     assert "THRESHOLD net/iperf streams=1 throughput" in titles
     accepted = [
-        Accepted(f"iperf streams={n} throughput", run_id(5), "a slower link") for n in (1, 4)
+        Acknowledgement(f"iperf streams={n} throughput", run_id(5), "a slower link") for n in (1, 4)
     ]
     assert not check(store, "net", run_id(5), Rules(rules, accepted)).failed
 
@@ -354,7 +354,7 @@ def test_one_more_series_that_breaks_a_rule_is_told(store: Store) -> None:
             store, "net", run_id(night), Rules([Check(metric="throughput", op=">", value=9e9)])
         )
         told += [night for alert in gate.alerts if alert.fresh]
-        remember(store, gate)
+        store_record(store, gate)
     assert told == [0, 1]
 
 
@@ -379,7 +379,7 @@ def test_an_entry_that_vanished_is_told_once_and_not_for_each_rule_on_it(store: 
         "THRESHOLD net/iperf througput > 9e+09",
     ]
     assert [case.state for case in gate.cases if case.group == "threshold"] == ["absent"] * 3
-    accepted = [Accepted("iperf throughput", run_id(5), "not any more")]
+    accepted = [Acknowledgement("iperf throughput", run_id(5), "not any more")]
     assert not check(store, "net", run_id(5), Rules(rules, accepted)).failed
 
 
@@ -411,7 +411,7 @@ def test_an_acknowledged_loss_hides_no_metric_that_what_is_still_measured_lacks(
                     night, {point: [0.0] * 3}, entry=entry, metric="retransmits", headline=False
                 )
         put(store, made)
-    gone = Accepted(removed, run_id(5), "removed")
+    gone = Acknowledgement(removed, run_id(5), "removed")
     gate = check(store, "net", run_id(5), Rules([rule], [gone]))
     assert [alert.title for alert in gate.alerts] == [f"THRESHOLD net/{rule.words()}"]
     assert gate.failed
@@ -419,7 +419,7 @@ def test_an_acknowledged_loss_hides_no_metric_that_what_is_still_measured_lacks(
         store,
         "net",
         run_id(5),
-        Rules([rule], [gone, Accepted(rule.words(), run_id(5), "not any more")]),
+        Rules([rule], [gone, Acknowledgement(rule.words(), run_id(5), "not any more")]),
     ).failed
 
 
@@ -444,7 +444,7 @@ def test_a_loss_is_told_once_and_its_acknowledgement_opens_the_gate_of_each_rule
         store,
         "net",
         run_id(12),
-        Rules(rules, [Accepted("iperf throughput", run_id(12), "not any more")]),
+        Rules(rules, [Acknowledgement("iperf throughput", run_id(12), "not any more")]),
     )
     assert (gate.alerts, gate.failed) == ([], False)
 
@@ -464,10 +464,10 @@ def test_a_metric_that_went_untold_with_an_acknowledged_entry_keeps_the_gate_shu
                 )
         put(store, made)
         acks = (
-            [Accepted("fio-a throughput", run_id(6), "removed")] if night > 6 else []
+            [Acknowledgement("fio-a throughput", run_id(6), "removed")] if night > 6 else []
         )  # told first, then acknowledged
         gate = check(store, "net", run_id(night), Rules([rule], acks))
-        remember(store, gate)
+        store_record(store, gate)
         assert (
             gate.failed
             == (f"THRESHOLD net/{rule.words()}" in [alert.title for alert in gate.alerts])
@@ -498,14 +498,14 @@ def test_a_gate_of_a_benchmark_itself_is_told(store: Store, webhook: str) -> Non
         held(night, value)
         gate = check(store, "net", run_id(night), Rules())
         gatefiles.send(webhook, gate, gate.alerts)
-        remember(store, gate)
+        store_record(store, gate)
         assert gate.failed == bool(value)
     [message] = Receiver.got
     assert (message["kind"], message["page"]) == ("gate", True)
     assert message["title"] == "GATE net/burst: 1 of its own gates"
     line = next(each for each in str(message["text"]).splitlines() if each.startswith("accept"))
     assert f"{{series: 'burst count=400: api_p99 < 1', run: {run_id(1)}, reason: ...}}" in line
-    accepted = [Accepted("burst count=400: api_p99 < 1", run_id(1), "a small API server")]
+    accepted = [Acknowledgement("burst count=400: api_p99 < 1", run_id(1), "a small API server")]
     assert not check(store, "net", run_id(2), Rules(accepted=accepted)).failed
 
 
@@ -514,7 +514,7 @@ def test_a_ratio_is_to_the_accepted_level(store: Store) -> None:
     rules = [Check(metric="throughput", op=">=", ratio=0.9)]
     assert check(store, "net", run_id(7), Rules(rules)).failed
     assert not check(
-        store, "net", run_id(7), Rules(rules, [Accepted("iperf *", run_id(6), "new kernel")])
+        store, "net", run_id(7), Rules(rules, [Acknowledgement("iperf *", run_id(6), "new kernel")])
     ).failed
 
 
@@ -537,7 +537,7 @@ def test_another_cluster_in_the_store_makes_nothing_news(store: Store) -> None:
                 Rules([Check(metric="throughput", op=">", value=9e9)]),
             )
             told += [(cluster, night) for alert in gate.alerts if alert.fresh]
-            remember(store, gate)
+            store_record(store, gate)
     assert told == [("blue", 3)]
 
 
@@ -589,7 +589,7 @@ def test_a_run_is_gone_on_with_only_for_what_it_has_no_samples_of(store: Store) 
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     for at, (index, _) in enumerate(plan.order):
         if plan.points[index].entry == "failed":
-            store.put(part_key(plan.run_id, plan.key(at)), b"")
+            store.put(sample_key(plan.run_id, plan.key(at)), b"")
     for night in range(6):
         value = 1.0 if night < 5 else np.nan
         put(
@@ -647,14 +647,14 @@ def test_a_series_that_vanished_is_missed_until_it_is_back_or_acknowledged(store
         gate = check(store, "net", run_id(night), Rules())
         told += [night for alert in gate.alerts if alert.kind == "absent" and alert.fresh]
         states.append(gate.failed)
-        remember(store, gate)
+        store_record(store, gate)
     assert told == [6, 22]
     assert states == [night in range(6, 18) or night >= 22 for night in range(24)]
     gate = check(store, "net", run_id(17), Rules())
     assert (
         "accept  in acks.yaml: {series: 'iperf streams=4 throughput', run: " in gate.alerts[0].text
     )
-    accepted = Accepted(
+    accepted = Acknowledgement(
         "iperf streams=4 *", run_id(9), "no such streams any more", until="2026-01-16"
     )
     assert not check(store, "net", run_id(11), Rules(accepted=[accepted])).failed
@@ -663,7 +663,9 @@ def test_a_series_that_vanished_is_missed_until_it_is_back_or_acknowledged(store
 
 def test_a_loss_acknowledged_before_it_was_told_is_not_forgotten(store: Store) -> None:
     rule = Check(metric="throughput", entry="spare", op=">", value=1e9)
-    accepted = Accepted("spare *", run_id(6), "that card is being mended", until="2026-01-25")
+    accepted = Acknowledgement(
+        "spare *", run_id(6), "that card is being mended", until="2026-01-25"
+    )
     for night in range(24):
         made = rows(night, {"streams=1": [1e10] * 3})
         put(
@@ -671,13 +673,13 @@ def test_a_loss_acknowledged_before_it_was_told_is_not_forgotten(store: Store) -
             made if night >= 6 else made + rows(night, {"streams=1": [1e10] * 3}, entry="spare"),
         )
         gate = check(store, "net", run_id(night), Rules(checks=[rule], accepted=[accepted]))
-        remember(store, gate)
+        store_record(store, gate)
         if night <= 20:
             assert (night, gate.failed, gate.alerts) == (night, False, [])
         else:  # 2026-01-26: the card should be back
             assert gate.failed
             assert [alert.kind for alert in gate.alerts] == ["absent"]
-    long_ago = Accepted("*", run_id(16), "all of it is slower here")
+    long_ago = Acknowledgement("*", run_id(16), "all of it is slower here")
     gate = check(store, "net", run_id(20), Rules(accepted=[long_ago]))
     assert [
         case for case in gate.cases if case.group == "present"
@@ -762,7 +764,7 @@ def test_an_environment_that_becomes_a_regression_is_told_again(store: Store, we
             continue
         gate = check(store, "net", run_id(night), Rules())
         gatefiles.send(webhook, gate, gate.alerts)
-        remember(store, gate)
+        store_record(store, gate)
         kinds += [alert.kind for alert in gate.alerts]
     assert kinds.count("environment") > 1
     assert kinds.count("regression") > 1
@@ -792,7 +794,7 @@ def test_the_command(
     assert (suite.get("tests"), suite.get("failures")) == ("3", "1")
     assert "gate FAILED" in files[1].read_text()
     out = capsys.readouterr().out
-    assert "(told before)" in out
+    assert "(reported before)" in out
     assert main(["check", "last", "--store", store.root, "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["passed"] is False
 
@@ -875,7 +877,7 @@ def test_acks_of_the_store(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"metric": "x"}, "says nothing"),
+        ({"metric": "x"}, "is empty"),
         ({"metric": "x", "op": "<"}, "either `value` or `ratio`"),
         ({"metric": "x", "value": 1}, "a threshold needs `op`"),
         ({"metric": "x", "op": "<", "value": 1, "baseline": "v1"}, "goes with `ratio`"),

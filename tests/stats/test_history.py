@@ -16,16 +16,16 @@ import pytest
 from matplotlib.text import Text
 
 from perfdag import results, rollup
-from perfdag.abtest import analyse, recall
 from perfdag.charts import history as charts
 from perfdag.charts.compare import Effect, forest
 from perfdag.charts.style import INK, MUTED
-from perfdag.checks import Tuning
 from perfdag.cli import main
 from perfdag.cli.compare import sizes
 from perfdag.cli.finish import write_report
 from perfdag.cli.history_page import past
 from perfdag.comparison import compare_selections, level_removed
+from perfdag.duet_analysis import analyse
+from perfdag.duet_plan import stored_duet
 from perfdag.history import (
     node_outliers,
     noise_report,
@@ -34,13 +34,15 @@ from perfdag.history import (
     runs_for_nodes,
     series_of,
 )
+from perfdag.months import delete_rollup
 from perfdag.plan import make_plan
 from perfdag.runs import load_plan
 from perfdag.selection import SelectionError, select
 from perfdag.steps.lead import MeasuringLoop
 from perfdag.store import FolderStore, Store, StoreError, open_store
 from perfdag.suite import load
-from perfdag.trends import of_table
+from perfdag.trends import medians_of_rows
+from perfdag.tuning import Tuning
 from tests.stats.synthetic import nights, put, rows, run_id
 
 
@@ -55,14 +57,14 @@ def step(night: int, point: str) -> float:
 
 def test_the_roll_up_says_what_the_files_say(store: Store) -> None:
     nights(store, 40, step)
-    plain = rollup.trends(store, "net", write_back=False)
+    plain = rollup.read_run_medians(store, "net", write_back=False)
     assert store.list("rollups") == []
-    rollup.trends(store, "net")
+    rollup.read_run_medians(store, "net")
     assert store.list("rollups") == [
         "rollups/suite=net/month=2026-01.parquet",
         "rollups/suite=net/month=2026-02.parquet",
     ]
-    again = rollup.trends(store, "net")
+    again = rollup.read_run_medians(store, "net")
     assert again.runs == plain.runs
     assert again.series == plain.series
     for name in ("value", "low", "high", "n"):
@@ -71,14 +73,14 @@ def test_the_roll_up_says_what_the_files_say(store: Store) -> None:
 
 def test_a_roll_up_that_lacks_runs_or_is_damaged_is_only_a_cache(store: Store) -> None:
     nights(store, 10, step)
-    rollup.trends(store, "net")
+    rollup.read_run_medians(store, "net")
     nights(store, 12, step)  # two more nights, and the old ones written again alike
-    assert len(rollup.trends(store, "net").runs) == 12
+    assert len(rollup.read_run_medians(store, "net").runs) == 12
     store.put("rollups/suite=net/month=2026-01.parquet", b"nonsense")
-    assert len(rollup.trends(store, "net").runs) == 12
+    assert len(rollup.read_run_medians(store, "net").runs) == 12
     store.delete(f"results/suite=net/month=2026-01/{run_id(11)}.parquet")
-    assert len(rollup.trends(store, "net").runs) == 11
-    rollup.forget(store, "net", "2026-01")
+    assert len(rollup.read_run_medians(store, "net").runs) == 11
+    delete_rollup(store, "net", "2026-01")
     assert store.list("rollups") == []
 
 
@@ -89,7 +91,7 @@ def test_runs_of_an_older_version_lack_what_came_later(store: Store) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(older, sink, store_schema=False)
     store.put(key, sink.getvalue().to_pybytes())
-    found = rollup.trends(store, "net")
+    found = rollup.read_run_medians(store, "net")
     assert found.damaged == []
     assert len(found.runs) == 3
     assert np.isfinite(found.value).all()
@@ -103,7 +105,7 @@ def test_a_series_in_another_unit_is_named_and_not_mixed(
     put(store, rows(2, {"streams=1": [1.25e9] * 3}, unit="B/s"))
     put(store, rows(60, {"streams=1": [1.25e9] * 3}, unit="B/s"))  # of another month
     for _ in range(2):  # a roll-up forgets nothing of it
-        found = rollup.trends(store, "net")
+        found = rollup.read_run_medians(store, "net")
         assert [run for run in found.runs if run.run_id == run_id(2)]
         assert found.value[0][np.isfinite(found.value[0])].tolist() == [1e10] * 3
         assert len(found.damaged) == 2
@@ -119,7 +121,7 @@ def test_medians_and_spread_of_a_run(store: Store) -> None:
             0, {"streams=1": [5.0, 1.0, 3.0], "streams=2": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}
         ),
     )
-    found = rollup.trends(store, "net")
+    found = rollup.read_run_medians(store, "net")
     by_n = {
         int(n): (v, lo, hi)
         for n, v, lo, hi in zip(
@@ -135,7 +137,7 @@ def test_warmups_failures_subjects_and_ab_are_not_history(store: Store) -> None:
     put(store, made)
     put(store, rows(1, {"streams=1": [1.0]}, trigger="ab", variant="A"))
     put(store, rows(2, {"streams=1": [np.nan, np.nan]}))
-    found = rollup.trends(store, "net")
+    found = rollup.read_run_medians(store, "net")
     assert [run.run_id for run in found.runs] == [run_id(0), run_id(2)]
     assert found.value[0, 0] == 1.5
     assert np.isnan(found.value[0, 1])
@@ -472,7 +474,7 @@ def test_a_slow_node_of_twelve_that_take_turns_is_named_by_history(
     assert {each["node"] for each in made["nodes"]} == {slow}
     [noise] = made["noise"]
     assert noise["within"] == pytest.approx(0.01, rel=0.4)
-    found = rollup.trends(store, "net")
+    found = rollup.read_run_medians(store, "net")
     assert noise_report(found, recent_rows(store, found, newest=60))[0][1].nodes is not None
     assert main(["history", "net", "--store", store.root]) == 0
     assert re.findall(
@@ -510,7 +512,7 @@ def test_a_node_is_what_its_newest_runs_say_however_far_back_another_is_looked_f
         put(store, made)
     assert main(["history", "net", "--store", store.root, "--json"]) == 0
     assert {each["node"] for each in json.loads(capsys.readouterr().out)["nodes"]} == named
-    assert runs_for_nodes(rollup.trends(store, "net")) == (30 if 105 not in few else 110)
+    assert runs_for_nodes(rollup.read_run_medians(store, "net")) == (30 if 105 not in few else 110)
 
 
 @pytest.mark.parametrize(
@@ -552,7 +554,7 @@ def test_nobody_is_named_for_the_level_that_all_nodes_had_when_it_was_used(
             )
     table = pa.Table.from_pylist(made, schema=results.SAMPLES)
     assert [
-        each.outlier.node for each in node_outliers(of_table(table, "net"), table, Tuning())
+        each.outlier.node for each in node_outliers(medians_of_rows(table, "net"), table, Tuning())
     ] == ([slow] if slow else [])
 
 
@@ -579,7 +581,7 @@ def test_charts_draw_what_was_found(store: Store) -> None:
             env={"kernel": "6.1.119"},
         ),
     )
-    found = rollup.trends(store, "net")
+    found = rollup.read_run_medians(store, "net")
     series = series_of(found, Tuning())
     [page] = charts.pages(series, found.runs, "t")
     by_title = {ax.get_title(loc="left") or ax.get_title(): ax for ax in page.axes}
@@ -709,7 +711,7 @@ def test_ab_finds_a_real_difference_and_resumes(
     key = next(key for key in store.list("results") if made["a"]["run_id"] in key)
     store.put(key, b"PAR1 not really")
     a, b = (load_plan(store, made[side]["run_id"]) for side in "ab")
-    assert analyse(store, recall(a, b), Tuning()).damaged == [key]
+    assert analyse(store, stored_duet(a, b), Tuning()).damaged == [key]
 
 
 @pytest.mark.slow
@@ -807,13 +809,13 @@ def test_the_same_on_s3(s3_root: str, store: Store, capsys: pytest.CaptureFixtur
     remote = open_store(s3_root)
     for each in (store, remote):
         nights(each, 36, lambda n, p: 1e10 * (0.8 if n >= 31 else 1.0), points=["streams=1"])
-    a, b = (rollup.trends(each, "net") for each in (store, remote))
-    again = rollup.trends(remote, "net")
+    a, b = (rollup.read_run_medians(each, "net") for each in (store, remote))
+    again = rollup.read_run_medians(remote, "net")
     assert (a.runs, a.series) == (b.runs, b.series) == (again.runs, again.series)
     np.testing.assert_array_equal(a.value, again.value)
     for command in (["check", "last"], ["check", "last"]):
         assert main([*command, "--store", s3_root]) == 3
-    assert "(told before)" in capsys.readouterr().out
+    assert "(reported before)" in capsys.readouterr().out
     remote.delete("results")
     remote.delete("rollups")
     remote.delete("alerts")

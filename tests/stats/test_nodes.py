@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from perfdag.stats.nodes import outliers
-from perfdag.stats.noise import detectable, noise_of
+from perfdag.stats.noise import detectable, variability_of
 
 
 def cluster(
@@ -58,7 +58,7 @@ def test_detectable_effect_matches_the_simulated_table() -> None:
 def test_noise_is_told_apart() -> None:
     rng = np.random.default_rng(13)
     runs = [np.exp(rng.normal(level, 0.01, 5)) for level in rng.normal(0, 0.03, 60)]
-    noise = noise_of(
+    noise = variability_of(
         runs, {f"n{i}": np.exp(rng.normal(0.02 * (i % 2), 0.001, 5)) for i in range(6)}
     )
     assert noise.within == pytest.approx(0.01, rel=0.2)
@@ -66,4 +66,4 @@ def test_noise_is_told_apart() -> None:
     assert noise.nodes == pytest.approx(0.0148, rel=0.2)
     assert noise.repetitions == 3
     assert not noise.informational
-    assert noise_of([[1.0]], {}).between is None
+    assert variability_of([[1.0]], {}).between is None

@@ -4,11 +4,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from perfdag.checks import Tuning
 from perfdag.history import node_outliers
 from perfdag.results import SAMPLES
 from perfdag.stats.nodes import outliers
-from perfdag.trends import of_table
+from perfdag.trends import medians_of_rows
+from perfdag.tuning import Tuning
 from tests.stats.simulate import MODELS, false_alarms, nights_to_find
 from tests.stats.synthetic import rows
 
@@ -51,7 +51,7 @@ def test_of_twelve_nodes_the_slow_one_is_named() -> None:
     assert sum(bool(outliers(nodes(False))) for _ in range(150)) <= 2
 
 
-TWENTY = of_table(
+TWENTY = medians_of_rows(
     pa.Table.from_pylist(rows(0, {f"streams={i}": [1e10] for i in range(20)}), schema=SAMPLES),
     "net",
 )

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.confirm import again
+from perfdag.confirming import confirming_plans
 from perfdag.hosts import LocalHost
-from perfdag.parts import stored_parts
 from perfdag.plan import Plan, make_plan
+from perfdag.samples import stored_samples
 from perfdag.steps import budget, gang
 from perfdag.steps.gang import ProgressReporter
 from perfdag.steps.lead import Site
@@ -43,7 +43,9 @@ def measured(store: FolderStore, plan: Plan) -> int:
         plan.batches[0].samples,
         ProgressReporter(2),
     )
-    return len([name for name in stored_parts(store, plan.run_id) if not name.startswith("canary")])
+    return len(
+        [name for name in stored_samples(store, plan.run_id) if not name.startswith("canary")]
+    )
 
 
 def test_waiting_for_the_lock_is_not_counted(queued: tuple[FolderStore, Plan]) -> None:
@@ -72,5 +74,5 @@ def test_what_confirms_a_night_has_a_clock_of_its_own(
     monkeypatch.setattr(budget.time, "time", lambda now=time.time: now() - 1801)
     budget.begin(store, plan.run_id)  # the night used all of its budget
     monkeypatch.undo()
-    confirming = again(plan, {plan.points[0].id})[0]
+    confirming = confirming_plans(plan, {plan.points[0].id})[0]
     assert measured(store, confirming) == 2

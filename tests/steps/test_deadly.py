@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from perfdag.abtest import positions
+from perfdag.duet_plan import positions
 from perfdag.hosts import LocalHost
-from perfdag.parts import Part, part_key, read_part, stored_parts
 from perfdag.plan import Plan, make_plan
+from perfdag.samples import SampleRecord, read_sample, sample_key, stored_samples
 from perfdag.steps import deadly, duel, gang
 from perfdag.steps.deadly import UnderWay, killed, known
 from perfdag.steps.gang import Hosts, ProgressReporter
@@ -78,11 +78,11 @@ class Cluster:
         return None
 
 
-def parts_of(cluster: Cluster, plan: Plan) -> list[Part]:
+def parts_of(cluster: Cluster, plan: Plan) -> list[SampleRecord]:
     names = sorted(
-        name for name in stored_parts(cluster.store, plan.run_id) if not name.startswith("canary")
+        name for name in stored_samples(cluster.store, plan.run_id) if not name.startswith("canary")
     )
-    return [read_part(cluster.store.get(part_key(plan.run_id, name))) for name in names]
+    return [read_sample(cluster.store.get(sample_key(plan.run_id, name))) for name in names]
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from perfdag.abtest import Duel, on_cluster, prepare, recall
 from perfdag.document import BadDocument
+from perfdag.duet_plan import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.hosts import LocalHost
-from perfdag.parts import Part, part_key, read_part, stored_parts
 from perfdag.plan import Plan
 from perfdag.runs import load_plan
+from perfdag.samples import SampleRecord, read_sample, sample_key, stored_samples
 from perfdag.steps import duel
 from perfdag.steps.gang import Hosts, ProgressReporter
 from perfdag.steps.lead import MeasuringLoop, Site
@@ -31,11 +31,11 @@ entries:
 PAIR = SUITE.replace("name: one,", "name: one, hosts: {count: 2, placement: spread},")
 
 
-def made(text: str = SUITE, a: tuple[str, ...] = (), b: tuple[str, ...] = ("one.env.X=x",)) -> Duel:
+def made(text: str = SUITE, a: tuple[str, ...] = (), b: tuple[str, ...] = ("one.env.X=x",)) -> Duet:
     settings = [[each] for each in (*a, *b)]
     assert settings
     return on_cluster(
-        prepare(loads(text, settings=list(a)), loads(text, settings=list(b)), ("a", "b"), 8)
+        prepare_duet(loads(text, settings=list(a)), loads(text, settings=list(b)), ("a", "b"), 8)
     )
 
 
@@ -82,7 +82,7 @@ entries:
   - {benchmark: resnet50, name: one, image: loadgen, params: {system: stub, scenario: single-stream, min_queries: 100, min_duration: 1s}}
 """
     sandboxed = plain.replace("name: one,", "name: one, runtime_class: kata,")
-    found = on_cluster(prepare(loads(plain), loads(sandboxed), ("plain", "kata"), 8))
+    found = on_cluster(prepare_duet(loads(plain), loads(sandboxed), ("plain", "kata"), 8))
     given = outputs(found.a, place(found.a.run_id), set(), found.b)
     a, b = (json.loads(json.dumps(each["patch"])) for each in given["shapes"])
     assert "runtimeClassName" not in a
@@ -153,7 +153,7 @@ class Second(LocalHost):
 
 def _run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle: list[float | None], text: str = SUITE
-) -> tuple[FolderStore, Duel, Second]:
+) -> tuple[FolderStore, Duet, Second]:
     store = FolderStore(str(tmp_path / "store"))
     found = made(text)
     for plan in (found.a, found.b):
@@ -174,11 +174,11 @@ def _run(
     return store, found, second
 
 
-def _parts(store: FolderStore, plan: Plan) -> list[Part]:
+def _parts(store: FolderStore, plan: Plan) -> list[SampleRecord]:
     names = sorted(
-        name for name in stored_parts(store, plan.run_id) if not name.startswith("canary")
+        name for name in stored_samples(store, plan.run_id) if not name.startswith("canary")
     )
-    return [read_part(store.get(part_key(plan.run_id, name))) for name in names]
+    return [read_sample(store.get(sample_key(plan.run_id, name))) for name in names]
 
 
 @pytest.mark.slow
@@ -186,7 +186,7 @@ def test_variants_take_turns_and_rows_say_what_idle_pods_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, found, second = _run(tmp_path, monkeypatch, [0.01])
-    parts: dict[str, list[Part]] = {
+    parts: dict[str, list[SampleRecord]] = {
         plan.variant or "": _parts(store, plan) for plan in (found.a, found.b)
     }
     assert {letter: len(each) for letter, each in parts.items()} == {"A": 16, "B": 16}
@@ -267,18 +267,18 @@ def test_what_was_not_marked_or_cannot_be_read_is_measured_again(tmp_path: Path)
     store = FolderStore(str(tmp_path))
     found = made()
     for position, facts in ((0, {"idle_cpus": 0.0}), (1, {})):
-        part = Part(found.a.points[0].id, 1, "ok", facts=facts)
-        store.put(part_key(found.a.run_id, found.a.key(position)), part.dump())
-    store.put(part_key(found.a.run_id, found.a.key(2)), b'{"schema"')
+        part = SampleRecord(found.a.points[0].id, 1, "ok", facts=facts)
+        store.put(sample_key(found.a.run_id, found.a.key(position)), part.dump())
+    store.put(sample_key(found.a.run_id, found.a.key(2)), b'{"schema"')
     duel.forget_unmarked(store, found.a, found.a.batches[0].samples)
-    assert stored_parts(store, found.a.run_id) == {found.a.key(0)}
+    assert stored_samples(store, found.a.run_id) == {found.a.key(0)}
 
 
 def test_the_order_is_of_the_run_unless_the_suite_gives_a_seed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def of(run_id: str, text: str = SUITE) -> Duel:
-        monkeypatch.setattr("perfdag.abtest.new_run_id", lambda: run_id)
+    def of(run_id: str, text: str = SUITE) -> Duet:
+        monkeypatch.setattr("perfdag.duet_plan.new_run_id", lambda: run_id)
         return made(text)
 
     ids = [f"20261120T02000{i}Z-1a2b3c4d" for i in range(8)]
@@ -286,7 +286,7 @@ def test_the_order_is_of_the_run_unless_the_suite_gives_a_seed(
     assert len(orders) > 4
     assert {tuple(sorted(each)) for each in orders} == {("ABBA",) * 4 + ("BAAB",) * 4}
     assert len({of(each).a.seed for each in ids}) == 8
-    assert of(ids[0]).blocks == of(ids[0]).blocks == recall(of(ids[0]).b, of(ids[0]).a).blocks
+    assert of(ids[0]).blocks == of(ids[0]).blocks == stored_duet(of(ids[0]).b, of(ids[0]).a).blocks
     assert len({tuple(of(each, f"seed: 0\n{SUITE}").blocks) for each in ids}) == 1
 
 

@@ -8,8 +8,8 @@ import pytest
 from perfdag.collect import gather
 from perfdag.kube import KubeError
 from perfdag.missing_reason import MissingReason, write
-from perfdag.parts import Part, part_key
 from perfdag.plan import make_plan
+from perfdag.samples import SampleRecord, sample_key
 from perfdag.steps import ended
 from perfdag.store import FolderStore
 from perfdag.suite import loads
@@ -59,7 +59,7 @@ def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(
     ended.record(place(), store, plan, "Failed")
     assert gather(store, plan)[0]["error"].to_pylist() == ["workflow wf ended Failed"] * 3
     write(store, plan.run_id, MissingReason("batch", "skipped", "no node has a GPU", 1))
-    store.put(part_key(plan.run_id, plan.key(0)), Part(plan.points[0].id, 1, "ok").dump())
+    store.put(sample_key(plan.run_id, plan.key(0)), SampleRecord(plan.points[0].id, 1, "ok").dump())
     rows = gather(store, plan)[0].to_pylist()
     assert [(row["status"], row["error"]) for row in rows] == [
         ("ok", None),
@@ -70,6 +70,6 @@ def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(
 
 def test_a_run_that_it_was_not_let_go_on_with_is_none_of_its(tmp_path: Path) -> None:
     store, plan = FolderStore(str(tmp_path)), make_plan(loads(SUITE))
-    store.put(part_key(plan.run_id, plan.key(0)), Part(plan.points[0].id, 1, "ok").dump())
+    store.put(sample_key(plan.run_id, plan.key(0)), SampleRecord(plan.points[0].id, 1, "ok").dump())
     ended.record(place(), store, plan, "Failed")
     assert store.list(f"runs/{plan.run_id}/notes") == []

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.cases import Case
+from perfdag.cases import CheckResult
 from perfdag.cli import main
 from perfdag.results import load
 from perfdag.runs import load_plan
@@ -76,7 +76,7 @@ def test_a_gate_that_a_benchmark_holds_is_left_to_the_gate_of_the_run(
 ) -> None:
     monkeypatch.setattr(
         "perfdag.gate.own_gates",
-        lambda table: [Case("gate", "burst: api_p99 < 1", "failed", "was breached")],
+        lambda table: [CheckResult("gate", "burst: api_p99 < 1", "failed", "was breached")],
     )
     assert main(["step", "finish"]) == 3
     scheduled(store)
@@ -96,7 +96,7 @@ def test_a_typo_in_the_acknowledgements_costs_neither_report_nor_gate(
     assert f"ACKS tiny: {store.url('acks.yaml')} cannot be read and accepts nothing" in out
     assert "acks.yaml:2: acks[0].run" in out
     assert main(["step", "finish"]) == 0
-    assert "(told before)" in capsys.readouterr().out
+    assert "(reported before)" in capsys.readouterr().out
 
 
 def test_a_history_that_cannot_be_drawn_costs_neither_report_nor_gate(

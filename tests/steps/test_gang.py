@@ -10,8 +10,8 @@ import pytest
 
 from perfdag.hosts import Host, LocalHost
 from perfdag.kube import KubeError
-from perfdag.parts import Part
 from perfdag.plan import make_plan
+from perfdag.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps import gang
 from perfdag.steps.deadly import suspects_last
@@ -264,7 +264,7 @@ def test_progress_is_told_to_argo_and_counts_what_others_stored(
     said = ProgressReporter(4)
     assert file.read_text() == "0/4\n"
     point = make_plan(loads(SLEEPS)).points[0]
-    said.ended(point, Part(point.id, 1, "failed", "it broke"))
+    said.ended(point, SampleRecord(point.id, 1, "failed", "it broke"))
     assert file.read_text() == "1/4\n"
     said.count(2)
     assert file.read_text() == "3/4\n"

@@ -21,7 +21,6 @@ from perfdag.benchmark import (
 )
 from perfdag.cli.run import local_hosts, needs_cluster
 from perfdag.noise import Moment
-from perfdag.parts import Part, part_key, read_part
 from perfdag.plan import Plan, make_plan
 from perfdag.point import Point
 from perfdag.shape import Shape
@@ -59,12 +58,12 @@ class FakeBenchmark(Benchmark[FakeParams]):
 
 class Watcher:
     def __init__(self) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[SampleRecord] = []
         self.passes: list[str] = []
 
     def started(self, point: Point, repetition: int) -> None: ...
 
-    def ended(self, point: Point, part: Part) -> None:
+    def ended(self, point: Point, part: SampleRecord) -> None:
         self.parts.append(part)
 
     def passed(self, point: Point, repetition: int, why: str) -> None:
@@ -216,7 +215,7 @@ def test_hosts_that_are_not_placed_as_asked_make_it_invalid(
 def test_a_canary_frames_each_round(tmp_path: Path, fake: type[FakeBenchmark]) -> None:
     plan, _, store = measure(tmp_path, ONE + "    repetitions: 3\n")
     canaries = [
-        read_part(store.get(key))
+        read_sample(store.get(key))
         for key in store.list(f"runs/{plan.run_id}/parts")
         if "canary" in key
     ]
@@ -289,7 +288,7 @@ def test_until_measures_again_what_it_cannot_read_back(
     plan = make_plan(suite.loads(ONE + "    until: {relative_spread: 0.01, max_repetitions: 12}\n"))
     store = FolderStore(str(tmp_path / "store"))
     MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher()).measure(range(4))
-    store.put(part_key(plan.run_id, plan.key(1)), b'{"schema": 1, "poi')
+    store.put(sample_key(plan.run_id, plan.key(1)), b'{"schema": 1, "poi')
     again = Watcher()
     MeasuringLoop(plan, store, Site(hosts_for=local_hosts), again).measure(range(12))
     assert [part.repetition for part in again.parts] == [2, 5, 6]

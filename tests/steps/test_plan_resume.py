@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from perfdag.abtest import prepare
 from perfdag.cli import main, parser
 from perfdag.collect import gather
 from perfdag.document import BadDocument
+from perfdag.duet_plan import prepare_duet
 from perfdag.kube import KubeError
 from perfdag.missing_reason import MissingReason, budget_spent, write
-from perfdag.parts import Part, now, part_key
 from perfdag.plan import Plan, make_plan
-from perfdag.runs import continued, elsewhere, load_plan
+from perfdag.runs import load_plan, resume_command, resume_obstacle
+from perfdag.samples import SampleRecord, now, sample_key
 from perfdag.steps.given import Options, options
 from perfdag.steps.peer import PeerError
 from perfdag.steps.place import PodContext
@@ -105,7 +105,7 @@ def put(store: FolderStore, where: dict[str, Any]) -> Plan:
 
 
 def measured(store: FolderStore, plan: Plan, position: int, node: str, **where: str) -> None:
-    part = Part(
+    part = SampleRecord(
         plan.points[0].id,
         position + 1,
         "ok",
@@ -114,7 +114,7 @@ def measured(store: FolderStore, plan: Plan, position: int, node: str, **where: 
         nodes=[node],
         where=dict(where),
     )
-    store.put(part_key(plan.run_id, plan.key(position)), part.dump())
+    store.put(sample_key(plan.run_id, plan.key(position)), part.dump())
 
 
 @pytest.mark.parametrize(
@@ -204,14 +204,14 @@ def test_the_command_that_goes_on_with_a_run_is_of_the_verb_that_began_it(
     if options is None:
         plan, first = (made := make_plan(loaded)), made.run_id
     else:
-        duel = prepare(loaded, loaded, ("one", "two"), 8)
+        duel = prepare_duet(loaded, loaded, ("one", "two"), 8)
         plan, first = duel.b, duel.a.run_id
         plan.options |= options
     plan.where = dict(where)
-    said = continued(plan, root)
+    said = resume_command(plan, root)
     assert said == command.format(first)
     assert parser(said.split()[1]).parse_args(said.split()[1:]).resume == first
-    why = elsewhere(plan, "k8s-1", root)
+    why = resume_obstacle(plan, "k8s-1", root)
     assert (
         why is None
         if where

@@ -9,9 +9,9 @@ import pytest
 
 from perfdag.document import BadDocument
 from perfdag.hosts import LocalHost
-from perfdag.parts import Part
 from perfdag.plan import make_plan
 from perfdag.podspec import BATCH
+from perfdag.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps.gang import wrong_place
 from perfdag.steps.given import suite_text
@@ -98,7 +98,7 @@ def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(tmp_path:
     store = FolderStore(str(tmp_path))
     plan = make_plan(loads(suite(2)), run_id=place().run_id)
     whole, cut = (f"runs/{plan.run_id}/parts/{plan.key(position)}.json" for position in range(2))
-    store.put(whole, Part("p", 1, "ok").dump())
+    store.put(whole, SampleRecord("p", 1, "ok").dump())
     store.put(cut, store.get(whole)[:-20])
     assert kept(store, [plan]) == {plan.key(0)}
     assert store.list(f"runs/{plan.run_id}/parts") == [whole]

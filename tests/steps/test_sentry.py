@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from perfdag.abtest import on_cluster, prepare
 from perfdag.collect import gather
+from perfdag.duet_plan import on_cluster, prepare_duet
 from perfdag.kube import KubeError
 from perfdag.missing_reason import as_annotation, from_annotations
-from perfdag.parts import part_key
 from perfdag.plan import Plan, make_plan
 from perfdag.podspec import UNRECOVERABLE, WATCHDOG_DONE
+from perfdag.samples import sample_key
 from perfdag.steps.complete import all_stored, missing, until_next
 from perfdag.steps.ended import BatchReasons, copy_annotation
 from perfdag.steps.marks import unrecoverable_annotation, unrecoverable_batches
@@ -476,18 +476,18 @@ def test_many_left_a_long_listing_and_a_long_wait_make_counting_rarer() -> None:
 def test_the_samples_of_both_variants_are_counted(tmp_path: Path) -> None:
     text = "name: s\nentries: [{benchmark: command, repetitions: 2, params: {argv: ['true']}}]\n"
     store = FolderStore(str(tmp_path))
-    duel = prepare(loads(text), loads(text), ("a", "b"), 8)
+    duel = prepare_duet(loads(text), loads(text), ("a", "b"), 8)
     for each in (duel.a, duel.b):
         store.put(f"runs/{each.run_id}/plan.json", each.dump())
     samples = len(duel.a.order) + len(duel.b.order)
     plans = [duel.a, duel.b]
     assert missing(store, plans) == samples
     for position in range(len(duel.a.order)):
-        store.put(part_key(duel.a.run_id, duel.a.key(position)), b"{}")
+        store.put(sample_key(duel.a.run_id, duel.a.key(position)), b"{}")
     assert missing(store, plans) == samples - len(duel.a.order)
     alone = make_plan(loads(text))
     assert missing(store, [alone]) == 2
-    store.put(part_key(alone.run_id, alone.key(0)), b"{}")
+    store.put(sample_key(alone.run_id, alone.key(0)), b"{}")
     assert missing(store, [alone]) == 1
 
 
@@ -693,7 +693,6 @@ def test_what_was_given_up_keeps_its_reason(watchdog: Watchdog, tmp_path: Path) 
 
 
 def test_a_batch_that_confirms_is_noted_in_the_run_that_it_is_of(tmp_path: Path) -> None:
-    from perfdag.confirm import begin
 
     store = FolderStore(str(tmp_path))
     plan = make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"))
@@ -709,7 +708,7 @@ def test_a_batch_that_confirms_is_noted_in_the_run_that_it_is_of(tmp_path: Path)
 def test_why_pods_of_two_variants_never_started_is_in_the_rows_of_both(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
     text = "name: s\nentries: [{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}]\n"
-    duel = on_cluster(prepare(loads(text), loads(text), ("a", "b"), 8))
+    duel = on_cluster(prepare_duet(loads(text), loads(text), ("a", "b"), 8))
     for each in (duel.a, duel.b):
         store.put(f"runs/{each.run_id}/plan.json", each.dump())
     for rank, letter in ((1, "A"), (2, "B")):

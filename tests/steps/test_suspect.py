@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from perfdag.confirm import ROUNDS, again, assigned, begin, numbers
+from perfdag.confirm import ROUNDS
 from perfdag.missing_reason import MissingReason, write
-from perfdag.parts import Part, part_key
 from perfdag.plan import Plan, make_plan
 from perfdag.runs import load_plan
+from perfdag.samples import SampleRecord, sample_key
 from perfdag.steps import suspect
 from perfdag.steps.plan import outputs
 from perfdag.store import FolderStore
@@ -41,7 +41,7 @@ def test_only_the_suspicious_points_are_planned_again_with_all_their_samples(
     tmp_path: Path,
 ) -> None:
     _, plan = stored(tmp_path)
-    made = again(plan, of(plan, "one", "pair"))
+    made = confirming_plans(plan, of(plan, "one", "pair"))
     assert len({each.run_id for each in made}) == ROUNDS
     for each in made:
         assert each.run_id > plan.run_id
@@ -59,30 +59,30 @@ def test_only_the_suspicious_points_are_planned_again_with_all_their_samples(
 
 def test_numbers_lead_to_batches_and_their_shapes(tmp_path: Path) -> None:
     store, plan = stored(tmp_path)
-    confirming = begin(store, plan, of(plan, "other", "net"))
+    confirming = store_confirming_plans(store, plan, of(plan, "other", "net"))
     plan = load_plan(store, plan.run_id)
     assert plan.options["confirmed"] == [each.run_id for each in confirming]
     shapeof = outputs(plan, place(), set())["shapeof"]
-    found = numbers(plan, confirming)
+    found = confirming_batches(plan, confirming)
     assert len(found) == ROUNDS * 2
     for number, made, index in found:
-        got, at = assigned(store, plan, number)
+        got, at = plan_of_batch(store, plan, number)
         assert (got.run_id, at) == (made.run_id, index)
         shape = made.batches[index].shape
         assert {key: shapeof[number][key] for key in "sn"} == {
             "s": str(shape),
             "n": str(plan.shapes[shape].get("hosts", {}).get("count", 1)),
         }
-    assert assigned(store, plan, 1)[0].run_id == plan.run_id
+    assert plan_of_batch(store, plan, 1)[0].run_id == plan.run_id
 
 
 def test_what_is_stored_is_not_measured_again_and_the_rest_in_the_order_of_its_runs(
     tmp_path: Path,
 ) -> None:
     store, plan = stored(tmp_path)
-    confirming = begin(store, plan, of(plan, "one", "net"))
+    confirming = store_confirming_plans(store, plan, of(plan, "one", "net"))
     assert suspect.outputs(store, plan, []) == {"batches": [], "duels": []}
-    found = numbers(plan, confirming)
+    found = confirming_batches(plan, confirming)
     assert [made.run_id for _, made, _ in found] == [
         each.run_id for each in confirming for _ in each.batches
     ]
@@ -92,7 +92,7 @@ def test_what_is_stored_is_not_measured_again_and_the_rest_in_the_order_of_its_r
     }
     done = confirming[0]
     for position in range(len(done.order)):
-        store.put(part_key(done.run_id, done.key(position)), Part("x", 1, "ok").dump())
+        store.put(sample_key(done.run_id, done.key(position)), SampleRecord("x", 1, "ok").dump())
     after = suspect.outputs(store, plan, confirming)
     assert after == {
         "batches": [number for number, made, _ in found if made is not done],
@@ -103,7 +103,7 @@ def test_what_is_stored_is_not_measured_again_and_the_rest_in_the_order_of_its_r
 def test_what_goes_on_in_another_workflow_has_the_facts_of_both(tmp_path: Path) -> None:
     store, plan = stored(tmp_path)
     plan.where = {"workflow_uid": "a"}
-    made = begin(store, plan, of(plan, "one"))
+    made = store_confirming_plans(store, plan, of(plan, "one"))
     plan.where = {"workflow_uid": "b", "before": {"a": {"workflow_uid": "a"}}}
     write(store, made[0].run_id, MissingReason("batch", "failed", "there was no room", 0))
     assert [each.run_id for each in suspect.planned(store, plan)] == [each.run_id for each in made]

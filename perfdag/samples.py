@@ -1,4 +1,7 @@
-"""A part: one sample as the lead stored it, `runs/<run_id>/parts/<point>-<repetition>.json`. A retry replaces it."""
+"""Samples as the measuring loop stores them, `runs/<run_id>/parts/<point>-<repetition>.json`.
+
+A retry replaces the file.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,12 +11,17 @@ from typing import Any
 import orjson
 
 from perfdag.benchmark import Benchmark, Measurement
+from perfdag.stats.robust import median, spread
 from perfdag.store import Store
 
 
 @dataclass
-class Part:
-    """One sample. `rows` are measurements with unit and direction filled in; `texts` what the tools said; times are UTC ISO text."""
+class SampleRecord:
+    """One sample. `rows` are measurements with unit and direction, `texts` the outputs of the
+    tools.
+
+    Times are UTC in ISO 8601.
+    """
 
     point: str
     repetition: int
@@ -37,28 +45,31 @@ class Part:
     where: dict[str, Any] = field(default_factory=dict)
 
     def dump(self) -> bytes:
-        """The JSON of the part."""
+        """Return the sample as JSON."""
         return orjson.dumps({"schema": 1, **vars(self)}, option=orjson.OPT_SORT_KEYS)
 
 
-def read_part(data: bytes) -> Part:
-    """A part from its JSON. Raises ValueError where it is damaged."""
+def read_sample(data: bytes) -> SampleRecord:
+    """Return a sample from its JSON. Raises ValueError where it is damaged."""
     raw = orjson.loads(data)
     if not isinstance(raw, dict):
-        raise ValueError("a part is a mapping")
+        raise ValueError("a sample is a mapping")
     raw.pop("schema", None)
     try:
-        return Part(**raw)
+        return SampleRecord(**raw)
     except TypeError as error:
         raise ValueError(str(error)) from None
 
 
-def row(benchmark: Benchmark[Any], measured: Measurement) -> dict[str, Any]:
-    """A measurement with what the benchmark declares of its metric. Raises KeyError for an undeclared metric, ValueError for NaN."""
+def as_row(benchmark: Benchmark[Any], measured: Measurement) -> dict[str, Any]:
+    """Return a measurement with what the benchmark declares of its metric.
+
+    Raises KeyError for an undeclared metric, ValueError for NaN.
+    """
     if measured.value != measured.value:
         raise ValueError(f"{measured.metric} is not a number")
     metric = benchmark.metric(measured.metric)
-    made: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "metric": metric.name,
         "stat": measured.stat,
         "value": float(measured.value),
@@ -67,58 +78,60 @@ def row(benchmark: Benchmark[Any], measured: Measurement) -> dict[str, Any]:
         "headline": metric.headline and measured.subject is None,
     }
     if measured.coords:
-        made["coords"] = dict(measured.coords)
+        columns["coords"] = dict(measured.coords)
     if measured.n is not None:
-        made["n"] = measured.n
+        columns["n"] = measured.n
     if measured.subject is not None:
-        made["subject"] = measured.subject
-    return made
+        columns["subject"] = measured.subject
+    return columns
 
 
 def headline(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Value of the first headline row of a sample; None where it has none."""
-    return next((each["value"] for each in rows if each["headline"]), None)
+    """Return the value of the first headline row of a sample, or None."""
+    return next((as_row["value"] for as_row in rows if as_row["headline"]), None)
 
 
 def relative_precision(values: Sequence[float]) -> float | None:
-    """Half-width of the 95 % order-statistic interval of the median over the median; None where n allows no interval (below 6)."""
-    from perfdag.stats.robust import median, spread
+    """Return the half-width of the 95 % interval of the median over the median.
 
+    Return None below six values, which allow no interval.
+    """
     band, middle = spread(list(values)), median(list(values))
     return abs((band.high - band.low) / 2 / middle) if band.kind == "interval" and middle else None
 
 
 def now() -> str:
-    """UTC with microseconds."""
+    """Return the time in UTC with microseconds."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def run_folder(run_id: str) -> str:
-    """Folder of a run in the store."""
+    """Return the folder of a run in the store."""
     return f"runs/{run_id}"
 
 
-def part_key(run_id: str, name: str) -> str:
-    """Key of a part; `name` as Plan.key gives it."""
+def sample_key(run_id: str, name: str) -> str:
+    """Return the key of a sample. `name` is that of Plan.key."""
     return f"runs/{run_id}/parts/{name}.json"
 
 
-def stored_parts(store: Store, run_id: str) -> set[str]:
-    """Names of the parts of a run that are stored."""
+def stored_samples(store: Store, run_id: str) -> set[str]:
+    """Return the names of the stored samples of a run."""
     return {
         key.rpartition("/")[2].removesuffix(".json") for key in store.list(f"runs/{run_id}/parts")
     }
 
 
-def forget_damaged(store: Store, run_id: str) -> list[str]:
-    """Remove the parts of a run that cannot be read, so that going on with it measures them again; returns their names.
+def delete_damaged_samples(store: Store, run_id: str) -> list[str]:
+    """Delete the unreadable samples of a run, so that a resumed run measures them again. Return
+    their names.
 
-    Every part is read, which takes about as long as collecting them. Raises StoreError.
+    Every sample is read, which takes about as long as collecting. Raises StoreError.
     """
     damaged = []
     for key, data in store.get_many(store.list(f"runs/{run_id}/parts")):
         try:
-            read_part(data)
+            read_sample(data)
         except ValueError:
             damaged.append(key)
     for key in damaged:

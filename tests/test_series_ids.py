@@ -1,0 +1,65 @@
+"""The series ids of stored rows stay what they were: a new id would cut the history of its series in two."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perfdag import benchmark, suite
+from perfdag.collect import gather
+from perfdag.plan import Plan, make_plan
+from perfdag.samples import SampleRecord, as_row, now, sample_key
+from perfdag.store import FolderStore
+
+RECORDED = Path(__file__).parent / "recorded/series_ids.json"
+"""Point and series ids by benchmark and `metric stat coords`, recorded with version 1 of the schema."""
+
+RDMA = "permutations: {explicit: [{network.host: true}]}, "
+NEEDS = {
+    "resnet50-overhead": "params: {wrapper: [nice]}, ",
+    "command": "params: {argv: ['true']}, ",
+    "rdma-latency": RDMA,
+    "rdma-bandwidth": RDMA,
+}
+"""What a benchmark needs beyond its defaults."""
+
+COORDS = ({}, {"direction": "read", "message_bytes": 4096})
+
+
+def series_ids(store: FolderStore, name: str) -> dict[str, str]:
+    """Return the ids of one point of a benchmark and of its rows: every metric, two statistics, two sets of coordinates."""
+    entry = f"{{benchmark: {name}, {NEEDS.get(name, '')}repetitions: 1}}"
+    plan = make_plan(suite.loads(f"name: ids\nentries:\n  - {entry}\n"))
+    store_sample(store, plan, name)
+    table, _ = gather(store, plan)
+    columns = [table[column].to_pylist() for column in ("metric", "stat", "coords", "series_id")]
+    ids = {
+        f"{metric} {stat} {coords}": series
+        for metric, stat, coords, series in zip(*columns, strict=True)
+    }
+    return {"point": plan.points[0].id, **ids}
+
+
+def store_sample(store: FolderStore, plan: Plan, name: str) -> None:
+    measured = benchmark.get(name)
+    rows = [
+        as_row(measured, benchmark.Measurement(metric.name, 1.0, stat=stat, coords=coords))
+        for metric in measured.metrics
+        for stat in ("value", "p99")
+        for coords in COORDS
+    ]
+    record = SampleRecord(
+        plan.points[0].id,
+        1,
+        "ok",
+        rows=rows,
+        started_at=now(),
+        finished_at=now(),
+        benchmark_version=str(measured.version),
+    )
+    store.put(sample_key(plan.run_id, plan.key(0)), record.dump())
+
+
+@pytest.mark.parametrize("name", benchmark.names())
+def test_series_ids_stay(tmp_path: Path, name: str) -> None:
+    assert series_ids(FolderStore(str(tmp_path)), name) == json.loads(RECORDED.read_text())[name]
