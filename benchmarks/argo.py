@@ -24,11 +24,11 @@ from typing import Any
 import orjson
 import yaml
 
-from perfdag import kube
-from perfdag.cli.cluster_run import View
-from perfdag.kube import Kube
-from perfdag.samples import SampleRecord, read_sample
-from perfdag.store import open_store
+from perfdag.app.cluster.view import View
+from perfdag.kube import client as kube
+from perfdag.kube.client import Kube
+from perfdag.results.samples import SampleRecord, read_sample
+from perfdag.store.base import open_store
 
 ARGO = "argoproj.io/v1alpha1"
 Object = dict[str, Any]
@@ -332,10 +332,10 @@ def controller_memory() -> str:
 
 def render(args: argparse.Namespace) -> None:
     """Plan and render 10,000 points; no cluster."""
-    from perfdag import suite
     from perfdag.cli.render import inline
-    from perfdag.plan import make_plan
-    from perfdag.steps.size import check_size
+    from perfdag.plan.plan import make_plan
+    from perfdag.steps.runner.limits import check_size
+    from perfdag.suite import load as suite
     from perfdag.workflows import runs
     from perfdag.workflows.emit import dump
 

@@ -22,11 +22,12 @@ from typing import Any
 import aiohttp
 from limits import at_most
 
-from perfdag import facts, suite
-from perfdag.collect import collect
-from perfdag.plan import Plan, make_plan
-from perfdag.samples import SampleRecord, now, sample_key
-from perfdag.store import FolderStore, S3Store, Store
+from perfdag.hosts import facts
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.results.collect import collect
+from perfdag.results.samples import SampleRecord, now, sample_key
+from perfdag.store.base import FolderStore, S3Store, Store
+from perfdag.suite import load
 
 ROWS_A_PART = 100
 FOLDER_US_A_ROW = 15.0
@@ -39,7 +40,7 @@ def make(parts: int) -> tuple[Plan, list[tuple[str, bytes]]]:
     side = parts // 100
     axes = f"{{expected: {list(range(1, side + 1))}, exit_code: {list(range(100))}}}"
     plan = make_plan(
-        suite.loads(
+        load.loads(
             f"name: big\nentries:\n  - {{benchmark: command, params: {{argv: [ls]}}, permutations: {{product: {axes}}}}}\n"
         )
     )

@@ -25,13 +25,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from limits import at_most
 
-from perfdag import rollup
-from perfdag.comparison import compare_selections
-from perfdag.history import series_of
-from perfdag.results import SAMPLES
-from perfdag.selection import Selection
-from perfdag.store import Store, open_store
-from perfdag.tuning import Tuning
+from perfdag.regress import rollup
+from perfdag.regress.comparison import compare_selections
+from perfdag.regress.history import series_of
+from perfdag.regress.selection import Selection
+from perfdag.regress.tuning import Tuning
+from perfdag.results.schema import SAMPLES
+from perfdag.store.base import Store, open_store
 from tests.stats.synthetic import START, rows, run_id
 
 

@@ -24,16 +24,17 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from perfdag import benchmark as registry
-from perfdag import suite
-from perfdag.benchmark import Gang, Output, SampleError, Skip
-from perfdag.hosts import Finished, LocalHost, LocalProcess
-from perfdag.plan import make_plan
-from perfdag.point import Point
+from perfdag.benchmark import contract as registry
+from perfdag.benchmark.contract import Gang, Output, SampleError, Skip
+from perfdag.hosts.local import Finished, LocalHost, LocalProcess
+from perfdag.plan.plan import make_plan
+from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
-from perfdag.steps.lead import MeasuringLoop, Site
-from perfdag.steps.openfoam import DEBIAN_ROOT
-from perfdag.store import FolderStore
+from perfdag.steps.measure import MeasuringLoop, Site
+from perfdag.steps.openfoam.benchmark import DEBIAN_ROOT
+from perfdag.store.base import FolderStore
+from perfdag.suite import load
+from perfdag.suite.point import Point
 
 ROUNDS = 5
 ALLOWED_SECONDS, ALLOWED_PART = 0.1, 0.01
@@ -140,7 +141,7 @@ def measure(name: str, params: dict[str, Any], rounds: int) -> Cost:
     """Measure `rounds` samples. Raises SampleError where the tool is absent or fails."""
     entry = {"benchmark": name.partition(",")[0], "params": params, **SHAPES.get(name, {})}
     plan = make_plan(
-        suite.loads(
+        load.loads(
             json.dumps(
                 {"name": "overhead", "repetitions": rounds, "timeout": "120s", "entries": [entry]}
             )

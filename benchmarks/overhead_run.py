@@ -14,12 +14,13 @@ from pathlib import Path
 
 from limits import at_most
 
-from perfdag import suite
 from perfdag.cli.run import local_hosts, needs_cluster
-from perfdag.plan import make_plan
-from perfdag.point import Point
-from perfdag.steps.lead import MeasuringLoop, Site
-from perfdag.store import FolderStore
+from perfdag.plan.plan import make_plan
+from perfdag.results.samples import SampleRecord
+from perfdag.steps.measure import MeasuringLoop, Site
+from perfdag.store.base import FolderStore
+from perfdag.suite import load
+from perfdag.suite.point import Point
 
 SAMPLES = 200
 LIMIT_MS = 50.0
@@ -47,7 +48,7 @@ class Watcher:
 def main() -> int:
     """Print the overhead and its ratio to plain subprocess calls; 1 where it is over its limit."""
     text = f"name: overhead\nentries:\n  - {{benchmark: command, params: {{argv: [sleep, '0.01']}}, permutations: {{product: {{env: [{', '.join(f'{{N: {str(i)!r}}}' for i in range(SAMPLES))}]}}}}}}\n"
-    plan = make_plan(suite.loads(text))
+    plan = make_plan(load.loads(text))
     watcher = Watcher()
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         lead = MeasuringLoop(

@@ -26,10 +26,10 @@ from limits import at_most
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from perfdag.stats.paired import blocks as orders
 from perfdag.stats.robust import spread
-from perfdag.steps.resnet50 import loadgen, summary
+from perfdag.steps.resnet50 import loadgen, loadgen_log
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.peak import find_peak
-from perfdag.steps.resnet50.system import Stub
+from perfdag.steps.resnet50.system_under_test import Stub
 from tests.resnet50.harness import server_p50
 from tests.resnet50.plain_loadgen import p50
 from tests.resnet50.queues import md1_peak
@@ -51,7 +51,7 @@ def offline_rate(system: Any, samples: int, images: int) -> float:
     """Samples/s by LoadGen's own word."""
     load = loadgen.Load("offline", BATCH, 0.001, samples, images, 1.0)
     logs = loadgen.measure(system, load, stop).logs
-    rate = summary.read(logs["summary"], logs["detail"]).rate
+    rate = loadgen_log.read(logs["summary"], logs["detail"]).rate
     assert rate is not None
     return rate
 
@@ -134,7 +134,7 @@ def stub(blocks: int) -> bool:
         load = loadgen.Load("single-stream", 1, 0.001, count, 64, 1 / service, max_queries=count)
         logs = loadgen.measure(Stub(service), load, stop).logs
         ratios.append(
-            summary.read(logs["summary"], logs["detail"]).percentiles[0.5] / p50(service, count)
+            loadgen_log.read(logs["summary"], logs["detail"]).percentiles[0.5] / p50(service, count)
         )
     print(f"stub: harness / plain LoadGen p50: {interval(ratios)}")
     return at_most("of plain LoadGen's p50", statistics.median(ratios), SHARE)
@@ -190,11 +190,11 @@ def peak(seconds: float, service: float) -> bool:
     return at_most("away from theory, relative", abs(found.rate / theory - 1), PEAK)
 
 
-def trial(service: float, bound: float, seconds: float, rate: float) -> summary.Summary:
+def trial(service: float, bound: float, seconds: float, rate: float) -> loadgen_log.Summary:
     """One Server test."""
     load = loadgen.Load("server", 1, seconds, 100, 64, rate, target_rate=rate, latency_bound=bound)
     logs = loadgen.measure(Stub(service), load, stop).logs
-    return summary.read(logs["summary"], logs["detail"])
+    return loadgen_log.read(logs["summary"], logs["detail"])
 
 
 def late_allowed(queries: int) -> int:

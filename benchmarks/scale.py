@@ -20,16 +20,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from perfdag.kube import Kube
-from perfdag.steps.scale import simulate, vmi, workloads
-from perfdag.steps.scale.clock import Heartbeat
-from perfdag.steps.scale.generator import ApiSubmitter, generate
-from perfdag.steps.scale.namespaces import own_namespaces
-from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.stages import unix_ns
-from perfdag.steps.scale.summary import rank
-from perfdag.steps.scale.templates import Template, load
+from perfdag.kube.client import Kube
+from perfdag.steps.scale.cluster import kwok
+from perfdag.steps.scale.cluster.namespaces import own_namespaces
+from perfdag.steps.scale.figures.percentiles import rank
+from perfdag.steps.scale.measure.clock import Heartbeat
+from perfdag.steps.scale.measure.generator import ApiSubmitter, generate
+from perfdag.steps.scale.measure.observer import Observer
+from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.model.stages import unix_ns
+from perfdag.steps.scale.model.templates import Template, load
+from perfdag.steps.scale.scenarios import submit, vmi
 
 KINDS = {"vmi": ("kubevirt.io/v1", "VirtualMachineInstance"), "pod": ("v1", "Pod")}
 BURNER = """global: {{gc: false}}
@@ -71,7 +72,7 @@ def load_template(kind: str, run: str) -> Template:
 async def ours(kind: str, count: int, namespace: str) -> None:
     """Create with the generator."""
     async with Kube() as kube:
-        made = template(kind, "bench")
+        made = load_template(kind, "bench")
         await generate(
             await ApiSubmitter.open(kube, made),
             made,
@@ -86,7 +87,7 @@ async def ours(kind: str, count: int, namespace: str) -> None:
 async def ours_observed(kind: str, count: int, namespace: str) -> None:
     """Create with the generator while the observer watches, and keep all records to the end."""
     async with Kube() as kube:
-        made = template(kind, "bench")
+        made = load_template(kind, "bench")
         async with Observer(
             kube, "bench", [KINDS[kind]], [namespace], primary=[KINDS[kind][1]]
         ) as observer:
@@ -166,14 +167,14 @@ async def create(rounds: int) -> bool:
     if not program:
         print("kube-burner absent: NOT compared; name its program with KUBE_BURNER")
     async with Kube() as kube:  # the kind alone, with no Stage that reacts to it
-        await simulate.install(kube, "kubevirt")
+        await kwok.install(kube, "kubevirt")
         stages = await kube.resource("kwok.x-k8s.io/v1alpha1", "Stage")
-        for each in await kube.list(stages, labels=f"{simulate.LABEL}=kubevirt"):
+        for each in await kube.list(stages, labels=f"{kwok.LABEL}=kubevirt"):
             await kube.delete(stages, each["metadata"]["name"])
     for kind, count in (("vmi", 1000), ("pod", 2000)):
         figures: dict[str, list[tuple[float, float, float]]] = {"perfdag": [], "kube-burner": []}
         for turn in range(rounds):
-            request = ["perfdag", "kube-burner"] if turn % 2 == 0 else ["kube-burner", "perfdag"]
+            order = ["perfdag", "kube-burner"] if turn % 2 == 0 else ["kube-burner", "perfdag"]
             for who in order:
                 if who == "perfdag":
                     figures[who].append(
@@ -200,7 +201,7 @@ async def create(rounds: int) -> bool:
             )
             held = held and ratio >= 1
     async with Kube() as kube:
-        await simulate.install(kube, "kubevirt")
+        await kwok.install(kube, "kubevirt")
     return held
 
 
@@ -208,7 +209,7 @@ async def memory() -> bool:
     """Peak memory of generator and observer together at 10,000 objects."""
     namespace = f"perfdag-bench-{time.time_ns() % 10**9}"
     async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
-        await simulate.install(kube, "kubevirt", {"vmi-pending": (600_000, 600_000)})
+        await kwok.install(kube, "kubevirt", {"vmi-pending": (600_000, 600_000)})
         peak, cpu = await asyncio.to_thread(in_process, ours_observed, "vmi", 10_000, namespace)
         held = peak * 2**20 < MEMORY_LIMIT
         print(
@@ -218,7 +219,7 @@ async def memory() -> bool:
         await kube.request(
             "DELETE", resource_of.path(namespace), json={"gracePeriodSeconds": 0}, timeout=300
         )
-        await simulate.install(kube, "kubevirt")
+        await kwok.install(kube, "kubevirt")
         return held
 
 
@@ -226,7 +227,7 @@ async def watch() -> bool:
     """Lag of the watch while 100 objects are created each second for 15 s."""
     namespace = f"perfdag-bench-{time.time_ns() % 10**9}"
     async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
-        made = template("pod", "bench")
+        made = load_template("pod", "bench")
         async with (
             Observer(kube, "bench", [KINDS["pod"]], [namespace], primary=["Pod"]),
             Heartbeat(kube, "bench", namespace, 0.05) as heart,
@@ -255,13 +256,11 @@ async def watch() -> bool:
 async def jobs(count: int, nodes: int) -> bool:
     """Jobs on simulated nodes: every stage of every job has a row."""
     async with Kube() as kube:
-        await simulate.make_nodes(kube, nodes, 8)
-        await simulate.nodes_ready(kube, nodes, 120)
-        spec = workloads.Spec(
-            template="job", count=count, parallel=20, goal="succeeded", timeout=900
-        )
+        await kwok.make_nodes(kube, nodes, 8)
+        await kwok.nodes_ready(kube, nodes, 120)
+        spec = submit.Spec(template="job", count=count, parallel=20, goal="succeeded", timeout=900)
         start = time.monotonic()
-        result = await workloads.submit(kube, spec)
+        result = await submit.submit(kube, spec)
         stages = {row.stage for row in result.rows}
         counted = {
             status: sum(row.status == status for row in result.rows)
@@ -286,15 +285,15 @@ async def jobs(count: int, nodes: int) -> bool:
         print(
             f"  scheduled {result.figures['throughput_mean']:.0f}/s mean, left behind {result.figures['left_behind']:.0f} ({verdict(held)})"
         )
-        await simulate.remove_nodes(kube)
+        await kwok.remove_nodes(kube)
         return held
 
 
 async def burst() -> bool:
     """800 VMIs burst, run, deleted; nothing left."""
     async with Kube() as kube:
-        await simulate.make_nodes(kube, 20, 8)
-        await simulate.install(kube, "kubevirt")
+        await kwok.make_nodes(kube, 20, 8)
+        await kwok.install(kube, "kubevirt")
         start = time.monotonic()
         result = await vmi.burst(kube, vmi.Spec(timeout=900), 800)
         figures = result.figures
@@ -314,8 +313,8 @@ async def truth() -> bool:
     """Measured latencies of 100 VMs beside what the simulated KubeVirt stamps, in nanoseconds, into each VMI as it plays its phases."""
     namespace, played = f"perfdag-bench-{time.time_ns() % 10**9}", {}
     async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
-        await simulate.make_nodes(kube, 20, 8)
-        await simulate.install(kube, "kubevirt", {"vmi-scheduling": (800, 3300)})
+        await kwok.make_nodes(kube, 20, 8)
+        await kwok.install(kube, "kubevirt", {"vmi-scheduling": (800, 3300)})
 
         async def look() -> None:
             async for event in kube.watch(await kube.resource(*KINDS["vmi"]), namespace):
@@ -339,7 +338,7 @@ async def truth() -> bool:
             100,
         )
         looking.cancel()
-        await simulate.install(kube, "kubevirt")
+        await kwok.install(kube, "kubevirt")
     measured = sorted(
         row.seconds
         for row in result.rows

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.ids import canonical
-from perfdag.summary import PointState, Series, point_labels, summarise
+from perfdag.digest import canonical
+from perfdag.results.summary import PointState, Series, point_labels, summarise
 from perfdag.units import short
 
 __all__ = [

@@ -1,7 +1,8 @@
 """A DAG of one's own around a perfdag suite: prepare, measure, tidy up. Prints a Workflow: its parameters are given here, for those of a
 template that a task refers to do not hold. An installation with other options: LOCK_NAMESPACE=team CLUSTER_SCOPE=1 IMAGES=...
 
-python examples/compose.py suites/quick.yaml s3://bench/results | kubectl create -n bench -f -"""
+python examples/compose.py suites/quick.yaml s3://bench/results | kubectl create -n bench -f -
+"""
 
 import base64
 import json
@@ -11,13 +12,13 @@ import sys
 from hera.workflows import DAG, Container, Task, Workflow
 from hera.workflows import models as m
 
-from perfdag import suite
 from perfdag.cli.render import inline
-from perfdag.podspec import restricted
+from perfdag.kube.podspec import restricted
+from perfdag.suite import load
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import Installation, template
 
-loaded, scope = suite.load(sys.argv[1]), os.environ.get("CLUSTER_SCOPE") == "1" or None
+loaded, scope = load.load(sys.argv[1]), os.environ.get("CLUSTER_SCOPE") == "1" or None
 installed = template(
     Installation(store=sys.argv[2], lock_namespace=os.environ.get("LOCK_NAMESPACE", "perfdag"))
 )

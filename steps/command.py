@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from perfdag.benchmark import (
+from perfdag.benchmark.contract import (
     Benchmark,
     Failed,
     Gang,

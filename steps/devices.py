@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from perfdag.plan import Plan
+from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
 
 # nvidia.com/gpu, nvidia.com/gpu.shared, amd.com/gpu, nvidia.com/mig-1g.5gb, gpu.intel.com/i915

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from perfdag import benchmark, suite
-from perfdag.document import BadDocument
-from perfdag.plan import make_plan
+from perfdag.benchmark import contract
+from perfdag.plan.plan import make_plan
+from perfdag.suite import load
+from perfdag.suite.yaml_document import BadDocument
 
 CASES = yaml.safe_load((Path(__file__).parent / "bad_suites.yaml").read_text())
 
@@ -21,10 +22,10 @@ def test_bad_suite(case: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(str(case["suite"]))
     (tmp_path / "broken.yaml").write_text("name: broken\nentries:\n  - benchmark: nope\n")
     with pytest.raises(BadDocument) as refused:
-        make_plan(suite.load("suite.yaml"))
+        make_plan(load.load("suite.yaml"))
     said = [str(problem).removeprefix("suite.yaml:") for problem in refused.value.problems]
     expected = [
-        text.replace("{benchmarks}", ", ".join(benchmark.names())) for text in case["expect"]
+        text.replace("{benchmarks}", ", ".join(contract.names())) for text in case["expect"]
     ]  # type: ignore[attr-defined]
     assert said == expected
 
@@ -36,4 +37,4 @@ def test_bad_suite(case: dict[str, object], tmp_path: Path) -> None:
 )
 def test_a_text_that_would_exhaust_the_stack_is_refused(text: str, line: int) -> None:
     with pytest.raises(BadDocument, match=f"suite.yaml:{line}: nested deeper than 40"):
-        suite.loads(text)
+        load.loads(text)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from perfdag import noise
-from perfdag.benchmark import get
+from perfdag.benchmark.contract import get
+from perfdag.hosts import disturbance
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "overhead.py"
 
@@ -56,7 +56,7 @@ def test_what_is_added_has_the_guard_and_the_look_for_the_tool_in_it(
         return called
 
     benchmark = get("command")
-    monkeypatch.setattr(noise, "runnable", slow("guard", noise.runnable))
+    monkeypatch.setattr(disturbance, "runnable", slow("guard", disturbance.runnable))
     for name in ("missing", "provenance", "parse"):
         monkeypatch.setattr(benchmark, name, slow(name, getattr(benchmark, name)))
     cost = overhead.measure("command", {"argv": ["sleep", "0.01"]}, 1)

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from perfdag.cli import VERBS, main, parser
-from perfdag.schema import json_schema
+from perfdag.suite.json_schema import json_schema
 
 ROOT = Path(__file__).parent.parent
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from perfdag import kube
+from perfdag.app.cluster.view import NotInstalled, View, installed
 from perfdag.cli import main
-from perfdag.cli.cluster_run import NotInstalled, View, installed
 from perfdag.cli.step import _tell
 from perfdag.cli.submit import describe, follow
-from perfdag.duet_plan import on_cluster, prepare_duet
-from perfdag.kube import Kube, KubeError
-from perfdag.plan import make_plan
-from perfdag.podspec import WATCHDOG_DONE
-from perfdag.steps.plan import step
-from perfdag.steps.pods import Pod
-from perfdag.store import S3Store, StoreError, open_store
-from perfdag.suite import loads
+from perfdag.kube import client as kube
+from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.pods import Pod
+from perfdag.kube.podspec import WATCHDOG_DONE
+from perfdag.plan.ab import on_cluster, prepare_duet
+from perfdag.plan.plan import make_plan
+from perfdag.steps.runner.plan import step
+from perfdag.store.base import S3Store, StoreError, open_store
+from perfdag.suite.load import loads
 from tests.fakes.api_server import ApiServer
 
 from .steps.test_plan_step import place as here
@@ -112,7 +112,7 @@ def test_a_store_that_pods_do_not_share_is_refused(
 ) -> None:
     if not store:  # an installation rendered without one
         monkeypatch.setattr(
-            "perfdag.cli.cluster_run.Installed.start",
+            "perfdag.app.cluster.view.Installed.start",
             lambda *told: pytest.fail(f"a Workflow was made: {told}"),
             raising=True,
         )
@@ -388,8 +388,8 @@ async def test_a_refusal_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None
     async def refused(*told: Any) -> View:
         raise KubeError(403, "Forbidden", "may not get workflows")
 
-    monkeypatch.setattr("perfdag.cli.cluster_run.view", refused)
-    monkeypatch.setattr("perfdag.kube.Kube", ApiServer().client)
+    monkeypatch.setattr("perfdag.app.cluster.view.view", refused)
+    monkeypatch.setattr("perfdag.kube.client.Kube", ApiServer().client)
     with pytest.raises(KubeError):  # of which main makes exit code 4
         await follow("w", "bench")
 
@@ -416,8 +416,8 @@ async def test_a_watch_survives_a_connection_that_is_lost_twice(
         assert isinstance(answer, View)
         return answer
 
-    monkeypatch.setattr("perfdag.cli.cluster_run.view", view)
-    monkeypatch.setattr("perfdag.kube.Kube", ApiServer().client)
+    monkeypatch.setattr("perfdag.app.cluster.view.view", view)
+    monkeypatch.setattr("perfdag.kube.client.Kube", ApiServer().client)
     monkeypatch.setattr("perfdag.cli.submit.EVERY", 0.01)
     assert await follow("w", "bench") == 3
     assert answers == []
@@ -496,8 +496,8 @@ async def test_a_watch_tells_what_a_run_waited_for_when_its_pod_is_gone(
     async def view(*told: Any) -> View:
         return views.pop(0)
 
-    monkeypatch.setattr("perfdag.cli.cluster_run.view", view)
-    monkeypatch.setattr("perfdag.kube.Kube", ApiServer().client)
+    monkeypatch.setattr("perfdag.app.cluster.view.view", view)
+    monkeypatch.setattr("perfdag.kube.client.Kube", ApiServer().client)
     monkeypatch.setattr("perfdag.cli.submit.EVERY", 0.01)
     assert await follow("w", "bench") == 1
     assert (
@@ -568,8 +568,8 @@ async def test_a_watch_of_a_run_of_another_version_says_why_its_end_is_not_known
     async def view(*told: Any) -> View:
         return View(ended)
 
-    monkeypatch.setattr("perfdag.cli.cluster_run.view", view)
-    monkeypatch.setattr("perfdag.kube.Kube", ApiServer().client)
+    monkeypatch.setattr("perfdag.app.cluster.view.view", view)
+    monkeypatch.setattr("perfdag.kube.client.Kube", ApiServer().client)
     assert await follow("w", "bench") == 1
     assert said in capsys.readouterr().err
 
@@ -581,7 +581,7 @@ def test_nothing_is_submitted_to_an_installation_of_another_version(
         "kind": "WorkflowTemplate",
         "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]},
     }
-    monkeypatch.setattr("perfdag.kube.run", lambda work: found)
+    monkeypatch.setattr("perfdag.kube.client.run", lambda work: found)
     with pytest.raises(NotInstalled, match="another version: perfdag install --namespace bench"):
         installed("bench")
 
@@ -622,8 +622,8 @@ async def test_a_plan_step_that_failed_says_why_before_the_table(
     async def logs(self: Kube, pod: str, namespace: str, container: str) -> AsyncIterator[str]:
         yield f"log of {pod}"
 
-    monkeypatch.setattr("perfdag.cli.cluster_run.view", view)
-    monkeypatch.setattr("perfdag.kube.Kube", ApiServer().client)
+    monkeypatch.setattr("perfdag.app.cluster.view.view", view)
+    monkeypatch.setattr("perfdag.kube.client.Kube", ApiServer().client)
     monkeypatch.setattr(Kube, "logs", logs)
     assert await follow("w", "bench") == int(finished if planned == "0" else planned)
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("log")] == [

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import orjson
 
-from perfdag import suite
-from perfdag.collect import gather
-from perfdag.plan import make_plan
-from perfdag.samples import SampleRecord, now, sample_key
-from perfdag.store import FolderStore
+from perfdag.plan.plan import make_plan
+from perfdag.results.collect import gather
+from perfdag.results.samples import SampleRecord, now, sample_key
+from perfdag.store.base import FolderStore
+from perfdag.suite import load
 
 KIND = {"kubelet": "v1.34.4", "type": "m5.large"}
 WHERE = {
@@ -22,7 +22,7 @@ WHERE = {
 
 def test_rows_name_the_cluster_and_the_kinds_of_node_they_used(tmp_path: Path) -> None:
     plan = make_plan(
-        suite.loads("name: s\nentries:\n  - {benchmark: command, params: {argv: ['true']}}\n")
+        load.loads("name: s\nentries:\n  - {benchmark: command, params: {argv: ['true']}}\n")
     )
     plan.where = WHERE
     store = FolderStore(str(tmp_path))

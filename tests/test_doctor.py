@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from perfdag.cli import main
-from perfdag.hosts import LocalHost
-from perfdag.steps import intelmpi
-from perfdag.steps.imb import Imb
-from perfdag.steps.lead import how_to_get
+from perfdag.hosts.local import LocalHost
+from perfdag.steps.imb.benchmark import Imb
+from perfdag.steps.measure import how_to_get
+from perfdag.steps.mpi import intelmpi
 
 
 @pytest.fixture

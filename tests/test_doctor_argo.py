@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from perfdag import kube
-from perfdag.cli import claims, doctor_argo, doctor_cluster, doctor_rights
+from perfdag.app.doctor import argo, store_claim
+from perfdag.app.doctor import cluster as doctor_cluster
+from perfdag.app.doctor import rights as doctor_rights
 from perfdag.cli.doctor import Finding
 from perfdag.cli.render import base
-from perfdag.kube import Kube
+from perfdag.kube import client as kube
+from perfdag.kube.client import Kube
 from perfdag.workflows.templates import Installation
 from tests.fakes.api_server import ApiServer, failure
 
@@ -67,7 +69,7 @@ def definition(*fields: str) -> dict[str, Any]:
     ],
 )
 async def test_argo_has_to_know_pending_timeout(objects: list[dict[str, Any]], state: str) -> None:
-    *_, last = await doctor_argo.findings(ApiServer(*objects).client())
+    *_, last = await argo.findings(ApiServer(*objects).client())
     assert last.state == state
     assert "4.1" in last.what + last.do
 
@@ -121,9 +123,9 @@ async def test_a_claim_that_two_nodes_cannot_mount_is_found_where_batches_overla
             {"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {"accessModes": modes}}
         )
     cluster = server.client()
-    found = await claims.findings(cluster, "bench", "claim://results", parallel)
+    found = await store_claim.findings(cluster, "bench", "claim://results", parallel)
     assert [each.what[: len(words or "")] for each in found] == ([words] if words else [])
-    assert await claims.findings(cluster, "bench", "s3://b/r", parallel) == []
+    assert await store_claim.findings(cluster, "bench", "s3://b/r", parallel) == []
 
 
 def test_every_right_that_a_role_grants_is_asked_for() -> None:

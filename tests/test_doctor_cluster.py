@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from perfdag import suite
-from perfdag.cli.doctor_cluster import _installed, asked, no_gpu, with_rights
-from perfdag.plan import make_plan
+from perfdag.app.doctor.cluster import _installed, asked, no_gpu, with_rights
+from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
-from perfdag.steps.room import unmet
+from perfdag.steps.runner.feasibility import unmet
+from perfdag.suite import load
 
 from .steps.test_room import cluster
 
@@ -104,7 +104,7 @@ def test_cuda_in_pods_without_a_gpu_is_found(tmp_path: Path) -> None:
         + entry % ("without", "")
         + entry % ("with", ", resources: {nvidia.com/gpu: 1}")
     )
-    plan = make_plan(suite.load(str(file)))
+    plan = make_plan(load.load(str(file)))
     found = no_gpu(plan, [Shape.model_validate(each) for each in plan.shapes])
     assert [each.what for each in found] == [
         "entry without: device is cuda, but its pods ask for no GPU"
@@ -152,7 +152,7 @@ def test_rendering_and_submitting_say_it_too(
     ],
 )
 def test_rights_are_asked_for_where_a_point_uses_them(entries: str, allowed: list[str]) -> None:
-    assert with_rights(make_plan(suite.loads(f"name: s\nentries:\n{entries}\n"))) == allowed
+    assert with_rights(make_plan(load.loads(f"name: s\nentries:\n{entries}\n"))) == allowed
 
 
 async def test_an_installation_of_another_version_is_a_finding() -> None:

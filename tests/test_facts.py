@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdag import cgroups
-from perfdag.facts import env_class, filesystem, gather, main
+from perfdag.hosts import cgroups
+from perfdag.hosts.facts import env_class, filesystem, gather, main
 
 XEON = "processor\t: {n}\nmodel name\t: Intel(R) Xeon(R) Gold 6338\nphysical id\t: {socket}\ncore id\t: {core}\nflags\t: fpu {flag}\n\n"
 
@@ -252,7 +252,7 @@ def test_gathering_is_quick() -> None:
 
 def test_as_a_program() -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "perfdag.facts", "--filesystem", "/"],
+        [sys.executable, "-m", "perfdag.hosts.facts", "--filesystem", "/"],
         capture_output=True,
         text=True,
         check=True,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdag import gpus as asking
 from perfdag.cli import main
-from perfdag.facts import env_class, gather
-from perfdag.gpus import gpus
+from perfdag.hosts import gpus as asking
+from perfdag.hosts.facts import env_class, gather
+from perfdag.hosts.gpus import gpus
 
 A100 = "NVIDIA A100-SXM4-40GB, 550.90.07, 40960, 400.00, Enabled, Disabled"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdag import processes
-from perfdag.benchmark import Failed
-from perfdag.hosts import LocalHost
-from perfdag.processes import Proto, descendants
+from perfdag.benchmark.contract import Failed
+from perfdag.hosts import processes
+from perfdag.hosts.local import LocalHost
+from perfdag.hosts.processes import Proto, descendants
 
 LISTEN = "import socket, time; time.sleep({wait}); s = socket.create_server(('127.0.0.1', {port})); print('listening', flush=True); {after}"
 
@@ -155,7 +155,7 @@ def test_a_server_that_ended_is_not_taken_for_another_that_listens(
         return len(looks) > 1
 
     looks: list[int] = []
-    monkeypatch.setattr("perfdag.hosts.listening", listening)
+    monkeypatch.setattr("perfdag.hosts.local.listening", listening)
     with pytest.raises(
         Failed, match=r"ended \(exit 1\) before it listened on tcp port 5201: bind failed"
     ):
@@ -188,7 +188,7 @@ def test_a_server_that_ignores_sigterm_is_killed() -> None:
 def killed(code: str, started: str) -> float:
     """Kill -9 a Python that runs `code` once a process matching `started` is there; the moment, monotonic."""
     parent = subprocess.Popen(
-        python("from perfdag.hosts import LocalHost; " + code), env=dict(os.environ)
+        python("from perfdag.hosts.local import LocalHost; " + code), env=dict(os.environ)
     )
     deadline = time.monotonic() + 10
     try:
@@ -264,7 +264,7 @@ def test_the_one_that_waits_for_the_end_is_one_and_is_started_again_where_it_was
 def test_what_an_orderly_end_leaves_is_ended_too_and_what_is_not_of_perfdag_is_not() -> None:
     other = subprocess.Popen(["sleep", "54322.875"], start_new_session=True)
     try:
-        code = "from perfdag.hosts import LocalHost; "
+        code = "from perfdag.hosts.local import LocalHost; "
         code += (
             "LocalHost().run(['sh', '-c', 'setsid -f sleep 54323.125 >/dev/null 2>&1'], timeout=10)"
         )

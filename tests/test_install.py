@@ -13,11 +13,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from perfdag import kube
+from perfdag.app.cluster.view import installed
 from perfdag.cli import main
-from perfdag.cli.cluster_run import installed
 from perfdag.cli.install import STORE_KEYS, secret_notes, store_secret
-from perfdag.kube import Kube
+from perfdag.kube import client as kube
+from perfdag.kube.client import Kube
 from perfdag.workflows import age, runs
 from tests.apiserver import Answering, serving
 

@@ -15,9 +15,9 @@ import pytest
 import yaml
 from aiohttp import web
 
-from perfdag.kube import Event, Kube, KubeError, Resource, run
-from perfdag.kubeconfig import Cluster, Credentials, load
-from perfdag.kuberead import METADATA
+from perfdag.kube.client import Event, Kube, KubeError, Resource, run
+from perfdag.kube.config import Cluster, Credentials, load
+from perfdag.kube.reader import METADATA
 from tests.fakes.api_server import ApiServer, Handle, client, served
 
 PODS = Resource("v1", "Pod", "pods", True)
@@ -140,7 +140,7 @@ class TestConfig:
     async def test_in_a_pod(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, text in (("token", "pod"), ("namespace", "mine"), ("ca.crt", PEM)):
             (tmp_path / name).write_text(text)
-        monkeypatch.setattr("perfdag.kubeconfig.SERVICE_ACCOUNT", tmp_path)
+        monkeypatch.setattr("perfdag.kube.config.SERVICE_ACCOUNT", tmp_path)
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.delenv("KUBECONFIG", raising=False)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
@@ -396,7 +396,7 @@ def test_import_is_light() -> None:
     import subprocess
     import sys
 
-    code = "import sys, perfdag.kube; print(sorted({'aiohttp', 'yaml', 'pydantic'} & set(sys.modules)))"
+    code = "import sys, perfdag.kube.client; print(sorted({'aiohttp', 'yaml', 'pydantic'} & set(sys.modules)))"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
         == "[]"

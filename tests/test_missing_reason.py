@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.missing_reason import (
+from perfdag.results.missing_reason import (
     NOTES,
     UNKNOWN,
     MissingReason,
@@ -21,7 +21,7 @@ from perfdag.missing_reason import (
     write,
     write_crash,
 )
-from perfdag.store import FolderStore
+from perfdag.store.base import FolderStore
 
 BUDGET, BATCH = budget_spent(100, 0), MissingReason("batch", "failed", "no node", 0)
 PLAN, WORKFLOW = (

@@ -11,25 +11,25 @@ from typing import Any
 
 import pytest
 
-from perfdag import cgroups, noise
-from perfdag.benchmark import Failed, SampleError
-from perfdag.hosts import Finished, LocalHost
-from perfdag.noise import Moment
-from perfdag.results import load
-from perfdag.store import FolderStore
+from perfdag.benchmark.contract import Failed, SampleError
+from perfdag.hosts import cgroups, disturbance
+from perfdag.hosts.disturbance import Moment
+from perfdag.hosts.local import Finished, LocalHost
+from perfdag.results.schema import load
+from perfdag.store.base import FolderStore
 
 
 def test_the_canary_takes_at_most_0_3_seconds_and_is_positive() -> None:
     best, wall = 1.0, 9.0
     for _ in range(5):  # the limit is the canary's own work; a busy machine may add to most of five
         begun, start = time.perf_counter(), time.process_time()
-        values = noise.canary()
+        values = disturbance.canary()
         best, wall = min(best, time.process_time() - start), min(wall, time.perf_counter() - begun)
     assert best < 0.3
     assert (
         wall < 0.6
     )  # what it waits for the disk and for its turn; twice, for a machine whose cores are all taken
-    assert set(values) == {name for name, _, _ in noise.CANARY_METRICS}
+    assert set(values) == {name for name, _, _ in disturbance.CANARY_METRICS}
     assert all(value > 0 for value in values.values())
 
 
@@ -43,7 +43,7 @@ def test_the_canary_takes_at_most_0_3_seconds_and_is_positive() -> None:
     ],
 )
 def test_disturbed(after: Moment, load: int, said: str | None) -> None:
-    assert noise.disturbed(Moment(0, 0, 0), after, load, cores=2) == said
+    assert disturbance.disturbed(Moment(0, 0, 0), after, load, cores=2) == said
 
 
 def test_load_that_is_there_marks_a_sample_and_load_that_has_ended_does_not() -> None:
@@ -53,47 +53,47 @@ def test_load_that_is_there_marks_a_sample_and_load_that_has_ended_does_not() ->
     ]
     try:
         end = time.monotonic() + 30
-        while noise.runnable() < 40 and time.monotonic() < end:
+        while disturbance.runnable() < 40 and time.monotonic() < end:
             time.sleep(0.1)
-        assert "load" in (noise.Guard().disturbed(cores) or "")
+        assert "load" in (disturbance.Guard().disturbed(cores) or "")
     finally:
         for each in spinning:
             each.kill()
         for each in spinning:
             each.wait()
-    assert "load" not in (noise.Guard().disturbed(cores) or ""), (
+    assert "load" not in (disturbance.Guard().disturbed(cores) or ""), (
         "the sample before may have been this load"
     )
 
 
 def test_a_throttled_cgroup_makes_a_sample_invalid() -> None:
-    assert noise.throttled(Moment(0, 0, 1000), Moment(0, 0, 1000)) is None
+    assert disturbance.throttled(Moment(0, 0, 1000), Moment(0, 0, 1000)) is None
     assert (
-        noise.throttled(Moment(0, 0, 1000), Moment(0, 0, 251000, at=20))
+        disturbance.throttled(Moment(0, 0, 1000), Moment(0, 0, 251000, at=20))
         == "the CPU quota of its cgroup throttled it for 0.25 s"
     )
 
 
 def test_a_moment_of_throttling_marks_a_sample_and_does_not_take_its_value() -> None:
     before, after = Moment(0, 0, 1000), Moment(0, 0, 6000, at=2.0)
-    assert noise.throttled(before, after) is None
+    assert disturbance.throttled(before, after) is None
     assert (
-        noise.disturbed(before, after, 0, cores=2)
+        disturbance.disturbed(before, after, 0, cores=2)
         == "throttled for 5 ms by the CPU quota of its cgroup"
     )
 
 
 def test_this_machine_has_counters() -> None:
-    before = noise.moment()
+    before = disturbance.moment()
     time.sleep(0.05)
-    after = noise.moment()
+    after = disturbance.moment()
     assert after.total > before.total
-    assert 0 <= noise.steal(before, after) <= 1
+    assert 0 <= disturbance.steal(before, after) <= 1
 
 
 def test_a_kill_for_memory_is_told() -> None:
-    assert noise.starved(Moment(0, 0, 0, 2), Moment(0, 0, 0, 2)) is None
-    assert "OOMKilled" in (noise.starved(Moment(0, 0, 0, 2), Moment(0, 0, 0, 3)) or "")
+    assert disturbance.starved(Moment(0, 0, 0, 2), Moment(0, 0, 0, 2)) is None
+    assert "OOMKilled" in (disturbance.starved(Moment(0, 0, 0, 2), Moment(0, 0, 0, 3)) or "")
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -194,7 +194,7 @@ class Peer:
 
 
 def test_a_peer_that_its_quota_holds_back_makes_the_sample_invalid() -> None:
-    guard = noise.Guard()
+    guard = disturbance.Guard()
     guard.include(
         [
             LocalHost(),
@@ -205,7 +205,7 @@ def test_a_peer_that_its_quota_holds_back_makes_the_sample_invalid() -> None:
 
 
 def test_a_kill_on_a_peer_is_told_and_a_peer_that_is_silent_costs_nothing() -> None:
-    guard = noise.Guard()
+    guard = disturbance.Guard()
     guard.include(
         [
             Peer(Failed("ssh broke")),
@@ -213,6 +213,6 @@ def test_a_kill_on_a_peer_is_told_and_a_peer_that_is_silent_costs_nothing() -> N
         ]
     )  # type: ignore[list-item]
     assert (guard.starved() or "").startswith("on node-2: OOMKilled")
-    silent = noise.Guard()
+    silent = disturbance.Guard()
     silent.include([Peer("oom_kill 1\n", Failed("ssh broke"))])  # type: ignore[list-item]
     assert silent.starved() is None

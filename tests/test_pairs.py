@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdag import suite
-from perfdag.benchmark import Failed
-from perfdag.collect import gather
-from perfdag.document import BadDocument
-from perfdag.hosts import LocalHost
-from perfdag.pairs import rounds
-from perfdag.plan import Plan, make_plan, read_plan
-from perfdag.plan_order import concurrent_groups
-from perfdag.steps.gang import wrong_place
-from perfdag.steps.lead import MeasuringLoop, Site
-from perfdag.store import FolderStore
+from perfdag.benchmark.contract import Failed
+from perfdag.hosts.local import LocalHost
+from perfdag.plan.order import concurrent_groups
+from perfdag.plan.plan import Plan, make_plan, read_plan
+from perfdag.results.collect import gather
+from perfdag.steps.measure import MeasuringLoop, Site
+from perfdag.steps.runner.gang import wrong_place
+from perfdag.store.base import FolderStore
+from perfdag.suite import load
+from perfdag.suite.host_pairs import rounds
+from perfdag.suite.yaml_document import BadDocument
 
 from .steps.test_lead import FakeBenchmark, Watcher
 from .steps.test_lead import fake as fake
@@ -28,7 +28,7 @@ TEXT = "name: s\nretries: 0\n{more}entries:\n  - benchmark: {name}\n    hosts: {
 
 
 def planned(hosts: str, more: str = "", name: str = "iperf") -> Plan:
-    return make_plan(suite.loads(TEXT.format(hosts=hosts, more=more, name=name)))
+    return make_plan(load.loads(TEXT.format(hosts=hosts, more=more, name=name)))
 
 
 def told(hosts: str, more: str = "", name: str = "iperf") -> str:
@@ -217,7 +217,7 @@ def test_pairs_at_once_overlap_and_say_so(
     plan = planned("{count: 4, pairs: all, parallel_pairs: 2}", name="fake")
     measuring, store, parts = lead(tmp_path, plan, list("abcd"))
     monkeypatch.setattr(
-        "perfdag.steps.pairwise.OVERLAP", 0.0
+        "perfdag.steps.concurrent.OVERLAP", 0.0
     )  # they meet, so they were there at once; they are too short to share half
     measuring.measure(range(6))
     assert [part.status for part in parts] == ["ok"] * 6
@@ -252,7 +252,7 @@ def test_samples_one_after_the_other_are_not_at_once(
             return original(*given)
 
     monkeypatch.setattr(FakeBenchmark, "run", waiting)
-    monkeypatch.setattr("perfdag.steps.pairwise.OVERLAP", 1.0)
+    monkeypatch.setattr("perfdag.steps.concurrent.OVERLAP", 1.0)
     plan = planned("{count: 4, pairs: ring, parallel_pairs: 2}", name="fake")
     measuring, _, parts = lead(tmp_path, plan, list("abcd"))
     measuring.measure(range(2))
@@ -308,7 +308,7 @@ def test_a_real_run_here(tmp_path: Path) -> None:
     )
     assert said.returncode == 0, said.stderr.decode()
     store = FolderStore(str(tmp_path / "s"))
-    from perfdag.runs import load_plan
+    from perfdag.results.runs import load_plan
 
     found = rows(store, load_plan(store, "last"))
     assert {(row["pair"], row["same_node"], row["status"]) for row in found} == {
@@ -321,8 +321,8 @@ def test_a_real_run_here(tmp_path: Path) -> None:
 def test_the_history_of_pairs_tells_them_apart(
     tmp_path: Path, pairwise: type[FakeBenchmark]
 ) -> None:
-    from perfdag.collect import collect
-    from perfdag.trends import MonthlyRollup, add_run, labels
+    from perfdag.regress.run_medians import MonthlyRollup, add_run, labels
+    from perfdag.results.collect import collect
 
     plan = planned("{count: 3, pairs: all}", name="fake")
     measuring, store, _ = lead(tmp_path, plan, list("abc"))

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from perfdag import benchmark as registry
-from perfdag import noise, suite
+from perfdag.benchmark import contract as registry
 from perfdag.cli import main, parser
 from perfdag.cli.benchmarks import describe, markdown
-from perfdag.plan import make_plan
+from perfdag.hosts import disturbance
+from perfdag.plan.plan import make_plan
 from perfdag.steps.command import Command, CommandParams
+from perfdag.suite import load
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -80,17 +81,17 @@ def test_the_dry_run_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_example_suite_can_be_planned() -> None:
     text = re.search(r"```yaml\n(.*?)```", README, re.S)
     assert text is not None
-    plan = make_plan(suite.loads(text[1]))
+    plan = make_plan(load.loads(text[1]))
     assert len(plan.points) == 9, "2 x 4 - 1 + 1 of iperf, and one of imb"
 
 
 def test_the_table_of_benchmarks_is_current() -> None:
-    from perfdag import benchmark
+    from perfdag.benchmark import contract
 
     table = re.search(r"<!-- benchmarks:.*?-->\n(.*?)<!-- /benchmarks -->", README, re.S)
     assert table is not None
     own = [
-        name for name in benchmark.names() if benchmark.get(name).__module__.startswith("perfdag.")
+        name for name in contract.names() if contract.get(name).__module__.startswith("perfdag.")
     ]
     assert table[1].strip() == markdown([describe(name) for name in own]), (
         "perfdag benchmarks --markdown"
@@ -169,7 +170,7 @@ def test_two_variants_are_compared_as_it_stands(
         lambda: {**known, "stand-in": SimpleNamespace(load=lambda: StandIn)},
     )
     monkeypatch.setattr(registry, "names", lambda: (*sorted(known), "stand-in"))
-    monkeypatch.setattr(noise, "canary", noise.canary().copy)
+    monkeypatch.setattr(disturbance, "canary", disturbance.canary().copy)
     Path("suites").mkdir()
     Path("suites/quick.yaml").write_text(
         "name: quick\nentries:\n  - {benchmark: stand-in, name: iperf, params: {argv: ['true'], streams: 8}}\n"
@@ -210,7 +211,7 @@ def test_the_duckdb_line_reads_a_real_run(
 
 
 def test_the_quick_suite_is_what_the_readme_says() -> None:
-    plan = make_plan(suite.load(ROOT / "suites/quick.yaml"))
+    plan = make_plan(load.load(ROOT / "suites/quick.yaml"))
     assert len({point.benchmark for point in plan.points}) >= 3
     assert len(plan.points) >= 10
     assert all(point.repetitions >= 3 for point in plan.points)

@@ -19,14 +19,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfdag import __file__ as package
-from perfdag import __version__, suite
+from perfdag import __version__
 from perfdag.cli import main, parser, submit
-from perfdag.collect import collect, gather
-from perfdag.duet_plan import prepare_duet
-from perfdag.processes import descendants
-from perfdag.results import SAMPLES, load
-from perfdag.runs import load_plan
-from perfdag.store import FolderStore, S3Store, StoreError, open_store
+from perfdag.hosts.processes import descendants
+from perfdag.plan.ab import prepare_duet
+from perfdag.results.collect import collect, gather
+from perfdag.results.runs import load_plan
+from perfdag.results.schema import SAMPLES, load
+from perfdag.store.base import FolderStore, S3Store, StoreError, open_store
+from perfdag.suite import load as suite
 from tests.conftest import SuiteWriter
 
 
@@ -669,7 +670,7 @@ def test_s3_that_cannot_be_reached_is_exit_4_in_one_line(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     monkeypatch.setattr(
-        "perfdag.store.S3Store.put",
+        "perfdag.store.base.S3Store.put",
         lambda self, key, data, put=S3Store.put: (
             setattr(self, "patience", 0.5),
             put(self, key, data),

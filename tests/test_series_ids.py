@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from perfdag import benchmark, suite
-from perfdag.collect import gather
-from perfdag.plan import Plan, make_plan
-from perfdag.samples import SampleRecord, as_row, now, sample_key
-from perfdag.store import FolderStore
+from perfdag.benchmark import contract
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.results.collect import gather
+from perfdag.results.samples import SampleRecord, as_row, now, sample_key
+from perfdag.store.base import FolderStore
+from perfdag.suite import load
 
 RECORDED = Path(__file__).parent / "recorded/series_ids.json"
 """Point and series ids by benchmark and `metric stat coords`, recorded with version 1 of the schema."""
@@ -29,7 +30,7 @@ COORDS = ({}, {"direction": "read", "message_bytes": 4096})
 def series_ids(store: FolderStore, name: str) -> dict[str, str]:
     """Return the ids of one point of a benchmark and of its rows: every metric, two statistics, two sets of coordinates."""
     entry = f"{{benchmark: {name}, {NEEDS.get(name, '')}repetitions: 1}}"
-    plan = make_plan(suite.loads(f"name: ids\nentries:\n  - {entry}\n"))
+    plan = make_plan(load.loads(f"name: ids\nentries:\n  - {entry}\n"))
     store_sample(store, plan, name)
     table, _ = gather(store, plan)
     columns = [table[column].to_pylist() for column in ("metric", "stat", "coords", "series_id")]
@@ -41,9 +42,9 @@ def series_ids(store: FolderStore, name: str) -> dict[str, str]:
 
 
 def store_sample(store: FolderStore, plan: Plan, name: str) -> None:
-    measured = benchmark.get(name)
+    measured = contract.get(name)
     rows = [
-        as_row(measured, benchmark.Measurement(metric.name, 1.0, stat=stat, coords=coords))
+        as_row(measured, contract.Measurement(metric.name, 1.0, stat=stat, coords=coords))
         for metric in measured.metrics
         for stat in ("value", "p99")
         for coords in COORDS
@@ -60,6 +61,6 @@ def store_sample(store: FolderStore, plan: Plan, name: str) -> None:
     store.put(sample_key(plan.run_id, plan.key(0)), record.dump())
 
 
-@pytest.mark.parametrize("name", benchmark.names())
+@pytest.mark.parametrize("name", contract.names())
 def test_series_ids_stay(tmp_path: Path, name: str) -> None:
     assert series_ids(FolderStore(str(tmp_path)), name) == json.loads(RECORDED.read_text())[name]

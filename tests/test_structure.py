@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag import benchmark
+from perfdag.benchmark import contract
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("steps", "workflows", "charts")
@@ -88,9 +88,9 @@ def test_a_distribution_holds_every_module_once(tmp_path: Path) -> None:
     assert sdist == here
 
 
-@pytest.mark.parametrize("name", benchmark.names())
+@pytest.mark.parametrize("name", contract.names())
 def test_every_benchmark_declares_what_people_need(name: str) -> None:
-    found = benchmark.get(name)
+    found = contract.get(name)
     assert found.name == name
     assert re.search(r"\bstart", found.clock()), (
         f"{name}: its docstring needs a Clock: paragraph that says what starts the clock"

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from perfdag.app.cluster.view import Installed
 from perfdag.cli import main
-from perfdag.cli.cluster_run import Installed
-from perfdag.plan import Plan, make_plan
-from perfdag.samples import SampleRecord, sample_key
-from perfdag.store import FolderStore, StoreError
-from perfdag.suite import loads
+from perfdag.plan.ab import on_cluster, prepare_duet
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.results.confirming import store_confirming_plans
+from perfdag.results.samples import SampleRecord, sample_key
+from perfdag.store.base import FolderStore, StoreError
+from perfdag.suite.load import loads
 from tests.fakes.api_server import ApiServer
 
 SUITE = "name: s\npriority: 7\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
@@ -48,9 +50,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
         played.started.append((suite, told, priority))
         return "perfdag-s-new"
 
-    monkeypatch.setattr("perfdag.kube.Kube", played.client)
+    monkeypatch.setattr("perfdag.kube.client.Kube", played.client)
     monkeypatch.setattr(
-        "perfdag.cli.cluster_run.installed",
+        "perfdag.app.cluster.view.installed",
         lambda namespace: Installed(namespace, False, {"store": ROOT}),
     )
     monkeypatch.setattr(Installed, "start", start)
@@ -61,7 +63,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
     """The store of the installation, which is reached from here."""
     made = FolderStore(str(tmp_path / "store"))
-    monkeypatch.setattr("perfdag.store.open_store", lambda root, patience=0.0: made)
+    monkeypatch.setattr("perfdag.store.base.open_store", lambda root, patience=0.0: made)
     return made
 
 
@@ -70,7 +72,7 @@ def unreached(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(root: str, patience: float = 0.0) -> None:
         raise StoreError("no route to it")
 
-    monkeypatch.setattr("perfdag.store.open_store", away)
+    monkeypatch.setattr("perfdag.store.base.open_store", away)
 
 
 def put(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdag.ids import canonical
+from perfdag.digest import canonical
 from perfdag.units import bits_per_second, seconds, short, short_seconds, size_bytes
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from hera.workflows import ClusterWorkflowTemplate, CronWorkflow, Parameter, WorkflowTemplate
 from hera.workflows import models as m
 
-from perfdag.podspec import STORE, restricted
+from perfdag.kube.podspec import STORE, restricted
 from perfdag.workflows.containers import ASIDE, Installation, container, labels, with_store
 
 NAME = "perfdag-age"

@@ -3,7 +3,7 @@
 from hera.workflows import DAG, Container, Parameter, RetryStrategy, Task
 from hera.workflows import models as m
 
-from perfdag.podspec import ATTEMPT, BATCH, CLAIMED, LABEL, PORT, TWIN, UNRECOVERABLE
+from perfdag.kube.podspec import ATTEMPT, BATCH, CLAIMED, LABEL, PORT, TWIN, UNRECOVERABLE
 from perfdag.workflows.containers import Installation, container, labels
 
 # two closing braces would end the expression

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perfdag.podspec import PRIORITY_CLASSES, account_of
+from perfdag.kube.podspec import PRIORITY_CLASSES, account_of
 from perfdag.workflows.templates import Installation
 
 Object = dict[str, Any]
@@ -153,7 +153,8 @@ def network_policy(made: Installation) -> Object:
 
 def _cluster_wide(made: Installation) -> list[Object]:
     """Reads of what the cluster is (provenance) and has (what it lacks is skipped), and priority classes; `install --namespaced`
-    leaves them out."""
+    leaves them out.
+    """
     name = f"perfdag-{made.namespace}-nodes"
     rules = [
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]},

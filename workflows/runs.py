@@ -5,7 +5,7 @@ from typing import Any
 from hera.workflows import CronWorkflow, Parameter, Workflow
 from hera.workflows import models as m
 
-from perfdag.podspec import LABEL
+from perfdag.kube.podspec import LABEL
 from perfdag.workflows.templates import NAME
 
 Object = dict[str, Any]

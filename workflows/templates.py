@@ -19,7 +19,7 @@ from hera.workflows import (
 )
 from hera.workflows import models as m
 
-from perfdag.podspec import BEGAN, ENDED, LABEL, STEP, WATCHDOG_DONE, restricted
+from perfdag.kube.podspec import BEGAN, ENDED, LABEL, STEP, WATCHDOG_DONE, restricted
 from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
 from perfdag.workflows.gangs import duel, gang, rank

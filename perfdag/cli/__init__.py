@@ -120,9 +120,9 @@ def program() -> NoReturn:
 
 def _explain(error: Exception) -> int:
     """Exit code of an error, said on stderr; one that nobody foresaw is raised again with its traceback."""
-    from perfdag.document import BadDocument
-    from perfdag.kube import KubeError
-    from perfdag.store import NotStoredError, StoreError
+    from perfdag.kube.client import KubeError
+    from perfdag.store.base import NotStoredError, StoreError
+    from perfdag.suite.yaml_document import BadDocument
 
     if isinstance(error, BadDocument):
         for problem in error.problems:

@@ -8,10 +8,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perfdag.duet_plan import Duet
-    from perfdag.point import Point
-    from perfdag.samples import SampleRecord
-    from perfdag.store import Store
+    from perfdag.plan.ab import Duet
+    from perfdag.results.samples import SampleRecord
+    from perfdag.store.base import Store
+    from perfdag.suite.point import Point
 
 EPILOG = """examples:
   perfdag ab suites/quick.yaml --only iperf --a iperf.streams=1 --b iperf.streams=4
@@ -112,15 +112,15 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure both variants and print the outcome; exit 1 where a sample failed, 2 on bad input, 3 where B is not shown to be --within."""
-    from perfdag import missing_reason
     from perfdag.cli import EXIT_INTERRUPTED, EXIT_REACH
     from perfdag.cli.run import restore
-    from perfdag.collect import collect
+    from perfdag.results import missing_reason
+    from perfdag.results.collect import collect
     from perfdag.signals import end_once
-    from perfdag.store import StoreError, open_store
+    from perfdag.store.base import StoreError, open_store
 
     if args.submit:
-        from perfdag.cli.ab_cluster import submit
+        from perfdag.app.ab.cluster import submit
 
         return submit(args)
     made = prepared(args)
@@ -159,13 +159,14 @@ def run(args: argparse.Namespace) -> int:
 
 def conclude(store: "Store", duet: "Duet", args: argparse.Namespace | None = None) -> int:
     """Compare the collected variants, print the outcome and keep it beside run A; 0, 1 where a sample was not ok, or 3 where a headline does not
-    pass the limit of the duet, has no values in a variant, or none is there. Raises StoreError."""
-    from perfdag.checks import checks_of
+    pass the limit of the duet, has no values in a variant, or none is there. Raises StoreError.
+    """
+    from perfdag.app.ab.outcome import tell
     from perfdag.cli import EXIT_GATE
-    from perfdag.cli.ab_outcome import tell
-    from perfdag.duet_analysis import analyse
-    from perfdag.results import load
-    from perfdag.tuning import Tuning
+    from perfdag.regress.ab import analyse
+    from perfdag.regress.tuning import Tuning
+    from perfdag.results.schema import load
+    from perfdag.suite.checks import checks_of
 
     args = args or argparse.Namespace(all=False, chart=None, json=False, markdown=False)
     rows = load(
@@ -191,11 +192,11 @@ def prepared(args: argparse.Namespace) -> "tuple[Duet, str | None] | str":
     """The duet asked for and the store's root, or what is wrong with the question. Raises BadDocument, StoreError."""
     from dataclasses import replace
 
-    from perfdag import suite
-    from perfdag.checks import share
-    from perfdag.duet_plan import prepare_duet, stored_duet
-    from perfdag.runs import load_plan, variants
-    from perfdag.store import open_store
+    from perfdag.plan.ab import prepare_duet, stored_duet
+    from perfdag.results.runs import load_plan, variants
+    from perfdag.store.base import open_store
+    from perfdag.suite import load as suite
+    from perfdag.suite.checks import share
 
     try:
         limit = None if args.within is None else share(args.within)
@@ -245,10 +246,10 @@ class _Lines:
 
 def _measure(duet: "Duet", store: "Store") -> None:
     """Measure the rounds of both variants in the order of the blocks; what is stored is not repeated. The budget is that of both."""
-    from perfdag import missing_reason
     from perfdag.cli.run import Rescuing, local_hosts, needs_cluster
-    from perfdag.duet_plan import positions
-    from perfdag.steps.lead import MeasuringLoop, Site
+    from perfdag.plan.ab import positions
+    from perfdag.results import missing_reason
+    from perfdag.steps.measure import MeasuringLoop, Site
     from perfdag.units import short_seconds
 
     watcher = _Lines(len(duet.a.order) + len(duet.b.order))

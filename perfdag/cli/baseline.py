@@ -39,8 +39,8 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def run(args: argparse.Namespace) -> int:
     """Set or show; exit 2 where a name or a run is not there."""
     from perfdag.cli.compare import complain
-    from perfdag.selection import SelectionError, baselines, select, set_baseline
-    from perfdag.store import open_store
+    from perfdag.regress.selection import SelectionError, baselines, select, set_baseline
+    from perfdag.store.base import open_store
 
     store = open_store(args.store)
     try:
@@ -79,17 +79,17 @@ def _one(store: object, name: str, suite: str | None, as_json: bool) -> int:
 
     import numpy as np
 
-    from perfdag import results
     from perfdag.cli.compare import with_spread
-    from perfdag.findings import series_names
-    from perfdag.selection import baseline
+    from perfdag.regress.changes import series_names
+    from perfdag.regress.run_medians import COLUMNS, medians_of_rows
+    from perfdag.regress.selection import baseline
+    from perfdag.results import schema
     from perfdag.stats.robust import median, spread
-    from perfdag.store import Store
-    from perfdag.trends import COLUMNS, medians_of_rows
+    from perfdag.store.base import Store
 
     chosen = baseline(cast(Store, store), name, suite)
     damaged: list[str] = []
-    table = results.load(
+    table = schema.load(
         cast(Store, store),
         suites=[chosen.suite],
         runs=list(chosen.runs),

@@ -30,8 +30,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the list or one benchmark."""
     import orjson
 
-    from perfdag import benchmark as registry
-    from perfdag.document import nearest
+    from perfdag.benchmark import contract as registry
+    from perfdag.suite.yaml_document import nearest
 
     names = registry.names()
     if args.name is not None and args.name not in names:
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 def describe(name: str) -> dict[str, Any]:
     """Everything a person or program may want to know of a benchmark, as plain data."""
-    from perfdag import benchmark as registry
+    from perfdag.benchmark import contract as registry
 
     found = registry.get(name)
     schema = found.Params.model_json_schema()

@@ -6,9 +6,9 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perfdag.cases import Gate
-    from perfdag.plan import Plan
-    from perfdag.store import Store
+    from perfdag.plan.plan import Plan
+    from perfdag.regress.result import Gate
+    from perfdag.store.base import Store
 
 EPILOG = """examples:
   perfdag check last
@@ -73,12 +73,12 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check; exit 0 or 3, 2 where the run is not there, 4 where the webhook did not take a message."""
-    from perfdag.cases import Rules
     from perfdag.cli.compare import complain
-    from perfdag.confirm import check_night
-    from perfdag.rules import read_acks, read_checks
-    from perfdag.selection import SelectionError, select_one
-    from perfdag.store import open_store
+    from perfdag.regress.acks import read_acks, read_checks
+    from perfdag.regress.confirm import check_night
+    from perfdag.regress.result import Rules
+    from perfdag.regress.selection import SelectionError, select_one
+    from perfdag.store.base import open_store
 
     store = open_store(args.store)
     try:
@@ -105,8 +105,8 @@ def run(args: argparse.Namespace) -> int:
 
 def measured_here(store: "Store", run_id: str) -> bool:
     """Whether a run was measured by `perfdag run`, so that it can be confirmed so too; of one without a readable plan nobody knows."""
-    from perfdag.runs import load_plan
-    from perfdag.store import StoreError
+    from perfdag.results.runs import load_plan
+    from perfdag.store.base import StoreError
 
     try:
         return not load_plan(store, run_id).where
@@ -121,15 +121,15 @@ def finish(store: "Store", gate: "Gate", args: argparse.Namespace, *, offer: boo
     """
     from pathlib import Path
 
-    from perfdag import gatefiles
-    from perfdag.cases import data
-    from perfdag.gate import store_record
+    from perfdag.regress import publish
+    from perfdag.regress.gate import store_record
+    from perfdag.regress.result import data
 
     reached = send(args.webhook, gate)
     store_record(store, gate)
     if args.junit:
-        Path(args.junit).write_bytes(gatefiles.junit(gate))
-    text = gatefiles.markdown(gate)
+        Path(args.junit).write_bytes(publish.junit(gate))
+    text = publish.markdown(gate)
     if args.markdown and args.markdown != "-":
         Path(args.markdown).write_text(text + "\n")
     if args.json:
@@ -148,12 +148,12 @@ def after_run(store: "Store", plan: "Plan", code: int) -> int:
 
     It is asked for a scheduled run, and for any whose suite has `checks`. JUnit XML and the summary go beside the report.
     """
-    from perfdag import gatefiles
-    from perfdag.checks import checks_of
-    from perfdag.confirm import check_night
-    from perfdag.gate import store_record
-    from perfdag.gated import gated
-    from perfdag.rules import unattended_rules
+    from perfdag.plan.gated import gated
+    from perfdag.regress import publish
+    from perfdag.regress.acks import unattended_rules
+    from perfdag.regress.confirm import check_night
+    from perfdag.regress.gate import store_record
+    from perfdag.suite.checks import checks_of
 
     if not gated(plan):
         return code
@@ -161,8 +161,8 @@ def after_run(store: "Store", plan: "Plan", code: int) -> int:
     gate = check_night(store, plan.suite, plan.run_id, rules)
     reached = send(os.environ.get("PERFDAG_WEBHOOK"), gate)
     store_record(store, gate)
-    store.put(f"runs/{plan.run_id}/check.xml", gatefiles.junit(gate))
-    store.put(f"runs/{plan.run_id}/check.md", gatefiles.markdown(gate).encode())
+    store.put(f"runs/{plan.run_id}/check.xml", publish.junit(gate))
+    store.put(f"runs/{plan.run_id}/check.md", publish.markdown(gate).encode())
     show(gate)
     return 4 if not reached else 3 if gate.failed else code
 
@@ -175,10 +175,10 @@ def check_age(store: "Store", suite: str, run_id: str, limit: float, webhook: st
     """
     from datetime import UTC, datetime
 
-    from perfdag.alerts import Alert
-    from perfdag.cases import Gate
-    from perfdag.rollup import read_run_medians
-    from perfdag.selection import SelectionError
+    from perfdag.regress.alerts import Alert
+    from perfdag.regress.result import Gate
+    from perfdag.regress.rollup import read_run_medians
+    from perfdag.regress.selection import SelectionError
     from perfdag.units import short_seconds
 
     began = [run.when for run in read_run_medians(store, suite).runs if run.run_id == run_id]
@@ -197,12 +197,12 @@ def check_age(store: "Store", suite: str, run_id: str, limit: float, webhook: st
 
 def send(webhook: str | None, gate: "Gate") -> bool:
     """Send the alerts of a gate to the webhook, if there is one. Return False if it is out of reach."""
-    from perfdag import gatefiles
+    from perfdag.regress import publish
 
     try:
         if webhook:
-            gatefiles.send(webhook, gate, gate.alerts)
-    except gatefiles.WebhookError as error:
+            publish.send(webhook, gate, gate.alerts)
+    except publish.WebhookError as error:
         print(f"perfdag check: {error}", file=sys.stderr)
         return False
     return True
@@ -210,8 +210,8 @@ def send(webhook: str | None, gate: "Gate") -> bool:
 
 def show(gate: "Gate", *, offer: bool = False) -> None:
     """The gate on a terminal; `offer`: with a word on --confirm where it would help."""
-    from perfdag.cases import worst
-    from perfdag.gatefiles import counts
+    from perfdag.regress.publish import counts
+    from perfdag.regress.result import worst
 
     for alert in worst(gate.alerts):
         print(alert.text + ("" if alert.fresh else "\n        (reported before)"))
@@ -233,9 +233,9 @@ def show(gate: "Gate", *, offer: bool = False) -> None:
 def measure_again(store: "Store", gate: "Gate") -> None:
     """Measure the suspicious points of a night twice more here, as runs of their own. Raises StoreError."""
     from perfdag.cli.run import _measure
-    from perfdag.collect import collect
-    from perfdag.confirming import store_confirming_plans
-    from perfdag.runs import load_plan
+    from perfdag.results.collect import collect
+    from perfdag.results.confirming import store_confirming_plans
+    from perfdag.results.runs import load_plan
 
     for each in store_confirming_plans(
         store, load_plan(store, gate.run), {select_one.point for select_one in gate.confirm}

@@ -31,11 +31,11 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Collect; exit 1 where a sample failed, is invalid or missing."""
-    from perfdag import exports
-    from perfdag.collect import collect
-    from perfdag.results import load
-    from perfdag.runs import load_plan
-    from perfdag.store import open_store
+    from perfdag.results import exports
+    from perfdag.results.collect import collect
+    from perfdag.results.runs import load_plan
+    from perfdag.results.schema import load
+    from perfdag.store.base import open_store
 
     store = open_store(args.store)
     plan = load_plan(store, args.run_id)

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdag.comparison import Comparison, Row
+    from perfdag.regress.comparison import Comparison, Row
 
 SHOWN = 60
 EPILOG = """examples:
@@ -82,12 +82,12 @@ def complain(verb: str, error: object) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Print the comparison; exit 2 where a side names no run, 3 with --gate where a headline is worse."""
-    from perfdag.checks import Check
-    from perfdag.comparison import compare_selections
-    from perfdag.rules import read_checks
-    from perfdag.selection import SelectionError, select
-    from perfdag.store import open_store
-    from perfdag.tuning import Tuning
+    from perfdag.regress.acks import read_checks
+    from perfdag.regress.comparison import compare_selections
+    from perfdag.regress.selection import SelectionError, select
+    from perfdag.regress.tuning import Tuning
+    from perfdag.store.base import open_store
+    from perfdag.suite.checks import Check
 
     try:
         checks = [Check(metric="*", min_effect=args.min_effect)] if args.min_effect else []
@@ -135,8 +135,8 @@ def write_chart(path: str, fig: Any) -> None:
 
 def forest(made: "Comparison") -> Any:
     """The forest plot of the headline series (of all, where none is one)."""
-    from perfdag.charts.compare import Effect, forest
-    from perfdag.comparison import count
+    from perfdag.charts.pages.compare import Effect, forest
+    from perfdag.regress.comparison import count
 
     rows = [row for row in made.rows if row.info.headline] or made.rows
     drawn = [row for row in rows if not row.verdict.absolute]
@@ -157,7 +157,7 @@ def sizes(made: "Comparison") -> Any:
     """The map of ratios by message size, a row for each point and metric."""
     import orjson
 
-    from perfdag.charts.compare import Ratio, ratios
+    from perfdag.charts.pages.compare import Ratio, ratios
 
     cells = []
     for row in made.rows:
@@ -183,7 +183,7 @@ def name(row: "Row") -> str:
 
 def cells(row: "Row") -> list[str]:
     """One row for people: series, A, B, effect, floor, smallest detectable effect, verdict."""
-    from perfdag.comparison import percent
+    from perfdag.regress.comparison import percent
 
     v, unit = row.verdict, row.info.unit
     sides = [
@@ -238,7 +238,7 @@ def chosen(made: "Comparison", everything: bool) -> list["Row"]:
 
 def notes(made: "Comparison") -> list[str]:
     """What stands around the table: counts, missing, new, failed, refused, damaged; nothing is skipped in silence."""
-    from perfdag.comparison import count
+    from perfdag.regress.comparison import count
 
     said = [count(made.rows)]
     if made.simulated:

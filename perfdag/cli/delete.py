@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdag.kube import Kube, Resource
+    from perfdag.kube.client import Kube, Resource
 
 EPILOG = """examples:
   perfdag delete last --namespace bench
@@ -52,9 +52,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Delete; 2 where there is no such run or its results cannot be reached, 4 where something is left in the end."""
-    from perfdag import kube
+    from perfdag.app.cluster.view import NoRun, View, of_run
     from perfdag.cli import EXIT_INPUT, EXIT_REACH
-    from perfdag.cli.cluster_run import NoRun, View, of_run
+    from perfdag.kube import client as kube
 
     try:
         found = kube.run(lambda client: of_run(client, args.name, args.namespace))
@@ -120,7 +120,7 @@ async def _delete(client: "Kube", found: list[Object], namespace: str) -> dict[s
     import asyncio
     import time
 
-    from perfdag.kube import KubeError
+    from perfdag.kube.client import KubeError
 
     workflows = await client.resource("argoproj.io/v1alpha1", "Workflow")
     kinds = []
@@ -151,7 +151,7 @@ async def _owned(
 
     Kinds that we may not list are left out.
     """
-    from perfdag.kube import KubeError
+    from perfdag.kube.client import KubeError
 
     found = {}
     for kind in kinds:
@@ -177,9 +177,9 @@ def _keys(root: str, run_id: str) -> list[str]:
 
     Its own folder is the last: it names the others, so that a second try finds what the first one left.
     """
-    from perfdag.collect import result_key
-    from perfdag.runs import load_plan
-    from perfdag.store import NotStoredError, open_store
+    from perfdag.results.collect import result_key
+    from perfdag.results.runs import load_plan
+    from perfdag.store.base import NotStoredError, open_store
 
     store = open_store(root)
     try:
@@ -194,7 +194,7 @@ def _keys(root: str, run_id: str) -> list[str]:
 
 
 def _results(root: str, keys: list[str]) -> None:
-    from perfdag.store import open_store
+    from perfdag.store.base import open_store
 
     store = open_store(root)
     for key in keys:

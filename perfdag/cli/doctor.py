@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdag.plan import Plan
+    from perfdag.plan.plan import Plan
 
 EPILOG = """examples:
   perfdag doctor
@@ -59,14 +59,14 @@ def run(args: argparse.Namespace) -> int:
     """Print the findings."""
     import orjson
 
-    from perfdag import suite
-    from perfdag.plan import make_plan
+    from perfdag.plan.plan import make_plan
+    from perfdag.suite import load as suite
 
     loaded = suite.load(args.suite) if args.suite else None
     plan = make_plan(loaded) if loaded else None
     root = args.store or (loaded.suite.store if loaded else None)
     if args.cluster:
-        from perfdag.cli.doctor_cluster import findings
+        from perfdag.app.doctor.cluster import findings
 
         found = findings(plan, root, args.namespace)
     else:
@@ -80,11 +80,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tools(plan: "Plan | None") -> list[Finding]:
-    from perfdag import benchmark as registry
-    from perfdag.benchmark import Gang, SampleError
-    from perfdag.hosts import Finished, LocalHost
+    from perfdag.benchmark import contract as registry
+    from perfdag.benchmark.contract import Gang, SampleError
+    from perfdag.hosts.local import Finished, LocalHost
     from perfdag.shape import Shape
-    from perfdag.steps.lead import how_to_get
+    from perfdag.steps.measure import how_to_get
 
     class Asked(LocalHost):
         """This machine; a command by which many points ask what is here runs once."""
@@ -157,7 +157,7 @@ def _shapes(plan: "Plan | None") -> list[Finding]:
 
 
 def _store(root: str | None) -> Finding:
-    from perfdag.store import StoreError, open_store
+    from perfdag.store.base import StoreError, open_store
 
     try:
         store = open_store(root, patience=3.0)
@@ -171,8 +171,8 @@ def _store(root: str | None) -> Finding:
 def _noise() -> list[Finding]:
     import os
 
-    from perfdag import noise
-    from perfdag.facts import gather
+    from perfdag.hosts import disturbance
+    from perfdag.hosts.facts import gather
 
     facts = gather()
     found = []
@@ -185,8 +185,8 @@ def _noise() -> list[Finding]:
                 "cpupower frequency-set -g performance",
             )
         )
-    load = noise.runnable()
-    if load > noise.LOAD_LIMIT * (os.cpu_count() or 1):
+    load = disturbance.runnable()
+    if load > disturbance.LOAD_LIMIT * (os.cpu_count() or 1):
         found.append(
             Finding(
                 "warn",

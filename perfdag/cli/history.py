@@ -5,9 +5,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdag.history import Failure, NodeOutlier, Series
-    from perfdag.stats.noise import Variability
-    from perfdag.trends import RunMedians
+    from perfdag.regress.history import Failure, NodeOutlier, Series
+    from perfdag.regress.run_medians import RunMedians
+    from perfdag.stats.variability import Variability
 
 SHOWN = 60
 EPILOG = """examples:
@@ -89,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
     from fnmatch import fnmatchcase
 
     from perfdag.cli.compare import complain
-    from perfdag.history import (
+    from perfdag.regress.acks import read_acks, read_checks
+    from perfdag.regress.history import (
         failures,
         node_outliers,
         noise_report,
@@ -98,10 +99,9 @@ def run(args: argparse.Namespace) -> int:
         runs_for_nodes,
         series_of,
     )
-    from perfdag.rollup import read_run_medians
-    from perfdag.rules import read_acks, read_checks
-    from perfdag.store import open_store
-    from perfdag.tuning import Tuning
+    from perfdag.regress.rollup import read_run_medians
+    from perfdag.regress.tuning import Tuning
+    from perfdag.store.base import open_store
 
     store = open_store(args.store)
     found = read_run_medians(store, args.suite)
@@ -145,8 +145,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _nothing(store: Any, suite: str, damaged: list[str]) -> str:
     """Why there is no history."""
-    from perfdag.document import nearest
-    from perfdag.rollup import suites
+    from perfdag.regress.rollup import suites
+    from perfdag.suite.yaml_document import nearest
 
     if damaged:
         return f"suite {suite}: every file is damaged: {', '.join(damaged[:5])}"
@@ -162,7 +162,7 @@ def _chosen(found: "RunMedians", args: argparse.Namespace) -> "RunMedians | str"
     """The runs asked for, or what is wrong with the question."""
     from datetime import date
 
-    from perfdag.findings import day_of
+    from perfdag.regress.changes import day_of
 
     if args.since:
         try:
@@ -191,7 +191,7 @@ def _show(medians: "RunMedians", series: "list[Series]", everything: bool) -> No
     from rich.table import Table
     from rich.text import Text
 
-    from perfdag.findings import day_of
+    from perfdag.regress.changes import day_of
     from perfdag.units import short
 
     runs = medians.runs
@@ -326,8 +326,8 @@ def _charts(
     """Write every chart as SVG and PNG."""
     from pathlib import Path
 
+    from perfdag.app.history_page import draw, worth_drawing
     from perfdag.charts.style import to_bytes
-    from perfdag.cli.history_page import draw, worth_drawing
 
     figures = draw(medians, worth_drawing(series), noise)
     target = Path(folder)

@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdag.cli.prune import Found
-    from perfdag.kube import Kube
+    from perfdag.app.cluster.prune import Found
+    from perfdag.kube.client import Kube
 
 EPILOG = """examples:
   perfdag install --namespace bench --store s3://bench/results --create-namespace
@@ -22,7 +22,7 @@ STORE_KEYS = {
     "AWS_REGION": ("AWS_REGION", "AWS_DEFAULT_REGION"),
     "AWS_ENDPOINT_URL": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
 }
-"""Keys of the Secret, and what of this shell is in each: the first that is set, as `perfdag.store` takes them."""
+"""Keys of the Secret, and what of this shell is in each: the first that is set, as `perfdag.store.base` takes them."""
 
 Object = dict[str, Any]
 
@@ -57,9 +57,10 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Install; 2 for bad input, 4 where the cluster is out of reach or refuses."""
-    from perfdag import kube
-    from perfdag.cli import EXIT_INPUT, claims
+    from perfdag.app.doctor import store_claim
+    from perfdag.cli import EXIT_INPUT
     from perfdag.cli.render import base, installation
+    from perfdag.kube import client as kube
 
     if not args.store.startswith(("s3://", "claim://")):
         print(
@@ -88,7 +89,9 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     found = kube.run(
-        lambda client: claims.findings(client, args.namespace, args.store, args.parallel_batches)
+        lambda client: store_claim.findings(
+            client, args.namespace, args.store, args.parallel_batches
+        )
     )
     for finding in found:
         print(f"perfdag install: {finding.what}: {finding.do}", file=sys.stderr)
@@ -98,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _install(client: "Kube", args: argparse.Namespace, objects: list[Object]) -> "Found":
     """Apply the objects, delete what is left out of them, and say each; a dry run only says it. Raises KubeError."""
-    from perfdag.cli import prune
+    from perfdag.app.cluster import prune
 
     for each in objects:
         await _apply(client, each, args.dry_run)
@@ -139,7 +142,8 @@ async def _apply(client: "Kube", body: Object, dry_run: bool) -> None:
 
 async def _forget_keys(client: "Kube", secret: Object) -> None:
     """Remove the store's keys that the Secret is not to have: those that somebody else put there, or an older version as `stringData`, are
-    not this manager's to leave out. Raises KubeError."""
+    not this manager's to leave out. Raises KubeError.
+    """
     known = {each for names in STORE_KEYS.values() for each in names}
     without = {"data": dict.fromkeys(sorted(known - secret["data"].keys()))}
     resource = await client.resource(secret["apiVersion"], secret["kind"])

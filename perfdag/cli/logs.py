@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perfdag.kube import Kube
+    from perfdag.kube.client import Kube
 
 EPILOG = """examples:
   perfdag logs last --namespace bench
@@ -32,9 +32,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the logs; 2 where there is no such run."""
-    from perfdag import kube
+    from perfdag.app.cluster.view import NoRun
     from perfdag.cli import EXIT_INPUT
-    from perfdag.cli.cluster_run import NoRun
+    from perfdag.kube import client as kube
 
     try:
         kube.run(lambda client: _print(client, args))
@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _print(client: "Kube", args: argparse.Namespace) -> None:
-    from perfdag.cli.cluster_run import argos, find, view
-    from perfdag.kube import KubeError
+    from perfdag.app.cluster.view import argos, find, view
+    from perfdag.kube.client import KubeError
 
     workflow = await find(client, args.name, args.namespace)
     seen = await view(client, workflow["metadata"]["name"], args.namespace)

@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdag.plan import Plan
+    from perfdag.plan.plan import Plan
 
 SHOWN = 40
 EPILOG = """examples:
@@ -40,11 +40,11 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan or the schema."""
     import orjson
 
-    from perfdag import suite
-    from perfdag.plan import make_plan
+    from perfdag.plan.plan import make_plan
+    from perfdag.suite import load
 
     if args.schema:
-        from perfdag.schema import json_schema
+        from perfdag.suite.json_schema import json_schema
 
         print(
             orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS).decode()
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.suite is None:
         print("perfdag plan: name a suite file, or --schema", file=sys.stderr)
         return 2
-    loaded = suite.load(args.suite, args.settings)
+    loaded = load.load(args.suite, args.settings)
     plan = make_plan(loaded, only=args.only)
     show(plan, as_json=args.json)
     for note in [*loaded.notes, *too_large(plan)]:
@@ -63,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
 
 def too_large(plan: "Plan") -> list[str]:
     """Why `submit` and `render` would refuse a plan that one machine can measure, a sentence each."""
-    from perfdag.document import BadDocument
-    from perfdag.steps.size import check_size
+    from perfdag.steps.runner.limits import check_size
+    from perfdag.suite.yaml_document import BadDocument
 
     try:
         check_size(plan)
@@ -131,7 +131,7 @@ def summary(plan: "Plan") -> str:
 
 def pairs(plan: "Plan") -> list[str]:
     """A sentence a question of pairs: how many, in how many rounds, how many at once, how many hours."""
-    from perfdag.plan_order import concurrent_groups
+    from perfdag.plan.order import concurrent_groups
 
     asked: dict[str, list[int]] = {}
     for position, (index, _) in enumerate(plan.order):
@@ -164,7 +164,7 @@ def pairs(plan: "Plan") -> list[str]:
 
 
 def _shape(shape: dict[str, Any]) -> str:
-    from perfdag.ids import canonical
+    from perfdag.digest import canonical
 
     return (
         ", ".join(

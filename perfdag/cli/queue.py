@@ -11,9 +11,9 @@ from perfdag.cli import queue_programs
 from perfdag.cli.queue_programs import TOKEN_VARIABLE, say, verb
 
 if TYPE_CHECKING:
-    from perfdag.kube import Kube
-    from perfdag.steps.queue.deployment import DeploymentTarget
-    from perfdag.steps.queue.validate import Load
+    from perfdag.kube.client import Kube
+    from perfdag.steps.queue.validate.deployment import DeploymentTarget
+    from perfdag.steps.queue.validate.validate import Load
 
 EPILOG = """examples:
   perfdag queue frontend sleep media
@@ -147,9 +147,9 @@ def _validate(args: argparse.Namespace) -> int:
     import json
 
     from perfdag import signals
-    from perfdag.steps.queue.steady import SteadyCriteria
-    from perfdag.steps.queue.validate import Plan
-    from perfdag.steps.queue.verdict import summary
+    from perfdag.steps.queue.validate.steady_state import SteadyCriteria
+    from perfdag.steps.queue.validate.validate import Plan
+    from perfdag.steps.queue.validate.verdict import summary
 
     criteria = SteadyCriteria(seconds=args.timeout, tolerance=args.tolerance)
     plan = Plan(args.limit, args.factor, args.scale_timeout, criteria, args.stop)
@@ -171,19 +171,19 @@ def _validate(args: argparse.Namespace) -> int:
 
 
 async def _validate_here(command: list[str], plan: Any, **how: Any) -> Any:
-    from perfdag.steps.queue.local import Local
-    from perfdag.steps.queue.validate import validate
+    from perfdag.steps.queue.validate.local import Local
+    from perfdag.steps.queue.validate.validate import validate
 
     async with Local(command, plan.limit, **how) as local:
         return await validate(local.target, local.load, plan, say)
 
 
 async def _validate_there(args: argparse.Namespace, plan: Any) -> Any:
-    from perfdag.kube import Kube
-    from perfdag.steps.queue.deploy import deployed
-    from perfdag.steps.queue.deployment import DeploymentTarget
-    from perfdag.steps.queue.targets import HttpLoad
-    from perfdag.steps.queue.validate import BadInput, validate
+    from perfdag.kube.client import Kube
+    from perfdag.steps.queue.validate.deploy import deployed
+    from perfdag.steps.queue.validate.deployment import DeploymentTarget
+    from perfdag.steps.queue.validate.targets import HttpLoad
+    from perfdag.steps.queue.validate.validate import BadInput, validate
 
     async with Kube() as kube, deployed(kube, args.deploy, args.namespace, args.deployment, say):
         namespace = args.namespace or kube.namespace
@@ -207,7 +207,7 @@ def _client(
     """What asks the client's control port."""
     import os
 
-    from perfdag.steps.queue import targets
+    from perfdag.steps.queue.validate import targets
 
     token = os.environ.get(TOKEN_VARIABLE, "")
     if args.client_url:
@@ -223,8 +223,8 @@ def _client(
 
 async def _answered(target: DeploymentTarget, load: Load, seconds: float) -> None:
     """Wait for the answers of what is in flight; where they do not come in so many seconds that is said."""
-    from perfdag.kube import KubeError
-    from perfdag.steps.queue.validate import BadInput, idle
+    from perfdag.kube.client import KubeError
+    from perfdag.steps.queue.validate.validate import BadInput, idle
 
     try:
         await idle(target, load, seconds)
@@ -234,7 +234,7 @@ async def _answered(target: DeploymentTarget, load: Load, seconds: float) -> Non
 
 async def _scaler(target: DeploymentTarget) -> str | None:
     """What else scales it, None where nothing does; where one may not look that is said."""
-    from perfdag.kube import KubeError
+    from perfdag.kube.client import KubeError
 
     try:
         return await target.scaler()
@@ -278,8 +278,8 @@ def _manifests(args: argparse.Namespace) -> int:
 
     import yaml
 
-    from perfdag.steps.queue.manifests import manifests
-    from perfdag.steps.queue.queues import Queues, load
+    from perfdag.steps.queue.manifests.model import Queues, load
+    from perfdag.steps.queue.manifests.objects import manifests
 
     if args.schema:
         print(json.dumps(Queues.model_json_schema(), indent=2))

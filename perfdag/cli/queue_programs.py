@@ -99,8 +99,8 @@ def _add_frontend(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _frontend(args: argparse.Namespace) -> int:
     import asyncio
 
-    from perfdag.steps.queue.frontend import Frontend, Limits
-    from perfdag.steps.queue.slots import raise_file_limit
+    from perfdag.steps.queue.frontend.connection_limits import raise_file_limit
+    from perfdag.steps.queue.frontend.frontend import Frontend, Limits
 
     for name in ("interval", "qmax", "retries", "reply_timeout"):
         if not 0 <= getattr(args, name) < math.inf:
@@ -203,8 +203,8 @@ def _backend(args: argparse.Namespace) -> int:
     import os
     import socket
 
-    from perfdag.steps.queue.backend import Backend, Options, UnreachableError
-    from perfdag.steps.queue.workload import FILENAME, Workload, device, matching
+    from perfdag.steps.queue.backend.backend import Backend, Options, UnreachableError
+    from perfdag.steps.queue.backend.workload import FILENAME, Workload, device, matching
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     host = socket.gethostname() or "localhost"
@@ -317,8 +317,9 @@ def _client(args: argparse.Namespace) -> int:
     import json
     import os
 
-    from perfdag.steps.queue import control, load, web
-    from perfdag.steps.queue.tally import ClientStats
+    from perfdag.steps.queue import http
+    from perfdag.steps.queue.client import control, load
+    from perfdag.steps.queue.client.stats import ClientStats
 
     if not 0 <= args.req_now <= args.req_max <= 4096:
         raise ValueError(
@@ -353,7 +354,7 @@ def _client(args: argparse.Namespace) -> int:
             if args.rate
             else None
         )
-        server = await web.serve(
+        server = await http.serve(
             _address(args.caddr),
             control.Control(client_stats, closed),
             os.environ.get(TOKEN_VARIABLE, ""),

@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdag.suite_model import Loaded
+    from perfdag.suite.model import Loaded
     from perfdag.workflows.templates import Installation
 
 EPILOG = """examples:
@@ -172,7 +172,7 @@ def duration(text: str) -> int:
 
 def _keep_pods(text: str) -> int:
     """Seconds that a pod is kept. Raises argparse.ArgumentTypeError."""
-    from perfdag.podspec import KEEP_PODS
+    from perfdag.kube.podspec import KEEP_PODS
 
     if (found := duration(text)) < KEEP_PODS:
         raise argparse.ArgumentTypeError(
@@ -213,11 +213,11 @@ def base(made: "Installation") -> list[dict[str, Any]]:
 
 
 def _rights(name: str) -> list[dict[str, Any]]:
-    from perfdag import benchmark
+    from perfdag.benchmark import contract
 
-    rules = list(benchmark.get(name).api) if name in benchmark.names() else []
+    rules = list(contract.get(name).api) if name in contract.names() else []
     if not rules:
-        declare = ", ".join(each for each in benchmark.names() if benchmark.get(each).api)
+        declare = ", ".join(each for each in contract.names() if contract.get(each).api)
         raise ValueError(
             f"--allow {name}: no benchmark of that name declares Kubernetes rights; {declare} do"
         )
@@ -246,18 +246,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _suite(args: argparse.Namespace) -> list[dict[str, Any]]:
-    from perfdag import suite
     from perfdag.cli.submit import parameter, warn
-    from perfdag.plan import make_plan
-    from perfdag.steps.size import check_size
-    from perfdag.store import on_cluster
+    from perfdag.plan.plan import make_plan
+    from perfdag.steps.runner.limits import check_size
+    from perfdag.store.base import on_cluster
+    from perfdag.suite import load
     from perfdag.workflows import age, lint, runs
 
     if args.store and not on_cluster(args.store):
         raise ValueError(
             f"--store {args.store}: pods share no folder with this machine; s3://bucket/prefix or claim://NAME is needed"
         )
-    loaded = suite.load(args.suite)
+    loaded = load.load(args.suite)
     plan = make_plan(loaded)
     check_size(plan)  # a suite that the plan step would refuse is refused here
     warn(plan)
@@ -303,15 +303,15 @@ def inline(loaded: "Loaded") -> str:
     """The suite as one text: as written, or with its includes' entries in place and their defaults laid under them."""
     import yaml
 
-    from perfdag import benchmark
+    from perfdag.benchmark import contract
     from perfdag.shape import merge
-    from perfdag.suite_model import ENTRY_KEYS
+    from perfdag.suite.model import ENTRY_KEYS
 
     if not loaded.suite.include:
         return loaded.document.text
     entries = []
     for source in loaded.sources:
-        fields = benchmark.get(source.entry.benchmark).Params.model_fields
+        fields = contract.get(source.entry.benchmark).Params.model_fields
         below = {
             name: value
             for name, value in (source.raw_defaults.get("params") or {}).items()

@@ -26,9 +26,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the report; exit 1 where a sample failed, is invalid or missing."""
-    from perfdag.cli.finish import finish
-    from perfdag.runs import load_plan
-    from perfdag.store import open_store
+    from perfdag.app.finish import finish
+    from perfdag.results.runs import load_plan
+    from perfdag.store.base import open_store
 
     store = open_store(args.store)
     return finish(store, load_plan(store, args.run_id), as_json=args.json)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdag.hosts import LocalHost
-    from perfdag.plan import Plan
+    from perfdag.hosts.local import LocalHost
+    from perfdag.plan.plan import Plan
     from perfdag.shape import Shape
-    from perfdag.store import Store
+    from perfdag.store.base import Store
 
 EPILOG = """examples:
   perfdag run suites/quick.yaml
@@ -74,10 +74,10 @@ def add_suite_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run or resume; returns the exit code."""
-    from perfdag import missing_reason
     from perfdag.cli import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_REACH
+    from perfdag.results import missing_reason
     from perfdag.signals import end_once
-    from perfdag.store import StoreError, open_store
+    from perfdag.store.base import StoreError, open_store
 
     if args.suite is None and args.resume is None:
         print("perfdag run: name a suite file, or --resume RUN", file=sys.stderr)
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     except StoreError as error:
         print(f"perfdag: {error}\nwhat was measured is kept. Continue: {again}", file=sys.stderr)
         return EXIT_REACH
-    from perfdag.cli.finish import finish
+    from perfdag.app.finish import finish
 
     return finish(store, plan, report=not args.no_report, as_json=args.json)
 
@@ -132,7 +132,7 @@ def beside_resume(args: argparse.Namespace) -> str | None:
 
 def _not_by_run(plan: "Plan", root: str) -> str | None:
     """Why a stored run cannot be continued by `run`, and what continues it; None where it can."""
-    from perfdag.runs import resume_command
+    from perfdag.results.runs import resume_command
 
     if plan.trigger == "ab":
         why = f"{plan.run_id} is one variant of `perfdag ab`, and both are measured in turn"
@@ -145,22 +145,22 @@ def _not_by_run(plan: "Plan", root: str) -> str | None:
 
 def _plan(args: argparse.Namespace) -> "tuple[Plan, str | None]":
     """The plan of a new or resumed run, and the store's root. Raises BadDocument, StoreError."""
-    from perfdag import suite
-    from perfdag.plan import make_plan
-    from perfdag.runs import load_plan
-    from perfdag.store import open_store
+    from perfdag.plan.plan import make_plan
+    from perfdag.results.runs import load_plan
+    from perfdag.store.base import open_store
+    from perfdag.suite import load
 
     if args.resume is not None:
         return load_plan(open_store(args.store), args.resume), args.store
-    loaded = suite.load(args.suite, args.settings)
+    loaded = load.load(args.suite, args.settings)
     plan = make_plan(loaded, only=args.only)
     return plan, args.store or loaded.suite.store
 
 
 def _measure(plan: "Plan", store: "Store") -> None:
-    from perfdag import missing_reason
-    from perfdag.cli.progress import Progress
-    from perfdag.steps.lead import MeasuringLoop, Site
+    from perfdag.app.progress import Progress
+    from perfdag.results import missing_reason
+    from perfdag.steps.measure import MeasuringLoop, Site
 
     with Progress(plan) as progress:
         lead = MeasuringLoop(
@@ -178,7 +178,7 @@ def _measure(plan: "Plan", store: "Store") -> None:
 
 def local_hosts(shape: "Shape") -> "Sequence[LocalHost]":
     """This machine as often as the shape asks for hosts, over loopback."""
-    from perfdag.hosts import LocalHost
+    from perfdag.hosts.local import LocalHost
 
     address = "::1" if shape.network.family == "ipv6" else "127.0.0.1"
     return [LocalHost(address) for _ in range(shape.hosts.count)]
@@ -222,7 +222,7 @@ class Rescuing:
         return getattr(self._store, name)
 
     def put(self, key: str, data: bytes) -> None:
-        from perfdag.store import StoreError
+        from perfdag.store.base import StoreError
 
         try:
             self._store.put(key, data)
@@ -247,7 +247,7 @@ class Rescuing:
 
 def restore(store: "Store", plan: "Plan") -> None:
     """Store samples that an earlier attempt could not, and remove those that are damaged."""
-    from perfdag.samples import delete_damaged_samples
+    from perfdag.results.samples import delete_damaged_samples
 
     with contextlib.suppress(OSError):  # where nothing can be written nothing was kept
         folder = _unsaved(plan.run_id)

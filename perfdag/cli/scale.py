@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from perfdag.cli import scale_plots, scale_scenarios, scale_verbs
+from perfdag.app.scale import commands, plots, scenarios
 
 EPILOG = """examples:
   perfdag scale nodes --count 1000 --gpus 8
@@ -153,7 +153,7 @@ def _add_submit(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     _variables(parser)
     _arrivals(parser)
     _lock(parser)
-    parser.set_defaults(run=_with_exit_codes(scale_verbs.submit))
+    parser.set_defaults(run=_with_exit_codes(commands.submit))
 
 
 def _add_sample(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -180,7 +180,7 @@ def _add_sample(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     parser.add_argument(
         "--namespace", help="with --run: only in this namespace (default: everywhere)"
     )
-    parser.set_defaults(run=_with_exit_codes(scale_verbs.sample))
+    parser.set_defaults(run=_with_exit_codes(commands.sample))
 
 
 def _add_plot(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -207,7 +207,7 @@ def _add_plot(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         "--head", type=int, metavar="N", help="only the first N workloads, in order of submission"
     )
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N of those")
-    parser.set_defaults(run=_with_exit_codes(scale_plots.plot))
+    parser.set_defaults(run=_with_exit_codes(plots.plot))
 
 
 def _add_delete(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -233,7 +233,7 @@ def _add_delete(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         metavar="SECONDS",
         help="how long to wait (default: 600)",
     )
-    parser.set_defaults(run=_with_exit_codes(scale_verbs.delete))
+    parser.set_defaults(run=_with_exit_codes(commands.delete))
 
 
 def _add_nodes(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -247,7 +247,7 @@ def _add_nodes(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     parser.add_argument("--count", type=int, default=100, help="nodes (default: 100)")
     parser.add_argument("--gpus", type=int, default=8, help="GPUs a node (default: 8)")
     parser.add_argument("--remove", action="store_true", help="delete the simulated nodes")
-    parser.set_defaults(run=_with_exit_codes(scale_verbs.nodes))
+    parser.set_defaults(run=_with_exit_codes(commands.nodes))
 
 
 def _add_simulate(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -270,7 +270,7 @@ def _add_simulate(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--failures", type=int, default=0, metavar="PERCENT", help="share of VMIs that fail"
     )
     parser.add_argument("--remove", action="store_true", help="take the Stages and CRDs away again")
-    parser.set_defaults(run=_with_exit_codes(scale_verbs.simulate))
+    parser.set_defaults(run=_with_exit_codes(commands.simulate))
 
 
 def _add_vmi(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -345,7 +345,7 @@ def _add_vmi(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     )
     _lock(parser)
     _arrivals(parser)
-    parser.set_defaults(run=_with_exit_codes(scale_scenarios.vmi))
+    parser.set_defaults(run=_with_exit_codes(scenarios.vmi))
 
 
 _SCENARIOS = {
@@ -417,7 +417,7 @@ def _add_scenario(
         help="also RATIO * METRIC",
     )
     _lock(parser)
-    parser.set_defaults(run=_with_exit_codes(scale_scenarios.scenario), scenario=name)
+    parser.set_defaults(run=_with_exit_codes(scenarios.scenario), scenario=name)
 
 
 def _with_exit_codes(
@@ -426,8 +426,8 @@ def _with_exit_codes(
     """Print user and cluster errors in one line and return their exit code."""
 
     def run(args: argparse.Namespace) -> int:
-        from perfdag.kube import KubeError
-        from perfdag.steps.scale.scenario import ScenarioUnavailableError
+        from perfdag.kube.client import KubeError
+        from perfdag.steps.scale.scenarios.base import ScenarioUnavailableError
 
         try:
             return work(args)

@@ -42,10 +42,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the progress; return 2 where there is no such run."""
     import asyncio
 
-    from perfdag import kube
+    from perfdag.app.cluster.view import NoRun, View, find, last_line, view
     from perfdag.cli import EXIT_INPUT
-    from perfdag.cli.cluster_run import NoRun, View, find, last_line, view
     from perfdag.cli.submit import describe, follow
+    from perfdag.kube import client as kube
 
     async def look(client: kube.Kube) -> tuple[View, str | None]:
         workflow = await find(client, args.name, args.namespace)

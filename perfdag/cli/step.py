@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perfdag.plan import Plan
-    from perfdag.steps.place import PodContext
-    from perfdag.store import Store
+    from perfdag.plan.plan import Plan
+    from perfdag.steps.runner.pod_context import PodContext
+    from perfdag.store.base import Store
 
 EPILOG = """examples:
   perfdag step rsh 10.0.0.7 hostname
@@ -76,18 +76,18 @@ def _marked(
     """A step that says on the Workflow that it is under way: where its pod is lost it is done anew."""
 
     def run(args: argparse.Namespace) -> int:
-        from perfdag.steps import marks
-        from perfdag.steps.place import from_environment
+        from perfdag.steps.runner import step_state
+        from perfdag.steps.runner.pod_context import from_environment
 
-        return marks.step(from_environment(), name, lambda: work(args))
+        return step_state.step(from_environment(), name, lambda: work(args))
 
     return run
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from perfdag.steps.peer import PeerError
-    from perfdag.steps.place import from_environment
-    from perfdag.steps.plan import step
+    from perfdag.steps.runner.peer import PeerError
+    from perfdag.steps.runner.plan import step
+    from perfdag.steps.runner.pod_context import from_environment
 
     try:
         plan = step(from_environment(), args.out, os.environ)
@@ -103,8 +103,8 @@ def _plan(args: argparse.Namespace) -> int:
 def _watchdog(args: argparse.Namespace) -> int:
     import asyncio
 
-    from perfdag.steps.place import from_environment
-    from perfdag.steps.sentry import watch_run
+    from perfdag.steps.runner.pod_context import from_environment
+    from perfdag.steps.runner.watchdog import watch_run
 
     if asyncio.run(watch_run(from_environment(), os.environ["PERFDAG_PENDING"])):
         return 0
@@ -113,23 +113,23 @@ def _watchdog(args: argparse.Namespace) -> int:
 
 
 def _lead(args: argparse.Namespace) -> int:
-    from perfdag.runs import load_plan
+    from perfdag.results.runs import load_plan
     from perfdag.signals import end_once
-    from perfdag.steps import duel, gang
-    from perfdag.steps.peer import stop
-    from perfdag.steps.place import from_environment
+    from perfdag.steps.runner import duet, gang
+    from perfdag.steps.runner.peer import stop
+    from perfdag.steps.runner.pod_context import from_environment
 
     end_once(stop)
     place = from_environment()
     store = place.open()
     plan = load_plan(store, place.run_id)
-    lead = duel.lead if plan.trigger == "ab" else gang.lead
+    lead = duet.lead if plan.trigger == "ab" else gang.lead
     return lead(place, store, plan, args.batch, args.attempt, args.attempt >= args.attempts)
 
 
 def _peer(args: argparse.Namespace) -> int:
-    from perfdag.steps.peer import Keys, PeerError, lead_ended, serve
-    from perfdag.steps.place import KEYS, from_environment, pending_limit, scratch_home
+    from perfdag.steps.runner.peer import Keys, PeerError, lead_ended, serve
+    from perfdag.steps.runner.pod_context import KEYS, from_environment, pending_limit, scratch_home
 
     place = from_environment()
     try:
@@ -146,20 +146,20 @@ def _peer(args: argparse.Namespace) -> int:
 
 
 def _second(args: argparse.Namespace) -> int:
-    from perfdag.runs import load_plan
-    from perfdag.steps import duel
-    from perfdag.steps.place import from_environment, scratch_home
+    from perfdag.results.runs import load_plan
+    from perfdag.steps.runner import duet
+    from perfdag.steps.runner.pod_context import from_environment, scratch_home
 
     place = from_environment()
     store = place.open()
-    plan = duel.recalled(store, load_plan(store, place.run_id)).b
-    duel.follow(place, plan, args.batch, args.attempt, scratch_home() / "peer")
+    plan = duet.recalled(store, load_plan(store, place.run_id)).b
+    duet.follow(place, plan, args.batch, args.attempt, scratch_home() / "peer")
     return _peer(args)
 
 
 def _suspect(args: argparse.Namespace) -> int:
-    from perfdag.steps.place import from_environment
-    from perfdag.steps.suspect import step
+    from perfdag.steps.runner.confirm import step
+    from perfdag.steps.runner.pod_context import from_environment
 
     names = step(from_environment(), args.out)
     print(f"measured again now: {', '.join(names)}" if names else "nothing to measure again")
@@ -167,16 +167,17 @@ def _suspect(args: argparse.Namespace) -> int:
 
 
 def _finish(args: argparse.Namespace) -> int:
-    from perfdag.cli import EXIT_REACH, ab_cluster
+    from perfdag.app.ab import cluster
+    from perfdag.app.finish import finish
+    from perfdag.cli import EXIT_REACH
     from perfdag.cli.check import after_run
-    from perfdag.cli.finish import finish
-    from perfdag.collect import collect
-    from perfdag.gated import gated
-    from perfdag.kube import KubeError
-    from perfdag.runs import load_plan
-    from perfdag.steps import budget, ended, spent
-    from perfdag.steps.place import from_environment
-    from perfdag.store import NotStoredError
+    from perfdag.kube.client import KubeError
+    from perfdag.plan.gated import gated
+    from perfdag.results.collect import collect
+    from perfdag.results.runs import load_plan
+    from perfdag.steps.runner import budget, cleanup, end_reason
+    from perfdag.steps.runner.pod_context import from_environment
+    from perfdag.store.base import NotStoredError
 
     place = from_environment()
     store = place.open()
@@ -191,24 +192,24 @@ def _finish(args: argparse.Namespace) -> int:
     budget.end(store, plan.run_id)
     if place.claimed:
         try:
-            ended.copy_annotation(place, store, plan)
+            end_reason.copy_annotation(place, store, plan)
         except KubeError as error:  # the reasons are lost then, and nothing that was measured
             print(
                 f"cannot read why batches were given up, so the rows do not say it: {error}",
                 file=sys.stderr,
             )
-    ended.record(place, store, plan, args.phase)
+    end_reason.record(place, store, plan, args.phase)
     if plan.trigger == "ab":
-        code = ab_cluster.finish(store, plan)
+        code = cluster.finish(store, plan)
         _tell(place, plan, store)
-        spent.delete(place, plan, args.phase)
+        cleanup.delete(place, plan, args.phase)
         return code
     for run_id in plan.options.get("confirmed", []):
         budget.end(store, run_id)
         collect(store, load_plan(store, run_id))
     code = finish(store, plan, history=True, gates=not gated(plan))
     _tell(place, plan, store)
-    spent.delete(place, plan, args.phase)
+    cleanup.delete(place, plan, args.phase)
     return after_run(store, plan, code)
 
 
@@ -217,9 +218,9 @@ def _tell(place: "PodContext", plan: "Plan", store: "Store") -> None:
 
     What the API server refuses is said and changes nothing else.
     """
-    from perfdag import kube
-    from perfdag.cli.cluster_run import RUN_LABEL, SUITE_LABEL
-    from perfdag.kube import Kube, KubeError
+    from perfdag.app.cluster.view import RUN_LABEL, SUITE_LABEL
+    from perfdag.kube import client as kube
+    from perfdag.kube.client import Kube, KubeError
 
     notes = {
         "perfdag/run": plan.run_id,
@@ -238,8 +239,8 @@ def _tell(place: "PodContext", plan: "Plan", store: "Store") -> None:
 
 
 def _reach(args: argparse.Namespace) -> int:
-    from perfdag.podspec import STORE
-    from perfdag.store import open_store
+    from perfdag.kube.podspec import STORE
+    from perfdag.store.base import open_store
 
     root = os.environ.get("PERFDAG_STORE", "")
     store = open_store(STORE if root.startswith("claim://") else root, 5.0)

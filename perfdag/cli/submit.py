@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdag.cli.cluster_run import View
-    from perfdag.kube import Kube
-    from perfdag.plan import Plan
-    from perfdag.suite_model import Loaded
+    from perfdag.app.cluster.view import View
+    from perfdag.kube.client import Kube
+    from perfdag.plan.plan import Plan
+    from perfdag.suite.model import Loaded
 
 EPILOG = """examples:
   perfdag submit suites/quick.yaml --namespace bench --watch
@@ -64,11 +64,11 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Submit, and with --watch follow to the end."""
+    from perfdag.app.cluster.resume import NotContinued, Run, continued
+    from perfdag.app.cluster.view import NotInstalled, installed
     from perfdag.cli import EXIT_INPUT, EXIT_REACH
-    from perfdag.cli.cluster_run import NotInstalled, installed
-    from perfdag.cli.resume import NotContinued, Run, continued
     from perfdag.cli.run import beside_resume
-    from perfdag.store import on_cluster
+    from perfdag.store.base import on_cluster
 
     if (args.suite is None) == (args.resume is None):
         print("perfdag submit: name a suite file, or --resume RUN", file=sys.stderr)
@@ -114,11 +114,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> "tuple[Loaded, Plan]":
     """Load and plan the suite here, so that a bad one creates nothing. Raises BadDocument."""
-    from perfdag import suite
-    from perfdag.plan import make_plan
-    from perfdag.steps.size import check_size
+    from perfdag.plan.plan import make_plan
+    from perfdag.steps.runner.limits import check_size
+    from perfdag.suite import load
 
-    loaded = suite.load(args.suite, args.settings)
+    loaded = load.load(args.suite, args.settings)
     plan = make_plan(loaded, only=args.only)
     check_size(plan)
     warn(plan)
@@ -141,7 +141,7 @@ def warn(plan: "Plan") -> None:
 
 def _root(args: argparse.Namespace, loaded: "Loaded", given: str) -> str:
     """The store of a new run; `given` is that of the installation. A suite's own is used where pods can."""
-    from perfdag.store import on_cluster
+    from perfdag.store.base import on_cluster
 
     of_suite = loaded.suite.store
     return args.store or (of_suite if of_suite and on_cluster(of_suite) else given)
@@ -149,7 +149,7 @@ def _root(args: argparse.Namespace, loaded: "Loaded", given: str) -> str:
 
 def _stored(plan: "Plan", root: str) -> bool:
     """Whether the plan could be put into the store from here; else the suite travels with the Workflow."""
-    from perfdag.store import StoreError, open_store
+    from perfdag.store.base import StoreError, open_store
 
     if root.startswith("claim://"):
         return False
@@ -178,7 +178,7 @@ def _in_parameters(args: argparse.Namespace, loaded: "Loaded") -> dict[str, str]
 def parameter(file: str, loaded: "Loaded") -> str:
     """The suite as a parameter of its Workflow: base64. Raises BadDocument where it is too long for one."""
     from perfdag.cli.render import inline
-    from perfdag.document import BadDocument, Problem
+    from perfdag.suite.yaml_document import BadDocument, Problem
     from perfdag.workflows.runs import SUITE_BYTES
 
     encoded = base64.b64encode(inline(loaded).encode()).decode()
@@ -202,8 +202,8 @@ async def follow(name: str, namespace: str) -> int:
 
     A lost connection is tried again. Raises KubeError where the API server refuses (401, 403).
     """
-    from perfdag.cli.cluster_run import DONE, last_line, view
-    from perfdag.kube import Kube, KubeError
+    from perfdag.app.cluster.view import DONE, last_line, view
+    from perfdag.kube.client import Kube, KubeError
 
     printed, start, last = "", time.monotonic(), None
     why: list[str] = []
@@ -269,8 +269,8 @@ def describe(view: "View", seconds: float, line: str | None = None) -> str:
 
 async def _log(kube: "Kube", view: "View", step: str, namespace: str) -> None:
     """Print what the pod of a step said last; nothing where it has none."""
-    from perfdag.cli.cluster_run import argos
-    from perfdag.kube import KubeError
+    from perfdag.app.cluster.view import argos
+    from perfdag.kube.client import KubeError
 
     node = view.last(step)
     pod = next(

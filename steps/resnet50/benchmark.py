@@ -5,13 +5,13 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from perfdag import benchmark
-from perfdag.benchmark import Benchmark, Gang, Invalid, Measurement, Output, Tool
+from perfdag.benchmark import contract
+from perfdag.benchmark.contract import Benchmark, Gang, Invalid, Measurement, Output, Tool
 from perfdag.shape import Shape
-from perfdag.steps.resnet50 import result, start
+from perfdag.steps.resnet50 import launch, result
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.program import MARGIN
-from perfdag.steps.resnet50.seed import documents, seed_json
+from perfdag.steps.resnet50.summary_json import documents, seed_json
 
 if TYPE_CHECKING:
     import pyarrow
@@ -39,7 +39,7 @@ class Resnet50(Benchmark[Workload]):
     name: ClassVar[str] = "resnet50"
     image: ClassVar[str] = "resnet50"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
-    Params: ClassVar[type[benchmark.Params]] = Workload
+    Params: ClassVar[type[contract.Params]] = Workload
     metrics = result.METRICS
 
     def check(self, params: Workload, shape: Shape) -> list[str]:
@@ -55,9 +55,9 @@ class Resnet50(Benchmark[Workload]):
         return missing(gang, params)
 
     def run(self, gang: Gang, params: Workload) -> Output:
-        host, argv = gang.hosts[0], [*start.before(params), *start.plain(params)]
-        with start.watched([host], params) as watch:
-            finished = host.run(argv, timeout=gang.timeout, stdin=start.spec(params))
+        host, argv = gang.hosts[0], [*launch.before(params), *launch.plain(params)]
+        with launch.watched([host], params) as watch:
+            finished = host.run(argv, timeout=gang.timeout, stdin=launch.spec(params))
             text = watch.ran(host, finished)
         facts = {**program_facts({"result": text}), **watch.facts}
         return Output(
@@ -105,14 +105,14 @@ def expected(params: Workload) -> float:
     """Return the seconds of one measurement: set-up, warm-up, LoadGen."""
     if params.scenario == "find-peak":
         search = min(params.search_duration, params.duration())
-        return start.SETUP + 14 * 1.3 * params.lasts(search) + 4 * params.lasts(params.duration())
+        return launch.SETUP + 14 * 1.3 * params.lasts(search) + 4 * params.lasts(params.duration())
     # Without target_rate, Offline's query is sized by the warm-up's rate and a margin.
     margin = (
         MARGIN
         if params.scenario == "offline" and params.target_rate is None and not params.fast
         else 1.0
     )
-    setup = 5.0 if params.system == "stub" else 60.0 if params.fast else start.SETUP
+    setup = 5.0 if params.system == "stub" else 60.0 if params.fast else launch.SETUP
     return setup + 1.2 * params.lasts(params.duration()) * margin
 
 
@@ -147,12 +147,12 @@ def missing(gang: Gang, params: Workload, wrapped: bool = True) -> list[Tool]:
                 f"`wrapper` begins with it: install it on {without[0]}, or mend its path",
             )
         ]
-    before = start.before(params) if wrapped else []
+    before = launch.before(params) if wrapped else []
     behind = f" behind {params.wrapper[0]}" if wrapped and params.wrapper else ""
     lacking = {
         tool.program: tool
         for host in gang.hosts
-        for tool in start.absent(host, params, behind, wrapped=before)
+        for tool in launch.absent(host, params, behind, wrapped=before)
     }
     tools = [lacking[name] for name in sorted(lacking)]
     if params.device == "cuda" and any(host.which("nvidia-smi") is None for host in gang.hosts):
@@ -207,7 +207,7 @@ def _read(text: str, params: Workload, facts: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON element of a readable result, and why times were left out."""
     try:
         measured = result.read(text)
-    except benchmark.SampleError:
+    except contract.SampleError:
         return {}
     reason = result.unsteady(measured, params, facts)
     return {"seed_json": seed_json(measured, params, facts)} | (
@@ -219,7 +219,7 @@ def versions(text: str) -> str:
     """Return `torch 2.9.0, LoadGen 6.0.17` of a result, or an empty string."""
     try:
         measured = result.read(text)
-    except benchmark.SampleError:
+    except contract.SampleError:
         return ""
     torch = measured.raw.get("versions", {}).get("torch")
     loadgen = measured.tested.version.split()[0] if measured.tested else ""

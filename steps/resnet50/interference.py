@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from perfdag import benchmark
-from perfdag.benchmark import (
+from perfdag.benchmark import contract
+from perfdag.benchmark.contract import (
     Benchmark,
     Failed,
     Gang,
@@ -20,10 +20,11 @@ from perfdag.benchmark import (
     SampleError,
     Tool,
 )
-from perfdag.hosts import Finished, Host, Server
+from perfdag.hosts.local import Finished, Host, Server
 from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
-from perfdag.steps.resnet50 import result, start
+from perfdag.steps.resnet50 import launch as start
+from perfdag.steps.resnet50 import result
 from perfdag.steps.resnet50.benchmark import (
     check,
     expected,
@@ -66,7 +67,7 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
     version: ClassVar[int] = 2
     image: ClassVar[str] = "resnet50"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
-    Params: ClassVar[type[benchmark.Params]] = InterferenceParams
+    Params: ClassVar[type[contract.Params]] = InterferenceParams
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "rate_kept",

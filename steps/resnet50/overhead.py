@@ -6,11 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from perfdag import benchmark
-from perfdag.benchmark import Benchmark, Failed, Gang, Invalid, Measurement, Metric, Output, Tool
+from perfdag.benchmark import contract
+from perfdag.benchmark.contract import (
+    Benchmark,
+    Failed,
+    Gang,
+    Invalid,
+    Measurement,
+    Metric,
+    Output,
+    Tool,
+)
 from perfdag.shape import Shape
 from perfdag.stats.paired import blocks
-from perfdag.steps.resnet50 import preload, result, start
+from perfdag.steps.resnet50 import launch, preload, result
 from perfdag.steps.resnet50.benchmark import (
     check,
     expected,
@@ -111,7 +120,7 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
     name: ClassVar[str] = "resnet50-overhead"
     image: ClassVar[str] = "resnet50"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
-    Params: ClassVar[type[benchmark.Params]] = OverheadParams
+    Params: ClassVar[type[contract.Params]] = OverheadParams
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "overhead", "1", "lower", "relative cost of the treatment: 0.03 is 3 %", headline=True
@@ -156,28 +165,28 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         tools = missing(gang, params, wrapped=False)
         if not tools:
             behind = f" behind {params.wrapper[0] if params.wrapper else 'wrapper_env'}"
-            tools = start.absent(
-                gang.hosts[0], params, behind, params.treatment_python, start.before(params)
+            tools = launch.absent(
+                gang.hosts[0], params, behind, params.treatment_python, launch.before(params)
             )
         return tools
 
     def run(self, gang: Gang, params: OverheadParams) -> Output:
-        host, spec, plain = gang.hosts[0], start.spec(params), start.plain(params)
-        wrapped = [*start.before(params), *start.plain(params, params.treatment_python)]
+        host, spec, plain = gang.hosts[0], launch.spec(params), launch.plain(params)
+        wrapped = [*launch.before(params), *launch.plain(params, params.treatment_python)]
         order = "".join(blocks(math.ceil(params.pairs / 2), params.seed))[: 2 * params.pairs]
         texts: dict[str, str] = {"order": order}
         runs: list[result.Result] = []
-        with start.watched([host], params) as watch:
+        with launch.watched([host], params) as watch:
             for number, side in enumerate(order):
                 treated = side == "B"
-                with start.kept(
+                with launch.kept(
                     texts,
                     f"run {number + 1} of {len(order)} ({'treatment' if treated else 'baseline'})",
                 ):
                     finished = host.run(
                         wrapped if treated else plain, timeout=gang.timeout, stdin=spec
                     )
-                    texts |= start.stderr(f"{number:03}{side}", finished)
+                    texts |= launch.stderr(f"{number:03}{side}", finished)
                     texts[f"{number:03}{side}"] = watch.ran(host, finished)
                     runs.append(result.read(texts[f"{number:03}{side}"]))
         facts = {**program_facts(texts), **watch.facts, "sides": sides(runs, order)}

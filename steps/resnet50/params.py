@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from perfdag import benchmark
+from perfdag.benchmark import contract
 from perfdag.quantities import CpuList
 from perfdag.units import Duration, PositiveDuration
 
@@ -32,7 +32,7 @@ def _surely(mean: float) -> int:
     return math.ceil(((3 + math.sqrt(9 + 4 * mean)) / 2) ** 2 - 1e-6)
 
 
-class StubParams(benchmark.Params):
+class StubParams(contract.Params):
     """A system of known service time: a batch of b takes `base + each * b` seconds."""
 
     base: PositiveDuration = Field(0.01, description="seconds a batch takes")
@@ -45,7 +45,7 @@ class StubParams(benchmark.Params):
     stall: Duration = Field(0.0, description="seconds that query waits more")
 
 
-class Workload(benchmark.Params):
+class Workload(contract.Params):
     """One measurement of ResNet-50 under LoadGen."""
 
     scenario: Scenario = Field(

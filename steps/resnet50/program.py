@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from perfdag.steps.resnet50 import imagenet, loadgen, peak, preload, summary
+from perfdag.steps.resnet50 import imagenet, loadgen, loadgen_log, peak, preload
 from perfdag.steps.resnet50.batcher import Batcher
-from perfdag.steps.resnet50.relay import READY
-from perfdag.steps.resnet50.system import Stub, System
+from perfdag.steps.resnet50.start_barrier import READY
+from perfdag.steps.resnet50.system_under_test import Stub, System
 from perfdag.steps.resnet50.timing import STRETCH, Warmup, largest_fitting, warm_up
 
 PROGRAM = 1
@@ -258,7 +258,7 @@ class Program:
             test = self.result["tests"][self._test(system, load, batcher=batcher)]
             self._print({"test": test})  # at once, to keep the trials of a killed search
             logs = test["logs"]
-            trial = summary.read(logs["summary"], logs["detail"])
+            trial = loadgen_log.read(logs["summary"], logs["detail"])
             keys, whole = (
                 trial.keys,
                 trial.queries != spec["max_queries"]
@@ -394,6 +394,6 @@ class _StubSubject:
 
 
 def _model_subject(spec: Mapping[str, Any]) -> Any:
-    from perfdag.steps.resnet50.subject import ModelSubject
+    from perfdag.steps.resnet50.system_checks import ModelSubject
 
     return ModelSubject(dict(spec), PHASE_REPETITIONS_FAST if spec["fast"] else PHASE_REPETITIONS)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfdag.benchmark import Failed, Measurement, Metric, Skip
+from perfdag.benchmark.contract import Failed, Measurement, Metric, Skip
 from perfdag.stats.percentiles import needed
-from perfdag.steps.resnet50 import preload, summary
+from perfdag.steps.resnet50 import loadgen_log, preload
 from perfdag.steps.resnet50.imagenet import reached
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.program import PROGRAM
@@ -101,7 +101,7 @@ class Result:
     """The program's JSON, and LoadGen's summary of the deciding test (None: accuracy)."""
 
     raw: Mapping[str, Any]
-    tested: summary.Summary | None
+    tested: loadgen_log.Summary | None
 
     @property
     def span(self) -> tuple[float, float]:
@@ -169,8 +169,8 @@ def read(text: str) -> Result:
         return Result(raw, None)
     try:
         logs = raw["tests"][raw["answer"]]["logs"]
-        return Result(raw, summary.read(logs["summary"], logs["detail"]))
-    except (KeyError, IndexError, summary.UnreadableError) as error:
+        return Result(raw, loadgen_log.read(logs["summary"], logs["detail"]))
+    except (KeyError, IndexError, loadgen_log.UnreadableError) as error:
         raise Failed(f"no finished LoadGen test in the result: {error}", {"result": text}) from None
 
 
@@ -237,7 +237,7 @@ def unsteady(result: Result, params: Workload, facts: Mapping[str, Any]) -> str 
     )
 
 
-def invalid(tested: summary.Summary, params: Workload) -> str:
+def invalid(tested: loadgen_log.Summary, params: Workload) -> str:
     """Return LoadGen's reasons for INVALID, with Offline's rate and an end by max_queries."""
     text = "LoadGen says INVALID: " + "; ".join(tested.reasons)
     if cut(tested, params):
@@ -254,7 +254,7 @@ def invalid(tested: summary.Summary, params: Workload) -> str:
     return text
 
 
-def cut(tested: summary.Summary, params: Workload) -> bool:
+def cut(tested: loadgen_log.Summary, params: Workload) -> bool:
     """Whether max_queries ended a test before its minimum duration."""
     return (
         tested.keys.get("result_min_duration_met") is False and tested.queries == params.max_queries
@@ -287,7 +287,7 @@ def merely_late(run: Result, reason: str) -> bool:
     )
 
 
-def _merely_short(tested: summary.Summary, params: Workload) -> bool:
+def _merely_short(tested: loadgen_log.Summary, params: Workload) -> bool:
     """Whether a fast run is INVALID only because it is short, as a smoke test is.
 
     Its few queries show no percentile, and Offline's one query may end early.
@@ -382,7 +382,9 @@ def _compiled(warm: Mapping[str, Any], params: Workload) -> Iterator[Measurement
     yield Measurement("compile_time", sum(seconds.values()), "total", n=len(seconds))
 
 
-def _of_test(tested: summary.Summary, result: Result, params: Workload) -> Iterator[Measurement]:
+def _of_test(
+    tested: loadgen_log.Summary, result: Result, params: Workload
+) -> Iterator[Measurement]:
     queries = tested.queries
     if params.scenario == "offline":
         yield Measurement("throughput", result.rate, n=queries)

@@ -7,15 +7,16 @@ import pyarrow as pa
 import pytest
 from matplotlib.figure import Figure
 
-from perfdag.benchmark import Benchmark, Output
-from perfdag.charts.pick import chart
-from perfdag.ids import canonical
-from perfdag.steps.openfoam import OpenFoam
-from perfdag.steps.openfoam_params import OpenFoamParams
-from perfdag.steps.rdma_bandwidth import BandwidthParams, RdmaBandwidth
-from perfdag.steps.rdma_latency import LatencyParams, RdmaLatency
-from perfdag.steps.torchbench import Torchbench
-from perfdag.steps.torchbench_params import TorchbenchParams
+from perfdag.benchmark.contract import Benchmark, Output
+from perfdag.charts.pages.pick import chart
+from perfdag.digest import canonical
+from perfdag.results.samples import as_row
+from perfdag.steps.openfoam.benchmark import OpenFoam
+from perfdag.steps.openfoam.params import OpenFoamParams
+from perfdag.steps.rdma.bandwidth import BandwidthParams, RdmaBandwidth
+from perfdag.steps.rdma.latency import LatencyParams, RdmaLatency
+from perfdag.steps.torchbench.benchmark import Torchbench
+from perfdag.steps.torchbench.params import TorchbenchParams
 from tests.charts.rows import sample, table
 
 RECORDED = Path(__file__).parent.parent / "recorded"

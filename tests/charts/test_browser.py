@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.charts import report
+from perfdag.charts.pages import report
 from tests.charts import rows
 
 CHROMIUM = (

@@ -2,7 +2,8 @@ import pyarrow as pa
 import pytest
 from matplotlib.text import Text
 
-from perfdag.charts import overview, style
+from perfdag.charts import style
+from perfdag.charts.pages import overview
 from tests.charts import rows
 
 

@@ -7,9 +7,10 @@ import pyarrow as pa
 import pytest
 from matplotlib.figure import Figure
 
-from perfdag.charts import pairs, pick
+from perfdag.charts.benchmarks import pairs
+from perfdag.charts.pages import pick
 from perfdag.charts.series import read
-from perfdag.pairs import rounds
+from perfdag.suite.host_pairs import rounds
 
 from . import rows as made
 

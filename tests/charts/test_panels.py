@@ -9,7 +9,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from perfdag.charts import fio, generic, imb, iperf, lines, style
+from perfdag.charts import lines, style
+from perfdag.charts.benchmarks import fio, generic, imb, iperf
 from perfdag.charts.series import of_benchmark, read
 from tests.charts import rows
 

@@ -5,7 +5,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from perfdag.charts import generic, pick, style
+from perfdag.charts import style
+from perfdag.charts.benchmarks import generic
+from perfdag.charts.pages import pick
 from tests.charts import rows
 
 
@@ -75,7 +77,7 @@ def test_a_benchmark_without_a_chart_gets_the_generic_one(name):
 
 @pytest.mark.parametrize("name", ["iperf", "fio", "imb"])
 def test_a_benchmark_with_a_chart_gets_it(name):
-    assert pick.chart(name).__module__ == f"perfdag.charts.{name}"
+    assert pick.chart(name).__module__ == f"perfdag.charts.benchmarks.{name}"
 
 
 def test_a_chart_that_fails_is_a_picture_that_says_so(monkeypatch):

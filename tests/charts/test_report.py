@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from perfdag.charts import page, pick, report, words
-from perfdag.ids import canonical
-from perfdag.store import S3Store
+from perfdag.charts.pages import page, pick, report, words
+from perfdag.digest import canonical
+from perfdag.store.base import S3Store
 from tests.charts import rows
 
 PLAN = {"suite_text": "name: trial # <b>&\n", "seed": 7, "merged": 2}

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from perfdag import kube
-from perfdag.kube import Kube, KubeError
+from perfdag.kube import client as kube
+from perfdag.kube.client import Kube, KubeError
 
 Object = dict[str, Any]
 IMAGES = os.environ.get("PERFDAG_TEST_IMAGES", "localhost/perfdag-{name}:1")
@@ -130,7 +130,7 @@ class Namespace:
 
     def attempts(self, workflow: str) -> set[str]:
         """The attempts at its batches for which a lead was made, or was to be."""
-        from perfdag.steps.sentry import nodes_of
+        from perfdag.steps.runner.watchdog import nodes_of
 
         [made] = [
             each
@@ -149,9 +149,9 @@ class Namespace:
 
     def rows(self, run_id: str) -> list[Object]:
         """All rows of a run's samples, canaries left out."""
-        from perfdag.collect import gather
-        from perfdag.runs import load_plan
-        from perfdag.store import open_store
+        from perfdag.results.collect import gather
+        from perfdag.results.runs import load_plan
+        from perfdag.store.base import open_store
 
         store = open_store(self.store)
         table, _ = gather(store, load_plan(store, run_id))
@@ -161,7 +161,7 @@ class Namespace:
         """The run id of a Workflow."""
 
         def found() -> str | None:
-            from perfdag.cli.cluster_run import View
+            from perfdag.app.cluster.view import View
 
             return next(
                 (
@@ -176,8 +176,8 @@ class Namespace:
 
     def stored(self, run_id: str) -> set[str]:
         """Names of the samples stored."""
-        from perfdag.samples import stored_samples
-        from perfdag.store import open_store
+        from perfdag.results.samples import stored_samples
+        from perfdag.store.base import open_store
 
         return {
             name

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.results import load
-from perfdag.runs import load_plan
-from perfdag.steps.duel import IDLE_LIMIT, recalled
-from perfdag.store import open_store
+from perfdag.results.runs import load_plan
+from perfdag.results.schema import load
+from perfdag.steps.runner.duet import IDLE_LIMIT, recalled
+from perfdag.store.base import open_store
 
 from .conftest import Namespace
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from perfdag import kube
-from perfdag.steps.sentry import nodes_of
+from perfdag.kube import client as kube
+from perfdag.steps.runner.watchdog import nodes_of
 from perfdag.workflows import age
 
 from .conftest import Namespace, Object

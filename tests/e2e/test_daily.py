@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import yaml
 
-from perfdag import kube
-from perfdag.collect import collect, result_key
-from perfdag.kube import Kube
-from perfdag.plan import make_plan, new_run_id
-from perfdag.runs import load_plan
-from perfdag.samples import SampleRecord, sample_key, stored_samples
-from perfdag.steps.facts import cluster_facts
-from perfdag.store import open_store
-from perfdag.suite import load
+from perfdag.kube import client as kube
+from perfdag.kube.client import Kube
+from perfdag.plan.plan import make_plan, new_run_id
+from perfdag.results.collect import collect, result_key
+from perfdag.results.runs import load_plan
+from perfdag.results.samples import SampleRecord, sample_key, stored_samples
+from perfdag.steps.runner.cluster_facts import cluster_facts
+from perfdag.store.base import open_store
+from perfdag.suite.load import load
 
 from .conftest import Namespace, Object
 

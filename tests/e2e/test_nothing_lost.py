@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from perfdag import kube
-from perfdag.kube import Kube
-from perfdag.store import open_store
+from perfdag.kube import client as kube
+from perfdag.kube.client import Kube
+from perfdag.store.base import open_store
 
 from .conftest import Namespace, sleeps
 

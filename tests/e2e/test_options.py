@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdag import kube
-from perfdag.kube import Kube
+from perfdag.kube import client as kube
+from perfdag.kube.client import Kube
 
 from .conftest import Namespace, installed, sleeps
 

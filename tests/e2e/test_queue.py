@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from perfdag import kube
-from perfdag.kube import Kube
-from perfdag.steps.queue.manifests import manifests
-from perfdag.steps.queue.queues import Queues
+from perfdag.kube import client as kube
+from perfdag.kube.client import Kube
+from perfdag.steps.queue.manifests.model import Queues
+from perfdag.steps.queue.manifests.objects import manifests
 
 from .conftest import IMAGES, Namespace
 

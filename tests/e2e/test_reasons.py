@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdag import kube
-from perfdag.store import open_store
+from perfdag.kube import client as kube
+from perfdag.store.base import open_store
 
 from .conftest import Namespace, Object
 

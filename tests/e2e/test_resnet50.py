@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfdag import kube
+from perfdag.kube import client as kube
 
 from .conftest import IMAGES, Namespace
 

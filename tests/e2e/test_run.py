@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag import kube
-from perfdag.collect import gather
-from perfdag.runs import load_plan, runs
-from perfdag.store import open_store
+from perfdag.kube import client as kube
+from perfdag.results.collect import gather
+from perfdag.results.runs import load_plan, runs
+from perfdag.store.base import open_store
 
 from .conftest import IMAGES, Namespace
 

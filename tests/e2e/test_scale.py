@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdag import kube
-from perfdag.kube import Kube, KubeError
-from perfdag.steps.scale import simulate
-from perfdag.steps.scale.templates import RUN_LABEL
+from perfdag.kube import client as kube
+from perfdag.kube.client import Kube, KubeError
+from perfdag.steps.scale.cluster import kwok
+from perfdag.steps.scale.model.templates import RUN_LABEL
 
 from .conftest import IMAGES, Namespace
 
@@ -22,9 +22,9 @@ def kubevirt(restricted: Namespace) -> None:
     """KubeVirt as KWOK plays it, with nodes of its own."""
 
     async def work(client: Kube) -> None:
-        await simulate.make_nodes(client, 5, 8)
-        assert await simulate.nodes_ready(client, 5)
-        await simulate.install(client, "kubevirt")
+        await kwok.make_nodes(client, 5, 8)
+        assert await kwok.nodes_ready(client, 5)
+        await kwok.install(client, "kubevirt")
 
     try:
         kube.run(work)

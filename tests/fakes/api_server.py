@@ -20,8 +20,8 @@ import pytest
 import yaml
 from aiohttp import web
 
-from perfdag.kube import Kube
-from perfdag.kubeconfig import Cluster, Credentials
+from perfdag.kube.client import Kube
+from perfdag.kube.config import Cluster, Credentials
 
 Object = dict[str, Any]
 

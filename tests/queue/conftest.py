@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from perfdag.steps.queue.frontend import Frontend, Limits
+from perfdag.steps.queue.frontend.frontend import Frontend, Limits
 from perfdag.steps.queue.wire import Address
 
 ANY = Address("127.0.0.1", 0)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark import Failed, Invalid, Measurement, Output
-from perfdag.steps.queue.autoscale import HpaModel, Profile, Sample, score, simulate
-from perfdag.steps.queue.follow import run_locally, run_on_target, trace_json
-from perfdag.steps.queue.frontend import Frontend
-from perfdag.steps.queue.processes import Processes
-from perfdag.steps.queue_autoscale import QueueAutoscale, QueueAutoscaleParams
+from perfdag.benchmark.contract import Failed, Invalid, Measurement, Output
+from perfdag.steps.queue.autoscale.run import run_locally, run_on_target, trace_json
+from perfdag.steps.queue.autoscale.scores import HpaModel, Profile, Sample, score, simulate
+from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale, QueueAutoscaleParams
+from perfdag.steps.queue.backend.processes import Processes
+from perfdag.steps.queue.frontend.frontend import Frontend
 
 
 def trace(*samples: tuple[float, int, int]) -> list[Sample]:
@@ -267,8 +267,8 @@ async def test_no_backend_is_left_where_one_of_another_queue_ends_by_itself(
             await asyncio.sleep(0.02)
         backends[0].running[0].kill()  # while that of the other queue has an item to end
 
-    monkeypatch.setattr("perfdag.steps.queue.follow.Frontend", frontend)
-    monkeypatch.setattr("perfdag.steps.queue.follow.Processes", processes)
+    monkeypatch.setattr("perfdag.steps.queue.autoscale.run.Frontend", frontend)
+    monkeypatch.setattr("perfdag.steps.queue.autoscale.run.Processes", processes)
     try:
         async with asyncio.timeout(20):
             killer = asyncio.create_task(kill())

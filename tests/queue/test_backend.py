@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.steps.queue.backend import Backend, Options
-from perfdag.steps.queue.frontend import Limits
-from perfdag.steps.queue.load import KeptWire, Work, request
-from perfdag.steps.queue.processes import Processes
-from perfdag.steps.queue.tally import ClientStats
+from perfdag.steps.queue.backend.backend import Backend, Options
+from perfdag.steps.queue.backend.processes import Processes
+from perfdag.steps.queue.backend.workload import Outcome, Workload, device, shorter
+from perfdag.steps.queue.client.load import KeptWire, Work, request
+from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.frontend.frontend import Limits
 from perfdag.steps.queue.wire import Address, address
-from perfdag.steps.queue.workload import Outcome, Workload, device, shorter
 from tests.queue.conftest import Start, clients, workers
 from tests.queue.conversation import dial
 
@@ -253,7 +253,7 @@ def test_a_frontend_that_vanished_is_noticed(tmp_path: Path) -> None:
         ) as frontend:
             assert frontend.stdout is not None
             assert frontend.stdout.readline() == b"listens\n"
-            argv = [sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(fields)]
+            argv = [sys.executable, "-m", "perfdag.steps.queue.backend.backend", json.dumps(fields)]
             with subprocess.Popen(argv, stderr=subprocess.PIPE) as backend:
                 assert b"perfdag/1" in frontend.stdout.readline()
                 subprocess.run([*there, "ip", "addr", "flush", "dev", inside], check=True)
@@ -283,7 +283,7 @@ async def test_backends_outlive_a_restarted_frontend(start: Start) -> None:
     while not first.parked["sleep"]:
         await asyncio.sleep(0.01)
     await first.stop()
-    from perfdag.steps.queue.frontend import Frontend
+    from perfdag.steps.queue.frontend.frontend import Frontend
 
     second = Frontend(["sleep"], Limits())
     anywhere = Address("127.0.0.1", 0)

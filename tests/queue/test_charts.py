@@ -14,10 +14,11 @@ import yaml
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from perfdag.charts import queue, queue_autoscale, queue_scaling, style
+from perfdag.charts import style
+from perfdag.charts.benchmarks import queue, queue_autoscale, queue_scaling
 from perfdag.charts.series import read
 from perfdag.cli import main
-from perfdag.steps.queue_autoscale import QueueAutoscale
+from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale
 from tests.charts.rows import sample, table
 
 

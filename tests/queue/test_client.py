@@ -9,12 +9,19 @@ from urllib.parse import urlencode
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from perfdag.steps.queue.control import Control
-from perfdag.steps.queue.frontend import Limits
-from perfdag.steps.queue.load import ClosedLoop, KeptWire, OpenLoop, OriginalWire, Work, schedule
-from perfdag.steps.queue.processes import Processes
-from perfdag.steps.queue.tally import ClientStats, Latencies
-from perfdag.steps.queue.web import serve
+from perfdag.steps.queue.backend.processes import Processes
+from perfdag.steps.queue.client.control import Control
+from perfdag.steps.queue.client.load import (
+    ClosedLoop,
+    KeptWire,
+    OpenLoop,
+    OriginalWire,
+    Work,
+    schedule,
+)
+from perfdag.steps.queue.client.stats import ClientStats, Latencies
+from perfdag.steps.queue.frontend.frontend import Limits
+from perfdag.steps.queue.http import serve
 from perfdag.steps.queue.wire import Address
 from tests.queue.conftest import Start, clients, workers
 

@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from perfdag.cli import main
-from perfdag.steps.queue.manifests import manifests
-from perfdag.steps.queue.queues import Queues
+from perfdag.steps.queue.manifests.model import Queues
+from perfdag.steps.queue.manifests.objects import manifests
 
 pytestmark = [
     pytest.mark.cluster,

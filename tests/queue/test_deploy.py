@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from perfdag.cli.queue import _answered, _client
-from perfdag.kube import KubeError
-from perfdag.steps.queue import deploy
-from perfdag.steps.queue.deploy import deployed
-from perfdag.steps.queue.manifests import manifests
-from perfdag.steps.queue.queues import Queues
+from perfdag.kube.client import KubeError
+from perfdag.steps.queue.manifests.model import Queues
+from perfdag.steps.queue.manifests.objects import manifests
+from perfdag.steps.queue.validate import deploy
+from perfdag.steps.queue.validate.deploy import deployed
 
 
 class Server:
@@ -178,7 +178,7 @@ async def test_what_a_validation_before_deletes_is_waited_for(
 async def test_the_client_may_be_of_another_namespace(
     namespace: str | None, where: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from perfdag.steps.queue.targets import HttpLoad
+    from perfdag.steps.queue.validate.targets import HttpLoad
 
     server: Any = Server()
     args = argparse.Namespace(

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube import KubeError
-from perfdag.steps.queue.deployment import DeploymentTarget
-from perfdag.steps.queue.manifests import manifests
-from perfdag.steps.queue.queues import Queues
-from perfdag.steps.queue_autoscale import QueueAutoscale, _scaled
-from perfdag.steps.queue_scaling import QueueScaling
+from perfdag.kube.client import KubeError
+from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale, _scaled
+from perfdag.steps.queue.manifests.model import Queues
+from perfdag.steps.queue.manifests.objects import manifests
+from perfdag.steps.queue.scaling_benchmark import QueueScaling
+from perfdag.steps.queue.validate.deployment import DeploymentTarget
 
 NAME = "perfdag-queue-s"
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark import Failed, Gang
-from perfdag.hosts import LocalHost
+from perfdag.benchmark.contract import Failed, Gang
+from perfdag.hosts.local import LocalHost
 from perfdag.shape import Shape
-from perfdag.steps.queue.local import Local
-from perfdag.steps.queue.validate import Plan, validate
-from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams
+from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams
+from perfdag.steps.queue.validate.local import Local
+from perfdag.steps.queue.validate.validate import Plan, validate
 
 
 @pytest.mark.parametrize(

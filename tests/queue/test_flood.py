@@ -15,8 +15,9 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web as aiohttp_web
 
-from perfdag.steps.queue import slots, web
-from perfdag.steps.queue.frontend import Limits
+from perfdag.steps.queue import http
+from perfdag.steps.queue.frontend import connection_limits
+from perfdag.steps.queue.frontend.frontend import Limits
 from perfdag.steps.queue.wire import Address
 from tests.queue.conftest import Start
 from tests.queue.conversation import Connection, dial, scrape
@@ -198,18 +199,20 @@ async def test_without_descriptors_those_connected_are_served(
 async def test_connections_stay_below_the_limit_of_open_files(start: Start) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (1000, hard))
-    assert (await start()).max_peers == 1000 - slots.RESERVE
-    slots.raise_file_limit(1200)
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1200 + slots.RESERVE, hard)
+    assert (await start()).max_peers == 1000 - connection_limits.RESERVE
+    connection_limits.raise_file_limit(1200)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1200 + connection_limits.RESERVE, hard)
     assert (await start(limits=Limits(peers=1200))).max_peers == 1200
-    slots.raise_file_limit(10)
-    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 1200 + slots.RESERVE  # never lowered
+    connection_limits.raise_file_limit(10)
+    assert (
+        resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 1200 + connection_limits.RESERVE
+    )  # never lowered
 
 
 async def test_who_does_not_read_its_page_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "CONNECTION_SECONDS", 0.2)
+    monkeypatch.setattr(http, "CONNECTION_SECONDS", 0.2)
     size = 16 << 20
-    server = await web.serve(
+    server = await http.serve(
         Address("127.0.0.1", 0), lambda _: aiohttp_web.Response(text="x" * size)
     )
     reader, writer = await asyncio.open_connection(
@@ -229,8 +232,8 @@ async def test_who_does_not_read_its_page_is_cut_off(monkeypatch: pytest.MonkeyP
 async def test_silent_connections_leave_the_metrics_port_after_their_time(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "MAX_CONNECTIONS", 8)
-    monkeypatch.setattr(web, "CONNECTION_SECONDS", 1.0)
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(http, "CONNECTION_SECONDS", 1.0)
     port = (await start()).ports[2]
     silent = [await dial(port) for _ in range(8)]
     assert await scrape(port) == {}  # one connection too many is closed

@@ -11,11 +11,11 @@ from collections import Counter
 
 import pytest
 
-from perfdag.steps.queue.fifo import Queue
-from perfdag.steps.queue.frontend import Frontend, Limits
-from perfdag.steps.queue.load import ClosedLoop, KeptWire, OriginalWire, Work, request
-from perfdag.steps.queue.processes import Processes
-from perfdag.steps.queue.tally import ClientStats
+from perfdag.steps.queue.backend.processes import Processes
+from perfdag.steps.queue.client.load import ClosedLoop, KeptWire, OriginalWire, Work, request
+from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.frontend.fifo import Queue
+from perfdag.steps.queue.frontend.frontend import Frontend, Limits
 from tests.queue.conftest import Start, clients, workers
 from tests.queue.conversation import Connection, dial, scrape
 

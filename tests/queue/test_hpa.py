@@ -20,12 +20,12 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from perfdag.benchmark import Gang
-from perfdag.hosts import LocalHost
+from perfdag.benchmark.contract import Gang
+from perfdag.hosts.local import LocalHost
 from perfdag.shape import Shape
-from perfdag.steps.queue.manifests import manifests
-from perfdag.steps.queue.queues import Queues
-from perfdag.steps.queue_autoscale import QueueAutoscale, QueueAutoscaleParams
+from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale, QueueAutoscaleParams
+from perfdag.steps.queue.manifests.model import Queues
+from perfdag.steps.queue.manifests.objects import manifests
 from tests.queue.metrics_api import CUSTOM, EXTERNAL, objects, serve
 
 pytestmark = [

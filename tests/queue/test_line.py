@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube import KubeError
-from perfdag.steps.queue.fifo import Item, clock
-from perfdag.steps.queue.frontend import Frontend
-from perfdag.steps.queue.line import find_frontend, parse_gauges, queue_gauges
-from perfdag.steps.queue.manifests import manifests
-from perfdag.steps.queue.queues import Queues
-from perfdag.steps.queue_autoscale import QueueAutoscale
+from perfdag.kube.client import KubeError
+from perfdag.steps.queue.autoscale.queue_gauges import find_frontend, parse_gauges, queue_gauges
+from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale
+from perfdag.steps.queue.frontend.fifo import Item, clock
+from perfdag.steps.queue.frontend.frontend import Frontend
+from perfdag.steps.queue.manifests.model import Queues
+from perfdag.steps.queue.manifests.objects import manifests
 
 
 def waiting(*names: str) -> str:

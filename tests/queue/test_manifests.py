@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from perfdag.cli import main
-from perfdag.steps.queue.manifests import manifests
-from perfdag.steps.queue.queues import Queues, load
+from perfdag.steps.queue.manifests.model import Queues, load
+from perfdag.steps.queue.manifests.objects import manifests
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "queues.yaml"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.steps.queue.frontend import Frontend, Limits
+from perfdag.steps.queue.frontend.frontend import Frontend, Limits
 from perfdag.steps.queue.wire import Address
 from tests.queue.conversation import hold, scrape
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.steps.queue.load import ClosedLoop, KeptWire, Work
-from perfdag.steps.queue.manifests import FRONTEND, manifests
-from perfdag.steps.queue.processes import Processes
-from perfdag.steps.queue.queues import Queues
-from perfdag.steps.queue.tally import ClientStats
+from perfdag.steps.queue.backend.processes import Processes
+from perfdag.steps.queue.client.load import ClosedLoop, KeptWire, Work
+from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.manifests.model import Queues
+from perfdag.steps.queue.manifests.objects import FRONTEND, manifests
 from tests.queue.conftest import Start, clients, workers
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "queue.json"

@@ -19,15 +19,15 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.benchmark import Failed, Gang
+from perfdag.benchmark.contract import Failed, Gang
 from perfdag.cli import main
 from perfdag.cli.queue import _scaler
-from perfdag.hosts import LocalHost
+from perfdag.hosts.local import LocalHost
 from perfdag.shape import Shape
-from perfdag.steps.queue.deployment import DeploymentTarget
-from perfdag.steps.queue.tally import ClientStats
-from perfdag.steps.queue_autoscale import QueueAutoscale, QueueAutoscaleParams
-from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams
+from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale, QueueAutoscaleParams
+from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams
+from perfdag.steps.queue.validate.deployment import DeploymentTarget
 from tests.fakes.api_server import ApiServer
 
 cluster = pytest.mark.skipif(
@@ -226,7 +226,7 @@ def test_a_client_that_hangs_holds_no_replicas(
 @pytest.mark.cluster
 @pytest.mark.slow
 async def test_pods_that_ended_or_belong_to_others_are_not_counted(namespace: str) -> None:
-    from perfdag.kube import Kube
+    from perfdag.kube.client import Kube
 
     spec = deployment(namespace, 0)["spec"]["template"]
     stranger = {

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark import Failed, Invalid, Measurement, Output
-from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams
+from perfdag.benchmark.contract import Failed, Invalid, Measurement, Output
+from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "queue" / "validate.json"
 

@@ -13,24 +13,24 @@ import pytest
 import yaml
 
 from perfdag.cli import main
-from perfdag.kube import KubeError
-from perfdag.steps.queue import law
-from perfdag.steps.queue.local import Local
-from perfdag.steps.queue.nodes import failure_hint, failures_by_subject, work_by_node
-from perfdag.steps.queue.steady import Rate, Stats, SteadyCriteria, ratio, summarize
-from perfdag.steps.queue.tally import ClientStats
-from perfdag.steps.queue.validate import BadInput, Plan, validate
-from perfdag.steps.queue.verdict import Verdict, summary
-from perfdag.steps.queue_scaling import QueueScaling, QueueScalingParams, _argv
+from perfdag.kube.client import KubeError
+from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams, _argv
+from perfdag.steps.queue.validate import scalability_laws
+from perfdag.steps.queue.validate.local import Local
+from perfdag.steps.queue.validate.spread import failure_hint, failures_by_subject, work_by_node
+from perfdag.steps.queue.validate.steady_state import Rate, Stats, SteadyCriteria, ratio, summarize
+from perfdag.steps.queue.validate.validate import BadInput, Plan, validate
+from perfdag.steps.queue.validate.verdict import Verdict, summary
 
 
 @pytest.mark.parametrize(
     ("sigma", "kappa"), [(0.0, 0.0), (0.2, 0.0), (0.05, 0.002), (0.02, 0.0005), (0.3, 0.01)]
 )
 def test_a_known_law_is_recovered(sigma: float, kappa: float) -> None:
-    true = law.ScalabilityLaw(10.0, sigma, kappa, 0.0)
+    true = scalability_laws.ScalabilityLaw(10.0, sigma, kappa, 0.0)
     chance = random.Random(5)
-    fitted = law.fit(
+    fitted = scalability_laws.fit(
         [(n, true.throughput(n) * chance.gauss(1, 0.002)) for n in (1, 2, 4, 8, 16, 32)]
     )
     assert fitted is not None
@@ -42,9 +42,9 @@ def test_a_known_law_is_recovered(sigma: float, kappa: float) -> None:
 
 
 def test_too_few_points_are_not_fitted() -> None:
-    assert law.fit([(1, 1.0), (2, 2.0)]) is None
-    assert law.fit([(1, 1.0), (2, 2.0)], coherence=False) is not None
-    assert law.fit([(1, 1.0), (1, 1.0)], coherence=False) is None
+    assert scalability_laws.fit([(1, 1.0), (2, 2.0)]) is None
+    assert scalability_laws.fit([(1, 1.0), (2, 2.0)], coherence=False) is not None
+    assert scalability_laws.fit([(1, 1.0), (1, 1.0)], coherence=False) is None
 
 
 def rate(mean: float, *windows: float) -> Rate:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark import Output, SampleError
+from perfdag.benchmark.contract import Output, SampleError
 from tests.recorded.record import CASES, load
 
 Recording = str | tuple[Any, Any, Output]

@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from perfdag.benchmark import Gang, Output, SampleError, get
-from perfdag.hosts import LocalHost
+from perfdag.benchmark.contract import Gang, Output, SampleError, get
+from perfdag.hosts.local import LocalHost
 from perfdag.shape import Shape, merge
 
 HERE = Path(__file__).parent

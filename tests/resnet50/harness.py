@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable, Sequence
 
-from perfdag.steps.resnet50 import loadgen, summary
-from perfdag.steps.resnet50.system import Stub
+from perfdag.steps.resnet50 import loadgen, loadgen_log
+from perfdag.steps.resnet50.system_under_test import Stub
 
 
 class FromTheCall(Stub):
@@ -30,4 +30,4 @@ def server_p50(
         max_queries=queries,
     )
     logs = loadgen.measure(FromTheCall(service), load, failed).logs
-    return summary.read(logs["summary"], logs["detail"]).percentiles[0.5]
+    return loadgen_log.read(logs["summary"], logs["detail"]).percentiles[0.5]

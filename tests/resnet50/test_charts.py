@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 from matplotlib.figure import Figure
 
-from perfdag.charts import resnet50, resnet50_interference, resnet50_overhead, style
+from perfdag.charts import style
+from perfdag.charts.benchmarks import resnet50, resnet50_interference, resnet50_overhead
 from perfdag.steps.resnet50.imagenet import reached
 from tests.charts.rows import sample, table
 

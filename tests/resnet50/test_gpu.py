@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from perfdag.cli import main
-from perfdag.hosts import Finished, LocalHost
-from perfdag.steps import gpu
-from perfdag.steps.resnet50 import start
+from perfdag.hosts import gpu_queries
+from perfdag.hosts.local import Finished, LocalHost
+from perfdag.steps.resnet50 import launch as start
 from perfdag.steps.resnet50.params import Workload
 
 T4 = (
@@ -21,7 +21,7 @@ T4 = (
 
 
 def test_static_facts_have_units() -> None:
-    first, second = gpu.parse(T4, gpu.STATIC)
+    first, second = gpu_queries.parse(T4, gpu_queries.STATIC)
     assert (first["name"], first["driver"], first["memory"]) == (
         "Tesla T4",
         "550.90.07",
@@ -35,7 +35,7 @@ def test_static_facts_have_units() -> None:
 
 def test_an_error_text_in_place_of_a_table_is_no_gpu() -> None:
     text = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n"
-    assert gpu.parse(text, gpu.STATIC) == []
+    assert gpu_queries.parse(text, gpu_queries.STATIC) == []
 
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -52,12 +52,12 @@ def samples(*masks: int) -> str:
     )
 
 
-def span(start: float, end: float) -> gpu.Span:
+def span(start: float, end: float) -> gpu_queries.Span:
     return NOON.timestamp() + start, NOON.timestamp() + end
 
 
 def test_what_the_gpu_did_meanwhile() -> None:
-    (found,) = gpu.during(samples(4, 4, 0, 0), gpu.DYNAMIC)
+    (found,) = gpu_queries.during(samples(4, 4, 0, 0), gpu_queries.DYNAMIC)
     assert found["samples"] == 4
     assert found["sm_clock"] == {"low": 1.47e9, "median": pytest.approx(1.485e9), "high": 1.5e9}
     assert found["utilisation"]["high"] == pytest.approx(0.99)
@@ -67,31 +67,31 @@ def test_what_the_gpu_did_meanwhile() -> None:
 def test_set_up_and_idle_time_are_no_part_of_it() -> None:
     """58 samples before the run and two in it: as one, a slowdown throughout would be 3 % of the samples."""
     text = samples(*[1] * 29, *[0] * 29, 0x40, 0x41, 0x40)
-    whole = gpu.during(text, gpu.DYNAMIC)
-    assert (whole[0]["samples"], gpu.slowed(whole)) == (
+    whole = gpu_queries.during(text, gpu_queries.DYNAMIC)
+    assert (whole[0]["samples"], gpu_queries.slowed(whole)) == (
         31,
         "GPU 0 was slowed down (hardware thermal slowdown) in 6 % of the sample: mend cooling or power",
     )
-    (found,) = gpu.during(text, gpu.DYNAMIC, [span(29, 30)])
+    (found,) = gpu_queries.during(text, gpu_queries.DYNAMIC, [span(29, 30)])
     assert (found["samples"], found["throttled"], found["sm_clock"]["high"]) == (
         2,
         {"hardware thermal slowdown": 1.0},
         0.92e9,
     )
-    assert "in 100 % of the sample" in str(gpu.slowed([found]))
+    assert "in 100 % of the sample" in str(gpu_queries.slowed([found]))
     # a driver without times, and a run between two samples, are judged by all that there is
-    assert gpu.during(text, gpu.DYNAMIC, [span(900, 901)]) == whole
-    assert gpu.during(samples(1, 1), gpu.DYNAMIC)[0]["samples"] == 2
+    assert gpu_queries.during(text, gpu_queries.DYNAMIC, [span(900, 901)]) == whole
+    assert gpu_queries.during(samples(1, 1), gpu_queries.DYNAMIC)[0]["samples"] == 2
 
 
 def test_each_run_is_judged_by_itself() -> None:
     runs = [span(10 * number + 1, 10 * number + 9) for number in range(24)]
     text = samples(*[0x40 if 20 < at < 40 else 0 for at in range(480)])
-    assert gpu.slowed(gpu.during(text, gpu.DYNAMIC)) is None
-    (found,) = gpu.during(text, gpu.DYNAMIC, runs)
+    assert gpu_queries.slowed(gpu_queries.during(text, gpu_queries.DYNAMIC)) is None
+    (found,) = gpu_queries.during(text, gpu_queries.DYNAMIC, runs)
     assert found["throttled"]["hardware thermal slowdown"] == pytest.approx(1 / 24)
     assert (
-        gpu.slowed([found])
+        gpu_queries.slowed([found])
         == "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of one of its runs: mend cooling or power"
     )
 
@@ -105,28 +105,48 @@ def test_each_run_is_judged_by_itself() -> None:
     ],
 )
 def test_a_slowdown_is_held_against_the_figure(mask: int, reason: str) -> None:
-    said = gpu.slowed(gpu.during(samples(mask, mask, 0, 0), gpu.DYNAMIC))
+    said = gpu_queries.slowed(gpu_queries.during(samples(mask, mask, 0, 0), gpu_queries.DYNAMIC))
     assert said is not None
     assert reason in said
     assert "50 %" in said
 
 
 def test_the_power_cap_and_a_short_spike_are_not() -> None:
-    assert gpu.slowed(gpu.during(samples(4, 4), gpu.DYNAMIC)) is None
-    assert gpu.slowed(gpu.during(samples(0x40, *[0] * 30), gpu.DYNAMIC)) is None
-    assert gpu.slowed(gpu.during(samples(0x40, *[0] * 3), gpu.DYNAMIC)) is None
+    assert gpu_queries.slowed(gpu_queries.during(samples(4, 4), gpu_queries.DYNAMIC)) is None
+    assert (
+        gpu_queries.slowed(gpu_queries.during(samples(0x40, *[0] * 30), gpu_queries.DYNAMIC))
+        is None
+    )
+    assert (
+        gpu_queries.slowed(gpu_queries.during(samples(0x40, *[0] * 3), gpu_queries.DYNAMIC)) is None
+    )
     runs = [span(0.5, 2), span(4, 6)]
-    assert gpu.slowed(gpu.during(samples(0, 0x40, *[0] * 12), gpu.DYNAMIC, runs)) is None
-    assert gpu.slowed(gpu.during(samples(0, 0x40, 0x40, *[0] * 12), gpu.DYNAMIC, runs)) is not None
+    assert (
+        gpu_queries.slowed(
+            gpu_queries.during(samples(0, 0x40, *[0] * 12), gpu_queries.DYNAMIC, runs)
+        )
+        is None
+    )
+    assert (
+        gpu_queries.slowed(
+            gpu_queries.during(samples(0, 0x40, 0x40, *[0] * 12), gpu_queries.DYNAMIC, runs)
+        )
+        is not None
+    )
 
 
 def test_where_a_nic_uses_the_memory_idle_samples_count() -> None:
     """Two samples of the set-up among 60 in which the GPU waits: of a tool that computes they would be all."""
     text = samples(0x40, 0x40, *[1] * 60)
-    assert gpu.slowed(gpu.during(text, gpu.DYNAMIC)) is not None
-    (found,) = gpu.during(text, gpu.DYNAMIC, computes=False)
-    assert (found["samples"], gpu.slowed([found])) == (62, None)
-    assert gpu.slowed(gpu.during(samples(0, *[0x41] * 60), gpu.DYNAMIC, computes=False)) is not None
+    assert gpu_queries.slowed(gpu_queries.during(text, gpu_queries.DYNAMIC)) is not None
+    (found,) = gpu_queries.during(text, gpu_queries.DYNAMIC, computes=False)
+    assert (found["samples"], gpu_queries.slowed([found])) == (62, None)
+    assert (
+        gpu_queries.slowed(
+            gpu_queries.during(samples(0, *[0x41] * 60), gpu_queries.DYNAMIC, computes=False)
+        )
+        is not None
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,7 +157,7 @@ def test_where_a_nic_uses_the_memory_idle_samples_count() -> None:
     ],
 )
 def test_of_a_search_for_the_peak_the_full_trials_are_judged(
-    full: list[bool] | None, spans: list[gpu.Span]
+    full: list[bool] | None, spans: list[gpu_queries.Span]
 ) -> None:
     result: dict[str, Any] = {
         "tests": [{"started": a, "ended": b} for a, b in ((0, 20), (20, 80), (80, 140))]
@@ -152,7 +172,7 @@ def test_of_a_search_for_the_peak_the_full_trials_are_judged(
 
 
 def test_a_cut_last_line_is_left_out() -> None:
-    assert gpu.during(samples(0, 0) + "0, 1500, 50", gpu.DYNAMIC)[0]["samples"] == 2
+    assert gpu_queries.during(samples(0, 0) + "0, 1500, 50", gpu_queries.DYNAMIC)[0]["samples"] == 2
 
 
 def fake_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -164,16 +184,16 @@ def fake_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    said = gpu.problem(LocalHost())
+    said = gpu_queries.problem(LocalHost())
     assert said is not None
     assert "no NVIDIA driver" in said
     assert "nvidia-device-plugin" in said
-    assert gpu.facts(LocalHost()) == []
+    assert gpu_queries.facts(LocalHost()) == []
 
 
 def test_a_driver_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_smi(tmp_path, monkeypatch, "echo 'NVIDIA-SMI has failed'; exit 9")
-    assert "does not answer: NVIDIA-SMI has failed" in (gpu.problem(LocalHost()) or "")
+    assert "does not answer: NVIDIA-SMI has failed" in (gpu_queries.problem(LocalHost()) or "")
 
 
 TIME = "2026/11/22 12:00:00.000"
@@ -193,7 +213,7 @@ def await_lines(folder: Path, programs: int = 1) -> None:
 
 def test_sampling_runs_beside_and_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_smi(tmp_path, monkeypatch, SAMPLING)
-    with gpu.watched(LocalHost()) as seen:
+    with gpu_queries.watched(LocalHost()) as seen:
         await_lines(tmp_path)
     assert seen["during"][0]["samples"] >= 2
     assert seen["slowed"] is None
@@ -217,10 +237,10 @@ esac
         monkeypatch,
         refusal + SAMPLING.replace(LINE, f"0, 1500, 5000, 60, 70, 1024, 0x40, {TIME}"),
     )
-    (found,) = gpu.facts(LocalHost())
+    (found,) = gpu_queries.facts(LocalHost())
     assert (found["name"], found["ecc_uncorrected"], found["pcie_width"]) == ("Tesla T4", 2, 16)
     assert found.keys().isdisjoint({"ecc_corrected", "mig", "error"})
-    with gpu.watched(LocalHost()) as seen:
+    with gpu_queries.watched(LocalHost()) as seen:
         await_lines(tmp_path)
     assert seen["untold"] == ["utilisation"]
     assert "hardware thermal slowdown" in seen["slowed"]  # by the field's new name
@@ -234,10 +254,10 @@ def test_a_driver_that_refuses_for_another_reason_is_in_the_record(
         monkeypatch,
         "echo 'Unable to determine the device handle for GPU0: Unknown Error'; exit 255",
     )
-    assert gpu.facts(LocalHost()) == [
+    assert gpu_queries.facts(LocalHost()) == [
         {"error": "Unable to determine the device handle for GPU0: Unknown Error"}
     ]
-    with gpu.watched(LocalHost()) as seen:
+    with gpu_queries.watched(LocalHost()) as seen:
         pass
     assert seen == {
         "during": [],

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark import (
+from perfdag.benchmark.contract import (
     Failed,
     Gang,
     Infrastructure,
@@ -21,10 +21,10 @@ from perfdag.benchmark import (
     Output,
     SampleError,
 )
-from perfdag.hosts import Finished, LocalHost
+from perfdag.hosts.local import Finished, LocalHost
 from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
-from perfdag.steps.resnet50 import start
+from perfdag.steps.resnet50 import launch as start
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.interference import (
     Resnet50Interference,

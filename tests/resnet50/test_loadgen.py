@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark import Failed, Gang, Invalid
-from perfdag.hosts import Finished, LocalHost
+from perfdag.benchmark.contract import Failed, Gang, Invalid
+from perfdag.hosts.local import Finished, LocalHost
 from perfdag.shape import Shape
-from perfdag.steps.resnet50 import loadgen, result, summary
+from perfdag.steps.resnet50 import loadgen, loadgen_log, result
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.program import Program
-from perfdag.steps.resnet50.system import Stub
+from perfdag.steps.resnet50.system_under_test import Stub
 from tests.resnet50.harness import server_p50
 from tests.resnet50.plain_loadgen import p50
 
@@ -82,7 +82,7 @@ def test_a_single_stream_four_times_as_fast_as_its_warm_up_is_long_enough() -> N
     tested = loadgen.measure(
         Stub(0.005), loadgen.Load("single-stream", 1, 0.5, 20, 8, 50.0), pytest.fail
     )
-    keys = summary.read(tested.logs["summary"], tested.logs["detail"]).keys
+    keys = loadgen_log.read(tested.logs["summary"], tested.logs["detail"]).keys
     assert keys["result_min_duration_met"] is True
 
 
@@ -172,7 +172,9 @@ def test_the_first_batch_of_a_size_in_the_answering_thread_is_no_part_of_a_laten
     assert len(begun) == 1
     assert tested.batches.keys() >= {2, 3}
     assert (
-        summary.read(tested.logs["summary"], tested.logs["detail"]).keys["result_max_latency_ns"]
+        loadgen_log.read(tested.logs["summary"], tested.logs["detail"]).keys[
+            "result_max_latency_ns"
+        ]
         < 0.4e9
     )
 
@@ -190,7 +192,7 @@ def test_offline_asks_min_queries_however_short_the_duration(duration: float, qu
     tested = loadgen.measure(
         Stub(1e-6), loadgen.Load("offline", 64, duration, queries, 8, 1.0), pytest.fail
     )
-    found = summary.read(tested.logs["summary"], tested.logs["detail"]).queries
+    found = loadgen_log.read(tested.logs["summary"], tested.logs["detail"]).queries
     assert queries <= found <= queries + 2
 
 
@@ -226,7 +228,7 @@ def test_several_tests_of_one_batcher_are_warmed_once() -> None:
 @pytest.mark.parametrize("scenario", ["offline", "single-stream"])
 def test_the_span_of_a_test_is_loadgens_own(scenario: str) -> None:
     tested = loadgen.measure(Slow(0.002), loadgen.Load(scenario, 1, 0.1, 64, 8, 500), pytest.fail)
-    keys = summary.mllog(tested.logs["detail"])
+    keys = loadgen_log.mllog(tested.logs["detail"])
     began, ended = (
         float(keys[name].rpartition(":")[2]) for name in ("power_begin", "power_end")
     )  # seconds of a minute

@@ -53,8 +53,8 @@ def system(weights_of: Any, **more: Any) -> Any:
 
 
 def test_threads_keep_within_the_cpu_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    from perfdag import cgroups
-    from perfdag.steps.resnet50.subject import ModelSubject
+    from perfdag.hosts import cgroups
+    from perfdag.steps.resnet50.system_checks import ModelSubject
 
     limited = {"cpus_allowed": 64, "cpu_limit": 2.5, "memory_limit_bytes": 1 << 29}
     monkeypatch.setattr(cgroups, "limits", lambda *root: limited)
@@ -65,7 +65,7 @@ def test_threads_keep_within_the_cpu_quota(monkeypatch: pytest.MonkeyPatch) -> N
 
 def fake_cuda(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
     """A module torch whose `cuda` is made up: no GPU was here."""
-    from perfdag.steps.resnet50 import subject
+    from perfdag.steps.resnet50 import system_checks as subject
 
     cuda = SimpleNamespace(
         is_available=lambda: True,
@@ -210,7 +210,7 @@ def test_another_class_is_caught_within_the_tolerance_unless_it_is_a_tie() -> No
 
 
 def test_a_batch_size_that_goes_wrong_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from perfdag.steps.resnet50.subject import ModelSubject
+    from perfdag.steps.resnet50.system_checks import ModelSubject
 
     subject = ModelSubject(spec(batch=5, scenario="server", target_rate=5, threads=1), 1)
     assert list(subject.system.buckets(5)) == [1, 2, 4, 5]

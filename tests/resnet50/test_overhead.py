@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.benchmark import Failed, Gang, Invalid, Output
-from perfdag.hosts import Finished, LocalHost
+from perfdag.benchmark.contract import Failed, Gang, Invalid, Output
+from perfdag.hosts.local import Finished, LocalHost
 from perfdag.shape import Shape
 from perfdag.steps.resnet50.benchmark import program_facts
 from perfdag.steps.resnet50.overhead import Resnet50Overhead, overhead, student
@@ -155,7 +155,7 @@ def test_the_cost_of_a_treatment_is_found_and_drift_is_not_part_of_it(
 
 WRAPPER = """
 import sys
-import perfdag.steps.resnet50.system as system
+import perfdag.steps.resnet50.system_under_test as system
 plain = system.sleep_until
 system.sleep_until = lambda deadline: plain(deadline + 0.01)
 sys.argv = sys.argv[3:]

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfdag import suite
-from perfdag.benchmark import get
-from perfdag.plan import make_plan
+from perfdag.benchmark.contract import get
+from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
-from perfdag.steps.resnet50 import loadgen, summary
+from perfdag.steps.resnet50 import loadgen, loadgen_log
 from perfdag.steps.resnet50.params import InterferenceParams, OverheadParams, Workload
-from perfdag.steps.resnet50.system import Stub
+from perfdag.steps.resnet50.system_under_test import Stub
+from perfdag.suite import load as suite
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_the_fewest_queries_are_those_with_which_loadgen_can_say_valid(
             max_queries=queries,
         )
         logs = loadgen.measure(Stub(0.0001), load, pytest.fail).logs
-        valid[queries] = summary.read(logs["summary"], logs["detail"]).valid
+        valid[queries] = loadgen_log.read(logs["summary"], logs["detail"]).valid
     assert valid == {least - 1: False, least: True}
 
 

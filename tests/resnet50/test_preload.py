@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark import Gang, Invalid, Output
-from perfdag.hosts import LocalHost
+from perfdag.benchmark.contract import Gang, Invalid, Output
+from perfdag.hosts.local import LocalHost
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import preload
 from perfdag.steps.resnet50.benchmark import Resnet50

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.benchmark import Failed, Gang, Invalid, Output
-from perfdag.hosts import Finished, LocalHost
+from perfdag.benchmark.contract import Failed, Gang, Invalid, Output
+from perfdag.hosts.local import Finished, LocalHost
 from perfdag.shape import Shape
-from perfdag.steps.resnet50 import program, start
+from perfdag.steps.resnet50 import launch, program
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.params import Workload
-from perfdag.steps.resnet50.system import Stub
+from perfdag.steps.resnet50.system_under_test import Stub
 
 pytest.importorskip(
     "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
@@ -68,7 +68,7 @@ def said_by(
                 measured.fail(error)
         else:
             measured.emit()
-    printed = start.ran(Finished([], 0, (folder / "out").read_text(), "", 1.0), made)
+    printed = launch.ran(Finished([], 0, (folder / "out").read_text(), "", 1.0), made)
     with pytest.raises(Failed) as caught:
         Resnet50().parse(Output({"result": printed}), made)
     return str(caught.value)
@@ -190,7 +190,7 @@ def test_a_program_that_takes_too_long_says_what_makes_it_so(
 ) -> None:
     trials = '{"test": {}}\n{"test": {"logs": ' if params["scenario"] == "find-peak" else ""
     with pytest.raises(Failed, match=said):
-        start.ran(
+        launch.ran(
             Finished([], -9, trials, "", 9.0, timed_out=True),
             Workload.model_validate({**SMALL, **params}),
         )
@@ -200,7 +200,7 @@ def test_the_result_is_the_last_line() -> None:
     made = Workload.model_validate(SMALL)
     for before in ("", '{"test": {}}\n', '{"test": {}}\n{"test": {}}\n'):
         assert (
-            start.ran(Finished([], 0, before + '{"program": 1}\n', "", 1.0), made)
+            launch.ran(Finished([], 0, before + '{"program": 1}\n', "", 1.0), made)
             == '{"program": 1}\n'
         )
 
@@ -228,7 +228,7 @@ def test_the_result_is_the_last_line() -> None:
 )
 def test_a_program_that_ends_without_a_result_says_why(finished: Finished, said: str) -> None:
     with pytest.raises(Failed, match=said):
-        start.ran(finished, Workload.model_validate({**SMALL, "batch": 8}))
+        launch.ran(finished, Workload.model_validate({**SMALL, "batch": 8}))
 
 
 @pytest.mark.slow
@@ -319,7 +319,7 @@ def test_weights_that_change_while_it_runs_make_the_row_invalid(
 ) -> None:
     torch()
     from perfdag.steps.resnet50.model import Resnet50 as System
-    from perfdag.steps.resnet50.subject import ModelSubject
+    from perfdag.steps.resnet50.system_checks import ModelSubject
 
     class Failing(System):
         """Memory goes bad at the end of LoadGen's test."""

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark import Failed, Gang, Invalid, Measurement, Output, Skip
+from perfdag.benchmark.contract import Failed, Gang, Invalid, Measurement, Output, Skip
 from perfdag.cli import main
-from perfdag.hosts import Finished, LocalHost
+from perfdag.hosts.local import Finished, LocalHost
 from perfdag.shape import Shape
-from perfdag.steps.resnet50 import result, start, summary
+from perfdag.steps.resnet50 import launch, loadgen_log, result
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.params import Workload
-from perfdag.steps.resnet50.seed import documents, seed_json
+from perfdag.steps.resnet50.summary_json import documents, seed_json
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "loadgen"
 
@@ -254,14 +254,14 @@ def test_cut_or_foreign_output_is_failed(text: str) -> None:
 @pytest.mark.parametrize("log", ["summary", "detail"])
 def test_a_log_cut_anywhere_yields_all_or_an_error(name: str, log: str) -> None:
     raw = recorded(name)
-    whole = summary.read(raw["tests"][0]["logs"]["summary"], raw["tests"][0]["logs"]["detail"])
+    whole = loadgen_log.read(raw["tests"][0]["logs"]["summary"], raw["tests"][0]["logs"]["detail"])
     text = raw["tests"][0]["logs"][log]
     for at in range(0, len(text), max(1, len(text) // 60)):
         cut = copy.deepcopy(raw["tests"][0]["logs"])
         cut[log] = text[:at]
         try:
-            found = summary.read(cut["summary"], cut["detail"])
-        except summary.UnreadableError:
+            found = loadgen_log.read(cut["summary"], cut["detail"])
+        except loadgen_log.UnreadableError:
             continue
         assert found.valid == whole.valid
         assert dict(found.percentiles).items() <= dict(whole.percentiles).items()
@@ -272,8 +272,8 @@ def test_logs_of_two_tests_are_not_mixed() -> None:
         recorded("single-stream")["tests"][0]["logs"],
         recorded("server-overloaded")["tests"][0]["logs"],
     )
-    with pytest.raises(summary.UnreadableError, match="different tests"):
-        summary.read(valid["summary"], invalid["detail"])
+    with pytest.raises(loadgen_log.UnreadableError, match="different tests"):
+        loadgen_log.read(valid["summary"], invalid["detail"])
 
 
 def seed_row(made: dict[str, Any], repetition: int = 1, **more: Any) -> dict[str, Any]:
@@ -346,9 +346,9 @@ def test_an_export_that_fails_costs_no_other(
 ) -> None:
     import pyarrow as pa
 
-    from perfdag import exports
+    from perfdag.results import exports
     from perfdag.steps.command import Command
-    from perfdag.store import FolderStore
+    from perfdag.store.base import FolderStore
 
     def broken(self: Any, rows: pa.Table) -> dict[str, bytes]:
         raise ValueError("no such row")
@@ -456,9 +456,9 @@ def test_accuracy_is_not_invalid_for_its_times_which_are_left_out(
         LocalHost, "run", lambda self, argv, **_: Finished(list(argv), 0, json.dumps(raw), "", 1.0)
     )
     monkeypatch.setattr(
-        start,
+        launch,
         "watched",
-        lambda hosts, params: nullcontext(start.Watch(params, {**facts, "against": None})),
+        lambda hosts, params: nullcontext(launch.Watch(params, {**facts, "against": None})),
     )
     output = Resnet50().run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), given)
     values = Resnet50().parse(output, given)

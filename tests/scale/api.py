@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
-from perfdag.kube import Kube
-from perfdag.kubeconfig import Cluster, Credentials
+from perfdag.kube.client import Kube
+from perfdag.kube.config import Cluster, Credentials
 
 Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

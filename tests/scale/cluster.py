@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from perfdag.kube import Kube, KubeError
-from perfdag.steps.scale import vmi
-from perfdag.steps.scale.templates import INDEX_LABEL
+from perfdag.kube.client import Kube, KubeError
+from perfdag.steps.scale.model.templates import INDEX_LABEL
+from perfdag.steps.scale.scenarios import vmi
 
 
 async def left(kube: Kube, api_version: str, kind: str, namespace: str) -> int:

@@ -6,13 +6,13 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag.kube import KubeError
-from perfdag.steps.scale import runai, sampling
-from perfdag.steps.scale.attach import attach, find, follow
-from perfdag.steps.scale.clock import Offset
-from perfdag.steps.scale.files import RunFile, write_run
-from perfdag.steps.scale.generator import Submitted
-from perfdag.steps.scale.observer import Observer
+from perfdag.kube.client import KubeError
+from perfdag.steps.scale.measure.clock import Offset
+from perfdag.steps.scale.measure.generator import Submitted
+from perfdag.steps.scale.measure.observer import Observer
+from perfdag.steps.scale.runai import sample, settings
+from perfdag.steps.scale.runai.attach import attach, find, follow
+from perfdag.steps.scale.runai.run_file import RunFile, write_run
 from tests.fakes.api_server import ApiServer
 
 from .test_completion import SECOND, record
@@ -54,7 +54,7 @@ class TestAttach:
             await find(ApiServer(job(0)).client(), "q", None)
         both = ApiServer(job(0), job(1, kind="Pod")).client()
         with pytest.raises(
-            runai.SettingsError,
+            settings.SettingsError,
             match=r"run r created Pod, Job; which is measured is in its run\.json",
         ):
             await attach(both, "r", await find(both, "r", None), None)
@@ -76,8 +76,8 @@ class TestAttach:
         assert await names(job(1), job(2), job(0, kind="ConfigMap")) == ["j-0", "j-1", "j-2"]
         assert await names() == ["j-0", "j-1", "j-2"]
         assert (await read()).submissions[0].intended_ns == due
-        read = await sampling._reader(
-            cluster, sampling.SampleRequest(tmp_path, runai.Settings(), run="r"), 0
+        read = await sample._reader(
+            cluster, sample.SampleRequest(tmp_path, settings.Settings(), run="r"), 0
         )
         assert await names(job(0, kind="ConfigMap")) == ["j-0", "j-1", "j-2"], (
             "the ConfigMap is not what is measured"
@@ -110,7 +110,7 @@ class TestAttach:
             "summary.json",
             "times.csv",
         )
-        request = sampling.SampleRequest(tmp_path, runai.Settings(), run="r")
+        request = sample.SampleRequest(tmp_path, settings.Settings(), run="r")
         for name in old:
             (tmp_path / name).write_text('{"run": "q"}')
         server = ApiServer(job(0), job(1))
@@ -125,9 +125,9 @@ class TestAttach:
         async def stop(*_: Any) -> None:
             raise KeyError
 
-        monkeypatch.setattr(sampling, "server_offset", stop)
+        monkeypatch.setattr(sample, "server_offset", stop)
         with pytest.raises(KeyError):
-            await sampling.sample(cluster, request)
+            await sample.sample(cluster, request)
         assert {each.name for each in tmp_path.iterdir()} == {*old, "run.json", "submitted.json"}
         seen = Observer(None, "r", [], ["runai-p"])  # type: ignore[arg-type]
         seen.adopt(record("Pod", "p", "u0", created=1, scheduled=2))
@@ -146,8 +146,8 @@ class TestAttach:
             "simulated_nodes": none,
             "Observer": Asleep,
         }.items():
-            monkeypatch.setattr(sampling, name, answer)
-        got = await sampling.sample(cluster, request)
+            monkeypatch.setattr(sample, name, answer)
+        got = await sample.sample(cluster, request)
         assert "p" in observers[0].records
         assert [each.name for each in got.file.submissions] == ["j-0", "j-1"], (
             "one that went meanwhile was submitted"
@@ -166,7 +166,7 @@ class TestAttach:
             "j-1",
         ]
         (tmp_path / "general.png").touch()
-        await sampling.sample(cluster, request)
+        await sample.sample(cluster, request)
         assert (tmp_path / "general.png").exists()
 
     async def test_a_folder_of_another_run_is_not_written_to(self, tmp_path: Path) -> None:
@@ -175,8 +175,8 @@ class TestAttach:
             RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}),
             Submitted("q", [], 0.0, 0),
         )
-        with pytest.raises(runai.SettingsError, match="holds run q; give another folder"):
-            await sampling.sample(None, sampling.SampleRequest(tmp_path, runai.Settings(), run="r"))  # type: ignore[arg-type]
+        with pytest.raises(settings.SettingsError, match="holds run q; give another folder"):
+            await sample.sample(None, sample.SampleRequest(tmp_path, settings.Settings(), run="r"))  # type: ignore[arg-type]
 
     async def test_a_folder_with_the_state_of_another_run_is_not_written_to(
         self, tmp_path: Path
@@ -184,9 +184,9 @@ class TestAttach:
         Observer(None, "q", [], ["runai-p"]).save(tmp_path / "observed.jsonl")  # type: ignore[arg-type]
         cluster = ApiServer(job(0)).client()
         with pytest.raises(
-            runai.SettingsError, match="it is the state of run q, not r; give another folder"
+            settings.SettingsError, match="it is the state of run q, not r; give another folder"
         ):
-            await sampling.sample(
-                cluster, sampling.SampleRequest(tmp_path, runai.Settings(), run="r")
+            await sample.sample(
+                cluster, sample.SampleRequest(tmp_path, settings.Settings(), run="r")
             )
         assert [each.name for each in tmp_path.iterdir()] == ["observed.jsonl"]

@@ -10,10 +10,10 @@ import orjson
 import pytest
 from aiohttp import web
 
-from perfdag.kube import KubeError
-from perfdag.steps.scale import clock
-from perfdag.steps.scale.clock import Heartbeat, Offset
-from perfdag.steps.scale.harness import SelfLoad, busiest
+from perfdag.kube.client import KubeError
+from perfdag.steps.scale.measure import clock
+from perfdag.steps.scale.measure.clock import Heartbeat, Offset
+from perfdag.steps.scale.measure.self_load import SelfLoad, busiest
 
 from .api import client
 

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfdag.cli import main
-from perfdag.kube import Kube
-from perfdag.steps.scale.templates import RUN_LABEL, built_in
+from perfdag.kube.client import Kube
+from perfdag.steps.scale.model.templates import RUN_LABEL, built_in
 
 pytestmark = pytest.mark.cluster
 
@@ -327,8 +327,8 @@ class TestCommands:
         self, tmp_path: Path, most: int, capacity: float, code: int
     ) -> None:
         """As on the command line: the size that broke the gate is the answer."""
-        from perfdag import results
-        from perfdag.store import open_store
+        from perfdag.results import schema
+        from perfdag.store.base import open_store
 
         assert self.cli("nodes", "--count", "20") == 0
         assert self.cli("simulate", "kubevirt") == 0
@@ -343,7 +343,7 @@ class TestCommands:
             )
             == code
         )
-        rows = results.load(open_store(str(tmp_path / "store")), suites=["grow"]).to_pylist()
+        rows = schema.load(open_store(str(tmp_path / "store")), suites=["grow"]).to_pylist()
         assert [row["value"] for row in rows if row["metric"] == "capacity"] == [capacity]
 
     @pytest.mark.slow

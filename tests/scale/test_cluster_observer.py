@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 
-from perfdag.kube import Kube
-from perfdag.kubeconfig import load as load_config
-from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.templates import RUN_LABEL, Document, load
+from perfdag.kube.client import Kube
+from perfdag.kube.config import load as load_config
+from perfdag.steps.scale.measure.observer import Observer
+from perfdag.steps.scale.model.templates import RUN_LABEL, Document, load
 
 pytestmark = pytest.mark.cluster
 
@@ -142,7 +142,7 @@ async def test_an_observer_stopped_and_resumed_sees_what_one_that_stayed_saw(
 
 
 async def test_the_heartbeat_leaves_nothing(kube: Kube, namespace: str) -> None:
-    from perfdag.steps.scale.clock import Heartbeat, server_offset
+    from perfdag.steps.scale.measure.clock import Heartbeat, server_offset
 
     offset = await server_offset(kube)
     assert offset.bound < 0.2

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from perfdag.kube import Kube, KubeError
-from perfdag.steps.scale import gangs, simulate, workloads
-from perfdag.steps.scale.gpus import free_gpus
-from perfdag.steps.scale.schedule import Schedule
+from perfdag.kube.client import Kube, KubeError
+from perfdag.steps.scale.cluster import kwok
+from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.scenarios import gangs, submit
+from perfdag.steps.scale.scenarios.gpus import free_gpus
 
 from .cluster import left
 
@@ -22,10 +23,10 @@ pytestmark = pytest.mark.cluster
 async def test_jobs_give_a_row_for_each_stage_of_each(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
-    spec = workloads.Spec(
+    spec = submit.Spec(
         template="job", count=60, namespaces=[namespace], goal="succeeded", timeout=120
     )
-    result = await workloads.submit(kube, spec)
+    result = await submit.submit(kube, spec)
     stages = {row.stage for row in result.rows}
     assert len(result.rows) == 60 * len(stages)
     for name in (
@@ -54,10 +55,10 @@ async def test_a_quota_that_refuses_5_percent_shows_as_5_percent(
         if (await kube.get(quotas, "q", namespace)).get("status", {}).get("hard"):
             break
         await asyncio.sleep(0.1)
-    spec = workloads.Spec(
+    spec = submit.Spec(
         template="pod", count=100, namespaces=[namespace], gpus=1, goal="scheduled", timeout=60
     )
-    result = await workloads.submit(kube, spec)
+    result = await submit.submit(kube, spec)
     assert result.figures["create_ratio"] == pytest.approx(0.95)
     assert result.figures["success_ratio"] == pytest.approx(0.95)
     failed = [row for row in result.rows if row.stage == "scheduled" and row.status == "failed"]
@@ -74,8 +75,8 @@ async def test_claims_are_asked_for_bound_and_gone(
     kube: Kube, nodes: None, namespace: str, kind: str, workers: int, pods: int
 ) -> None:
     """Run:ai's workloads with a claim a pod: request and bind each from its own pair, on a storage class that KWOK plays."""
-    await simulate.install(kube, "runai")
-    await simulate.install(kube, "storage", {"pvc-provisioned": (300, 300)})
+    await kwok.install(kube, "runai")
+    await kwok.install(kube, "storage", {"pvc-provisioned": (300, 300)})
     try:
         names = {
             "template": kind,
@@ -84,8 +85,8 @@ async def test_claims_are_asked_for_bound_and_gone(
             "pvc": True,
             "storage_class": "perfdag-simulated",
         }
-        result = await workloads.submit(
-            kube, workloads.Spec(count=3, namespaces=[namespace], timeout=60, **names)
+        result = await submit.submit(
+            kube, submit.Spec(count=3, namespaces=[namespace], timeout=60, **names)
         )  # type: ignore[arg-type]
         assert result.figures["success_ratio"] == 1.0
         assert {row.status for row in result.rows} <= {"ok", "unobserved"}
@@ -107,7 +108,7 @@ async def test_claims_are_asked_for_bound_and_gone(
         assert all(row.objects == pods for row in bound), "a claim of each pod"
         assert await left(kube, "v1", "PersistentVolumeClaim", namespace) == 0
     finally:
-        await simulate.remove(kube, "storage")
+        await kwok.remove(kube, "storage")
 
 
 DEPLOYMENT = """apiVersion: apps/v1
@@ -128,8 +129,8 @@ spec:
 async def test_pods_of_a_deployment_are_followed_through_its_replica_set(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
-    result = await workloads.submit(
-        kube, workloads.Spec(template=DEPLOYMENT, count=4, namespaces=[namespace], timeout=60)
+    result = await submit.submit(
+        kube, submit.Spec(template=DEPLOYMENT, count=4, namespaces=[namespace], timeout=60)
     )
     assert result.figures["success_ratio"] == 1.0
     ready = [row for row in result.rows if row.stage == "ready"]
@@ -140,19 +141,17 @@ async def test_pods_of_a_deployment_are_followed_through_its_replica_set(
 async def test_the_deletion_of_pods_is_in_their_rows(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
-    spec = workloads.Spec(
+    spec = submit.Spec(
         template="pod", gpus=0, count=5, namespaces=[namespace], goal="scheduled", timeout=60
     )
-    result = await workloads.submit(kube, spec)
+    result = await submit.submit(kube, spec)
     assert [row.status for row in result.rows if row.stage == "deletion"] == ["ok"] * 5
 
 
 async def test_jobs_are_gated_by_their_pods(kube: Kube, nodes: None, namespace: str) -> None:
-    result = await workloads.gated(
+    result = await submit.gated(
         kube,
-        workloads.Spec(
-            template="job", gpus=0, count=6, workers=2, namespaces=[namespace], timeout=60
-        ),
+        submit.Spec(template="job", gpus=0, count=6, workers=2, namespaces=[namespace], timeout=60),
     )
     assert (result.figures["schedule_rate"] or 0) > 0
     assert result.figures["success_ratio"] == 1.0
@@ -162,14 +161,14 @@ async def test_simulated_nodes_that_are_there_change_their_gpus(kube: Kube) -> N
     """And keep them, whatever KWOK writes into their status."""
     nodes, prefix = await kube.resource("v1", "Node"), f"gpus-{uuid.uuid4().hex[:6]}-"
     try:
-        assert await simulate.make_nodes(kube, 1, 2, prefix=prefix) == (1, 0)
+        assert await kwok.make_nodes(kube, 1, 2, prefix=prefix) == (1, 0)
         for gpus in (5, 0):
-            assert await simulate.nodes_ready(kube, 1, prefix=prefix)
-            assert await simulate.make_nodes(kube, 2, gpus, prefix=prefix) == (
+            assert await kwok.nodes_ready(kube, 1, prefix=prefix)
+            assert await kwok.make_nodes(kube, 2, gpus, prefix=prefix) == (
                 1 if gpus else 0,
                 1 if gpus else 2,
             )
-            assert await simulate.nodes_ready(kube, 2, prefix=prefix)
+            assert await kwok.nodes_ready(kube, 2, prefix=prefix)
             status = (await kube.get(nodes, f"{prefix}0"))["status"]
             assert [status[key].get("nvidia.com/gpu") for key in ("allocatable", "capacity")] == [
                 str(gpus) if gpus else None
@@ -181,8 +180,8 @@ async def test_simulated_nodes_that_are_there_change_their_gpus(kube: Kube) -> N
 
 async def test_fill_takes_every_gpu_and_no_more(kube: Kube, nodes: None, namespace: str) -> None:
     free = sum((await free_gpus(kube)).values())
-    result = await workloads.fill(
-        kube, workloads.Spec(template="pod", namespaces=[namespace], gpus=8, timeout=60)
+    result = await submit.fill(
+        kube, submit.Spec(template="pod", namespaces=[namespace], gpus=8, timeout=60)
     )
     assert result.figures["nodes_overcommitted"] == 0
     assert result.figures["unschedulable_verdict"] is not None
@@ -196,8 +195,8 @@ async def test_fill_takes_every_gpu_and_no_more(kube: Kube, nodes: None, namespa
 async def test_preemption_evicts_what_it_needs_and_no_priority_class_is_left(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
-    spec = workloads.Spec(template="pod", namespaces=[namespace], gpus=8, count=3, timeout=60)
-    result = await workloads.preemption(kube, spec)
+    spec = submit.Spec(template="pod", namespaces=[namespace], gpus=8, count=3, timeout=60)
+    result = await submit.preemption(kube, spec)
     assert (
         0
         < (result.figures["preemptor_wait_p50"] or 0)
@@ -214,8 +213,8 @@ async def test_preemption_evicts_what_it_needs_and_no_priority_class_is_left(
 async def test_fragmentation_counts_the_whole_nodes_that_are_left(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
-    result = await workloads.fragmentation(
-        kube, workloads.Spec(template="pod", namespaces=[namespace], timeout=60)
+    result = await submit.fragmentation(
+        kube, submit.Spec(template="pod", namespaces=[namespace], timeout=60)
     )
     placed, ideal = (
         result.figures["whole_nodes_placed"] or 0,
@@ -229,7 +228,7 @@ async def test_fragmentation_counts_the_whole_nodes_that_are_left(
 async def test_the_scheduler_alone_is_released_at_once(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
-    spec = workloads.Spec(
+    spec = submit.Spec(
         template="pod",
         count=40,
         namespaces=[namespace],
@@ -237,7 +236,7 @@ async def test_the_scheduler_alone_is_released_at_once(
         schedule=Schedule("constant", 8),
         timeout=60,
     )
-    result = await workloads.gated(kube, spec)
+    result = await submit.gated(kube, spec)
     assert (result.figures["schedule_rate"] or 0) > 12, (
         "the pace of creation is not the pace of scheduling"
     )
@@ -252,7 +251,7 @@ async def test_the_scheduler_s_rate_is_not_that_of_submission(
 ) -> None:
     """Submitted at 20 pods a second, over ten seconds, and placed in much less; a busy machine places them slower, but not that slow."""
     schedule = Schedule("constant", 20.0)
-    spec = workloads.Spec(
+    spec = submit.Spec(
         template="pod",
         count=200,
         namespaces=[namespace],
@@ -261,7 +260,7 @@ async def test_the_scheduler_s_rate_is_not_that_of_submission(
         parallel=40,
         timeout=60,
     )
-    made = await workloads.gated(kube, spec)
+    made = await submit.gated(kube, spec)
     assert (made.figures["schedule_rate"] or 0.0) > 2 * 20.0, (
         "it is not held back by the slower submission"
     )
@@ -270,8 +269,8 @@ async def test_the_scheduler_s_rate_is_not_that_of_submission(
 async def test_gangs_without_their_scheduler_are_skipped_with_the_reason(
     kube: Kube, namespace: str
 ) -> None:
-    with pytest.raises(workloads.ScenarioUnavailableError, match="needs Volcano or KAI"):
-        await workloads.measure(kube, workloads.Spec(namespaces=[namespace]), "gang")
+    with pytest.raises(submit.ScenarioUnavailableError, match="needs Volcano or KAI"):
+        await submit.measure(kube, submit.Spec(namespaces=[namespace]), "gang")
 
 
 @pytest.fixture
@@ -319,8 +318,8 @@ async def test_gangs_and_queues_are_made_measured_and_gone_again(
     kube: Kube, nodes: None, volcano: None, namespace: str
 ) -> None:
     """What the default scheduler does with gangs is told as it is; the second queue of a reclaim gets nothing back from it."""
-    spec = workloads.Spec(count=1, namespaces=[namespace], workers=3, gpus=8, timeout=15)
-    result = await workloads.measure(kube, spec, "gang")
+    spec = submit.Spec(count=1, namespaces=[namespace], workers=3, gpus=8, timeout=15)
+    result = await submit.measure(kube, spec, "gang")
     fitting, placed, split = (
         result.figures[f"gangs_{name}"] or 0 for name in ("fitting", "placed", "split")
     )
@@ -330,8 +329,8 @@ async def test_gangs_and_queues_are_made_measured_and_gone_again(
         "placed whole" in note for note in result.facts["notes"]
     )
     assert result.figures["left_behind"] == 0
-    result = await workloads.measure(
-        kube, workloads.Spec(namespaces=[namespace], gpus=8, timeout=5), "reclaim"
+    result = await submit.measure(
+        kube, submit.Spec(namespaces=[namespace], gpus=8, timeout=5), "reclaim"
     )
     assert result.figures["reclaimed"] == 0
     assert any("does Volcano reclaim?" in note for note in result.facts["notes"])

@@ -7,20 +7,23 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag import kubeconfig
-from perfdag.kube import Kube, KubeError, Resource
-from perfdag.steps.scale import commands, completion, runai, sampling, times, vmi
-from perfdag.steps.scale.attach import workload_of
-from perfdag.steps.scale.chains import chain, kinds_of
-from perfdag.steps.scale.completion import expected_count, reached, settled
-from perfdag.steps.scale.files import RunFile, write_run
-from perfdag.steps.scale.generator import Submission, Submitted
-from perfdag.steps.scale.moments import Clocks
-from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.rows import rows_of, with_deletion
-from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.templates import TemplateError, load
+from perfdag.kube import config
+from perfdag.kube.client import Kube, KubeError, Resource
+from perfdag.steps.scale.figures.moments import Clocks
+from perfdag.steps.scale.figures.rows import rows_of, with_deletion
+from perfdag.steps.scale.measure import completion
+from perfdag.steps.scale.measure.completion import expected_count, reached, settled
+from perfdag.steps.scale.measure.generator import Submission, Submitted
+from perfdag.steps.scale.measure.observer import Observer
+from perfdag.steps.scale.model.chains import chain, kinds_of
+from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.model.templates import TemplateError, load
+from perfdag.steps.scale.runai import sample, submit, times_csv
+from perfdag.steps.scale.runai import settings as runai
+from perfdag.steps.scale.runai.attach import workload_of
+from perfdag.steps.scale.runai.run_file import RunFile, write_run
+from perfdag.steps.scale.scenarios import vmi
 
 SECOND = 1_000_000_000
 BASE = 1_700_000_000 * SECOND
@@ -188,7 +191,7 @@ class TestAnyKind:
 
     async def test_a_gate_is_waited_for_on_a_pod_of_each_workload(self) -> None:
         """Of 2 Jobs one has a pod in the place of another that was deleted; the other has none yet."""
-        from perfdag.steps.scale.session import Session
+        from perfdag.steps.scale.scenarios.session import Session
 
         gone, here = (
             record("Pod", "a0", "a", created=2, gated=2, gone=3),
@@ -301,11 +304,11 @@ class TestVmis:
         pods = [record("Pod", f"p{each.uid}", each.uid, ready=2) for each in vmis]
         file = RunFile("r", "kubevirt.io/v1", SET, ["ns"], "p", 1, 4, True, sent(*"abc"), {})
         observer = observed(*sets, *pods, *vmis[:3])
-        assert not sampling._complete(observer, file)
+        assert not sample._complete(observer, file)
         for each in vmis[3:]:
             observer.adopt(each)
-        assert sampling._complete(observer, file)
-        assert sampling._ready(observer, file) == (12, 12)
+        assert sample._complete(observer, file)
+        assert sample._ready(observer, file) == (12, 12)
 
     def test_one_that_went_away_before_it_ran_is_waited_for_only_where_another_takes_its_place(
         self,
@@ -331,7 +334,7 @@ class TestVmis:
 
     async def test_what_was_churned_away_is_waited_for_no_more(self) -> None:
         """Of 4 VMIs one never ran and was deleted in a cycle: the next wait is for the other 3 alone."""
-        from perfdag.steps.scale.session import Session
+        from perfdag.steps.scale.scenarios.session import Session
 
         records = [
             record(vmi.VMI, f"v{i}", created=1, **({"running": 2.0} if i else {})) for i in range(4)
@@ -529,7 +532,7 @@ class TestSampled:
         (tmp_path / "submitted.json").write_bytes(
             orjson.dumps(runai.submitted_json(Submitted("r", sent("a"), BASE / 1e9, BASE), "p"))
         )
-        (found,) = times.read_times(tmp_path)
+        (found,) = times_csv.read_times(tmp_path)
         assert found.deltas["Total Pod Scheduling Decision"] == 7.0
         assert self.sampled(SET, own, *vmis, pods[0], members=2) == ([], ["a"]), (
             "not all of it is scheduled"
@@ -541,7 +544,8 @@ def test_another_type_or_project_than_was_submitted_is_told_before_a_file_is_tou
 ) -> None:
     import asyncio
 
-    from perfdag.cli import main, scale_verbs
+    from perfdag.app.scale import commands as scale_verbs
+    from perfdag.cli import main
 
     write_run(
         tmp_path / "run.json",
@@ -599,30 +603,29 @@ async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_m
     async def submitted(*_: Any) -> str:
         return "done"
 
-    monkeypatch.setattr(commands, "ExclusiveRun", Lock)
-    monkeypatch.setattr(commands, "_submit", submitted)
+    monkeypatch.setattr(submit, "ExclusiveRun", Lock)
+    monkeypatch.setattr(submit, "_submit", submitted)
     told: list[str] = []
     settings = runai.Settings(submitter="runai-cli")
-    request = commands.SubmitRequest(
+    request = submit.SubmitRequest(
         "training", 1, 1, Schedule(), tmp_path, settings, lock_timeout=7.0, log=told.append
     )
     kube = Kube(
-        kubeconfig.Cluster(
-            "http://none.invalid", "one", "default", kubeconfig.Credentials(), "test"
-        )
+        config.Cluster("http://none.invalid", "one", "default", config.Credentials(), "test")
     )
     if goes_on:
-        assert await commands.submit(kube, request) == "done"  # type: ignore[comparison-overlap]
+        assert await submit.submit(kube, request) == "done"  # type: ignore[comparison-overlap]
         assert told == ["other performance runs are not kept out: no right to leases"]
     else:
         with pytest.raises(KubeError, match="still holds the cluster"):
-            await commands.submit(kube, request)
+            await submit.submit(kube, request)
 
 
 def test_retries_are_told_by_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from perfdag.cli import main, scale_verbs
+    from perfdag.app.scale import commands as scale_verbs
+    from perfdag.cli import main
 
     done = Submitted("r", sent("a"), 0.0, 0, Counter({"429": 12, "timeout": 3}))
     file = RunFile(

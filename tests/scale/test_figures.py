@@ -12,29 +12,24 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from perfdag.benchmark import get
-from perfdag.gate import own_gates
-from perfdag.kube import KubeError
-from perfdag.kubeconfig import Cluster, Credentials
-from perfdag.steps.scale import (
-    apimetrics,
-    apiservers,
-    gates,
-    measured,
-    prometheus,
-    run_vmi,
-    table,
-    vmi,
-)
-from perfdag.steps.scale.clock import Offset
-from perfdag.steps.scale.generator import Submission, Submitted
-from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.result import Result, figures_of, phase_counts
-from perfdag.steps.scale.rows import Row
-from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.session import Session
-from perfdag.steps.scale.stages import VMI
-from perfdag.steps.scale.templates import load
+from perfdag.benchmark.contract import get
+from perfdag.kube.client import KubeError
+from perfdag.kube.config import Cluster, Credentials
+from perfdag.regress.gate import own_gates
+from perfdag.steps.scale.cluster import apiservers
+from perfdag.steps.scale.figures import api_metrics, measurements, prometheus
+from perfdag.steps.scale.figures.rows import Row
+from perfdag.steps.scale.measure.clock import Offset
+from perfdag.steps.scale.measure.generator import Submission, Submitted
+from perfdag.steps.scale.model import gates
+from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.model.stages import VMI
+from perfdag.steps.scale.model.templates import load
+from perfdag.steps.scale.runai import table
+from perfdag.steps.scale.scenarios import run_vmi, vmi
+from perfdag.steps.scale.scenarios.result import Result, figures_of, phase_counts
+from perfdag.steps.scale.scenarios.session import Session
 
 
 class TestGates:
@@ -69,7 +64,8 @@ class TestGates:
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         """In a suite as on the command line; one on the same metric takes a limit's place, and both can be left out."""
-        from perfdag.cli import main, scale_verbs
+        from perfdag.app.scale import commands
+        from perfdag.cli import main
 
         asked: list[list[str]] = []
 
@@ -78,9 +74,7 @@ class TestGates:
             return run_vmi.Outcome([])
 
         monkeypatch.setattr(run_vmi, "measure", measure)
-        monkeypatch.setattr(
-            scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(None))
-        )
+        monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         both = ["api_p99 < 1", "api_list_p99 < 30"]
         for given, api, want in (
             (["creation_to_running_p95 < 60"], True, [*both, "creation_to_running_p95 < 60"]),
@@ -97,19 +91,19 @@ class TestGates:
             assert asked[-1] == want
 
     def test_few_lists_or_none_show_their_limit_kept(self) -> None:
-        slow = apimetrics.delta(
-            apimetrics.Scrape(),
+        slow = api_metrics.delta(
+            api_metrics.Scrape(),
             scrape_of(*histogram("LIST", "cluster", ("20", 9), ("60", 10), ("+Inf", 10))),
         )
-        none = apimetrics.delta(
-            apimetrics.Scrape(), scrape_of(*histogram("POST", "resource", ("1", 9), ("+Inf", 9)))
+        none = api_metrics.delta(
+            api_metrics.Scrape(), scrape_of(*histogram("POST", "resource", ("1", 9), ("+Inf", 9)))
         )
-        assert gates.evaluate(gates.SLO[1:], apimetrics.latencies(none))[0].passed
-        assert [each.passed for each in gates.evaluate(gates.SLO, apimetrics.latencies([]))] == [
+        assert gates.evaluate(gates.SLO[1:], api_metrics.latencies(none))[0].passed
+        assert [each.passed for each in gates.evaluate(gates.SLO, api_metrics.latencies([]))] == [
             None,
             None,
         ], "no metrics at all are no data"
-        (verdict,) = gates.evaluate(gates.SLO[1:], apimetrics.latencies(slow))
+        (verdict,) = gates.evaluate(gates.SLO[1:], api_metrics.latencies(slow))
         assert verdict.passed is None, (
             "one of ten took longer than 20 s: that may be too long, or not"
         )
@@ -120,10 +114,10 @@ class TestGates:
             gates.parse(text)
 
 
-def scrape_of(*lines: str) -> apimetrics.Scrape:
-    found = apimetrics.Scrape()
+def scrape_of(*lines: str) -> api_metrics.Scrape:
+    found = api_metrics.Scrape()
     for line in lines:
-        apimetrics.add(found, line.encode())
+        api_metrics.add(found, line.encode())
     return found
 
 
@@ -150,11 +144,11 @@ class TestApiMetrics:
         after = scrape_of(
             *histogram("POST", "resource", ("0.1", 1090), ("1", 1100), ("+Inf", 1100))
         )
-        (calls,) = apimetrics.delta(before, after)
+        (calls,) = api_metrics.delta(before, after)
         assert (calls.verb, calls.count) == ("POST", 100)
         assert calls.p99 == pytest.approx(0.1 + 0.9 * 0.9)
         assert (calls.low, calls.high) == (0.1, 1.0)
-        assert apimetrics.counts([calls]) == {"POST-pods-count": 100, "CREATE-pods-count": 100}
+        assert api_metrics.counts([calls]) == {"POST-pods-count": 100, "CREATE-pods-count": 100}
 
     @pytest.mark.parametrize(("starts", "same"), [((7.0, 7.0), True), ((7.0, 8.0), False)])
     async def test_another_api_server_or_a_restarted_one_has_no_difference(
@@ -168,7 +162,7 @@ class TestApiMetrics:
                 yield b"process_start_time_seconds %f" % next(answers), 0
 
         server: Any = Balanced()
-        before = [await apimetrics.scrape([server])]
+        before = [await api_metrics.scrape([server])]
         session = Session(server, "r", None, [], None, None, None, None, before, None, [server])  # type: ignore[arg-type]
         await session.scrape("creation")
         assert ("creation" in session.phases) == same
@@ -180,12 +174,12 @@ class TestApiMetrics:
             histogram(verb, "resource", ("0.1", 0), ("1", 200), ("+Inf", 200))
             for verb in ("POST", "GET", "PUT")
         ]
-        few = apimetrics.delta(apimetrics.Scrape(), scrape_of(*rare[0], *rare[1]))
-        assert apimetrics.worst(few) is None, "400 are too few for a p99"
-        assert apimetrics.slowest(few) == 1.0
+        few = api_metrics.delta(api_metrics.Scrape(), scrape_of(*rare[0], *rare[1]))
+        assert api_metrics.worst(few) is None, "400 are too few for a p99"
+        assert api_metrics.slowest(few) == 1.0
         assert few[0].p99, "it is told beside its count all the same"
-        enough = apimetrics.delta(apimetrics.Scrape(), scrape_of(*rare[0], *rare[1], *rare[2]))
-        assert apimetrics.worst(enough) == pytest.approx(0.1 + 0.9 * 0.99)
+        enough = api_metrics.delta(api_metrics.Scrape(), scrape_of(*rare[0], *rare[1], *rare[2]))
+        assert api_metrics.worst(enough) == pytest.approx(0.1 + 0.9 * 0.99)
 
     def test_a_real_scrape_gives_the_ratio_that_the_documentation_gates(self) -> None:
         """Two scrapes of an API server around 30 pods created and patched twice each (tests/recorded/apiserver)."""
@@ -197,7 +191,7 @@ class TestApiMetrics:
         assert before.started == after.started
         figures = {
             name: float(value)
-            for name, value in apimetrics.counts(apimetrics.delta(before, after)).items()
+            for name, value in api_metrics.counts(api_metrics.delta(before, after)).items()
         }
         assert (figures["CREATE-pods-count"], figures["PATCH-pods-count"]) == (30, 60)
         held = gates.evaluate(
@@ -212,8 +206,8 @@ class TestApiMetrics:
             series("pods", sub, verb, "resource", ("+Inf", 30))
             for verb, sub in (("POST", ""), ("POST", "binding"), ("APPLY", "status"))
         ]
-        found = apimetrics.counts(
-            apimetrics.delta(apimetrics.Scrape(), scrape_of(*chain.from_iterable(lines)))
+        found = api_metrics.counts(
+            api_metrics.delta(api_metrics.Scrape(), scrape_of(*chain.from_iterable(lines)))
         )
         assert found == {
             **{f"{verb}-pods-count": 30 for verb in ("POST", "CREATE")},
@@ -234,17 +228,17 @@ class TestApiMetrics:
             for path in ("/readyz", "/livez")
             for bound in ("0.005", "0.1", "2", "+Inf")
         ]
-        calls = apimetrics.delta(
-            apimetrics.Scrape(), scrape_of(*chain.from_iterable(slow), *probes)
+        calls = api_metrics.delta(
+            api_metrics.Scrape(), scrape_of(*chain.from_iterable(slow), *probes)
         )
-        assert (apimetrics.worst(calls) or 0) > 1.8
+        assert (api_metrics.worst(calls) or 0) > 1.8
         assert len(calls) == 5
 
     def test_a_gate_sees_the_worse_of_creation_and_deletion(self) -> None:
         """600 quick creations; then 600 slow deletions, or 20, which are too few for a p99 of their own, or unknown ones."""
         quick = scrape_of(*histogram("POST", "resource", ("0.1", 600), ("2", 600), ("+Inf", 600)))
 
-        def seen(deletions: int) -> tuple[dict[str, float | None], apimetrics.Phases]:
+        def seen(deletions: int) -> tuple[dict[str, float | None], api_metrics.Phases]:
             slow = histogram(
                 "DELETE", "resource", ("0.1", 0), ("2", deletions), ("+Inf", deletions)
             )
@@ -252,17 +246,17 @@ class TestApiMetrics:
                 *histogram("POST", "resource", ("0.1", 600), ("2", 600), ("+Inf", 600)), *slow
             )
             phases = {
-                "creation": apimetrics.delta(apimetrics.Scrape(), quick),
-                "deletion": apimetrics.delta(quick, after),
+                "creation": api_metrics.delta(api_metrics.Scrape(), quick),
+                "deletion": api_metrics.delta(quick, after),
             }
-            return apimetrics.gate_latencies(
-                phases, apimetrics.delta(apimetrics.Scrape(), after)
+            return api_metrics.gate_latencies(
+                phases, api_metrics.delta(api_metrics.Scrape(), after)
             ), phases
 
         gate = gates.parse("api_p99 < 1")
         for deletions, held in ((600, False), (20, True)):
             judged, phases = seen(deletions)
-            figures = apimetrics.named_figures(phases["creation"]) | apimetrics.deletion_figures(
+            figures = api_metrics.named_figures(phases["creation"]) | api_metrics.deletion_figures(
                 phases
             )
             assert (figures["api_p99"] or 9) < 0.1, "the creation's figure is its own"
@@ -271,7 +265,7 @@ class TestApiMetrics:
             assert gates.evaluate([gate], figures | judged)[0].passed is held
         assert (
             gates.evaluate(
-                [gate], figures | apimetrics.gate_latencies({"creation": phases["creation"]}, [])
+                [gate], figures | api_metrics.gate_latencies({"creation": phases["creation"]}, [])
             )[0].passed
             is None
         )
@@ -286,32 +280,32 @@ class TestApiMetrics:
             *quick,
             *histogram("DELETE", "resource", ("0.1", 20 - slow), ("60", 20 - slow), ("+Inf", 20)),
         )
-        none, middle = apimetrics.Scrape(), scrape_of(*quick)
+        none, middle = api_metrics.Scrape(), scrape_of(*quick)
         phases = {
-            "creation": apimetrics.delta(none, middle),
-            "deletion": apimetrics.delta(middle, after),
+            "creation": api_metrics.delta(none, middle),
+            "deletion": api_metrics.delta(middle, after),
         }
-        figures = apimetrics.named_figures(phases["creation"]) | apimetrics.gate_latencies(
-            phases, apimetrics.delta(none, after)
+        figures = api_metrics.named_figures(phases["creation"]) | api_metrics.gate_latencies(
+            phases, api_metrics.delta(none, after)
         )
         assert gates.evaluate([gates.parse("api_p99 < 1")], figures)[0].passed is held
 
     def test_rows_of_the_deletion_have_coordinates_of_their_own(self) -> None:
-        calls = apimetrics.delta(
-            apimetrics.Scrape(),
+        calls = api_metrics.delta(
+            api_metrics.Scrape(),
             scrape_of(*histogram("DELETE", "resource", ("0.1", 600), ("+Inf", 600))),
         )
         phases = {"creation": calls, "deletion": calls}
-        figures = apimetrics.named_figures(calls) | apimetrics.deletion_figures(phases)
+        figures = api_metrics.named_figures(calls) | api_metrics.deletion_figures(phases)
         made = [
-            *measured.figure_measurements(figures, {"count": 6}, 6),
-            *measured.call_measurements(apimetrics.call_records(phases), {"count": 6}),
+            *measurements.figure_measurements(figures, {"count": 6}, 6),
+            *measurements.call_measurements(api_metrics.call_records(phases), {"count": 6}),
         ]
         for metric in ("api_p99", "api_calls", "api_latency"):
             assert sorted(
                 (each.coords or {}).get("phase", "") for each in made if each.metric == metric
             ) == ["", "deletion"]
-        from perfdag.charts.stages import calls_of
+        from perfdag.charts.benchmarks.stages import calls_of
 
         rows = [
             {
@@ -333,15 +327,15 @@ class TestApiMetrics:
             histogram("LIST", "cluster", ("1", 0), ("+Inf", 5)),
         )
         emptied = histogram("DELETECOLLECTION", "namespace", ("1", 0), ("10", 4), ("+Inf", 4))
-        calls = apimetrics.delta(
-            apimetrics.Scrape(), scrape_of(*watch, *listing, *emptied, "go_goroutines 5")
+        calls = api_metrics.delta(
+            api_metrics.Scrape(), scrape_of(*watch, *listing, *emptied, "go_goroutines 5")
         )
         assert [each.verb for each in calls] == ["LIST", "DELETECOLLECTION"]
-        assert apimetrics.worst(calls, least=1) is None
-        assert apimetrics.worst(calls, "LIST", least=1) == 1.0, (
+        assert api_metrics.worst(calls, least=1) is None
+        assert api_metrics.worst(calls, "LIST", least=1) == 1.0, (
             "beyond its last bucket: its lower bound"
         )
-        assert apimetrics.worst(calls, "DELETECOLLECTION", least=1) == pytest.approx(1 + 9 * 0.99)
+        assert api_metrics.worst(calls, "DELETECOLLECTION", least=1) == pytest.approx(1 + 9 * 0.99)
 
 
 class Control:
@@ -404,12 +398,13 @@ class TestApiServers:
         server = await asyncio.start_server(serve, ["127.0.0.2", "127.0.0.3"], port)
         try:
             async with apiservers.clients(Control(["127.0.0.2", "127.0.0.3"], [], port)) as servers:  # type: ignore[arg-type]
-                found = await apimetrics.scrape(servers)
+                found = await api_metrics.scrape(servers)
         finally:
             server.close()
         assert found.started == [2.0, 3.0]
         assert (
-            apimetrics.counts(apimetrics.delta(apimetrics.Scrape(), found))["POST-pods-count"] == 5
+            api_metrics.counts(api_metrics.delta(api_metrics.Scrape(), found))["POST-pods-count"]
+            == 5
         )
 
     @pytest.mark.parametrize(
@@ -470,11 +465,11 @@ class TestMessages:
             for i in range(3, 5)
         ]
         fine = [row(9, "ok", "Unschedulable: for a moment")]
-        assert measured.messages([*refused, *stuck, *fine]) == {
+        assert measurements.messages([*refused, *stuck, *fine]) == {
             'pods "NAME" is forbidden: exceeded quota: q, used: pods=9': 3,
             "FailedMount: volume of NAME is not there": 2,
         }
-        made = measured.message_measurements([*refused, *stuck], {"count": 5})
+        made = measurements.message_measurements([*refused, *stuck], {"count": 5})
         assert [(each.metric, each.value) for each in made] == [
             ("failures", 3.0),
             ("failures", 2.0),
@@ -531,11 +526,10 @@ class TestAsked:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        from perfdag.cli import main, scale_verbs
+        from perfdag.app.scale import commands
+        from perfdag.cli import main
 
-        monkeypatch.setattr(
-            scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(None))
-        )
+        monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         assert main(["scale", "vmi", *words.split(), "-o", str(tmp_path)]) == 2
         assert told in capsys.readouterr().err
 
@@ -552,15 +546,15 @@ class TestAsked:
             {"prometheus": "http://x", "api_gates": False, **pace}
         )
         spec, request = params.spec(), run_vmi.VmiRequest(scenario)
-        calls = apimetrics.delta(
-            apimetrics.Scrape(),
+        calls = api_metrics.delta(
+            api_metrics.Scrape(),
             scrape_of(*series("pods", "binding", "POST", "resource", ("+Inf", 9))),
         )
         figures = {
             *prometheus.names(),
-            *apimetrics.named_figures(calls),
+            *api_metrics.named_figures(calls),
             *own,
-            *apimetrics.deletion_figures({"deletion": calls}),
+            *api_metrics.deletion_figures({"deletion": calls}),
         }
         figures |= {"virt_requests/PATCH-virtualmachineinstances", "deletion_p95", "left_behind"}
         for name in figures:
@@ -671,14 +665,14 @@ class TestThroughput:
         figures = figures_of(session, rows, [])
         assert figures["throughput_mean"] == pytest.approx(19.0)
         assert figures["success_ratio"] == 1.0
-        made = measured.figure_measurements(figures, {}, 20)
+        made = measurements.figure_measurements(figures, {}, 20)
         assert [each.value for each in made if each.metric == "throughput"] == [pytest.approx(19.0)]
 
     def test_of_an_open_loop_it_is_no_merit_of_the_system(self) -> None:
-        made = measured.figure_measurements(
+        made = measurements.figure_measurements(
             {"throughput_mean": 5.0, "submit_lag": 0.001, "schedule_held": 1.0}, {}, 20
         )
-        better = {each.name: each.better for each in measured.METRICS}
+        better = {each.name: each.better for each in measurements.METRICS}
         assert [(each.metric, better[each.metric]) for each in made if each.value == 5.0] == [
             ("paced_throughput", "none")
         ]

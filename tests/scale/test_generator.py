@@ -14,10 +14,12 @@ import orjson
 import pytest
 from aiohttp import web
 
-from perfdag.kube import Kube, KubeError, Resource
-from perfdag.kubeconfig import Cluster
-from perfdag.steps.scale.clock import IN_FLIGHT
-from perfdag.steps.scale.generator import (
+from perfdag.kube.client import Kube, KubeError, Resource
+from perfdag.kube.config import Cluster
+from perfdag.steps.scale.figures.moments import Clocks
+from perfdag.steps.scale.figures.rows import rows_of
+from perfdag.steps.scale.measure.clock import IN_FLIGHT
+from perfdag.steps.scale.measure.generator import (
     EXTRA_CONNECTIONS,
     ApiSubmitter,
     Submission,
@@ -25,10 +27,8 @@ from perfdag.steps.scale.generator import (
     connections,
     generate,
 )
-from perfdag.steps.scale.moments import Clocks
-from perfdag.steps.scale.rows import rows_of
-from perfdag.steps.scale.schedule import Arrival, Schedule
-from perfdag.steps.scale.templates import Document, Template, TemplateError, built_in, load
+from perfdag.steps.scale.model.schedule import Arrival, Schedule
+from perfdag.steps.scale.model.templates import Document, Template, TemplateError, built_in, load
 from tests.fakes.api_server import served
 
 

@@ -12,12 +12,13 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag.kube import KubeError
-from perfdag.steps.scale import gangs, gpus, session, workloads
-from perfdag.steps.scale.clock import Offset
-from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.result import Result
+from perfdag.kube.client import KubeError
+from perfdag.steps.scale.measure.clock import Offset
+from perfdag.steps.scale.measure.observer import Observer
+from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.scenarios import gangs, gpus, session
+from perfdag.steps.scale.scenarios import submit as workloads
+from perfdag.steps.scale.scenarios.result import Result
 
 from .test_workloads import Heart
 

@@ -7,23 +7,16 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark import get
-from perfdag.kube import KubeError, Resource
-from perfdag.steps.scale import (
-    gpus,
-    kubevirt,
-    lock,
-    measured,
-    nodes,
-    rights,
-    run_vmi,
-    vmi,
-    workloads,
-)
-from perfdag.steps.scale.chains import kinds_of
-from perfdag.steps.scale.removal import belongs
-from perfdag.steps.scale.scenario import start_run
-from perfdag.steps.scale.templates import built_in, load
+from perfdag.benchmark.contract import get
+from perfdag.kube.client import KubeError, Resource
+from perfdag.steps.scale.cluster import kubevirt, lease_lock, rights
+from perfdag.steps.scale.cluster.removal import belongs
+from perfdag.steps.scale.figures import measurements
+from perfdag.steps.scale.model import nodes
+from perfdag.steps.scale.model.chains import kinds_of
+from perfdag.steps.scale.model.templates import built_in, load
+from perfdag.steps.scale.scenarios import gpus, run_vmi, submit, vmi
+from perfdag.steps.scale.scenarios.base import start_run
 
 
 class Server:
@@ -54,9 +47,9 @@ class Server:
 async def test_a_lock_that_another_took_is_not_kept_alive_for_it(
     holder: str, renewed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "LIFE", 0.03)
+    monkeypatch.setattr(lease_lock, "LIFE", 0.03)
     server, told = Server(holder), list[str]()
-    run = lock.ExclusiveRun(server, "me", 1.0, told.append)  # type: ignore[arg-type]
+    run = lease_lock.ExclusiveRun(server, "me", 1.0, told.append)  # type: ignore[arg-type]
     renewing = asyncio.create_task(run._renew())
     await asyncio.sleep(0.1)
     renewing.cancel()
@@ -116,8 +109,10 @@ async def test_a_creation_that_was_tried_again_does_not_take_another_run_s_lease
     busy: bool,
 ) -> None:
     server: Any = Leases(held_by("the-other-run", FUTURE), busy)
-    with pytest.raises(lock.LockTimeoutError, match="performance run the-other-run still holds"):
-        async with lock.ExclusiveRun(server, "me", 0.0):
+    with pytest.raises(
+        lease_lock.LockTimeoutError, match="performance run the-other-run still holds"
+    ):
+        async with lease_lock.ExclusiveRun(server, "me", 0.0):
             pass
     assert server.lease["spec"]["holderIdentity"] == "the-other-run"
 
@@ -129,16 +124,16 @@ async def test_a_holder_is_gone_when_it_does_not_renew_while_we_look_whatever_it
     renewed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(lock, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(lease_lock, "time", SimpleNamespace(monotonic=lambda: now[0]))
     server: Any = Leases(held_by("other", renewed))
-    run = lock.ExclusiveRun(server, "me", 1.0)
+    run = lease_lock.ExclusiveRun(server, "me", 1.0)
     assert await run._take() == "other"
-    now[0] += lock.LIFE - 1
+    now[0] += lease_lock.LIFE - 1
     assert await run._take() == "other"
     server.held("other", renewed.replace("00Z", "01Z"))
-    now[0] += lock.LIFE - 1
+    now[0] += lease_lock.LIFE - 1
     assert await run._take() == "other", "it was renewed meanwhile"
-    now[0] += lock.LIFE + 1
+    now[0] += lease_lock.LIFE + 1
     assert await run._take() is None
     assert server.lease["spec"]["holderIdentity"] == "me"
 
@@ -158,8 +153,8 @@ async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it
         return SimpleNamespace(disturbed="") if scenario else []
 
     if scenario:
-        monkeypatch.setattr(workloads, "measure", measure)
-        await workloads.exclusive(server, workloads.Spec(log=told.append), "submit", 1.0)
+        monkeypatch.setattr(submit, "measure", measure)
+        await submit.exclusive(server, submit.Spec(log=told.append), "submit", 1.0)
     else:
         monkeypatch.setattr(run_vmi.sizes, "ladder", measure)
         await run_vmi.measure(
@@ -171,7 +166,7 @@ async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it
 async def test_who_took_the_cluster_meanwhile_is_told_once_and_kept() -> None:
     server: Any = Leases()
     told: list[str] = []
-    async with lock.ExclusiveRun(server, "me", 1.0, told.append) as run:
+    async with lease_lock.ExclusiveRun(server, "me", 1.0, told.append) as run:
         assert run.lost == ""
         server.held("other", FUTURE)
     assert (
@@ -184,9 +179,9 @@ async def test_who_took_the_cluster_meanwhile_is_told_once_and_kept() -> None:
 
 
 async def test_a_lease_that_somebody_deleted_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "LIFE", 0.03)
+    monkeypatch.setattr(lease_lock, "LIFE", 0.03)
     server: Any = Leases()
-    async with lock.ExclusiveRun(server, "me", 1.0) as run:
+    async with lease_lock.ExclusiveRun(server, "me", 1.0) as run:
         server.lease = None
         for _ in range(100):
             if server.lease:
@@ -296,7 +291,7 @@ async def test_rights_that_no_allow_grants_are_named_with_the_account_that_lacks
     rules = get("scale").api
     with pytest.raises(rights.MissingRightsError) as caught:
         await rights.check(Refusing(), load(RAY, "r"), ["ns"])  # type: ignore[arg-type]
-    said = str(measured.sample_error(caught.value, "scale", rules))
+    said = str(measurements.sample_error(caught.value, "scale", rules))
     assert said.startswith(
         "you may not create, delete, list, watch rayclusters.ray.io in the namespace ns; grant it to the service account "
     )
@@ -317,7 +312,7 @@ async def test_rights_that_allow_grants_say_so_also_those_to_watch() -> None:
         await rights.check(
             Refusing(*RAYS, "list pods ns", who="me"), load(RAY, "r"), ["ns"], watched
         )  # type: ignore[arg-type]
-    said = str(measured.sample_error(caught.value, "scale", get("scale").api))
+    said = str(measurements.sample_error(caught.value, "scale", get("scale").api))
     assert "`perfdag install --store ... --allow scale`" in said
 
 

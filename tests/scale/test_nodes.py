@@ -8,13 +8,15 @@ import orjson
 import pytest
 from aiohttp import web
 
-from perfdag.kube import Kube, KubeError
-from perfdag.steps.scale import gpus, nodes, simulate
-from perfdag.steps.scale.moments import Clocks
-from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.rows import Row, on_simulated, rows_of
-from perfdag.steps.scale.scenario import ScenarioUnavailableError
-from perfdag.steps.scale.templates import load
+from perfdag.kube.client import Kube, KubeError
+from perfdag.steps.scale.cluster import kwok
+from perfdag.steps.scale.figures.moments import Clocks
+from perfdag.steps.scale.figures.rows import Row, on_simulated, rows_of
+from perfdag.steps.scale.model import nodes
+from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.model.templates import load
+from perfdag.steps.scale.scenarios import gpus
+from perfdag.steps.scale.scenarios.base import ScenarioUnavailableError
 
 from .api import client
 from .test_completion import sent
@@ -35,7 +37,7 @@ class Cluster:
             "allocatable": {GPU: str(count)},
         }
         spec = {"taints": [{"key": key, "effect": effect} for key, effect in taints]}
-        labels = {simulate.LABEL: "true"} if simulated else {}
+        labels = {kwok.LABEL: "true"} if simulated else {}
         self.nodes[name] = {
             "metadata": {"name": name, "labels": labels},
             "spec": spec,
@@ -104,14 +106,14 @@ async def kube(cluster: Cluster) -> AsyncIterator[Kube]:
 async def test_nodes_that_are_there_get_the_gpus_that_are_asked_for(
     cluster: Cluster, kube: Kube
 ) -> None:
-    assert await simulate.make_nodes(kube, 2, 4) == (2, 0)
-    assert await simulate.make_nodes(kube, 3, 8) == (1, 2)
-    assert await simulate.make_nodes(kube, 3, 8) == (0, 0)
+    assert await kwok.make_nodes(kube, 2, 4) == (2, 0)
+    assert await kwok.make_nodes(kube, 3, 8) == (1, 2)
+    assert await kwok.make_nodes(kube, 3, 8) == (0, 0)
     assert [
         (each["status"]["allocatable"][GPU], each["status"]["capacity"][GPU])
         for each in cluster.nodes.values()
     ] == [("8", "8")] * 3
-    assert await simulate.make_nodes(kube, 1, 0) == (0, 1)
+    assert await kwok.make_nodes(kube, 1, 0) == (0, 1)
     none = cluster.nodes["perfdag-sim-0"]
     assert GPU not in none["status"]["allocatable"] | none["status"]["capacity"]
     assert "nvidia.com/gpu.present" not in none["metadata"]["labels"]
@@ -123,7 +125,7 @@ async def test_a_node_of_that_name_that_is_not_ours_is_left_alone(
 ) -> None:
     cluster.add("perfdag-sim-0", 2)
     with pytest.raises(KubeError, match="perfdag-sim-0 was not made by perfdag"):
-        await simulate.make_nodes(kube, 1, 8)
+        await kwok.make_nodes(kube, 1, 8)
     assert cluster.nodes["perfdag-sim-0"]["status"]["allocatable"] == {GPU: "2"}
 
 
@@ -132,9 +134,9 @@ async def test_those_that_were_asked_for_are_waited_for_and_no_others(
 ) -> None:
     for name in ("perfdag-sim-0", "perfdag-sim-7", "other-0"):
         cluster.add(name, 8, simulated=True)
-    assert await simulate.nodes_ready(kube, 1, 0.1)
-    assert not await simulate.nodes_ready(kube, 2, 0.1)
-    assert await simulate.nodes_ready(kube, 1, 0.1, prefix="other-")
+    assert await kwok.nodes_ready(kube, 1, 0.1)
+    assert not await kwok.nodes_ready(kube, 2, 0.1)
+    assert await kwok.nodes_ready(kube, 1, 0.1, prefix="other-")
 
 
 async def test_gpus_behind_taints_that_our_pods_do_not_tolerate_are_not_free(
@@ -164,12 +166,12 @@ async def test_where_nodes_may_not_be_listed_it_is_not_known_which_are_simulated
     cluster: Cluster, kube: Kube
 ) -> None:
     cluster.refuse = 403
-    assert await simulate.simulated_nodes(kube) == (
+    assert await kwok.simulated_nodes(kube) == (
         None,
         "whether nodes are simulated is not known: we may not list nodes",
     )
     cluster.refuse = 409
-    nodes, why = await simulate.simulated_nodes(kube)
+    nodes, why = await kwok.simulated_nodes(kube)
     assert nodes is None
     assert why.startswith("whether nodes are simulated is not known: ")
     assert "may not" not in why

@@ -6,13 +6,13 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag.kube import Event, KubeError
-from perfdag.steps.scale import measured
-from perfdag.steps.scale.generator import Submission
-from perfdag.steps.scale.moments import Clocks
-from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.rows import error_text, rows_of
-from perfdag.steps.scale.stages import extractor
+from perfdag.kube.client import Event, KubeError
+from perfdag.steps.scale.figures import measurements
+from perfdag.steps.scale.figures.moments import Clocks
+from perfdag.steps.scale.figures.rows import error_text, rows_of
+from perfdag.steps.scale.measure.generator import Submission
+from perfdag.steps.scale.measure.observer import Observer
+from perfdag.steps.scale.model.stages import extractor
 from tests.fakes.api_server import ApiServer, client
 
 
@@ -123,7 +123,7 @@ class TestWhose:
 async def test_what_looks_cost_is_less_than_half_of_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from perfdag.steps.scale import observer as module
+    from perfdag.steps.scale.measure import observer as module
 
     pauses, looks = list[float](), iter([(False, 0.0), (False, 0.11), (True, 0.0)])
 
@@ -175,7 +175,7 @@ class TestFailures:
                 messages=ours.messages,
             )
         )
-        assert measured.messages(rows) == {"Failed: ErrImagePull: no such image": 1}, (
+        assert measurements.messages(rows) == {"Failed: ErrImagePull: no such image": 1}, (
             "what `history --failures` searches"
         )
 
@@ -303,8 +303,8 @@ class TestFailures:
 def test_a_state_that_cannot_be_gone_on_from_is_told_with_what_to_do(
     how: str, tmp_path: Path
 ) -> None:
-    from perfdag.steps.scale import sampling
-    from perfdag.steps.scale.runai import SettingsError
+    from perfdag.steps.scale.runai import sample
+    from perfdag.steps.scale.runai.settings import SettingsError
 
     state, ours = tmp_path / "observed.jsonl", observer()
     see(ours, "Pod", body("p", run="r"))
@@ -325,7 +325,7 @@ def test_a_state_that_cannot_be_gone_on_from_is_told_with_what_to_do(
         SettingsError,
         match=f"cannot go on from {state}: .*; give another folder with -o, or delete it",
     ):
-        sampling._restore(observer(), state)
+        sample._restore(observer(), state)
 
 
 VOLCANO = "batch.volcano.sh/v1alpha1"

@@ -7,15 +7,15 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag.benchmark import Invalid, Measurement, Output, get
-from perfdag.steps.scale import gates
-from perfdag.steps.scale.generator import Submission
-from perfdag.steps.scale.moments import Clocks
-from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.result import Result
-from perfdag.steps.scale.rows import rows_of
-from perfdag.steps.scale.stages import VMI
-from perfdag.steps.scale.summary import summaries
+from perfdag.benchmark.contract import Invalid, Measurement, Output, get
+from perfdag.steps.scale.figures.moments import Clocks
+from perfdag.steps.scale.figures.percentiles import summaries
+from perfdag.steps.scale.figures.rows import rows_of
+from perfdag.steps.scale.measure.generator import Submission
+from perfdag.steps.scale.model import gates
+from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.model.stages import VMI
+from perfdag.steps.scale.scenarios.result import Result
 
 SECOND = 1_000_000_000
 BASE = 1_700_000_000 * SECOND

@@ -7,7 +7,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from perfdag.steps.scale import measured
+from perfdag.steps.scale.figures import measurements
 
 
 class TestDashboard:
@@ -32,8 +32,8 @@ class TestDashboard:
 
 class TestCharts:
     def test_each_draws_and_counts_what_never_came(self) -> None:
-        from perfdag.charts import scale as charts
-        from perfdag.charts.stages import stages_of
+        from perfdag.charts.benchmarks import scale as charts
+        from perfdag.charts.benchmarks.stages import stages_of
         from perfdag.charts.style import to_bytes
 
         rows = [
@@ -78,8 +78,8 @@ class TestCharts:
         self, gated: bool, slow: str
     ) -> None:
         """Pods, scheduled after a second (gated: released after 5, scheduled at 9) and ready 2 later."""
-        from perfdag.charts import scale as charts
-        from perfdag.charts.stages import Stage
+        from perfdag.charts.benchmarks import scale as charts
+        from perfdag.charts.benchmarks.stages import Stage
 
         def stage(name: str, since: str, at: float, seconds: float) -> Stage:
             return Stage(name, since, [0, 1], [at, at], [seconds, seconds])
@@ -130,8 +130,8 @@ class TestCharts:
         ], "nothing else tells of it"
 
     def test_the_curves_of_many_stages_are_told_apart_and_not_covered(self) -> None:
-        from perfdag.charts import scale as charts
-        from perfdag.charts.stages import Stage
+        from perfdag.charts.benchmarks import scale as charts
+        from perfdag.charts.benchmarks.stages import Stage
 
         stages = [
             Stage(f"stage_{k}", "created", [0, 1], [k, k + 1.0], [1.0, k + 1.0]) for k in range(15)
@@ -186,7 +186,7 @@ class TestCharts:
         return pa.Table.from_pylist(rows)
 
     def test_entries_sizes_and_repetitions_are_not_mixed_and_the_missing_are_counted(self) -> None:
-        from perfdag.charts.stages import calls_of, of_results
+        from perfdag.charts.benchmarks.stages import calls_of, of_results
 
         rows = self.table(
             ("small", 3, "a"), ("ladder", 4, "b"), ("ladder", 8, "b"), ("ladder", 8, "c")
@@ -210,9 +210,9 @@ class TestCharts:
         }
 
     def test_simulated_nodes_are_told_under_each_chart(self) -> None:
-        from perfdag.charts import scale as charts
+        from perfdag.charts.benchmarks import scale as charts
 
-        for tool, told in (("perfdag", 0), (measured.tool("perfdag", True), 1)):
+        for tool, told in (("perfdag", 0), (measurements.tool("perfdag", True), 1)):
             drawn = [figure for _, figure in charts.drawings(self.table(("e", 5, "a"), tool=tool))]
             assert len(drawn) == 5
             assert all(
@@ -221,7 +221,7 @@ class TestCharts:
             )
 
     def test_each_size_of_a_ladder_is_a_picture_of_its_own_and_head_and_tail_choose(self) -> None:
-        from perfdag.charts.stages import of_runs
+        from perfdag.charts.benchmarks.stages import of_runs
 
         rows = [
             {
@@ -282,7 +282,8 @@ class TestCharts:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("perfdag.charts.style.to_bytes", lambda figure: (b"", b""))
             patch.setattr(
-                "perfdag.charts.scale.api_calls", lambda counts, of: drawn.append((counts, of))
+                "perfdag.charts.benchmarks.scale.api_calls",
+                lambda counts, of: drawn.append((counts, of)),
             )
             for scenario in ("burst", "submit"):
                 told = {"runs": [{**run, "scenario": scenario} for run in runs]}
@@ -300,7 +301,7 @@ class TestCharts:
         )
 
     def test_an_unseen_delta_is_not_drawn_as_nought(self) -> None:
-        from perfdag.charts import scale as charts
+        from perfdag.charts.benchmarks import scale as charts
 
         deltas = [
             (f"2026-01-01T00:00:{i:02}Z", {"Total Pod Scheduling Decision": None if i < 3 else 2.0})

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube import KubeError
-from perfdag.steps.scale import gates, prometheus
+from perfdag.kube.client import KubeError
+from perfdag.steps.scale.figures import prometheus
+from perfdag.steps.scale.model import gates
 
 
 class TestPrometheus:

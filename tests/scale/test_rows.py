@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from perfdag.steps.scale.chains import chain, kinds_of
-from perfdag.steps.scale.completion import settled
-from perfdag.steps.scale.generator import Submission
-from perfdag.steps.scale.moments import Clocks
-from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.rows import Row, rows_of
-from perfdag.steps.scale.stages import extractor, failure, unix_ns
-from perfdag.steps.scale.summary import rank, summaries, throughput
+from perfdag.steps.scale.figures.moments import Clocks
+from perfdag.steps.scale.figures.percentiles import rank, summaries, throughput
+from perfdag.steps.scale.figures.rows import Row, rows_of
+from perfdag.steps.scale.measure.completion import settled
+from perfdag.steps.scale.measure.generator import Submission
+from perfdag.steps.scale.model.chains import chain, kinds_of
+from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.model.stages import extractor, failure, unix_ns
 
 SECOND = 1_000_000_000
 BASE = 1_700_000_000 * SECOND

@@ -8,15 +8,15 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag import kubeconfig
-from perfdag.kube import Kube, KubeError
-from perfdag.steps.scale import runai
-from perfdag.steps.scale.commands import SubmitRequest, submitter_for
-from perfdag.steps.scale.files import read_run, remove_outputs
-from perfdag.steps.scale.generator import CommandSubmitter
-from perfdag.steps.scale.rows import Row
-from perfdag.steps.scale.runai_version import runai_version
-from perfdag.steps.scale.schedule import Schedule
+from perfdag.kube import config as kubeconfig
+from perfdag.kube.client import Kube, KubeError
+from perfdag.steps.scale.cluster.runai_version import runai_version
+from perfdag.steps.scale.figures.rows import Row
+from perfdag.steps.scale.measure.generator import CommandSubmitter
+from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.runai import settings as runai
+from perfdag.steps.scale.runai.run_file import read_run, remove_outputs
+from perfdag.steps.scale.runai.submit import SubmitRequest, submitter_for
 
 
 class TestRunaiFiles:
@@ -314,17 +314,17 @@ class TestVersion:
     def test_rows_name_it_as_the_tool(
         self, version: str | None, tool: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from perfdag.benchmark import Gang, get
+        from perfdag.benchmark.contract import Gang, get
         from perfdag.shape import Shape
-        from perfdag.steps import scale_workloads
-        from perfdag.steps.scale.result import Result
+        from perfdag.steps.scale import workloads_benchmark
+        from perfdag.steps.scale.scenarios.result import Result
 
         async def measured(spec: Any, params: Any) -> Result:
             return Result(
                 "submit", 1, "r", [], [], {}, {"simulated": False, "runai_version": version}
             )
 
-        monkeypatch.setattr(scale_workloads, "_measure", measured)
+        monkeypatch.setattr(workloads_benchmark, "_measure", measured)
         found = get("scale")
         output = found.run(
             Gang([], Shape(), 60.0, "/nowhere"),

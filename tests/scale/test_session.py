@@ -10,14 +10,14 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag.kube import KubeError, Resource
-from perfdag.steps.scale import opening, session, vmi
-from perfdag.steps.scale.clock import Offset
-from perfdag.steps.scale.generator import Submission
-from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.stages import VMI
-from perfdag.steps.scale.templates import RUN_LABEL, load
+from perfdag.kube.client import KubeError, Resource
+from perfdag.steps.scale.measure.clock import Offset
+from perfdag.steps.scale.measure.generator import Submission
+from perfdag.steps.scale.measure.observer import Observer
+from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.model.stages import VMI
+from perfdag.steps.scale.model.templates import RUN_LABEL, load
+from perfdag.steps.scale.scenarios import open_session, session, vmi
 
 from .test_workloads import Heart
 
@@ -67,11 +67,11 @@ class Server:
 
 def left_by(
     server: Any, *names: str, in_flight: bool = False
-) -> tuple[opening.open_session, list[str]]:
+) -> tuple[open_session.open_session, list[str]]:
     """A session that made pods of these names, about to be left, and what is told."""
     told: list[str] = []
     template = load("pod", "r")
-    opened = opening.open_session(server, template, ["ns"], "r", log=told.append)
+    opened = open_session.open_session(server, template, ["ns"], "r", log=told.append)
     here = session.Session(
         server, "r", template, ["ns"], server.observer, Heart(), None, Offset(0.0, 0.0), []
     )  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ class TestLeaving:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, seconds in {"LEFT_BEHIND": 0.5, "AGAIN": 0.05, "IN_FLIGHT": 0.0}.items():
-            monkeypatch.setattr(opening, name, seconds)
+            monkeypatch.setattr(open_session, name, seconds)
 
     async def test_nothing_is_told_where_nothing_is_left(self) -> None:
         opened, told = left_by(Server("a", "b"), "a", "b")
@@ -119,7 +119,7 @@ class TestLeaving:
             await asyncio.sleep(0.5 if len(limits) == 1 else 0.0)
             return 0
 
-        monkeypatch.setattr(opening, "remove", removed)
+        monkeypatch.setattr(open_session, "remove", removed)
         opened, told = left_by(Server(), "a", in_flight=True)
         await opened._close()
         assert limits == [0.5, pytest.approx(0.5, abs=0.2)]
@@ -172,7 +172,7 @@ class TestLeaving:
     async def test_a_second_interruption_is_told_and_the_rest_is_closed_all_the_same(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(opening, "LEFT_BEHIND", 60.0)
+        monkeypatch.setattr(open_session, "LEFT_BEHIND", 60.0)
         opened, told = left_by(Server("a", stuck=True), "a")
         closed: list[bool] = []
         opened._stack.callback(lambda: closed.append(True))

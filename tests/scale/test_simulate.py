@@ -11,22 +11,23 @@ import orjson
 import pytest
 
 from perfdag.cli import main
-from perfdag.steps.scale import gangs, gpus, simulate
-from perfdag.steps.scale.generator import Submission, Submitted
-from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.rows import Row, rows_of
-from perfdag.steps.scale.scenario import Spec
-from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.session import Session
-from perfdag.steps.scale.templates import Template, load
+from perfdag.steps.scale.cluster import kwok
+from perfdag.steps.scale.figures.rows import Row, rows_of
+from perfdag.steps.scale.measure.generator import Submission, Submitted
+from perfdag.steps.scale.measure.observer import Observer
+from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.model.templates import Template, load
+from perfdag.steps.scale.scenarios import gangs, gpus
+from perfdag.steps.scale.scenarios.base import Spec
+from perfdag.steps.scale.scenarios.session import Session
 
 
 class TestSimulate:
     def test_delays_and_failures_reach_the_stages(self) -> None:
         found = {
             each["metadata"]["name"]: each
-            for each in simulate.objects("kubevirt", {"vmi-running": (800, 3300)}, 5)
+            for each in kwok.objects("kubevirt", {"vmi-running": (800, 3300)}, 5)
         }
         assert found["vmi-running"]["spec"]["delay"] == {
             "durationMilliseconds": 800,
@@ -36,17 +37,15 @@ class TestSimulate:
             95,
             5,
         )
-        assert "vmi-failed" not in {
-            each["metadata"]["name"] for each in simulate.objects("kubevirt")
-        }
+        assert "vmi-failed" not in {each["metadata"]["name"] for each in kwok.objects("kubevirt")}
         with pytest.raises(ValueError, match="no stage 'vmi-runing' in kubevirt; there are"):
-            simulate.objects("kubevirt", {"vmi-runing": (1, 1)})
+            kwok.objects("kubevirt", {"vmi-runing": (1, 1)})
 
     def test_of_a_vmi_that_is_deleted_one_stage_at_a_time_has_its_turn(self) -> None:
         """One that ran succeeds first; of two stages that match KWOK would play either."""
         found = {
             each["metadata"]["name"]: each["spec"]
-            for each in simulate.objects("kubevirt", {"vmi-succeeded": (50, 90)})
+            for each in kwok.objects("kubevirt", {"vmi-succeeded": (50, 90)})
         }
         assert found["vmi-succeeded"]["delay"]["durationMilliseconds"] == 50
         phase = {
@@ -62,8 +61,7 @@ class TestSimulate:
     def test_a_vmi_that_kwok_made_anew_is_deleted_by_no_other_stage_moved_on(self) -> None:
         """What `apply` makes of a VMI that is gone has no spec; stages of a VMI that is scheduled leave it alone."""
         found = {
-            each["metadata"]["name"]: each["spec"]
-            for each in simulate.objects("kubevirt", failures=5)
+            each["metadata"]["name"]: each["spec"] for each in kwok.objects("kubevirt", failures=5)
         }
         spec = {
             name: [
@@ -83,7 +81,7 @@ class TestSimulate:
         """As KubeVirt's do: those of the run, too."""
         (made,) = (
             each
-            for each in simulate.objects("kubevirt")
+            for each in kwok.objects("kubevirt")
             if each["metadata"]["name"] == "vmi-scheduling"
         )
         (pod,) = (step["apply"]["template"] for step in made["spec"]["steps"] if "apply" in step)
@@ -95,7 +93,7 @@ class TestSimulate:
         self, system: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         with pytest.raises(ValueError, match=f"nothing of {system} fails by itself"):
-            simulate.objects(system, failures=50)
+            kwok.objects(system, failures=50)
         for words in (
             [system, "--failures", "50"],
             ["kubevirt", "--remove", "--failures", "5"],
@@ -109,7 +107,7 @@ class TestSimulate:
     )
     def test_a_bad_delay_is_refused(self, text: str) -> None:
         with pytest.raises(ValueError, match="not a delay"):
-            simulate.parse_delay(text)
+            kwok.parse_delay(text)
 
 
 class TestSuites:

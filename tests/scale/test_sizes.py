@@ -9,13 +9,17 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag.benchmark import Invalid, Output
-from perfdag.kube import KubeError
-from perfdag.steps.scale import commands, gates, kubevirt, run_vmi, sizes, table, vmi
-from perfdag.steps.scale.files import RunFile, write_run
-from perfdag.steps.scale.generator import Submitted
-from perfdag.steps.scale.result import Result
-from perfdag.steps.scale.vmi_output import parse_results
+from perfdag.benchmark.contract import Invalid, Output
+from perfdag.kube.client import KubeError
+from perfdag.steps.scale.cluster import kubevirt
+from perfdag.steps.scale.measure.generator import Submitted
+from perfdag.steps.scale.model import gates
+from perfdag.steps.scale.runai import submit, table
+from perfdag.steps.scale.runai.run_file import RunFile, write_run
+from perfdag.steps.scale.scenarios import run_vmi, vmi
+from perfdag.steps.scale.scenarios import vmi_sizes as sizes
+from perfdag.steps.scale.scenarios.result import Result
+from perfdag.steps.scale.scenarios.vmi_output import parse_results
 
 
 class TestCapacity:
@@ -93,7 +97,8 @@ class TestCapacity:
         tmp_path: Path,
     ) -> None:
         """At 200 VMIs the API server's metrics are absent, and `figures` are as they are there."""
-        from perfdag.cli import main, scale_verbs
+        from perfdag.app.scale import commands as scale_verbs
+        from perfdag.cli import main
 
         held = [gates.parse("api_p99 < 1"), gates.parse("deletion_p50 < 5")]
 
@@ -325,7 +330,8 @@ class TestLadder:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        from perfdag.cli import main, scale_verbs
+        from perfdag.app.scale import commands as scale_verbs
+        from perfdag.cli import main
 
         async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> None:
             await sizes.ladder(kube, spec, [400, 600], 0.0)
@@ -351,7 +357,8 @@ class TestLadder:
         self, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another run took the Lease at 600 VMIs, which is seen when this one ends."""
-        from perfdag.cli import main, scale_verbs
+        from perfdag.app.scale import commands as scale_verbs
+        from perfdag.cli import main
 
         measured = vmi.burst
 
@@ -396,7 +403,8 @@ class TestLadder:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        from perfdag.cli import main, scale_verbs
+        from perfdag.app.scale import commands as scale_verbs
+        from perfdag.cli import main
 
         async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> run_vmi.Outcome:
             figures = {"left_behind": 0.0, "success_ratio": 1.0}
@@ -428,7 +436,7 @@ class TestLadder:
         for name in before:
             (tmp_path / name).touch()
         monkeypatch.setattr(run_vmi, "measure", measure)
-        monkeypatch.setattr(commands, "objects_of_run", objects_of_run)
+        monkeypatch.setattr(submit, "objects_of_run", objects_of_run)
         monkeypatch.setattr(
             scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(Cluster()))
         )
@@ -455,7 +463,8 @@ class TestLadder:
         self, scenario: str, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another run takes the Lease while this one measures."""
-        from perfdag.cli import main, scale_verbs
+        from perfdag.app.scale import commands as scale_verbs
+        from perfdag.cli import main
 
         outcomes: list[run_vmi.Outcome] = []
 

@@ -10,10 +10,11 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag.steps.scale import runai, times
-from perfdag.steps.scale.files import RunFile, write_run
-from perfdag.steps.scale.generator import Submission, Submitted
-from perfdag.steps.scale.rows import Row
+from perfdag.steps.scale.figures.rows import Row
+from perfdag.steps.scale.measure.generator import Submission, Submitted
+from perfdag.steps.scale.runai import settings
+from perfdag.steps.scale.runai import times_csv as times
+from perfdag.steps.scale.runai.run_file import RunFile, write_run
 
 
 class TestTimes:
@@ -87,7 +88,7 @@ class TestTimes:
                     "r", i, f"j-{i}", "n", "TrainingWorkload", "", stage, "submitted", "ok", 0.3
                 )
                 rows.append(replace(named, api_time=api, receive_time=received))
-        sampled, waiting = runai.sampled_json(rows, "p")
+        sampled, waiting = settings.sampled_json(rows, "p")
         (tmp_path / "submitted.json").write_bytes(orjson.dumps(submitted))
         (tmp_path / "sampled.json").write_bytes(orjson.dumps(sampled))
         (tmp_path / "summary.json").write_bytes(orjson.dumps({"server_clock_ahead_s": ahead}))
@@ -105,7 +106,7 @@ class TestTimes:
         due = round(datetime(2026, 1, 1, 0, 0, 0, 700_000, tzinfo=UTC).timestamp() * 1e9)
         sent = Submission(0, "a", "runai-p", due, due + 3 * 10**9, due + 4 * 10**9)
         (tmp_path / "submitted.json").write_bytes(
-            orjson.dumps(runai.submitted_json(Submitted("r", [sent], 0.0, 0), "p"))
+            orjson.dumps(settings.submitted_json(Submitted("r", [sent], 0.0, 0), "p"))
         )
         (found,) = times.read_times(tmp_path)
         assert found.deltas["Total Pod Scheduling Decision"] == 6.0
@@ -146,7 +147,7 @@ class TestTimes:
                 api_time=1_767_225_606.0,
             )
         ]
-        sampled, waiting = runai.sampled_json(rows, "p")
+        sampled, waiting = settings.sampled_json(rows, "p")
         assert waiting == []
         self.folder(tmp_path, sampled)
         (tmp_path / "summary.json").write_bytes(orjson.dumps({"server_clock_ahead_s": 0.5}))
@@ -224,7 +225,7 @@ class TestTimes:
     def test_a_run_of_which_nothing_was_scheduled_is_no_picture_of_none(
         self, tmp_path: Path
     ) -> None:
-        from perfdag.charts import scale as charts
+        from perfdag.charts.benchmarks import scale as charts
 
         self.folder(tmp_path, [self.item("a")])
         (tmp_path / "sampled.json").write_text("[]")
@@ -238,14 +239,14 @@ class TestTimes:
         )
 
     def test_missing_files_and_bad_settings_say_what_to_do(self, tmp_path: Path) -> None:
-        with pytest.raises(runai.SettingsError, match="perfdag scale submit"):
+        with pytest.raises(settings.SettingsError, match="perfdag scale submit"):
             times.read_times(tmp_path)
         (tmp_path / "s.yaml").write_text("submiter: api")
-        with pytest.raises(runai.SettingsError, match=r"submiter; there are .*submitter"):
-            runai.read_settings(tmp_path / "s.yaml")
+        with pytest.raises(settings.SettingsError, match=r"submiter; there are .*submitter"):
+            settings.read_settings(tmp_path / "s.yaml")
         (tmp_path / "s.yaml").write_text("submitter: carrier-pigeon")
-        with pytest.raises(runai.SettingsError, match="there are api, kubectl, runai-cli"):
-            runai.read_settings(tmp_path / "s.yaml")
+        with pytest.raises(settings.SettingsError, match="there are api, kubectl, runai-cli"):
+            settings.read_settings(tmp_path / "s.yaml")
 
     @pytest.mark.parametrize(
         ("file", "body", "told"),
@@ -269,12 +270,13 @@ class TestTimes:
     ) -> None:
         self.folder(tmp_path, [self.item("a")])
         (tmp_path / file).write_bytes(orjson.dumps(body))
-        with pytest.raises(runai.SettingsError, match=told):
+        with pytest.raises(settings.SettingsError, match=told):
             times.read_times(tmp_path)
 
     def test_a_time_that_is_none_is_named(self, tmp_path: Path) -> None:
         self.folder(tmp_path, [{**self.item("a"), "jobCreatedTimestamp": "yesterday"}])
         with pytest.raises(
-            runai.SettingsError, match=r"workload a: jobCreatedTimestamp is 'yesterday', not a time"
+            settings.SettingsError,
+            match=r"workload a: jobCreatedTimestamp is 'yesterday', not a time",
         ):
             times.read_times(tmp_path)

@@ -7,14 +7,15 @@ import orjson
 import pytest
 from aiohttp import web
 
-from perfdag.kube import STRATEGIC_PATCH, KubeError
-from perfdag.steps.scale import scenario, session, workloads
-from perfdag.steps.scale.clock import Offset
-from perfdag.steps.scale.generator import Submission, Submitted
-from perfdag.steps.scale.observer import Observer
-from perfdag.steps.scale.records import Record
-from perfdag.steps.scale.schedule import Schedule
-from perfdag.steps.scale.templates import load
+from perfdag.kube.client import STRATEGIC_PATCH, KubeError
+from perfdag.steps.scale.measure.clock import Offset
+from perfdag.steps.scale.measure.generator import Submission, Submitted
+from perfdag.steps.scale.measure.observer import Observer
+from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.model.templates import load
+from perfdag.steps.scale.scenarios import base, session
+from perfdag.steps.scale.scenarios import submit as workloads
 
 from .api import client
 
@@ -98,11 +99,9 @@ def no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 async def test_a_goal_is_judged_by_its_own_stage(
-    goal: scenario.Goal, stages: tuple[str, ...], ratio: float
+    goal: base.Goal, stages: tuple[str, ...], ratio: float
 ) -> None:
-    result = await scenario.finish(
-        "submit", workloads.Spec(goal=goal, count=10), held(10, *stages), {}
-    )
+    result = await base.finish("submit", workloads.Spec(goal=goal, count=10), held(10, *stages), {})
     assert (result.figures["success_ratio"], result.facts["goal"]) == (ratio, goal)
     assert bool(result.figures["throughput_mean"]) == bool(ratio)
     assert result.figures["censored"] == (
@@ -111,13 +110,13 @@ async def test_a_goal_is_judged_by_its_own_stage(
 
 
 async def test_what_did_not_come_is_counted() -> None:
-    result = await scenario.finish("fill", workloads.Spec(), held(10), {})
+    result = await base.finish("fill", workloads.Spec(), held(10), {})
     assert (result.figures["success_ratio"], result.figures["censored"]) == (0.0, 10.0)
 
 
 async def test_lag_and_cpu_are_not_those_of_our_own_figures() -> None:
     here = held(10, "scheduled")
-    await scenario.finish("fill", workloads.Spec(), here, {})
+    await base.finish("fill", workloads.Spec(), here, {})
     assert here.heartbeat.asked == ["pause", "resume", "pause"]  # type: ignore[attr-defined]
 
 
@@ -131,13 +130,13 @@ async def test_a_deletion_that_fails_costs_no_rows() -> None:
 
     here = held(10, "scheduled")
     here.kube = Away()  # type: ignore[assignment]
-    result = await scenario.finish("fill", workloads.Spec(), here, {})
+    result = await base.finish("fill", workloads.Spec(), here, {})
     assert result.figures["success_ratio"] == 1.0
     assert "the deletion was not observed to its end: no answer" in result.facts["notes"]
 
 
 async def test_the_count_is_what_the_scenario_made_and_doubts_are_notes() -> None:
-    result = await scenario.finish("fill", workloads.Spec(count=100), held(10, "scheduled"), {})
+    result = await base.finish("fill", workloads.Spec(count=100), held(10, "scheduled"), {})
     assert result.count == 10
     assert any("clock moved against ours is not known" in note for note in result.facts["notes"])
 
@@ -155,7 +154,7 @@ async def test_pods_on_simulated_and_on_real_nodes_are_noted(
     here = held(2, "scheduled")
     for i in range(2):
         here.observer.records[f"p{i}"].node = f"n{i}"
-    result = await scenario.finish("fill", workloads.Spec(count=2), here, {})
+    result = await base.finish("fill", workloads.Spec(count=2), here, {})
     assert any("on simulated and on real nodes" in note for note in result.facts["notes"]) == mixed
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from perfdag.ids import canonical, digest
-from perfdag.results import SAMPLES, SCHEMA_VERSION
-from perfdag.store import Store
+from perfdag.digest import canonical, digest
+from perfdag.results.schema import SAMPLES, SCHEMA_VERSION
+from perfdag.store.base import Store
 
 START = datetime(2026, 1, 5, 4, 41, tzinfo=UTC)
 METRICS = (("throughput", "bit/s", "higher", True), ("retransmits", "1", "lower", False))

@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdag import gatefiles
-from perfdag.cases import Rules
-from perfdag.checks import Check
 from perfdag.cli import main
-from perfdag.document import BadDocument
-from perfdag.findings import Acknowledgement
-from perfdag.gate import check, store_record
-from perfdag.plan import make_plan
-from perfdag.rules import read_acks
-from perfdag.samples import sample_key
-from perfdag.store import Store, open_store
-from perfdag.suite import loads
+from perfdag.plan.plan import make_plan
+from perfdag.regress import publish
+from perfdag.regress.acks import read_acks
+from perfdag.regress.changes import Acknowledgement
+from perfdag.regress.gate import check, store_record
+from perfdag.regress.result import Rules
+from perfdag.results.samples import sample_key
+from perfdag.store.base import Store, open_store
+from perfdag.suite.checks import Check
+from perfdag.suite.load import loads
+from perfdag.suite.yaml_document import BadDocument
 from perfdag.units import quantity
 from tests.stats.receiver import Receiver
 from tests.stats.synthetic import START, nights, put, rows, run_id
@@ -497,7 +497,7 @@ def test_a_gate_of_a_benchmark_itself_is_told(store: Store, webhook: str) -> Non
     for night, value in enumerate((0.0, 1.0, 1.0)):
         held(night, value)
         gate = check(store, "net", run_id(night), Rules())
-        gatefiles.send(webhook, gate, gate.alerts)
+        publish.send(webhook, gate, gate.alerts)
         store_record(store, gate)
         assert gate.failed == bool(value)
     [message] = Receiver.got
@@ -763,7 +763,7 @@ def test_an_environment_that_becomes_a_regression_is_told_again(store: Store, we
         if night < 36:
             continue
         gate = check(store, "net", run_id(night), Rules())
-        gatefiles.send(webhook, gate, gate.alerts)
+        publish.send(webhook, gate, gate.alerts)
         store_record(store, gate)
         kinds += [alert.kind for alert in gate.alerts]
     assert kinds.count("environment") > 1

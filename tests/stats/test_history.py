@@ -15,18 +15,19 @@ import pyarrow.parquet as pq
 import pytest
 from matplotlib.text import Text
 
-from perfdag import results, rollup
-from perfdag.charts import history as charts
-from perfdag.charts.compare import Effect, forest
+from perfdag.app.finish import write_report
+from perfdag.app.history_page import past
+from perfdag.charts.pages import history as charts
+from perfdag.charts.pages.compare import Effect, forest
 from perfdag.charts.style import INK, MUTED
 from perfdag.cli import main
 from perfdag.cli.compare import sizes
-from perfdag.cli.finish import write_report
-from perfdag.cli.history_page import past
-from perfdag.comparison import compare_selections, level_removed
-from perfdag.duet_analysis import analyse
-from perfdag.duet_plan import stored_duet
-from perfdag.history import (
+from perfdag.plan.ab import stored_duet
+from perfdag.plan.plan import make_plan
+from perfdag.regress import rollup
+from perfdag.regress.ab import analyse
+from perfdag.regress.comparison import compare_selections, level_removed
+from perfdag.regress.history import (
     node_outliers,
     noise_report,
     overview,
@@ -34,15 +35,15 @@ from perfdag.history import (
     runs_for_nodes,
     series_of,
 )
-from perfdag.months import delete_rollup
-from perfdag.plan import make_plan
-from perfdag.runs import load_plan
-from perfdag.selection import SelectionError, select
-from perfdag.steps.lead import MeasuringLoop
-from perfdag.store import FolderStore, Store, StoreError, open_store
-from perfdag.suite import load
-from perfdag.trends import medians_of_rows
-from perfdag.tuning import Tuning
+from perfdag.regress.run_medians import medians_of_rows
+from perfdag.regress.selection import SelectionError, select
+from perfdag.regress.tuning import Tuning
+from perfdag.results import schema
+from perfdag.results.months import delete_rollup
+from perfdag.results.runs import load_plan
+from perfdag.steps.measure import MeasuringLoop
+from perfdag.store.base import FolderStore, Store, StoreError, open_store
+from perfdag.suite.load import load
 from tests.stats.synthetic import nights, put, rows, run_id
 
 
@@ -552,7 +553,7 @@ def test_nobody_is_named_for_the_level_that_all_nodes_had_when_it_was_used(
                 {"streams=1": [speed * (least if (node, night) == ("n0", 99) else 1.0)]},
                 nodes=[node],
             )
-    table = pa.Table.from_pylist(made, schema=results.SAMPLES)
+    table = pa.Table.from_pylist(made, schema=schema.SAMPLES)
     assert [
         each.outlier.node for each in node_outliers(medians_of_rows(table, "net"), table, Tuning())
     ] == ([slow] if slow else [])
@@ -620,7 +621,7 @@ def test_the_last_step_puts_the_history_beside_the_report(store: Store, tmp_path
     assert past(store, plan) is None  # two runs are no history
     nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
     plan = make_plan(load(tmp_path / "net.yaml"), run_id=run_id(39))
-    write_report(store, plan, results.load(store, runs=[run_id(39)]), history=True)
+    write_report(store, plan, schema.load(store, runs=[run_id(39)]), history=True)
     assert (
         '<a href="history.html">History of the suite</a>'
         in store.get(f"runs/{run_id(39)}/report.html").decode()
@@ -631,7 +632,7 @@ def test_the_last_step_puts_the_history_beside_the_report(store: Store, tmp_path
     assert "2026-02-08" in page
     assert page.count("<figure>") == 3  # small multiples, overview, noise
     assert "<script" not in page
-    write_report(store, plan, results.load(store, runs=[run_id(39)]))
+    write_report(store, plan, schema.load(store, runs=[run_id(39)]))
     assert "history.html" not in store.get(f"runs/{run_id(39)}/report.html").decode()
 
 
@@ -724,7 +725,7 @@ def test_ab_keeps_to_its_budget_and_lists_what_one_variant_alone_has(
     assert made["series"] == []
     assert made["unpaired"] == ['command - | argv=["false"] wall_time: A alone has values of it']
     store = open_store(None)
-    rows = results.load(
+    rows = schema.load(
         store, runs=[made["a"]["run_id"]], columns=["benchmark", "status", "error"]
     ).to_pylist()
     skipped = [row for row in rows if row["status"] == "skipped"]

@@ -5,8 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from perfdag.pairs import rounds
 from perfdag.stats.links import slow
+from perfdag.suite.host_pairs import rounds
 
 
 def measured(

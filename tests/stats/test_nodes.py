@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from perfdag.stats.nodes import outliers
-from perfdag.stats.noise import detectable, variability_of
+from perfdag.stats.variability import detectable, variability_of
 
 
 def cluster(

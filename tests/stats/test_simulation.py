@@ -4,11 +4,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from perfdag.history import node_outliers
-from perfdag.results import SAMPLES
+from perfdag.regress.history import node_outliers
+from perfdag.regress.run_medians import medians_of_rows
+from perfdag.regress.tuning import Tuning
+from perfdag.results.schema import SAMPLES
 from perfdag.stats.nodes import outliers
-from perfdag.trends import medians_of_rows
-from perfdag.tuning import Tuning
 from tests.stats.simulate import MODELS, false_alarms, nights_to_find
 from tests.stats.synthetic import rows
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.confirming import confirming_plans
-from perfdag.hosts import LocalHost
-from perfdag.plan import Plan, make_plan
-from perfdag.samples import stored_samples
-from perfdag.steps import budget, gang
-from perfdag.steps.gang import ProgressReporter
-from perfdag.steps.lead import Site
-from perfdag.steps.place import from_environment
-from perfdag.store import FolderStore
-from perfdag.suite import loads
+from perfdag.hosts.local import LocalHost
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.results.confirming import confirming_plans
+from perfdag.results.samples import stored_samples
+from perfdag.steps.measure import Site
+from perfdag.steps.runner import budget, gang
+from perfdag.steps.runner.gang import ProgressReporter
+from perfdag.steps.runner.pod_context import from_environment
+from perfdag.store.base import FolderStore
+from perfdag.suite.load import loads
 
 SUITE = "name: s\nbudget: 30m\nentries: [{benchmark: command, repetitions: 2, params: {argv: ['true'], expected: 0.1}}]\n"
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.steps.facts import _images, cluster_facts
+from perfdag.steps.runner.cluster_facts import _images, cluster_facts
 from tests.fakes.api_server import ApiServer
 
 

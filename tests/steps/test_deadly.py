@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from perfdag.duet_plan import positions
-from perfdag.hosts import LocalHost
-from perfdag.plan import Plan, make_plan
-from perfdag.samples import SampleRecord, read_sample, sample_key, stored_samples
-from perfdag.steps import deadly, duel, gang
-from perfdag.steps.deadly import UnderWay, killed, known
-from perfdag.steps.gang import Hosts, ProgressReporter
-from perfdag.steps.lead import MeasuringLoop, Site
-from perfdag.store import FolderStore
-from perfdag.suite import loads
+from perfdag.hosts.local import LocalHost
+from perfdag.plan.ab import positions
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.results.samples import SampleRecord, read_sample, sample_key, stored_samples
+from perfdag.steps.measure import MeasuringLoop, Site
+from perfdag.steps.runner import duet, gang, quarantine
+from perfdag.steps.runner.gang import Hosts, ProgressReporter
+from perfdag.steps.runner.quarantine import UnderWay, killed, known
+from perfdag.store.base import FolderStore
+from perfdag.suite.load import loads
 from tests.fakes.api_server import ApiServer
 
 from .test_duel import made
@@ -50,8 +50,8 @@ class Cluster:
         server.on("GET .*/pods", lambda _: {"metadata": {}, "items": self.pods})
         self.message = tmp_path / "termination-log"
         self.store = FolderStore(str(tmp_path / "store"))
-        monkeypatch.setattr(deadly, "MESSAGE", self.message)
-        monkeypatch.setattr(deadly, "Kube", server.client)
+        monkeypatch.setattr(quarantine, "MESSAGE", self.message)
+        monkeypatch.setattr(quarantine, "Kube", server.client)
 
         @contextlib.contextmanager
         def assembled(*_: Any) -> Any:
@@ -224,15 +224,15 @@ def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
             )
             asked = [each for each in positions(plan, repetition) if each in wanted]
             lead.measure(asked)
-            duel.mark(
+            duet.mark(
                 cluster.store, plan, [each for each in asked if plan.order[each][0] == 0], 0.0
             )
 
-    monkeypatch.setattr(duel, "_drive", drive)
+    monkeypatch.setattr(duet, "_drive", drive)
     codes = [
         cluster.attempt(
             each,
-            lambda number: duel.lead(here, cluster.store, found.a, 0, number, number == 2),
+            lambda number: duet.lead(here, cluster.store, found.a, 0, number, number == 2),
             **OOM,
         )
         for each in range(3)
@@ -257,9 +257,9 @@ def test_pairs_that_share_a_point_are_counted_together() -> None:
     first, second, third = (pair for pair in zip(found.a.points, found.b.points, strict=True))
     shared = {each.id for each in (*first, *second)}
     assert (len(shared), third[0].id) == (3, third[1].id)
-    assert duel.of_pairs(found, {first[0].id: ["x"], first[1].id: ["y"]}).keys() == shared
+    assert duet.of_pairs(found, {first[0].id: ["x"], first[1].id: ["y"]}).keys() == shared
     assert {
         len(each)
-        for each in duel.of_pairs(found, {first[0].id: ["x"], first[1].id: ["y"]}).values()
+        for each in duet.of_pairs(found, {first[0].id: ["x"], first[1].id: ["y"]}).values()
     } == {2}
-    assert duel.of_pairs(found, {third[0].id: ["x"]}) == {third[0].id: ["x"]}
+    assert duet.of_pairs(found, {third[0].id: ["x"]}) == {third[0].id: ["x"]}

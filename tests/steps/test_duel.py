@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from perfdag.document import BadDocument
-from perfdag.duet_plan import Duet, on_cluster, prepare_duet, stored_duet
-from perfdag.hosts import LocalHost
-from perfdag.plan import Plan
-from perfdag.runs import load_plan
-from perfdag.samples import SampleRecord, read_sample, sample_key, stored_samples
-from perfdag.steps import duel
-from perfdag.steps.gang import Hosts, ProgressReporter
-from perfdag.steps.lead import MeasuringLoop, Site
-from perfdag.steps.plan import outputs, ssh_port
-from perfdag.store import FolderStore
-from perfdag.suite import loads
+from perfdag.hosts.local import LocalHost
+from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
+from perfdag.plan.plan import Plan
+from perfdag.results.runs import load_plan
+from perfdag.results.samples import SampleRecord, read_sample, sample_key, stored_samples
+from perfdag.steps.measure import MeasuringLoop, Site
+from perfdag.steps.runner import duet
+from perfdag.steps.runner.gang import Hosts, ProgressReporter
+from perfdag.steps.runner.plan import outputs, ssh_port
+from perfdag.store.base import FolderStore
+from perfdag.suite.load import loads
+from perfdag.suite.yaml_document import BadDocument
 
 from .test_plan_step import place
 
@@ -40,10 +40,10 @@ def made(text: str = SUITE, a: tuple[str, ...] = (), b: tuple[str, ...] = ("one.
 
 
 def test_cpu_time_of_both_cgroup_versions() -> None:
-    assert duel.cpu_seconds("usage_usec 2500000\nuser_usec 1\n") == 2.5
-    assert duel.cpu_seconds("1500000000\n") == 1.5
-    assert duel.cpu_seconds("nr_periods 0\nnr_throttled 0\n") is None
-    assert duel.cpu_seconds("") is None
+    assert duet.cpu_seconds("usage_usec 2500000\nuser_usec 1\n") == 2.5
+    assert duet.cpu_seconds("1500000000\n") == 1.5
+    assert duet.cpu_seconds("nr_periods 0\nnr_throttled 0\n") is None
+    assert duet.cpu_seconds("") is None
 
 
 def test_points_of_equal_shapes_share_their_pods_for_all_blocks() -> None:
@@ -158,19 +158,19 @@ def _run(
     found = made(text)
     for plan in (found.a, found.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    monkeypatch.setattr(duel, "place_for", lambda *_: Site(hosts_for=lambda _: [LocalHost()]))
+    monkeypatch.setattr(duet, "place_for", lambda *_: Site(hosts_for=lambda _: [LocalHost()]))
     monkeypatch.setattr(
-        duel,
+        duet,
         "_second",
         lambda *_: MeasuringLoop(
             found.b, store, Site(hosts_for=lambda _: [LocalHost()]), ProgressReporter(1)
         ),
     )
-    monkeypatch.setattr(duel.Idle, "most", lambda _: idle.pop(0) if len(idle) > 1 else idle[0])
+    monkeypatch.setattr(duet.Idle, "most", lambda _: idle.pop(0) if len(idle) > 1 else idle[0])
     second = Second(tmp_path / "peer")
-    duel.follow(place(), found.b, 0, 0, second.home)
+    duet.follow(place(), found.b, 0, 0, second.home)
     mine, others = Hosts([LocalHost()], {}), Hosts([], {}, [second])  # type: ignore[list-item]
-    duel._rounds(place(), store, found, 0, mine, others)
+    duet._rounds(place(), store, found, 0, mine, others)
     return store, found, second
 
 
@@ -219,12 +219,12 @@ def test_a_spent_budget_ends_both_variants_between_two_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = iter([*[0.0] * 5, *[2000.0] * 50])
-    monkeypatch.setattr(duel.budget, "deadline", lambda *_: 1000.0)
+    monkeypatch.setattr(duet.budget, "deadline", lambda *_: 1000.0)
     monkeypatch.setattr(
-        duel, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(turns))})
+        duet, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(turns))})
     )
     monkeypatch.setattr(
-        duel, "Idle", type("Quiet", (), {"__init__": lambda *_: None, "most": lambda _: 0.01})
+        duet, "Idle", type("Quiet", (), {"__init__": lambda *_: None, "most": lambda _: 0.01})
     )
     store, found, _ = _run(tmp_path, monkeypatch, [0.01], f"budget: 1000s\n{SUITE}")
     assert [len(_parts(store, plan)) for plan in (found.a, found.b)] in ([2, 3], [3, 2])
@@ -247,8 +247,8 @@ entries:
   - {{benchmark: openfoam, timeout: 100s, retries: 0, params: {{size: XS}}}}
 """)
     waits = {
-        found.b.points[found.b.order[each][0]].benchmark: duel.patience(found.b, [each])
-        - duel.SLACK
+        found.b.points[found.b.order[each][0]].benchmark: duet.patience(found.b, [each])
+        - duet.SLACK
         for each in range(len(found.b.order))
     }
     own = {
@@ -260,7 +260,7 @@ entries:
         "openfoam": 300,
     }
     assert waits == own
-    assert duel.patience(found.b, range(3)) > duel.patience(found.b, range(2))
+    assert duet.patience(found.b, range(3)) > duet.patience(found.b, range(2))
 
 
 def test_what_was_not_marked_or_cannot_be_read_is_measured_again(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_what_was_not_marked_or_cannot_be_read_is_measured_again(tmp_path: Path)
         part = SampleRecord(found.a.points[0].id, 1, "ok", facts=facts)
         store.put(sample_key(found.a.run_id, found.a.key(position)), part.dump())
     store.put(sample_key(found.a.run_id, found.a.key(2)), b'{"schema"')
-    duel.forget_unmarked(store, found.a, found.a.batches[0].samples)
+    duet.forget_unmarked(store, found.a, found.a.batches[0].samples)
     assert stored_samples(store, found.a.run_id) == {found.a.key(0)}
 
 
@@ -278,7 +278,7 @@ def test_the_order_is_of_the_run_unless_the_suite_gives_a_seed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def of(run_id: str, text: str = SUITE) -> Duet:
-        monkeypatch.setattr("perfdag.duet_plan.new_run_id", lambda: run_id)
+        monkeypatch.setattr("perfdag.plan.ab.new_run_id", lambda: run_id)
         return made(text)
 
     ids = [f"20261120T02000{i}Z-1a2b3c4d" for i in range(8)]
@@ -295,7 +295,7 @@ def test_the_stored_plans_are_one_duel(tmp_path: Path) -> None:
     found = made()
     for plan in (found.a, found.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    again = duel.recalled(store, load_plan(store, found.b.run_id))
+    again = duet.recalled(store, load_plan(store, found.b.run_id))
     assert (again.a.run_id, again.b.run_id, again.blocks) == (
         found.a.run_id,
         found.b.run_id,

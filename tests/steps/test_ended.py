@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from perfdag.collect import gather
-from perfdag.kube import KubeError
-from perfdag.missing_reason import MissingReason, write
-from perfdag.plan import make_plan
-from perfdag.samples import SampleRecord, sample_key
-from perfdag.steps import ended
-from perfdag.store import FolderStore
-from perfdag.suite import loads
+from perfdag.kube.client import KubeError
+from perfdag.plan.plan import make_plan
+from perfdag.results.collect import gather
+from perfdag.results.missing_reason import MissingReason, write
+from perfdag.results.samples import SampleRecord, sample_key
+from perfdag.steps.runner import end_reason
+from perfdag.store.base import FolderStore
+from perfdag.suite.load import loads
 
 from .test_plan_step import place
 
@@ -43,7 +43,7 @@ START = 1767225600.0
     ],
 )
 def test_what_ended_a_workflow(workflow: dict[str, Any], now: float, said: str | None) -> None:
-    assert ended.end_of(workflow, now) == said
+    assert end_reason.end_of(workflow, now) == said
 
 
 def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(
@@ -52,11 +52,11 @@ def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(
     def away(work: object) -> None:
         raise KubeError(0, "Unreachable", "no")
 
-    monkeypatch.setattr(ended, "run", away)
+    monkeypatch.setattr(end_reason, "run", away)
     store, plan = FolderStore(str(tmp_path)), make_plan(loads(SUITE))
-    ended.record(place(), store, plan, "Succeeded")
+    end_reason.record(place(), store, plan, "Succeeded")
     assert gather(store, plan)[0]["error"].to_pylist() == ["planned, but no result was stored"] * 3
-    ended.record(place(), store, plan, "Failed")
+    end_reason.record(place(), store, plan, "Failed")
     assert gather(store, plan)[0]["error"].to_pylist() == ["workflow wf ended Failed"] * 3
     write(store, plan.run_id, MissingReason("batch", "skipped", "no node has a GPU", 1))
     store.put(sample_key(plan.run_id, plan.key(0)), SampleRecord(plan.points[0].id, 1, "ok").dump())
@@ -71,5 +71,5 @@ def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(
 def test_a_run_that_it_was_not_let_go_on_with_is_none_of_its(tmp_path: Path) -> None:
     store, plan = FolderStore(str(tmp_path)), make_plan(loads(SUITE))
     store.put(sample_key(plan.run_id, plan.key(0)), SampleRecord(plan.points[0].id, 1, "ok").dump())
-    ended.record(place(), store, plan, "Failed")
+    end_reason.record(place(), store, plan, "Failed")
     assert store.list(f"runs/{plan.run_id}/notes") == []

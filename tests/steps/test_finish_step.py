@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.cases import CheckResult
 from perfdag.cli import main
-from perfdag.results import load
-from perfdag.runs import load_plan
-from perfdag.store import Store, open_store
+from perfdag.regress.result import CheckResult
+from perfdag.results.runs import load_plan
+from perfdag.results.schema import load
+from perfdag.store.base import Store, open_store
 
 SUITE = "name: tiny\nentries:\n  - {benchmark: command, name: list, params: {argv: [ls, /]}}\n"
 
@@ -20,7 +20,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     (tmp_path / "tiny.yaml").write_text(SUITE)
     for _ in range(3):
         assert main(["run", str(tmp_path / "tiny.yaml"), "--store", root, "--no-report"]) == 0
-    monkeypatch.setattr("perfdag.steps.place.STORE", root)
+    monkeypatch.setattr("perfdag.steps.runner.pod_context.STORE", root)
     monkeypatch.setenv("PERFDAG_STORE", "claim://bench")
     monkeypatch.setenv("PERFDAG_RUN", newest(open_store(root)))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none.yaml"))
@@ -60,7 +60,8 @@ def test_the_rows_of_a_run_that_was_ended_say_so(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "perfdag.steps.ended.run", lambda work: {"metadata": {}, "spec": {"shutdown": "Stop"}}
+        "perfdag.steps.runner.end_reason.run",
+        lambda work: {"metadata": {}, "spec": {"shutdown": "Stop"}},
     )
     monkeypatch.setenv("PERFDAG_WORKFLOW", "wf-1")
     run_id = newest(store)
@@ -75,7 +76,7 @@ def test_a_gate_that_a_benchmark_holds_is_left_to_the_gate_of_the_run(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "perfdag.gate.own_gates",
+        "perfdag.regress.gate.own_gates",
         lambda table: [CheckResult("gate", "burst: api_p99 < 1", "failed", "was breached")],
     )
     assert main(["step", "finish"]) == 3
@@ -105,7 +106,7 @@ def test_a_history_that_cannot_be_drawn_costs_neither_report_nor_gate(
     def fails(*_: object) -> None:
         raise RuntimeError("no font")
 
-    monkeypatch.setattr("perfdag.cli.history_page.draw", fails)
+    monkeypatch.setattr("perfdag.app.history_page.draw", fails)
     scheduled(store)
     assert main(["step", "finish"]) == 0
     folder = f"runs/{newest(store)}"

@@ -14,15 +14,17 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfdag.benchmark import Failed, Gang, Invalid, Measurement, Output, Skip
-from perfdag.hosts import Finished, LocalHost
+from perfdag.benchmark.contract import Failed, Gang, Invalid, Measurement, Output, Skip
+from perfdag.hosts import stale_files
+from perfdag.hosts.filesystems import filesystem
+from perfdag.hosts.local import Finished, LocalHost
 from perfdag.shape import Shape, merge
 from perfdag.stats.percentiles import needed
-from perfdag.steps import fio_files, fio_report, leftovers
-from perfdag.steps.filesystems import filesystem
-from perfdag.steps.fio import Fio, job_file, options
-from perfdag.steps.fio_files import Place
-from perfdag.steps.fio_params import FioParams
+from perfdag.steps.fio import files
+from perfdag.steps.fio import report as fio_report
+from perfdag.steps.fio.benchmark import Fio, job_file, options
+from perfdag.steps.fio.files import Place
+from perfdag.steps.fio.params import FioParams
 from tests.recorded import damage
 from tests.recorded.record import load
 
@@ -117,15 +119,15 @@ def test_percentiles_from_a_histogram_are_those_that_fio_computes() -> None:
 def test_what_a_killed_sample_left_is_removed_by_the_next(here: Gang, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
-    text = "from perfdag.steps.leftovers import *; import sys; from pathlib import Path\n"
+    text = "from perfdag.hosts.stale_files import *; import sys; from pathlib import Path\n"
     text += "f = Path(sys.argv[1]) / (PREFIX + 'fio-' + sys.argv[2]); f.mkdir(); (f / MARKER).write_bytes(mark(600, True))\n"
     subprocess.run([sys.executable, "-c", text, str(folder), "killed"], check=True)
     (folder / "perfdag-fio-mine").mkdir()
-    (folder / "perfdag-fio-mine" / leftovers.MARKER).write_bytes(leftovers.mark(600, True))
+    (folder / "perfdag-fio-mine" / stale_files.MARKER).write_bytes(stale_files.mark(600, True))
     for name, seconds in (("over", -1), ("elsewhere", 600)):
         (folder / f"perfdag-fio-{name}").mkdir()
-        (folder / f"perfdag-fio-{name}" / leftovers.MARKER).write_bytes(
-            leftovers.mark(seconds, False)
+        (folder / f"perfdag-fio-{name}" / stale_files.MARKER).write_bytes(
+            stale_files.mark(seconds, False)
         )
     (folder / "perfdag-fio-not-ours").mkdir()
     FIO.run(here, FioParams(rw="read", directory=str(folder), **SMALL))
@@ -210,22 +212,22 @@ def test_a_file_is_removed_only_where_its_sample_is_over_and_nobody_touched_it_s
     tmp_path: Path,
 ) -> None:
     target, marker = tmp_path / "data", tmp_path / "data.made-by-perfdag"
-    assert leftovers.beside(str(target)) == str(marker)
+    assert stale_files.beside(str(target)) == str(marker)
     target.write_bytes(b"precious")
-    assert leftovers.sweep_file(target) == [], "there is no marker"
-    for content in (leftovers.mark(600, True), leftovers.mark(600, False), b"garbled"):
+    assert stale_files.sweep_file(target) == [], "there is no marker"
+    for content in (stale_files.mark(600, True), stale_files.mark(600, False), b"garbled"):
         marker.write_bytes(content)
-        assert leftovers.sweep_file(target) == []
+        assert stale_files.sweep_file(target) == []
         assert marker.exists(), "it may be in use"
-    marker.write_bytes(leftovers.mark(-1, False))
-    assert leftovers.sweep_file(target) == [], "changed since"
+    marker.write_bytes(stale_files.mark(-1, False))
+    assert stale_files.sweep_file(target) == [], "changed since"
     assert [each.name for each in tmp_path.iterdir()] == ["data"]
-    marker.write_bytes(leftovers.mark(0.2, False))
+    marker.write_bytes(stale_files.mark(0.2, False))
     time.sleep(0.25)
-    assert leftovers.sweep_file(target) == ["data"]
+    assert stale_files.sweep_file(target) == ["data"]
     assert not list(tmp_path.iterdir())
-    marker.write_bytes(leftovers.mark(-1, False))  # killed before fio made it
-    assert leftovers.sweep_file(target) == []
+    marker.write_bytes(stale_files.mark(-1, False))  # killed before fio made it
+    assert stale_files.sweep_file(target) == []
     assert not list(tmp_path.iterdir())
 
 
@@ -660,7 +662,7 @@ def test_room_is_counted_for_the_hosts_that_share_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     described = {"type": kind, "mount": "/perfdag/volume", "free_bytes": 4_000_000_000}
-    monkeypatch.setattr(fio_files, "filesystem", lambda host, path: described)
+    monkeypatch.setattr(files, "filesystem", lambda host, path: described)
     shape = Shape.model_validate(
         {"hosts": {"count": 4}}
         | ({"volume": {"size": "5GiB", **volume}} if volume is not None else {})
@@ -671,17 +673,17 @@ def test_room_is_counted_for_the_hosts_that_share_it(
     four = Gang(hosts, shape, 60, str(tmp_path / "scratch"), mounted)
     params = FioParams(size="2GiB", direct=False)
     if says is None:
-        with fio_files.files(four, params) as places:
+        with files.files(four, params) as places:
             assert len(places) == 4
         return
-    with pytest.raises(Failed) as full, fio_files.files(four, params):
+    with pytest.raises(Failed) as full, files.files(four, params):
         pass
     assert says in str(full.value)
 
 
 def test_direct_io_in_memory_is_skipped(here: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        fio_files,
+        files,
         "filesystem",
         lambda host, path: {"type": "tmpfs", "mount": "/dev/shm", "free_bytes": 1 << 40},
     )
@@ -690,9 +692,9 @@ def test_direct_io_in_memory_is_skipped(here: Gang, monkeypatch: pytest.MonkeyPa
 
 
 def test_scratch_in_memory_gives_way_to_a_disk(here: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fio_files, "filesystem", lambda host, path: {"type": "tmpfs"})
-    assert fio_files.home(here, FioParams(), here.hosts[0]) == "/var/tmp"
-    assert fio_files.home(here, FioParams(direct=False), here.hosts[0]) == here.scratch
+    monkeypatch.setattr(files, "filesystem", lambda host, path: {"type": "tmpfs"})
+    assert files.home(here, FioParams(), here.hosts[0]) == "/var/tmp"
+    assert files.home(here, FioParams(direct=False), here.hosts[0]) == here.scratch
 
 
 def test_data_of_others_is_neither_overwritten_nor_removed(here: Gang, tmp_path: Path) -> None:
@@ -714,7 +716,7 @@ def test_a_file_or_device_shorter_than_size_is_refused(
         FIO.run(here, FioParams(rw="read", file=str(short), **SMALL))
     assert short.stat().st_size == 4096
     monkeypatch.setattr(
-        fio_files, "filesystem", lambda host, path: {"type": "block", "total_bytes": 1 << 20}
+        files, "filesystem", lambda host, path: {"type": "block", "total_bytes": 1 << 20}
     )
     with pytest.raises(Failed, match="holds 1048576 B"):
         FIO.run(here, FioParams(rw="read", file="/dev/null", **SMALL))
@@ -752,12 +754,10 @@ def test_what_direct_io_may_not_be_is_told_of_the_file_system(
 ) -> None:
     found = filesystem(LocalHost(), str(tmp_path))
     monkeypatch.setattr(
-        fio_files, "filesystem", lambda host, path: {**found, "type": kind}
+        files, "filesystem", lambda host, path: {**found, "type": kind}
     )  # a fake mount
     gang = Gang([LocalHost()], Shape(), 30, str(tmp_path))
-    with fio_files.files(gang, FioParams(direct=direct, size=4096, directory=str(tmp_path))) as [
-        place
-    ]:
+    with files.files(gang, FioParams(direct=direct, size=4096, directory=str(tmp_path))) as [place]:
         told = place.described.get("direct_io")
     assert (told is None) if said is None or not direct else said in str(told)
 
@@ -776,10 +776,10 @@ def test_a_device_of_somebody_else_is_skipped_with_the_way_to_it(
             return super().run(["false" if argv[:2] == ["test", barred] else "true"], **options)
 
     if word is None:
-        fio_files.check_access(Others(), "/dev/some", writes)
+        files.check_access(Others(), "/dev/some", writes)
         return
     with pytest.raises(
         Skip,
         match=rf"/dev/some on .* may not be {word} by this user; in pods add privileges: \[block\]",
     ):
-        fio_files.check_access(Others(), "/dev/some", writes)
+        files.check_access(Others(), "/dev/some", writes)

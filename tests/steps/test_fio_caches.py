@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark import Gang, Skip
-from perfdag.hosts import Finished, LocalHost, LocalProcess
+from perfdag.benchmark.contract import Gang, Skip
+from perfdag.hosts.local import Finished, LocalHost, LocalProcess
 from perfdag.shape import Shape
-from perfdag.steps import fio_files
-from perfdag.steps.fio import Fio
-from perfdag.steps.fio_params import FioParams
+from perfdag.steps.fio import files
+from perfdag.steps.fio.benchmark import Fio
+from perfdag.steps.fio.params import FioParams
 
 DROP = Path("/proc/sys/vm/drop_caches")
 
@@ -88,5 +88,5 @@ def test_what_was_cached_is_cached_no_more(tmp_path: Path) -> None:
 
     assert len(file.read_bytes()) == 64 << 20
     before = cached()
-    fio_files.drop_caches(Gang([LocalHost()], Shape(), 60.0, str(tmp_path)))
+    files.drop_caches(Gang([LocalHost()], Shape(), 60.0, str(tmp_path)))
     assert cached() <= before - (32 << 20)

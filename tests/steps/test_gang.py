@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from perfdag.hosts import Host, LocalHost
-from perfdag.kube import KubeError
-from perfdag.plan import make_plan
-from perfdag.samples import SampleRecord
+from perfdag.hosts.local import Host, LocalHost
+from perfdag.kube.client import KubeError
+from perfdag.kube.pods import Pod
+from perfdag.plan.plan import make_plan
+from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
-from perfdag.steps import gang
-from perfdag.steps.deadly import suspects_last
-from perfdag.steps.gang import GangUnavailable, ProgressReporter, absent
-from perfdag.steps.lead import PRECISE
-from perfdag.steps.peer import REFUSED, RETRYABLE
-from perfdag.steps.pods import Pod
-from perfdag.store import FolderStore
-from perfdag.suite import loads
+from perfdag.steps.measure import PRECISE
+from perfdag.steps.runner import gang
+from perfdag.steps.runner.gang import GangUnavailable, ProgressReporter, absent
+from perfdag.steps.runner.peer import REFUSED, RETRYABLE
+from perfdag.steps.runner.quarantine import suspects_last
+from perfdag.store.base import FolderStore
+from perfdag.suite.load import loads
 from tests.fakes.api_server import ApiServer
 
 from .test_plan_step import place

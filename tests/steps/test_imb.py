@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfdag.benchmark import Failed, Gang, Invalid, Measurement, Output, Skip, Tool
-from perfdag.hosts import LocalHost
+from perfdag.benchmark.contract import Failed, Gang, Invalid, Measurement, Output, Skip, Tool
+from perfdag.hosts.local import LocalHost
 from perfdag.shape import Shape, merge
-from perfdag.steps import intelmpi, openmpi
-from perfdag.steps.imb import Imb, wrong_placement
-from perfdag.steps.imb_operations import KNOWN, buffers
-from perfdag.steps.imb_params import GIB, ImbParams
+from perfdag.steps.imb.benchmark import Imb, wrong_placement
+from perfdag.steps.imb.operations import KNOWN, buffers
+from perfdag.steps.imb.params import GIB, ImbParams
+from perfdag.steps.mpi import intelmpi, openmpi
 from tests.recorded.record import load
 
 IMB = Imb()
@@ -377,7 +377,9 @@ def test_a_size_that_does_not_fit_costs_the_larger_ones_and_no_other(
     )
     here = gang(params, tmp_path)
     needs(params, here)
-    monkeypatch.setattr("perfdag.steps.imb.buffer_memory", lambda *_: buffers("Alltoall", 2) * 8192)
+    monkeypatch.setattr(
+        "perfdag.steps.imb.benchmark.buffer_memory", lambda *_: buffers("Alltoall", 2) * 8192
+    )
     output = IMB.run(here, params)
     assert output.facts["ranks_of"] == {os.uname().nodename: 2}
     with pytest.raises(
@@ -446,7 +448,7 @@ def test_imb_is_told_how_much_memory_its_buffers_may_take() -> None:
 def test_the_memory_of_a_rank_is_its_part_of_the_host_that_has_the_least(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from perfdag.steps import imb
+    from perfdag.steps.imb import benchmark as imb
 
     class Small(Named):
         def get(self, path: str) -> bytes:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfdag.benchmark import Failed, Gang, Invalid, Measurement, Output, Skip
-from perfdag.hosts import LocalHost
+from perfdag.benchmark.contract import Failed, Gang, Invalid, Measurement, Output, Skip
+from perfdag.hosts.local import LocalHost
 from perfdag.shape import Shape, merge
-from perfdag.steps import iperf3
-from perfdag.steps.iperf import Iperf, commands
-from perfdag.steps.iperf_params import IperfParams
+from perfdag.steps.iperf import iperf3
+from perfdag.steps.iperf.benchmark import Iperf, commands
+from perfdag.steps.iperf.params import IperfParams
 from tests.recorded.record import load
 
 IPERF = Iperf()

@@ -5,9 +5,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from perfdag import benchmark as registry
-from perfdag import noise, suite
-from perfdag.benchmark import (
+from perfdag.benchmark import contract as registry
+from perfdag.benchmark.contract import (
     Benchmark,
     Failed,
     Gang,
@@ -20,12 +19,15 @@ from perfdag.benchmark import (
     SampleError,
 )
 from perfdag.cli.run import local_hosts, needs_cluster
-from perfdag.noise import Moment
-from perfdag.plan import Plan, make_plan
-from perfdag.point import Point
+from perfdag.hosts import disturbance
+from perfdag.hosts.disturbance import Moment
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.results.samples import SampleRecord, read_sample, sample_key
 from perfdag.shape import Shape
-from perfdag.steps.lead import MeasuringLoop, Site
-from perfdag.store import FolderStore, StoreError
+from perfdag.steps.measure import MeasuringLoop, Site
+from perfdag.store.base import FolderStore, StoreError
+from perfdag.suite import load
+from perfdag.suite.point import Point
 
 
 class FakeParams(Params):
@@ -76,7 +78,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeBenchmark]:
     instance = FakeBenchmark()
     monkeypatch.setattr(registry, "get", lambda name: instance if name == "fake" else get(name))
     monkeypatch.setattr(registry, "names", lambda: ("fake",))
-    monkeypatch.setattr("perfdag.steps.lead.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("perfdag.steps.measure.time.sleep", lambda seconds: None)
     FakeBenchmark.script = []
     return FakeBenchmark
 
@@ -84,7 +86,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeBenchmark]:
 def measure(
     tmp_path: Path, text: str, place: Site | None = None
 ) -> tuple[Plan, Watcher, FolderStore]:
-    plan = make_plan(suite.loads(text))
+    plan = make_plan(load.loads(text))
     watcher, store = Watcher(), FolderStore(str(tmp_path / "store"))
     MeasuringLoop(
         plan, store, place or Site(hosts_for=local_hosts, refuses=needs_cluster), watcher
@@ -192,7 +194,7 @@ def test_a_throttled_sample_is_invalid(
     tmp_path: Path, fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     throttled = iter(range(0, 10**9, 500_000))
-    monkeypatch.setattr(noise, "moment", lambda: Moment(0, 1, next(throttled)))
+    monkeypatch.setattr(disturbance, "moment", lambda: Moment(0, 1, next(throttled)))
     _, watcher, _ = measure(tmp_path, ONE)
     assert watcher.parts[0].status == "invalid"
     assert "throttled it for 0.50 s" in str(watcher.parts[0].error)
@@ -232,7 +234,7 @@ def test_a_canary_frames_each_round(tmp_path: Path, fake: type[FakeBenchmark]) -
 def test_a_round_that_a_budget_ends_is_framed_too(
     tmp_path: Path, fake: type[FakeBenchmark]
 ) -> None:
-    plan, store = make_plan(suite.loads(ONE + "    repetitions: 3\n")), FolderStore(str(tmp_path))
+    plan, store = make_plan(load.loads(ONE + "    repetitions: 3\n")), FolderStore(str(tmp_path))
     times = iter([0.0, 99.0])
     lead = MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher(), lambda: next(times))
     assert not lead.measure(range(3), deadline=10.0)
@@ -249,7 +251,7 @@ def test_a_sample_that_cannot_be_stored_ends_the_run_before_the_next(
                 raise StoreError("gone")
             super().put(key, data)
 
-    plan = make_plan(suite.loads(ONE + "    repetitions: 3\n"))
+    plan = make_plan(load.loads(ONE + "    repetitions: 3\n"))
     lead = MeasuringLoop(plan, FailingStore(str(tmp_path)), Site(hosts_for=local_hosts), Watcher())
     fake.script = [1.0, 2.0, 3.0]
     with pytest.raises(StoreError):
@@ -272,7 +274,7 @@ def test_until_is_resumed_with_what_was_measured_before(
     tmp_path: Path, fake: type[FakeBenchmark]
 ) -> None:
     text = ONE + "    until: {relative_spread: 0.01, max_repetitions: 12}\n"
-    plan = make_plan(suite.loads(text))
+    plan = make_plan(load.loads(text))
     store = FolderStore(str(tmp_path / "store"))
     fake.script = [1.0] * 4
     MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher()).measure(range(4))
@@ -285,7 +287,7 @@ def test_until_is_resumed_with_what_was_measured_before(
 def test_until_measures_again_what_it_cannot_read_back(
     tmp_path: Path, fake: type[FakeBenchmark]
 ) -> None:
-    plan = make_plan(suite.loads(ONE + "    until: {relative_spread: 0.01, max_repetitions: 12}\n"))
+    plan = make_plan(load.loads(ONE + "    until: {relative_spread: 0.01, max_repetitions: 12}\n"))
     store = FolderStore(str(tmp_path / "store"))
     MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher()).measure(range(4))
     store.put(sample_key(plan.run_id, plan.key(1)), b'{"schema": 1, "poi')

@@ -2,9 +2,9 @@
 
 import pytest
 
-from perfdag.kube import KubeError
-from perfdag.podspec import STEP
-from perfdag.steps.marks import step
+from perfdag.kube.client import KubeError
+from perfdag.kube.podspec import STEP
+from perfdag.steps.runner.step_state import step
 from tests.fakes.api_server import ApiServer
 
 from .test_plan_step import place
@@ -32,7 +32,7 @@ def test_a_step_that_fails_by_itself_says_so_and_one_that_is_ended_does_not(
             raise KeyboardInterrupt
         return code
 
-    monkeypatch.setattr("perfdag.kube.Kube", server.client)
+    monkeypatch.setattr("perfdag.kube.client.Kube", server.client)
     if code is None or code < 0:
         with pytest.raises((KubeError, KeyboardInterrupt)):
             step(place(), "plan", work)
@@ -51,6 +51,6 @@ def test_a_step_is_done_where_the_api_server_is_away(
 ) -> None:
     server = ApiServer()
     server.fail(".", 0, "connection refused")
-    monkeypatch.setattr("perfdag.kube.Kube", server.client)
+    monkeypatch.setattr("perfdag.kube.client.Kube", server.client)
     assert step(place(), "finish", lambda: 3) == 3
     assert capsys.readouterr().err.count("connection refused") == 2

@@ -6,23 +6,23 @@ from typing import Any
 
 import pytest
 
-from perfdag.collect import gather
-from perfdag.hosts import LocalHost
-from perfdag.missing_reason import (
+from perfdag.hosts.local import LocalHost
+from perfdag.kube.pods import Pod
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.results.collect import gather
+from perfdag.results.missing_reason import (
     MissingReason,
     as_annotation,
     budget_spent,
     from_annotations,
     write,
 )
-from perfdag.plan import Plan, make_plan
-from perfdag.steps import duel, ended, gang
-from perfdag.steps.ended import BatchReasons, copy_annotation
-from perfdag.steps.gang import Hosts
-from perfdag.steps.pods import Pod
-from perfdag.steps.sentry import Watchdog, _watch
-from perfdag.store import FolderStore, Store
-from perfdag.suite import loads
+from perfdag.steps.runner import duet, end_reason, gang
+from perfdag.steps.runner.end_reason import BatchReasons, copy_annotation
+from perfdag.steps.runner.gang import Hosts
+from perfdag.steps.runner.watchdog import Watchdog, _watch
+from perfdag.store.base import FolderStore, Store
+from perfdag.suite.load import loads
 
 from .test_duel import made
 from .test_plan_step import place
@@ -71,8 +71,10 @@ def test_a_run_that_is_stopped_says_so_of_a_batch_that_had_to_wait(
     monkeypatch.setattr(gang, "_measure", stopped)
     with pytest.raises(SystemExit):
         gang.lead(place(), store, plan, 0, 0, True)
-    monkeypatch.setattr(ended, "run", lambda work: {"metadata": {}, "spec": {"shutdown": "Stop"}})
-    ended.record(place(), store, plan, "Failed")
+    monkeypatch.setattr(
+        end_reason, "run", lambda work: {"metadata": {}, "spec": {"shutdown": "Stop"}}
+    )
+    end_reason.record(place(), store, plan, "Failed")
     assert reasons(store, plan) == {("missing", "workflow wf was ended by `argo stop`")}
 
 
@@ -98,12 +100,12 @@ def test_a_duel_that_stands_takes_away_what_was_noted_of_both_variants(
     async def running(*_: Any) -> dict[str, Pod]:
         return beside
 
-    monkeypatch.setattr(duel, "running", running)
-    monkeypatch.setattr(duel, "ssh_config", lambda: tmp_path)
-    monkeypatch.setattr(duel, "add_peers", lambda *_: None)
-    monkeypatch.setattr(duel, "connect", lambda *_: None)
-    monkeypatch.setattr(duel, "_rounds", lambda *_: None)
-    assert duel.lead(here, store, found.a, 0, 0, False) == 0
+    monkeypatch.setattr(duet, "running", running)
+    monkeypatch.setattr(duet, "ssh_config", lambda: tmp_path)
+    monkeypatch.setattr(duet, "add_peers", lambda *_: None)
+    monkeypatch.setattr(duet, "connect", lambda *_: None)
+    monkeypatch.setattr(duet, "_rounds", lambda *_: None)
+    assert duet.lead(here, store, found.a, 0, 0, False) == 0
     assert [store.list(f"runs/{plan.run_id}/notes") for plan in (found.a, found.b)] == [[], []]
 
 
@@ -174,8 +176,8 @@ async def test_what_a_watchdog_without_a_store_noted_is_over_when_the_gang_stand
                 workflow["metadata"]["annotations"].pop(key, None)
                 workflow["metadata"]["annotations"] |= {} if value is None else {key: value}
 
-    monkeypatch.setattr("perfdag.steps.sentry.EVERY", 0.01)
-    monkeypatch.setattr("perfdag.steps.sentry.HOPELESS_SECONDS", 0.0)
+    monkeypatch.setattr("perfdag.steps.runner.watchdog.EVERY", 0.01)
+    monkeypatch.setattr("perfdag.steps.runner.watchdog.HOPELESS_SECONDS", 0.0)
     api: Any = Api()
     await _watch(api, place(), 60.0, None)
     assert from_annotations(OWNER, workflow["metadata"]["annotations"]).keys() == (
@@ -185,7 +187,7 @@ async def test_what_a_watchdog_without_a_store_noted_is_over_when_the_gang_stand
     workflow["metadata"]["annotations"] = as_annotation(
         OWNER, {k: v for k, v in left.items() if not k}
     )
-    monkeypatch.setattr("perfdag.steps.ended.run", lambda work: workflow)
+    monkeypatch.setattr("perfdag.steps.runner.end_reason.run", lambda work: workflow)
     copy_annotation(place(), store, plan)
     assert reasons(store, plan) == {
         ("failed", "the peer on node-1 is gone" if stands else PENDING.replace("rank 0", "rank 1"))

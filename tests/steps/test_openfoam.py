@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfdag.benchmark import Failed, Gang, Invalid, Output, Skip
-from perfdag.hosts import LocalHost
+from perfdag.benchmark.contract import Failed, Gang, Invalid, Output, Skip
+from perfdag.hosts import stale_files
+from perfdag.hosts.local import LocalHost
 from perfdag.shape import Shape
-from perfdag.steps import leftovers, openfoam, openfoam_params, openfoam_room, openmpi
-from perfdag.steps import openfoam_case as case
-from perfdag.steps.openfoam import OpenFoam
-from perfdag.steps.openfoam_params import OpenFoamParams
+from perfdag.steps.mpi import openmpi
+from perfdag.steps.openfoam import benchmark as openfoam
+from perfdag.steps.openfoam import case, footprint
+from perfdag.steps.openfoam import params as openfoam_params
+from perfdag.steps.openfoam.benchmark import OpenFoam
+from perfdag.steps.openfoam.params import OpenFoamParams
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "openfoam"
 TIMING = "mesh_s=0.25\ndecompose_s=0.5\nwall_s=13.3\n"
@@ -399,7 +402,7 @@ def test_two_runs_on_one_volume_have_cases_of_their_own(
     volume = tmp_path / "volume"
     killed = volume / "perfdag-openfoam-killed"
     killed.mkdir(parents=True)
-    (killed / leftovers.MARKER).write_bytes(leftovers.mark(-1, False))
+    (killed / stale_files.MARKER).write_bytes(stale_files.mark(-1, False))
     gangs = [
         Gang([LocalHost()], Shape(), 20, str(tmp_path / name / "s"), volume=str(volume))
         for name in ("one", "two")
@@ -535,7 +538,7 @@ def test_a_case_that_does_not_fit_on_the_disk_is_not_begun(
     volume.mkdir()
     here = Gang([LocalHost()], Shape(), 20, str(tmp_path / "s"), volume=str(volume))
     monkeypatch.setattr(
-        openfoam_room, "filesystem", lambda host, path: {"mount": path, "free_bytes": 1 << 30}
+        footprint, "filesystem", lambda host, path: {"mount": path, "free_bytes": 1 << 30}
     )
     with pytest.raises(
         Failed,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from perfdag import cgroups
-from perfdag.benchmark import Failed, Skip
-from perfdag.hosts import Finished, Host, LocalHost
-from perfdag.steps import openmpi
+from perfdag.benchmark.contract import Failed, Skip
+from perfdag.hosts import cgroups
+from perfdag.hosts.local import Finished, Host, LocalHost
+from perfdag.steps.mpi import openmpi
 
 STATUS = "Name:\tcat\nPid:\t77\nCpus_allowed:\tff\nCpus_allowed_list:\t{}\nMems_allowed:\t1\n"
 

@@ -11,16 +11,17 @@ import orjson
 import pytest
 import yaml
 
-from perfdag import kube, podspec
-from perfdag.collect import gather
-from perfdag.kube import Kube, KubeError
-from perfdag.plan import make_plan
-from perfdag.runs import load_plan
-from perfdag.steps.place import PodContext
-from perfdag.steps.plan import FANS, step
-from perfdag.steps.pods import read, told
-from perfdag.store import open_store
-from perfdag.suite import loads
+from perfdag.kube import client as kube
+from perfdag.kube import podspec
+from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.pods import read, told
+from perfdag.plan.plan import make_plan
+from perfdag.results.collect import gather
+from perfdag.results.runs import load_plan
+from perfdag.steps.runner.plan import FANS, step
+from perfdag.steps.runner.pod_context import PodContext
+from perfdag.store.base import open_store
+from perfdag.suite.load import loads
 from perfdag.workflows import base
 from perfdag.workflows.templates import Installation
 

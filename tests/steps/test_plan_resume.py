@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from perfdag.cli import main, parser
-from perfdag.collect import gather
-from perfdag.document import BadDocument
-from perfdag.duet_plan import prepare_duet
-from perfdag.kube import KubeError
-from perfdag.missing_reason import MissingReason, budget_spent, write
-from perfdag.plan import Plan, make_plan
-from perfdag.runs import load_plan, resume_command, resume_obstacle
-from perfdag.samples import SampleRecord, now, sample_key
-from perfdag.steps.given import Options, options
-from perfdag.steps.peer import PeerError
-from perfdag.steps.place import PodContext
-from perfdag.steps.plan import step
-from perfdag.store import FolderStore
-from perfdag.suite import loads
+from perfdag.kube.client import KubeError
+from perfdag.plan.ab import prepare_duet
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.results.collect import gather
+from perfdag.results.missing_reason import MissingReason, budget_spent, write
+from perfdag.results.runs import load_plan, resume_command, resume_obstacle
+from perfdag.results.samples import SampleRecord, now, sample_key
+from perfdag.steps.runner.parameters import Options, options
+from perfdag.steps.runner.peer import PeerError
+from perfdag.steps.runner.plan import step
+from perfdag.steps.runner.pod_context import PodContext
+from perfdag.store.base import FolderStore
+from perfdag.suite.load import loads
+from perfdag.suite.yaml_document import BadDocument
 
 from .test_plan_step import place
 
@@ -86,8 +86,8 @@ def run(store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
             return asyncio.run(asked())
 
-        monkeypatch.setattr("perfdag.steps.place.STORE", store.root)
-        monkeypatch.setattr("perfdag.steps.plan.run", ask)
+        monkeypatch.setattr("perfdag.steps.runner.pod_context.STORE", store.root)
+        monkeypatch.setattr("perfdag.steps.runner.plan.run", ask)
         return step(workflow(uid), tmp_path / "out", {})
 
     return of
@@ -244,7 +244,7 @@ def test_want_of_a_key_pair_is_said_and_no_traceback(
         raise PeerError("ssh-keygen is not installed")
 
     plan = put(store, {})
-    monkeypatch.setattr("perfdag.steps.plan.make_keys", keys)
+    monkeypatch.setattr("perfdag.steps.runner.plan.make_keys", keys)
     with pytest.raises(PeerError):
         run(Cluster("k8s-1", {}), "a")
     assert gather(store, plan)[0]["error"].to_pylist() == ["ssh-keygen is not installed"] * 4

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.document import BadDocument
-from perfdag.hosts import LocalHost
-from perfdag.plan import make_plan
-from perfdag.podspec import BATCH
-from perfdag.samples import SampleRecord
+from perfdag.hosts.local import LocalHost
+from perfdag.kube.podspec import BATCH
+from perfdag.plan.plan import make_plan
+from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
-from perfdag.steps.gang import wrong_place
-from perfdag.steps.given import suite_text
-from perfdag.steps.place import PodContext, from_environment
-from perfdag.steps.plan import FANS, batch_objects, kept, outputs, plan_of, ssh_port
-from perfdag.steps.size import check_size
-from perfdag.store import FolderStore
-from perfdag.suite import loads
+from perfdag.steps.runner.gang import wrong_place
+from perfdag.steps.runner.limits import check_size
+from perfdag.steps.runner.parameters import suite_text
+from perfdag.steps.runner.plan import FANS, batch_objects, kept, outputs, plan_of, ssh_port
+from perfdag.steps.runner.pod_context import PodContext, from_environment
+from perfdag.store.base import FolderStore
+from perfdag.suite.load import loads
+from perfdag.suite.yaml_document import BadDocument
 
 NASTY = "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) `id`\nsecond: line\n- {{ item"
 

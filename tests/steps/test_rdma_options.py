@@ -6,9 +6,9 @@ import subprocess
 import pytest
 from pydantic import ValidationError
 
-from perfdag.steps import rdma_options
-from perfdag.steps.rdma_bandwidth import BandwidthParams
-from perfdag.steps.rdma_latency import LatencyParams
+from perfdag.steps.rdma import options
+from perfdag.steps.rdma.bandwidth import BandwidthParams
+from perfdag.steps.rdma.latency import LatencyParams
 
 
 @pytest.mark.parametrize(
@@ -84,4 +84,4 @@ def test_the_real_tool_takes_no_value_for_those_that_are_listed_without_one() ->
         return None if unknown else "Version:" not in ended.stdout
 
     assert takes("tclass")
-    assert [name for name in sorted(rdma_options.WITHOUT_VALUE) if takes(name)] == []
+    assert [name for name in sorted(options.WITHOUT_VALUE) if takes(name)] == []

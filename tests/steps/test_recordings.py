@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark import Measurement, Output
-from perfdag.steps.openfoam import OpenFoam
-from perfdag.steps.openfoam_params import OpenFoamParams
-from perfdag.steps.rdma_bandwidth import BandwidthParams, RdmaBandwidth
-from perfdag.steps.rdma_latency import LatencyParams, RdmaLatency
-from perfdag.steps.torchbench import Torchbench
-from perfdag.steps.torchbench_params import TorchbenchParams
-from perfdag.steps.torchbench_run import MARK
+from perfdag.benchmark.contract import Measurement, Output
+from perfdag.steps.openfoam.benchmark import OpenFoam
+from perfdag.steps.openfoam.params import OpenFoamParams
+from perfdag.steps.rdma.bandwidth import BandwidthParams, RdmaBandwidth
+from perfdag.steps.rdma.latency import LatencyParams, RdmaLatency
+from perfdag.steps.torchbench.benchmark import Torchbench
+from perfdag.steps.torchbench.params import TorchbenchParams
+from perfdag.steps.torchbench.runner import MARK
 from tests.recorded import damage
 from tests.recorded.record import load
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube import KubeError, Resource
+from perfdag.kube.client import KubeError, Resource
 from perfdag.shape import Shape
-from perfdag.steps.room import ClusterInventory, has_class, look, of_room, real, unmet
+from perfdag.steps.runner.feasibility import ClusterInventory, has_class, look, of_room, real, unmet
 
 
 def node(name: str, simulated: bool = False, **allocatable: str) -> dict[str, Any]:

@@ -10,21 +10,22 @@ from typing import Any
 
 import pytest
 
-from perfdag.collect import gather
-from perfdag.duet_plan import on_cluster, prepare_duet
-from perfdag.kube import KubeError
-from perfdag.missing_reason import as_annotation, from_annotations
-from perfdag.plan import Plan, make_plan
-from perfdag.podspec import UNRECOVERABLE, WATCHDOG_DONE
-from perfdag.samples import sample_key
-from perfdag.steps.complete import all_stored, missing, until_next
-from perfdag.steps.ended import BatchReasons, copy_annotation
-from perfdag.steps.marks import unrecoverable_annotation, unrecoverable_batches
-from perfdag.steps.peer import REFUSED, RETRYABLE
-from perfdag.steps.pods import Pod, explain, read, selector, told
-from perfdag.steps.sentry import Watchdog, _watch, failed, finished, nodes_of
-from perfdag.store import FolderStore, Store, StoreError
-from perfdag.suite import loads
+from perfdag.kube.client import KubeError
+from perfdag.kube.pods import Pod, explain, read, selector, told
+from perfdag.kube.podspec import UNRECOVERABLE, WATCHDOG_DONE
+from perfdag.plan.ab import on_cluster, prepare_duet
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.results.collect import gather
+from perfdag.results.confirming import store_confirming_plans
+from perfdag.results.missing_reason import as_annotation, from_annotations
+from perfdag.results.samples import sample_key
+from perfdag.steps.runner.completion import all_stored, missing, until_next
+from perfdag.steps.runner.end_reason import BatchReasons, copy_annotation
+from perfdag.steps.runner.peer import REFUSED, RETRYABLE
+from perfdag.steps.runner.step_state import unrecoverable_annotation, unrecoverable_batches
+from perfdag.steps.runner.watchdog import Watchdog, _watch, failed, finished, nodes_of
+from perfdag.store.base import FolderStore, Store, StoreError
+from perfdag.suite.load import loads
 
 from .test_plan_step import place
 
@@ -154,8 +155,8 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
         async def patch(self, kind: str, name: str, body: Any, namespace: str, **more: Any) -> None:
             done.append((kind, body))
 
-    monkeypatch.setattr("perfdag.steps.sentry.EVERY", 0.01)
-    monkeypatch.setattr("perfdag.steps.sentry.HOPELESS_SECONDS", 0.0)
+    monkeypatch.setattr("perfdag.steps.runner.watchdog.EVERY", 0.01)
+    monkeypatch.setattr("perfdag.steps.runner.watchdog.HOPELESS_SECONDS", 0.0)
     api: Any = Api()
     kept: dict[int, str] = {}
     assert not await _watch(
@@ -191,7 +192,7 @@ def test_notes_of_a_watchdog_without_a_store_fit_into_an_object_and_come_into_th
         make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n")),
         FolderStore(str(tmp_path)),
     )
-    monkeypatch.setattr("perfdag.steps.ended.run", lambda work: ours)
+    monkeypatch.setattr("perfdag.steps.runner.end_reason.run", lambda work: ours)
     for of in (COPIED, RETRIED, OURS):
         assert notes(tmp_path) == []
         ours["metadata"]["annotations"] = as_annotation(
@@ -506,15 +507,15 @@ async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(
             raise StoreError("away")
         return answer
 
-    monkeypatch.setattr("perfdag.steps.complete.missing", counted)
-    monkeypatch.setattr("perfdag.steps.complete.EVERY", 0.01)
-    monkeypatch.setattr("perfdag.steps.complete.LAST_EVERY", 0.01)
+    monkeypatch.setattr("perfdag.steps.runner.completion.missing", counted)
+    monkeypatch.setattr("perfdag.steps.runner.completion.EVERY", 0.01)
+    monkeypatch.setattr("perfdag.steps.runner.completion.LAST_EVERY", 0.01)
     await all_stored(store, [plan])
     assert answers == []
 
 
 def test_what_a_cluster_waits_for_imports_nothing_heavy() -> None:
-    code = "import sys, perfdag.steps.plan, perfdag.steps.sentry; print([m for m in ('numpy', 'pyarrow', 'matplotlib') if m in sys.modules])"
+    code = "import sys, perfdag.steps.runner.plan, perfdag.steps.runner.watchdog; print([m for m in ('numpy', 'pyarrow', 'matplotlib') if m in sys.modules])"
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -700,7 +701,7 @@ def test_a_batch_that_confirms_is_noted_in_the_run_that_it_is_of(tmp_path: Path)
     watchdog = Watchdog(
         60.0, BatchReasons(make_plan(loads(plan.suite_text), run_id=plan.run_id), store)
     )
-    [first, _] = begin(store, plan, {plan.points[0].id})
+    [first, _] = store_confirming_plans(store, plan, {plan.points[0].id})
     watchdog.note(1, "no room")
     assert store.list(f"runs/{first.run_id}/notes") == [f"runs/{first.run_id}/notes/batch-0.json"]
 

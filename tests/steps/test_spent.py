@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from perfdag.confirm import ROUNDS
-from perfdag.plan import Plan, make_plan
-from perfdag.steps import spent
-from perfdag.suite import loads
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.results.confirming import ROUNDS
+from perfdag.steps.runner import cleanup
+from perfdag.suite.load import loads
 from perfdag.workflows.rights import FINISH
 from tests.fakes.api_server import ApiServer
 
@@ -57,7 +57,7 @@ def workflow(phases: dict[int, str]) -> dict[str, Any]:
 
 def test_a_run_that_was_measured_leaves_no_claim_podgroup_or_key_pair() -> None:
     plan, entries = made()
-    found = spent.spent(place(), plan)
+    found = cleanup.spent(place(), plan)
     claims = {
         ("v1", "PersistentVolumeClaim", f"perfdag-uid-b{number}") for number in entries["shared"]
     }
@@ -85,8 +85,8 @@ def test_what_argo_retry_would_measure_again_keeps_what_it_needs() -> None:
         entries["gang"][0]: "Error",
         len(plan.batches): "Succeeded",
     }
-    assert spent.measured(workflow(ended)) == {done, len(plan.batches)}
-    assert spent.of_batches(place(), plan, {done}) == [
+    assert cleanup.measured(workflow(ended)) == {done, len(plan.batches)}
+    assert cleanup.of_batches(place(), plan, {done}) == [
         ("v1", "PersistentVolumeClaim", f"perfdag-uid-b{done}")
     ]
 
@@ -94,7 +94,7 @@ def test_what_argo_retry_would_measure_again_keeps_what_it_needs() -> None:
 def test_a_run_that_was_resumed_clears_what_its_earlier_workflows_have() -> None:
     plan, entries = made()
     plan.where = {"workflow_uid": "uid", "before": {"old": {}}}
-    found = {name for _, _, name in spent.spent(place(), plan)}
+    found = {name for _, _, name in cleanup.spent(place(), plan)}
     assert {
         f"perfdag-{uid}-b{number}"
         for uid in ("uid", "old")
@@ -109,7 +109,7 @@ def test_each_is_deleted_by_its_name_with_the_rights_of_finish(
     plan, entries = made()
     ended = workflow({entries["shared"][0]: "Succeeded", entries["shared"][1]: "Failed"})
     server = ApiServer(ended)
-    monkeypatch.setattr("perfdag.kube.Kube", server.client)
+    monkeypatch.setattr("perfdag.kube.client.Kube", server.client)
 
     def asked() -> set[tuple[str, str]]:
         """Kinds and verbs of all requests for objects, each of which FINISH allows."""
@@ -130,9 +130,9 @@ def test_each_is_deleted_by_its_name_with_the_rights_of_finish(
                 verbs.add((kind, request.method.lower()))
         return verbs
 
-    spent.delete(place(), plan, "Failed")
+    cleanup.delete(place(), plan, "Failed")
     assert asked() == {("workflows", "get"), ("persistentvolumeclaims", "delete")}
-    spent.delete(place(), plan, "Succeeded")
+    cleanup.delete(place(), plan, "Succeeded")
     assert asked() == {
         ("workflows", "get"),
         *((kind, "delete") for kind in ("persistentvolumeclaims", "secrets", "podgroups")),
@@ -146,5 +146,5 @@ def test_each_is_deleted_by_its_name_with_the_rights_of_finish(
     } <= asked()
 
     server.fail(".", 403, "you may not")
-    spent.delete(replace(place(), workflow="w"), plan, "Succeeded")
+    cleanup.delete(replace(place(), workflow="w"), plan, "Succeeded")
     assert "you may not" in capsys.readouterr().err

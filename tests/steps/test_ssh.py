@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.benchmark import Failed, Infrastructure
-from perfdag.plan import make_plan
-from perfdag.steps import gang, peer
-from perfdag.steps.gang import GangUnavailable
-from perfdag.steps.pods import Pod
-from perfdag.steps.ssh import SshHost
-from perfdag.suite import loads
+from perfdag.benchmark.contract import Failed, Infrastructure
+from perfdag.hosts.ssh import SshHost
+from perfdag.kube.pods import Pod
+from perfdag.plan.plan import make_plan
+from perfdag.steps.runner import gang, peer
+from perfdag.steps.runner.gang import GangUnavailable
+from perfdag.suite.load import loads
 
 from .test_plan_step import place
 
@@ -46,7 +46,7 @@ class Served:
     def __init__(self, keys: peer.Keys, home: Path, pending: float = 30, lost: float = 30) -> None:
         self.port = _port()
         code = (
-            "import sys; from pathlib import Path; from perfdag.steps.peer import *; "
+            "import sys; from pathlib import Path; from perfdag.steps.runner.peer import *; "
             "sys.exit(serve(Keys(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])))"
         )
         argv = [

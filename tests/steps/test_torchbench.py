@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfdag.benchmark import Failed, Gang, Invalid, Output, Skip
-from perfdag.hosts import LocalHost
+from perfdag.benchmark.contract import Failed, Gang, Invalid, Output, Skip
+from perfdag.hosts.local import LocalHost
 from perfdag.shape import Shape
-from perfdag.steps import torchbench
-from perfdag.steps.torchbench import Torchbench, arguments
-from perfdag.steps.torchbench_params import COMMIT, MODELS, TorchbenchParams
-from perfdag.steps.torchbench_run import MARK
+from perfdag.steps.torchbench import benchmark as torchbench
+from perfdag.steps.torchbench.benchmark import Torchbench, arguments
+from perfdag.steps.torchbench.params import COMMIT, MODELS, TorchbenchParams
+from perfdag.steps.torchbench.runner import MARK
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "torchbench"
 NAMES = sorted(path.name for path in RECORDED.glob("*.stdout"))
@@ -495,9 +495,9 @@ def main():
     report = json.loads(recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2])
     (tmp_path / "runner.py").write_text(f"""
 import sys
-from perfdag.steps import torchbench_run
-torchbench_run._after = lambda module: {report!r}
-sys.exit(torchbench_run.main(sys.argv[1:]))
+from perfdag.steps.torchbench import runner
+runner._after = lambda module: {report!r}
+sys.exit(runner.main(sys.argv[1:]))
 """)
     monkeypatch.setattr(torchbench, "RUNNER", tmp_path / "runner.py")
     monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}:{Path(__file__).parents[2]}")

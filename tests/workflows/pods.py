@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from perfdag.podspec import ATTEMPT, BATCH, CLAIMED, PORT, TWIN, Context, patch
+from perfdag.kube.podspec import ATTEMPT, BATCH, CLAIMED, PORT, TWIN, Context, patch
 from perfdag.shape import Shape
 
 Object = dict[str, Any]

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.document import BadDocument
-from perfdag.podspec import Context, claim_spec, patch
+from perfdag.kube.podspec import Context, claim_spec, patch
 from perfdag.shape import Shape
-from perfdag.steps.size import MAX_SHAPES, check_shapes
+from perfdag.steps.runner.limits import MAX_SHAPES, check_shapes
+from perfdag.suite.yaml_document import BadDocument
 from perfdag.workflows import age, base, lint, runs
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import FINISH_SECONDS, PLAN_SECONDS, Installation
@@ -451,8 +451,8 @@ def test_server_side_apply() -> None:
     """The API server takes every object as it is: nothing unknown, nothing pruned."""
     if not os.environ.get("KUBECONFIG"):
         pytest.skip("needs KUBECONFIG: no API server to apply to")
-    from perfdag import kube
-    from perfdag.kube import Kube, KubeError
+    from perfdag.kube import client as kube
+    from perfdag.kube.client import Kube, KubeError
 
     namespace = f"perfdag-apply-{uuid.uuid4().hex[:6]}"
     as_is = {"WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow"}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.podspec import ATTEMPT, BATCH, PORT, host_port, patch
+from perfdag.kube.podspec import ATTEMPT, BATCH, PORT, host_port, patch
 from perfdag.shape import Shape
 
 from .test_manifests import CONTEXT, SHAPES, documents

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from perfdag import kube
-from perfdag.kube import Kube, KubeError
-from perfdag.podspec import _WIDE
+from perfdag.kube import client as kube
+from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.podspec import _WIDE
 
 from .pods import pod
 

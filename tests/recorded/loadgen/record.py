@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from perfdag.benchmark import Gang
-from perfdag.hosts import LocalHost
+from perfdag.benchmark.contract import Gang
+from perfdag.hosts.local import LocalHost
 from perfdag.shape import Shape
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.params import Workload

@@ -1,0 +1,1 @@
+"""The chart of each benchmark; a module has the name of its benchmark."""

@@ -1,0 +1,272 @@
+"""imb: latency and bandwidth over message size, a line a point; a heatmap of each collective that ran on three or more numbers of ranks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from perfdag.charts import lines, style
+from perfdag.charts.benchmarks.generic import dot_figure
+from perfdag.charts.series import (
+    Cell,
+    Series,
+    alike,
+    band_words,
+    hosts_words,
+    nodes_used,
+    read,
+    runs_words,
+    value_words,
+    words_without,
+)
+from perfdag.units import short
+
+MARKED = ("zero_byte_latency", "half_bandwidth_size")
+RANKS = 3  # fewest numbers of ranks that make a heatmap
+_SCALED = ("ranks", "ranks_per_host")
+LINES = 12
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """A figure for each of IMB's benchmarks that ran."""
+    cells = read(rows)
+    where, used = runs_words(rows), nodes_used(rows)
+    if not cells:
+        yield "points", style.no_data()
+    for kind in dict.fromkeys(str(cell.state.params.get("benchmark")) for cell in cells):
+        own = [cell for cell in cells if str(cell.state.params.get("benchmark")) == kind]
+        swept = [
+            cell
+            for cell in own
+            if any("message_bytes" in series.coords for series in cell.state.series)
+        ]
+        if swept:
+            yield kind.lower(), _sizes(kind, own, where)
+            maps = [
+                group
+                for group in alike(swept, _SCALED)
+                if len({_size(cell) for cell in group}) >= RANKS
+            ]
+            for number, group in enumerate(maps, start=1):
+                slug = f"{kind.lower()}-ranks" if number == 1 else f"{kind.lower()}-ranks-{number}"
+                yield (
+                    slug,
+                    _heatmap(_title(kind, group) if len(maps) > 1 else kind, group, where, used),
+                )
+        else:
+            yield (
+                kind.lower(),
+                dot_figure(
+                    own,
+                    ["operation_time"],
+                    where,
+                    title=None if any(not c.why for c in own) else f"{kind}: no sample",
+                ),
+            )
+
+
+def _name(cell: Cell, kind: str) -> str:
+    kept = [word for word in cell.label.split(" ") if word != f"benchmark={kind}"]
+    return " ".join(kept).strip(": ") or kind
+
+
+def _pairs(
+    cells: Sequence[Cell], kind: str, metric: str, stats: tuple[str, ...]
+) -> list[tuple[str, Series]]:
+    return [
+        (_name(cell, kind), series)
+        for cell in cells
+        for series in cell.series(metric)
+        if series.stat in stats
+    ]
+
+
+def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
+    panels = {}
+    for metric, stats in (("latency", ("mean",)), ("bandwidth", ("value",))):
+        curves = lines.lines_of(_pairs(cells, kind, metric, stats), "message_bytes")
+        if curves:
+            panels[metric] = curves[:LINES]
+    series = [
+        one_series
+        for curves in panels.values()
+        for line in curves
+        for one_series in line.series.values()
+    ]
+    legend = band_words(series).replace("dot", "line").replace("bar", "band")
+    noisy = "~: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
+    ring = (
+        "ring: first size at half of the peak"
+        if any(cell.series("half_bandwidth_size") for cell in cells)
+        else ""
+    )
+    cut = f"first {LINES} of {len(cells)} points" if len(cells) > LINES else ""
+    fig, axes = style.figure(
+        len(panels),
+        [2.5] * len(panels),
+        title=_finding(kind, cells),
+        subtitle="; ".join(part for part in (legend, ring, noisy, cut, where) if part),
+        sharex=True,
+    )
+    failed = [
+        f"{_name(cell, kind)}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why
+    ]
+    noted = {_name(cell, kind) for cell in cells if cell.noisy}
+    sizes = sorted({x for curves in panels.values() for line in curves for x in line.series})
+    for i, (ax, (metric, curves)) in enumerate(zip(axes, panels.items(), strict=True)):
+        last = i == len(panels) - 1
+        for line in curves:
+            line.name += " ~" if line.name in noted else ""
+        label = "message size" if last else ""
+        lines.panel(
+            ax,
+            curves,
+            metric=metric,
+            x_label=label,
+            log_y=metric == "latency",
+            failed=failed if last else (),
+            sizes=sizes,
+        )
+        _marks(ax, {_name(cell, kind): cell for cell in cells}, curves, metric)
+    return fig
+
+
+def _marks(ax: Axes, cells: Mapping[str, Cell], curves: Sequence[lines.Line], metric: str) -> None:
+    """On each line its zero-byte latency in words, or a ring at the first size that reaches half of its peak bandwidth."""
+    for k, line in enumerate(curves):
+        cell = cells[line.name.removesuffix(" ~")]
+        colour = style.look(k)["color"]
+        zero, half = (
+            next((series for series in cell.series(name) if series.values), None) for name in MARKED
+        )
+        if metric == "latency" and zero and 0 in line.series and len(curves) <= lines.DIRECT:
+            at = ax.get_lines()[k].get_xdata()[0]  # type: ignore[index]  # where the panel has put the size of zero
+            label = short(zero.middle, "s")
+            ax.annotate(
+                label,
+                (at, zero.middle),
+                xytext=(0, 5),
+                textcoords="offset points",
+                fontsize=7.5,
+                color=colour,
+                gid="zero-byte",
+            )
+        if metric == "bandwidth" and half and (there := line.series.get(half.middle)):
+            ax.plot(
+                [half.middle],
+                [there.middle],
+                "o",
+                ms=11,
+                mfc="none",
+                mec=colour,
+                gid=f"half-bandwidth {line.name}",
+            )
+
+
+def _finding(kind: str, cells: Sequence[Cell]) -> str:
+    """Zero-byte latency, peak bandwidth and the size that reaches half of it, of the best point."""
+    parts = []
+    for metric, word, best in (
+        ("zero_byte_latency", "0 B in", min),
+        ("operation_time", "largest message in", min),
+        ("peak_bandwidth", "peak", max),
+    ):
+        candidates = [
+            (series.middle, _name(cell, kind), series, cell)
+            for cell in cells
+            for series in cell.series(metric)
+            if series.values
+        ]
+        if candidates:
+            _, name, series, cell = best(candidates, key=lambda row: row[0])
+            named = f" ({name})" if len(cells) > 1 else ""
+            half = (
+                next((h for h in cell.series("half_bandwidth_size") if h.values), None)
+                if metric == "peak_bandwidth"
+                else None
+            )
+            parts.append(
+                f"{word} {value_words(series)}{named}"
+                + (f", half of it at {short(half.middle, 'B')}" if half else "")
+            )
+    return f"{kind}: {'; '.join(parts)}" if parts else f"{kind} over message size"
+
+
+def _size(cell: Cell) -> tuple[int, int]:
+    """Hosts and ranks of a point."""
+    return int(cell.state.shape.get("hosts", {}).get("count", 1)), int(
+        cell.state.params.get("ranks", 1)
+    )
+
+
+def _title(kind: str, cells: Sequence[Cell]) -> str:
+    return f"{kind} {words_without(cells[0], (*_SCALED, 'benchmark', 'hosts.count'))}".strip()
+
+
+def _heatmap(kind: str, cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figure:
+    """Median time by message size and hosts x ranks; the number in a cell is in us. The points differ in those two only."""
+    by_size: dict[tuple[tuple[int, int], int], Series] = {}
+    for cell in cells:
+        for series in cell.series("latency", "mean"):
+            by_size.setdefault((_size(cell), int(series.coords["message_bytes"])), series)
+    ranks = sorted({key[0] for key in by_size})
+    placed = {
+        size: min(
+            (used[c.state.point] for c in cells if _size(c) == size and c.state.point in used),
+            default=None,
+        )
+        for size in ranks
+    }
+    sizes = sorted({key[1] for key in by_size})
+    grid = np.array(
+        [[by_size[r, s].middle if (r, s) in by_size else np.nan for s in sizes] for r in ranks]
+    )
+    title = f"{kind}: median time by message size, hosts and ranks"
+    legend = "number: median in us, its spread is in the table; grey: not measured"
+    fig, (ax,) = style.figure(
+        title=title, subtitle=f"{legend}; {where}", heights=(0.35 * len(ranks) + 1.2,)
+    )
+    ax.set_facecolor(style.GRID)
+    mesh = ax.pcolormesh(
+        np.arange(len(sizes) + 1),
+        np.arange(len(ranks) + 1),
+        grid,
+        cmap="cividis",
+        norm=LogNorm(),
+        gid="median",
+    )
+    low, high = np.log(np.nanmin(grid)), np.log(np.nanmax(grid))
+    for y, x in np.argwhere(np.isfinite(grid)):
+        bright = (np.log(grid[y, x]) - low) / max(high - low, 1e-9) > 0.55
+        ax.text(
+            x + 0.5,
+            y + 0.5,
+            _us(grid[y, x] * 1e6),
+            ha="center",
+            va="center",
+            fontsize=5.5,
+            color="black" if bright else "white",
+        )
+    ax.set_yticks(
+        np.arange(len(ranks)) + 0.5,
+        [f"{hosts_words(size[0], placed[size])} x {size[1] // size[0]}" for size in ranks],
+    )
+    style.size_columns(ax, sizes)
+    ax.grid(visible=False)
+    ax.set_ylabel("hosts x ranks of each")
+    bar = fig.colorbar(mesh, ax=ax, pad=0.01)
+    style.value_axis(bar.ax.yaxis, "s", 1.0, log=True)
+    return fig
+
+
+def _us(value: float) -> str:
+    return (
+        f"{value:.3g}"
+        if value < 999.5
+        else f"{value:.0f}"
+        if value < 10_000
+        else f"{value / 1000:.3g}k"
+    )

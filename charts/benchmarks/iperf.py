@@ -1,0 +1,198 @@
+"""Charts of iperf: throughput by point, by path, over streams and by second.
+
+Retransmits, loss and jitter stand beside it as explanations.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import median
+
+import pyarrow as pa
+from matplotlib.figure import Figure
+
+from perfdag.charts import dots, lines, style
+from perfdag.charts.benchmarks.generic import ROWS, dot_figure, finding, pages
+from perfdag.charts.series import Cell, band_words, read, runs_words, valid, words_without
+from perfdag.digest import canonical
+
+FACETS = 8
+LINES = 6  # points whose seconds are drawn
+PANELS = {
+    "tcp": ("throughput", "direction_throughput", "retransmits"),
+    "udp": ("throughput", "lost_fraction", "jitter"),
+}
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """A figure of dots a protocol; throughput over streams as lines."""
+    cells = read(rows)
+    where = runs_words(rows)
+    if not cells:
+        yield "points", style.no_data()
+    for protocol, panels in PANELS.items():
+        own = [cell for cell in cells if cell.state.params.get("protocol", "tcp") == protocol]
+        if not own:
+            continue
+        wanted = [name for name in panels if any(cell.series(name) for cell in own)] or [
+            "throughput"
+        ]
+        for slug, some, note in pages(own, protocol):
+            yield (
+                slug,
+                dot_figure(
+                    some, wanted, "; ".join(part for part in (_bound(some), note, where) if part)
+                ),
+            )
+        if len({cell.state.params.get("streams") for cell in own}) >= 3:
+            yield f"{protocol}-streams", _streams(own, where)
+        facets = _facets([cell for cell in own if not cell.state.pair])
+        if len({_path(cell) for cell in own}) > 1 and len(facets) > 1:
+            yield f"{protocol}-paths", _paths(facets, where)
+        if seconds := _seconds(rows, own):
+            yield f"{protocol}-seconds", _within(seconds, where)
+
+
+def _bound(cells: Sequence[Cell]) -> str:
+    """Points whose pace a core set, not the network."""
+    bound = [
+        cell.label
+        for cell in cells
+        if any(series.values and series.middle >= 1 for series in cell.series("cpu_bound"))
+    ]
+    return f"bound by a core, not the network: {', '.join(bound[:6])}" if bound else ""
+
+
+def _streams(cells: Sequence[Cell], where: str) -> Figure:
+    by_name: dict[str, lines.Line] = {}
+    for cell in cells:
+        streams = cell.state.params.get("streams")
+        name = (
+            " ".join(word for word in cell.label.split(" ") if word != f"streams={streams}")
+            or cell.state.entry
+        )
+        for series in cell.series("throughput", "value"):
+            by_name.setdefault(name, lines.Line(name)).series[float(streams or 1)] = series
+    shown = list(by_name.values())
+    legend = (
+        band_words([series for line in shown for series in line.series.values()])
+        .replace("dot", "line")
+        .replace("bar", "band")
+    )
+    title = f"Throughput over streams; {finding(cells, 'throughput')}"
+    fig, (ax,) = style.figure(
+        title=title, subtitle="; ".join(part for part in (legend, where) if part)
+    )
+    failed = [f"{cell.label}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]
+    lines.panel(
+        ax, shown, metric="throughput", x_label="parallel streams", x_unit="1", failed=failed
+    )
+    return fig
+
+
+def _path(cell: Cell) -> str:
+    """What a point's packets go through: its network and where its hosts are, whatever the MTU."""
+    network = {
+        name: value
+        for name, value in (cell.state.shape.get("network") or {}).items()
+        if name != "mtu"
+    }
+    return canonical([network, (cell.state.shape.get("hosts") or {}).get("placement")])
+
+
+def _facets(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """Points by MTU and streams, with the words that tell them apart within: the path between the hosts first of all."""
+    by_size: dict[tuple[int, int], list[Cell]] = {}
+    for cell in cells:
+        mtu = int((cell.state.shape.get("network") or {}).get("mtu") or 0)
+        by_size.setdefault((mtu, int(cell.state.params.get("streams", 1))), []).append(cell)
+    several = len({mtu for mtu, _ in by_size}) > 1
+    facets = {}
+    for (mtu, streams), group in sorted(by_size.items()):
+        size = f"MTU {mtu or 'of the network'}, " if several else ""
+        short = [
+            replace(
+                cell, label=words_without(cell, ("streams", "network.mtu")) or "default network"
+            )
+            for cell in group
+        ]
+        facets[f"{size}{streams} stream{'s' * (streams > 1)}"] = short
+    return facets
+
+
+def _paths(facets: dict[str, list[Cell]], where: str) -> Figure:
+    """Throughput by path, a panel for each MTU and number of streams, on one axis."""
+    title = f"Throughput by path; {finding([cell for cells in facets.values() for cell in cells], 'throughput')}"
+    cut = (
+        f"the first {FACETS} of {len(facets)} numbers of streams and MTUs"
+        if len(facets) > FACETS
+        else ""
+    )
+    facets = {name: cells[:ROWS] for name, cells in list(facets.items())[:FACETS]}
+    shown = {name: dots.groups(cells, "throughput") for name, cells in facets.items()}
+    series = [
+        one_series
+        for groups in shown.values()
+        for group in groups
+        for one_series in group.series
+        if one_series
+    ]
+    fig, axes = style.figure(
+        len(facets),
+        [dots.height(cells, shown[name]) for name, cells in facets.items()],
+        title=title,
+        subtitle="; ".join(part for part in (band_words(series), cut, where) if part),
+    )
+    for ax, (name, cells) in zip(axes, facets.items(), strict=True):
+        dots.panel(ax, cells, shown[name], "throughput")
+        ax.set_title(name)
+    farthest = max(ax.get_xlim()[1] for ax in axes)
+    for ax in axes:
+        ax.set_xlim(right=farthest)
+        name = style.value_axis(ax.xaxis, "bit/s", farthest)
+        ax.set_xlabel(style.axis_label("throughput", name, "higher") if ax is axes[-1] else "")
+    return fig
+
+
+def _seconds(rows: pa.Table, cells: Sequence[Cell]) -> list[lines.Line]:
+    """A line for each point: throughput by second over its valid repetitions, the unsteadiest points first."""
+    by_second: dict[str, dict[float, list[float]]] = {}
+    for row in valid(rows, "second_throughput").select(["point", "subject", "value"]).to_pylist():
+        by_second.setdefault(row["point"], {}).setdefault(
+            float(row["subject"].split(" ")[1]), []
+        ).append(row["value"])
+    curves = []
+    for cell in cells:
+        whole = next(iter(cell.series("throughput", "value")), None)
+        if whole and len(by_second.get(cell.state.point, {})) >= 3:
+            by = {
+                second: replace(whole, values=values)
+                for second, values in by_second[cell.state.point].items()
+            }
+            curves.append(lines.Line(cell.label, by))
+    return sorted(curves, key=_unsteadiness, reverse=True)
+
+
+def _unsteadiness(line: lines.Line) -> float:
+    """Range of a line's medians as a share of their median."""
+    _, middles, _, _ = line.columns()
+    return (max(middles) - min(middles)) / (median(middles) or 1.0)
+
+
+def _within(shown: Sequence[lines.Line], where: str) -> Figure:
+    """Throughput second by second."""
+    worst = f"{shown[0].name}: the medians of its seconds differ by {100 * _unsteadiness(shown[0]):.1f} %"
+    cut = f"the {LINES} unsteadiest of {len(shown)} points" if len(shown) > LINES else ""
+    legend = (
+        band_words([series for line in shown[:LINES] for series in line.series.values()])
+        .replace("dot", "line")
+        .replace("bar", "band")
+    )
+    fig, (ax,) = style.figure(
+        title=worst,
+        subtitle="; ".join(part for part in (legend, cut, where) if part),
+        heights=(2.2,),
+    )
+    lines.panel(
+        ax, shown[:LINES], metric="throughput", x_label="second of the run", x_unit="1", linear=True
+    )
+    return fig

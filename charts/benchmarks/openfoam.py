@@ -1,0 +1,210 @@
+"""openfoam: strong scaling with its ideal line and efficiency, the phases of each point, and the time of a step along the run."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from matplotlib.figure import Figure
+
+from perfdag.charts import lines, style
+from perfdag.charts.benchmarks.generic import dot_figure
+from perfdag.charts.series import (
+    Cell,
+    Series,
+    alike,
+    band_words,
+    hosts_words,
+    nodes_used,
+    read,
+    runs_words,
+    value_words,
+    words_without,
+)
+
+LINES, BARS = 12, 16
+_SCALED = ("procs", "nodes", "procs_per_node")
+_PHASES = (
+    ("mesh_time", "mesh"),
+    ("decompose_time", "decompose"),
+    ("startup_time", "MPI start and reading"),
+    ("solve_time", "time loop"),
+)
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """A scaling figure for each case and shape that ran with two or more numbers of processes, and one of the phases."""
+    cells, where = read(rows), runs_words(rows)
+    measured = [cell for cell in cells if _time(cell)]
+    if not measured:
+        yield (
+            "points",
+            dot_figure(cells, ["solve_time"], where, title="OpenFOAM: no sample")
+            if cells
+            else style.no_data(),
+        )
+        return
+    used = nodes_used(rows)
+    scaled = [
+        group
+        for group in alike(measured, _SCALED)
+        if len({cell.state.params["procs"] for cell in group}) > 1
+    ]
+    for number, group in enumerate(scaled):
+        case = words_without(group[0], (*_SCALED, "hosts.count")) if len(scaled) > 1 else ""
+        yield (
+            "scaling" if not number else f"scaling-{number + 1}",
+            _scaling(group, "; ".join(part for part in (case, where) if part), used),
+        )
+    yield "points", dot_figure(cells, ["solve_time"], where)
+    yield "phases", _phases(measured, where)
+    along = _along(measured, where)
+    if along is not None:
+        yield "steps", along
+
+
+def _along(cells: Sequence[Cell], where: str) -> Figure | None:
+    """Mean time of a step by its number: a run that slows down or has outliers is seen here and not in its total."""
+    pairs = [
+        (cell.label or cell.state.entry, series)
+        for cell in cells
+        for series in cell.series("step_time", "mean")
+        if "step" in series.coords
+    ]
+    curves = lines.lines_of(pairs, "step")
+    if not curves:
+        return None
+    middles = {line.name: [series.middle for series in line.series.values()] for line in curves}
+    slowed = {
+        name: max(times) / min(times) if min(times) > 0 else 1.0 for name, times in middles.items()
+    }
+    uneven = sorted(slowed, key=lambda name: -slowed[name])[:LINES]
+    worst = slowed[uneven[0]]
+    legend = (
+        band_words([series for _, series in pairs]).replace("dot", "line").replace("bar", "band")
+    )
+    cut = f"the {LINES} most uneven of {len(curves)} points" if len(curves) > LINES else ""
+    fig, (ax,) = style.figure(
+        title=f"OpenFOAM: the slowest part of a run took {worst:.3g} times as long a step as its fastest",
+        subtitle="; ".join(part for part in (legend, cut, where) if part),
+        heights=(3.0,),
+    )
+    lines.panel(
+        ax,
+        [line for line in curves if line.name in uneven],
+        metric="step_time",
+        x_label="time step",
+        x_unit="1",
+    )
+    return fig
+
+
+def _time(cell: Cell) -> Series | None:
+    return next((series for series in cell.series("solve_time", "value") if series.values), None)
+
+
+def _scaling(cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figure:
+    names: dict[int, str] = {}
+    by_nodes: dict[int, list[tuple[int, Series]]] = {}
+    for cell in cells:
+        time = _time(cell)
+        if time:
+            nodes = int(cell.state.params["nodes"])
+            by_nodes.setdefault(nodes, []).append((int(cell.state.params["procs"]), time))
+            # on fewer nodes than hosts in some sample: then the line is not one of so many nodes
+            names[nodes] = max(
+                names.get(nodes, ""), hosts_words(nodes, used.get(cell.state.point)), key=len
+            )
+    points = sorted((procs, time.middle) for group in by_nodes.values() for procs, time in group)
+    base_procs, base = points[0]
+    largest = points[-1][0]
+    fastest, on = min(
+        (time.middle, nodes)
+        for nodes, group in by_nodes.items()
+        for procs, time in group
+        if procs == largest
+    )
+    gained = base * base_procs / (fastest * largest)
+    placed = f" on {names[on]}" if sum(procs == largest for procs, _ in points) > 1 else ""
+    title = f"OpenFOAM: {base / fastest:.3g} times as fast with {largest} processes{placed} as with {base_procs}: {gained * 100:.0f} % efficient"
+    legend = band_words(time for group in by_nodes.values() for _, time in group)
+    close = ", ".join(name for _, name in sorted(names.items()) if " on " in name)
+    subtitle = "; ".join(
+        part for part in (legend, f"dashed: ideal from {base_procs}", close, where) if part
+    )
+    fig, (above, below) = style.figure(2, [2.6, 1.5], title=title, subtitle=subtitle, sharex=True)
+    procs = sorted({p for p, _ in points})
+    above.set_xscale("log", base=2)
+    above.set_yscale("log")
+    above.plot(
+        procs,
+        [base * base_procs / p for p in procs],
+        color=style.MUTED,
+        linestyle="--",
+        linewidth=1,
+        gid="ideal",
+    )
+    below.axhline(1, color=style.MUTED, linestyle="--", linewidth=1, gid="ideal efficiency")
+    for k, (nodes, group) in enumerate(sorted(by_nodes.items())):
+        group.sort(key=lambda pair: pair[0])
+        xs, middles = [p for p, _ in group], [t.middle for _, t in group]
+        bars = [
+            [t.middle - t.band.low for _, t in group],
+            [t.band.high - t.middle for _, t in group],
+        ]
+        name = names[nodes]
+        above.errorbar(
+            xs, middles, yerr=bars, label=name, capsize=3, gid=f"median {name}", **style.look(k)
+        )
+        below.plot(
+            xs,
+            [base * base_procs / (p * t) for p, t in zip(xs, middles, strict=True)],
+            gid=f"efficiency {name}",
+            **style.look(k),
+        )
+    unit = style.value_axis(above.yaxis, "s", base, log=True)
+    above.set_ylabel(style.axis_label("solve_time", unit, "lower").replace(", ", "\n"))
+    below.set_ylabel("efficiency\n(1: ideal)")
+    below.set_ylim(0, max(1.15, *(base * base_procs / (p * t) * 1.1 for p, t in points)))
+    below.set_xlabel("processes")
+    below.set_xticks(procs, [str(p) for p in procs])
+    below.minorticks_off()
+    if len(by_nodes) > 1:
+        above.legend(loc="upper right")
+    return fig
+
+
+def _phases(cells: Sequence[Cell], where: str) -> Figure:
+    """Stacked horizontal bars of the phases' medians, from zero."""
+    longest = sorted(cells, key=lambda cell: -time.middle if (time := _time(cell)) else 0.0)
+    shown = [cell for cell in cells if cell in longest[:BARS]]  # in their own order
+    time = _time(longest[0])
+    title = f"OpenFOAM: time loop {value_words(time)}, the longest" if time else "OpenFOAM: phases"
+    cut = f"the {len(shown)} longest of {len(cells)} points" if len(shown) < len(cells) else ""
+    subtitle = "; ".join(
+        part for part in ("median of each phase; spread is in the table", cut, where) if part
+    )
+    fig, (ax,) = style.figure(heights=(0.4 * len(shown) + 1.2,), title=title, subtitle=subtitle)
+    places: list[Any] = list(range(len(shown)))
+    left = [0.0] * len(shown)
+    for k, (metric, name) in enumerate(_PHASES):
+        lengths = [
+            next((series.middle for series in cell.series(metric) if series.values), 0.0)
+            for cell in shown
+        ]
+        ax.barh(
+            places,
+            lengths,
+            left=left,
+            label=name,
+            color=style.look(k)["color"],
+            height=0.6,
+            gid=f"phase {name}",
+        )
+        left = [a + b for a, b in zip(left, lengths, strict=True)]
+    ax.set_yticks(places, [cell.label or cell.state.entry for cell in shown])
+    ax.invert_yaxis()
+    ax.set_xlim(0, max(left) * 1.05)
+    unit = style.value_axis(ax.xaxis, "s", max(left))
+    ax.set_xlabel(f"time ({unit})")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    return fig

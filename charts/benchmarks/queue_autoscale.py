@@ -1,0 +1,68 @@
+"""Backends over time against those that the load needs, from the rows of queue-autoscale."""
+
+import math
+from collections.abc import Iterable
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from matplotlib.figure import Figure
+
+from perfdag.charts import style
+from perfdag.charts.benchmarks import queue
+from perfdag.charts.benchmarks.generic import dot_figure
+from perfdag.charts.benchmarks.queue_scaling import by_subject, evenness
+from perfdag.charts.series import read, runs_words, valid
+
+TRACED = ("replicas", "needed", "depth", "wait")
+SCORES = ("reaction", "overshoot", "wasted")
+OTHERS = ("release", "missing", "oscillations", "latency")
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """One figure a point with the trace of its first repetition, two of all scores, and one of what failed where, where anything did."""
+    cells = read(rows)
+    where = runs_words(rows)
+    with style.house():
+        yield "scores", dot_figure(cells, SCORES, where)
+        yield "scores-more", dot_figure(cells, OTHERS, where)
+        for number, cell in enumerate(cells):
+            title = f"{cell.label}: backends there and backends needed"
+            yield (
+                f"following-{number + 1}",
+                queue.following(
+                    traces(rows, cell.state.point), title, f"first repetition; {where}"
+                ),
+            )
+        failing = [
+            queue.Curve(cell.label, {}, failed=failed)
+            for cell in cells
+            if (failed := by_subject(rows, cell.state.point, "failures"))
+        ]
+        if failing:
+            yield (
+                "failures",
+                queue.spread(
+                    failing, evenness(failing), f"failed requests of all repetitions; {where}"
+                ),
+            )
+
+
+def traces(rows: pa.Table, point: str) -> list[queue.Follow]:
+    """The traces of a point's queues in its first valid repetition."""
+    of_point = valid(rows.filter(pc.equal(rows["point"], point)), *TRACED)
+    kept = of_point.select(["order_index", "metric", "coords", "value"]).to_pylist()
+    by_queue: dict[str, dict[str, dict[float, float]]] = {}
+    if kept:
+        first = min(row["order_index"] for row in kept)
+        for row in kept:
+            if row["order_index"] == first:
+                at = orjson.loads(row["coords"])
+                by = by_queue.setdefault(at["queue"], {name: {} for name in TRACED})
+                by[row["metric"]][at["elapsed"]] = row["value"]
+    follow = []
+    for name, values in sorted(by_queue.items()):
+        at = sorted(set(values["replicas"]) & set(values["needed"]))
+        columns = ([one.get(t, math.nan) for t in at] if one else [] for one in values.values())
+        follow.append(queue.Follow(name, at, *columns))
+    return follow

@@ -1,0 +1,128 @@
+"""Throughput and efficiency over replicas, from the rows of queue-scaling."""
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from matplotlib.figure import Figure
+
+from perfdag.charts import style
+from perfdag.charts.benchmarks import queue
+from perfdag.charts.series import Cell, read, runs_words
+
+PANELS = 2
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """Up to two workloads a figure: more would push the legends into the curves."""
+    cells = read(rows)
+    with style.house():
+        for start in range(0, max(1, len(cells)), PANELS):
+            curves = [curve(cell) for cell in cells[start : start + PANELS]]
+            slug = "throughput" if len(cells) <= PANELS else f"throughput-{start // PANELS + 1}"
+            subtitle = f"median and range of the repetitions; gain: median of the ratios and of their 95 % intervals; {runs_words(rows)}"
+            yield slug, queue.throughput(curves, finding(curves), subtitle)
+        shared = [worked for cell in cells if (worked := where(rows, cell)).places]
+        if shared:
+            subtitle = "items at the most replicas, all valid repetitions"
+            subtitle += (
+                "; failures at any number, of all"
+                if any(shares.failed for shares in shared)
+                else ""
+            )
+            yield (
+                "spread",
+                queue.spread(shared, evenness(shared), f"{subtitle}; {runs_words(rows)}"),
+            )
+
+
+def where(rows: pa.Table, cell: Cell) -> queue.Curve:
+    """Items of a point by node and device, summed over its valid repetitions, and failures over all: one that had any is not valid."""
+    point = cell.state.point
+    return queue.Curve(
+        cell.label,
+        {},
+        done=by_subject(rows, point, "items", ("ok",)),
+        failed=by_subject(rows, point, "failures"),
+    )
+
+
+def by_subject(
+    rows: pa.Table, point: str, metric: str, statuses: Collection[str] = ()
+) -> dict[str, float]:
+    """A metric of a point by node and device, summed over its repetitions of these statuses (none named: of all)."""
+    totals: dict[str, float] = {}
+    wanted = pc.and_(
+        pc.and_(pc.equal(rows["metric"], metric), pc.equal(rows["point"], point)),
+        pc.equal(rows["phase"], "measure"),
+    )
+    for row in (
+        rows.filter(pc.fill_null(wanted, False)).select(["subject", "value", "status"]).to_pylist()
+    ):
+        if row["status"] in (statuses or (row["status"],)):
+            totals[row["subject"]] = totals.get(row["subject"], 0.0) + row["value"]
+    return totals
+
+
+def evenness(curves: Iterable[queue.Curve]) -> str:
+    """The title: the device that did most, against an even share, and the one that failed most."""
+    texts = []
+    for shares in curves:
+        words = []
+        if shares.done:
+            name, most = max(shares.done.items(), key=lambda pair: pair[1])
+            even = "" if len(shares.places) == 1 else f" ({100 / len(shares.places):.0f} % if even)"
+            words.append(f"{name} did {100 * most / sum(shares.done.values()):.0f} %{even}")
+        if shares.failed:
+            name, most = max(shares.failed.items(), key=lambda pair: pair[1])
+            words.append(f"{most:.0f} of {sum(shares.failed.values()):.0f} failures on {name}")
+        texts.append(f"{shares.name}: {', '.join(words)}")
+    return "; ".join(texts)
+
+
+def curve(cell: Cell) -> queue.Curve:
+    """One point's throughput and gains by replicas, and the medians of its fitted laws."""
+    rates = {
+        int(series.coords["replicas"]): list(series.values)
+        for series in cell.series("throughput")
+        if series.values
+    }
+    rate, sigma, kappa, knee, amdahl = (
+        middle(cell, name)
+        for name in ("single_rate", "serial_share", "coherence", "knee", "amdahl_share")
+    )
+    law = None if rate is None or sigma is None or kappa is None else (rate, sigma, kappa)
+    gains: dict[int, dict[str, float]] = {}
+    for series in cell.series("gain"):
+        if series.values:
+            gains.setdefault(int(series.coords["replicas"]), {})[series.stat] = float(
+                np.median(series.values)
+            )
+    bands = {n: (at["value"], at["lower"], at["upper"]) for n, at in gains.items() if len(at) == 3}
+    latencies: dict[str, dict[int, float]] = {}
+    for series in cell.series("latency"):
+        if series.values:
+            latencies.setdefault(series.stat, {})[int(series.coords["replicas"])] = float(
+                np.median(series.values)
+            )
+    return queue.Curve(cell.label, rates, law, knee, amdahl, bands, latencies=latencies)
+
+
+def middle(cell: Cell, metric: str) -> float | None:
+    """The median of a metric that is one number a repetition; None where there is none."""
+    values = [value for series in cell.series(metric) for value in series.values]
+    return float(np.median(values)) if values else None
+
+
+def finding(curves: Iterable[queue.Curve]) -> str:
+    """The title: efficiency at the most replicas of each workload."""
+    texts = []
+    for curve in curves:
+        if curve.rates:
+            few, most = min(curve.rates), max(curve.rates)
+            one = float(np.median(curve.rates[few])) / few
+            texts.append(
+                f"{curve.name}: {100 * float(np.median(curve.rates[most])) / (most * one):.0f} % of linear at {most} replicas"
+            )
+    return "; ".join(texts) or "No throughput was measured"

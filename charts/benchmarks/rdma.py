@@ -1,0 +1,128 @@
+"""RDMA charts: bandwidth or latency over message size, a line a point and statistic."""
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+from matplotlib.figure import Figure
+
+from perfdag.charts import lines, style
+from perfdag.charts.benchmarks.generic import dot_figure
+from perfdag.charts.series import Cell, Series, band_words, read, runs_words, value_words
+from perfdag.units import short
+
+LINES = 12
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """Yield one figure of rdma-bandwidth or rdma-latency.
+
+    Bandwidth stands above the message rate, and a single point also shows its peak. A single point of
+    latency also shows min, p99 and p99.9. Runs with a fixed duration have the mean alone.
+    """
+    if "rdma-bandwidth" in rows["benchmark"].unique().to_pylist():
+        yield from _over_sizes(
+            rows, "bandwidth", "highest_bandwidth", ("mean", "max"), "message_rate"
+        )
+    else:
+        yield from _over_sizes(rows, "latency", "lowest_latency", ("p50", "min", "p99", "p99.9"))
+
+
+def _over_sizes(
+    rows: pa.Table, metric: str, headline: str, stats: Sequence[str], second: str | None = None
+) -> Iterable[tuple[str, Figure]]:
+    """`metric` over message size (the first of `stats`; all of them where there is a single point), and below it `second`.
+
+    Points without that statistic are drawn by their mean; lines then name theirs, and the title is of those that have it.
+    """
+    cells, where = read(rows), runs_words(rows)
+    measured = [cell for cell in cells if cell.series(metric)]
+    if not cells:
+        yield "sizes", style.no_data()
+        return
+    if not measured:
+        yield "points", dot_figure(cells, [headline], where, title=f"No {metric}: no sample")
+        return
+    typical = [cell for cell in measured if cell.series(metric, stats[0])]
+    best = _best(typical or measured, headline, metric)
+    drawn = measured[:LINES]
+    if best is not None and best[0] not in drawn:
+        drawn[-1] = best[0]
+    main = [cell for cell in drawn if cell.series(metric, stats[0])]
+    shown = (stats if len(measured) == 1 else stats[:1]) if main else ("mean",)
+    also = ("mean",) if main and len(main) < len(drawn) else ()
+    panels = {metric: _lines(drawn, metric, shown, also)}
+    if second:
+        panels |= {second: curves} if (curves := _lines(drawn, second, ("mean",))) else {}
+    series = [
+        one_series
+        for curves in panels.values()
+        for line in curves
+        for one_series in line.series.values()
+    ]
+    legend = band_words(series).replace("dot", "line").replace("bar", "band")
+    what = f"lines: {', '.join(shown)}" if len(shown) > 1 else " or ".join((*shown, *also))
+    cut = (
+        f"{LINES} of {len(measured)} points{', the best among them' if best else ''}"
+        if len(measured) > LINES
+        else ""
+    )
+    fig, axes = style.figure(
+        len(panels),
+        [2.6] * len(panels),
+        title=_finding(best, headline, metric, named=len(measured) > 1),
+        subtitle="; ".join(x for x in (what, legend, cut, where) if x),
+        sharex=True,
+    )
+    failed = [f"{cell.label}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]
+    sizes = sorted({x for curves in panels.values() for line in curves for x in line.series})
+    for i, (ax, (name, curves)) in enumerate(zip(axes, panels.items(), strict=True)):
+        last = i == len(panels) - 1
+        log = metric == "latency" or name == second
+        lines.panel(
+            ax,
+            curves,
+            metric=name,
+            x_label="message size" if last else "",
+            log_y=log,
+            failed=failed if last else (),
+            sizes=sizes,
+        )
+    yield "sizes", fig
+
+
+def _lines(
+    cells: Sequence[Cell], metric: str, stats: Sequence[str], otherwise: Sequence[str] = ()
+) -> list[lines.Line]:
+    """Lines of the points; of those with none of `stats` by `otherwise`."""
+    pairs: list[tuple[str, Series]] = []
+    for cell in cells:
+        name = cell.label or cell.state.entry
+        known = {series.stat for series in cell.series(metric)}
+        for series in cell.series(metric):
+            if series.stat in (stats if known & set(stats) else otherwise):
+                label = f"{name} ({series.stat})" if otherwise else name
+                pairs.append((series.stat if len(cells) == 1 and len(stats) > 1 else label, series))
+    return lines.lines_of(pairs, "message_bytes")
+
+
+def _best(cells: Sequence[Cell], headline: str, metric: str) -> tuple[Cell, Series] | None:
+    """The point of the lowest latency or the highest bandwidth, and its headline; None where no point has one."""
+    candidates = [
+        (cell, series) for cell in cells for series in cell.series(headline) if series.values
+    ]
+    return (
+        (min if metric == "latency" else max)(candidates, key=lambda pair: pair[1].middle)
+        if candidates
+        else None
+    )
+
+
+def _finding(best: tuple[Cell, Series] | None, headline: str, metric: str, *, named: bool) -> str:
+    if best is None:
+        return f"RDMA {metric} over message size"
+    cell, series = best
+    size = series.coords.get("message_bytes")
+    at = f" at {short(float(size), 'B')}" if isinstance(size, int | float) else ""
+    return f"RDMA {metric}: {headline.split('_')[0]} {value_words(series)}{at}" + (
+        f" ({cell.label})" if named and cell.label else ""
+    )

@@ -1,0 +1,296 @@
+"""resnet50: throughput by batch, latency by percentile against the bound, and where the time of a batch goes."""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from perfdag.charts import style
+from perfdag.charts.benchmarks.generic import dot_figure, finding
+from perfdag.charts.benchmarks.resnet50_marks import marked
+from perfdag.charts.dots import detail
+from perfdag.charts.series import Cell, Series, band_words, read, runs_words, value_words
+from perfdag.units import short
+
+TOP1 = 0.76456
+"""MLPerf's reference model on all 50,000 validation images, fp32 (mlcommons/inference, vision/classification_and_detection)."""
+TIMED = ("copy", "compute", "postprocess")
+"""Phases of a batch that LoadGen's clock sees; images are preprocessed before it starts."""
+PAGE = 24
+"""Points that one figure of phases holds."""
+STATS = ("p50", "p90", "p95", "p99", "p99.9")
+PUBLISHED = {
+    "offline": {1: 200.0, 8: 1200.0, 32: 3500.0},  # samples/s by batch
+    "server": {1: 0.010, 8: 0.015, 32: 0.030},  # p99 in seconds by batch
+    "single-stream": {1: 0.005},  # p90 in seconds
+}
+"""Figures published for a Tesla T4, unverified: shown beside results, never a gate. 3,500/s at batch 32 is far above NVIDIA's own PyTorch
+figures there (420/s in fp32, 1,128/s in mixed precision: NVIDIA/DeepLearningExamples, resnet50v1.5)."""
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """A figure a scenario, as many of the phases of a batch as its points need, one of what failed where nothing else shows it."""
+    cells = read(rows)
+    if not cells:
+        yield "points", style.no_data()
+        return
+    where = runs_words(rows)
+    headline = {"offline": "throughput", "find-peak": "peak_rate", "accuracy": "top1"}
+    for scenario in ("offline", "server", "single-stream", "find-peak", "accuracy"):
+        own = [cell for cell in cells if cell.state.params.get("scenario", "offline") == scenario]
+        if not own:
+            continue
+        if scenario in ("server", "single-stream"):
+            yield f"{scenario}-latency", _latencies(own, scenario, where)
+        else:
+            notes = "; ".join(
+                part for part in (_published(own, scenario), _reached(own), where) if part
+            )
+            fig = dot_figure(
+                own, [headline[scenario]], notes, _peak(own) if scenario == "find-peak" else None
+            )
+            if scenario == "accuracy":
+                fig.axes[0].set_xlim(right=max(fig.axes[0].get_xlim()[1], 1.05 * TOP1))
+                fig.axes[0].axvline(TOP1, color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1)
+            yield scenario, fig
+    timed = [cell for cell in cells if _timed(cell) > 0]
+    pages = [timed[start : start + PAGE] for start in range(0, len(timed), PAGE)]
+    for number, page in enumerate(pages, 1):
+        part = (
+            f"part {number} of {len(pages)}, {len(page)} of {len(timed)} points"
+            if len(pages) > 1
+            else ""
+        )
+        yield (
+            f"phases-{number}" if number > 1 else "phases",
+            _phases(page, "; ".join(text for text in (part, where) if text)),
+        )
+
+
+def _published(cells: Sequence[Cell], scenario: str) -> str:
+    """What was published for a T4 at these batches, said as what it is."""
+    known = PUBLISHED.get(scenario, {})
+    batches = sorted({int(cell.state.params.get("batch", 1)) for cell in cells} & set(known))
+    unit = "1/s" if scenario == "offline" else "s"
+    values = ", ".join(f"batch {batch} {short(known[batch], unit)}" for batch in batches)
+    return f"published for a Tesla T4, unverified: {values}" if values else ""
+
+
+def _reached(cells: Sequence[Cell]) -> str:
+    """MLPerf's reference top-1, and which points reach its share of what is published for their weights."""
+    measured = [cell for cell in cells for series in cell.series("top1") if series.values]
+    if not measured:
+        return ""
+    verdicts = ", ".join(f"{cell.label} {_verdict(cell)}" for cell in measured)
+    return f"dashed: {100 * TOP1:.2f} % of the fp32 reference on all 50,000 images; 99 % of what is published for the weights: {verdicts}"
+
+
+def _verdict(cell: Cell) -> str:
+    images, reference, verdict = (
+        next((series.middle for series in cell.series(name) if series.values), None)
+        for name in ("images", "top1_reference", "top1_reached")
+    )
+    if verdict is None or reference is None:
+        return f"of {images or 0:,.0f} images: no verdict"
+    return f"{'reached' if verdict else 'NOT reached'} ({100 * reference:.2f} %)"
+
+
+def _peak(cells: Sequence[Cell]) -> str:
+    """The title of a search: a peak above which no rate failed is said as what it is."""
+    title = finding(cells, "peak_rate")
+    for series in (
+        series
+        for cell in cells
+        for series in cell.series("peak_rate")
+        if series.coords.get("bound")
+    ):
+        name, value = f" {detail(series)}: ", f" {value_words(series)}"
+        if name in title and value in title:
+            return title.replace(name, name.replace(" at least", "", 1)).replace(
+                value, f" at least{value}"
+            )
+    return title
+
+
+def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:
+    """Latency over percentiles, a line a point, its bound dashed; a point without a valid sample is named."""
+    shown = [
+        (cell, {s: one_series for s in STATS for one_series in cell.series("latency", s)[:1]})
+        for cell in cells
+    ]
+    series = [one_series for _, by_stat in shown for one_series in by_stat.values()]
+    notes = (
+        band_words(series).replace("dot", "marker"),
+        _bounds(cells, scenario),
+        _published(cells, scenario),
+        where,
+    )
+    title = (
+        finding(cells, "tail_latency")
+        if any(cell.series("tail_latency") for cell in cells)
+        else finding(cells, "latency")
+    )
+    fig, (ax,) = style.figure(
+        heights=(3.4,), title=title, subtitle="; ".join(note for note in notes if note)
+    )
+    for number, (cell, by_stat) in enumerate(shown):
+        xs = [STATS.index(stat) for stat in by_stat]
+        if not xs:
+            continue
+        look = style.look(number)
+        middles = [one_series.middle for one_series in by_stat.values()]
+        lows = [
+            m - one_series.band.low for m, one_series in zip(middles, by_stat.values(), strict=True)
+        ]
+        highs = [
+            one_series.band.high - m
+            for m, one_series in zip(middles, by_stat.values(), strict=True)
+        ]
+        label = cell.label + (" (no valid sample)" if cell.why else "")
+        ax.errorbar(xs, middles, yerr=[lows, highs], label=label, capsize=3, **look)
+        bound = cell.state.params.get("latency_bound")
+        if scenario == "server" and bound is not None:
+            ax.axhline(float(bound), color=look["color"], linewidth=0.8, linestyle=(0, (2, 2)))
+    if failed := [f"{cell.label}: {cell.why}"[:100] for cell, by_stat in shown if not by_stat]:
+        ax.text(
+            0.01,
+            0.02,
+            "\n".join(failed[:4]),
+            transform=ax.transAxes,
+            fontsize=8,
+            color=style.MUTED,
+            va="bottom",
+        )
+    ax.set_xticks(range(len(STATS)), STATS)
+    ax.set_xlim(-0.4, len(STATS) - 0.6)
+    _from_zero(ax, "latency", "s")
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(loc="upper left")
+    return fig
+
+
+def _bounds(cells: Sequence[Cell], scenario: str) -> str:
+    return (
+        "from the scheduled time; dotted: the bound that p99 must hold"
+        if scenario == "server" and cells
+        else ""
+    )
+
+
+def _from_zero(ax: Axes, name: str, unit: str) -> None:
+    top = ax.get_ylim()[1]
+    ax.set_ylim(0, top * 1.05)
+    ax.set_ylabel(style.axis_label(name, style.value_axis(ax.yaxis, unit, top), "lower"))
+
+
+def _phases(cells: Sequence[Cell], where: str) -> Figure:
+    """Bars a point: median seconds a sample of each phase that LoadGen's clock sees, stacked; preprocessing, which it does not, beside them."""
+    note = "median of each phase of one full batch, the device idle before and after"
+    shares = [100 * _phase(cell, "compute") / _timed(cell) for cell in cells]
+    low, high = (f"{end:.0f}" for end in (min(shares), max(shares)))
+    common, labels = _marked(cells)
+    title = marked(
+        f"Compute is {high if low == high else f'{low} to {high}'} % of what is timed", common
+    )
+    lines = max(label.count("\n") + 1 for label in labels)
+    height = 1.2 + max(0.32, 0.18 * lines) * len(cells)
+    subtitle = "; ".join(part for part in (note, where) if part)
+    fig, (ax, apart) = style.figure(
+        columns=2,
+        heights=(height,),
+        title=title,
+        subtitle=subtitle,
+        sharey=True,
+        width_ratios=(3, 1),
+    )
+    left = [0.0] * len(cells)
+    for number, phase in enumerate(TIMED):
+        widths = [_phase(cell, phase) / cell_batch(cell) for cell in cells]
+        ax.barh(
+            range(len(cells)),
+            widths,
+            left=left,
+            height=0.62,
+            color=style.SERIES[number],
+            label=phase,
+        )
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    before = [_phase(cell, "preprocess") / cell_batch(cell) for cell in cells]
+    apart.barh(
+        range(len(cells)),
+        before,
+        height=0.62,
+        color=style.GRID,
+        edgecolor=style.MUTED,
+        hatch="////",
+        linewidth=0.5,
+    )
+    ax.set_yticks(range(len(cells)), labels)
+    ax.set_ylim(len(cells) - 0.5, -0.5)
+    apart.tick_params(axis="y", length=0)
+    for panel, name, top, heading, bins in (
+        (ax, "time of a sample", max(left), "timed", 6),
+        (apart, "preprocess", max(before), "outside\nthe clock", 2),
+    ):
+        panel.grid(axis="y", visible=False)
+        panel.set_xlim(0, 1.02 * top or 1.0)
+        panel.set_title(heading)
+        panel.set_xlabel(
+            style.axis_label(
+                name,
+                style.value_axis(panel.xaxis, "s", top, bins=bins),
+                "lower" if panel is ax else None,
+            )
+        )
+    fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=len(TIMED))
+    return fig
+
+
+def _marked(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[str]]:
+    """Coordinates of phases that all points have, and a label a point with the marks that not all have."""
+    own = [
+        {
+            name: mark
+            for phase in TIMED
+            if (series := _shown(cell, phase))
+            for name, mark in series.coords.items()
+        }
+        for cell in cells
+    ]
+    common = {name: mark for name, mark in own[0].items() if all(name in marks for marks in own)}
+    labels = []
+    for cell, coords in zip(cells, own, strict=True):
+        label = cell.label + (" (no valid sample)" if cell.why else "")
+        label = marked(label, {name: mark for name, mark in coords.items() if name not in common})
+        labels.append(textwrap.fill(label, 36, break_on_hyphens=False))
+    return common, labels
+
+
+def _timed(cell: Cell) -> float:
+    """Seconds of a batch that LoadGen's clock sees."""
+    return sum(_phase(cell, phase) for phase in TIMED)
+
+
+def _phase(cell: Cell, phase: str) -> float:
+    series = _shown(cell, phase)
+    return series.middle if series else 0.0
+
+
+def _shown(cell: Cell, phase: str) -> Series | None:
+    """The series of a phase that is drawn; another has other marks."""
+    return next(
+        (
+            series
+            for series in cell.series("phase_time")
+            if series.coords.get("phase") == phase and series.values
+        ),
+        None,
+    )
+
+
+def cell_batch(cell: Cell) -> int:
+    """Samples a batch of a point."""
+    return int(cell.state.params.get("batch", 1))

@@ -1,0 +1,122 @@
+"""resnet50-overhead: the interval of the treatment's cost against the limit, a row a point, with its verdict."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+from matplotlib.figure import Figure
+
+from perfdag.charts import style
+from perfdag.charts.benchmarks.resnet50_marks import marked
+from perfdag.charts.series import Cell, read, runs_words
+
+LIMIT = 0.05
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """One figure: overhead with its 95 % interval, the limit, the verdict in words."""
+    cells = read(rows)
+    where = runs_words(rows)
+    judged = [(cell, *interval) for cell in cells if (interval := _interval(cell)) is not None]
+    failed = [
+        f"{cell.label}: {cell.why or 'no interval'}"[:110]
+        for cell in cells
+        if _interval(cell) is None
+    ]
+    if not judged:
+        yield "overhead", style.no_data(failed[0] if failed else "no data")
+        return
+    words = [verdict(low, high, limit_of(cell)) for cell, _, low, high in judged]
+    _, mean, low, high = judged[0]
+    title = f"Overhead {mean * 100:.1f} % ({low * 100:.1f} to {high * 100:.1f} %): {words[0]}"
+    title = marked(title, _coords(judged[0][0]))
+    if len(judged) > 1:
+        title = f"{words.count('passes')} of {len(judged)} treatments pass"
+    subtitle = (
+        f"dot: mean; bar: 95 % interval, paired runs in ABBA order; dashed: the limit; {where}"
+    )
+    fig, (ax,) = style.figure(heights=(1.0 + 0.45 * len(judged),), title=title, subtitle=subtitle)
+    for number, (cell, mean, low, high) in enumerate(judged):
+        color = style.SERIES[number % len(style.SERIES)]
+        ax.errorbar(
+            [mean],
+            [number],
+            xerr=[[mean - low], [high - mean]],
+            fmt="o",
+            color=color,
+            capsize=4,
+            mfc="none" if cell.why else color,
+        )
+        ax.annotate(
+            _words(cell, words[number]),
+            (mean, number),
+            xytext=(0, 7),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+        )
+    limits = {limit_of(cell) for cell, *_ in judged}
+    for limit in limits:
+        ax.axvline(limit, color=style.INK, linestyle=(0, (4, 2)), linewidth=1)
+    ends = [0.0, *limits, *(value for _, *interval in judged for value in interval)]
+    room = (max(ends) - min(ends)) * 0.08
+    ax.set_xlim(min(ends) - room, max(ends) + room)
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
+    ax.set_yticks(range(len(judged)), [cell.label for cell, *_ in judged])
+    ax.set_ylim(len(judged) - 0.4, -0.6)
+    ax.set_xlabel("overhead of the treatment, lower is better")
+    if failed:
+        ax.text(
+            0.01, 0.02, "\n".join(failed[:3]), transform=ax.transAxes, fontsize=8, color=style.MUTED
+        )
+    yield "overhead", fig
+
+
+def verdict(low: float, high: float, limit: float) -> str:
+    """`passes` (the interval is below the limit), `fails` (above it), or `inconclusive`."""
+    return "passes" if high < limit else "fails" if low > limit else "inconclusive"
+
+
+def limit_of(cell: Cell) -> float:
+    """The limit that the suite set."""
+    return float(cell.state.params.get("limit", LIMIT))
+
+
+def _words(cell: Cell, word: str) -> str:
+    needed = next((series.middle for series in cell.series("pairs_needed") if series.values), None)
+    text = (
+        f"{word}: about {needed:.0f} pairs would tell"
+        if word == "inconclusive" and needed is not None
+        else word
+    )
+    text += _late(cell)
+    return marked(f"{text} (no valid sample)" if cell.why else text, _coords(cell))
+
+
+def _late(cell: Cell) -> str:
+    """Where the treatment broke the latency bound: LoadGen's word, which the verdict does not need. Nothing of a smoke test,
+    whose few queries it calls INVALID: its marks say so.
+    """
+    treated = [
+        series
+        for series in cell.series("valid")
+        if series.coords.get("side") == "treatment" and "fast" not in series.coords
+    ]
+    valid = [value for series in treated for value in series.values]
+    late = sum(value == 0 for value in valid)
+    return f"; LoadGen says INVALID of the treatment in {late} of {len(valid)} runs" if late else ""
+
+
+def _coords(cell: Cell) -> Mapping[str, Any]:
+    return cell.series("overhead")[0].coords
+
+
+def _interval(cell: Cell) -> tuple[float, float, float] | None:
+    mean = next((series.middle for series in cell.series("overhead") if series.values), None)
+    low = next(
+        (series.middle for series in cell.series("overhead_bound", "low") if series.values), None
+    )
+    high = next(
+        (series.middle for series in cell.series("overhead_bound", "high") if series.values), None
+    )
+    return None if mean is None or low is None or high is None else (mean, low, high)

@@ -1,0 +1,371 @@
+"""Charts of runs at scale: general and detailed (as Run:ai's tool draws them), lifecycle, S-curves, ECDF, order, API calls.
+
+Every function takes plain data and gives a Figure. Seconds throughout. What was never seen is left out and counted, never drawn as 0.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import wraps
+from typing import ParamSpec
+
+import numpy as np
+import pyarrow as pa
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from perfdag.benchmark.contract import SIMULATED
+from perfdag.charts import style
+from perfdag.charts.benchmarks import generic
+from perfdag.charts.benchmarks.stages import Stage, calls_of, of_results
+
+_P = ParamSpec("_P")
+
+
+def _housed(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
+    """Everything of a figure is made in the house style, titles and legends too."""
+
+    @wraps(draw)
+    def inside(*args: _P.args, **kwargs: _P.kwargs) -> Figure:
+        with style.house():
+            return draw(*args, **kwargs)
+
+    return inside
+
+
+Deltas = Sequence[tuple[str, Mapping[str, float | None]]]
+"""(submit time in RFC 3339, delta name -> seconds or None) a workload, in order of submission."""
+_REFERENCE = {
+    "Workload Creation": "Workload Submission",
+    "Job Creation": "Workload Creation",
+    "First Pod Creation": "Job Creation",
+    "Last Pod Creation": "Job Creation",
+    "Pod Group Creation": "First Pod Creation",
+    "Pod Scheduling Decision": "Pod Group Creation",
+    "First Eviction": "Pod Group Creation",
+    "First PVC Bind Request": "Pod Group Creation",
+    "First PVC Bind": "First PVC Bind Request",
+    "Backend Job Creation": "Pod Group Creation",
+    "Total Pod Scheduling Decision": "Workload Submission",
+    "Total Backend Job Creation": "Workload Submission",
+}
+
+
+def _seen(deltas: Deltas, name: str) -> tuple[list[int], list[float]]:
+    pairs = [
+        (place, value)
+        for place, (_, delta) in enumerate(deltas)
+        if (value := delta.get(name)) is not None
+    ]
+    return [place for place, _ in pairs], [value for _, value in pairs]
+
+
+def _words(values: Sequence[float], total: int) -> str:
+    unseen = f", {total - len(values)} unseen" if total > len(values) else ""
+    if not values:
+        return f"never seen in {total} workloads"
+    return (
+        f"median {np.median(values):.3g} s, mean {np.mean(values):.3g} s, n={len(values)}{unseen}"
+    )
+
+
+def _of(shown: int, total: int | None) -> str:
+    return f"{shown} workloads" if total in (None, shown) else f"{shown} of {total} workloads"
+
+
+@_housed
+def general(deltas: Deltas, total: int | None = None, excluded: Sequence[str] = ()) -> Figure:
+    """Time from submission to the scheduling decision (and to the backend's row, where it is known) by order of submission.
+
+    `total` workloads were submitted (None: as many as are given); `excluded` says of those that are missing why.
+    """
+    names = ["Total Pod Scheduling Decision", "Total Backend Job Creation"]
+    shown = [name for name in names if _seen(deltas, name)[1]] or names[:1]
+    first = _seen(deltas, shown[0])[1]
+    title = (
+        f"Submission to scheduling: median {np.median(first):.3g} s over "
+        if first
+        else "Submission to scheduling: "
+    )
+    title += _of(len(first), len(deltas) if total is None else total)
+    fig, axes = style.figure(len(shown), (2.6,), title=title, subtitle="; ".join(excluded))
+    for ax, name in zip(axes, shown, strict=True):
+        places, values = _seen(deltas, name)
+        _by_order(ax, places, values)
+        ax.set_title(f"{name} from {_REFERENCE[name]}: {_words(values, len(deltas))}")
+        ax.set_ylabel("seconds")
+    axes[-1].set_xlabel("workload, in order of submission")
+    return fig
+
+
+@_housed
+def detailed(deltas: Deltas, total: int | None = None, excluded: Sequence[str] = ()) -> Figure:
+    """A row a stage: left its delta over the time of submission, right the histogram of the delta. `total` and `excluded` as of `general`."""
+    names = [name for name in _REFERENCE if not name.startswith("Total") and _seen(deltas, name)[1]]
+    if not names:
+        return style.no_data("no stage was seen")
+    starts = [datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() for text, _ in deltas]
+    fig, axes = style.figure(
+        len(names),
+        (1.5,),
+        2,
+        title=f"{_of(len(deltas), total)}, stage by stage",
+        subtitle="; ".join(["left: over the time of submission; right: how often", *excluded]),
+    )
+    for number, name in enumerate(names):
+        left, right = axes[2 * number], axes[2 * number + 1]
+        places, values = _seen(deltas, name)
+        left.plot(
+            [starts[place] - starts[0] for place in places],
+            values,
+            ".",
+            markersize=3,
+            color=style.SERIES[0],
+        )
+        left.set_title(f"{name} since {_REFERENCE[name]}")
+        left.set_ylabel("seconds")
+        right.hist(values, bins=min(30, max(5, len(values) // 5)), color=style.SERIES[0])
+        right.set_title(_words(values, len(deltas)))
+        right.set_ylabel("workloads")
+    axes[-2].set_xlabel("seconds from the first submission")
+    axes[-1].set_xlabel("seconds")
+    return fig
+
+
+def _by_order(ax: Axes, places: Sequence[int], values: Sequence[float], k: int = 0) -> None:
+    ax.plot(
+        places, values, ".", markersize=2.5, color=style.SERIES[k % len(style.SERIES)], alpha=0.7
+    )
+    if len(values) >= 50:
+        width = max(5, len(values) // 40)
+        centres = range(width, len(values) - width, width)
+        middle = [float(np.median(values[c - width : c + width])) for c in centres]
+        ax.plot([places[c] for c in centres], middle, color=style.INK, linewidth=1.3)
+    ax.set_ylim(bottom=min(0.0, *values) if values else 0.0)
+
+
+@_housed
+def timeline(stages: Sequence[Stage]) -> Figure:
+    """A row a stage: when objects reached it, from first to last, with the middle half and the median marked. Totals are left out."""
+    shown = _moments(stages)
+    if not shown:
+        return style.no_data("no stage was reached")
+    last = max(shown, key=lambda stage: max(stage.at))
+    fig, (ax,) = style.figure(
+        heights=(0.34 * len(shown) + 0.9,),
+        title=f"The last object reached {last.name.replace('_', ' ')} after {max(last.at):.3g} s",
+        subtitle="line: first to last object; bar: middle half; tick: median",
+    )
+    for row, stage in enumerate(reversed(shown)):
+        low, quarter, middle, three, high = np.percentile(stage.at, [0, 25, 50, 75, 100])
+        ax.plot([low, high], [row, row], color=style.SERIES[0], linewidth=1)
+        ax.barh(row, three - quarter, left=quarter, height=0.5, color=style.SERIES[0], alpha=0.5)
+        ax.plot([middle], [row], "|", color=style.INK, markersize=11, markeredgewidth=2)
+    ax.set_yticks(range(len(shown)), [_label(stage) for stage in reversed(shown)])
+    ax.set_xlabel("seconds from the first submission")
+    ax.set_xlim(left=0)
+    return fig
+
+
+def _label(stage: Stage) -> str:
+    missing = f" ({stage.missing} never)" if stage.missing else ""
+    return f"{stage.name.replace('_', ' ')}{missing}"
+
+
+def _moments(stages: Sequence[Stage]) -> list[Stage]:
+    """Stages that were reached, without the totals, which end when the stage of their name does."""
+    names = {stage.name for stage in stages if stage.at}
+    return [stage for stage in stages if stage.at and stage.name.partition("_to_")[2] not in names]
+
+
+_STARTS = ("submitted", "created")
+
+
+def _total(stage: Stage, stages: Sequence[Stage]) -> bool:
+    """Whether its time is made up of those of other stages: it begins with the object, and they follow one another."""
+    finer = any(
+        one_stage.name.endswith(f"_to_{stage.name}") and one_stage.since not in _STARTS
+        for one_stage in stages
+    )
+    return stage.since in _STARTS and (
+        finer or "_to_" in stage.name or stage.name in ("workload_running", "workload_ready")
+    )
+
+
+def _slowest(stages: Sequence[Stage]) -> Stage | None:
+    """The stage that took longest since the one before it; a total only where there is nothing else."""
+    seen = [stage for stage in stages if stage.seconds]
+    own = [stage for stage in seen if not _total(stage, seen)] or seen
+    return max(own, key=lambda stage: float(np.median(stage.seconds)), default=None)
+
+
+@_housed
+def s_curves(stages: Sequence[Stage]) -> Figure:
+    """How many objects have reached each stage by each moment. Totals are left out."""
+    shown = _moments(stages)
+    if not shown:
+        return style.no_data("no stage was reached")
+    widest = _slowest(stages) or shown[0]
+    fig, (ax,) = style.figure(
+        heights=(3.6,), title=f"The widest gap is before {widest.name.replace('_', ' ')}"
+    )
+    for k, stage in enumerate(shown):
+        at = sorted(stage.at)
+        look = {key: value for key, value in style.look(k).items() if key != "marker"}
+        ax.step(
+            [*at, at[-1]],
+            [*range(1, len(at) + 1), len(at)],
+            where="post",
+            label=_label(stage),
+            **look,
+        )
+    ax.set_xlabel("seconds from the first submission")
+    ax.set_ylabel("objects that reached it")
+    ax.set_ylim(bottom=0)
+    _legend(ax)
+    return fig
+
+
+@_housed
+def ecdf(stages: Sequence[Stage]) -> Figure:
+    """Share of objects that took at most so long for each stage; objects that never reached it keep the curve below 1."""
+    shown = [stage for stage in stages if stage.seconds]
+    slow = _slowest(stages)
+    if slow is None:
+        return style.no_data("no stage was reached")
+    fig, (ax,) = style.figure(
+        heights=(3.6,),
+        title=f"Slowest stage: {slow.name.replace('_', ' ')}, median {np.median(slow.seconds):.3g} s",
+    )
+    for k, stage in enumerate(shown):
+        values = sorted(stage.seconds)
+        total = len(values) + stage.missing
+        look = {key: value for key, value in style.look(k).items() if key != "marker"}
+        ax.step(
+            values,
+            [(i + 1) / total for i in range(len(values))],
+            where="post",
+            label=_label(stage),
+            **look,
+        )
+    ax.set_xlabel("seconds since the stage before")
+    ax.set_ylabel("share of objects")
+    ax.set_ylim(0, 1.02)
+    _legend(ax)
+    return fig
+
+
+def _legend(ax: Axes) -> None:
+    """Beside the curves where it is so long that it would cover them."""
+    if len(ax.get_lines()) > len(style.SERIES):
+        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    else:
+        ax.legend(loc="best")
+
+
+@_housed
+def by_order(stages: Sequence[Stage]) -> Figure:
+    """Latency of each stage by order of submission: does it grow as more are there?"""
+    shown = [stage for stage in stages if stage.seconds]
+    if not shown:
+        return style.no_data("no stage was reached")
+    fig, axes = style.figure(
+        len(shown),
+        (1.5,),
+        title="Latency by order of submission",
+        subtitle="line: running median",
+        sharex=True,
+    )
+    for k, (ax, stage) in enumerate(zip(axes, shown, strict=True)):
+        _by_order(ax, stage.order, stage.seconds, k)
+        ax.set_title(f"{_label(stage)} since {stage.since.replace('_', ' ')}")
+        ax.set_ylabel("seconds")
+    axes[-1].set_xlabel("object, in order of submission")
+    return fig
+
+
+@_housed
+def api_calls(counts: Mapping[int, Mapping[str, float]], of: str = "vms", most: int = 6) -> Figure:
+    """Requests by the number of VMs (or `of` objects): a line a kind of request (the most frequent); its slope is requests for each one."""
+    what = {"vms": "VM", "objects": "object"}[of]
+    sizes = sorted(counts)
+    if not sizes:
+        return style.no_data("no API calls were counted")
+    total: dict[str, float] = defaultdict(float)
+    for calls in counts.values():
+        for call, count in calls.items():
+            total[call] += count
+    names = sorted(total, key=lambda name: -total[name])[:most]
+    top = names[0]
+    per = counts[sizes[-1]].get(top, 0.0) / sizes[-1]
+    title = f"{per:.3g} x {top} for each {what} at {sizes[-1]} {what}s"
+    if len(sizes) == 1:
+        return _calls_of_one(counts[sizes[0]], names, title)
+    fig, (ax,) = style.figure(heights=(3.4,), title=title)
+    for k, name in enumerate(names):
+        ax.plot(sizes, [counts[size].get(name, 0.0) for size in sizes], label=name, **style.look(k))
+    ax.set_xlabel(f"{what}s")
+    ax.set_ylabel("requests")
+    ax.set_ylim(bottom=0)
+    ax.legend(loc="upper left")
+    return fig
+
+
+def _calls_of_one(counts: Mapping[str, float], names: Sequence[str], title: str) -> Figure:
+    fig, (ax,) = style.figure(heights=(0.6 + 0.3 * len(names),), title=title)
+    bars = ax.barh(
+        names, [counts.get(name, 0.0) for name in names], color=style.SERIES[0], height=0.7
+    )
+    ax.bar_label(bars, padding=3, fmt="{:.0f}")
+    ax.invert_yaxis()
+    ax.set_xlabel("requests")
+    ax.margins(x=0.1)
+    return fig
+
+
+def drawings(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """Charts of objects and API calls: a set for each entry and size."""
+    fake = any(SIMULATED in (text or "") for text in rows["tool"].unique().to_pylist())
+    groups, calls = of_results(rows), calls_of(rows)
+    for group in groups:
+        own = f"-{group.entry}-{group.count}" if len(groups) > 1 else ""
+        caption = f"{group.entry}: {group.count} objects" + (
+            f", the last of {group.samples} samples" if group.samples > 1 else ""
+        )
+        for name, draw in (
+            ("lifecycle", timeline),
+            ("s-curves", s_curves),
+            ("ecdf", ecdf),
+            ("order", by_order),
+        ):
+            yield f"{name}{own}", _captioned(draw(group.stages), caption, fake)
+    for (entry, of), counted in calls.items():
+        yield (
+            f"api-calls-{entry}" if len(calls) > 1 else "api-calls",
+            _captioned(api_calls(counted, of), entry, fake),
+        )
+
+
+def _captioned(figure: Figure, caption: str, fake: bool) -> Figure:
+    """What is drawn under the picture, and that its nodes were simulated: then it is the control plane alone."""
+    with style.house():
+        text = f"{caption}; {SIMULATED}: the control plane alone" if fake else caption
+        layout, room = figure.get_layout_engine(), 0.18 / figure.get_figheight()
+        if isinstance(layout, ConstrainedLayoutEngine):
+            left, bottom, width, height = layout.get()["rect"]
+            layout.set(rect=(left, bottom + room, width, height - room))
+        figure.text(0.988, 0.004, text, ha="right", va="bottom", fontsize=7.5, color=style.MUTED)
+    return figure
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """Charts of the benchmarks scale, vmi-burst and vmi-steady."""
+    yield from drawings(rows)
+    aggregate = rows.filter(pa.compute.is_null(rows["subject"]))
+    aggregate = aggregate.filter(
+        pa.compute.invert(
+            pa.compute.is_in(aggregate["metric"], pa.array(["api_calls", "failures"]))
+        )
+    )
+    yield from generic.figures(aggregate)

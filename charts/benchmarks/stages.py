@@ -1,0 +1,153 @@
+"""What the charts of runs at scale draw: stages and API calls, read from rows of results or of stages.parquet. Seconds throughout."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute
+
+
+@dataclass
+class Stage:
+    """One stage of a run: for each object that reached it, its place in the order of submission, when (seconds from the first
+    submission) and how long since the stage before. `missing` never reached it.
+    """
+
+    name: str
+    since: str
+    order: list[int] = field(default_factory=list)
+    at: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    missing: int = 0
+
+
+def stages_of(rows: Iterable[Mapping[str, Any]]) -> list[Stage]:
+    """Stages from rows of stages.parquet (columns stage, since, status, index, seconds, submitted, reached)."""
+    rows = list(rows)
+    first = min((row["submitted"] for row in rows if row["submitted"]), default=0.0)
+    stages: dict[tuple[str, str], Stage] = {}
+    for row in rows:
+        stage = stages.setdefault((row["stage"], row["since"]), Stage(row["stage"], row["since"]))
+        at = row["reached"]
+        if row["status"] == "ok" and at:
+            stage.order.append(row["index"])
+            stage.at.append(at - first)
+            stage.seconds.append(row["seconds"])
+        elif row["status"] in ("censored", "failed"):
+            stage.missing += 1
+    return list(stages.values())
+
+
+def of_runs(
+    rows: Iterable[Mapping[str, Any]], head: int | None = None, tail: int | None = None
+) -> dict[str, list[Stage]]:
+    """Stages by what to call a run in a file's name, of rows of stages.parquet: nothing for the only one, else how many objects it has
+    (and which run of that size it is). Of each the first `head` objects in order of submission, and of those the last `tail`.
+    """
+    runs: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        runs.setdefault(row["run"], []).append(row)
+    groups: dict[str, list[Stage]] = {}
+    for rows_of_run in runs.values():
+        order = sorted({row["index"] for row in rows_of_run})
+        chosen = order[:head] if head else order
+        kept = set(chosen[-tail:] if tail else chosen)
+        name, same = (str(len(order)) if len(runs) > 1 else ""), 2
+        while name in groups:
+            name, same = f"{len(order)}-{same}", same + 1
+        groups[name] = stages_of(row for row in rows_of_run if row["index"] in kept)
+    return groups
+
+
+@dataclass
+class Group:
+    """The newest sample of one entry and size, and how many samples there are."""
+
+    entry: str
+    count: int
+    samples: int
+    stages: list[Stage]
+
+
+_SAMPLE = ("run_id", "variant", "point", "repetition", "phase")
+"""What tells one sample from another; its sample_id does not, which is of each object."""
+
+
+def of_results(rows: pa.Table) -> list[Group]:
+    """Stages of a benchmark's objects, by entry and size: metrics `object_latency`, `object_time`, `object_missing`, a subject each.
+
+    Sizes and repetitions are not mixed into one curve: of several samples the last one is drawn.
+    """
+    wanted = rows.filter(
+        pa.compute.is_in(
+            rows["metric"], pa.array(["object_latency", "object_time", "object_missing"])
+        )
+    )
+    grouped: dict[
+        tuple[str, int], dict[tuple[Any, ...], list[tuple[dict[str, Any], dict[str, Any]]]]
+    ] = {}
+    for row in wanted.select(
+        ["entry", "metric", "subject", "coords", "value", *_SAMPLE]
+    ).to_pylist():
+        coords = orjson.loads(row["coords"] or "{}")
+        if row["value"] is not None:
+            samples = grouped.setdefault((row["entry"], int(coords.get("count", 0))), {})
+            samples.setdefault(tuple(row[name] for name in _SAMPLE), []).append((row, coords))
+    groups = []
+    for (entry, count), samples in grouped.items():
+        newest = list(samples.values())[-1]
+        subjects = {row["subject"] for row, _ in newest}
+        groups.append(
+            Group(
+                entry,
+                count or len(subjects),
+                len(samples),
+                _stages(newest, sorted(subjects, key=_natural)),
+            )
+        )
+    return groups
+
+
+def _natural(name: str) -> list[int]:
+    return [int(digits) for digits in re.findall(r"\d+", name)]
+
+
+def _stages(
+    rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], subjects: Sequence[str]
+) -> list[Stage]:
+    place = {subject: order for order, subject in enumerate(subjects)}
+    stages: dict[str, Stage] = {}
+    for row, coords in rows:
+        stage = stages.setdefault(coords["stage"], Stage(coords["stage"], coords.get("since", "")))
+        if row["metric"] == "object_missing":
+            stage.missing += 1
+        elif row["metric"] == "object_time":
+            stage.at.append(row["value"])
+        else:
+            stage.order.append(place[row["subject"]])
+            stage.seconds.append(row["value"])
+    return list(stages.values())
+
+
+def calls_of(rows: pa.Table) -> dict[tuple[str, str], dict[int, dict[str, float]]]:
+    """API requests from the metric `api_calls`: by entry and what is counted there (vms, objects), by how many of them, and by kind; of
+    several samples the last.
+    """
+    calls_by_entry: dict[tuple[str, str], dict[int, dict[str, float]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
+    for row in (
+        rows.filter(pa.compute.equal(rows["metric"], "api_calls"))
+        .select(["entry", "coords", "value"])
+        .to_pylist()
+    ):
+        if row["value"] is not None:
+            coords = orjson.loads(row["coords"] or "{}")
+            phase = f"{coords['phase']}: " if "phase" in coords else ""
+            of = "vms" if "vms" in coords else "objects"
+            calls_by_entry[row["entry"], of][int(coords[of])][phase + coords["call"]] = row["value"]
+    return {key: dict(calls) for key, calls in calls_by_entry.items()}

@@ -1,0 +1,99 @@
+"""torchbench: time of a batch by point, and samples a second over the batch size where it was varied."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import orjson
+import pyarrow as pa
+from matplotlib.figure import Figure
+
+from perfdag.charts import lines, style
+from perfdag.charts.benchmarks.generic import dot_figure
+from perfdag.charts.series import (
+    Cell,
+    Series,
+    alike,
+    band_words,
+    read,
+    runs_words,
+    value_words,
+    words_without,
+)
+
+
+def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
+    """Dots of batch time and first batch; lines of samples a second where a model ran with two or more batch sizes."""
+    cells, where = read(rows), runs_words(rows)
+    if not cells:
+        yield "points", style.no_data()
+        return
+    used = _precisions(rows)
+    for cell in cells:
+        if used.get(cell.state.point, "fp32") != "fp32" and not cell.state.params.get("precision"):
+            cell.label += f" in {used[cell.state.point]}"
+    yield "points", dot_figure(cells, ["batch_time", "time_to_first_batch"], where)
+    curves = _by_batch(cells, used)
+    if any(len(line.series) > 1 for line in curves):
+        yield "batches", _batches(curves, where)
+
+
+def _precisions(rows: pa.Table) -> dict[str, str]:
+    """The precision that each point was computed in, which is the model's default for its device where none was asked for."""
+    precisions: dict[str, str] = {}
+    for group in rows.group_by(["point", "env"]).aggregate([]).to_pylist():
+        used = (orjson.loads(group["env"] or "{}").get("sample") or {}).get("precision")
+        if used:
+            precisions[group["point"]] = used
+    return precisions
+
+
+def _by_batch(cells: Sequence[Cell], used: Mapping[str, str]) -> list[lines.Line]:
+    """A line for each model and shape; lines that would have one name say what tells them apart."""
+    named_lines: list[tuple[list[Cell], lines.Line]] = []
+    for group in alike(cells, ("batch_size",)):
+        rates = {
+            float(cell.state.params["batch_size"]): rate for cell in group if (rate := _rate(cell))
+        }
+        if rates:
+            named_lines.append((group, lines.Line(_name(group[0], used), rates)))
+    names = Counter(line.name for _, line in named_lines)
+    for group, line in named_lines:
+        if names[line.name] > 1:
+            line.name = f"{line.name} {words_without(group[0], ('batch_size', 'model', 'test', 'device', 'precision'))}".strip()
+        line.name += " ~" if any(cell.noisy for cell in group) else ""
+    return [line for _, line in named_lines]
+
+
+def _rate(cell: Cell) -> Series | None:
+    return next((series for series in cell.series("samples_rate") if series.values), None)
+
+
+def _name(cell: Cell, used: Mapping[str, str]) -> str:
+    params = {**cell.state.params}
+    params["precision"] = params.get("precision") or used.get(cell.state.point)
+    name = " ".join(
+        str(params[part]) for part in ("model", "test", "device", "precision") if params.get(part)
+    )
+    return name + (" compiled" if params.get("compile") else "")
+
+
+def _batches(curves: Sequence[lines.Line], where: str) -> Figure:
+    fastest = max(
+        (series for line in curves for series in line.series.values()),
+        key=lambda series: series.middle,
+    )
+    name, batch = next(
+        (line.name, x) for line in curves for x, series in line.series.items() if series is fastest
+    )
+    legend = (
+        band_words(series for line in curves for series in line.series.values())
+        .replace("dot", "line")
+        .replace("bar", "band")
+    )
+    noisy = "~: a sample was disturbed" if any(line.name.endswith("~") for line in curves) else ""
+    title = f"{name.removesuffix(' ~')}: {value_words(fastest)} samples at batch size {batch:.0f}"
+    fig, (ax,) = style.figure(
+        title=title, subtitle="; ".join(part for part in (legend, noisy, where) if part)
+    )
+    lines.panel(ax, curves, metric="samples_rate", x_label="batch size", x_unit="1")
+    return fig

@@ -1,0 +1,1 @@
+"""Pages: the report of a run, comparisons and histories."""

@@ -1,0 +1,79 @@
+"""history.html: what changed when, with the charts of a suite's history, as one file that fetches nothing."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+
+from perfdag.charts.pages.page import picture, table, text
+from perfdag.charts.pages.pick import Picture
+from perfdag.charts.pages.report import LIMIT, css
+from perfdag.charts.style import to_bytes
+from perfdag.regress.changes import day_of
+from perfdag.regress.history import Series
+from perfdag.regress.run_medians import RunMedians
+from perfdag.units import short
+
+TITLES = {"overview": "The last runs at a glance", "noise": "Where the noise is"}
+
+
+def page(
+    trends: RunMedians, series: Sequence[Series], figures: Mapping[str, Figure], more: str = ""
+) -> str:
+    """The page: every change of level, newest first, then the figures by name. Equal input gives an equal page."""
+    first, last = trends.runs[0].run_id, trends.runs[-1].run_id
+    head = (
+        f'<h1>{text(trends.suite)}: history</h1>\n<p class="muted">{len(trends.runs)} runs from {day_of(first)} to {day_of(last)}; '
+        f'<a href="report.html">report of the newest</a></p>\n{_changes(series)}\n'
+    )
+    body, room = [], LIMIT - len(head.encode()) - len(css().encode()) - 20_000
+    for number, (name, fig) in enumerate(figures.items(), 1):
+        title = TITLES.get(name, "Series over the runs")
+        svg, png = to_bytes(fig)
+        shown = (
+            f"<h2>{text(title)}</h2>\n{picture(Picture('history', name, title, svg, png), number)}"
+        )
+        if len(shown.encode()) > room:
+            body.append(f'<p class="muted">{text(title)} ({text(name)}): left out for its size</p>')
+            continue
+        room -= len(shown.encode())
+        body.append(shown)
+    if more:
+        body.append(f'<p class="muted">{text(more)}</p>')
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{text(trends.suite)}: history</title>\n<style>\n{css()}</style>\n</head>\n<body>\n<main>\n"
+        f"{head}{''.join(body)}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _changes(series: Sequence[Series]) -> str:
+    changes = sorted(
+        (change for one in series for change in one.findings), key=lambda change: -change.index
+    )
+    if not changes:
+        return "<p>No series changed its level.</p>"
+    rows = []
+    for change in changes:
+        c, unit = change.change, change.info.unit
+        size = f"{c.effect:+.3g}" if change.absolute else f"{100 * c.effect:+.1f} %"
+        differs = (
+            "; ".join(f"{key} {a} -> {b}" for key, (a, b) in change.environment.items())
+            or "nothing that is recorded"
+        )
+        level = f"{short(c.before, unit)} to {short(c.after, unit)}"
+        rows.append(
+            [
+                day_of(change.run),
+                text(change.name),
+                text(f"{size} {change.word}"),
+                text(level),
+                text(differs[:300]),
+            ]
+        )
+    return table(
+        ("since", "series", "change", "level", "what else changed"),
+        rows,
+        ("value", "point", "value", "value", "text"),
+        True,
+    )

@@ -1,0 +1,124 @@
+"""Which chart draws a benchmark, and all pictures of a run."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from matplotlib.figure import Figure
+
+from perfdag.charts import style
+from perfdag.charts.benchmarks import generic, pairs
+from perfdag.charts.series import of_benchmark
+
+Figures = Callable[[pa.Table], Iterable[tuple[str, Figure]]]
+Put = Callable[[str, bytes], Any]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure of a benchmark as files. `title` is its finding in words."""
+
+    benchmark: str
+    slug: str
+    title: str
+    svg: bytes
+    png: bytes
+
+    @property
+    def name(self) -> str:
+        """File name without its ending."""
+        return f"{self.benchmark}-{self.slug}"
+
+
+@cache
+def chart(benchmark: str) -> Figures:
+    """Return the function that draws a benchmark: an entry point, a module here, or the generic
+    chart.
+    """
+    for point in entry_points(group="perfdag.charts", name=benchmark):
+        loaded = point.load()
+        return _figures(loaded) or loaded
+    name = benchmark.replace("-", "_")
+    module = f"perfdag.charts.benchmarks.{name}"
+    if name.isidentifier() and find_spec(module) is not None:
+        return _figures(import_module(module)) or generic.figures
+    return generic.figures
+
+
+def _figures(module: Any) -> Figures | None:
+    function: Figures | None = getattr(module, "figures", None)
+    return function
+
+
+def benchmarks(table: pa.Table) -> list[str]:
+    """Return the benchmarks of the rows in their order, without the canary."""
+    return [name for name in pc.unique(table["benchmark"]).to_pylist() if name and name != "canary"]
+
+
+def draw(table: pa.Table) -> Iterator[Picture]:
+    """Yield the pictures of all benchmarks. A chart that fails becomes a picture of its error."""
+    for name in benchmarks(table):
+        rows = of_benchmark(table, name)
+        with style.house():
+            try:
+                for slug, figure in _all(name, rows):
+                    yield _picture(name, slug, figure)
+            except Exception as error:
+                reason = f"the chart of {name} could not be drawn ({type(error).__name__}: {error}); the rows are complete"
+                yield _picture(name, "error", style.no_data(reason))
+
+
+def _all(name: str, rows: pa.Table) -> Iterator[tuple[str, Figure]]:
+    """A benchmark's own chart of what is measured over a whole gang; a matrix of what is measured pair by pair."""
+    paired = pc.is_valid(rows["pair"])
+    whole = rows.filter(pc.invert(paired))
+    if whole.num_rows:
+        yield from chart(name)(whole)
+    if whole.num_rows < rows.num_rows:
+        yield from pairs.figures(rows.filter(paired))
+
+
+def file_name(benchmark: str) -> str:
+    """The benchmark's part of a file name."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", benchmark)
+
+
+def _picture(benchmark: str, slug: str, figure: Figure) -> Picture:
+    clean = re.sub(r"[^a-z0-9]+", "-", slug.lower()).strip("-") or "chart"
+    title = next((text.get_text() for text in figure.texts if text.get_gid() == "title"), "")
+    svg, png = style.to_bytes(figure)
+    return Picture(file_name(benchmark), clean, " ".join(title.split()), svg, png)
+
+
+def render(table: pa.Table, to: Path | str | Put) -> list[str]:
+    """Draw every benchmark as SVG and PNG into a folder or through a callback. Return the file
+    names.
+    """
+    return put_all(draw(table), to)
+
+
+def put_all(pictures: Iterable[Picture], to: Path | str | Put) -> list[str]:
+    """Write pictures into a folder or through a callback; returns the names of the files."""
+    put = to if callable(to) else _folder(Path(to))
+    names = []
+    for picture in pictures:
+        for name, data in (
+            (f"{picture.name}.svg", picture.svg),
+            (f"{picture.name}.png", picture.png),
+        ):
+            put(name, data)
+            names.append(name)
+    return names
+
+
+def _folder(folder: Path) -> Put:
+    folder.mkdir(parents=True, exist_ok=True)
+    return lambda name, data: (folder / name).write_bytes(data)

@@ -1,0 +1,1 @@
+"""`perfdag ab`: two variants of a suite, measured in interleaved blocks."""

@@ -1,0 +1,1 @@
+"""Runs on a cluster: install, submit, watch, resume and prune."""

@@ -1,0 +1,1 @@
+"""`perfdag doctor`: what is missing for a suite or a cluster, and the command that adds it."""

@@ -1,0 +1,1 @@
+"""The contract of a benchmark, and the registry that finds benchmarks."""

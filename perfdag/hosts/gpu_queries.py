@@ -1,0 +1,263 @@
+"""What NVIDIA's driver says of a host's GPUs: model, driver, clocks, power, throttle reasons, ECC, MIG; before and during a sample.
+
+Source: `nvidia-smi --query-gpu` (its fields are listed by `nvidia-smi --help-query-gpu`). A value that a device does not have reads
+`[Not Supported]` or `[N/A]` and is left out; a field that a version does not know makes it refuse the whole query, so the rest is asked again.
+Clocks in Hz, power in W, temperature in degrees Celsius, memory in bytes, times in seconds since the epoch.
+"""
+
+import contextlib
+import re
+import statistics
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from perfdag.hosts.gpus import parse, query
+from perfdag.hosts.local import Finished, Host
+
+STATIC = {
+    "index": "index",
+    "name": "name",
+    "uuid": "uuid",
+    "driver": "driver_version",
+    "vbios": "vbios_version",
+    "memory": "memory.total",
+    "power_limit": "power.limit",
+    "sm_clock_max": "clocks.max.sm",
+    "memory_clock_max": "clocks.max.memory",
+    "persistence": "persistence_mode",
+    "compute_mode": "compute_mode",
+    "ecc": "ecc.mode.current",
+    "ecc_corrected": "ecc.errors.corrected.volatile.total",
+    "ecc_uncorrected": "ecc.errors.uncorrected.volatile.total",
+    "mig": "mig.mode.current",
+    "pcie_generation": "pcie.link.gen.current",
+    "pcie_width": "pcie.link.width.current",
+}
+DYNAMIC = {
+    "index": "index",
+    "sm_clock": "clocks.sm",
+    "memory_clock": "clocks.mem",
+    "power": "power.draw",
+    "temperature": "temperature.gpu",
+    "utilisation": "utilization.gpu",
+    "memory_used": "memory.used",
+    "reasons": "clocks_throttle_reasons.active",
+    "time": "timestamp",
+}
+_RENAMED = {
+    "clocks_throttle_reasons.active": "clocks_event_reasons.active"
+}  # drivers from 535 on have both
+_REFUSED = re.compile(r'Field "([^"]+)" is not a valid field to query')
+REASONS = {
+    0x1: "idle",
+    0x2: "application clocks",
+    0x4: "software power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+    0x100: "display clocks",
+}
+"""Bits of clocks_throttle_reasons.active (nvml.h, nvmlClocksThrottleReasons)."""
+SLOWED = (
+    "hardware slowdown",
+    "software thermal slowdown",
+    "hardware thermal slowdown",
+    "hardware power brake",
+)
+"""Reasons for which a figure is not the device's own; the power cap is how a loaded GPU normally runs, so it is recorded only."""
+_IDLE = 0x1
+Span = tuple[float, float]
+"""Start and end of a run in seconds since the epoch, by its host's clock."""
+PERIOD = 0.5
+MARGIN = 0.05
+"""Part of the samples that may show a slowdown before it is held against the figure."""
+LASTING = 2
+"""Samples that show it where there are as many: one is a moment."""
+
+
+def known(host: Host, fields: dict[str, str]) -> tuple[dict[str, str], Finished]:
+    """Those of the fields that the host's nvidia-smi knows, and what it answered when asked for them."""
+    asked = dict(fields)
+    while True:
+        finished = host.run(query(asked), timeout=20)
+        refused = _REFUSED.search(finished.stdout + finished.stderr) if finished.code != 0 else None
+        name = next(
+            (name for name, field in asked.items() if refused and field == refused[1]), None
+        )
+        if name is None:
+            return asked, finished
+        if asked[name] in _RENAMED:
+            asked[name] = _RENAMED[asked[name]]
+        else:
+            del asked[name]
+
+
+def facts(host: Host) -> list[dict[str, Any]]:
+    """Static facts of each GPU of a host; empty where it has no driver, one `error` where the driver does not answer."""
+    if host.which("nvidia-smi") is None:
+        return []
+    fields, finished = known(host, STATIC)
+    return parse(finished.stdout, fields) if finished.code == 0 else [{"error": finished.tail(200)}]
+
+
+def problem(host: Host) -> str | None:
+    """Why CUDA cannot be used on a host as far as the driver can tell, and what to do; None where a GPU answers."""
+    if host.which("nvidia-smi") is None:
+        return (
+            f"no NVIDIA driver on {host.name} (nvidia-smi is missing): install the driver; "
+            "in a pod ask for nvidia.com/gpu in resources, and let the cluster run nvidia-device-plugin"
+        )
+    finished: Finished = host.run(["nvidia-smi", "-L"], timeout=20)
+    if finished.code != 0:
+        return f"the NVIDIA driver on {host.name} does not answer: {finished.tail(200)}"
+    if "GPU " not in finished.stdout:
+        return f"the NVIDIA driver on {host.name} shows no GPU: ask for nvidia.com/gpu in resources"
+    return None
+
+
+def by_name(hosts: Sequence[Host]) -> dict[str, Host]:
+    """Each host by its name, with its place among these where it is a node that several of them share: each pod has GPUs of its own."""
+    found = [host.name for host in hosts]
+    return {
+        f"{host.name} (host {place})" if found.count(host.name) > 1 else host.name: host
+        for place, host in enumerate(hosts)
+    }
+
+
+@contextlib.contextmanager
+def watched(
+    host: Host, spans: Sequence[Span] = (), computes: bool = True
+) -> Iterator[dict[str, Any]]:
+    """Sample clocks, power and throttle reasons twice a second in the block; after it the dictionary has `during`, a summary a GPU, and
+    `slowed`, why the figure is not the device's own. `spans`, which may fill in the block, are the runs that count: set-up is none of them.
+    `computes` is false where other devices use the GPU's memory and it may be idle itself: then idle samples count as any.
+    `untold` names what the driver did not say, `error` why it said nothing.
+    """
+    found: dict[str, Any] = {}
+    fields, answered = known(host, DYNAMIC)
+    # in its times there is no zone
+    with host.serve(
+        [*query(fields), f"--loop-ms={round(PERIOD * 1000)}"], env={"TZ": "UTC0"}
+    ) as sampling:
+        yield found
+        ended = sampling.stop()
+    found["during"] = during(ended.stdout, fields, spans, computes)
+    found["slowed"] = slowed(found["during"])
+    untold = sorted(DYNAMIC.keys() - fields.keys())
+    found |= {"untold": untold} if untold else {}
+    if not found["during"]:
+        found["error"] = (answered if answered.code != 0 else ended).tail(
+            200
+        ) or "nvidia-smi said nothing"
+
+
+def during(
+    text: str, fields: dict[str, str], spans: Sequence[Span] = (), computes: bool = True
+) -> list[dict[str, Any]]:
+    """Summary a GPU of the samples of these fields in the runs that count (of all, where none is in one): lowest, median and highest of each
+    (of a tool that computes while the GPU was not idle), throttle reasons with their share, and of several runs with the share in the run
+    that had most of it.
+    """
+    by_index: dict[int, list[dict[str, Any]]] = {}
+    for sample in parse(text, fields):
+        by_index.setdefault(int(sample.get("index", 0)), []).append(sample)
+    return [
+        _of_one(index, samples, spans, _working if computes else list)
+        for index, samples in sorted(by_index.items())
+    ]
+
+
+Samples = Sequence[dict[str, Any]]
+
+
+def _of_one(
+    index: int,
+    samples: Samples,
+    spans: Sequence[Span],
+    counting: Callable[[Samples], list[dict[str, Any]]],
+) -> dict[str, Any]:
+    # a sample stands for half a period before and after it
+    within = [
+        [
+            each
+            for each in samples
+            if start - PERIOD / 2 <= each.get("time", 0.0) <= end + PERIOD / 2
+        ]
+        for start, end in spans
+    ]
+    runs = [counting(each) for each in within if each] or [counting(samples)]
+    counted = list(
+        {id(each): each for run in runs for each in run}.values()
+    )  # runs beside each other share theirs
+    found = {"index": index, "samples": len(counted), **_summary(counted)}
+    if len(runs) > 1:
+        shares = [
+            {text: share for text, share in _throttled(each).items() if _lasting(share, len(each))}
+            for each in runs
+        ]
+        found["throttled_most"] = {
+            text: max(each.get(text, 0.0) for each in shares)
+            for text in sorted({t for each in shares for t in each})
+        }
+    return found
+
+
+def _working(samples: Samples) -> list[dict[str, Any]]:
+    """Those in which the GPU was not idle; all where it was in each."""
+    return [each for each in samples if not each.get("reasons", 0) & _IDLE] or list(samples)
+
+
+def _lasting(share: float, samples: int) -> bool:
+    return round(share * samples) >= min(LASTING, samples)
+
+
+def _summary(samples: Samples) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in DYNAMIC:
+        values = [each[name] for each in samples if name in each]
+        if values and name not in ("index", "reasons", "time"):
+            found[name] = {
+                "low": min(values),
+                "median": statistics.median(values),
+                "high": max(values),
+            }
+    return {**found, "throttled": _throttled(samples)}
+
+
+def _throttled(samples: Samples) -> dict[str, float]:
+    masks = [each["reasons"] for each in samples if "reasons" in each]
+    shares = {
+        text: sum(bool(mask & bit) for mask in masks) / len(masks)
+        for bit, text in REASONS.items()
+        if masks and bit != _IDLE
+    }
+    return {text: share for text, share in shares.items() if share > 0}
+
+
+def used(found: Sequence[dict[str, Any]], uuids: Collection[str]) -> list[dict[str, Any]]:
+    """Those of a host's GPUs that have one of these uuids; all where none has, since what was used is then not known."""
+    return [each for each in found if each.get("uuid") in uuids] or list(found)
+
+
+def slowed(summaries: Sequence[dict[str, Any]]) -> str | None:
+    """Why the figure is not the device's own: a slowdown in more than 5 % of the samples and more than one of them, of a run where there are
+    several; None otherwise.
+    """
+    for each in summaries:
+        whole = {
+            text: share
+            for text, share in each.get("throttled", {}).items()
+            if _lasting(share, each["samples"])
+        }
+        bad = {
+            text: share
+            for text, share in each.get("throttled_most", whole).items()
+            if text in SLOWED and share > MARGIN
+        }
+        if bad:
+            text, share = max(bad.items(), key=lambda item: item[1])
+            what = "one of its runs" if "throttled_most" in each else "the sample"
+            return f"GPU {each['index']} was slowed down ({text}) in {share * 100:.0f} % of {what}: mend cooling or power"
+    return None

@@ -1,0 +1,265 @@
+"""A Host that is a peer pod, reached by its OpenSSH server over one shared connection.
+
+Every remote command leads a process group whose id it writes to a file. The lead can then end
+it: a local timeout alone would leave it running.
+"""
+
+import base64
+import contextlib
+import os
+import random
+import secrets
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from perfdag.benchmark.contract import Failed, Infrastructure
+from perfdag.hosts.local import Argv, Finished, ServerProcess
+from perfdag.hosts.processes import Proto, listening_ports
+from perfdag.hosts.ssh_connection import Connection, exit_code
+
+_TABLES = "cat /proc/net/{proto} /proc/net/{proto}6 2>/dev/null; true"
+_PIDS = "${PERFDAG_PEER:-/tmp}/pids"
+
+
+class SshServer(ServerProcess):
+    """A server on a peer; its process here is the ssh session. `token` names its process group on the peer."""
+
+    def __init__(
+        self,
+        host: "SshHost",
+        argv: list[str],
+        popen: "subprocess.Popen[bytes]",
+        token: str,
+        out: Any,
+        err: Any,
+    ) -> None:
+        super().__init__(argv, popen, out, err)
+        self._host, self._token = host, token
+
+    def _terminate(self) -> None:
+        self._host.signal(self._token, "TERM")
+
+    def _kill(self) -> None:
+        self._host.signal(self._token, "KILL")
+
+    def _exit_code(self, timed_out: bool) -> int:
+        try:
+            self._popen.wait(5)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+        return -9 if timed_out else exit_code(self._popen.returncode)
+
+    def _check_connection(self, finished: Finished) -> None:
+        if finished.code == 255 and not self._host.alive():
+            raise Infrastructure(f"ssh to {self._host.name} broke: {finished.tail()}")
+
+
+class SshHost:
+    """A peer at `address` with sshd on `port`; `name` is its node, for `config` see Connection."""
+
+    def __init__(
+        self, address: str, name: str, config: Path, port: int = 2222, measured: str | None = None
+    ) -> None:
+        self._connection = Connection(address, name, config, port)
+        self._measured = measured or address
+
+    @property
+    def name(self) -> str:
+        """Its node's name."""
+        return self._connection.name
+
+    @property
+    def address(self) -> str:
+        """Its address on the measured network."""
+        return self._measured
+
+    @property
+    def at(self) -> str:
+        """The address where its sshd is reached."""
+        return self._connection.address
+
+    @property
+    def port(self) -> int:
+        """The port of its sshd."""
+        return self._connection.port
+
+    def measure(self, address: str) -> None:
+        """Set the address of the measured network, if it is not the one of ssh."""
+        self._measured = address
+
+    def connect(self, patience: float) -> None:
+        """Open the shared connection within `patience` seconds. Raises Infrastructure."""
+        self._connection.connect(patience)
+
+    def close(self) -> None:
+        """Close the shared connection."""
+        self._connection.close()
+
+    def alive(self) -> bool:
+        """Whether the shared connection is open."""
+        return self._connection.alive()
+
+    def clean(self) -> None:
+        """Kill what an earlier lead left running."""
+        self._sh(
+            f'for f in {_PIDS}/*; do [ -f "$f" ] && kill -KILL -- "-$(cat "$f")" 2>/dev/null;'
+            ' rm -f "$f"; done; true',
+            10,
+        )
+
+    def dismiss(self, code: int) -> None:
+        """Tell the peer to end with that exit code."""
+        # Rename the file, since the peer reads it as soon as it exists.
+        with contextlib.suppress(Infrastructure, Failed):
+            self._sh(f'cd "$PERFDAG_PEER" && echo {code} >told && mv told done', 10)
+
+    def ask(self, order: str, timeout: float) -> str:
+        """Send an order to the program on the peer and return its answer.
+
+        Raises Infrastructure if there is none within `timeout` seconds.
+        """
+        line = f'echo {shlex.quote(order)} >"$PERFDAG_PEER/orders" && cat "$PERFDAG_PEER/answers"'
+        result = self._connection.run(line, timeout)
+        if result.timed_out or result.code != 0:
+            raise Infrastructure(
+                f"{self.name} ({self.at}) gave no answer within {timeout:g} s: {result.tail()}"
+            )
+        return result.stdout.strip()
+
+    def signal(self, token: str, name: str) -> None:
+        """Signal the process group of a command; one that has ended is ignored."""
+        with contextlib.suppress(Infrastructure, Failed):
+            file = f'"{_PIDS}/{token}"'
+            self._sh(f'[ -f {file} ] && kill -{name} -- "-$(cat {file})" 2>/dev/null; true', 10)
+
+    def _line(
+        self,
+        argv: Argv,
+        env: Mapping[str, str] | None,
+        cwd: str | None,
+        cpus: str | None,
+        token: str,
+    ) -> str:
+        full = ["taskset", "-c", cpus, *argv] if cpus else list(argv)
+        # sshd sets its own environment, so the command's environment is sent with it.
+        ours = {
+            name: os.environ[name]
+            for name in ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "I_MPI_ROOT")
+            if name in os.environ
+        }
+        environment = {"LC_ALL": "C.UTF-8", **ours, **(env or {})}
+        words = shlex.join(
+            ["env", *(f"{name}={value}" for name, value in environment.items()), *full]
+        )
+        inside = f"cd {shlex.quote(cwd)} && {words}" if cwd else words
+        # The shell stays as leader of the group. Ended by a signal it would exit with 255, which
+        # is also ssh's own failure.
+        file = f'"{_PIDS}/{token}"'
+        return (
+            f'trap : TERM; mkdir -p "{_PIDS}"; echo $$ >{file}; {inside};'
+            f" c=$?; rm -f {file}; exit $c"
+        )
+
+    def _sh(self, line: str, timeout: float) -> str:
+        return self._connection.run(line, timeout).stdout
+
+    def run(
+        self,
+        argv: Argv,
+        *,
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        cpus: str | None = None,
+        stdin: bytes | None = None,
+    ) -> Finished:
+        """Run to the end; on timeout (seconds) its group on the peer is killed.
+
+        Raises Infrastructure if ssh broke, Failed if the program is not on the peer.
+        """
+        token = secrets.token_hex(8)
+        result = self._connection.run(self._line(argv, env, cwd, cpus, token), timeout, stdin)
+        if result.timed_out:
+            self.signal(token, "KILL")
+        elif result.code == 127 and "No such file or directory" in result.stderr:
+            raise Failed(f"{argv[0]}: not found on {self.name}")
+        return Finished(
+            list(argv), result.code, result.stdout, result.stderr, result.seconds, result.timed_out
+        )
+
+    def serve(
+        self,
+        argv: Argv,
+        *,
+        port: int | None = None,
+        proto: Proto = "tcp",
+        ready: float = 10.0,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        cpus: str | None = None,
+    ) -> SshServer:
+        """Start a server and wait up to `ready` seconds until it listens on `port`.
+
+        Raises Failed, Infrastructure.
+        """
+        if port is not None and port in self._ports(proto):
+            raise Failed(
+                f"{proto} port {port} is in use on {self.name}; end who listens there,"
+                " or use another port"
+            )
+        token = secrets.token_hex(8)
+        out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ends
+        command = self._connection.argv(self._line(argv, env, cwd, cpus, token))
+        popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        server = SshServer(self, list(argv), popen, token, out, err)
+        if port is not None:
+            server.await_listening(
+                lambda: port in self._ports(proto), f"{proto} port {port}", ready
+            )
+        return server
+
+    def _ports(self, proto: Proto) -> set[int]:
+        return listening_ports(self._sh(_TABLES.format(proto=proto), 10), proto)
+
+    def free_port(self, proto: Proto = "tcp") -> int:
+        """Return a free port below the kernel's range for outgoing connections."""
+        taken = self._ports(proto)
+        return next(
+            port for port in iter(lambda: random.randint(10000, 32000), None) if port not in taken
+        )
+
+    def which(self, program: str) -> str | None:
+        """Return the path of a program on the peer, or None."""
+        result = self.run(["sh", "-c", 'command -v "$1"', "sh", program], timeout=15)
+        return result.stdout.strip() or None if result.code == 0 else None
+
+    def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Write a file, making its folder. Raises Failed."""
+        script = 'mkdir -p "$(dirname "$1")" && cat >"$1" && chmod "$2" "$1"'
+        self.run(["sh", "-c", script, "sh", path, f"{mode:o}"], timeout=120, stdin=data).check(
+            f"writing {path} on {self.name}"
+        )
+
+    def get(self, path: str) -> bytes:
+        """Read a file. Raises Failed if it does not exist."""
+        result = self.run(["base64", "-w0", path], timeout=120)
+        if result.code != 0:
+            raise Failed(f"{path} on {self.name}: {result.tail()}")
+        return base64.b64decode(result.stdout)
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a folder with its content, if it exists."""
+        self.run(["rm", "-rf", "--", path], timeout=60)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the provenance of the peer."""
+        result = self.run(["python3", "-m", "perfdag.hosts.facts"], timeout=30)
+        facts: dict[str, Any] = orjson.loads(result.stdout) if result.code == 0 else {}
+        return facts

@@ -1,0 +1,155 @@
+"""One OpenSSH connection to a peer, shared by all commands and opened with retries.
+
+A new connection costs about 200 ms, a command over the shared one about 10 ms.
+"""
+
+import contextlib
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from perfdag.benchmark.contract import Infrastructure
+from perfdag.hosts.local import Finished
+
+ALIAS = "perfdag-peer"
+CONNECT_SECONDS = 10
+
+
+def config_text(identity: Path, known_hosts: Path, sockets: Path, user: str) -> str:
+    """Return an ssh_config for all peers.
+
+    It has the run's key, one alias for a checked host key, a shared connection, and no forwarding.
+    """
+    return f"""Host *
+  User {user}
+  IdentityFile {identity}
+  IdentitiesOnly yes
+  UserKnownHostsFile {known_hosts}
+  GlobalKnownHostsFile /dev/null
+  HostKeyAlias {ALIAS}
+  StrictHostKeyChecking yes
+  UpdateHostKeys no
+  BatchMode yes
+  ConnectTimeout {CONNECT_SECONDS}
+  ServerAliveInterval 5
+  ServerAliveCountMax 3
+  ControlPath {sockets}/%C
+  ForwardAgent no
+  ForwardX11 no
+  ClearAllForwardings yes
+  LogLevel ERROR
+"""
+
+
+class Connection:
+    """The connection to the sshd at `address`; `config` is a file of config_text()."""
+
+    def __init__(self, address: str, name: str, config: Path, port: int) -> None:
+        self.address, self.name, self.port = address, name, port
+        self._config = config
+        self._master: subprocess.Popen[bytes] | None = None
+
+    def argv(self, line: str) -> list[str]:
+        """Return the command that runs a line of shell on the peer."""
+        return [*self._ssh(), self.address, line]
+
+    def connect(self, patience: float) -> None:
+        """Open the shared connection within `patience` seconds. Raises Infrastructure."""
+        deadline = time.monotonic() + patience
+        pause = 0.05
+        while True:
+            reason = self._open()
+            if reason is None:
+                return
+            if time.monotonic() > deadline:
+                raise Infrastructure(
+                    f"no ssh to {self.name} ({self.address} port {self.port})"
+                    f" within {patience:g} s: {reason}"
+                )
+            time.sleep(pause)
+            pause = min(pause * 1.5, 1.0)
+
+    def _open(self) -> str | None:
+        self.close()
+        with tempfile.TemporaryFile() as log:
+            master = subprocess.Popen(
+                [*self._ssh(), "-M", "-N", self.address],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+            for _ in range(int(CONNECT_SECONDS / 0.02) + 100):
+                if master.poll() is not None:
+                    log.seek(0)
+                    lines = log.read().decode(errors="replace").strip().splitlines()
+                    return (
+                        lines[-1]
+                        if lines
+                        else f"ssh ended (exit {master.returncode}) and said nothing"
+                    )
+                if self._checked():
+                    self._master = master
+                    return None
+                time.sleep(0.02)
+            master.kill()
+            master.wait()
+            return "no answer"
+
+    def _checked(self) -> bool:
+        argv = [*self._ssh(), "-O", "check", self.address]
+        return (
+            subprocess.run(
+                argv, stdin=subprocess.DEVNULL, capture_output=True, check=False
+            ).returncode
+            == 0
+        )
+
+    def close(self) -> None:
+        """Close the shared connection."""
+        if self._master is not None:
+            self._master.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._master.wait(2)
+            self._master = None
+
+    def alive(self) -> bool:
+        """Whether the shared connection is open."""
+        return self._master is not None and self._master.poll() is None and self._checked()
+
+    def _ssh(self) -> list[str]:
+        return ["ssh", "-F", str(self._config), "-p", str(self.port)]
+
+    def run(self, line: str, timeout: float, stdin: bytes | None = None) -> Finished:
+        """Run a line of shell on the peer for at most `timeout` seconds.
+
+        Raises Infrastructure if the connection broke.
+        """
+        command = self.argv(line)
+        start = time.monotonic()
+        try:
+            done = subprocess.run(
+                command,
+                input=stdin,
+                stdin=subprocess.DEVNULL if stdin is None else None,
+                capture_output=True,
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            out, err = (
+                (error.stdout or b"").decode(errors="replace"),
+                (error.stderr or b"").decode(errors="replace"),
+            )
+            return Finished(command, -9, out, err, time.monotonic() - start, True)
+        out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        if done.returncode == 255 and not self.alive():
+            raise Infrastructure(
+                f"ssh to {self.name} ({self.address}) broke: {err.strip() or 'no reason given'}"
+            )
+        return Finished(command, exit_code(done.returncode), out, err, time.monotonic() - start)
+
+
+def exit_code(code: int) -> int:
+    """Return the negative number of a signal for the shell's 128 + n, as local commands do."""
+    return 128 - code if 128 < code <= 192 else code

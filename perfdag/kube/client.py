@@ -1,0 +1,166 @@
+"""The one Kubernetes client of perfdag: async, raw JSON, one pooled session.
+
+    async with Kube() as kube:
+        pods = await kube.resource("v1", "Pod")
+        async for event in kube.watch(pods, "default", labels="app=web"):
+            ...
+
+From synchronous code: `run(work)` opens a client, awaits `work(kube)` and closes it. Every failure is a KubeError of
+one line.
+API conventions: https://kubernetes.io/docs/reference/using-api/api-concepts/
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import orjson
+
+from perfdag.kube.config import KubeError
+from perfdag.kube.reader import Event, Reader, Resource
+from perfdag.kube.transport import Object
+
+__all__ = ["Event", "Kube", "KubeError", "Resource", "run"]
+
+T = TypeVar("T")
+
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+FIELD_MANAGER = "perfdag"
+
+
+class Kube(Reader):
+    """A client of one API server; an async context manager. Options as of Transport; `context` chooses one of the kubeconfig."""
+
+    async def _path(self, body: Object, namespace: str | None, *, named: bool) -> str:
+        """The path of the object that `body` describes."""
+        metadata = body.get("metadata") or {}
+        name = metadata.get("name")
+        if "apiVersion" not in body or "kind" not in body:
+            raise KubeError(
+                0,
+                "Config",
+                f"the object {name or '?'} has no apiVersion or no kind",
+                "add them to the manifest",
+            )
+        if not name and (named or not metadata.get("generateName")):
+            raise KubeError(
+                0, "Config", f"the {body['kind']} has no metadata.name", "add it to the manifest"
+            )
+        resource = await self.resource(body["apiVersion"], body["kind"])
+        return resource.path(
+            namespace or metadata.get("namespace") or self.namespace, name if named else None
+        )
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
+        """One object. Raises KubeError (404 where it is not there)."""
+        return await self.request("GET", resource.path(namespace or self.namespace, name))
+
+    async def create(self, body: Object, namespace: str | None = None) -> Object:
+        """Create the object.
+
+        Raises KubeError (409, AlreadyExists). An own create whose answer was lost is not a conflict.
+        """
+        path = await self._path(body, namespace, named=False)
+        tally: Counter[str] = Counter()
+        params = {"fieldManager": FIELD_MANAGER}
+        try:
+            _, _, data = await self.raw(
+                "POST", path, params=params, body=orjson.dumps(body), tally=tally
+            )
+        except KubeError as error:
+            if error.reason != "AlreadyExists" or not tally:
+                raise
+            there = await self.request("GET", f"{path}/{body['metadata']['name']}")
+            if any(
+                entry.get("manager") == FIELD_MANAGER
+                for entry in there["metadata"].get("managedFields") or []
+            ):
+                return there
+            raise
+        made: Object = orjson.loads(data)
+        return made
+
+    async def apply(
+        self, body: Object, namespace: str | None = None, *, force: bool = True
+    ) -> Object:
+        """Server-side apply, as field manager `perfdag`.
+
+        Raises KubeError (409, Conflict, where another manager owns a field and force is false).
+        """
+        path = await self._path(body, namespace, named=True)
+        params = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
+        return await self.request("PATCH", path, json=body, params=params, content_type=APPLY_PATCH)
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Any,
+        namespace: str | None = None,
+        *,
+        subresource: str | None = None,
+        content_type: str = MERGE_PATCH,
+    ) -> Object:
+        """Patch an object (a merge patch unless `content_type` says otherwise) or its subresource. Raises KubeError."""
+        path = resource.path(namespace or self.namespace, name, subresource)
+        return await self.request(
+            "PATCH",
+            path,
+            json=patch,
+            params={"fieldManager": FIELD_MANAGER},
+            content_type=content_type,
+        )
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        grace: int | None = None,
+        propagation: str = "Background",
+    ) -> bool:
+        """Delete an object; false where it was not there.
+
+        `grace` is in seconds. Returns before it is gone. Raises KubeError.
+        """
+        try:
+            await self.request(
+                "DELETE",
+                resource.path(namespace or self.namespace, name),
+                json=_delete_options(grace, propagation),
+            )
+        except KubeError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    async def scale(
+        self, resource: Resource, name: str, replicas: int, namespace: str | None = None
+    ) -> Object:
+        """Set `replicas` through the scale subresource. Raises KubeError."""
+        return await self.patch(
+            resource, name, {"spec": {"replicas": replicas}}, namespace, subresource="scale"
+        )
+
+
+def _delete_options(grace: int | None, propagation: str) -> Object:
+    body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
+    return body if grace is None else body | {"gracePeriodSeconds": grace}
+
+
+def run(work: Callable[[Kube], Awaitable[T]], **options: Any) -> T:
+    """Open a client (`options` as for Kube), await `work(kube)`, close it; for synchronous callers.
+
+    Raises KubeError and what `work` raises.
+    """
+
+    async def opened() -> T:
+        async with Kube(**options) as kube:
+            return await work(kube)
+
+    return asyncio.run(opened())

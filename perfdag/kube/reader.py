@@ -1,0 +1,285 @@
+"""Reading from an API server: kinds, lists in pages, watches over reconnects, logs."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from perfdag.kube.config import Cluster, KubeError
+from perfdag.kube.transport import MAX_BACKOFF, Object, Transport
+
+METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
+PAGE = 500
+WATCH_SECONDS = 290
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Where the objects of a kind are served."""
+
+    api_version: str
+    kind: str
+    plural: str
+    namespaced: bool
+
+    def path(
+        self, namespace: str | None = None, name: str | None = None, subresource: str | None = None
+    ) -> str:
+        """The URL path of the collection or of one object; without a namespace, the collection over all namespaces."""
+        root = (
+            f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
+        )
+        where = f"/namespaces/{quote(namespace, safe='')}" if self.namespaced and namespace else ""
+        one = f"/{quote(name, safe='')}" if name else ""
+        return f"{root}{where}/{self.plural}{one}{f'/{subresource}' if subresource else ''}"
+
+
+@dataclass(slots=True)
+class Event:
+    """One change. `type` is ADDED, MODIFIED, DELETED or BOOKMARK; `received_ns` is time.monotonic_ns() when its bytes
+    arrived;
+    `listed` is true where a list told of it (the first one, or the one after a 410), so the change itself was not
+    seen.
+    """
+
+    type: str
+    object: Object
+    received_ns: int
+    listed: bool = False
+
+
+class Reader(Transport):
+    """What a client reads; options as of Transport."""
+
+    def __init__(self, cluster: Cluster | None = None, **options: Any) -> None:
+        super().__init__(cluster, **options)
+        self._resources: dict[tuple[str, str], Resource] = {}
+
+    async def resource(self, api_version: str, kind: str) -> Resource:
+        """Where `kind` of `api_version` is served; remembered.
+
+        Raises KubeError (404, `NoKind`) where the cluster does not have it.
+        """
+        found = self._resources.get((api_version, kind))
+        if found:
+            return found
+        root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+        try:
+            served = (await self.request("GET", root))["resources"]
+        except KubeError as error:
+            if error.status != 404:
+                raise
+            hint = (
+                "install its CustomResourceDefinition first"
+                if "." in api_version
+                else "check apiVersion"
+            )
+            raise KubeError(
+                404, "NoKind", f"the cluster does not serve {api_version} ({kind})", hint
+            ) from None
+        for entry in served:
+            if "/" not in entry["name"]:
+                self._resources[api_version, entry["kind"]] = Resource(
+                    api_version, entry["kind"], entry["name"], entry["namespaced"]
+                )
+        if (api_version, kind) not in self._resources:
+            kinds = ", ".join(
+                sorted({entry["kind"] for entry in served if "/" not in entry["name"]})
+            )
+            raise KubeError(
+                404,
+                "NoKind",
+                f"the cluster has no kind {kind!r} in {api_version}",
+                f"it has: {kinds}",
+            )
+        return self._resources[api_version, kind]
+
+    async def pages(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        accept: str | None = None,
+    ) -> AsyncIterator[tuple[list[Object], str]]:
+        """A collection in pages of 500: items and resourceVersion.
+
+        Without a namespace: all namespaces. Raises KubeError.
+        """
+        params = {"limit": str(PAGE)} | selectors(labels, fields)
+        while True:
+            _, _, data = await self.raw(
+                "GET", resource.path(namespace), params=params, accept=accept
+            )
+            page = orjson.loads(data)
+            for item in (
+                page.get("items") or []
+            ):  # items of a list carry neither, and consumers want them
+                item.setdefault("apiVersion", resource.api_version)
+                item.setdefault("kind", resource.kind)
+            yield page.get("items") or [], page["metadata"].get("resourceVersion", "")
+            if not (more := page["metadata"].get("continue")):
+                return
+            params["continue"] = more
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+    ) -> "list[Object]":
+        """All objects of a collection. Without a namespace: of all namespaces. Raises KubeError."""
+        return [
+            item
+            async for items, _ in self.pages(resource, namespace, labels=labels, fields=fields)
+            for item in items
+        ]
+
+    async def logs(
+        self,
+        pod: str,
+        namespace: str | None = None,
+        *,
+        container: str | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> AsyncIterator[str]:
+        """Lines of a container's log; with `follow` until the container ends. Raises KubeError."""
+        params = {"container": container} if container else {}
+        params |= {"follow": "true"} if follow else {}
+        params |= {"tailLines": str(tail)} if tail is not None else {}
+        path = f"/api/v1/namespaces/{namespace or self.namespace}/pods/{pod}/log"
+        async for line, _ in self.lines(path, params, None, None):
+            yield line.decode(errors="replace")
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        resource_version: str | None = None,
+        known: Mapping[str, tuple[str, str]] | None = None,
+        metadata_only: bool = False,
+        patience: float | None = None,
+    ) -> AsyncIterator[Event]:
+        """Changes without end: what is there now (`listed`), then every change, over reconnects.
+
+        With `resource_version` it goes on from there without a list; `known` are the objects seen by then, UID to namespace
+        and name. A 410 lists again: objects seen before and gone since come as DELETED with their metadata only. Without a
+        namespace: all namespaces. Raises KubeError for what a retry cannot mend, and after `patience` seconds of failures in a row
+        (None: as many failures as a request has retries).
+        """
+        accept = f"{METADATA.replace('{}', 'List')},application/json" if metadata_only else None
+        seen = dict(known or {})
+        version, failures, since = resource_version, 0, 0.0
+        while True:
+            listing = version is None
+            try:
+                if version is None:
+                    present: dict[str, tuple[str, str]] = {}
+                    async for items, at in self.pages(
+                        resource, namespace, labels=labels, fields=fields, accept=accept
+                    ):
+                        now, version = time.monotonic_ns(), at
+                        for item in items:
+                            present[item["metadata"]["uid"]] = _place(item)
+                            yield Event("ADDED", item, now, listed=True)
+                    for uid in seen.keys() - present.keys():
+                        yield Event(
+                            "DELETED",
+                            _gone(resource, uid, *seen[uid]),
+                            time.monotonic_ns(),
+                            listed=True,
+                        )
+                    seen = present
+                    self.counts["lists"] += 1
+                    failures, listing = 0, False
+                async for event in self._follow(
+                    resource, namespace, labels, fields, version or "", metadata_only
+                ):
+                    version, failures = event.object["metadata"]["resourceVersion"], 0
+                    if event.type == "DELETED":
+                        seen.pop(event.object["metadata"].get("uid", ""), None)
+                    elif event.type == "ADDED":
+                        seen[event.object["metadata"]["uid"]] = _place(event.object)
+                    yield event
+                failures = 0
+            except KubeError as error:
+                version = (
+                    None if listing else version
+                )  # a list of which a page failed is begun anew
+                if error.status == 410:
+                    version = None
+                    self.counts["relist 410"] += 1
+                    self.counts["watch reconnects"] += 1
+                    continue
+                since = since if failures else time.monotonic()
+                failures += 1
+                transient = error.status in (0, 401, 429) or error.status >= 500
+                if patience is None:
+                    enough = listing or failures > max(self._retries, 1)
+                else:
+                    enough = time.monotonic() - since >= patience
+                if not transient or enough:
+                    raise
+                await asyncio.sleep(min(MAX_BACKOFF, 0.1 * 2**failures))
+            self.counts["watch reconnects"] += 1
+
+    async def _follow(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        labels: str,
+        fields: str,
+        version: str,
+        metadata_only: bool,
+    ) -> AsyncIterator[Event]:
+        """One watch connection. Ends when the server ends it; raises KubeError (410 where `version` is too old)."""
+        life = random.randint(WATCH_SECONDS - 50, WATCH_SECONDS)
+        params = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(life),
+        }
+        accept = f"{METADATA.replace('{}', '')},application/json" if metadata_only else None
+        async for line, received in self.lines(
+            resource.path(namespace), params | selectors(labels, fields), accept, life + 30.0
+        ):
+            change = orjson.loads(line)
+            if change["type"] == "ERROR":
+                told = change["object"]
+                raise KubeError(
+                    told.get("code", 500),
+                    told.get("reason", "Watch"),
+                    str(told.get("message", "the watch failed")),
+                    "",
+                    told,
+                )
+            yield Event(change["type"], change["object"], received)
+
+
+def selectors(labels: str, fields: str) -> dict[str, str]:
+    """Query parameters of label and field selectors."""
+    return ({"labelSelector": labels} if labels else {}) | (
+        {"fieldSelector": fields} if fields else {}
+    )
+
+
+def _place(item: Object) -> tuple[str, str]:
+    return item["metadata"].get("namespace", ""), item["metadata"]["name"]
+
+
+def _gone(resource: Resource, uid: str, namespace: str, name: str) -> Object:
+    metadata = {"uid": uid, "name": name} | ({"namespace": namespace} if namespace else {})
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}

@@ -1,0 +1,1 @@
+"""The plan of a run: its points, their order and their batches."""

@@ -1,0 +1,243 @@
+"""The plan of a run: points, shapes, the order of all samples, and the batches in which pods measure them. Stored as plan.json."""
+
+import contextlib
+import random
+import secrets
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+import perfdag
+from perfdag.digest import digest
+from perfdag.no_gc import uncollected
+from perfdag.plan.order import concurrent_groups, order
+from perfdag.shape import Shape
+from perfdag.suite.enumerate import enumerate_points
+from perfdag.suite.host_pairs import Pair
+from perfdag.suite.model import Loaded, Until
+from perfdag.suite.point import Enumerated, Point
+from perfdag.suite.yaml_document import BadDocument
+
+MAX_BATCHES = 1000
+SAMPLE_OVERHEAD = 0.3  # seconds the lead needs around a sample; only for expected times
+
+
+@dataclass
+class Batch:
+    """Samples of one shape measured in the same pods, in order; `samples` are positions in the plan's order."""
+
+    shape: int
+    samples: list[int]
+    seconds: float
+
+
+@dataclass
+class Plan:
+    """One run of a suite. `order` holds (point index, repetition); negative repetitions are warm-up rounds."""
+
+    run_id: str
+    suite: str
+    seed: int
+    points: list[Point]
+    shapes: list[dict[str, Any]]
+    order: list[tuple[int, int]]
+    batches: list[Batch]
+    merged: int = 0
+    budget: float | None = None
+    trigger: str = "manual"
+    variant: str | None = None
+    suite_text: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    where: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def seconds(self) -> float:
+        """Expected wall time on one machine in seconds, without what `until` may add; pairs measured at once count once."""
+        certain = [
+            at
+            for at, (index, repetition) in enumerate(self.order)
+            if repetition <= self.points[index].repetitions
+        ]
+        return sum(
+            self.group_seconds(group)
+            for group in concurrent_groups(self.points, self.order, certain)
+        )
+
+    def group_seconds(self, group: list[int]) -> float:
+        """Expected wall time of samples that are measured at once, in seconds."""
+        return (
+            max(self.points[self.order[position][0]].seconds for position in group)
+            + SAMPLE_OVERHEAD
+        )
+
+    def key(self, position: int) -> str:
+        """Name of a sample in the store, `<point>-<repetition>`; a warm-up is `<point>-w<n>`."""
+        index, repetition = self.order[position]
+        return f"{self.points[index].id}-{repetition if repetition > 0 else f'w{-repetition}'}"
+
+    def shape_of(self, batch: int) -> Shape:
+        """The shape of a batch's pods."""
+        return Shape.model_validate(self.shapes[self.batches[batch].shape])
+
+    def dump(self) -> bytes:
+        """plan.json."""
+        # orjson writes dataclasses itself; dataclasses.asdict copies every value of every point
+        shallow = {each.name: getattr(self, each.name) for each in fields(self)}
+        with uncollected():
+            return orjson.dumps(
+                {"schema": 1, **shallow},
+                option=orjson.OPT_SORT_KEYS,
+                default=lambda model: model.model_dump(),
+            )
+
+
+def read_plan(data: bytes) -> Plan:
+    """A plan from plan.json. Raises ValueError where it is damaged or of an unknown schema."""
+    raw = orjson.loads(data)
+    if raw.pop("schema", None) != 1:
+        raise ValueError("plan.json is of another schema; use the perfdag version that wrote it")
+    try:
+        for each in raw["points"]:
+            each["until"] = Until(**each["until"]) if each["until"] else None
+            each["pair"] = Pair(**each["pair"]) if each.get("pair") else None
+        raw["points"] = [Point(**each) for each in raw["points"]]
+        raw["batches"] = [Batch(**each) for each in raw["batches"]]
+        raw["order"] = [tuple(each) for each in raw["order"]]
+        return Plan(**raw)
+    except (KeyError, TypeError) as error:
+        wrote = (raw.get("versions") or {}).get("perfdag", "?")
+        raise ValueError(
+            f"plan.json was written by another perfdag ({wrote}): {error}; use that version, images included"
+        ) from None
+
+
+def new_run_id(now: datetime | None = None, uid: str | None = None) -> str:
+    """Sortable and unique: `20261120T020000Z-<8 hexadecimal digits>`, the digits from `uid` (a workflow's) where given."""
+    moment = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
+    return f"{moment}-{digest(uid)[:8] if uid else secrets.token_hex(4)}"
+
+
+def make_plan(
+    loaded: Loaded,
+    *,
+    only: Sequence[str] = (),
+    run_id: str | None = None,
+    trigger: str = "manual",
+    variant: str | None = None,
+) -> Plan:
+    """Enumerate a suite and order its samples. Raises BadDocument."""
+    suite = loaded.suite
+    with uncollected():
+        made: Enumerated = enumerate_points(loaded, only)
+        samples = order(made.points, suite.seed, suite.warmup)
+    plan = Plan(
+        run_id=run_id or new_run_id(),
+        suite=suite.name,
+        seed=suite.seed,
+        points=made.points,
+        shapes=made.shapes,
+        order=samples,
+        batches=[],
+        merged=made.merged,
+        budget=suite.budget,
+        trigger=trigger,
+        variant=variant,
+        suite_text=loaded.document.text,
+        versions=_versions(),
+        options={"pending_limit": suite.pending_limit, "priority": suite.priority},
+    )
+    with uncollected():
+        plan.batches = cut_batches(
+            plan, suite.batch_time, suite.rounds_per_batch, suite.isolation == "pod"
+        )
+    if (
+        suite.budget is not None
+        and any(point.pair for point in plan.points)
+        and plan.seconds() > suite.budget
+    ):
+        asked = f"the suite measures pairs of hosts and is expected to take {_hours(plan.seconds())}, over its budget of {_hours(suite.budget)}"
+        knobs = "raise budget, set hosts.pairs to ring or `random N`, or hosts.parallel_pairs"
+        raise BadDocument([loaded.document.problem(("budget",), f"{asked}; {knobs}")])
+    return plan
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 360 else f"{seconds / 60:.1f} min"
+
+
+def cut_batches(
+    plan: Plan, batch_time: float, rounds_per_batch: int | None, one_each: bool
+) -> list[Batch]:
+    """Group the order into batches of one shape.
+
+    Blocks of `rounds_per_batch` rounds (default: 1 where several shapes are used, else all) are taken in turn; within a block the shapes
+    come in seeded order, and a batch is cut where its expected time (seconds) passes `batch_time`.
+    """
+    used = {point.shape for point in plan.points}
+    if one_each:
+        groups = concurrent_groups(plan.points, plan.order, range(len(plan.order)))
+        return [
+            Batch(
+                plan.points[plan.order[each[0]][0]].shape,
+                each,
+                plan.group_seconds(each) - SAMPLE_OVERHEAD,
+            )
+            for each in groups
+        ]
+    block_of: dict[int, int] = {}
+    for _, repetition in plan.order:
+        block_of.setdefault(repetition, len(block_of))
+    per_block = rounds_per_batch or (1 if len(used) > 1 else max(len(block_of), 1))
+    blocks: dict[int, dict[int, list[int]]] = {}
+    for position, (index, repetition) in enumerate(plan.order):
+        blocks.setdefault(block_of[repetition] // per_block, {}).setdefault(
+            plan.points[index].shape, []
+        ).append(position)
+    batches: list[Batch] = []
+    for number, by_shape in blocks.items():
+        shapes = sorted(by_shape)
+        random.Random(f"{plan.seed}:block:{number}").shuffle(shapes)
+        for shape in shapes:
+            batches += _cut(plan, shape, by_shape[shape], batch_time)
+    return batches
+
+
+def _cut(plan: Plan, shape: int, positions: list[int], batch_time: float) -> list[Batch]:
+    batches: list[Batch] = []
+    for group in concurrent_groups(plan.points, plan.order, positions):
+        seconds = plan.group_seconds(group)
+        if not batches or batches[-1].seconds + seconds > batch_time:
+            batches.append(Batch(shape, [], 0.0))
+        batches[-1].samples += group
+        batches[-1].seconds += seconds
+    return batches
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Version of perfdag, and `git`: the commit of the checkout that it runs from, `-dirty` where files differ; none of an installed package."""
+    found = {"perfdag": perfdag.__version__}
+    checkout = Path(perfdag.__file__).resolve().parents[1]
+    if (checkout / ".git").exists():
+        argv = [
+            "git",
+            "-C",
+            str(checkout),
+            "describe",
+            "--always",
+            "--dirty",
+            "--abbrev=40",
+            "--exclude=*",
+        ]
+        # no git here, or a checkout of somebody else, which git does not read
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            found["git"] = subprocess.run(
+                argv, capture_output=True, text=True, timeout=5, check=True
+            ).stdout.strip()
+    return found

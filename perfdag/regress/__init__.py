@@ -1,0 +1,1 @@
+"""Comparison of runs, change points, and the gate of a daily run."""

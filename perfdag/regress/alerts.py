@@ -1,0 +1,289 @@
+"""Alerts: one for each cause, sent once, with changes of the machine itself kept apart."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+
+from perfdag.benchmark import contract as benchmark
+from perfdag.regress.changes import LevelChange, day_of
+from perfdag.regress.run_medians import RunMedians
+from perfdag.stats.changes import Change, moved_at
+from perfdag.stats.verdicts import side
+from perfdag.store.base import Store
+from perfdag.units import short
+
+Kind = Literal["regression", "environment", "threshold", "gate", "absent", "stale", "acks"]
+RECENT = 7
+"""Runs back to which a change still alerts."""
+EXPLAINS = 0.5
+"""Part of a change that the canary's own must reach to explain it."""
+SAME = 5
+"""Runs within which a change of the same series is the same one: its place may move as runs come in."""
+
+
+@dataclass
+class Alert:
+    """One cause. `text` is the message (Markdown, at most 12 lines), `keys` its series, `run`
+    its start.
+
+    `gates` is whether it fails the gate, `fresh` whether it is new, `sent` whether the webhook
+    accepted it.
+    """
+
+    kind: Kind
+    title: str
+    text: str
+    keys: list[str]
+    run: str
+    gates: bool = True
+    fresh: bool = True
+    sent: bool = False
+
+
+@dataclass
+class Record:
+    """The alerts of one run, as stored under alerts/."""
+
+    run: str
+    alerts: list[Alert] = field(default_factory=list)
+
+    def dump(self) -> bytes:
+        """Return the record as JSON."""
+        data = {"schema": 1, "run": self.run, "alerts": [alert.__dict__ for alert in self.alerts]}
+        return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+
+
+def record_key(suite: str, run_id: str) -> str:
+    """Return the key of the record of a run."""
+    return f"alerts/suite={suite}/{run_id}.json"
+
+
+def read_records(store: Store, suite: str, newest: int = 120) -> dict[str, Record]:
+    """Return the newest records by run id, oldest first. Raises StoreError.
+
+    A damaged record counts as none.
+    """
+    keys = [key for key in store.list(f"alerts/suite={suite}") if key.endswith(".json")][-newest:]
+    records = {}
+    for _, data in store.get_many(keys):
+        try:
+            raw = orjson.loads(data)
+            records[raw["run"]] = Record(raw["run"], [Alert(**alert) for alert in raw["alerts"]])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return records
+
+
+def mark_known(
+    medians: RunMedians, run_id: str, alerts: Sequence[Alert], records: dict[str, Record]
+) -> None:
+    """Mark the alerts that were reported before as not fresh.
+
+    An alert is known where this run reported it, where a record has a change nearby, or where it
+    was open in the run before. The run medians are those of one cluster, because another cluster
+    that shares the store has its own sequence of runs.
+    """
+    position = {run.run_id: i for i, run in enumerate(medians.runs)}
+    own = records.get(run_id)
+    earlier = [run for run in records if run < run_id and run in position]
+    previous = records[max(earlier)].alerts if earlier else []
+    for alert in alerts:
+        if alert.kind in ("regression", "environment"):
+            # what the machine was to blame for does not page; where it is to blame no longer, somebody must be told
+            alike = ("regression",) if alert.kind == "regression" else ("regression", "environment")
+            known = [
+                old
+                for record in records.values()
+                for old in record.alerts
+                if old.kind in alike
+                and set(old.keys) & set(alert.keys)
+                and abs(position.get(old.run, -99) - position.get(alert.run, 99)) <= SAME
+            ]
+            alert.fresh = not known
+            alert.sent = any(old.sent for old in known)
+            continue
+        reported = [
+            old for old in [*previous, *(own.alerts if own else [])] if old.kind == alert.kind
+        ]
+        # one more series of an entry is news, where the others were told
+        alert.fresh = not set(alert.keys) <= {key for old in reported for key in old.keys}
+        alert.sent = set(alert.keys) <= {key for old in reported if old.sent for key in old.keys}
+
+
+def causes(findings: Sequence[LevelChange], runs: int) -> list[list[LevelChange]]:
+    """Group recent changes for the worse by benchmark and time.
+
+    Changes within one run of each other belong to one group.
+    """
+    groups: list[list[LevelChange]] = []
+    for finding in sorted(findings, key=lambda one: (one.info.benchmark, one.index)):
+        if finding.word != "worse" or finding.index < runs - RECENT:
+            continue
+        last = groups[-1][-1] if groups else None
+        if (
+            last is not None
+            and last.info.benchmark == finding.info.benchmark
+            and finding.index - last.index <= 1
+        ):
+            groups[-1].append(finding)
+        else:
+            groups.append([finding])
+    return groups
+
+
+def canary_moves(medians: RunMedians, index: int) -> dict[str, Change]:
+    """Return the canaries that got worse at a run or one beside it, by metric."""
+    moves = {}
+    for i, info in enumerate(medians.series):
+        if not info.canary or info.metric == "steal":
+            continue
+        for at in (index, index - 1, index + 1):
+            change = moved_at(medians.value[i], at, info.series_id)
+            if change is not None and side(change.effect, info.better) == "worse":
+                moves[info.metric] = change
+                break
+    return moves
+
+
+def explaining(moves: Mapping[str, Change], benchmark: str, change: Change) -> list[str]:
+    """Return the canaries whose move explains the change of a series.
+
+    A canary explains it where the benchmark depends on that part of the machine and the move is at
+    least half as large. Sizes are compared on the log scale, where half the throughput equals twice
+    the latency.
+    """
+    wanted = _leans_on(benchmark)
+    return [
+        metric
+        for metric, moved in moves.items()
+        if metric in wanted and _size(moved) >= EXPLAINS * _size(change)
+    ]
+
+
+def _leans_on(name: str) -> tuple[str, ...]:
+    """Return the canaries of a benchmark, or the CPU's where the benchmark is not installed
+    here.
+    """
+    try:
+        return benchmark.get(name).canaries
+    except (KeyError, ImportError):
+        return benchmark.Benchmark.canaries
+
+
+def _size(change: Change) -> float:
+    """Return the size of a change as |log(after / before)|.
+
+    It is infinite for a level at or below zero, so that no canary can explain it.
+    """
+    return (
+        abs(math.log(change.after / change.before))
+        if change.before > 0 and change.after > 0
+        else math.inf
+    )
+
+
+def percent(effect: float) -> str:
+    """Return a relative effect with its sign, such as `-11.8 %`."""
+    return f"{100 * effect:+.1f} %"
+
+
+def regression(
+    medians: RunMedians,
+    group: Sequence[LevelChange],
+    related: Sequence[LevelChange],
+    pages: bool,
+    links: dict[str, str],
+) -> Alert:
+    """Return the alert of one cause.
+
+    `related` are changes at the same time that do not page. `links` holds report, run, acks and
+    store.
+    """
+    worst = max(group, key=lambda finding: abs(finding.change.effect))
+    c, info = worst.change, worst.info
+    moves = canary_moves(medians, worst.index)
+    kind: Kind = "environment" if explaining(moves, info.benchmark, c) else "regression"
+    size = f"{c.effect:+.3g}" if worst.absolute else percent(c.effect)
+    title = f"{kind.upper()} {medians.suite}/{info.entry} {info.name} {size}"
+    others = [finding for finding in group if finding is not worst]
+    peers = sum(1 for series in medians.series if series.benchmark == info.benchmark)
+    same_time = len(others) + sum(
+        1
+        for finding in related
+        if finding.info.benchmark == info.benchmark and abs(finding.index - worst.index) <= 1
+    )
+    recent = " ".join(short(value, info.unit).partition(" ")[0] for value in worst.recent)
+    gate = (
+        f"{worst.min_effect:g} {info.unit}" if worst.absolute else f"{100 * worst.min_effect:g} %"
+    )
+    low, high = sorted((c.low, c.high))
+    band = f"{low:+.3g} to {high:+.3g}" if worst.absolute else f"{percent(low)} to {percent(high)}"
+    moved = ", ".join(f"{metric} {percent(change.effect)}" for metric, change in moves.items())
+    explains = "moved too" if kind == "environment" else "does not explain it"
+    canary = f"canary {explains}: {moved}" if moved else _canary_words(medians, worst.index)
+    differs = [f"{key} {a} -> {b}" for key, (a, b) in worst.environment.items()]
+    lines = [
+        f"{title}   {short(c.before, info.unit)} -> {short(c.after, info.unit)}{_wish(info.better)}",
+        f"where   {worst.name}",
+        f"since   {day_of(worst.run)} ({c.n_after} runs, newest {recent}; before: {c.n_before} runs, noise {100 * c.noise:.1f} %)",
+        f"why     p <= 0.002, size {band}, gate {gate}, {canary}; also moved: {same_time} of {max(peers - 1, 0)} related series",
+        f"changed {_shorten('; '.join(differs)) if differs else 'nothing that is recorded of kernel, images, tools and nodes'}",
+    ]
+    if others:
+        lines.append(
+            f"also    {_shorten('; '.join(f'{finding.name} {percent(finding.change.effect)}' for finding in others))}"
+        )
+    lines.append(
+        f"do      {links['report']}   perfdag compare {worst.run_before} {links['run']} --store {shlex.quote(links['store'])}"
+    )
+    lines.append(
+        f"accept  in {links['acks']}: {{series: '{worst.name}', run: {worst.run}, reason: ...}}"
+    )
+    return Alert(
+        kind,
+        title,
+        "\n".join(lines),
+        [finding.info.series_id for finding in group],
+        worst.run,
+        gates=pages and kind == "regression",
+    )
+
+
+def _wish(better: str) -> str:
+    return f" ({better} is better)" if better in ("higher", "lower") else ""
+
+
+def _canary_words(medians: RunMedians, index: int) -> str:
+    """Describe how the CPU canary, which did not move, stands around a run."""
+    for i, info in enumerate(medians.series):
+        if info.canary and info.metric == "cpu":
+            before, after = medians.value[i, :index], medians.value[i, index:]
+            if np.isfinite(before).any() and np.isfinite(after).any():
+                moved = float(np.nanmedian(after) / np.nanmedian(before) - 1)
+                return f"canary {percent(moved)} ({'unchanged' if abs(moved) < 0.05 else 'no change for the worse shown'})"
+    return "no canary"
+
+
+def _shorten(text: str, limit: int = 300) -> str:
+    return text if len(text) <= limit else f"{text[:limit]} ..."
+
+
+def as_json(alert: Alert, suite: str, run_id: str) -> dict[str, Any]:
+    """Return the message for a webhook. Chat systems show its `text`."""
+    return {
+        "text": f"```\n{alert.text}\n```",
+        "title": alert.title,
+        "kind": alert.kind,
+        "page": alert.gates,
+        "suite": suite,
+        "run_id": run_id,
+        "since": alert.run,
+        "keys": alert.keys,
+    }

@@ -1,0 +1,186 @@
+"""Changes of level in the history of a suite, and the points that look suspect in the last run."""
+
+from __future__ import annotations
+
+import bisect
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdag.regress.run_medians import RunMedians, SeriesInfo, labels
+from perfdag.regress.tuning import Tuning
+from perfdag.stats.changes import HEAD, Change, change_points
+from perfdag.stats.robust import Array, robust_sigma, scale_for
+from perfdag.stats.verdicts import Word, side
+
+SUSPICIOUS, SUSPICIOUS_FLOORS = 0.15, 6.0
+
+
+@dataclass(frozen=True)
+class Acknowledgement:
+    """From `run` on, the level of the series that match `series` (a glob or an id) is the
+    baseline.
+    """
+
+    series: str
+    run: str
+    reason: str
+    until: str = ""
+
+    def holds(self, name: str, series_id: str, day: str) -> bool:
+        """Return whether it applies to a series on a day (YYYY-MM-DD)."""
+        return (not self.until or day <= self.until) and (
+            self.series == series_id or fnmatch.fnmatchcase(name, self.series)
+        )
+
+
+@dataclass(frozen=True)
+class LevelChange:
+    """A change of level of one series. `index` counts the runs of the history."""
+
+    info: SeriesInfo
+    name: str
+    change: Change
+    index: int
+    run: str
+    run_before: str
+    word: Word
+    min_effect: float
+    absolute: bool
+    environment: dict[str, tuple[str, str]]
+    recent: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A point whose headline is far from its level in the last run, and worth measuring again."""
+
+    point: str
+    name: str
+    effect: float
+
+
+def day_of(run_id: str) -> str:
+    """Return the day of a run id as YYYY-MM-DD."""
+    return f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}"
+
+
+def series_names(medians: RunMedians) -> list[str]:
+    """Return the name of each series for people, in the order of the run medians."""
+    tell = labels(medians.series)
+    return [
+        " ".join(filter(None, (info.entry, tell.get(info.point, ""), info.name)))
+        for info in medians.series
+    ]
+
+
+def accepted_start(
+    medians: RunMedians, name: str, series_id: str, accepted: Sequence[Acknowledgement]
+) -> int:
+    """Return the index of the first run of the last acknowledged level of a series, or 0."""
+    day = day_of(medians.runs[-1].run_id) if medians.runs else ""
+    starts = [ack.run for ack in accepted if ack.holds(name, series_id, day)]
+    return (
+        bisect.bisect_left(medians.runs, max(starts), key=lambda run: run.run_id) if starts else 0
+    )
+
+
+def level_changes(
+    medians: RunMedians,
+    tuning: Tuning,
+    accepted: Sequence[Acknowledgement] = (),
+    *,
+    headline_only: bool = False,
+) -> list[LevelChange]:
+    """Return every change of level of every series except canaries, oldest first."""
+    findings = []
+    for i, name in enumerate(series_names(medians)):
+        info = medians.series[i]
+        if info.canary or (headline_only and not tuning.pages(info)):
+            continue
+        start = accepted_start(medians, name, info.series_id, accepted)
+        values = medians.value[i, start:]
+        min_effect, absolute = tuning.effect(info, values[np.isfinite(values)])
+        for change in change_points(
+            values, info.series_id, min_effect=min_effect, absolute=absolute
+        ):
+            findings.append(
+                _finding(medians, info, name, values, change, start, min_effect, absolute)
+            )
+    return sorted(findings, key=lambda finding: finding.index)
+
+
+def _finding(
+    medians: RunMedians,
+    info: SeriesInfo,
+    name: str,
+    values: Array,
+    change: Change,
+    start: int,
+    min_effect: float,
+    absolute: bool,
+) -> LevelChange:
+    present = np.flatnonzero(np.isfinite(values))
+    at = int(np.searchsorted(present, change.index))
+    before = int(present[at - 1]) + start
+    index = change.index + start
+    level = values[present[at : at + change.n_after]][-5:]
+    return LevelChange(
+        info=info,
+        name=name,
+        change=change,
+        index=index,
+        run=medians.runs[index].run_id,
+        run_before=medians.runs[before].run_id,
+        word=side(change.effect, info.better),
+        min_effect=min_effect,
+        absolute=absolute,
+        environment=changed(medians, before, index),
+        recent=tuple(float(value) for value in level),
+    )
+
+
+def changed(medians: RunMedians, before: int, after: int) -> dict[str, tuple[str, str]]:
+    """Return what differs in the environment of two runs, or of the runs beside them.
+
+    A change of level is located to within one run, so an upgrade may be one run off.
+    """
+    for i, j in ((before, after), (max(before - 1, 0), min(after + 1, len(medians.runs) - 1))):
+        a, b = medians.runs[i].env, medians.runs[j].env
+        keys = [*sorted({*a, *b} - {"nodes"}), "nodes"]
+        differs = {
+            key: (a.get(key, "-"), b.get(key, "-")) for key in keys if a.get(key) != b.get(key)
+        }
+        if differs:
+            return differs
+    return {}
+
+
+def suspects(
+    medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledgement] = ()
+) -> list[Suspect]:
+    """Return the points whose headline got worse in the last run by 15 % and six noise floors."""
+    suspects: dict[str, Suspect] = {}
+    for i, name in enumerate(series_names(medians)):
+        info = medians.series[i]
+        if not tuning.pages(info):
+            continue
+        start = accepted_start(medians, name, info.series_id, accepted)
+        values, tonight = medians.value[i, start:-1], medians.value[i, -1]
+        values = values[np.isfinite(values)]
+        if values.size < HEAD or not np.isfinite(tonight):
+            continue
+        _, absolute = tuning.effect(info, values)
+        scale = scale_for(np.append(values, tonight), absolute)
+        changes = change_points(values, info.series_id, absolute=absolute)
+        level = scale.apply(values[changes[-1].index if changes else 0 :])
+        off = float(scale.apply([tonight])[0] - np.median(level))
+        floor = robust_sigma(level) if level.size >= HEAD else robust_sigma(scale.apply(values))
+        if (
+            abs(off) > max(scale.gate(SUSPICIOUS), SUSPICIOUS_FLOORS * floor)
+            and side(off, info.better) == "worse"
+        ):
+            suspects.setdefault(info.point, Suspect(info.point, name, scale.effect(off)))
+    return list(suspects.values())

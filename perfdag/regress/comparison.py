@@ -1,0 +1,287 @@
+"""Comparison of two sides, each one run or several: what differs, and a verdict for each series."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from perfdag.benchmark.contract import SIMULATED
+from perfdag.regress.environment import codes, environment
+from perfdag.regress.matching import match
+from perfdag.regress.rollup import read_run_medians
+from perfdag.regress.run_medians import (
+    COLUMNS,
+    RunMedians,
+    SeriesInfo,
+    group_values,
+    is_measured,
+    labels,
+    medians_of_rows,
+)
+from perfdag.regress.selection import Selection, SelectionError
+from perfdag.regress.tuning import Tuning
+from perfdag.results import schema
+from perfdag.stats.changes import WINDOW, change_points
+from perfdag.stats.robust import Array, finite, middle, robust_sigma, scale_for
+from perfdag.stats.verdicts import PAST_RUNS, Verdict, compare
+from perfdag.store.base import Store
+
+_RANK = {"worse": 0, "differs": 1, "better": 2, "inconclusive": 3, "no difference shown": 4}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One series on both sides with its verdict. `label` tells its point from others of the
+    entry.
+    """
+
+    info: SeriesInfo
+    label: str
+    verdict: Verdict
+    note: str = ""
+
+
+@dataclass
+class Comparison:
+    """The result of comparing two sides. The lists of texts name everything that was not
+    compared.
+    """
+
+    a: Selection
+    b: Selection
+    parameters: dict[str, tuple[str, str]] = field(default_factory=dict)
+    environment: dict[str, tuple[str, str]] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    only_a: list[str] = field(default_factory=list)
+    only_b: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    simulated: list[str] = field(default_factory=list)
+
+
+_Key = tuple[str, str, str, str]
+
+
+@dataclass
+class _Side:
+    selection: Selection
+    series: dict[_Key, SeriesInfo]
+    values: dict[_Key, Array]
+    environment: dict[str, str]
+    failed: dict[str, tuple[int, int, str, str]]
+
+
+def compare_selections(
+    a: tuple[Store, Selection],
+    b: tuple[Store, Selection],
+    tuning: Tuning,
+    *,
+    everything: bool = True,
+) -> Comparison:
+    """Compare two selections, which may be in different stores.
+
+    `everything` includes series that are not headlines. Raises SelectionError where a side has no
+    rows, and StoreError.
+    """
+    damaged: list[str] = []
+    left, right = _side(*a, damaged), _side(*b, damaged)
+    # A single run's own noise is what is asked about; the runs of a larger side tell the noise like any other.
+    compared = {run for _, side in (a, b) if len(side.runs) == 1 for run in side.runs}
+    past = _past(b[0], b[1], compared, damaged)
+    comparison = Comparison(a[1], b[1], damaged=damaged)
+    comparison.simulated = [
+        letter
+        for letter, side in (("A", left), ("B", right))
+        if SIMULATED in side.environment.get("tool", "")
+    ]
+    comparison.environment = {
+        key: (left.environment.get(key, "-"), right.environment.get(key, "-"))
+        for key in sorted({*left.environment, *right.environment})
+        if left.environment.get(key) != right.environment.get(key)
+    }
+    answers, comparison.parameters = match(left.series.values(), right.series.values())
+    was = _renamed(left, answers)
+    names = labels(
+        [
+            *right.series.values(),
+            *(info for info in left.series.values() if info.point not in answers),
+        ]
+    )
+    names |= {before: names[after] for before, after in answers.items()}
+    for key, info in right.series.items():
+        if key not in left.series:
+            comparison.only_b.append(full_name(info, names))
+        elif everything or info.headline:
+            _compare(
+                comparison, left, right, key, _earlier(past, key, was.get(key, key)), tuning, names
+            )
+    comparison.only_a = [
+        full_name(info, names) for key, info in left.series.items() if key not in right.series
+    ]
+    for letter, side in (("A", left), ("B", right)):
+        for point, (ok, bad, error, entry) in side.failed.items():
+            comparison.failed.append(
+                f"{letter}: {entry} {names.get(point, point)}: {bad} of {ok + bad} samples, {error}"
+            )
+    comparison.rows.sort(key=_order)
+    return comparison
+
+
+def _renamed(side: _Side, answers: dict[str, str]) -> dict[_Key, _Key]:
+    """Give the points of a side the ids of their counterparts. Return new key -> old key."""
+    was = {(answers.get(key[0], key[0]), *key[1:]): key for key in side.series}
+    side.series = {key: side.series[old] for key, old in was.items()}
+    side.values = {key: side.values[old] for key, old in was.items()}
+    return was
+
+
+def _earlier(past: RunMedians, key: _Key, was: _Key) -> Array:
+    """Return the past run medians of a series, or of its counterpart where that has more of
+    them.
+    """
+    rows = [past.value[i] for i, info in enumerate(past.series) if info.key in (key, was)]
+    return max(rows, key=lambda row: int(np.isfinite(row).sum()), default=np.array([]))
+
+
+def full_name(info: SeriesInfo, names: dict[str, str]) -> str:
+    """Return entry, point label and metric of a series."""
+    return " ".join(filter(None, (info.entry, names.get(info.point, ""), info.name)))
+
+
+def _compare(
+    comparison: Comparison,
+    left: _Side,
+    right: _Side,
+    key: _Key,
+    earlier: Array,
+    tuning: Tuning,
+    names: dict[str, str],
+) -> None:
+    """Add the verdict of one series, or the reason why there is none."""
+    before, info = left.series[key], right.series[key]
+    name = full_name(info, names)
+    if before.unit != info.unit:
+        comparison.refused.append(
+            f"{name}: unit {before.unit} in A and {info.unit} in B, not compared"
+        )
+        return
+    a, b = left.values[key], right.values[key]
+    min_effect, absolute = tuning.effect(info, np.concatenate([a, b]))
+    verdict = compare(
+        a,
+        b,
+        level_removed(earlier, info.series_id, absolute),
+        better=info.better,
+        min_effect=min_effect,
+        absolute=absolute,
+        runs_a=len(left.selection.runs),
+        runs_b=len(right.selection.runs),
+    )
+    versions = (before.benchmark_version, info.benchmark_version)
+    note = f"version {versions[0]} against {versions[1]}" if versions[0] != versions[1] else ""
+    comparison.rows.append(Row(info, names.get(info.point, ""), verdict, note))
+
+
+def level_removed(values: Array, series_id: str, absolute: bool = False) -> Array:
+    """Return past run medians without their changes of level, so that only noise is left.
+
+    The detector runs only where the spread exceeds what successive differences explain.
+    """
+    kept = finite(values)[-WINDOW:]
+    if kept.size < PAST_RUNS:
+        return kept
+    scale = scale_for(kept, absolute)
+    x = scale.apply(kept)
+    if robust_sigma(x) <= 1.25 * robust_sigma(np.diff(x)) / np.sqrt(2):
+        return kept
+    edges = [
+        0,
+        *(change.index for change in change_points(kept, series_id, absolute=absolute)),
+        x.size,
+    ]
+    typical = middle(x)
+    for start, end in pairwise(edges):
+        x[start:end] += typical - middle(x[start:end])
+    flat: Array = np.exp(x) if scale.kind == "log" else x * scale.unit
+    return flat
+
+
+def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
+    """Read the rows of a side: repetitions of a single run, or run medians of several."""
+    table = schema.load(
+        store,
+        suites=[selection.suite],
+        runs=list(selection.runs),
+        columns=list(COLUMNS),
+        damaged=damaged,
+    )
+    if not table.num_rows:
+        why = f"damaged: {', '.join(damaged)}" if damaged else "no rows"
+        raise SelectionError(f"{selection.words}: {why}")
+    table = table.filter(pc.fill_null(pc.not_equal(table["benchmark"], "canary"), True))
+    medians = medians_of_rows(table, selection.suite)
+    failed: dict[str, tuple[int, int, str, str]] = {}
+    for run in medians.runs:
+        for point, (ok, bad, error, entry) in run.points.items():
+            if bad:
+                before = failed.get(point, (0, 0, "", ""))
+                failed[point] = (before[0] + ok, before[1] + bad, error, entry)
+    series = {info.key: info for info in medians.series}
+    if len(selection.runs) == 1:
+        values = _repetitions(table, {info.series_id: info.key for info in medians.series})
+    else:
+        values = {info.key: finite(medians.value[i]) for i, info in enumerate(medians.series)}
+    return _Side(selection, series, values, environment(table), failed)
+
+
+def _repetitions(table: pa.Table, keys: dict[str, Any]) -> dict[_Key, Array]:
+    rows = table.filter(is_measured(table))
+    which, ids = codes(rows["series_id"])
+    groups, values = group_values(which, rows["value"].to_numpy().astype(np.float64))
+    return {
+        keys[ids[group]]: repetitions for group, repetitions in zip(groups, values, strict=True)
+    }
+
+
+def _past(store: Store, selection: Selection, without: set[str], damaged: list[str]) -> RunMedians:
+    """Return run medians of B's suite on B's cluster, without some runs."""
+    everything = read_run_medians(store, selection.suite)
+    damaged.extend(key for key in everything.damaged if key not in damaged)
+    cluster = next((run.cluster for run in everything.runs if run.run_id in selection.runs), "")
+    kept = [
+        i
+        for i, run in enumerate(everything.runs)
+        if run.run_id not in without and run.cluster == cluster
+    ]
+    return everything.keep(kept)
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    return (
+        not row.info.headline,
+        _RANK[row.verdict.word],
+        -abs(row.verdict.effect),
+        row.info.entry,
+        row.label,
+    )
+
+
+def count(rows: list[Row]) -> str:
+    """Return the number of series by verdict, such as `1 worse, 20 no difference shown`."""
+    words = [row.verdict.word for row in rows]
+    counts = [f"{words.count(word)} {word}" for word in _RANK if word in words]
+    return ", ".join(counts) or "no series in common"
+
+
+def percent(value: float | None, absolute: bool = False, sign: bool = True) -> str:
+    """Return a relative number such as `-11.8 %`, an absolute one with its sign, or `-`."""
+    if value is None:
+        return "-"
+    plus = "+" if sign else ""
+    return f"{value:{plus}.3g}" if absolute else f"{100 * value:{plus}.1f} %"

@@ -1,0 +1,245 @@
+"""The gate of a run: thresholds, changes of level and absent data."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from perfdag.regress.absence import AbsentSeries, explaining_losses, find_absent
+from perfdag.regress.alerts import (
+    Alert,
+    Record,
+    causes,
+    mark_known,
+    read_records,
+    record_key,
+    regression,
+)
+from perfdag.regress.changes import day_of, level_changes, series_names, suspects
+from perfdag.regress.result import CheckResult, Gate, LostSeries, Rules, acknowledged, add_alert
+from perfdag.regress.rollup import read_run_medians
+from perfdag.regress.run_medians import COLUMNS, RunMedians
+from perfdag.regress.selection import SelectionError
+from perfdag.regress.thresholds import References, judge_thresholds
+from perfdag.regress.tuning import Tuning
+from perfdag.results import schema
+from perfdag.stats.variability import INFORMATIONAL
+from perfdag.store.base import Store
+from perfdag.units import short
+
+OWN_GATES = "gates_failed"
+"""The metric of a benchmark that has gates among its params: 1 for one that was breached or had no data (coords: gate)."""
+
+
+def check(
+    store: Store,
+    suite: str,
+    run_id: str,
+    rules: Rules,
+    report: str | None = None,
+) -> Gate:
+    """Check a run against the checks of its suite and its history. Raises StoreError,
+    SelectionError.
+
+    Messages link to `report`, by default the report of the run.
+    """
+    history = history_until(read_run_medians(store, suite), run_id)
+    gate = Gate(
+        run_id,
+        suite,
+        report or store.url(f"runs/{run_id}/report.html"),
+        damaged=list(history.damaged),
+        runs=len(history.runs),
+    )
+    gate.store = store.root
+    table = schema.load(
+        store, suites=[suite], runs=[run_id], columns=list(COLUMNS), damaged=gate.damaged
+    )
+    if not table.num_rows:
+        raise SelectionError(
+            f"run {run_id} has no readable rows{': ' + ', '.join(gate.damaged) if gate.damaged else ''}"
+        )
+    tuning = Tuning(rules.checks)
+    gate.findings = level_changes(history, tuning, rules.accepted)
+    _regressions(gate, history, tuning, rules)
+    _own_gates(gate, table, rules)
+    records = read_records(store, suite)
+    gone = find_absent(gate, store, history, tuning, rules, records)
+    _thresholds(gate, References(store, history, rules.accepted, gate.damaged), table, rules, gone)
+    if rules.acks_wrong:
+        gate.alerts.append(_unread(gate, rules))
+    gate.confirm = suspects(history, tuning, rules.accepted)
+    mark_known(history, run_id, gate.alerts, records)
+    return gate
+
+
+def own_gates(table: pa.Table) -> list[CheckResult]:
+    """Return the gates that benchmarks of a run checked themselves. A breach fails the run."""
+    return [case for _, case in _cases_of_own(table)]
+
+
+def _cases_of_own(table: pa.Table) -> list[tuple[str, CheckResult]]:
+    rows = table.filter(pc.fill_null(pc.equal(table["metric"], OWN_GATES), False))
+    worst: dict[tuple[str, str, str], float] = {}
+    for row in rows.select(["entry", "coords", "value"]).to_pylist():
+        coords = orjson.loads(row["coords"] or "{}")
+        name = ", ".join(f"{key}={value}" for key, value in sorted(coords.items()) if key != "gate")
+        key = row["entry"], f"{row['entry']} {name}".strip(), str(coords.get("gate", ""))
+        worst[key] = max(worst.get(key, 0.0), row["value"] if row["value"] is not None else 1.0)
+    return [
+        (
+            entry,
+            CheckResult(
+                "gate",
+                f"{where}: {gate}",
+                "failed" if value else "ok",
+                "was breached or had no data" if value else "held",
+            ),
+        )
+        for (entry, where, gate), value in worst.items()
+    ]
+
+
+def history_until(history: RunMedians, run_id: str) -> RunMedians:
+    """Return the history of a run's cluster up to the run, as it was known then."""
+    cluster = next((run.cluster for run in history.runs if run.run_id == run_id), None)
+    return history.keep(
+        [i for i, run in enumerate(history.runs) if run.run_id <= run_id and run.cluster == cluster]
+    )
+
+
+def store_record(store: Store, gate: Gate) -> None:
+    """Store the alerts of a run, so that none is sent twice. Raises StoreError."""
+    store.put(record_key(gate.suite, gate.run), Record(gate.run, gate.alerts).dump())
+
+
+def _regressions(gate: Gate, history: RunMedians, tuning: Tuning, rules: Rules) -> None:
+    # A series whose runs differ by more than 10 % informs and pages nobody until its noise is fixed.
+    paging = [
+        finding
+        for finding in gate.findings
+        if tuning.pages(finding.info) and finding.change.noise <= INFORMATIONAL
+    ]
+    others = [
+        finding
+        for finding in gate.findings
+        if finding.word == "worse" and not tuning.pages(finding.info)
+    ]
+    links = {"report": gate.report, "run": gate.run, "acks": rules.acks_file, "store": gate.store}
+    groups = causes(paging, len(history.runs))
+    for group in groups:
+        gate.alerts.append(regression(history, group, others, True, links))
+    alerted = {id(finding) for group in groups for finding in group}
+    kinds = {key: alert.kind for alert in gate.alerts for key in alert.keys}
+    for i, name in enumerate(series_names(history)):
+        info = history.series[i]
+        if info.canary or not tuning.pages(info) or not np.isfinite(history.value[i, -1]):
+            continue
+        mine = [finding for finding in paging if finding.info.series_id == info.series_id]
+        open_ones = [finding for finding in mine if id(finding) in alerted]
+        if open_ones:
+            c = open_ones[-1]
+            state: Literal["ok", "failed"] = (
+                "failed" if kinds[info.series_id] == "regression" else "ok"
+            )
+            gate.cases.append(
+                CheckResult(
+                    "change",
+                    name,
+                    state,
+                    f"{100 * c.change.effect:+.1f} % since {day_of(c.run)} ({kinds[info.series_id]})",
+                )
+            )
+            continue
+        n = int(np.isfinite(history.value[i]).sum())
+        enough = n >= 11
+        text = (
+            f"{short(history.value[i, -1], info.unit)}; no change for the worse in its last 7 runs"
+            if enough
+            else f"{n} of the 11 runs that change points need"
+        )
+        gate.cases.append(CheckResult("change", name, "ok" if enough else "unsure", text))
+
+
+def _own_gates(gate: Gate, table: pa.Table, rules: Rules) -> None:
+    """Add the gates that benchmarks checked themselves, with one alert per entry for breaches."""
+    broken: dict[str, list[LostSeries]] = {}
+    for entry, case in _cases_of_own(table):
+        if case.state == "failed" and acknowledged(rules, gate.run, case.name, case.name):
+            gate.cases.append(
+                CheckResult(case.group, case.name, "ok", f"{case.text} (acknowledged)")
+            )
+            continue
+        gate.cases.append(case)
+        if case.state == "failed":
+            broken.setdefault(entry, []).append((case.name, case.name, case.text))
+    for entry, lost in broken.items():
+        add_alert(
+            gate,
+            rules,
+            "gate",
+            f"GATE {gate.suite}/{entry}: {len(lost)} of its own gates",
+            lost,
+            gate.report,
+        )
+
+
+def _thresholds(
+    gate: Gate, past: References, table: pa.Table, rules: Rules, gone: Sequence[AbsentSeries]
+) -> None:
+    """Check thresholds, with one alert per rule and entry.
+
+    A rule without data raises no alert where its absent series are reported already.
+    """
+    broken: dict[tuple[str, str], list[LostSeries]] = {}
+    for outcome in judge_thresholds(past, table, rules.checks):
+        losses = explaining_losses(past.history, outcome.rule, gone) if outcome.info is None else []
+        name = f"{outcome.name}: {outcome.rule.words()}" if outcome.info else outcome.name
+        bad = outcome.state in ("failed", "absent")
+        accepted = acknowledged(
+            rules, gate.run, outcome.name, outcome.info.series_id if outcome.info else outcome.name
+        )
+        if bad and (accepted or (losses and all(lost.accepted for lost in losses))):
+            gate.cases.append(
+                CheckResult("threshold", name, "ok", f"{outcome.text} (acknowledged)")
+            )
+            continue
+        gate.cases.append(CheckResult("threshold", name, outcome.state, outcome.text))
+        if bad and not losses:
+            entry = outcome.info.entry if outcome.info else outcome.rule.entry or ""
+            broken.setdefault((outcome.rule.words(), entry), []).append(
+                (outcome.name, outcome.key, outcome.text)
+            )
+    for (words, entry), lost in broken.items():
+        about = lost[0][0] if len(lost) == 1 else f"{entry}: {len(lost)} series"
+        add_alert(
+            gate,
+            rules,
+            "threshold",
+            f"THRESHOLD {gate.suite}/{about}",
+            lost,
+            gate.report,
+            rule=words,
+        )
+
+
+def _unread(gate: Gate, rules: Rules) -> Alert:
+    """Return the alert that the acknowledgements are unreadable and ignored. It does not fail
+    the gate.
+    """
+    title = f"ACKS {gate.suite}: {rules.acks_file} cannot be read and accepts nothing"
+    wrong = [f"what    {line}"[:300] for line in rules.acks_wrong.splitlines()[:6]]
+    text = "\n".join(
+        [
+            title,
+            *wrong,
+            f"do      mend the file, then: perfdag acks set FILE --store {shlex.quote(gate.store)}",
+        ]
+    )
+    return Alert("acks", title, text, [rules.acks_wrong], gate.run, gates=False)

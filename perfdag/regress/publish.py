@@ -1,0 +1,156 @@
+"""A gate for other programs: JUnit XML for CI, Markdown for pull requests, JSON for a webhook."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import urllib.error
+import urllib.request
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+
+import orjson
+
+from perfdag.regress.alerts import Alert, as_json
+from perfdag.regress.result import Gate, worst
+
+WEBHOOK_TIMEOUT = 10.0  # seconds
+
+
+class WebhookError(Exception):
+    """The webhook did not accept a message. The text is the reason."""
+
+
+def junit(gate: Gate) -> bytes:
+    """Return the gate as JUnit XML, with one case per check.
+
+    A failed check is a failure, absent data an error. Too little history and a skipped entry are
+    skipped. Format: https://github.com/testmoapp/junitxml, which CI systems read.
+    """
+    counts = {
+        state: sum(result.state == state for result in gate.cases)
+        for state in ("ok", "failed", "absent", "unsure", "skipped")
+    }
+    root = ElementTree.Element("testsuites", name="perfdag")
+    suite = ElementTree.SubElement(
+        root,
+        "testsuite",
+        name=f"perfdag.{gate.suite}",
+        tests=str(len(gate.cases)),
+        failures=str(counts["failed"]),
+        errors=str(counts["absent"]),
+        skipped=str(counts["unsure"] + counts["skipped"]),
+    )
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in (("run", gate.run), ("report", gate.report)):
+        ElementTree.SubElement(properties, "property", name=name, value=value)
+    tags = {"failed": "failure", "absent": "error", "unsure": "skipped", "skipped": "skipped"}
+    for result in gate.cases:
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=f"{gate.suite}.{result.group}", name=_xml_text(result.name)
+        )
+        if result.state in tags:
+            ElementTree.SubElement(case, tags[result.state], message=_xml_text(result.text))
+        else:
+            ElementTree.SubElement(case, "system-out").text = _xml_text(result.text)
+    ElementTree.indent(root)
+    document: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return document
+
+
+def _xml_text(text: str) -> str:
+    """Replace characters that XML 1.0 forbids, such as terminal codes in the error of a tool."""
+    return "".join(
+        c
+        if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff"
+        else "?"
+        for c in text
+    )
+
+
+def markdown(gate: Gate) -> str:
+    """Return the gate as Markdown: alerts, then failed checks, then counts."""
+    head = "FAILED" if gate.failed else "passed"
+    lines = [
+        f"## {gate.suite}: gate {head}",
+        "",
+        f"run `{gate.run}`, {gate.runs} runs of history, [report]({gate.report})",
+        "",
+    ]
+    for alert in worst(gate.alerts):
+        known = "" if alert.fresh else " (reported before)"
+        lines += [f"**{alert.title}**{known}", "", "```", alert.text, "```", ""]
+    bad = [result for result in gate.cases if result.state in ("failed", "absent")]
+    if bad:
+        lines += ["| check | series | state |", "|---|---|---|"]
+        lines += [
+            f"| {result.group} | {_cell(result.name)} | {result.state}: {_cell(result.text)} |"
+            for result in bad
+        ] + [""]
+    lines.append(counts(gate))
+    if gate.confirm and not gate.confirmed:
+        lines.append(
+            f"suspicious tonight, worth measuring again: {', '.join(suspect.name for suspect in gate.confirm)}"
+        )
+    if gate.confirmed:
+        lines.append(f"measured again the same night: {', '.join(gate.confirmed)}")
+    if gate.damaged:
+        lines.append(f"damaged, left out: {', '.join(gate.damaged)}")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def counts(gate: Gate) -> str:
+    """Return the number of checks by state, such as `41 ok, 1 failed, 3 with too little
+    history`.
+    """
+    words = {
+        "ok": "ok",
+        "failed": "failed",
+        "absent": "without data",
+        "unsure": "with too little history",
+        "skipped": "skipped",
+    }
+    parts = [
+        f"{n} {text}"
+        for state, text in words.items()
+        if (n := sum(result.state == state for result in gate.cases))
+    ]
+    return ", ".join(parts) or "nothing to check"
+
+
+def send(url: str, gate: Gate, alerts: Sequence[Alert]) -> None:
+    """Post the alerts that were not sent yet and mark them sent. Raises WebhookError.
+
+    Each cause is one message. Its `page` is false where the alert does not fail the gate, so that a
+    receiver can route it elsewhere.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise WebhookError("webhook: an http:// or https:// address is needed")
+    for alert in alerts:
+        if alert.sent:
+            continue
+        body = orjson.dumps(as_json(alert, gate.suite, gate.run))
+        request = urllib.request.Request(
+            url, data=body, headers={"Content-Type": "application/json"}, method="POST"
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT):
+                alert.sent = True
+        except http.client.InvalidURL:  # its text quotes the address
+            raise WebhookError(f"webhook {_host(url)}: the address is not a valid one") from None
+        except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+            raise WebhookError(
+                f"webhook {_host(url)}: {getattr(error, 'reason', error)}; the next check sends it again"
+            ) from None
+
+
+def _host(url: str) -> str:
+    """Return scheme and host of a webhook. The rest of its address is often a secret and must
+    not reach logs.
+    """
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{re.split('[/?#]', rest, maxsplit=1)[0].rpartition('@')[2]}"

@@ -1,0 +1,126 @@
+"""The result of a gate: what was checked, the alerts, and the rules it was checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from perfdag.regress.alerts import Alert, Kind
+from perfdag.regress.changes import Acknowledgement, LevelChange, Suspect, day_of
+from perfdag.suite.checks import Check
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The result of one check, as a JUnit test case.
+
+    `state` is ok, failed (fails the gate), absent (no data), unsure (too little history) or skipped
+    (its samples were skipped).
+    """
+
+    group: str
+    name: str
+    state: Literal["ok", "failed", "absent", "unsure", "skipped"]
+    text: str
+
+
+@dataclass
+class Gate:
+    """The result of checking a run. `store` is the address of the store.
+
+    `confirm` names points worth measuring again, `confirmed` the runs that did so.
+    """
+
+    run: str
+    suite: str
+    report: str
+    cases: list[CheckResult] = field(default_factory=list)
+    alerts: list[Alert] = field(default_factory=list)
+    findings: list[LevelChange] = field(default_factory=list)
+    confirm: list[Suspect] = field(default_factory=list)
+    confirmed: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    runs: int = 0
+    store: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the gate fails: an unacknowledged regression, a broken threshold or absent
+        data.
+        """
+        return any(alert.gates for alert in self.alerts) or any(
+            result.state in ("failed", "absent") for result in self.cases
+        )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a run is checked against: the checks and acknowledgements of its suite.
+
+    `acks_wrong` is the error in a file of acknowledgements that is ignored.
+    """
+
+    checks: Sequence[Check] = ()
+    accepted: Sequence[Acknowledgement] = ()
+    acks_file: str = "acks.yaml"
+    acks_wrong: str = ""
+
+
+LostSeries = tuple[str, str, str]
+"""What an alert about several series says of each: its name, the key it is known by, what is wrong."""
+
+
+def add_alert(
+    gate: Gate,
+    rules: Rules,
+    kind: Kind,
+    title: str,
+    lost: Sequence[LostSeries],
+    do: str,
+    rule: str = "",
+) -> None:
+    """Add one alert about several series, which names the first six."""
+    shown = [f"{name}: {why}"[:300] for name, _, why in lost[:6]] + (
+        [f"and {len(lost) - 6} more"] if len(lost) > 6 else []
+    )
+    lines = [
+        title,
+        *(f"what    {line}" for line in shown),
+        *([f"rule    {rule}"] if rule else []),
+        f"do      {do}",
+    ]
+    lines.append(
+        f"accept  in {rules.acks_file}: {{series: '{lost[0][0]}', run: {gate.run}, reason: ...}}"
+    )
+    gate.alerts.append(Alert(kind, title, "\n".join(lines), [key for _, key, _ in lost], gate.run))
+
+
+def acknowledged(rules: Rules, run: str, name: str, series_id: str) -> bool:
+    """Return whether a series or rule is acknowledged from a run no later than this one."""
+    return any(
+        accepted.holds(name, series_id, day_of(run)) and accepted.run <= run
+        for accepted in rules.accepted
+    )
+
+
+def worst(alerts: Sequence[Alert]) -> list[Alert]:
+    """Return the alerts, those that fail the gate first."""
+    return sorted(alerts, key=lambda alert: (not alert.gates, alert.kind))
+
+
+def data(gate: Gate) -> dict[str, Any]:
+    """Return the gate as plain data."""
+    return {
+        "run_id": gate.run,
+        "suite": gate.suite,
+        "passed": not gate.failed,
+        "runs": gate.runs,
+        "report": gate.report,
+        "cases": [asdict(item) for item in gate.cases],
+        "alerts": [asdict(item) for item in gate.alerts],
+        "changes": [asdict(item) for item in gate.findings],
+        "confirm": [asdict(item) for item in gate.confirm],
+        "confirmed": gate.confirmed,
+        "damaged": gate.damaged,
+    }

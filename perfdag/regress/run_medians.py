@@ -1,0 +1,376 @@
+"""Run medians of a suite: one number per series and run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from perfdag.regress.environment import codes, environment, flatten, numbers
+from perfdag.stats.robust import INTERVAL_FROM, Array, median_ranks, middle
+
+COLUMNS = (
+    "suite",
+    "entry",
+    "benchmark",
+    "benchmark_version",
+    "point",
+    "params",
+    "shape",
+    "coords",
+    "metric",
+    "stat",
+    "series_id",
+    "run_id",
+    "trigger",
+    "variant",
+    "repetition",
+    "phase",
+    "subject",
+    "value",
+    "unit",
+    "better",
+    "headline",
+    "status",
+    "error",
+    "started_at",
+    "cluster",
+    "nodes",
+    "env",
+    "env_class",
+    "perfdag_version",
+    "image_digest",
+    "tool",
+    "pair",
+)
+"""Columns of the schema that are read."""
+
+
+@dataclass(frozen=True)
+class SeriesInfo:
+    """The identity of a series. `params`, `shape` and `coords` are canonical JSON.
+
+    `better` is higher, lower or none, `pair` empty or `0-3`.
+    """
+
+    series_id: str
+    entry: str
+    benchmark: str
+    point: str
+    params: str
+    shape: str
+    pair: str
+    coords: str
+    metric: str
+    stat: str
+    unit: str
+    better: str
+    benchmark_version: str
+    headline: bool
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What is measured, regardless of the suite's name and the benchmark's version."""
+        return (self.point, self.coords, self.metric, self.stat)
+
+    @property
+    def name(self) -> str:
+        """Metric with its statistic and coordinates: `latency p99 direction=read`."""
+        stat = "" if self.stat == "value" else f" {self.stat}"
+        coords = orjson.loads(self.coords or "{}")
+        return f"{self.metric}{stat}" + "".join(f" {key}={value}" for key, value in coords.items())
+
+    @property
+    def canary(self) -> bool:
+        """Whether it measures the machine and not the suite."""
+        return self.benchmark == "canary"
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """One run: start (ISO 8601, UTC), cluster, `env` as flat text, and the state of each point.
+
+    `points` maps a point to (ok, not ok, an error, entry).
+    """
+
+    run_id: str
+    started_at: str
+    trigger: str
+    cluster: str
+    env: dict[str, str]
+    points: dict[str, tuple[int, int, str, str]]
+
+    @property
+    def when(self) -> datetime:
+        """The time the run started."""
+        return datetime.fromisoformat(self.started_at)
+
+
+@dataclass
+class RunMedians:
+    """Run medians of a suite: arrays of shape (series, runs), oldest run first, NaN if not
+    measured.
+
+    `low` and `high` are the range of fewer than six repetitions, from six on the interval of the
+    median. `n` counts the repetitions.
+    """
+
+    suite: str
+    runs: list[RunInfo]
+    series: list[SeriesInfo]
+    value: Array
+    low: Array
+    high: Array
+    n: NDArray[np.int32]
+    damaged: list[str] = field(default_factory=list)
+
+    def keep(self, columns: Sequence[int]) -> RunMedians:
+        """Return some of the runs. Series that none of them has are dropped."""
+        value = self.value[:, columns]
+        rows = (
+            np.flatnonzero(np.isfinite(value).any(axis=1))
+            if len(columns)
+            else np.array([], dtype=np.int64)
+        )
+        runs, series = [self.runs[i] for i in columns], [self.series[i] for i in rows]
+        low, high, n = (
+            self.low[:, columns][rows],
+            self.high[:, columns][rows],
+            self.n[:, columns][rows],
+        )
+        return RunMedians(self.suite, runs, series, value[rows], low, high, n, self.damaged)
+
+
+@dataclass
+class MonthlyRollup:
+    """Runs of one month of a suite: rows (run, series, median, low, high, n), and their
+    descriptions.
+    """
+
+    runs: dict[str, RunInfo] = field(default_factory=dict)
+    series: dict[str, SeriesInfo] = field(default_factory=dict)
+    rows: list[pa.Table] = field(default_factory=list)
+
+
+def medians_of_rows(table: pa.Table, suite: str) -> RunMedians:
+    """Return the run medians of rows of one or several runs."""
+    month = MonthlyRollup()
+    for run_id in pc.unique(table["run_id"]).to_pylist():
+        add_run(month, table.filter(pc.equal(table["run_id"], run_id)))
+    return merge_months(suite, [month], set(month.runs), [])
+
+
+def add_run(month: MonthlyRollup, table: pa.Table) -> list[str]:
+    """Add the rows of one run to a month. Return the series left out because their unit changed."""
+    if not table.num_rows:
+        return []
+    run = _run(table)
+    month.runs[run.run_id] = run
+    if run.trigger == "ab":
+        return []
+    rows = table.filter(is_measured(table))
+    which, ids = codes(rows["series_id"])
+    firsts = pa.array(np.unique(which, return_index=True)[1], pa.int64())
+    units = dict(
+        zip(
+            rows["series_id"].take(firsts).to_pylist(),
+            rows["unit"].take(firsts).to_pylist(),
+            strict=True,
+        )
+    )
+    other = {
+        name
+        for name, unit in units.items()
+        if name in month.series and month.series[name].unit != unit
+    }
+    new = [i for i in firsts.to_pylist() if ids[which[i]] not in month.series]
+    for info in _infos(rows.take(pa.array(new, pa.int64()))):
+        month.series[info.series_id] = info
+    if other:
+        rows = rows.filter(
+            pc.invert(pc.is_in(rows["series_id"].cast(pa.string()), pa.array(sorted(other))))
+        )
+    month.rows.append(_medians(rows, run.run_id))
+    return [_two_units(run.run_id, month.series[name], units[name]) for name in sorted(other)]
+
+
+def _two_units(run_id: str, info: SeriesInfo, unit: str) -> str:
+    return f"run {run_id}: {info.entry} {info.name} in {unit}, in {info.unit} before"
+
+
+def is_measured(table: pa.Table) -> pa.ChunkedArray:
+    """Return a mask of the rows to analyse: ok, no warm-up, of the whole sample and not of one
+    pod.
+    """
+    ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
+    return pc.fill_null(
+        pc.and_(pc.and_(ok, pc.is_valid(table["value"])), pc.is_null(table["subject"])), False
+    )
+
+
+def _infos(rows: pa.Table) -> list[SeriesInfo]:
+    """Return the series of some rows, one for each row."""
+    names = [column.name for column in fields(SeriesInfo)]
+    columns = [rows[name].to_pylist() for name in names]
+    texts, flags = columns[:-1], columns[-1]
+    return [
+        SeriesInfo(
+            **{name: text or "" for name, text in zip(names, row, strict=False)},
+            headline=bool(flag),
+        )
+        for *row, flag in zip(*texts, flags, strict=True)
+    ]
+
+
+def group_values(which: NDArray[np.int64], values: Array) -> tuple[NDArray[np.int64], list[Array]]:
+    """Return the numbers of the groups, and the sorted values of each group."""
+    order = np.lexsort((values, which))
+    which, values = which[order], values[order]
+    groups, starts = np.unique(which, return_index=True)
+    return groups, np.split(values, starts[1:]) if len(groups) else []
+
+
+def _medians(rows: pa.Table, run_id: str) -> pa.Table:
+    """Return median, low and high of each series of one run."""
+    which, names = codes(rows["series_id"])
+    groups, values = group_values(which, rows["value"].to_numpy().astype(np.float64))
+    low, high, value = [], [], []
+    for repetitions in values:
+        ranks = median_ranks(repetitions.size) if repetitions.size >= INTERVAL_FROM else None
+        a, b = (ranks[0] - 1, ranks[1] - 1) if ranks else (0, repetitions.size - 1)
+        value.append(middle(repetitions))
+        low.append(float(repetitions[a]))
+        high.append(float(repetitions[b]))
+    count = [repetitions.size for repetitions in values]
+    columns = {
+        "run_id": pa.array([run_id] * len(groups), pa.string()),
+        "series_id": pa.array([names[g] for g in groups], pa.string()),
+        "value": pa.array(value, pa.float64()),
+        "low": pa.array(low, pa.float64()),
+        "high": pa.array(high, pa.float64()),
+        "n": pa.array(count, pa.int32()),
+    }
+    return pa.table(columns)
+
+
+def _run(table: pa.Table) -> RunInfo:
+    run_id = table["run_id"][0].as_py()
+    started = pc.min(table["started_at"]).as_py()
+    if started is None:
+        started = datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    return RunInfo(
+        run_id=run_id,
+        started_at=started.isoformat(),
+        trigger=table["trigger"][0].as_py() or "",
+        cluster=table["cluster"][0].as_py() or "",
+        env=environment(table),
+        points=_points(table),
+    )
+
+
+def _points(table: pa.Table) -> dict[str, tuple[int, int, str, str]]:
+    """Return the samples of each point that were ok and not ok, with an error and the entry."""
+    point, names = codes(table["point"])
+    repetition = pc.fill_null(table["repetition"], 0).to_numpy().astype(np.int64)
+    warm = pc.fill_null(pc.equal(table["phase"], "warmup"), False).to_numpy(zero_copy_only=False)
+    samples = np.unique(np.where(warm, -1, point * 2**20 + repetition), return_index=True)[1]
+    (entry, entries), (status, statuses) = codes(table["entry"]), codes(table["status"])
+    points: dict[str, tuple[int, int, str, str]] = {}
+    for i in samples[~warm[samples]].tolist():
+        ok, bad, error, _ = points.get(names[point[i]], (0, 0, "", ""))
+        word = statuses[status[i]]
+        if word == "ok":
+            ok += 1
+        else:
+            bad, error = bad + 1, f"{word}: {table['error'][i].as_py() or ''}".removesuffix(": ")
+        points[names[point[i]]] = (ok, bad, error, entries[entry[i]] if entry[i] >= 0 else "")
+    return points
+
+
+def merge_months(
+    suite: str, months: Sequence[MonthlyRollup], stored: set[str], damaged: list[str]
+) -> RunMedians:
+    """Merge the rows of all months into (series, runs). Runs without a file are left out."""
+    known = {
+        run_id: run for month in months for run_id, run in month.runs.items() if run_id in stored
+    }
+    runs = sorted(
+        (run for run in known.values() if run.trigger != "ab"), key=lambda run: run.run_id
+    )
+    about: dict[str, SeriesInfo] = {}
+    for month in months:
+        other = {
+            name
+            for name, info in month.series.items()
+            if name in about and about[name].unit != info.unit
+        }
+        if other:
+            month.rows = [
+                rows.filter(pc.invert(pc.is_in(rows["series_id"], pa.array(sorted(other)))))
+                for rows in month.rows
+            ]
+            damaged.extend(
+                _two_units(f"{min(month.runs)} and later", about[name], month.series[name].unit)
+                for name in sorted(other)
+            )
+        about |= {name: info for name, info in month.series.items() if name not in other}
+    series = sorted(about.values(), key=_order)
+    column = {run.run_id: i for i, run in enumerate(runs)}
+    row = {info.series_id: i for i, info in enumerate(series)}
+    shape = (len(series), len(runs))
+    value, low, high = np.full(shape, math.nan), np.full(shape, math.nan), np.full(shape, math.nan)
+    n = np.zeros(shape, dtype=np.int32)
+    tables = [table for month in months for table in month.rows]
+    if tables:
+        table = pa.concat_tables(tables)
+        which_run, run_ids = codes(table["run_id"])
+        which_series, series_ids = codes(table["series_id"])
+        j = np.array([column.get(name, -1) for name in run_ids] or [-1])[which_run]
+        i = np.array([row[name] for name in series_ids] or [-1])[which_series]
+        kept = j >= 0
+        for array, name in ((value, "value"), (low, "low"), (high, "high"), (n, "n")):
+            array[i[kept], j[kept]] = numbers(table[name])[kept]
+    return RunMedians(suite, runs, series, value, low, high, n, damaged)
+
+
+def _order(info: SeriesInfo) -> tuple[Any, ...]:
+    return (
+        info.canary,
+        not info.headline,
+        info.entry,
+        info.point,
+        info.metric,
+        info.stat,
+        info.coords,
+    )
+
+
+def point_settings(info: SeriesInfo) -> dict[str, str]:
+    """Return the settings of a point as flat text: parameters, dotted shape keys, pair of hosts."""
+    flat = dict(flatten(orjson.loads(info.params or "{}"))) | dict(
+        flatten(orjson.loads(info.shape or "{}"))
+    )
+    return flat | ({"pair": info.pair} if info.pair else {})
+
+
+def labels(series: Iterable[SeriesInfo]) -> dict[str, str]:
+    """Return point id -> what distinguishes it within its entry (`streams=4 network.host=true`)."""
+    points = {info.point: info for info in series}
+    entries: dict[str, dict[str, dict[str, str]]] = {}
+    for point, info in points.items():
+        entries.setdefault(info.entry, {})[point] = point_settings(info)
+    texts = {}
+    for group in entries.values():
+        names = sorted({name for flat in group.values() for name in flat})
+        varied = [name for name in names if len({flat.get(name) for flat in group.values()}) > 1]
+        for point, flat in group.items():
+            texts[point] = " ".join(f"{name}={flat[name]}" for name in varied if name in flat)
+    return texts

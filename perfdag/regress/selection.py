@@ -1,0 +1,267 @@
+"""Select runs by id, prefix, `last`, `last~2`, `baseline:NAME`, or conditions (`suite=net
+month=2026-10`).
+"""
+
+from __future__ import annotations
+
+import bisect
+import fnmatch
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+import orjson
+import pyarrow as pa
+
+from perfdag.regress.rollup import read_run_medians
+from perfdag.results.schema import SAMPLES, read_rows
+from perfdag.store.base import NotStoredError, Store
+from perfdag.suite.yaml_document import nearest
+
+KEYS = ("suite", "month", "run", "since", "until", "newest")
+BASELINES = "baselines.json"
+PARTIAL = ("ab", "confirm")
+"""Triggers of runs that are no run of the whole suite: a variant, and suspicious points measured again."""
+
+
+class SelectionError(ValueError):
+    """No run matches. The message lists what exists."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Runs of one suite, oldest first, and the words that selected them."""
+
+    words: str
+    suite: str
+    runs: tuple[str, ...]
+
+
+def stored_runs(store: Store) -> list[tuple[str, str]]:
+    """Return (run id, suite) of every run with results, oldest first. Raises StoreError."""
+    runs = []
+    for key in store.list("results"):
+        parts = key.split("/")
+        if len(parts) == 4 and key.endswith(".parquet"):
+            runs.append((parts[3].removesuffix(".parquet"), parts[1].removeprefix("suite=")))
+    return sorted(runs)
+
+
+def select(store: Store, words: str, suite: str | None = None) -> Selection:
+    """Return the runs of one suite that match the words. Raises SelectionError, StoreError.
+
+    `suite` narrows `last` and conditions. Runs of `ab` have no history and never match. A
+    confirming run matches only by its id.
+    """
+    stored = [run for run in stored_runs(store) if suite is None or run[1] == suite]
+    if words.startswith("baseline:"):
+        return baseline(store, words.removeprefix("baseline:"), suite)
+    if not stored:
+        of = (
+            f" of suite {suite}{nearest(suite, {s for _, s in stored_runs(store)})}"
+            if suite
+            else ""
+        )
+        raise SelectionError(
+            f"store {store.root} has no results{of}: run a suite, or `perfdag collect RUN`"
+        )
+    if "=" in words:
+        return _conditions(store, words, stored)
+    last = re.fullmatch(r"last(?:~(\d+))?", words)
+    if last:
+        return _last(store, words, stored, int(last[1] or 0))
+    return _one(store, words, stored)
+
+
+def trigger(store: Store, suite: str, run_id: str) -> str:
+    """Return what started a run: manual, cron, confirm or ab, empty where its file is damaged.
+    Raises StoreError.
+    """
+    try:
+        data = store.get(f"results/suite={suite}/month={run_id[:4]}-{run_id[4:6]}/{run_id}.parquet")
+        rows = read_rows(data, pa.schema([SAMPLES.field("trigger")]))
+    except (pa.ArrowInvalid, OSError):
+        return ""
+    return str(rows["trigger"][0].as_py() or "") if rows.num_rows else ""
+
+
+def _last(store: Store, words: str, stored: list[tuple[str, str]], back: int) -> Selection:
+    """Return the run `back` before the newest of the suite that ran last, whole runs only."""
+    suite, whole = None, 0
+    for run, of in reversed(stored):
+        if of != (suite or of) or trigger(store, of, run) in PARTIAL:
+            continue
+        suite, whole = of, whole + 1
+        if whole > back:
+            return Selection(words, suite, (run,))
+    if suite is None:
+        raise SelectionError(
+            f"{words}: store {store.root} has only runs of `perfdag ab`: `perfdag ab --resume RUN` shows their outcome"
+        )
+    raise SelectionError(f"{words}: suite {suite} has {whole} runs")
+
+
+def select_one(store: Store, words: str, suite: str | None = None) -> tuple[str, str]:
+    """Return (run id, suite) of the only run that matches. Raises SelectionError."""
+    selection = select(store, words, suite)
+    if len(selection.runs) != 1:
+        raise SelectionError(f"{words}: {len(selection.runs)} runs; name one of them")
+    return selection.runs[0], selection.suite
+
+
+def _one(store: Store, words: str, stored: list[tuple[str, str]]) -> Selection:
+    matching = [run_and_suite for run_and_suite in stored if run_and_suite[0] == words] or [
+        run_and_suite for run_and_suite in stored if run_and_suite[0].startswith(words)
+    ]
+    if len(matching) == 1:
+        run, suite = matching[0]
+        if trigger(store, suite, run) == "ab":
+            raise SelectionError(
+                f"run {run} is one variant of `perfdag ab`, which has no past: `perfdag ab --resume {run}` shows the outcome"
+            )
+        return Selection(words, suite, (run,))
+    if matching:
+        names = ", ".join(run for run, _ in matching[:3])
+        raise SelectionError(
+            f"{words}: {len(matching)} runs begin so ({names} ...); write more of it"
+        )
+    if store.list(f"runs/{words}"):
+        raise SelectionError(
+            f"run {words} has samples but no results yet: `perfdag collect {words}`"
+        )
+    known = [run for run, _ in stored]
+    at = bisect.bisect(known, words)
+    hint = nearest(words, known) or (
+        f"; nearest: {', '.join(known[max(0, at - 1) : at + 1])}" if words[:1].isdigit() else ""
+    )
+    raise SelectionError(
+        f"store {store.root}: no run {words}{hint}; newest: {', '.join(known[-3:])}"
+    )
+
+
+def _conditions(store: Store, words: str, stored: list[tuple[str, str]]) -> Selection:
+    conditions = dict(_pair(condition) for condition in re.split(r"[\s,]+", words.strip()))
+    kept = []
+    for run, suite in stored:
+        day = f"{run[:4]}-{run[4:6]}-{run[6:8]}"
+        if (
+            suite == conditions.get("suite", suite)
+            and day.startswith(conditions.get("month", ""))
+            and fnmatch.fnmatchcase(run, conditions.get("run", "*"))
+            and conditions.get("since", "") <= day
+            and day <= conditions.get("until", "9999")
+        ):
+            kept.append((run, suite))
+    suites = sorted({suite for _, suite in kept})
+    if not kept:
+        known = sorted({suite for _, suite in stored})
+        hint = (
+            nearest(conditions["suite"], known)
+            if conditions.get("suite", known[0]) not in known
+            else ""
+        )
+        raise SelectionError(
+            f"{words}: no run fits{hint}; suites: {', '.join(known)}; {_extent(stored)}"
+        )
+    if len(suites) > 1:
+        raise SelectionError(
+            f"{words}: runs of several suites ({', '.join(suites)}); add suite=NAME"
+        )
+    runs = _whole(store, suites[0], [run for run, _ in kept])
+    if not runs:
+        raise SelectionError(f"{words}: only runs of `perfdag ab` and runs that confirm others fit")
+    if "newest" in conditions:
+        runs = runs[-int(conditions["newest"]) :]
+    return Selection(words, suites[0], tuple(runs))
+
+
+def _whole(store: Store, suite: str, runs: list[str]) -> list[str]:
+    """Remove variants and confirming runs. A damaged run stays, so that it is reported later."""
+    history = read_run_medians(store, suite)
+    known = {run.run_id: run.trigger for run in history.runs}
+    damaged = {key.rpartition("/")[2].removesuffix(".parquet") for key in history.damaged}
+    return [run for run in runs if (run in known and known[run] not in PARTIAL) or run in damaged]
+
+
+def _extent(stored: list[tuple[str, str]]) -> str:
+    return f"{len(stored)} runs from {_day(stored[0][0])} to {_day(stored[-1][0])}"
+
+
+def _day(run: str) -> str:
+    return f"{run[:4]}-{run[4:6]}-{run[6:8]}"
+
+
+def _pair(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals or key not in KEYS:
+        raise SelectionError(
+            f"{word}: a condition is one of {', '.join(f'{known}=...' for known in KEYS)}{nearest(key, KEYS)}"
+        )
+    if key in ("since", "until"):
+        try:
+            date.fromisoformat(value)
+        except ValueError:
+            raise SelectionError(f"{word}: write a day as 2026-10-31") from None
+    if key == "month" and not re.fullmatch(r"\d{4}(-\d\d)?", value):
+        raise SelectionError(f"{word}: write a month as 2026-10, or a year as 2026")
+    if key == "newest" and not (value.isdigit() and int(value)):
+        raise SelectionError(f"{word}: newest is how many runs, one or more")
+    return key, value
+
+
+def baselines(store: Store) -> dict[str, dict[str, dict[str, object]]]:
+    """Return named baselines: name -> suite -> {"runs", "note", "set_at"}. Raises
+    SelectionError.
+    """
+    try:
+        data = orjson.loads(store.get(BASELINES))
+    except NotStoredError:
+        return {}
+    except orjson.JSONDecodeError as error:
+        raise SelectionError(f"{store.url(BASELINES)} is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise SelectionError(f"{store.url(BASELINES)}: expected names with their runs")
+    return data
+
+
+def baseline(store: Store, name: str, suite: str | None = None) -> Selection:
+    """Return the runs of a named baseline. Raises SelectionError."""
+    known = baselines(store)
+    if name not in known:
+        there = (
+            f"; there are {', '.join(sorted(known))}"
+            if known
+            else "; `perfdag baseline set NAME RUN` makes one"
+        )
+        raise SelectionError(f"no baseline {name}{nearest(name, known)}{there}")
+    suites = known[name]
+    if suite is None and len(suites) > 1:
+        raise SelectionError(
+            f"baseline {name} has runs of {', '.join(sorted(suites))}; add --suite NAME"
+        )
+    chosen = suite or next(iter(suites))
+    if chosen not in suites:
+        raise SelectionError(
+            f"baseline {name} has no runs of suite {chosen}; it has {', '.join(sorted(suites))}"
+        )
+    runs = suites[chosen]["runs"]
+    return Selection(
+        f"baseline:{name}",
+        chosen,
+        tuple(str(run) for run in runs) if isinstance(runs, list) else (),
+    )
+
+
+def set_baseline(store: Store, name: str, selection: Selection, note: str = "") -> None:
+    """Store a selection as a named baseline. Raises SelectionError, StoreError.
+
+    Other suites under that name stay.
+    """
+    known = baselines(store)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    known.setdefault(name, {})[selection.suite] = {
+        "runs": list(selection.runs),
+        "note": note,
+        "set_at": now,
+    }
+    store.put(BASELINES, orjson.dumps(known, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))

@@ -1,0 +1,190 @@
+"""Thresholds of a suite's `checks`, evaluated for one run."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from perfdag.regress.changes import Acknowledgement, accepted_start
+from perfdag.regress.comparison import full_name
+from perfdag.regress.run_medians import COLUMNS, RunMedians, SeriesInfo, labels, medians_of_rows
+from perfdag.regress.selection import SelectionError, baseline
+from perfdag.regress.tuning import covers
+from perfdag.results import schema
+from perfdag.stats.changes import change_points
+from perfdag.stats.percentiles import TooFewSamplesError, percentile
+from perfdag.stats.robust import Array, median
+from perfdag.store.base import Store
+from perfdag.suite.checks import Check
+from perfdag.units import short
+
+OPERATORS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
+
+
+@dataclass(frozen=True)
+class ThresholdResult:
+    """The result of a rule for one series. `info` is None where the run has no matching series."""
+
+    rule: Check
+    info: SeriesInfo | None
+    name: str
+    state: Literal["ok", "failed", "absent", "skipped"]
+    text: str
+
+    @property
+    def key(self) -> str:
+        """The rule and the series, which identify the result across runs."""
+        return f"{self.rule.words()} {self.info.series_id if self.info else ''}".strip()
+
+
+@dataclass(frozen=True)
+class References:
+    """What ratios refer to: history up to the run, acknowledged levels, and named baselines.
+
+    `damaged` collects files that were left out.
+    """
+
+    store: Store
+    history: RunMedians
+    accepted: Sequence[Acknowledgement]
+    damaged: list[str]
+
+
+def judge_thresholds(
+    past: References, table: pa.Table, rules: Sequence[Check]
+) -> Iterator[ThresholdResult]:
+    """Yield the result of each threshold for each series that it covers. Raises StoreError."""
+    tonight = medians_of_rows(table, past.history.suite)
+    tell = labels(
+        [*past.history.series, *tonight.series]
+    )  # the names that changes and absences of the same series go by
+    for rule in rules:
+        if rule.op is None:
+            continue
+        covered = [(i, info) for i, info in enumerate(tonight.series) if covers(rule, info)]
+        if not covered:
+            why = _skipped(table, rule)
+            yield ThresholdResult(
+                rule,
+                None,
+                rule.words(),
+                "skipped" if why else "absent",
+                why or "the run has no value of it",
+            )
+            continue
+        try:
+            reference = _reference(past, rule)
+        except SelectionError as error:
+            yield from (
+                ThresholdResult(rule, info, full_name(info, tell), "absent", str(error))
+                for _, info in covered
+            )
+            continue
+        for i, info in covered:
+            name = full_name(info, tell)
+            try:
+                limit = _limit(past, reference, rule, info, name)
+                measured = _measured(table, rule, info, float(tonight.value[i, 0]))
+            except (TooFewSamplesError, SelectionError) as error:
+                yield ThresholdResult(rule, info, name, "absent", str(error))
+                continue
+            holds = bool(OPERATORS[rule.op](measured, limit))
+            what = f"p{rule.percentile:g} " if rule.percentile else ""
+            text = f"{what}{short(measured, info.unit)} {'holds' if holds else 'breaks'} {rule.op} {short(limit, info.unit)}"
+            yield ThresholdResult(rule, info, name, "ok" if holds else "failed", text)
+
+
+def _skipped(table: pa.Table, rule: Check) -> str | None:
+    """Return why all samples of the entries of a rule were skipped, or None. A skip is no
+    failure.
+    """
+    named = [
+        row
+        for row in table.select(["entry", "status", "error"]).to_pylist()
+        if fnmatch.fnmatchcase(row["entry"], rule.entry or "")
+    ]
+    return (
+        str(named[0]["error"])
+        if named and all(row["status"] == "skipped" for row in named)
+        else None
+    )
+
+
+def _measured(table: pa.Table, rule: Check, info: SeriesInfo, middle: float) -> float:
+    """Return the median of the run, or a percentile of its values. Raises TooFewSamplesError.
+
+    A percentile uses the values of pods or devices where the metric has them.
+    """
+    if rule.percentile is None:
+        return middle
+    same = pc.and_(pc.equal(table["point"], info.point), pc.equal(table["metric"], info.metric))
+    same = pc.and_(same, pc.equal(pc.fill_null(table["coords"], ""), info.coords))
+    ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
+    rows = table.filter(pc.fill_null(pc.and_(same, ok), False))
+    of_stat = pc.equal(rows["stat"], info.stat)
+    # pods or devices have a value each, whatever statistic of them the series is
+    has_subject = pc.is_valid(rows["subject"])
+    wanted = (
+        pc.and_(has_subject, of_stat),
+        pc.and_(has_subject, pc.equal(rows["stat"], "value")),
+        of_stat,
+    )
+    chosen = next(
+        (matching for mask in wanted if (matching := rows.filter(mask)).num_rows), rows.slice(0, 0)
+    )
+    values: Array = chosen["value"].to_numpy().astype(np.float64)
+    return percentile(values, rule.percentile / 100).value
+
+
+def _reference(past: References, rule: Check) -> RunMedians | None:
+    """Return the run medians of a rule's baseline, or None without one. Raises SelectionError."""
+    if rule.baseline is None:
+        return None
+    chosen = baseline(past.store, rule.baseline, past.history.suite)
+    damaged: list[str] = []
+    rows = schema.load(
+        past.store,
+        suites=[chosen.suite],
+        runs=list(chosen.runs),
+        columns=list(COLUMNS),
+        damaged=damaged,
+    )
+    past.damaged.extend(key for key in damaged if key not in past.damaged)
+    if not rows.num_rows:
+        raise SelectionError(
+            f"baseline {rule.baseline} has no readable rows{': ' + ', '.join(damaged) if damaged else ''}"
+        )
+    return medians_of_rows(rows, chosen.suite)
+
+
+def _limit(
+    past: References, reference: RunMedians | None, rule: Check, info: SeriesInfo, name: str
+) -> float:
+    """Return the threshold in the unit of the metric. Raises SelectionError without a reference
+    value.
+    """
+    if rule.value is not None:
+        return rule.value
+    ratio = rule.ratio or 1.0
+    if reference is not None:
+        positions = [i for i, series in enumerate(reference.series) if series.key == info.key]
+        if not positions:
+            raise SelectionError(f"baseline {rule.baseline} has no value of it")
+        return ratio * median(reference.value[positions[0]])
+    history = past.history
+    at = next(
+        (i for i, series in enumerate(history.series) if series.series_id == info.series_id), None
+    )
+    values = history.value[at, :-1] if at is not None else np.array([])
+    values = values[accepted_start(history, name, info.series_id, past.accepted) :]
+    values = values[np.isfinite(values)]
+    if not values.size:
+        raise SelectionError("no earlier run has a value of it")
+    changes = change_points(values, info.series_id)
+    return ratio * median(values[changes[-1].index if changes else 0 :])

@@ -1,0 +1,61 @@
+"""Which checks apply to a series, and how they tune the change-point detector."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+
+from perfdag.regress.run_medians import SeriesInfo
+from perfdag.stats.robust import Array
+from perfdag.suite.checks import Check
+
+MIN_EFFECT = 0.05
+MIN_EFFECT_TAIL = 0.15
+MIN_EFFECT_FRACTION = 0.01
+
+
+def covers(check: Check, info: SeriesInfo) -> bool:
+    """Return whether a check applies to a series."""
+    stat = check.stat or ("value" if check.op else "*")
+    return (
+        fnmatch.fnmatchcase(info.entry, check.entry or "*")
+        and fnmatch.fnmatchcase(info.metric, check.metric)
+        and fnmatch.fnmatchcase(info.stat, stat)
+        and not info.canary
+    )
+
+
+def fraction(info: SeriesInfo, values: Array) -> bool:
+    """Return whether a series is a fraction from 0 to 1 that touches 0, such as a loss.
+
+    A relative change of such a series means nothing.
+    """
+    return bool(info.unit == "1" and values.size and values.min() == 0 and values.max() <= 1)
+
+
+class Tuning:
+    """Detector settings by series. The last check that covers a series wins, then the defaults."""
+
+    def __init__(self, checks: Sequence[Check] = ()) -> None:
+        self.checks = list(checks)
+
+    def effect(self, info: SeriesInfo, values: Array) -> tuple[float, bool]:
+        """Return (min_effect, absolute) of a series.
+
+        The default is 5 %, for tails of latency 15 %, and 0.01 for a fraction from 0 to 1 that
+        touches 0.
+        """
+        for check in reversed(self.checks):
+            if check.min_effect is not None and covers(check, info):
+                return check.min_effect, check.absolute
+        if fraction(info, values):
+            return MIN_EFFECT_FRACTION, True
+        tail = info.unit == "s" and (info.stat == "max" or info.stat.startswith("p99"))
+        return (MIN_EFFECT_TAIL if tail else MIN_EFFECT), False
+
+    def pages(self, info: SeriesInfo) -> bool:
+        """Return whether a change of this series alerts."""
+        for check in reversed(self.checks):
+            if check.page is not None and covers(check, info):
+                return check.page
+        return info.headline and not info.canary

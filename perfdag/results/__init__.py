@@ -1,0 +1,1 @@
+"""Samples of a run, and the Parquet rows that they become."""

@@ -1,0 +1,71 @@
+"""Plans of the runs that measure suspect points again in the same night."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfdag.plan.plan import Batch, Plan, new_run_id
+from perfdag.results.runs import load_plan
+from perfdag.store.base import Store, StoreError
+
+ROUNDS = 2
+"""Runs that measure suspect points again."""
+
+
+def confirming_plans(plan: Plan, points: set[str]) -> list[Plan]:
+    """Return the plans of ROUNDS confirming runs, with one batch per shape.
+
+    They hold the samples that `plan` has of the points with these ids.
+    """
+    kept = [i for i, point in enumerate(plan.points) if point.id in points]
+    order = [(kept.index(i), repetition) for i, repetition in plan.order if i in kept]
+    chosen = [plan.points[i] for i in kept]
+    batches = []
+    for shape in sorted({point.shape for point in chosen}):
+        mine = [position for position, (i, _) in enumerate(order) if chosen[i].shape == shape]
+        batches.append(
+            Batch(shape, mine, sum(chosen[order[position][0]].seconds for position in mine))
+        )
+    options = {**plan.options, "confirms": plan.run_id}
+    one = replace(
+        plan, points=chosen, order=order, batches=batches, trigger="confirm", options=options
+    )
+    return [replace(one, run_id=run_id) for run_id in sorted(new_run_id() for _ in range(ROUNDS))]
+
+
+def store_confirming_plans(store: Store, plan: Plan, points: set[str]) -> list[Plan]:
+    """Store the plans of the confirming runs and name them in the plan they confirm. Raises
+    StoreError.
+    """
+    confirming = confirming_plans(plan, points)
+    for plan_again in confirming:
+        store.put(f"runs/{plan_again.run_id}/plan.json", plan_again.dump())
+    plan.options["confirmed"] = [plan_again.run_id for plan_again in confirming]
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    return confirming
+
+
+def confirming_batches(plan: Plan, confirming: list[Plan]) -> list[tuple[int, Plan, int]]:
+    """Return (number, plan, index in the plan) of each confirming batch.
+
+    Numbers continue after the batches of the plan, with one place per shape and round.
+    """
+    first = len(plan.batches)
+    return [
+        (first + position * len(plan.shapes) + batch.shape, again_plan, index)
+        for position, again_plan in enumerate(confirming)
+        for index, batch in enumerate(again_plan.batches)
+    ]
+
+
+def plan_of_batch(store: Store, plan: Plan, number: int) -> tuple[Plan, int]:
+    """Return the plan that a batch number of a run belongs to, and the index there. Raises
+    StoreError.
+    """
+    if number < len(plan.batches):
+        return plan, number
+    confirming = [load_plan(store, run_id) for run_id in plan.options.get("confirmed", [])]
+    for batch, owner, index in confirming_batches(plan, confirming):
+        if batch == number:
+            return owner, index
+    raise StoreError(f"store {store.root}: run {plan.run_id} has no batch {number}")

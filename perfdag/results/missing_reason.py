@@ -1,0 +1,175 @@
+"""Why a sample is missing: the one record, its three channels, and which reason wins.
+
+A pod that cannot start, a node that dies and a budget that ends are noticed in different places. Each
+place writes a `MissingReason` through this module:
+
+- a note in the store, where the process that notices has the store;
+- an annotation of the Workflow, where it has not: the watchdog of a run whose store is a claim;
+- the termination message of a container, for the point that it measures: a killed process writes no more.
+
+The last step copies annotations into notes. The next attempt's lead copies termination messages into
+the crash records of the batch. Collect asks `reason_for` for every sample without a part.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import orjson
+
+from perfdag.results.samples import run_folder
+from perfdag.store.base import Store
+
+Kind = Literal["budget", "batch", "plan", "workflow"]
+PRECEDENCE: Mapping[Kind, str] = {
+    "budget": "its gang measured until the budget was spent: a note of its batch is older",
+    "batch": "why the pods of its batch did not start or ended early",
+    "plan": "why the cluster refused the run as a whole",
+    "workflow": "what ended the Workflow early",
+}
+"""The kinds of reason, the one that wins first, and what each tells of a sample."""
+
+NOTES = "perfdag/notes"
+"""Annotation of a Workflow whose store is a claim: what it belongs to, then its reasons by batch."""
+NOTE_LENGTH, NOTES_BYTES = 400, 60_000
+"""Characters of a reason in the annotation, and bytes of all of them: an object is limited."""
+
+_POINT_ID = re.compile(r"\b[0-9a-f]{16}\b")
+
+
+@dataclass(frozen=True)
+class MissingReason:
+    """Why samples have no part. `status` is that of their rows."""
+
+    kind: Kind
+    status: str
+    text: str
+    batch: int | None = None
+    """The batch in the run's plan; None: of all samples of the run."""
+
+    @property
+    def name(self) -> str:
+        """The name of its note: a newer reason of the same kind and batch replaces it."""
+        return self.kind if self.batch is None else f"{self.kind}-{self.batch}"
+
+
+def budget_spent(seconds: float, batch: int | None = None) -> MissingReason:
+    """Return the reason of samples that the budget of a run, in seconds, left unmeasured."""
+    return MissingReason("budget", "skipped", f"the budget of {seconds:g} s was spent", batch)
+
+
+UNKNOWN = MissingReason("workflow", "missing", "planned, but no result was stored")
+"""The answer where nothing is known."""
+
+
+def reason_for(reasons: Iterable[MissingReason], batch: int | None) -> MissingReason:
+    """Return why a sample of `batch` is missing: of the reasons that apply, the first by PRECEDENCE."""
+    rank = list(PRECEDENCE)
+    matching = [reason for reason in reasons if reason.batch in (None, batch)]
+    return min(matching, key=lambda reason: (rank.index(reason.kind), reason.name), default=UNKNOWN)
+
+
+# -- notes in the store ---------------------------------------------------------------------------
+
+
+def write(store: Store, run_id: str, reason: MissingReason) -> None:
+    """Write a reason into the store. Raises StoreError."""
+    batches = None if reason.batch is None else [reason.batch]
+    note = {"status": reason.status, "reason": reason.text, "batches": batches}
+    store.put(
+        f"{_folder(run_id)}/{reason.name}.json", orjson.dumps(note, option=orjson.OPT_SORT_KEYS)
+    )
+
+
+def forget_batch(store: Store, run_id: str, batch: int) -> None:
+    """Remove the reason of a batch whose gang runs now. Raises StoreError."""
+    store.delete(f"{_folder(run_id)}/batch-{batch}.json")
+
+
+def forget_all(store: Store, run_id: str) -> None:
+    """Remove the reasons of a run that goes on. Raises StoreError."""
+    store.delete(_folder(run_id))
+
+
+def stored_reasons(store: Store, run_id: str) -> list[MissingReason]:
+    """Return the reasons of a run that are in the store. Raises StoreError."""
+    reasons = []
+    for key, data in store.get_many(store.list(_folder(run_id))):
+        note = orjson.loads(data)
+        name = key.rpartition("/")[2]
+        kind = next(kind for kind in PRECEDENCE if name.startswith(kind))
+        reasons.append(MissingReason(kind, note["status"], note["reason"], *note["batches"] or ()))
+    return reasons
+
+
+def _folder(run_id: str) -> str:
+    return f"{run_folder(run_id)}/notes"
+
+
+# -- an annotation of the Workflow ----------------------------------------------------------------
+
+
+def as_annotation(owner: str, texts: Mapping[int, str]) -> dict[str, str]:
+    """Return the annotation with the reasons of batches, by number; empty where there are none.
+
+    `owner` is the text that it begins with, which tells the Workflow and the attempt at it. Reasons are
+    cut, and left out where they are too many for an object.
+    """
+    kept: dict[str, str] = {}
+    for batch, text in sorted(texts.items()):
+        kept[str(batch)] = text[:NOTE_LENGTH]
+        if len(orjson.dumps(kept)) > NOTES_BYTES:
+            del kept[str(batch)]
+            break
+    return {NOTES: f"{owner}{orjson.dumps(kept).decode()}"} if kept else {}
+
+
+def from_annotations(owner: str, annotations: Mapping[str, str]) -> dict[int, str]:
+    """Return the reasons of batches, by number; none where the annotation has another owner."""
+    value = annotations.get(NOTES, "")
+    texts = orjson.loads(value.removeprefix(owner)) if value.startswith(owner) else {}
+    return {int(batch): str(text) for batch, text in texts.items()}
+
+
+# -- the termination message of a container -------------------------------------------------------
+
+
+def as_termination_message(samples: Mapping[str, str]) -> str:
+    """Return the message of a container that measures these samples: their names by point id."""
+    if not samples:
+        return ""
+    first, *others = samples.values()
+    beside = f" and {len(others)} beside it" if others else ""
+    # the kubelet keeps the end of a message that is too long: the ids
+    return f"measuring {first[:300]}{beside} [{' '.join(samples)}]"
+
+
+def from_termination_messages(messages: Iterable[str]) -> list[str]:
+    """Return the ids of the points that containers measured when they ended, sorted."""
+    return sorted({point for message in messages for point in _POINT_ID.findall(message)})
+
+
+def write_crash(
+    store: Store, run_id: str, batch: str, attempt: str, points: Sequence[str], how: str
+) -> None:
+    """Keep what the termination messages of an attempt told: Kubernetes deletes them with the pods.
+
+    `batch` names the batch and its Workflow. Raises StoreError.
+    """
+    record = orjson.dumps({"points": points, "how": how})
+    store.put(f"{_crash_folder(run_id, batch)}/{attempt}.json", record)
+
+
+def stored_crashes(store: Store, run_id: str, batch: str) -> dict[str, list[str]]:
+    """Return, by point id, how each gang of a batch ended that measured it. Raises StoreError."""
+    crashes: dict[str, list[str]] = {}
+    for _, data in store.get_many(store.list(_crash_folder(run_id, batch))):
+        record = orjson.loads(data)
+        for point in record["points"]:
+            crashes.setdefault(point, []).append(record["how"])
+    return crashes
+
+
+def _crash_folder(run_id: str, batch: str) -> str:
+    return f"{run_folder(run_id)}/killed/{batch}"

@@ -1,0 +1,139 @@
+"""Samples as the measuring loop stores them, `runs/<run_id>/parts/<point>-<repetition>.json`.
+
+A retry replaces the file.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from perfdag.benchmark.contract import Benchmark, Measurement
+from perfdag.stats.robust import median, spread
+from perfdag.store.base import Store
+
+
+@dataclass
+class SampleRecord:
+    """One sample. `rows` are measurements with unit and direction, `texts` the outputs of the
+    tools.
+
+    Times are UTC in ISO 8601.
+    """
+
+    point: str
+    repetition: int
+    status: str
+    error: str | None = None
+    started_at: str = ""
+    finished_at: str = ""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+    commands: list[list[str]] = field(default_factory=list)
+    tool: str = ""
+    benchmark_version: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    noise: str | None = None
+    nodes: list[str] = field(default_factory=list)
+    env: dict[str, Any] = field(default_factory=dict)
+    env_class: str = ""
+    batch: int = 0
+    order_index: int = 0
+    attempt: int = 1
+    where: dict[str, Any] = field(default_factory=dict)
+
+    def dump(self) -> bytes:
+        """Return the sample as JSON."""
+        return orjson.dumps({"schema": 1, **vars(self)}, option=orjson.OPT_SORT_KEYS)
+
+
+def read_sample(data: bytes) -> SampleRecord:
+    """Return a sample from its JSON. Raises ValueError where it is damaged."""
+    raw = orjson.loads(data)
+    if not isinstance(raw, dict):
+        raise ValueError("a sample is a mapping")
+    raw.pop("schema", None)
+    try:
+        return SampleRecord(**raw)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
+def as_row(benchmark: Benchmark[Any], measured: Measurement) -> dict[str, Any]:
+    """Return a measurement with what the benchmark declares of its metric.
+
+    Raises KeyError for an undeclared metric, ValueError for NaN.
+    """
+    if measured.value != measured.value:
+        raise ValueError(f"{measured.metric} is not a number")
+    metric = benchmark.metric(measured.metric)
+    columns: dict[str, Any] = {
+        "metric": metric.name,
+        "stat": measured.stat,
+        "value": float(measured.value),
+        "unit": metric.unit,
+        "better": metric.better,
+        "headline": metric.headline and measured.subject is None,
+    }
+    if measured.coords:
+        columns["coords"] = dict(measured.coords)
+    if measured.n is not None:
+        columns["n"] = measured.n
+    if measured.subject is not None:
+        columns["subject"] = measured.subject
+    return columns
+
+
+def headline(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the value of the first headline row of a sample, or None."""
+    return next((as_row["value"] for as_row in rows if as_row["headline"]), None)
+
+
+def relative_precision(values: Sequence[float]) -> float | None:
+    """Return the half-width of the 95 % interval of the median over the median.
+
+    Return None below six values, which allow no interval.
+    """
+    band, middle = spread(list(values)), median(list(values))
+    return abs((band.high - band.low) / 2 / middle) if band.kind == "interval" and middle else None
+
+
+def now() -> str:
+    """Return the time in UTC with microseconds."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def run_folder(run_id: str) -> str:
+    """Return the folder of a run in the store."""
+    return f"runs/{run_id}"
+
+
+def sample_key(run_id: str, name: str) -> str:
+    """Return the key of a sample. `name` is that of Plan.key."""
+    return f"runs/{run_id}/parts/{name}.json"
+
+
+def stored_samples(store: Store, run_id: str) -> set[str]:
+    """Return the names of the stored samples of a run."""
+    return {
+        key.rpartition("/")[2].removesuffix(".json") for key in store.list(f"runs/{run_id}/parts")
+    }
+
+
+def delete_damaged_samples(store: Store, run_id: str) -> list[str]:
+    """Delete the unreadable samples of a run, so that a resumed run measures them again. Return
+    their names.
+
+    Every sample is read, which takes about as long as collecting. Raises StoreError.
+    """
+    damaged = []
+    for key, data in store.get_many(store.list(f"runs/{run_id}/parts")):
+        try:
+            read_sample(data)
+        except ValueError:
+            damaged.append(key)
+    for key in damaged:
+        store.delete(key)
+    return [key.rpartition("/")[2].removesuffix(".json") for key in damaged]

@@ -1,0 +1,171 @@
+"""The schema of results: one row is one metric of one sample, or one sample without values.
+
+All columns are nullable in Arrow, and the schema only gains columns at its end. Units are SI base
+units in a column of their own. `better` is stored and never guessed.
+"""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from perfdag.store.base import Store
+
+SCHEMA_VERSION = 1
+_TEXT, _TIME = pa.string(), pa.timestamp("us", tz="UTC")
+
+SAMPLES: pa.Schema = pa.schema(
+    [
+        ("schema_version", pa.int16()),
+        # identity: what is measured
+        ("suite", _TEXT),
+        ("entry", _TEXT),
+        ("benchmark", _TEXT),
+        ("benchmark_version", _TEXT),
+        ("point", _TEXT),
+        ("params", _TEXT),  # canonical JSON, as requested, defaults filled in
+        ("shape", _TEXT),  # canonical JSON
+        (
+            "coords",
+            _TEXT,
+        ),  # canonical JSON, as the tool produced them: message_bytes, direction ...
+        ("metric", _TEXT),
+        ("stat", _TEXT),  # value, mean, p50, p99, max ...
+        ("series_id", _TEXT),
+        ("env_class", _TEXT),  # hardware only; a column to compare, not part of series_id
+        # run: which measurement of it
+        ("run_id", _TEXT),
+        ("trigger", _TEXT),  # manual, cron, confirm, ab
+        ("variant", _TEXT),  # A or B of an `ab` run
+        ("batch", pa.int32()),
+        ("repetition", pa.int16()),
+        ("phase", _TEXT),  # warmup or measure
+        ("order_index", pa.int32()),
+        ("attempt", pa.int16()),
+        ("subject", _TEXT),  # pod, VMI, rank or device; null: the whole
+        ("sample_id", _TEXT),
+        # value
+        ("value", pa.float64()),
+        ("unit", _TEXT),
+        ("better", _TEXT),  # higher, lower, none
+        ("headline", pa.bool_()),
+        ("n", pa.int64()),  # observations behind the value
+        # outcome
+        ("status", _TEXT),  # ok, failed, invalid, missing, skipped
+        ("error", _TEXT),
+        ("noise", _TEXT),  # why the sample may be contaminated; null: it was not
+        # time: the clock of the node that measured
+        ("started_at", _TIME),
+        ("finished_at", _TIME),
+        # where
+        ("cluster", _TEXT),
+        ("nodes", pa.list_(pa.string())),
+        ("env", _TEXT),  # canonical JSON
+        # provenance
+        ("perfdag_version", _TEXT),
+        ("git_sha", _TEXT),
+        ("image_digest", _TEXT),
+        ("tool", _TEXT),
+        ("command", _TEXT),
+        ("raw_uri", _TEXT),
+        ("workflow_uid", _TEXT),
+        # two hosts or more
+        (
+            "pair",
+            _TEXT,
+        ),  # hosts of the gang that were measured, `0-3`, by the order of their nodes' names; null: all of it
+        ("same_node", pa.bool_()),  # all hosts of the sample were on one node; null: one host
+    ]
+)
+
+
+ID_COLUMNS = ("series_id", "sample_id")
+"""Text columns of which about every value is another."""
+
+DICTIONARY_COLUMNS = tuple(
+    column.name
+    for column in SAMPLES
+    if pa.types.is_string(column.type) and column.name not in ID_COLUMNS
+)
+"""Text columns with few distinct values; read dictionary-encoded they cost a few bytes a row."""
+
+
+def load(
+    store: Store,
+    *,
+    suites: Sequence[str] | None = None,
+    months: Sequence[str] | None = None,
+    runs: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    damaged: list[str] | None = None,
+) -> pa.Table:
+    """Return rows of the store as a table of SAMPLES, oldest run first. Raises StoreError.
+
+    `suites`, `months` (YYYY-MM) and `runs` (run ids) select files, `columns` selects columns. Text
+    columns are dictionary-encoded, and columns that an older file lacks are null. The key of an
+    unreadable file is added to `damaged`.
+    """
+    schema = SAMPLES if columns is None else pa.schema([SAMPLES.field(name) for name in columns])
+    keys = sorted(
+        (key for key in store.list("results") if _selected(key, suites, months, runs)),
+        key=lambda key: key.rpartition("/")[2],
+    )
+    tables = []
+    for key, data in store.get_many(keys):
+        try:
+            tables.append(read_rows(data, schema))
+        except (pa.ArrowInvalid, OSError):
+            if damaged is not None:
+                damaged.append(key)
+    return pa.concat_tables([_encoded(schema).empty_table(), *tables]).unify_dictionaries()
+
+
+def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:
+    """Return the rows of one Parquet file in `schema`. Raises ArrowInvalid where it is damaged.
+
+    Text columns are dictionary-encoded.
+    """
+    metadata = pq.read_metadata(pa.BufferReader(data))
+    present = set(
+        metadata.schema.to_arrow_schema().names
+    )  # a file of an older version lacks what came later
+    dictionaries = [name for name in DICTIONARY_COLUMNS if name in present]
+    file = pq.ParquetFile(pa.BufferReader(data), metadata=metadata, read_dictionary=dictionaries)
+    wanted = _encoded(schema)
+    # a thread of Arrow's that lets go of `data` while a short command already ends would abort it (apache/arrow#34314)
+    table = file.read([name for name in wanted.names if name in present], use_threads=False)
+    arrays = [
+        table.column(field.name).cast(field.type)
+        if field.name in present
+        else pa.nulls(table.num_rows, field.type)
+        for field in wanted
+    ]
+    return pa.Table.from_arrays(arrays, schema=wanted)
+
+
+def _encoded(schema: pa.Schema) -> pa.Schema:
+    text = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [
+            pa.field(column.name, text if column.name in DICTIONARY_COLUMNS else column.type)
+            for column in schema
+        ]
+    )
+
+
+def _selected(
+    key: str, suites: Sequence[str] | None, months: Sequence[str] | None, runs: Sequence[str] | None
+) -> bool:
+    parts = key.split("/")
+    if len(parts) != 4 or not key.endswith(".parquet"):
+        return False
+    suite, month, run = (
+        parts[1].removeprefix("suite="),
+        parts[2].removeprefix("month="),
+        parts[3].removesuffix(".parquet"),
+    )
+    return (
+        (suites is None or suite in suites)
+        and (months is None or month in months)
+        and (runs is None or run in runs)
+    )

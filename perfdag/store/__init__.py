@@ -1,0 +1,1 @@
+"""The store: a folder or an S3 prefix."""

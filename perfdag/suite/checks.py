@@ -1,0 +1,217 @@
+"""The `checks` of a suite: thresholds, and the tuning of the change-point detector."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+
+from perfdag.benchmark.contract import Metric
+from perfdag.suite.yaml_document import BadDocument, nearest, parse_document
+from perfdag.units import quantity
+
+
+class Threshold(float):
+    """A threshold in base units. `unit` is the unit it was written in, empty for a bare number."""
+
+    unit: str
+
+    def __new__(cls, value: float, unit: str = "") -> Threshold:
+        """Return a float that remembers its unit."""
+        threshold = super().__new__(cls, value)
+        threshold.unit = unit
+        return threshold
+
+
+def _threshold(value: Any) -> Threshold:
+    """Return a number, or text such as `15ms`, `9Gbit/s` or `4KiB`, as a threshold. Raises
+    ValueError.
+    """
+    if isinstance(value, str):
+        return Threshold(*quantity(value))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"must be a number or text such as 15ms, 9Gbit/s, 20k/s, not {value!r}")
+    return Threshold(value)
+
+
+def _share(text: Any) -> Any:
+    """Return `5%` as 0.05. Other values pass unchanged."""
+    if isinstance(text, str) and text.rstrip().endswith("%"):
+        try:
+            return float(text.strip()[:-1]) / 100
+        except ValueError:
+            raise ValueError(f"not a share: {text!r}; write it as 5% or 0.05") from None
+    return text
+
+
+def share(text: str) -> float:
+    """Return `5%`, `0.05` or `150%` as a share above zero. Raises ValueError.
+
+    A bare number of 1 or more is refused, because it was probably meant in percent.
+    """
+    try:
+        value = float(_share(text))
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ValueError(f"not a share: {text!r}; write it as 5% or 0.05")
+    if value >= 1 and "%" not in text:
+        raise ValueError(
+            f"{text!r} would be {value * 100:g} %; write 5% or 0.05, and 100% or more with its %"
+        )
+    return value
+
+
+_TEXT_OR_NUMBER = WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}]})
+Quantity = Annotated[Threshold, PlainValidator(_threshold), _TEXT_OR_NUMBER]
+Share = Annotated[float, Field(gt=0), BeforeValidator(_share), _TEXT_OR_NUMBER]
+
+
+class Check(BaseModel):
+    """One rule for a metric: a threshold (`op` with `value` or `ratio`), detector tuning, or
+    both.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    entry: str | None = Field(
+        None, description="entry name or glob; unset: every entry that has the metric"
+    )
+    metric: str = Field(description="metric name or glob")
+    stat: str | None = Field(
+        None,
+        description="value, mean, p50, p99, max ...; unset: every one for tuning, value for a threshold",
+    )
+    op: Literal["<", "<=", ">", ">="] | None = Field(
+        None, description="what must hold: measured OP threshold"
+    )
+    value: Quantity | None = Field(
+        None,
+        description="absolute threshold in the metric's base unit, or as 15ms, 9Gbit/s, 4KiB, 20k/s",
+    )
+    ratio: float | None = Field(
+        None, gt=0, description="threshold as a ratio to the median of `baseline`"
+    )
+    baseline: str | None = Field(
+        None, description="a named baseline; unset: the current level of the history"
+    )
+    percentile: float | None = Field(
+        None,
+        gt=0,
+        lt=100,
+        description="of the run's values, nearest rank; refused below the samples it needs; unset: the median",
+    )
+    min_effect: Share | None = Field(
+        None,
+        description="smallest change worth a verdict, 5% or 0.05; in the metric's unit if absolute",
+    )
+    absolute: bool = Field(
+        False, description="min_effect is in the metric's own unit (a loss of 0 to 1)"
+    )
+    page: bool | None = Field(
+        None, description="whether a change alerts; unset: headline metrics do"
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> Check:
+        if self.op is None:
+            if (
+                self.value is not None
+                or self.ratio is not None
+                or self.percentile is not None
+                or self.baseline is not None
+            ):
+                raise ValueError("a threshold needs `op`: one of <, <=, >, >=")
+            if self.min_effect is None and self.page is None:
+                raise ValueError(
+                    "is empty: set `op` with `value` or `ratio`, or `min_effect`, or `page`"
+                )
+        elif (self.value is None) == (self.ratio is None):
+            raise ValueError("a threshold is either `value` or `ratio`")
+        if self.baseline is not None and self.ratio is None:
+            raise ValueError("`baseline` goes with `ratio`")
+        if self.absolute and self.min_effect is None:
+            raise ValueError("`absolute` goes with `min_effect`")
+        return self
+
+    def words(self) -> str:
+        """Return the threshold as text, such as `throughput >= 9e+09`."""
+        stat = f" {self.stat}" if self.stat and self.stat != "value" else ""
+        left = f"p{self.percentile:g} of " if self.percentile else ""
+        right = (
+            f"{self.value:g}"
+            if self.value is not None
+            else f"{self.ratio:g} x {self.baseline or 'its level'}"
+        )
+        return (
+            f"{left}{self.entry + ' ' if self.entry else ''}{self.metric}{stat} {self.op} {right}"
+        )
+
+
+def misaimed(
+    checks: Sequence[Check], entries: Mapping[str, Sequence[Metric]]
+) -> Iterator[tuple[int, str, str]]:
+    """Yield (index, field, error) for each check that no metric can match.
+
+    `entries` maps the name of an entry to its metrics.
+    """
+    for index, check in enumerate(checks):
+        named = [entry for entry in entries if fnmatch.fnmatchcase(entry, check.entry or "*")]
+        if not named:
+            yield (
+                index,
+                "entry",
+                f"no entry matches {check.entry!r}; there are {', '.join(entries)}{nearest(check.entry, entries)}",
+            )
+            continue
+        known = {metric.name: None for entry in named for metric in entries[entry]}
+        meant = [
+            (entry, metric)
+            for entry in named
+            for metric in entries[entry]
+            if fnmatch.fnmatchcase(metric.name, check.metric)
+        ]
+        if not meant:
+            of = f"entry {check.entry}" if check.entry else "the entries"
+            yield (
+                index,
+                "metric",
+                f"no metric of {of} matches {check.metric!r}; there are {', '.join(known)}{nearest(check.metric, known)}",
+            )
+        unit = check.value.unit if check.value is not None else ""
+        other = next(
+            ((entry, metric) for entry, metric in meant if unit and metric.unit != unit), None
+        )
+        if other is not None:
+            entry, metric = other
+            yield (
+                index,
+                "value",
+                f"is in {unit}, and {metric.name} of {entry} is in {metric.unit}; write it in {metric.unit} or as a bare number",
+            )
+
+
+def checks_of(suite_text: str) -> list[Check]:
+    """Return the `checks` in the text of a suite. Raises BadDocument.
+
+    Includes and benchmarks are not resolved.
+    """
+    document = parse_document(suite_text or "{}", "suite.yaml")
+    raw = document.data.get("checks", []) if isinstance(document.data, dict) else []
+    try:
+        return [Check.model_validate(check) for check in raw or []]
+    except ValidationError as error:
+        raise BadDocument(
+            [document.problem(("checks",), str(problem["msg"])) for problem in error.errors()]
+        ) from None

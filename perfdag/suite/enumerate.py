@@ -1,0 +1,211 @@
+"""Enumeration: a pipeline turns the entries of a suite into points.
+
+`expand` yields a candidate for each combination of values, `validate` reads its params, `place`
+gives it a shape, and `keep` makes it a point and merges equal points. Each stage reports problems
+and drops what cannot be measured.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from pydantic import ValidationError
+
+from perfdag.benchmark.contract import Benchmark
+from perfdag.digest import canonical
+from perfdag.suite.candidate import Candidate, ProblemCounter
+from perfdag.suite.model import Loaded, Source, Until
+from perfdag.suite.permutations import expand
+from perfdag.suite.placement import MAX_POINTS, Placer
+from perfdag.suite.point import Enumerated, Point
+from perfdag.suite.validation import error_path, explain, validate_partially
+from perfdag.suite.yaml_document import BadDocument, Problem, nearest
+
+
+def enumerate_points(loaded: Loaded, only: Sequence[str] = ()) -> Enumerated:
+    """Return the points of a loaded suite.
+
+    `only` are globs on entry names, `entry/label` or point ids. A point that matches any of them is
+    kept. Raises BadDocument with all problems.
+    """
+    problems = ProblemCounter()
+    enumerated = _enumerate(loaded, loaded.sources, problems)
+    if found := problems.problems():
+        raise BadDocument(found)
+    return _select(enumerated, only) if only else enumerated
+
+
+def point_problems(loaded: Loaded) -> list[Problem]:
+    """Return the mistakes in the points of a suite that has other mistakes too."""
+    problems = ProblemCounter()
+    _enumerate(loaded, loaded.known_sources(), problems)
+    return problems.problems()
+
+
+def _enumerate(loaded: Loaded, sources: Iterable[Source], problems: ProblemCounter) -> Enumerated:
+    placer = Placer(loaded.suite.seed, problems)
+    keeper = Keeper(loaded, problems)
+    for source in sources:
+        keeper.keep(source, placer.place(validate(expand(source, problems), problems)))
+    return Enumerated(list(keeper.points.values()), placer.shapes, keeper.merged)
+
+
+def _select(enumerated: Enumerated, only: Sequence[str]) -> Enumerated:
+    selected: set[str] = set()
+    problems = []
+    entries = sorted({point.entry for point in enumerated.points})
+    for glob in only:
+        ids = {
+            point.id
+            for point in enumerated.points
+            if any(
+                fnmatchcase(name, glob)
+                for name in (point.entry, f"{point.entry}/{point.label}", point.id)
+            )
+        }
+        if not ids:
+            problems.append(
+                Problem(
+                    "--only",
+                    1,
+                    glob,
+                    f"matches no point; entries: {', '.join(entries)}{nearest(glob, entries)}",
+                )
+            )
+        selected |= ids
+    if problems:
+        raise BadDocument(problems)
+    return Enumerated(
+        [point for point in enumerated.points if point.id in selected],
+        enumerated.shapes,
+        enumerated.merged,
+    )
+
+
+def validate(candidates: Iterable[Candidate], problems: ProblemCounter) -> Iterator[Candidate]:
+    """Read the params of each candidate.
+
+    A candidate with mistakes is handed on with the params that remain, so that mistakes of its
+    shape are reported at once.
+    """
+    for candidate in candidates:
+        model = candidate.benchmark.Params
+        try:
+            candidate.model = model.model_validate(candidate.params)
+        except ValidationError as errors:
+            candidate.sound = False
+            _report(candidate, errors, problems)
+            if not candidate.source.partial:
+                candidate.model, _ = validate_partially(
+                    candidate.source.document, (), candidate.params, model, []
+                )
+        if candidate.model is not None and not candidate.source.partial:
+            yield candidate
+
+
+def _report(candidate: Candidate, errors: ValidationError, problems: ProblemCounter) -> None:
+    source = candidate.source
+    for error in errors.errors():
+        if source.partial and (error["type"] == "missing" or not error["loc"]):
+            continue  # the missing value may be in what was refused
+        if (
+            error["type"] == "extra_forbidden"
+            and len(error["loc"]) == 1
+            and error["loc"][0] in source.entry.params
+        ):
+            continue  # `expand` reported it once for the entry
+        key = error_path(error)
+        text = explain(source.document, (), error, candidate.benchmark.Params).text
+        problems.add(source, candidate.path(key, ("params", *key)), text)
+
+
+class Keeper:
+    """The `keep` stage: candidates become points.
+
+    `points` holds them by id in the order of the suite.
+    """
+
+    def __init__(self, loaded: Loaded, problems: ProblemCounter) -> None:
+        self.points: dict[str, Point] = {}
+        self.merged = 0
+        self._loaded, self._suite, self._problems = loaded, loaded.suite, problems
+
+    def keep(self, source: Source, candidates: Iterable[Candidate]) -> None:
+        """Make points of the candidates of an entry and merge equal ones."""
+        entry, defaults = source.entry, source.defaults
+        repetitions, until = self._repetitions(source)
+        retries = next(
+            value
+            for value in (entry.retries, defaults.retries, self._suite.retries)
+            if value is not None
+        )
+        for candidate in candidates:
+            benchmark, model = candidate.benchmark, candidate.model
+            point = Point(
+                id=candidate.id,
+                entry=source.name,
+                benchmark=benchmark.name,
+                params=candidate.params,
+                shape=candidate.shape_index,
+                label=" ".join(
+                    f"{name}={_label_value(value)}" for name, value in candidate.varied.items()
+                ),
+                repetitions=repetitions,
+                seconds=benchmark.seconds(model),
+                timeout=self._timeout(source, benchmark, model) or benchmark.limit(model),
+                retries=retries,
+                until=until,
+                pair=candidate.pair,
+            )
+            known = self.points.setdefault(point.id, point)
+            if known is not point:
+                self.merged += 1
+                known.tighten(point)
+            elif len(self.points) > MAX_POINTS:
+                self._problems.add(source, ("permutations",), f"more than {MAX_POINTS:,} points")
+                return
+
+    def _repetitions(self, source: Source) -> tuple[int, Until | None]:
+        """Return the repetitions of an entry and its `until`, which must allow at least as many."""
+        repetitions = (
+            source.entry.repetitions or source.defaults.repetitions or self._suite.repetitions
+        )
+        until = source.entry.until or source.defaults.until
+        if until is not None and until.max_repetitions < repetitions:
+            text = (
+                f"{until.max_repetitions} is less than the {repetitions} repetitions "
+                "that every point has; "
+                "raise it, or lower repetitions"
+            )
+            self._problems.add(source, ("until", "max_repetitions"), text)
+        return repetitions, until
+
+    def _timeout(self, source: Source, benchmark: Benchmark[Any], model: Any) -> float | None:
+        """Return the `timeout` of the suite in seconds, or None if none is set.
+
+        One that ends every sample is a problem.
+        """
+        entry, defaults = source.entry, source.defaults
+        timeout, least = (
+            entry.timeout or defaults.timeout or self._suite.timeout,
+            benchmark.least_seconds(model),
+        )
+        if timeout is None or timeout > least or "timeout" in source.refused:
+            return timeout
+        text = (
+            f"{timeout:g} s would end every sample: {benchmark.name} "
+            f"is expected to take {round(benchmark.seconds(model), 1):g} s; "
+            f"give more than {least:g} s, "
+            f"or leave timeout out (then it is {benchmark.limit(model):g} s)"
+        )
+        if entry.timeout:
+            self._problems.add(source, ("timeout",), text)
+        elif defaults.timeout:
+            self._problems.count(source.document.problem(("defaults", "timeout"), text))
+        else:
+            self._problems.count(self._loaded.document.problem(("timeout",), text))
+        return timeout
+
+
+def _label_value(value: Any) -> str:
+    return value if isinstance(value, str) else canonical(value)

@@ -1,0 +1,65 @@
+"""Pairs of a gang's hosts: the hosts of a pair, concurrent pairs, and whether they overlapped."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+
+from perfdag.hosts.local import Host
+from perfdag.hosts.processes import descendants
+from perfdag.results.samples import SampleRecord
+from perfdag.suite.host_pairs import Pair
+
+OVERLAP = 0.5
+"""Least share of a sample's time that each companion must overlap."""
+
+
+def two_of(hosts: Sequence[Host], pair: Pair) -> list[Host]:
+    """Return the two hosts of a pair; hosts are numbered by node name, then in their order."""
+    ranked = sorted(hosts, key=lambda host: host.name)
+    return [ranked[pair.first], ranked[pair.second]]
+
+
+def at_once(
+    samples: Sequence[Callable[[], SampleRecord]], halt: Callable[[], None]
+) -> list[SampleRecord]:
+    """Run samples concurrently and return their parts in order.
+
+    Raises the exception of a sample after all have ended. An interrupt calls `halt` and kills
+    every child process, as nobody keeps these samples.
+    """
+    with ThreadPoolExecutor(len(samples)) as pool:
+        running = [pool.submit(sample) for sample in samples]
+        try:
+            return [future.result() for future in running]
+        except (KeyboardInterrupt, SystemExit):
+            halt()
+            for pid in descendants(os.getpid()):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            raise
+
+
+def not_together(parts: Sequence[SampleRecord]) -> list[str | None]:
+    """Return for each sample why its companions did not overlap with it; None if they did."""
+    return [_alone(part, [other for other in parts if other is not part]) for part in parts]
+
+
+def _alone(part: SampleRecord, others: Sequence[SampleRecord]) -> str | None:
+    claim = f"{len(others) + 1} pairs were to be measured at once"
+    start, end = _times(part)
+    for other in others:
+        if other.status != "ok":
+            return f"{claim}, but another of them was {other.status}: {other.error}"
+        begin, stop = _times(other)
+        shared = max(0.0, (min(end, stop) - max(start, begin)).total_seconds())
+        if shared < OVERLAP * (end - start).total_seconds():
+            total = (end - start).total_seconds()
+            return f"{claim}, but this one shared {shared:.2f} s of its {total:.2f} s with another"
+    return None
+
+
+def _times(part: SampleRecord) -> tuple[datetime, datetime]:
+    return datetime.fromisoformat(part.started_at), datetime.fromisoformat(part.finished_at)

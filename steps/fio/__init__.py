@@ -1,0 +1,1 @@
+"""fio: throughput, operations and latency of a volume."""

@@ -1,0 +1,1 @@
+"""Intel MPI Benchmarks: latency and bandwidth of MPI operations."""

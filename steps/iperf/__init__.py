@@ -1,0 +1,1 @@
+"""iperf2 and iperf3: network throughput between hosts."""

@@ -1,0 +1,76 @@
+"""Parameters of iperf."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from perfdag.benchmark.contract import Params
+from perfdag.units import BitRate, Duration, PositiveDuration, Size
+
+
+class IperfParams(Params):
+    """Options of iperf. Rates are bit/s for each stream, as the tool takes them."""
+
+    implementation: Literal["iperf3", "iperf2"] = "iperf3"
+    streams: int = Field(1, ge=1, le=128, description="parallel streams")
+    duration: PositiveDuration = Field(
+        10.0, description="seconds that are measured; whole seconds for iperf3"
+    )
+    omit: Duration = Field(
+        0.0, description="seconds sent before the measured time starts; whole seconds, iperf3 only"
+    )
+    protocol: Literal["tcp", "udp"] = "tcp"
+    rate: BitRate | None = Field(
+        None,
+        description="bit/s of each stream, 0 for no limit; unset: no limit for tcp,"
+        " 1 Mbit/s for udp (the tool's own)",
+    )
+    reverse: bool = Field(False, description="the server sends, the client receives")
+    bidirectional: bool = Field(False, description="both send at once")
+    length: Size | None = Field(
+        None, ge=1, le=1 << 20, description="bytes of one write; unset: the tool's own"
+    )
+    mss: int | None = Field(None, ge=88, le=9216, description="TCP maximum segment size in bytes")
+    window: Size | None = Field(
+        None, ge=1024, le=1 << 29, description="socket buffer in bytes; unset: the kernel tunes it"
+    )
+    congestion: str | None = Field(
+        None,
+        pattern=r"^[a-z][a-z0-9_-]{0,15}$",
+        description="TCP congestion control, for example cubic or bbr",
+    )
+    zerocopy: bool = Field(False, description="send with sendfile; tcp and iperf3 only")
+    port: int | None = Field(
+        None, ge=1024, le=65535, description="port of the server; unset: a free one"
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> "IperfParams":
+        if self.reverse and self.bidirectional:
+            raise ValueError("reverse and bidirectional exclude each other; set one of them")
+        if self.protocol == "udp":
+            conflicts = [name for name in ("mss", "congestion", "zerocopy") if getattr(self, name)]
+            if conflicts:
+                raise ValueError(f"{', '.join(conflicts)}: tcp only; leave out with protocol: udp")
+        if self.implementation == "iperf2":
+            conflicts = [name for name in ("omit", "zerocopy") if getattr(self, name)]
+            if conflicts:
+                raise ValueError(
+                    f"{', '.join(conflicts)}: iperf3 only; leave out with implementation: iperf2"
+                )
+            if self.rate == 0 and self.protocol == "udp":
+                raise ValueError(
+                    "rate: iperf2 has no unlimited UDP; give a rate, or use implementation: iperf3"
+                )
+            if self.bidirectional and self.protocol == "udp":
+                raise ValueError("bidirectional udp: iperf3 only; use implementation: iperf3")
+        else:
+            for name in ("duration", "omit"):
+                if getattr(self, name) % 1:
+                    raise ValueError(
+                        f"{name}: iperf3 takes whole seconds, not {getattr(self, name):g};"
+                        " iperf2 takes parts"
+                    )
+            if self.omit > 60 or self.duration > 86400:
+                raise ValueError("iperf3 takes a duration up to 86400 s and an omit up to 60 s")
+        return self

@@ -1,0 +1,1 @@
+"""Command lines of Intel MPI and Open MPI."""

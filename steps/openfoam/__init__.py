@@ -1,0 +1,1 @@
+"""OpenFOAM: solver time of the lid-driven cavity."""

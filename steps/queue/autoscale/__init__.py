@@ -1,0 +1,1 @@
+"""How an autoscaler follows the load of a queue."""

@@ -1,0 +1,193 @@
+"""Run a changing load on queues and trace their scaler.
+
+On this machine, backends are processes and a model of the HPA scales them.
+On a cluster, backends are a Deployment that any autoscaler scales.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from perfdag.benchmark.contract import Failed
+from perfdag.steps.queue.autoscale.queue_gauges import GaugeReader
+from perfdag.steps.queue.autoscale.scores import HpaModel, Profile, Sample
+from perfdag.steps.queue.backend.processes import Processes
+from perfdag.steps.queue.client.load import KeptWire, Work, request
+from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.frontend.fifo import clock
+from perfdag.steps.queue.frontend.frontend import Frontend, Limits
+from perfdag.steps.queue.validate.validate import Load, Target
+from perfdag.steps.queue.wire import Address
+
+POLL_SECONDS = 0.1
+WAIT_SECONDS = 1.0
+"""Sliding window of the longest wait: 30 s would hide when the queue became empty."""
+
+
+@dataclass
+class QueueRun:
+    """The run of one queue: its trace and its client's statistics."""
+
+    queue: str
+    trace: list[Sample]
+    client_stats: ClientStats
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the trace as lists, with the client's statistics."""
+        return trace_json(self.trace, self.client_stats.as_json())
+
+
+def trace_json(trace: list[Sample], client: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a trace as lists of the fields of Sample, with the client's statistics."""
+    return {"trace": [astuple(sample) for sample in trace], "client": dict(client)}
+
+
+async def run_on_target(
+    profile: Profile, target: Target, load: Load, read_gauges: GaugeReader, interval: float = 1.0
+) -> dict[str, Any]:
+    """Set the requests in parallel by the profile, and trace a target that a scaler scales.
+
+    A request in parallel keeps one backend busy. ``read_gauges`` returns the depth and the longest
+    wait of
+    the queue. ``interval``: seconds between samples.
+    """
+    await load.reset()
+    trace: list[Sample] = []
+    sent = -1
+    start = time.monotonic()
+    try:
+        while (now := time.monotonic() - start) < profile.seconds:
+            wanted = round(profile.rate(now))
+            if wanted != sent:
+                sent = wanted
+                allowed = await load.parallel(wanted)
+                if allowed < wanted:
+                    raise ValueError(
+                        f"the client sends at most {allowed} requests in parallel: start "
+                        f"it with --req-max {wanted}"
+                    )
+            have, (depth, wait) = await asyncio.gather(target.ready(), read_gauges())
+            trace.append(Sample(now, wanted, have, depth, wait))
+            await asyncio.sleep(interval)
+        return trace_json(trace, await load.stats())
+    finally:
+        await load.parallel(0)
+
+
+async def run_locally(
+    profile: Profile, item_seconds: float, queues: int, sync: float, model: HpaModel
+) -> list[QueueRun]:
+    """Run the profile on ``queues`` queues of local processes at once.
+
+    Every queue has a copy of the model.
+    ``sync``: seconds between decisions of the scaler. Latencies run from the scheduled times.
+    Raises Failed if a backend ends by itself.
+    """
+    names = [f"queue-{n + 1}" for n in range(queues)]
+    anywhere = Address("127.0.0.1", 0)
+    frontend = Frontend(names, Limits(window=WAIT_SECONDS))
+    await frontend.start(anywhere, anywhere, anywhere)
+    clients, workers, _ = frontend.ports
+    backends = {
+        name: Processes(Address("127.0.0.1", workers), name, ["sleep", f"{item_seconds}"])
+        for name in names
+    }
+    tasks: list[asyncio.Future[None]] = []
+    try:
+        for processes in backends.values():
+            await processes.scale(model.least)
+        while any(len(frontend.parked[name]) < model.least for name in names):
+            _none_lost(backends.values())
+            await asyncio.sleep(0.05)
+        start = time.monotonic()
+        runs = [QueueRun(name, [], ClientStats()) for name in names]
+        tasks += (
+            asyncio.ensure_future(work)
+            for run in runs
+            for work in (
+                _send(
+                    profile,
+                    KeptWire(Address("127.0.0.1", clients), Work(run.queue)),
+                    run.client_stats,
+                    start,
+                ),
+                _scale(
+                    frontend, run, backends[run.queue], profile, item_seconds, sync, start, model
+                ),
+            )
+        )
+        await asyncio.gather(*tasks)
+        return runs
+    finally:
+        for (
+            task
+        ) in tasks:  # gather does not cancel: a scaler that goes on would leave backends behind
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(processes.stop() for processes in backends.values()))
+        await frontend.stop()
+
+
+def _none_lost(backends: Iterable[Processes]) -> None:
+    for processes in backends:
+        if lost := processes.lost():
+            raise Failed(f"{processes.queue}: {lost}")
+
+
+async def _send(profile: Profile, wire: KeptWire, client_stats: ClientStats, start: float) -> None:
+    flying: set[asyncio.Task[bool]] = set()
+    due = 0.0
+    try:
+        while due < profile.seconds:
+            await asyncio.sleep(max(0.0, start + due - time.monotonic()))
+            client_stats.scheduled += 1
+            client_stats.lag.add(max(0.0, time.monotonic() - start - due))
+            task = asyncio.create_task(request(wire, client_stats, -1, start + due))
+            flying.add(task)
+            task.add_done_callback(flying.discard)
+            due += 1 / profile.rate(due)
+        if flying:
+            await asyncio.wait(flying, timeout=profile.seconds)
+    finally:
+        for task in list(flying):
+            task.cancel()
+        await wire.close()
+
+
+async def _scale(
+    frontend: Frontend,
+    run: QueueRun,
+    backends: Processes,
+    profile: Profile,
+    item_seconds: float,
+    sync: float,
+    start: float,
+    model: HpaModel,
+) -> None:
+    scaler = HpaModel(
+        model.target, model.least, model.most, model.tolerance, model.window, model.period
+    )
+    queue, decided = frontend.queues[run.queue], -sync
+    while (now := time.monotonic() - start) < profile.seconds:
+        working = queue.running + len(frontend.parked[run.queue])
+        run.trace.append(
+            Sample(
+                now,
+                profile.needed(now, item_seconds),
+                working,
+                queue.waiting,
+                queue.longest_wait(clock()),
+            )
+        )
+        if now - decided >= sync:
+            _none_lost([backends])
+            decided = now
+            have = len(backends.running)
+            wanted = scaler.desired(now, queue.waiting + queue.running, have)
+            if wanted != have:
+                await backends.scale(wanted)
+        await asyncio.sleep(POLL_SECONDS)

@@ -1,0 +1,1 @@
+"""The backend of a work queue, which processes items."""

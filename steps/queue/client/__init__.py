@@ -1,0 +1,1 @@
+"""The client of a work queue, which sends items."""

@@ -1,0 +1,310 @@
+"""The load of a client: a closed loop of slots, or an open loop with a schedule.
+
+Open-loop latency runs from the scheduled time, so it shows a stalled server (no coordinated
+omission).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import cast
+
+from perfdag.steps.queue import wire
+from perfdag.steps.queue.client.stats import ClientStats
+
+RETRY_SECONDS = 0.2
+DRAIN_SECONDS = 30.0
+"""Seconds that an open loop waits for its last answers."""
+UNANSWERED = "no answer in time"
+
+
+class NoAnswerError(Exception):
+    """A request without an answer; the text is the cause that is counted."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The content of every request.
+
+    ``limit`` in seconds; ``retries`` after a lost backend (None: the frontend's).
+    """
+
+    queue: str
+    args: list[str] = field(default_factory=list)
+    limit: float = 0.0
+    retries: int | None = None
+
+    def message(self) -> wire.Message:
+        return {"Queue": self.queue, "Args": self.args or None, "Limit": self.limit}
+
+
+class OriginalWire:
+    """The original framing: one connection for every request."""
+
+    def __init__(self, frontend: wire.Address, work: Work) -> None:
+        self.where = frontend
+        self.request = wire.encode(work.message())
+
+    async def ask(self) -> wire.Message:
+        """Send the request and return the reply. Raises NoAnswerError."""
+        try:
+            reader, writer = await asyncio.open_connection(
+                self.where.host or "localhost", self.where.port
+            )
+        except OSError:
+            raise NoAnswerError("cannot connect") from None
+        try:
+            writer.write(self.request)
+            wire.enable_keepalive(writer.get_extra_info("socket"))
+            message = wire.decode(await reader.read())
+            return wire.reply(message) | {"Waittime": wire.number(message, "Waittime")}
+        except OSError:
+            raise NoAnswerError("connection lost") from None
+        except wire.MalformedError:
+            raise NoAnswerError("no valid reply") from None
+        finally:
+            writer.close()
+
+    async def close(self) -> None:
+        """Do nothing: no connection stays open."""
+
+
+class KeptWire(asyncio.Protocol):
+    """The kept framing: all requests on one connection, matched by number.
+
+    It reconnects when needed.
+    """
+
+    def __init__(self, frontend: wire.Address, work: Work) -> None:
+        self.where = frontend
+        self.work = work.message()
+        if work.retries is not None:
+            self.work["Retries"] = work.retries
+        self.transport: asyncio.Transport | None = None
+        self.replies: dict[int, asyncio.Future[wire.Message]] = {}
+        self.number = 0
+        self.buffer = b""
+        self.refused = ""
+        self.connecting = asyncio.Lock()
+
+    async def ask(self) -> wire.Message:
+        """Send the request and return the reply. Raises NoAnswerError."""
+        if self.transport is None:
+            await self._connect()
+        assert self.transport is not None
+        self.number = number = self.number + 1
+        future: asyncio.Future[wire.Message] = asyncio.get_running_loop().create_future()
+        self.replies[number] = future
+        self.work["Id"] = number
+        self.transport.write(wire.encode_line(self.work))
+        try:
+            return await future
+        finally:
+            self.replies.pop(number, None)
+
+    async def _connect(self) -> None:
+        async with self.connecting:
+            if self.transport is not None:
+                return
+            try:
+                await asyncio.get_running_loop().create_connection(
+                    lambda: self, self.where.host or "localhost", self.where.port
+                )
+            except OSError:
+                raise NoAnswerError("cannot connect") from None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport, self.buffer, self.refused = cast(asyncio.Transport, transport), b"", ""
+        wire.enable_keepalive(self.transport.get_extra_info("socket"))
+        self.transport.write(wire.HELLO)
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self.buffer = (self.buffer + data).split(b"\n")
+        for line in lines:
+            try:
+                message = wire.decode(line)
+            except wire.MalformedError:
+                continue
+            if message.get("Id") is None:  # of no request: the reason why the frontend closes
+                self.refused = str(message.get("Error") or "")[:200]
+                continue
+            future = self.replies.get(message["Id"])
+            if future is not None and not future.done():
+                future.set_result(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        for future in self.replies.values():
+            if not future.done():
+                future.set_exception(NoAnswerError(self.refused or "connection lost"))
+
+    async def close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
+
+
+Wire = OriginalWire | KeptWire
+
+
+class ClosedLoop:
+    """Slots that send a request when their last one is answered."""
+
+    def __init__(self, wire_: Wire, client_stats: ClientStats, most: int) -> None:
+        if not 1 <= most <= wire.MOST_PARALLEL:
+            raise ValueError(
+                f"at most {most} parallel requests: must be between 1 and {wire.MOST_PARALLEL}"
+            )
+        self.wire = wire_
+        self.client_stats = client_stats
+        self.most = most
+        self.slots: list[asyncio.Task[None]] = []
+        self.wanted = 0
+
+    def set_parallel(self, wanted: int) -> int:
+        """Run ``wanted`` slots, clipped to 0 and ``most``; further slots end after their request.
+
+        Return the number.
+        """
+        self.wanted = self.client_stats.parallel = max(0, min(self.most, wanted))
+        for slot in range(self.wanted):
+            if slot >= len(self.slots):
+                self.slots.append(asyncio.create_task(self._slot(slot)))
+            elif self.slots[slot].done():
+                self.slots[slot] = asyncio.create_task(self._slot(slot))
+        return self.wanted
+
+    async def _slot(self, slot: int) -> None:
+        while slot < self.wanted:
+            if not await request(self.wire, self.client_stats, slot):
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def stop(self) -> None:
+        """Send no more requests and drop those in flight."""
+        self.wanted = 0
+        for slot in self.slots:
+            slot.cancel()
+        await asyncio.gather(*self.slots, return_exceptions=True)
+
+
+async def request(
+    wire_: Wire, client_stats: ClientStats, slot: int, scheduled: float | None = None
+) -> bool:
+    """Send a request and count it; return False if no answer came.
+
+    ``scheduled``: monotonic seconds.
+    """
+    began = time.monotonic()
+    client_stats.began()
+    answer, cause = None, "cancelled"
+    try:
+        answer = await wire_.ask()
+    except NoAnswerError as error:
+        cause = str(error)
+    finally:
+        if answer is None and cause == "cancelled":
+            client_stats.pending -= 1
+        else:
+            client_stats.ended(
+                answer, cause, began, scheduled if scheduled is not None else began, slot
+            )
+    return answer is not None
+
+
+def schedule(rate: float, poisson: bool, seed: int) -> Iterator[float]:
+    """Yield the seconds at which requests are due: evenly, or as a Poisson process.
+
+    Raises ValueError for a bad rate.
+    """
+    if not 0 < rate < 1e6:
+        raise ValueError(f"rate {rate:g} requests/s: must be above 0 and below 1e6")
+    return _poisson(rate, seed) if poisson else (n / rate for n in count())
+
+
+def _poisson(rate: float, seed: int) -> Iterator[float]:
+    chance = random.Random(seed)
+    due = 0.0
+    while True:
+        yield due
+        due += chance.expovariate(rate)
+
+
+class OpenLoop:
+    """Requests at scheduled times, independent of answers; at most ``most`` are in flight.
+
+    ``drain``: seconds to wait for the last answers.
+    """
+
+    def __init__(
+        self,
+        wire_: Wire,
+        client_stats: ClientStats,
+        rate: float,
+        poisson: bool = False,
+        seed: int = 1,
+        most: int = wire.MOST_PARALLEL,
+        drain: float = DRAIN_SECONDS,
+    ) -> None:
+        self.wire, self.client_stats, self.most, self.drain = wire_, client_stats, most, drain
+        self.due = schedule(rate, poisson, seed)
+        self.rate = rate
+        self.flying: set[asyncio.Task[bool]] = set()
+
+    async def run(self, seconds: float = float("inf")) -> None:
+        """Send for ``seconds``, then wait for answers.
+
+        A request without one in time counts as a failure.
+        """
+        start = time.monotonic()
+        for due in self.due:
+            if due >= seconds:
+                break
+            wait = start + due - time.monotonic()
+            if wait > 0:
+                await asyncio.sleep(wait)
+            elif self.client_stats.scheduled % 64 == 0:
+                await asyncio.sleep(0)
+            self._send(start + due)
+        if self.flying:
+            await asyncio.wait(self.flying, timeout=self.drain)
+        left = list(self.flying)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        for task in left:
+            if task.cancelled():
+                self.client_stats.pending += 1  # began() could restart the clock
+                self.client_stats.ended(None, UNANSWERED, start, start, -1)
+
+    def _send(self, scheduled: float) -> None:
+        self.client_stats.scheduled += 1
+        self.client_stats.lag.add(max(0.0, time.monotonic() - scheduled))
+        if len(self.flying) >= self.most:
+            self.client_stats.began()
+            self.client_stats.ended(None, "too many in flight", scheduled, scheduled, -1)
+            return
+        task = asyncio.create_task(request(self.wire, self.client_stats, -1, scheduled))
+        self.flying.add(task)
+        task.add_done_callback(self.flying.discard)
+
+    def validity(self) -> str:
+        """Return "" if 98 % of the requests were sent in time, else why the run is invalid."""
+        late = self.client_stats.lag.at(0.99)
+        if late > max(0.01, 2 / self.rate):
+            return f"invalid: the generator ran {late * 1000:.1f} ms late at p99 of its requests"
+        dropped = self.client_stats.causes["too many in flight"]
+        if dropped > 0.02 * max(1, self.client_stats.scheduled):
+            return (
+                f"invalid: {dropped} of {self.client_stats.scheduled} requests came with "
+                f"{self.most} in flight"
+            )
+        if missing := self.client_stats.causes[UNANSWERED]:
+            return (
+                f"invalid: {missing} of {self.client_stats.scheduled} requests were not answered "
+                f"{self.drain:g} s after the last was sent (--drain)"
+            )
+        return ""

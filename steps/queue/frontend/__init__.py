@@ -1,0 +1,1 @@
+"""The frontend of a work queue."""

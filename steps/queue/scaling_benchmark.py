@@ -1,0 +1,310 @@
+"""queue-scaling: does throughput grow with the backends of a queue, and by which law?"""
+
+import sys
+from typing import Any, ClassVar
+
+import orjson
+from pydantic import Field
+
+from perfdag.benchmark.contract import (
+    Benchmark,
+    Failed,
+    Gang,
+    Invalid,
+    Measurement,
+    Metric,
+    Output,
+    Params,
+)
+from perfdag.hosts.local import Finished
+from perfdag.steps.queue.backend.workload import built_in_seconds, substitute
+from perfdag.steps.queue.validate.deployment import not_permitted
+from perfdag.steps.queue.validate.spread import subject
+from perfdag.units import PositiveDuration
+
+GRACE = 20.0
+"""Seconds that a validator told to end has to put the replicas back, within the 30 that a pod is given; a client that is gone costs it 10."""
+ITEM = 5.0
+"""Seconds that an item is taken to run where neither the command nor `item` says."""
+API_RULES: tuple[dict[str, Any], ...] = (
+    {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
+    {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["patch"]},
+    {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["list"]},
+    {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["list"]},
+    {"apiGroups": ["batch"], "resources": ["cronjobs"], "verbs": ["list"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+    {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get"]},
+)
+
+
+class QueueScalingParams(Params):
+    """Without a deployment, backends are processes on the measuring host."""
+
+    command: list[str] = Field(
+        ["sleep", "0.5"],
+        min_length=1,
+        description="workload of a backend: absolute path or built-in (sleep, usl)",
+    )
+    limit: int = Field(
+        16, ge=1, le=4096, description="most replicas; 1, 2, 4 ... and this are measured"
+    )
+    factor: float = Field(
+        1.8, ge=1, le=2, description="throughput wanted of each doubling; 1.8 and 1.4 are usual"
+    )
+    tolerance: float = Field(
+        0.05, gt=0, lt=1, description="windows that differ less, relative, are steady"
+    )
+    timeout: PositiveDuration = Field(
+        120.0, description="for a step to become steady; 16 of its items where that is more"
+    )
+    scale_timeout: PositiveDuration = Field(
+        120.0,
+        description="for replicas to come, or to end their item and go; one item and half a minute where that is more",
+    )
+    item: PositiveDuration | None = Field(
+        None,
+        description="what one item takes, where it is no built-in: sizes the sample's own limit",
+    )
+    glob: str = Field(
+        "", description="device files: the first that matches replaces FILENAME in the command"
+    )
+    item_limit: PositiveDuration | None = Field(
+        None, description="an item that runs longer is killed, and failed"
+    )
+    deployment: str | None = Field(
+        None, description="scale this Deployment instead of processes; its pods run the command"
+    )
+    namespace: str | None = Field(None, description="of the Deployment")
+    client: str | None = Field(
+        None, description="Service of its client (default: DEPLOYMENT-client)"
+    )
+    client_namespace: str | None = Field(
+        None, description="of that Service (default: the Deployment's)"
+    )
+
+
+class QueueScaling(Benchmark[QueueScalingParams]):
+    """Throughput of a work queue over 1, 2, 4 ... replicas of its backend, with the fitted scalability laws.
+
+    Every number of replicas is loaded with as many requests at once and measured when its rate is steady.
+
+    Clock: the client's monotonic clock. For each request slot it starts at a completion, once every replica has worked, and stops at a
+    later one, in windows of at least 3 items a slot, until three windows agree.
+    """
+
+    name: ClassVar[str] = "queue-scaling"
+    image: ClassVar[str] = "base"
+    canaries: ClassVar[tuple[str, ...]] = ("cpu", "loopback")
+    api: ClassVar[tuple[dict[str, Any], ...]] = API_RULES
+    Params: ClassVar[type[Params]] = QueueScalingParams
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric(
+            "throughput", "1/s", "higher", "items a second by number of replicas", headline=True
+        ),
+        Metric(
+            "efficiency",
+            "1",
+            "higher",
+            "throughput as a share of replicas times that of one",
+            headline=True,
+        ),
+        Metric(
+            "gain",
+            "1",
+            "higher",
+            "throughput relative to the step before, by number of replicas, with its 95 % interval (lower, upper)",
+        ),
+        Metric(
+            "latency",
+            "s",
+            "lower",
+            "of requests by number of replicas, warm-up included (p50, p95, p99)",
+        ),
+        Metric("steps_failed", "1", "lower", "steps below the factor"),
+        Metric(
+            "single_rate",
+            "1/s",
+            "higher",
+            "items a second of one replica, by the Universal Scalability Law",
+        ),
+        Metric("serial_share", "1", "lower", "sigma of the Universal Scalability Law"),
+        Metric(
+            "amdahl_share", "1", "lower", "serial share by Amdahl's law, which knows no coherence"
+        ),
+        Metric("coherence", "1", "lower", "kappa of the Universal Scalability Law"),
+        Metric("knee", "1", "higher", "replicas beyond which throughput falls, by the law"),
+        Metric(
+            "items",
+            "1",
+            "none",
+            "items done at the most replicas; a subject is a node, or one device of it",
+        ),
+        Metric(
+            "failures",
+            "1",
+            "lower",
+            "failed requests by number of replicas, where there are any; a subject is a node, or one device of it",
+        ),
+    )
+
+    def seconds(self, params: QueueScalingParams) -> float:
+        """A guess: 13 items each step."""
+        return 5 + (params.limit.bit_length() + 2) * (13 * (_item(params) or ITEM) + 2)
+
+    def uses_api(self, params: QueueScalingParams) -> bool:
+        return params.deployment is not None
+
+    def check(self, params: QueueScalingParams, shape: Any) -> list[str]:
+        if params.deployment:
+            own = [name for name in ("glob", "item_limit") if getattr(params, name)]
+            return (
+                [
+                    f"{' and '.join(own)}: the backends of a Deployment have their own, in its manifest (glob, limit)"
+                ]
+                if own
+                else []
+            )
+        try:
+            built_in_seconds(params.command)
+            substitute(params.command, params.glob)
+        except ValueError as error:
+            return [f"command: {error}"]
+        return []
+
+    def run(self, gang: Gang, params: QueueScalingParams) -> Output:
+        argv = _argv(params)
+        server = gang.hosts[0].serve(argv)
+        try:
+            done = server.wait(gang.timeout, GRACE)
+        finally:  # also where this process is told to end: the replicas are put back
+            server.stop(GRACE)
+        if done.code not in (0, 3):
+            if refusal := _refusal(done):
+                raise not_permitted(refusal, self.name)
+            late = done.seconds >= gang.timeout
+            what = (
+                f"did not end within {gang.timeout:g} s (set `item`, or the entry's timeout)"
+                if late
+                else f"exited {done.code}"
+            )
+            raise Failed(f"the validator {what}: {done.tail()}", done.texts())
+        return Output(done.texts(), [argv], "perfdag queue validate")
+
+    def parse(self, output: Output, params: QueueScalingParams) -> list[Measurement]:
+        try:
+            result = orjson.loads(output.texts["stdout"])
+            steps = result["steps"]
+        except (KeyError, ValueError):
+            raise Failed("the validator printed no result", output.texts) from None
+        measured = _measured(result)
+        failed = [step for step in steps if step["failures"] or step["lost"]]
+        if failed:
+            raise Failed(
+                f"at {failed[0]['replicas']} replicas: {'; '.join(failed[0]['problems'])}",
+                output.texts,
+                measured,
+            )
+        if not steps or steps[-1]["replicas"] != params.limit:
+            raise Failed(f"the validator did not reach {params.limit} replicas", output.texts)
+        unsteady = [step for step in steps if not step["steady"]]
+        if unsteady:
+            raise Invalid(
+                f"not steady at {unsteady[0]['replicas']} replicas", output.texts, measured
+            )
+        return measured
+
+
+def _argv(params: QueueScalingParams) -> list[str]:
+    """The validator's command line, with time enough for the items."""
+    argv = [
+        sys.executable,
+        "-m",
+        "perfdag",
+        "queue",
+        "validate",
+        "--json",
+        "--limit",
+        f"{params.limit}",
+        "--factor",
+        f"{params.factor}",
+    ]
+    item = _item(params) or 0.0
+    argv += ["--tolerance", f"{params.tolerance}", "--timeout", f"{max(params.timeout, 16 * item)}"]
+    argv += [
+        "--scale-timeout",
+        f"{max(params.scale_timeout, (item or params.item_limit or 0.0) + 30)}",
+    ]
+    if params.deployment:
+        given = {
+            "-n": params.namespace,
+            "--client": params.client,
+            "--client-namespace": params.client_namespace,
+        }
+        return [
+            *argv,
+            *(word for option, value in given.items() if value for word in (option, value)),
+            params.deployment,
+        ]
+    argv += ["--glob", params.glob] if params.glob else []
+    argv += ["--item-limit", f"{params.item_limit}"] if params.item_limit else []
+    return [*argv, "--local", "--", *params.command]
+
+
+def _item(params: QueueScalingParams) -> float | None:
+    """Seconds of one item, None where nothing says."""
+    if params.item or params.deployment:
+        return params.item
+    try:
+        return built_in_seconds(params.command)
+    except ValueError:  # `check` refuses it
+        return None
+
+
+def _refusal(done: Finished) -> str | None:
+    """The API server's words where a right that is missing ended the validator, which says so last."""
+    last = done.stderr.strip().rpartition("\n")[2]
+    return last.removeprefix("perfdag: ") if " is forbidden: User " in last else None
+
+
+def _measured(result: Any) -> list[Measurement]:
+    found = []
+    for step in result["steps"]:
+        at = {"replicas": step["replicas"]}
+        found.append(
+            Measurement("throughput", step["per_second"], coords=at, n=len(step["windows"]))
+        )
+        found.append(Measurement("efficiency", step["efficiency"], coords=at))
+        latency = step["latency"]
+        found += [
+            Measurement("latency", latency[p], p, at, latency["count"])
+            for p in ("p50", "p95", "p99")
+            if latency.get(p) is not None
+        ]
+        if step["ratio"]:
+            stats = zip(("value", "lower", "upper"), step["ratio"], strict=True)
+            found += [
+                Measurement("gain", value, stat, at) for stat, value in stats if value is not None
+            ]
+        if step["failures"]:
+            found += [
+                Measurement("failures", float(count), coords=at, subject=where)
+                for where, count in step["failed"].items()
+            ]
+    found.append(
+        Measurement("steps_failed", float(sum(bool(step["problems"]) for step in result["steps"])))
+    )
+    for node, spread in result["nodes"].items():
+        for device, count in spread["devices"].items():
+            found.append(Measurement("items", float(count), subject=subject(node, device)))
+    if result["amdahl"]:
+        found.append(Measurement("amdahl_share", result["amdahl"]["sigma"]))
+    usl = result["usl"]
+    if usl:
+        found += [
+            Measurement("single_rate", usl["rate_per_second"]),
+            Measurement("serial_share", usl["sigma"]),
+        ]
+        found.append(Measurement("coherence", usl["kappa"]))
+        if usl["knee_replicas"]:
+            found.append(Measurement("knee", usl["knee_replicas"]))
+    return found

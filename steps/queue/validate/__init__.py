@@ -1,0 +1,1 @@
+"""Validation of the throughput of a queue against a scaling limit."""

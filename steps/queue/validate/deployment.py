@@ -1,0 +1,226 @@
+"""A Deployment of a queue's backends: its replicas, its pods, and its other scalers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from perfdag.benchmark.contract import Skip
+from perfdag.steps.queue.validate.validate import BadInput
+
+if TYPE_CHECKING:
+    from perfdag.kube.client import Kube
+
+PART_OF = "app.kubernetes.io/part-of"
+ENDED = ("Succeeded", "Failed")
+
+
+def not_permitted(refusal: str, benchmark: str) -> Skip:
+    """Return the outcome for a pod whose account lacks a right, with the command that grants it."""
+    return Skip(
+        f"{refusal}; `perfdag install --store ... --allow {benchmark}`, with its other "
+        "options again, grants it to its pods"
+        " (with --namespaced in the installation's own namespace alone: docs/queue.md)"
+    )
+
+
+class DeploymentTarget:
+    """A Deployment that is scaled through its scale subresource and watched through its pods.
+
+    Pods of a CronJob of the same name count too, after `scaler` has detected it.
+    """
+
+    def __init__(self, kube: Kube, namespace: str, name: str) -> None:
+        self.kube, self.namespace, self.name = kube, namespace, name
+        self.selector = ""
+        self.wanted = 0
+        self.cron: dict[str, Any] | None = None
+
+    async def find(self) -> None:
+        """Read the Deployment. Raises BadInput if there is none."""
+        from perfdag.kube.client import KubeError
+
+        self.deployments = await self.kube.resource("apps/v1", "Deployment")
+        self.sets = await self.kube.resource("apps/v1", "ReplicaSet")
+        self.pods = await self.kube.resource("v1", "Pod")
+        self.jobs = await self.kube.resource("batch/v1", "Job")
+        try:
+            deployment = await self.kube.get(self.deployments, self.name, self.namespace)
+        except KubeError as error:
+            if error.status != 404:
+                raise
+            names = [
+                item["metadata"]["name"]
+                for item in await self.kube.list(self.deployments, self.namespace)
+            ]
+            raise BadInput(
+                f"no Deployment {self.name!r} in namespace {self.namespace!r}; there are: "
+                f"{', '.join(sorted(names)) or 'none'}"
+            ) from None
+        self.uid = deployment["metadata"]["uid"]
+        self.selector = _selector(deployment["spec"]["selector"])
+        self.wanted = deployment["spec"].get("replicas", 1)
+        self.containers: list[dict[str, Any]] = deployment["spec"]["template"]["spec"]["containers"]
+
+    async def scaler(self) -> str | None:
+        """Return what else scales the Deployment, None for nothing.
+
+        Raises KubeError, 403 without permission.
+        That is a HorizontalPodAutoscaler, with its owner (KEDA creates one for a ScaledObject), or
+        a CronJob
+        of the same name that starts more backends.
+        """
+        for autoscaler in await _empty_if_404(
+            self.kube.list(
+                await self.kube.resource("autoscaling/v2", "HorizontalPodAutoscaler"),
+                self.namespace,
+            )
+        ):
+            if scales(autoscaler, self.name):
+                owners = autoscaler["metadata"].get("ownerReferences") or []
+                owner = f" (owned by {owners[0]['kind']} {owners[0]['name']})" if owners else ""
+                return f"HorizontalPodAutoscaler {autoscaler['metadata']['name']}{owner}"
+        for cron_job in await _empty_if_404(
+            self.kube.list(await self.kube.resource("batch/v1", "CronJob"), self.namespace)
+        ):
+            if starts(cron_job, self.name):
+                self.cron = cron_job
+                return f"CronJob {self.name}"
+        return None
+
+    async def replicas(self) -> int:
+        return self.wanted
+
+    async def scale(self, replicas: int) -> None:
+        self.wanted = replicas
+        await self.kube.scale(self.deployments, self.name, replicas, self.namespace)
+
+    async def _list(self) -> list[dict[str, Any]]:
+        """Return the pods of its ReplicaSets and of its CronJob's Jobs that have not ended.
+
+        Labels alone do not do: pods of others may carry the same ones.
+        """
+        sets = await self.kube.list(self.sets, self.namespace, labels=self.selector)
+        pods = await self._pods(sets, self.uid, self.selector)
+        if self.cron:
+            labels = self.cron["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
+            jobs = await self.kube.list(self.jobs, self.namespace)
+            pods += await self._pods(
+                jobs, self.cron["metadata"]["uid"], _selector({"matchLabels": labels})
+            )
+        return [pod for pod in pods if pod.get("status", {}).get("phase") not in ENDED]
+
+    async def _pods(
+        self, controllers: list[dict[str, Any]], owner: str, selector: str
+    ) -> list[dict[str, Any]]:
+        """Return the pods of the ReplicaSets or Jobs that an owner controls."""
+        uids = {item["metadata"]["uid"] for item in controllers if _owned(item, {owner})}
+        return [
+            pod
+            for pod in await self.kube.list(self.pods, self.namespace, labels=selector)
+            if _owned(pod, uids)
+        ]
+
+    async def ready(self) -> int:
+        return sum(
+            _ready(pod) for pod in await self._list() if "deletionTimestamp" not in pod["metadata"]
+        )
+
+    async def lost(self) -> str:
+        return ""  # its ReplicaSet replaces pods, and the kubelet restarts containers
+
+    async def gone(self) -> bool:
+        return len(await self._list()) <= self.wanted
+
+    async def why(self) -> str:
+        reasons: dict[str, int] = {}
+        for pod in await self._list():
+            for reason in _reasons(pod):
+                reasons[reason] = reasons.get(reason, 0) + 1
+        return "; ".join(f"{reason} ({count} pods)" for reason, count in sorted(reasons.items()))
+
+
+async def _empty_if_404(objects: Awaitable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the list, empty if the cluster does not serve the kind."""
+    from perfdag.kube.client import KubeError
+
+    try:
+        return await objects
+    except KubeError as error:
+        if error.status != 404:
+            raise
+        return []
+
+
+def mapping_at(body: dict[str, Any], *path: str) -> dict[str, Any]:
+    """Return the mapping at a path of an object, an empty one if there is no mapping."""
+    value: Any = body
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def starts(body: dict[str, Any], deployment: str) -> bool:
+    """Tell whether an object is the CronJob that starts more backends of a Deployment's queue."""
+    part_of = mapping_at(body, "metadata", "labels").get(PART_OF)
+    return (
+        "jobTemplate" in mapping_at(body, "spec")
+        and body["metadata"]["name"] == deployment
+        and part_of == "perfdag-queue"
+    )
+
+
+def scales(body: dict[str, Any], deployment: str) -> bool:
+    """Tell whether an object is a HorizontalPodAutoscaler or ScaledObject of a Deployment."""
+    reference = mapping_at(body, "spec", "scaleTargetRef")
+    return (
+        reference.get("kind", "Deployment") == "Deployment" and reference.get("name") == deployment
+    )
+
+
+def _selector(selector: dict[str, Any]) -> str:
+    """Return a label selector in the syntax of the API's query."""
+    parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
+    for expression in selector.get("matchExpressions") or []:
+        key, values = expression["key"], f"({','.join(expression.get('values') or [])})"
+        parts.append(
+            {
+                "In": f"{key} in {values}",
+                "NotIn": f"{key} notin {values}",
+                "Exists": key,
+                "DoesNotExist": f"!{key}",
+            }[expression["operator"]]
+        )
+    return ",".join(parts)
+
+
+def _owned(body: dict[str, Any], owners: set[str]) -> bool:
+    return any(
+        owner["uid"] in owners and owner.get("controller")
+        for owner in body["metadata"].get("ownerReferences") or []
+    )
+
+
+def _ready(pod: dict[str, Any]) -> bool:
+    return any(
+        c["type"] == "Ready" and c["status"] == "True"
+        for c in pod.get("status", {}).get("conditions", [])
+    )
+
+
+def _reasons(pod: dict[str, Any]) -> list[str]:
+    status = pod.get("status", {})
+    reasons = [
+        c.get("message", c.get("reason", ""))
+        for c in status.get("conditions", [])
+        if c["type"] == "PodScheduled" and c["status"] != "True"
+    ]
+    for container in status.get("containerStatuses", []):
+        waiting = container.get("state", {}).get("waiting")
+        if waiting:
+            reasons.append(
+                f"{waiting.get('reason', 'waiting')}: {waiting.get('message', '')}".rstrip(": ")[
+                    :200
+                ]
+            )
+    return reasons

@@ -1,0 +1,165 @@
+"""Targets and loads of the validator: local processes, a local client and a control port."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlencode
+
+from perfdag.steps.queue.backend.processes import Processes
+from perfdag.steps.queue.client.load import ClosedLoop
+from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.validate.steady_state import Stats
+from perfdag.steps.queue.validate.validate import BadInput
+
+if TYPE_CHECKING:
+    from perfdag.kube.client import Kube
+
+
+CLIENT_SECONDS = 10.0
+"""Time of a client's control port to answer."""
+
+
+class LocalTarget:
+    """Processes as replicas."""
+
+    def __init__(self, processes: Processes) -> None:
+        self.processes = processes
+
+    async def replicas(self) -> int:
+        return len(self.processes.running)
+
+    async def scale(self, replicas: int) -> None:
+        await self.processes.scale(replicas)
+
+    async def ready(self) -> int:
+        return await self.processes.ready()
+
+    async def lost(self) -> str:
+        return self.processes.lost()
+
+    async def gone(self) -> bool:
+        return await self.processes.gone()
+
+    async def why(self) -> str:
+        return ""
+
+
+class LocalLoad:
+    """A client in this process."""
+
+    def __init__(self, loop: ClosedLoop, client_stats: ClientStats) -> None:
+        self.loop, self.client_stats = loop, client_stats
+
+    async def parallel(self, requests: int) -> int:
+        return self.loop.set_parallel(requests)
+
+    async def reset(self) -> None:
+        self.client_stats.reset()
+
+    async def stats(self) -> Stats:
+        return self.client_stats.as_json()
+
+
+class HttpLoad:
+    """A client behind its control port.
+
+    ``get`` fetches a path with its query and returns the body.
+    """
+
+    def __init__(self, get: Callable[[str], Awaitable[bytes]]) -> None:
+        self.get = get
+
+    async def up(self, seconds: float) -> None:
+        """Wait until the client answers. Raises the error of the last attempt."""
+        from perfdag.kube.client import KubeError
+
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                await self.get("healthz")
+            except (KubeError, BadInput):
+                if time.monotonic() > end:
+                    raise
+                await asyncio.sleep(0.5)
+            else:
+                return
+
+    async def parallel(self, requests: int) -> int:
+        answer = json.loads(
+            await self.get(f"parallel?{urlencode({'type': 'json', 'value': requests})}")
+        )
+        return int(answer["result"])
+
+    async def reset(self) -> None:
+        await self.get("reset?type=json")
+
+    async def stats(self) -> Stats:
+        body = await self.get("stats?type=json")
+        try:
+            stats: Stats = json.loads(body)
+        except ValueError:
+            raise BadInput("the client has no JSON statistics: use the client of perfdag") from None
+        return stats
+
+
+def fetch_by_url(url: str, token: str) -> Callable[[str], Awaitable[bytes]]:
+    """Return a fetcher for the control port at ``url``.
+
+    It raises BadInput if the port refuses or is unreachable.
+    """
+
+    def fetch(path: str) -> bytes:
+        request = urllib.request.Request(
+            f"{url.rstrip('/')}/{path}",
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=CLIENT_SECONDS) as answer:
+                body: bytes = answer.read()
+                return body
+        except urllib.error.HTTPError as error:
+            raise BadInput(
+                f"the client at {url} answers {error.code} {error.reason}: "
+                f"{error.read()[:200].decode(errors='replace')}"
+            ) from None
+        except OSError as error:
+            raise BadInput(f"no client at {url}: {getattr(error, 'reason', error)}") from None
+
+    if not url.startswith(("http://", "https://")):
+        raise BadInput(f"client URL {url!r} does not start with http:// or https://")
+
+    async def get(path: str) -> bytes:
+        return await asyncio.to_thread(fetch, path)
+
+    return get
+
+
+def fetch_by_service(
+    kube: Kube, namespace: str, service: str, port: int, token: str
+) -> Callable[[str], Awaitable[bytes]]:
+    """Return a fetcher for a client's Service through the API server's proxy.
+
+    It works outside of the cluster.
+    """
+    headers = {"X-Perfdag-Token": token} if token else {}
+
+    async def get(path: str) -> bytes:
+        bare, _, query = path.partition("?")
+        url = f"/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy/{bare}"
+        _, _, body = await kube.raw(
+            "GET",
+            url,
+            params=dict(parse_qsl(query)),
+            headers=headers,
+            timeout=CLIENT_SECONDS,
+            retries=2,
+        )
+        return bytes(body)
+
+    return get

@@ -1,0 +1,1 @@
+"""perftest: bandwidth and latency of RDMA verbs."""

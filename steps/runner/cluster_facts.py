@@ -1,0 +1,84 @@
+"""What the cluster is that a run was measured on: provenance of its rows."""
+
+import re
+from typing import Any
+
+from perfdag.kube.client import Kube, KubeError
+
+Object = dict[str, Any]
+# of a network or of storage, as words of the name of a DaemonSet or of its images: that of Calico with Flannel is called canal
+_DAEMONS = re.compile(
+    r"(?<![a-z0-9])(calico|canal|cilium|flannel|ovn|antrea|kindnet|weave|kube-router|aws-node|multus|sriov|longhorn"
+    r"|(netd|cni|csi)(?![a-z0-9]))"
+)
+
+
+async def cluster_facts(kube: Kube) -> Object:
+    """Versions of Kubernetes and the kubelets, node types, CSI drivers, images of the CNI's and CSI's daemons, and a name of the cluster;
+    null where we may not read it.
+
+    A cluster has no name of its own: the uid of its namespace kube-system stands for it. Raises KubeError.
+    """
+    version = await kube.request("GET", "/version")
+    nodes = await _listed(kube, "v1", "Node")
+    drivers = await _listed(kube, "storage.k8s.io/v1", "CSIDriver")
+    daemons = await _listed(kube, "apps/v1", "DaemonSet")
+    return {
+        "kubernetes": version.get("gitVersion"),
+        "nodes": nodes and {node["metadata"]["name"]: _node(node) for node in nodes},
+        "csi": drivers if drivers is None else sorted(each["metadata"]["name"] for each in drivers),
+        "daemons": daemons if daemons is None else _images(daemons),
+        "cluster": await cluster_name(kube),
+    }
+
+
+async def cluster_name(kube: Kube) -> str | None:
+    """What stands for the cluster's name; None where we may not read it. Raises KubeError."""
+    try:
+        found = await kube.request("GET", "/api/v1/namespaces/kube-system")
+    except KubeError as error:
+        if error.status == 403:
+            return None
+        raise
+    return str(found["metadata"]["uid"])
+
+
+async def _listed(kube: Kube, api: str, kind: str) -> list[Object] | None:
+    try:
+        return await kube.list(await kube.resource(api, kind))
+    except KubeError as error:
+        if error.status == 403:
+            return None
+        raise
+
+
+def _images(daemons: list[Object]) -> Object:
+    """Images with their tags, by DaemonSet, of those that are a CNI's or a CSI driver's by their name or that of an image."""
+    found = {}
+    for each in daemons:
+        name, images = (
+            each["metadata"]["name"],
+            sorted(
+                container["image"] for container in each["spec"]["template"]["spec"]["containers"]
+            ),
+        )
+        if any(_DAEMONS.search(text) for text in (name, *images)):
+            found[name] = images
+    return dict(sorted(found.items()))
+
+
+def _node(node: Object) -> Object:
+    info, labels = node["status"].get("nodeInfo", {}), node["metadata"].get("labels", {})
+    cni = sorted(
+        name
+        for name in node["metadata"].get("annotations", {})
+        if any(word in name for word in ("calico", "cilium", "flannel", "ovn"))
+    )
+    return {
+        "kubelet": info.get("kubeletVersion"),
+        "runtime": info.get("containerRuntimeVersion"),
+        "kernel": info.get("kernelVersion"),
+        "type": labels.get("node.kubernetes.io/instance-type"),
+        "zone": labels.get("topology.kubernetes.io/zone"),
+        "cni": cni[0].partition("/")[0] if cni else None,
+    }

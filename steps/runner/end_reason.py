@@ -1,0 +1,105 @@
+"""Write why samples of a run on Argo are missing, from the watchdog and from the last step.
+
+perfdag.results.missing_reason defines the record and its channels. This module decides whose run a reason
+belongs to: a batch of variant A or B, or of a run that confirms another.
+"""
+
+import re
+import time
+from datetime import datetime
+from typing import Any
+
+from perfdag.kube.client import Kube, KubeError, run
+from perfdag.plan.plan import Plan
+from perfdag.results import missing_reason
+from perfdag.results.confirming import plan_of_batch
+from perfdag.results.missing_reason import MissingReason
+from perfdag.results.runs import load_plan, variants
+from perfdag.results.samples import stored_samples
+from perfdag.steps.runner.pod_context import PodContext
+from perfdag.steps.runner.step_state import owner
+from perfdag.store.base import Store
+from perfdag.units import short_seconds
+
+Object = dict[str, Any]
+
+
+class BatchReasons:
+    """The reasons of a run's batches, in its store."""
+
+    def __init__(self, plan: Plan, store: Store) -> None:
+        self._plan, self._store = plan, store
+
+    def __call__(self, batch: int, text: str) -> None:
+        """Write why the samples of a batch are missing. Raises StoreError.
+
+        Two variants that run side by side need the pods of both: both runs get the reason. A batch
+        that confirms another run may be planned while the watchdog runs: the plan is read again.
+        """
+        if self._plan.trigger == "ab":
+            text = _with_variant(text, self._plan.shape_of(batch).hosts.count)
+            reason = MissingReason("batch", "failed", text, batch)
+            for plan in variants(self._store, self._plan):
+                missing_reason.write(self._store, plan.run_id, reason)
+            return
+        if batch >= len(self._plan.batches) and "confirmed" not in self._plan.options:
+            self._plan = load_plan(self._store, self._plan.run_id)
+        plan, index = plan_of_batch(self._store, self._plan, batch)
+        reason = MissingReason("batch", "failed", text, index)
+        missing_reason.write(self._store, plan.run_id, reason)
+
+
+def _with_variant(text: str, pods: int) -> str:
+    """Return the text with the variant of its pod, by its rank; each variant has `pods` pods."""
+    return re.sub(
+        r"^pod of rank (\d+)",
+        lambda match: f"{match[0]} (variant {'AB'[int(match[1]) >= pods]})",
+        text,
+    )
+
+
+def copy_annotation(here: PodContext, store: Store, plan: Plan) -> None:
+    """Copy the reasons of a watchdog without a store into the store. Raises StoreError, KubeError."""
+    workflow = run(lambda kube: _workflow(kube, here))
+    annotations = workflow["metadata"].get("annotations") or {}
+    write = BatchReasons(plan, store)
+    for batch, text in missing_reason.from_annotations(owner(workflow), annotations).items():
+        write(batch, text)
+
+
+def record(here: PodContext, store: Store, plan: Plan, phase: str) -> None:
+    """Write that the Workflow did not succeed, for the run's samples and those that confirm it.
+
+    `phase` is Argo's. A run that belongs to another Workflow gets no reason, except where it has no
+    sample yet. Raises StoreError.
+    """
+    foreign = plan.where.get("workflow_uid") != here.workflow_uid
+    if phase == "Succeeded" or (foreign and stored_samples(store, plan.run_id)):
+        return
+    try:
+        reason = end_of(run(lambda kube: _workflow(kube, here)), time.time())
+    except KubeError:
+        reason = None
+    text = f"workflow {here.workflow} {reason or f'ended {phase}'}"
+    confirming = [load_plan(store, run_id) for run_id in plan.options.get("confirmed", [])]
+    for member in [*variants(store, plan), *confirming]:
+        missing_reason.write(store, member.run_id, MissingReason("workflow", "missing", text))
+
+
+async def _workflow(kube: Kube, here: PodContext) -> Object:
+    kind = await kube.resource("argoproj.io/v1alpha1", "Workflow")
+    return await kube.get(kind, here.workflow, here.namespace)
+
+
+def end_of(workflow: Object, now: float) -> str | None:
+    """Return what ended a Workflow from outside, None where nothing did; `now` in s since 1970."""
+    status = workflow.get("status") or {}
+    shutdown = workflow["spec"].get("shutdown")
+    if shutdown:
+        return f"was ended by `argo {shutdown.lower()}`"
+    stored = status.get("storedWorkflowTemplateSpec") or {}
+    limit = workflow["spec"].get("activeDeadlineSeconds") or stored.get("activeDeadlineSeconds")
+    began = status.get("startedAt")
+    if limit and began and now - datetime.fromisoformat(began).timestamp() >= limit:
+        return f"was ended by its deadline of {short_seconds(limit)} (install --deadline)"
+    return None

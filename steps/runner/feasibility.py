@@ -1,0 +1,257 @@
+"""Feasibility: find shapes whose pods would wait for ever, before any pod is created.
+
+A full cluster is feasible: its pods wait. What may not be read counts as present.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from perfdag.kube.client import Kube, KubeError
+from perfdag.quantities import parse_quantity
+from perfdag.shape import Shape, Volume
+
+Object = dict[str, Any]
+_DEFAULT = "storageclass.kubernetes.io/is-default-class"
+
+
+@dataclass(frozen=True)
+class ClusterInventory:
+    """What the cluster has; None where it is not known."""
+
+    nodes: Sequence[Object] | None = None
+    """Nodes that run pods; None also where nodes are added on demand."""
+    classes: frozenset[str] | None = None
+    """Storage classes of objects and of volumes made by hand; an empty name: a claim without a class finds a volume."""
+    more_classes: bool = False
+    """Whether there may be others, since one of the two may not be read."""
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """What a shape requires; `there` tells whether the cluster has it (None: not known), `why` what is wrong."""
+
+    kind: Literal["class", "resource", "amount", "spread", "network", "attachment", "volcano"]
+    what: str
+    there: bool | None
+    why: str = ""
+
+
+async def look(kube: Kube) -> ClusterInventory:
+    """Return what the cluster has, as far as it may be read. Raises KubeError."""
+    return ClusterInventory(await _nodes(kube), *await _classes(kube))
+
+
+async def answers(
+    kube: Kube, shape: Shape, room: ClusterInventory, namespace: str
+) -> list[Requirement]:
+    """Return what pods of this shape require, and whether the cluster has it. Raises KubeError."""
+    return [
+        *of_room(shape, room),
+        *await _network(kube, shape, namespace),
+        *await _volcano(kube, shape),
+    ]
+
+
+async def unmet(kube: Kube, shapes: Sequence[Shape], namespace: str) -> dict[int, str]:
+    """Return the shapes, by index, that the cluster can never run, and why. Raises KubeError."""
+    room = await look(kube)
+    found = {}
+    for number, shape in enumerate(shapes):
+        why = next(
+            (
+                each.why
+                for each in await answers(kube, shape, room, namespace)
+                if each.there is False
+            ),
+            None,
+        )
+        if why:
+            found[number] = why
+    return found
+
+
+async def has_class(kube: Kube, name: str) -> bool:
+    """Return whether this PriorityClass exists; False where it may not be read. Raises KubeError."""
+    try:
+        await kube.request("GET", f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")
+        return True
+    except KubeError as error:
+        if error.status not in (403, 404):
+            raise
+        return False
+
+
+def of_room(shape: Shape, room: ClusterInventory) -> list[Requirement]:
+    """Return what pods of this shape require of storage and nodes, and whether it is there."""
+    return [*_class(shape.volume, room), *_on_nodes(shape, room.nodes)]
+
+
+def real(nodes: Sequence[Object]) -> list[Object]:
+    """Return nodes that run pods: nodes simulated by KWOK have any resource and run nothing."""
+    return [
+        each
+        for each in nodes
+        if "kwok.x-k8s.io/node" not in (each["metadata"].get("annotations") or {})
+    ]
+
+
+def holders(resource: str, nodes: Sequence[Object]) -> list[Object]:
+    """Return nodes with at least 1 of a resource: no pod can ask for a part (`500m`)."""
+    return [
+        each
+        for each in nodes
+        if parse_quantity((each["status"].get("allocatable") or {}).get(resource, "0")) >= 1
+    ]
+
+
+def _most(resource: str, nodes: Sequence[Object]) -> str:
+    """Return the most of a resource that one node has, by capacity: an unhealthy device may recover."""
+    states = [each["status"] for each in nodes]
+    return max(
+        (
+            (each.get("capacity") or each.get("allocatable") or {}).get(resource, "0")
+            for each in states
+        ),
+        key=parse_quantity,
+        default="0",
+    )
+
+
+def _on_nodes(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirement]:
+    asked = {
+        name: value
+        for name, value in shape.resources.items()
+        if "/" in name or name.startswith("hugepages-")
+    } | shape.hugepages
+    for name in (name for name, value in asked.items() if parse_quantity(value)):
+        having = None if nodes is None else len(holders(name, nodes))
+        told = name if having is None else f"{name} on {having} node{'s' * (having != 1)}"
+        most = _most(name, nodes or [])
+        if having and parse_quantity(asked[name]) > parse_quantity(most):
+            yield Requirement(
+                "amount",
+                told,
+                False,
+                f"a pod asks for {name}: {asked[name]}, the most that a node has is {most}",
+            )
+        else:
+            yield Requirement(
+                "resource", told, None if having is None else having > 0, f"no node has {name}"
+            )
+    count = shape.hosts.count
+    if shape.hosts.placement == "spread" and count > 1:
+        has = len(nodes or [])
+        why = f"{count} nodes are asked for (placement: spread), the cluster has {has}"
+        yield Requirement(
+            "spread", f"{count} nodes to spread over", None if nodes is None else count <= has, why
+        )
+
+
+def _class(volume: Volume | None, room: ClusterInventory) -> Iterator[Requirement]:
+    if volume is None or volume.kind != "claim" or volume.claim:
+        return
+    name, classes = volume.storage_class or "", room.classes or frozenset()
+    listed = ", ".join(sorted(classes - {""})) or "none"
+    why = (
+        f"there is no storage class {name}; there are: {listed}"
+        if name
+        else "there is no default storage class"
+    )
+    there = (
+        True if name in classes else None if room.classes is None or room.more_classes else False
+    )
+    yield Requirement("class", f"storage class {name or '(default)'}", there, why)
+
+
+async def _known(kube: Kube, api: str, kind: str) -> list[Object] | None:
+    """Return the objects of a kind, None where they may not be read."""
+    try:
+        return await kube.list(await kube.resource(api, kind))
+    except KubeError as error:
+        if error.status == 403:
+            return None
+        raise
+
+
+async def _nodes(kube: Kube) -> list[Object] | None:
+    nodes = await _known(kube, "v1", "Node")
+    return None if nodes is None or await _grows(kube) else real(nodes)
+
+
+async def _grows(kube: Kube) -> bool:
+    """Return whether Karpenter or the cluster autoscaler adds nodes on demand."""
+    for path in (
+        "/apis/karpenter.sh",
+        "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status",
+    ):
+        try:
+            await kube.request("GET", path)
+            return True
+        except KubeError as error:
+            if error.status not in (403, 404):
+                raise
+    return False
+
+
+async def _classes(kube: Kube) -> tuple[frozenset[str] | None, bool]:
+    classes, volumes = (
+        await _known(kube, "storage.k8s.io/v1", "StorageClass"),
+        await _known(kube, "v1", "PersistentVolume"),
+    )
+    if classes is None:
+        return None, True
+    usual = (
+        {""}
+        if any(
+            (each["metadata"].get("annotations") or {}).get(_DEFAULT) == "true" for each in classes
+        )
+        else set()
+    )
+    by_hand = {each["spec"].get("storageClassName") or "" for each in volumes or []}
+    return frozenset(
+        {each["metadata"]["name"] for each in classes} | by_hand | usual
+    ), volumes is None
+
+
+async def _network(kube: Kube, shape: Shape, namespace: str) -> list[Requirement]:
+    if not shape.network.name:
+        return []
+    space, _, name = shape.network.name.rpartition("/")
+    what = f"Multus network {shape.network.name}"
+    try:
+        kind = await kube.resource("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition")
+        if (
+            space or not shape.network.default
+        ):  # a default network without a namespace may be Multus' own
+            await kube.get(kind, name, space or namespace)
+    except KubeError as error:
+        if error.status == 403:
+            return [Requirement("network", what, None)]
+        if error.status != 404:
+            raise
+        if error.reason == "NoKind":
+            why = "the cluster has no Multus (it serves no NetworkAttachmentDefinition)"
+            return [Requirement("network", what, False, f"network {shape.network.name}: {why}")]
+        why = f"there is no such NetworkAttachmentDefinition in namespace {space or namespace}"
+        return [Requirement("attachment", what, False, f"network {shape.network.name}: {why}")]
+    return [Requirement("network", what, True)]
+
+
+async def _volcano(kube: Kube, shape: Shape) -> list[Requirement]:
+    if shape.scheduler != "volcano":
+        return []
+    try:
+        await kube.resource("scheduling.volcano.sh/v1beta1", "PodGroup")
+    except KubeError as error:
+        if error.reason != "NoKind":
+            raise
+        return [
+            Requirement(
+                "volcano",
+                "Volcano",
+                False,
+                "the cluster has no Volcano (it serves no PodGroup of scheduling.volcano.sh)",
+            )
+        ]
+    return [Requirement("volcano", "Volcano", True)]

@@ -1,0 +1,93 @@
+"""The context of a run's pod, from its environment: the run, the store, the Workflow, the pod."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from perfdag.kube.podspec import STORE
+from perfdag.plan.plan import new_run_id
+from perfdag.store.base import Store, on_cluster, open_store
+from perfdag.suite.yaml_document import BadDocument, Problem
+from perfdag.units import seconds
+
+PATIENCE = 300.0
+"""Seconds for which a write is repeated while the store is out of reach."""
+PENDING_GRACE = 10  # seconds that Argo lets pods be Pending beyond the suite's pending_limit, which the watchdog keeps and gives a reason for
+KEYS = Path("/perfdag/keys")
+
+
+@dataclass(frozen=True)
+class PodContext:
+    """The environment of a step's pod; a text is empty where its variable is not set."""
+
+    store: str
+    run_id: str
+    workflow: str
+    workflow_uid: str
+    trigger: str
+    images: str
+    namespace: str
+    pod: str
+    node: str
+    address: str
+    allowed: tuple[str, ...] = ()
+    """Benchmarks whose Kubernetes rights this installation grants."""
+    pull_policy: str = "IfNotPresent"
+    network_policy: bool = False
+    """Whether a NetworkPolicy of this installation selects measuring pods."""
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the store is a PersistentVolumeClaim, which not every pod mounts."""
+        return self.store.startswith("claim://")
+
+    def open(self) -> Store:
+        """Open the store. Raises StoreError, and BadDocument for a store that other pods cannot reach."""
+        if not on_cluster(self.store):
+            text = f"{self.store or 'no store'}: pods share no folder; give --store s3://bucket/prefix or claim://NAME"
+            raise BadDocument([Problem("suite", 1, "store", text)])
+        return open_store(STORE if self.claimed else self.store, PATIENCE)
+
+
+def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
+    """Read the context.
+
+    Without a run id the Workflow's uid and creation time give one: all of its pods compute the same.
+    """
+
+    def of(name: str) -> str:
+        return environment.get(f"PERFDAG_{name}", "")
+
+    created = (
+        datetime.fromisoformat(of("WORKFLOW_CREATED").replace("Z", "+00:00"))
+        if of("WORKFLOW_CREATED")
+        else datetime.now(UTC)
+    )
+    run_id = of("RUN") or new_run_id(created, of("WORKFLOW_UID") or None)
+    return PodContext(
+        store=of("STORE"),
+        run_id=run_id,
+        workflow=of("WORKFLOW"),
+        workflow_uid=of("WORKFLOW_UID"),
+        trigger=of("TRIGGER"),
+        images=of("IMAGES"),
+        namespace=of("NAMESPACE"),
+        pod=of("POD"),
+        node=of("NODE"),
+        address=of("IP"),
+        allowed=tuple(of("ALLOWED").split()),
+        pull_policy=of("PULL_POLICY") or "IfNotPresent",
+        network_policy=bool(of("NETWORK_POLICY")),
+    )
+
+
+def pending_limit(timeout: str) -> float:
+    """Return the suite's pending_limit in seconds, from Argo's pendingTimeout. Raises ValueError."""
+    return seconds(timeout) - PENDING_GRACE
+
+
+def scratch_home() -> Path:
+    """Return the folder of this uid for keys and sockets: short, as socket paths have 107 bytes."""
+    return Path("/tmp/perfdag-ssh")

@@ -1,0 +1,65 @@
+"""What the pods of a run write on its Workflow, for Argo to decide by.
+
+Argo passes neither exit code nor message of a failed DAG to its retryStrategy. So a step records its
+state, and the watchdog the batches that no retry can repair. `argo resubmit` copies annotations:
+each begins with the uid of its Workflow. `argo retry` keeps the Workflow: the batches begin with the
+start of the attempt too. The state of a step stays until the step's next pod begins.
+"""
+
+import sys
+from collections.abc import Callable, Collection
+from typing import Any
+
+from perfdag.kube import client as kube
+from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.podspec import BEGAN, ENDED, STEP, UNRECOVERABLE
+from perfdag.steps.runner.pod_context import PodContext
+
+Object = dict[str, Any]
+
+
+def owner(workflow: Object) -> str:
+    """Return what annotations begin with: the Workflow's uid and the start of this attempt at it."""
+    started = (workflow.get("status") or {}).get("startedAt") or ""
+    return f"{workflow['metadata'].get('uid', '')} {started}"
+
+
+def unrecoverable_batches(workflow: Object) -> set[int]:
+    """Return the batches that no retry can repair; none where the annotation has another owner."""
+    value = (workflow["metadata"].get("annotations") or {}).get(UNRECOVERABLE, "")
+    batches = value.removeprefix(owner(workflow)) if value.startswith(owner(workflow)) else ""
+    return {int(batch) for batch in batches.split(",") if batch}
+
+
+def unrecoverable_annotation(owner: str, batches: Collection[int]) -> dict[str, str]:
+    """Return that annotation, for the Workflow and attempt `owner`; empty where there are none."""
+    return {UNRECOVERABLE: f"{owner},{','.join(map(str, sorted(batches)))},"} if batches else {}
+
+
+def step(here: PodContext, name: str, work: Callable[[], int]) -> int:
+    """Run a step and return its exit code; record on the Workflow that it began, and that it failed.
+
+    A step that fails by itself would fail again. One that is evicted or killed records no end, and
+    Argo runs it again.
+    """
+    _record(here, name, BEGAN)
+    try:
+        code = work()
+    except Exception:
+        _record(here, name, ENDED)
+        raise
+    if code:
+        _record(here, name, ENDED)
+    return code
+
+
+def _record(here: PodContext, name: str, state: str) -> None:
+    async def patch(client: Kube) -> None:
+        kind = await client.resource("argoproj.io/v1alpha1", "Workflow")
+        body = {"metadata": {"annotations": {STEP: f"{here.workflow_uid} {name} {state}"}}}
+        await client.patch(kind, here.workflow, body, here.namespace)
+
+    try:
+        kube.run(patch)
+    except KubeError as error:  # without the record Argo repeats the step only where it ended early
+        print(f"cannot record on the workflow that {name} {state}: {error}", file=sys.stderr)  # noqa: T201

@@ -1,0 +1,1 @@
+"""What a scale run needs from the cluster: namespaces, rights, locks, removal."""

@@ -1,0 +1,1 @@
+"""Figures of a scale run: stage latencies, API requests, Prometheus queries."""

@@ -1,0 +1,259 @@
+"""API latency and request counts of a run, from two scrapes of the API servers' /metrics.
+
+Metric: apiserver_request_duration_seconds (Kubernetes metrics reference). Buckets are cumulative. A
+percentile is interpolated inside its bucket, whose bounds are its error bar. WATCH, CONNECT, logs,
+exec and proxy are left out, as in the SLO (kubernetes/community, slos/api_call_latency.md).
+Requests without a resource (/readyz, /livez, /openapi) are left out too, because frequent fast
+probes would hide slow requests.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfdag.kube.client import Kube
+from perfdag.stats.percentiles import needed
+
+_PREFIX, _STARTED = b"apiserver_request_duration_seconds_bucket{", b"process_start_time_seconds "
+_SKIPPED = {"WATCH", "WATCHLIST", "CONNECT", "PROXY"}
+_SKIPPED_SUBRESOURCES = {"log", "exec", "portforward", "attach", "proxy"}
+Call = tuple[str, str, str, str]
+"""verb, resource, subresource, scope."""
+_BULK = ("LIST", "DELETECOLLECTION")
+"""Verbs of many objects: they have limits of their own and are not among single-object requests."""
+NEEDED = needed(0.99)
+"""Requests a p99 needs."""
+_ALIASES = {"POST": "CREATE", "PUT": "UPDATE"}
+"""Verbs of HTTP and of the API: KubeVirt's audit has the latter."""
+VERBS = ("GET", "LIST", "POST", "PUT", "PATCH", "DELETE", "DELETECOLLECTION", *_ALIASES.values())
+"""Verbs that a count may be of."""
+CREATION, DELETION = "creation", "deletion"
+"""Phases of a run whose calls are counted apart."""
+
+
+@dataclass
+class Scrape:
+    """The histograms of all API servers, and the start time of each process (Unix seconds or None)."""
+
+    calls: dict[Call, dict[float, float]] = field(default_factory=dict)
+    started: list[float | None] = field(default_factory=list)
+
+
+async def scrape(servers: Sequence[Kube]) -> Scrape:
+    """Read the histograms of all API servers line by line, because the text can have tens of MB.
+
+    Raises KubeError (403: no right to read /metrics).
+    """
+    total = Scrape()
+    for kube in servers:
+        total.started.append(None)
+        async for line, _ in kube.lines("/metrics", {}, "text/plain", 60.0):
+            add(total, line)
+    return total
+
+
+def add(total: Scrape, line: bytes) -> None:
+    """Add one line of the text format; other metrics are ignored."""
+    if line.startswith(_STARTED):
+        total.started[-1:] = [float(line[len(_STARTED) :])]
+    if not line.startswith(_PREFIX):
+        return
+    labels_text, _, value = line[len(_PREFIX) :].rpartition(b"} ")
+    labels = dict(_label(part) for part in labels_text.decode().split('",') if part)
+    if labels.get("dry_run"):
+        return
+    call = (
+        labels.get("verb", ""),
+        labels.get("resource", ""),
+        labels.get("subresource", ""),
+        labels.get("scope", ""),
+    )
+    if call[0] in _SKIPPED or not call[1] or call[2] in _SKIPPED_SUBRESOURCES:
+        return
+    bound = math.inf if labels["le"] == "+Inf" else float(labels["le"])
+    buckets = total.calls.setdefault(call, {})
+    buckets[bound] = buckets.get(bound, 0.0) + float(value)
+
+
+def _label(part: str) -> tuple[str, str]:
+    name, _, value = part.partition("=")
+    return name.strip(), value.strip('"')
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Requests of one kind: their number, and the latency percentile with its bucket's bounds (s)."""
+
+    verb: str
+    resource: str
+    subresource: str
+    scope: str
+    count: int
+    p99: float | None
+    low: float | None
+    high: float | None
+    buckets: Mapping[float, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def single(self) -> bool:
+        """Whether it is of one object."""
+        return self.verb not in _BULK
+
+    @property
+    def name(self) -> str:
+        """For people and for a row's coordinates."""
+        resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        return f"{self.verb} {resource} {self.scope}"
+
+
+Phases = Mapping[str, Sequence[Calls]]
+"""Calls by phase; one whose books could not be closed is absent."""
+
+
+def delta(before: Scrape, after: Scrape, p: float = 0.99) -> list[Calls]:
+    """Return the requests between two scrapes of the same processes, most frequent first."""
+    delta_calls = []
+    for call, buckets in after.calls.items():
+        then = before.calls.get(call, {})
+        grown = {bound: value - then.get(bound, 0.0) for bound, value in buckets.items()}
+        count = round(grown.get(math.inf, 0.0))
+        if count:
+            value, low, high = quantile(grown, p)
+            delta_calls.append(Calls(*call, count, value, low, high, grown))
+    return sorted(delta_calls, key=lambda calls: -calls.count)
+
+
+def quantile(
+    buckets: Mapping[float, float], p: float
+) -> tuple[float | None, float | None, float | None]:
+    """Return the interpolated p-quantile of cumulative buckets and the bounds of its bucket.
+
+    The last bucket gives its lower bound.
+    """
+    bounds = sorted(buckets)
+    total = buckets.get(math.inf, 0.0)
+    if not total:
+        return None, None, None
+    wanted, low, below = p * total, 0.0, 0.0
+    for bound in bounds:
+        if buckets[bound] >= wanted:
+            if math.isinf(bound):
+                return low, low, None
+            inside = buckets[bound] - below
+            return low + (bound - low) * ((wanted - below) / inside if inside else 1.0), low, bound
+        low, below = bound, buckets[bound]
+    return low, low, None
+
+
+def worst(calls: Iterable[Calls], bulk: str = "", least: int = NEEDED) -> float | None:
+    """Return the p99 in seconds of the slowest kind of request with at least `least` requests.
+
+    `bulk` selects one verb; without it only requests for single objects count. Kinds with fewer
+    requests are merged. None means too few requests for a p99.
+    """
+    wanted = [call for call in calls if (call.verb == bulk if bulk else call.single)]
+    values = [call.p99 for call in wanted if call.count >= least]
+    rest: dict[float, float] = defaultdict(float)
+    for call in wanted:
+        if call.count < least:
+            for bound, count in call.buckets.items():
+                rest[bound] += count
+    if rest.get(math.inf, 0.0) >= least:
+        values.append(quantile(rest, 0.99)[0])
+    return max((value for value in values if value is not None), default=None)
+
+
+def slowest(calls: Sequence[Calls], bulk: str = "") -> float | None:
+    """Return an upper bound in seconds of the slowest request: the end of the last bucket in use.
+
+    `bulk` selects one verb; without it only requests for single objects count. Return 0 if only
+    other requests were made, and None if the last bucket has no end.
+    """
+    wanted = [call for call in calls if (call.verb == bulk if bulk else call.single)]
+    ends = [
+        min(bound for bound, count in call.buckets.items() if count >= call.count)
+        for call in wanted
+    ]
+    slowest_end = max(ends, default=0.0 if calls and bulk else math.inf)
+    return None if math.isinf(slowest_end) else slowest_end
+
+
+def latencies(calls: Sequence[Calls]) -> dict[str, float | None]:
+    """Named latencies of a phase, in seconds; None below the requests that a p99 needs."""
+    return {
+        "api_p99": worst(calls),
+        "api_slowest": slowest(calls),
+        "api_list_p99": worst(calls, "LIST"),
+        "api_list_slowest": slowest(calls, "LIST"),
+        "api_deletecollection_p99": worst(calls, "DELETECOLLECTION"),
+    }
+
+
+def gate_latencies(phases: Phases, whole: Sequence[Calls]) -> dict[str, float | None]:
+    """Return the latencies that gates compare: those of the worse phase.
+
+    A phase with too few requests for a p99 is judged within the `whole` run. All values are None if
+    a phase is absent.
+    """
+    together = latencies(whole)
+    if not {CREATION, DELETION} <= set(phases):
+        return dict.fromkeys(together)
+    by_phase = [latencies(calls) for calls in phases.values()]
+    worse: dict[str, float | None] = {}
+    for name, value in together.items():
+        values = [latency[name] for latency in by_phase]
+        present = [
+            latency
+            for latency in (*values, value if None in values else None)
+            if latency is not None
+        ]
+        worse[name] = (
+            value if name.endswith("_slowest") else max(present, default=None)
+        )  # None of a phase: slower than any bound
+    return worse
+
+
+def named_figures(calls: Sequence[Calls]) -> dict[str, float | None]:
+    """Latencies and counts of a phase by name."""
+    return latencies(calls) | {name: float(value) for name, value in counts(calls).items()}
+
+
+def deletion_figures(phases: Phases) -> dict[str, float | None]:
+    """Those of the deletion, with `deletion/` before their names."""
+    return {
+        f"{DELETION}/{name}": value
+        for name, value in named_figures(phases.get(DELETION, [])).items()
+    }
+
+
+def call_records(phases: Phases) -> list[dict[str, Any]]:
+    """List all kinds of requests by phase: count, and p99 with its error bar in seconds."""
+    return [
+        {
+            "phase": phase,
+            "call": call.name,
+            "count": call.count,
+            "p99_s": call.p99,
+            "low_s": call.low,
+            "high_s": call.high,
+        }
+        for phase, calls in phases.items()
+        for call in calls
+    ]
+
+
+def counts(calls: Iterable[Calls]) -> dict[str, int]:
+    """Count requests as `<VERB>-<resource>[/<subresource>]-count`.
+
+    POST and PUT also count under KubeVirt's audit names CREATE and UPDATE. A server-side apply
+    counts as PATCH.
+    """
+    by_name: dict[str, int] = defaultdict(int)
+    for call in calls:
+        verb = "PATCH" if call.verb == "APPLY" else call.verb
+        resource = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
+        for name in {verb, _ALIASES.get(verb, verb)}:
+            by_name[f"{name}-{resource}-count"] += call.count
+    return dict(by_name)

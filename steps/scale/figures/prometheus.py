@@ -1,0 +1,356 @@
+"""Figures of KubeVirt's components and the nodes, from Prometheus (/api/v1/query_range).
+
+Queries cover the run's own window and start after the first scrape behind its end. Missing data is
+None, never 0.
+"""
+
+import asyncio
+import math
+import re
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from perfdag.kube.client import KubeError
+from perfdag.steps.scale.figures.api_metrics import quantile
+
+LONGEST_STEP, POINTS = 15.0, 20
+"""Seconds between points, and how many points a short run has at least."""
+RATE_WINDOW = 60.0
+LOOK_BACK = 300
+"""Seconds of samples from which the scrape interval is derived."""
+LATEST = 150.0
+"""Seconds after a run in which its last scrape must come."""
+REQUESTS = "virt_requests"
+Point = tuple[float, float]
+"""Unix seconds and value."""
+_POD = 'pod=~"%s-.*",container!=""'
+COMPONENTS = ("virt-api", "virt-controller", "virt-handler", "virt-operator")
+
+
+_ANY = f'pod=~"({"|".join(COMPONENTS)})-.*"'
+_CONTAINERS = f'container_memory_working_set_bytes{{{_ANY},container!=""}}'
+_WORK = 'kubevirt_workqueue_adds_total{name=~"virt-controller.*"}'
+_SENT = f'{{__name__=~"(kubevirt_)?rest_client_requests_total",{_ANY}}}'
+SOURCES = {
+    "virt": _CONTAINERS,
+    "workqueue": _WORK,
+    "node": "node_memory_MemTotal_bytes",
+    REQUESTS: _SENT,
+}
+"""What is scraped together: the beginning of its figures' names, and a metric of it."""
+_SUFFIXES = {"growth": ("",), "requests": ()}
+_SPREAD = ("_avg", "_min", "_max")
+
+
+def queries() -> dict[str, tuple[str, str]]:
+    """Return figure prefix -> (PromQL, how to fold its series).
+
+    range, rate: avg, min and max of the sum. share: part of the growth whose label `rest` is empty.
+    p99: of a histogram's growth. growth: increase. requests: increase by verb and resource.
+    """
+    by_prefix: dict[str, tuple[str, str]] = {}
+    for component in COMPONENTS:
+        name, pods = component.replace("-", "_"), _POD % component
+        by_prefix[f"{name}_cpu_cores"] = (f"container_cpu_usage_seconds_total{{{pods}}}", "rate")
+        by_prefix[f"{name}_memory_bytes"] = (
+            f"sum(container_memory_working_set_bytes{{{pods}}})",
+            "range",
+        )
+    queue = 'name=~"virt-controller.*"'
+    by_prefix["workqueue_adds"] = (_WORK, "growth")
+    by_prefix["workqueue_depth"] = (f"sum(kubevirt_workqueue_depth{{{queue}}})", "range")
+    by_prefix["workqueue_p99_s"] = (
+        f"sum by (le) (kubevirt_workqueue_queue_duration_seconds_bucket{{{queue}}})",
+        "p99",
+    )
+    by_idle = 'label_replace(node_cpu_seconds_total, "rest", "idle", "mode", "idle")'
+    by_prefix["node_cpu_ratio"] = (f"sum by (instance, rest) ({by_idle})", "share")
+    by_prefix["node_memory_ratio"] = (
+        "1 - avg(node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)",
+        "range",
+    )
+    by_prefix[REQUESTS] = (_SENT, "requests")
+    return by_prefix
+
+
+def names() -> set[str]:
+    """The figures that `component_figures` can give, but for those of `is_count`."""
+    return {
+        f"{name}{suffix}"
+        for name, (_, how) in queries().items()
+        for suffix in _SUFFIXES.get(how, _SPREAD)
+    }
+
+
+def is_count(name: str) -> bool:
+    """Return whether this is a figure `virt_requests/<VERB>-<resource>`."""
+    return re.fullmatch(rf"{REQUESTS}/[A-Z]+-[\w./-]+", name) is not None
+
+
+def fold(series: list[list[Point]], how: str, start: float = -math.inf) -> dict[str, float | None]:
+    """Fold the series of a query to figures by suffix. NaN points are skipped.
+
+    Growth and rates are computed per series and summed. New series start from 0 if another one has
+    a point at `start`.
+    """
+    series = [[point for point in points if not math.isnan(point[1])] for points in series]
+    if how in ("growth", "rate"):
+        series = with_starts(series, start)
+    if how == "growth":
+        grown = [sum(grown for _, grown in growth(points)) for points in series if len(points) > 1]
+        return {"": sum(grown) if grown else None}
+    if how == "rate":
+        values = rates(series)
+    else:
+        at: dict[float, float] = defaultdict(float)
+        for points in series:
+            for moment, value in points:
+                at[moment] += value
+        values = list(at.values())
+    return _avg_min_max(values)
+
+
+def with_starts(series: list[list[Point]], start: float) -> list[list[Point]]:
+    """Add a point of 0 before counters that begin after `start`.
+
+    Without any point at `start`, new counters cannot be recognised and stay unchanged.
+    """
+    moments = sorted({at for points in series for at, _ in points})
+    if not moments or moments[0] > start + 0.01:
+        return series
+    before = {after: at for at, after in pairwise(moments)}
+    return [
+        [(before[points[0][0]], 0.0), *points] if points and points[0][0] in before else points
+        for points in series
+    ]
+
+
+def share(rest: list[list[Point]], every: list[list[Point]]) -> dict[str, float | None]:
+    """What is not of the `rest`, of the growth of `every` series."""
+    parts = [
+        1 - part / whole for part, whole in zip(rates(rest), rates(every), strict=False) if whole
+    ]
+    return _avg_min_max(parts)
+
+
+def p99(buckets: Mapping[float, list[Point]]) -> dict[str, float | None]:
+    """Return the p99 of the growth of cumulative buckets, in every window with growth."""
+    windows = zip(*(rates([points]) for points in buckets.values()), strict=False)
+    values = [quantile(dict(zip(buckets, grown, strict=True)), 0.99)[0] for grown in windows]
+    return _avg_min_max([value for value in values if value is not None])
+
+
+def _avg_min_max(values: list[float]) -> dict[str, float | None]:
+    if not values:
+        return {"_avg": None, "_min": None, "_max": None}
+    return {"_avg": sum(values) / len(values), "_min": min(values), "_max": max(values)}
+
+
+def growth(points: list[Point]) -> list[Point]:
+    """Return the growth of a counter at every point after the first. A falling counter was reset."""
+    return [
+        (at, after - before if after >= before else after)
+        for (_, before), (at, after) in pairwise(points)
+    ]
+
+
+def rates(series: list[list[Point]]) -> list[float]:
+    """Return the growth per second of all series, over windows of RATE_WINDOW or the whole run.
+
+    PromQL's rate over a fixed range would include time before the run.
+    """
+    moments = sorted({at for points in series for at, _ in points})
+    if len(moments) < 2:
+        return []
+    count = max(1, int((moments[-1] - moments[0]) / RATE_WINDOW))
+    length = (moments[-1] - moments[0]) / count
+    grown = [0.0] * count
+    for points in series:
+        for at, value in growth(points):
+            grown[min(count - 1, int((at - moments[0]) / length - 1e-9))] += value
+    return [value / length for value in grown]
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """The address of a Prometheus, with optional files of a bearer token and a CA certificate."""
+
+    url: str
+    token_file: str | None = None
+    ca_file: str | None = None
+
+    async def query(
+        self, queries: Mapping[str, Mapping[str, str]], path: str = "query_range"
+    ) -> dict[str, Any]:
+        """Return the `data` of the answers by query name. Raises KubeError."""
+        import ssl
+
+        import aiohttp
+
+        data: dict[str, Any] = {}
+        try:
+            headers = (
+                {"Authorization": f"Bearer {Path(self.token_file).read_text().strip()}"}
+                if self.token_file
+                else {}
+            )
+            connector = (
+                aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=self.ca_file))
+                if self.ca_file
+                else None
+            )
+            timeout = aiohttp.ClientTimeout(total=60)
+            async with aiohttp.ClientSession(
+                timeout=timeout, headers=headers, connector=connector
+            ) as session:
+                for name, params in queries.items():
+                    async with session.get(
+                        f"{self.url.rstrip('/')}/api/v1/{path}", params=params
+                    ) as answer:
+                        if answer.status in (401, 403):
+                            hint = "give a token that may query it (--prometheus-token-file)"
+                            raise KubeError(
+                                answer.status,
+                                "Prometheus",
+                                f"Prometheus at {self.url} answers {answer.status}",
+                                hint,
+                            )
+                        body: dict[str, Any] = await answer.json(content_type=None)
+                    if body.get("status") != "success":
+                        raise KubeError(
+                            0,
+                            "Prometheus",
+                            f"Prometheus at {self.url} refuses {name}: {body.get('error', answer.status)}",
+                        )
+                    data[name] = body["data"]
+        except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
+            raise KubeError(
+                0,
+                "Unreachable",
+                f"no answer from Prometheus at {self.url}: {error}",
+                "check --prometheus",
+            ) from None
+        return data
+
+    async def probe(self) -> None:
+        """Check URL and token with a trivial query. Raises KubeError."""
+        await self.query({"a probe": {"query": "vector(1)"}}, "query")
+
+
+async def wait_for_scrape(
+    prometheus: Prometheus, end: float, deadline: float = math.inf
+) -> tuple[dict[str, float], str]:
+    """Wait for the first scrape after `end` (Unix seconds), and return the scrape intervals.
+
+    Gives up after two intervals, after LATEST seconds, or with a note at `deadline`
+    (time.monotonic()). Raises KubeError.
+    """
+    while True:
+        now = time.time()
+        lookbacks = {
+            name: {"query": f"{metric}[{LOOK_BACK}s]", "time": f"{now:.3f}"}
+            for name, metric in SOURCES.items()
+        }
+        moments = {
+            name: [[at for at, _ in points] for points in _series(data)]
+            for name, data in (await prometheus.query(lookbacks, "query")).items()
+        }
+        gaps = {name: gap for name, series in moments.items() if (gap := _gap(series))}
+        late = [
+            name
+            for name, gap in gaps.items()
+            if any(end - 2 * gap <= ats[-1] < end for ats in moments[name] if ats)
+        ]
+        if not late or now >= end + min(LATEST, 2 * max(gaps[name] for name in late)):
+            return gaps, ""
+        if time.monotonic() >= deadline:
+            return (
+                gaps,
+                "figures of the components end before this size did: their next scrape was not waited for, at the sample's own time limit",
+            )
+        await asyncio.sleep(min(1.0, min(gaps[name] for name in late) / 4))
+
+
+def _gap(series: list[list[float]]) -> float | None:
+    """The median of the seconds between samples."""
+    gaps = sorted(after - before for moments in series for before, after in pairwise(moments))
+    return gaps[len(gaps) // 2] if gaps else None
+
+
+async def component_figures(
+    prometheus: Prometheus, start: float, end: float, gaps: Mapping[str, float]
+) -> dict[str, float | None]:
+    """Return all figures of a window (Unix seconds); None for less than two scrapes in it.
+
+    Counters are read from the last scrape before the window to the first one after it. Levels are
+    read from scrapes inside it. Raises KubeError.
+    """
+    wanted = queries()
+    figures: dict[str, float | None] = dict.fromkeys(names())
+    ranges = {}
+    for name, (query, how) in wanted.items():
+        gap = gaps.get(_source(name), math.inf)
+        if end - start >= 2 * gap:
+            first, last = (start + gap, end) if how == "range" else (start, end + gap)
+            step = min(LONGEST_STEP, max(1.0, (last - first) / POINTS))
+            ranges[name] = {
+                "query": query,
+                "start": f"{first:.3f}",
+                "end": f"{last:.3f}",
+                "step": f"{step:.3f}",
+            }
+    data = await prometheus.query(ranges)
+    for name in ranges:
+        how, every = wanted[name][1], _series(data[name])
+        if how == "p99":
+            figures = p99(
+                dict(
+                    zip(
+                        (float(series["metric"]["le"]) for series in data[name]["result"]),
+                        every,
+                        strict=True,
+                    )
+                )
+            )
+        elif how == "requests":
+            figures = _requests([series["metric"] for series in data[name]["result"]], every, start)
+        else:
+            figures = (
+                share(_series(data[name], "rest"), every)
+                if how == "share"
+                else fold(every, how, start)
+            )
+        figures |= {f"{name}{suffix}": value for suffix, value in figures.items()}
+    return figures
+
+
+def _source(name: str) -> str:
+    return next(
+        source for source in sorted(SOURCES, key=len, reverse=True) if name.startswith(source)
+    )
+
+
+def _requests(
+    metrics: list[dict[str, str]], every: list[list[Point]], start: float
+) -> dict[str, float | None]:
+    """Return the growth by verb and resource."""
+    every = with_starts(
+        every, start
+    )  # of all together: the first request of a kind makes its series
+    groups: dict[str, list[list[Point]]] = defaultdict(list)
+    for metric, points in zip(metrics, every, strict=True):
+        groups[
+            f"/{metric.get('verb', metric.get('method', ''))}-{metric.get('resource', '')}"
+        ].append(points)
+    return {name: fold(series, "growth")[""] for name, series in groups.items()}
+
+
+def _series(data: dict[str, Any], label: str = "") -> list[list[Point]]:
+    """Return the points of all series, or of those with the label."""
+    chosen = [series for series in data["result"] if not label or series["metric"].get(label)]
+    return [[(float(at), float(value)) for at, value in series["values"]] for series in chosen]

@@ -1,0 +1,1 @@
+"""One generator creates objects, one observer watches them."""

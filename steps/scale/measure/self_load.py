@@ -1,0 +1,82 @@
+"""How busy this process is while it measures: a harness that is short of CPU measures itself."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from perfdag.steps.scale.model import tasks
+
+BUSY = 0.7
+"""Share of a core beyond which times may be our own."""
+WINDOW = 5.0
+"""Window of the CPU share in seconds. Short bursts of load count, not the mean of a long run."""
+
+
+class SelfLoad:
+    """CPU use of the thread that sends all requests and receives all events."""
+
+    def __init__(self, interval: float = 1.0) -> None:
+        self._interval = interval
+        self._seen: list[tuple[float, float]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._paused: tuple[float, float] | None = None
+        self._left_out = (0.0, 0.0)
+
+    async def __aenter__(self) -> "SelfLoad":
+        self._look()
+        self._task = asyncio.create_task(self._keep_looking())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task:
+            await tasks.cancel([self._task])
+
+    def pause(self) -> None:
+        """Exclude the following work from the measurement until `resume`."""
+        if self._paused is None:
+            self._look()
+            self._paused = (time.monotonic(), time.thread_time())
+
+    def resume(self) -> None:
+        """Go on after a pause; without one nothing is changed."""
+        if self._paused:
+            passed, used = time.monotonic() - self._paused[0], time.thread_time() - self._paused[1]
+            self._left_out = (self._left_out[0] + passed, self._left_out[1] + used)
+            self._paused = None
+
+    def _look(self) -> None:
+        if self._paused is None:
+            self._seen.append(
+                (time.monotonic() - self._left_out[0], time.thread_time() - self._left_out[1])
+            )
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval)
+            self._look()
+
+    @property
+    def share(self) -> float | None:
+        """Share of a core in the busiest seconds until now."""
+        self._look()
+        return busiest(self._seen)
+
+    @property
+    def note(self) -> str:
+        """What to note of it; mostly nothing."""
+        share = self.share or 0.0
+        if share <= BUSY:
+            return ""
+        return f"this process took {share:.0%} of a core for {WINDOW:g} s: times may be its own; use a faster machine, or a lower rate"
+
+
+def busiest(seen: Sequence[tuple[float, float]], window: float = WINDOW) -> float | None:
+    """Return the largest CPU share over `window` seconds of (time, CPU time); None if too short."""
+    largest, start = None, 0
+    for at, used in seen:
+        while start + 1 < len(seen) and at - seen[start + 1][0] >= window:
+            start += 1
+        if at - seen[start][0] >= window:
+            share = (used - seen[start][1]) / (at - seen[start][0])
+            largest = share if largest is None else max(largest, share)
+    return largest

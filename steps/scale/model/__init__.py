@@ -1,0 +1,1 @@
+"""Records, stages, templates and schedules of the scale benchmarks."""

@@ -1,0 +1,1 @@
+"""`perfdag scale submit` and `sample`: workloads of Run:ai and KAI."""

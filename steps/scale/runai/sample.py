@@ -1,0 +1,229 @@
+"""Observe a run from outside, during or after its submission."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from perfdag.kube.client import Kube, KubeError
+from perfdag.steps.scale.cluster.kwok import simulated_nodes
+from perfdag.steps.scale.cluster.removal import SAMPLE
+from perfdag.steps.scale.figures.moments import Clocks
+from perfdag.steps.scale.figures.percentiles import summaries
+from perfdag.steps.scale.figures.rows import Row, on_simulated, rows_of
+from perfdag.steps.scale.measure.clock import Heartbeat, drift, server_offset
+from perfdag.steps.scale.measure.completion import expected_count, reached
+from perfdag.steps.scale.measure.generator import Submitted
+from perfdag.steps.scale.measure.observer import Observer
+from perfdag.steps.scale.measure.self_load import SelfLoad
+from perfdag.steps.scale.model.chains import kinds_of
+from perfdag.steps.scale.runai import settings as runai
+from perfdag.steps.scale.runai import table
+from perfdag.steps.scale.runai.attach import follow
+from perfdag.steps.scale.runai.run_file import (
+    RunFile,
+    name_prefix,
+    read_run,
+    read_summary,
+    remove_outputs,
+)
+from perfdag.steps.scale.runai.submit import write
+from perfdag.steps.scale.scenarios.session import p99
+
+PARTIAL = 2.0
+"""Seconds between writing the state to go on from."""
+
+
+@dataclass
+class Sample:
+    """What a sample saw."""
+
+    file: RunFile
+    rows: list[Row]
+    scheduled: int
+    waiting: int
+    absent: list[str]
+    complete: bool
+
+
+@dataclass
+class SampleRequest:
+    """How to take a sample: of the run in `folder`, or of the `run` found in `namespace`.
+
+    Without `watch` it is a snapshot. With it, the sample lasts until all is ready, at most that
+    many seconds. `check` raises for the wrong run before a file is written.
+    """
+
+    folder: Path
+    settings: runai.Settings
+    watch: float | None = None
+    run: str | None = None
+    namespace: str | None = None
+    check: Callable[[RunFile], None] = lambda file: None
+    log: Callable[[str], None] = lambda text: None
+
+
+async def _reader(
+    kube: Kube, request: SampleRequest, shift: int
+) -> Callable[[], Awaitable[RunFile]]:
+    """What reads how far the submission is. Raises SettingsError, KubeError."""
+    known = (
+        read_run(request.folder, shift)
+        if request.run is None or (request.folder / "run.json").exists()
+        else None
+    )
+    if known and request.run not in (None, known.run):
+        raise runai.SettingsError(
+            f"{request.folder} holds run {known.run}; give another folder with -o"
+        )
+    if known and not known.attached:
+
+        async def from_file() -> RunFile:
+            return read_run(request.folder, shift)
+
+        return from_file
+    return await follow(kube, known.run if known else str(request.run), request.namespace, known)
+
+
+async def sample(kube: Kube, request: SampleRequest) -> Sample:
+    """Observe a run and write sampled.json, stages.parquet, summary.json and the state file.
+
+    A run found by its id also gets run.json and submitted.json. Samples can be repeated, also
+    during the submission or after an interruption. Results of an earlier run stay until new ones
+    exist. Raises SettingsError, KubeError.
+    """
+    folder, settings, watch = request.folder, request.settings, request.watch
+    shift = time.time_ns() - time.monotonic_ns()
+    read = await _reader(kube, request, shift)
+    file = await read()
+    request.check(file)
+    kinds = kinds_of(file.api_version, file.kind)
+    observer = Observer(
+        kube,
+        file.run,
+        kinds,
+        file.namespaces,
+        primary=[file.kind] if file.labelled else [],
+        named=None if file.labelled else (file.kind, f"{name_prefix(file.run)}-"),
+        events=settings.scheduler_event_times,
+    )
+    state = folder / "observed.jsonl"
+    if state.exists():
+        _restore(observer, state)
+    folder.mkdir(parents=True, exist_ok=True)
+    _keep(folder, file, shift)  # by it an interrupted sample is gone on with
+    offset = await server_offset(kube)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(observer)
+        heart: Heartbeat | None = None
+        if watch is not None:
+            with suppress(
+                KubeError
+            ):  # without the right to change a ConfigMap there is no error bar
+                heart = await stack.enter_async_context(
+                    Heartbeat(kube, f"{file.run}-{SAMPLE}", file.namespaces[0])
+                )
+        self_load = await stack.enter_async_context(SelfLoad())
+        complete = not file.attached and _complete(observer, file)
+        if watch is not None:
+            deadline = time.monotonic() + watch
+            while not complete and (left := deadline - time.monotonic()) > 0:
+                await observer.until(partial(_complete, observer, file), min(left, PARTIAL))
+                if file.attached:  # nothing says whether more is to come
+                    await asyncio.sleep(PARTIAL)
+                known, file = len(file.submissions), await read()
+                complete = len(file.submissions) == known and _complete(observer, file)
+                if len(file.submissions) != known:
+                    _keep(folder, file, shift)
+                observer.save(state)
+                request.log(
+                    f"{min(*_ready(observer, file))} of {_ready(observer, file)[1]} are there"
+                )
+        observer.save(state)
+        apart, moved = await drift(kube, offset) if watch is not None else ({}, "")
+        busy, notes = (
+            self_load.share,
+            [note for note in (moved, heart.note if heart else "", self_load.note) if note],
+        )
+        fake, why = await simulated_nodes(kube)
+        notes += [why] if why else []
+    rows = _rows(
+        observer, file, Clocks(shift, offset.seconds, p99(heart.lags) if heart else None), fake
+    )
+    _keep(folder, file, shift)
+    backend = runai.backend_times(settings, file.project, file.namespaces)
+    sampled, waiting = runai.sampled_json(rows, file.project, backend)
+    if read_summary(folder).get("run") != file.run:
+        remove_outputs(folder, ("observed.jsonl",))
+    table.write_json(folder / "sampled.json", sampled)
+    table.write_rows(folder / "stages.parquet", rows)
+    for note in notes:
+        request.log(note)
+    facts = {
+        "run": file.run,
+        "simulated": on_simulated(rows),
+        "server_clock_ahead_s": offset.seconds,
+        "server_clock_bound_s": offset.bound,
+        **apart,
+        "watch_lag": heart.summary() if heart else None,
+        "harness_cpu": busy,
+        "notes": notes,
+        "generator": file.generator,
+        "not_scheduled": waiting,
+        "stages": [summary.as_dict() for summary in summaries(rows)],
+        "failure_reasons": dict(observer.reasons.most_common(20)),
+    }
+    table.write_json(folder / "summary.json", facts)
+    return Sample(file, rows, len(sampled), len(waiting), observer.absent, complete)
+
+
+def _restore(observer: Observer, state: Path) -> None:
+    try:
+        observer.restore(state)
+    except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
+        why = (
+            str(error)
+            if isinstance(error, ValueError)
+            else "it is not as this version of `perfdag scale sample` writes it"
+        )
+        text = f"cannot go on from {state}: {why}; give another folder with -o, or delete it, and what only it tells is lost"
+        raise runai.SettingsError(text) from None
+
+
+def _keep(folder: Path, file: RunFile, shift: int) -> None:
+    """Write run.json and submitted.json for a run that was found by its id."""
+    if file.attached:
+        write(
+            folder, file, Submitted(file.run, file.submissions, time.time(), time.time_ns() - shift)
+        )
+
+
+def _ready(observer: Observer, file: RunFile) -> tuple[int, int]:
+    """How many pods, VMIs or workloads are there, and how many shall be."""
+    enough = expected_count(file.submissions, file.expected_pods)
+    return reached(observer, file.api_version, file.kind, file.expected_pods, enough), enough
+
+
+def _complete(observer: Observer, file: RunFile) -> bool:
+    count, enough = _ready(observer, file)
+    return file.finished and count >= enough
+
+
+def _rows(observer: Observer, file: RunFile, clocks: Clocks, fake: set[str] | None) -> list[Row]:
+    return list(
+        rows_of(
+            file.submissions,
+            observer.records,
+            clocks,
+            run=file.run,
+            kind=file.kind,
+            api_version=file.api_version,
+            until_ns=time.monotonic_ns(),
+            expected_pods=file.expected_pods,
+            simulated=fake,
+            messages=observer.messages,
+        )
+    )

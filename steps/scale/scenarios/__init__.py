@@ -1,0 +1,1 @@
+"""Scenarios: VMI bursts, steady state, workloads, gangs and GPU scheduling."""

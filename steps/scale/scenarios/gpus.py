@@ -1,0 +1,263 @@
+"""GPU scenarios of the scheduler: fill, fragmentation, and preemption by priority."""
+
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import orjson
+
+from perfdag.kube.client import Kube, KubeError
+from perfdag.quantities import parse_quantity
+from perfdag.steps.scale.figures.percentiles import rank
+from perfdag.steps.scale.figures.rows import Family
+from perfdag.steps.scale.measure.generator import Submitted
+from perfdag.steps.scale.model.nodes import takes_pods, untolerated
+from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.model.templates import RUN_LABEL, Document, Template
+from perfdag.steps.scale.scenarios.base import (
+    ScenarioUnavailableError,
+    Spec,
+    finish,
+    session_of,
+    start_run,
+    template_of,
+)
+from perfdag.steps.scale.scenarios.result import Result
+from perfdag.steps.scale.scenarios.session import Session
+
+GPU = "nvidia.com/gpu"
+VERDICT = 30.0
+"""Seconds to wait for the scheduler's word on a pod that has no room."""
+
+
+async def _gpus(kube: Kube) -> tuple[dict[str, int], Counter[str]]:
+    """Return allocatable GPUs by usable node, and the number of tainted GPU nodes by taint."""
+    allocatable: dict[str, int] = {}
+    barred: Counter[str] = Counter()
+    for node in await kube.list(await kube.resource("v1", "Node")):
+        count = int(parse_quantity((node["status"].get("allocatable") or {}).get(GPU, 0)))
+        if count and takes_pods(node):
+            if taints := untolerated(node):
+                barred[", ".join(taints)] += 1
+            else:
+                allocatable[node["metadata"]["name"]] = count
+    return allocatable, barred
+
+
+async def _allocated(kube: Kube) -> Counter[str]:
+    """GPUs that pods of the whole cluster hold, by node."""
+    held: Counter[str] = Counter()
+    async for items, _ in kube.pages(
+        await kube.resource("v1", "Pod"),
+        fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
+    ):
+        for pod in items:
+            for container in pod["spec"]["containers"]:
+                held[pod["spec"]["nodeName"]] += int(
+                    ((container.get("resources") or {}).get("limits") or {}).get(GPU, 0)
+                )
+    return held
+
+
+async def free_gpus(kube: Kube) -> dict[str, int]:
+    """Return unused GPUs by usable node. Raises ScenarioUnavailableError if there are none."""
+    (gpus, barred), held = await _gpus(kube), await _allocated(kube)
+    free = {name: max(0, count - held[name]) for name, count in gpus.items()}
+    if not sum(free.values()):
+        tainted = "".join(
+            f"; {count} nodes with GPUs have taints that our pods do not tolerate: {keys}"
+            for keys, count in barred.items()
+        )
+        raise ScenarioUnavailableError(
+            f"no free {GPU} on this cluster{tainted}; `perfdag scale nodes` makes simulated ones"
+        )
+    return free
+
+
+async def fill(kube: Kube, spec: Spec) -> Result:
+    """Fill every GPU with pods of `gpus` each, then create one pod too many.
+
+    All must be placed, no node over-committed, and the last pod refused. Raises
+    ScenarioUnavailableError.
+    """
+    free = await free_gpus(kube)
+    size = max(1, spec.gpus)
+    room = sum(count // size for count in free.values())
+    run = start_run(spec, "fill")
+    async with session_of(
+        kube, spec, run, template_of(spec, run, name="pod", gpus=size)
+    ) as session:
+        fitting = await session.create(room, Schedule(), spec.parallel)
+        await session.wait("Pod", len(fitting.created), spec.timeout, "scheduled")
+        placed = count_reaching(session, fitting, "scheduled") == room
+        before = await _allocated(kube)
+        over = [name for name, count in (await _gpus(kube))[0].items() if before[name] > count]
+        extra_pod = await session.create(1, Schedule(), 1)
+        await session.until(
+            lambda: (
+                count_reaching(session, extra_pod, "scheduled", "unschedulable")
+                == len(extra_pod.created)
+            ),
+            VERDICT,
+        )
+        refused = count_reaching(session, extra_pod, "unschedulable") > count_reaching(
+            session, extra_pod, "scheduled"
+        )
+        extra: dict[str, float | None] = {
+            "gpus_free": float(sum(free.values())),
+            "gpus_allocated": float(session.reached("Pod", "scheduled") * size),
+            "nodes_overcommitted": float(len(over)),
+            "unschedulable_verdict": _verdict(session, extra_pod) if refused else None,
+        }
+        if not placed or over or not refused:
+            session.notes.append(
+                f"fill: placed {placed}, over-committed {over[:5]}, extra pod refused {refused}"
+            )
+        return await finish(
+            "fill",
+            spec,
+            session,
+            extra,
+            planned_misses=1,
+            among={item.uid for item in extra_pod.created},
+        )
+
+
+def records_of(session: Session, batch: Submitted) -> list[Record]:
+    """Records of what was created at once; what other creations made is not among them."""
+    return [record for item in batch.created if (record := session.observer.records.get(item.uid))]
+
+
+def count_reaching(session: Session, batch: Submitted, *stages: str) -> int:
+    """Count the objects of a batch that reached at least one of the stages."""
+    return sum(
+        any(stage in record.stages for stage in stages) for record in records_of(session, batch)
+    )
+
+
+def _verdict(session: Session, batch: Submitted) -> float | None:
+    """Return the seconds until the scheduler declared a pod unschedulable; None if not watched."""
+    (item,), (record,) = batch.created, records_of(session, batch)
+    at = record.times("unschedulable")
+    return (at[2] - item.started_ns) / 1e9 if at and at[2] else None
+
+
+async def fragmentation(kube: Kube, spec: Spec) -> Result:
+    """Take half of all GPUs with one-GPU pods, then request whole nodes.
+
+    The figure `packing` is 1 if the small pods were packed, and 0 if they were spread over all
+    nodes. Raises ScenarioUnavailableError.
+    """
+    free = await free_gpus(kube)
+    largest = max(free.values())
+    whole = [name for name, count in free.items() if count == largest]
+    small = len(whole) * largest // 2
+    ideal = len(whole) - -(-small // largest)
+    run = start_run(spec, "fragmentation")
+    async with session_of(kube, spec, run, template_of(spec, run, name="pod", gpus=1)) as session:
+        small_pods = await session.create(small, Schedule(), spec.parallel)
+        await session.wait("Pod", len(small_pods.created), spec.timeout, "scheduled")
+        standing = count_reaching(session, small_pods, "scheduled")
+        if standing < small:
+            session.notes.append(
+                f"fragmentation: {standing} of {small} small pods were placed, so nothing tells how well they were packed"
+            )
+        session.template = template_of(spec, run, name="pod", gpus=largest)
+        big = await session.create(ideal, Schedule(), spec.parallel)
+        await session.until(
+            lambda: count_reaching(session, big, "scheduled", "unschedulable") == len(big.created),
+            spec.timeout,
+        )
+        got = count_reaching(session, big, "scheduled")
+        extra: dict[str, float | None] = {
+            "whole_nodes_ideal": float(ideal),
+            "whole_nodes_placed": float(got),
+        }
+        extra["packing"] = got / ideal if ideal and standing == small else None
+        uids = {item.uid for item in big.created}
+        return await finish(
+            "fragmentation", spec, session, extra, planned_misses=len(uids) - got, among=uids
+        )
+
+
+async def preemption(kube: Kube, spec: Spec) -> Result:
+    """Fill all GPUs at low priority, then create `count` pods at high priority.
+
+    Measures their wait and the evictions. Creates two PriorityClasses and deletes them. Raises
+    ScenarioUnavailableError.
+    """
+    free, size, run = await free_gpus(kube), max(1, spec.gpus), start_run(spec, "preemption")
+    room = sum(count // size for count in free.values())
+    wanted = min(spec.count, room)
+    async with _priorities(kube, run) as (low, high):
+        template = with_priority(template_of(spec, run, name="pod", gpus=size), low)
+        async with session_of(kube, spec, run, template) as session:
+            low_ones = await session.create(room, Schedule(), spec.parallel)
+            await session.wait("Pod", len(low_ones.created), spec.timeout, "scheduled")
+            if (held := count_reaching(session, low_ones, "scheduled")) < room:
+                session.notes.append(
+                    f"{held} of {room} low-priority pods were placed, so not all of the others had to evict one"
+                )
+            session.template = with_priority(template_of(spec, run, name="pod", gpus=size), high)
+            preemptors = await session.create(wanted, Schedule(), spec.parallel)
+            if not await session.until(
+                lambda: count_reaching(session, preemptors, "scheduled") == len(preemptors.created),
+                spec.timeout,
+            ):
+                session.notes.append(
+                    f"not all high-priority pods placed {session.wait_end(spec.timeout)}"
+                )
+            gone = sum(
+                "gone" in pod.stages or "evicted" in pod.stages
+                for pod in session.observer.of("Pod")
+            )
+            extra = waits("preemptor_wait", session, preemptors) | {"evicted": float(gone)}
+            return await finish("preemption", spec, session, extra)
+
+
+def waits(name: str, session: Session, batch: Submitted) -> dict[str, float | None]:
+    """Return median and maximum wait in seconds of a batch; None if the rank falls on an unplaced
+    one.
+    """
+    family = Family(session.observer.records)
+    ordered = sorted(_waited(family.below(item.uid)["Pod"]) for item in batch.created)
+    return {f"{name}_p50": rank(ordered, 0.50), f"{name}_max": rank(ordered, 1.0, 1)}
+
+
+def _waited(pods: Sequence[Record]) -> float:
+    """Return the seconds from a workload's first pod to its first placed pod, else infinity."""
+    created = [times[2] for pod in pods if (times := pod.times("created")) and times[2]]
+    placed = [times[2] for pod in pods if (times := pod.times("scheduled")) and times[2]]
+    return (min(placed) - min(created)) / 1e9 if created and placed else math.inf
+
+
+def with_priority(template: Template, name: str) -> Template:
+    """The template's pods at a priority class."""
+    documents = []
+    for document in template.documents:
+        body = orjson.loads(document.body)
+        body["spec"]["priorityClassName"] = name
+        documents.append(Document(document.api_version, document.kind, orjson.dumps(body)))
+    return Template(template.source, tuple(documents))
+
+
+@asynccontextmanager
+async def _priorities(kube: Kube, run: str) -> AsyncIterator[tuple[str, str]]:
+    names = (f"perfdag-low-{run}", f"perfdag-high-{run}")
+    classes = await kube.resource("scheduling.k8s.io/v1", "PriorityClass")
+    try:
+        for name, value in zip(names, (-1000, 1000), strict=True):
+            body = {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": name, "labels": {RUN_LABEL: run}},
+                "value": value,
+            }
+            await kube.create(body)
+        yield names
+    finally:
+        for name in names:
+            with suppress(KubeError):
+                await kube.delete(classes, name)

@@ -1,0 +1,195 @@
+"""How a session begins and ends: namespaces, observer, heartbeat.
+
+Whatever happens inside, leaving the session deletes what it made and waits until it is gone.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+
+from perfdag.kube.client import Kube, KubeError
+from perfdag.steps.scale.cluster import apiservers, rights
+from perfdag.steps.scale.cluster.namespaces import own_namespaces
+from perfdag.steps.scale.cluster.removal import namespace_stays, objects_of_run, remove
+from perfdag.steps.scale.figures import api_metrics
+from perfdag.steps.scale.measure.clock import Heartbeat, server_offset
+from perfdag.steps.scale.measure.generator import ApiSubmitter
+from perfdag.steps.scale.measure.observer import Observer
+from perfdag.steps.scale.measure.self_load import SelfLoad
+from perfdag.steps.scale.model.chains import kinds_of
+from perfdag.steps.scale.model.templates import Template
+from perfdag.steps.scale.scenarios.session import LEFT_BEHIND, Session
+
+IN_FLIGHT = 1.0
+"""Seconds in which the server has done or dropped a request whose connection was cut."""
+AGAIN = 2.0
+"""Seconds to wait for deleted objects before new ones are looked for."""
+
+
+class open_session:  # noqa: N801 - reads as a function: async with open_session(...)
+    """Start a session: namespaces, first /metrics scrape, observer and heartbeat; stop it on exit."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        template: Template,
+        namespaces: Sequence[str],
+        run: str,
+        *,
+        expected_pods: int | None = None,
+        deadline: float = math.inf,
+        heartbeat: float = 0.5,
+        log: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._kube, self._template, self._namespaces, self._run, self._tell = (
+            kube,
+            template,
+            list(namespaces),
+            run,
+            log,
+        )
+        self._expected, self._deadline, self._interval = expected_pods, deadline, heartbeat
+        self._stack = AsyncExitStack()
+        self._session: Session | None = None
+
+    async def __aenter__(self) -> Session:
+        kube, template = self._kube, self._template
+        submitter = await ApiSubmitter.open(
+            kube, template
+        )  # an unknown kind fails before anything is created
+        last = template.documents[-1]
+        watched = kinds_of(last.api_version, last.kind)
+        await rights.check(kube, template, self._namespaces, watched)
+        try:
+            await self._stack.enter_async_context(own_namespaces(kube, self._namespaces, self._run))
+            notes: list[str] = []
+            scrapes: list[api_metrics.Scrape] = []
+            servers: list[Kube] = []
+            try:
+                servers = await self._stack.enter_async_context(apiservers.clients(kube))
+                scrapes.append(await api_metrics.scrape(servers))
+            except KubeError as error:
+                notes.append(f"no API server metrics: {error}")
+            kinds = [
+                (document.api_version, document.kind) for document in template.documents
+            ] + watched
+            primary = [document.kind for document in template.documents]
+            observer = await self._stack.enter_async_context(
+                Observer(kube, self._run, kinds, self._namespaces, primary=primary)
+            )
+            heartbeat = await self._stack.enter_async_context(
+                Heartbeat(kube, self._run, self._namespaces[0], self._interval)
+            )
+            offset = await server_offset(kube)
+            self_load = await self._stack.enter_async_context(SelfLoad())
+        except BaseException:
+            await self._close()
+            raise
+        self._session = Session(
+            kube,
+            self._run,
+            template,
+            self._namespaces,
+            observer,
+            heartbeat,
+            submitter,
+            offset,
+            scrapes,
+            self._expected,
+            servers,
+            notes=notes,
+            self_load=self_load,
+        )
+        self._session.deadline = self._deadline
+        return self._session
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        """Delete the objects, close everything, then log what is left."""
+        session, left, why, doubt = self._session, 0, "", "interrupted"
+        if not session:
+            await self._stack.aclose()
+            return
+        try:
+            try:
+                left = await self._remove(session)
+                doubt = "interrupted" if left else ""
+            except KubeError as error:
+                why = str(error)
+            finally:
+                failed = await self._close_stack()
+            if doubt:
+                left, doubt = await self._left_in_namespaces(session)
+            if failed:
+                raise failed
+        finally:
+            self._log_left(left, why, doubt)
+
+    async def _close_stack(self) -> KubeError | None:
+        """Close what was opened; what kept some of it from it."""
+        try:
+            await self._stack.aclose()
+        except KubeError as error:
+            return error
+        return None
+
+    def _log_left(self, left: int, why: str, doubt: str) -> None:
+        """Tell how many objects are left and `why`, or the `doubt` for which that is not known."""
+        scope = f"of run {self._run} are left in {', '.join(self._namespaces)}"
+        how = f"`perfdag scale delete --run {self._run}` deletes them"
+        if doubt:
+            reasons = dict.fromkeys(reason for reason in (why, doubt) if reason)
+            self._tell(f"whether objects {scope} is not known ({'; '.join(reasons)}); {how}")
+        elif left:
+            self._tell(f"{left} objects {scope}{f' ({why})' if why else ''}; {how}")
+
+    async def _left_in_namespaces(self, session: Session) -> tuple[int, str]:
+        """How many objects are left in namespaces that stay, or why that is not known."""
+        kube = self._kube
+        try:
+            stay = [name for name in self._namespaces if await namespace_stays(kube, name)]
+            resources = [
+                await kube.resource(document.api_version, document.kind)
+                for document in self._template.documents
+            ]
+            listed = await objects_of_run(kube, self._run, resources, stay)
+        except KubeError as error:
+            return 0, str(error)
+        return max(len(listed), session.left(session.submissions, stay)), ""
+
+    async def _remove(self, session: Session) -> int:
+        """Delete by label, until no object is left or LEFT_BEHIND seconds have passed.
+
+        Labels also match objects whose creation was never answered. Returns how many objects are
+        left. Raises KubeError.
+        """
+        kube = self._kube
+        resources = [
+            await kube.resource(document.api_version, document.kind)
+            for document in self._template.documents[::-1]
+        ]
+        if session.in_flight:  # a request that was cut off here may still be carried out there, on a busy server long after
+            await remove(kube, self._run, resources, self._namespaces, 20, LEFT_BEHIND)
+            await asyncio.sleep(IN_FLIGHT)
+        deadline = time.monotonic() + LEFT_BEHIND
+        while True:
+            listed = await remove(
+                kube,
+                self._run,
+                resources,
+                self._namespaces,
+                20,
+                max(0.0, deadline - time.monotonic()),
+            )
+            try:
+                gone = await session.observer.until(
+                    lambda: not session.left(session.submissions), AGAIN
+                )
+            except KubeError:  # of a broken watch: then by what is listed alone
+                return listed
+            if (gone and not listed) or time.monotonic() >= deadline:
+                return max(listed, session.left(session.submissions))

@@ -1,0 +1,154 @@
+"""Run one VMI scenario, from the lock to the gate verdicts."""
+
+import math
+import sys
+import time
+from dataclasses import dataclass, field, replace
+
+from perfdag.kube.client import Kube
+from perfdag.steps.scale.cluster.lease_lock import ExclusiveRun
+from perfdag.steps.scale.figures import names
+from perfdag.steps.scale.figures.prometheus import LATEST
+from perfdag.steps.scale.model.chains import chain
+from perfdag.steps.scale.scenarios import vmi, vmi_sizes
+from perfdag.steps.scale.scenarios.result import Result
+from perfdag.steps.scale.scenarios.vmi import PRIMER
+
+SLACK = 60.0
+"""Seconds for namespaces, scrapes and clock checks."""
+MOST = 1000
+"""Creations in flight."""
+
+
+def log(text: str) -> None:
+    """Print to the log of the benchmark's pod."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+@dataclass
+class VmiRequest:
+    """Which scenario, and its figures; durations in seconds."""
+
+    scenario: str = "burst"
+    counts: list[int] = field(default_factory=lambda: [100])
+    step: int = 100
+    churn: int = 5
+    pause: float = 20.0
+    duration: float = 300.0
+    cooldown: float = 60.0
+    lock_timeout: float = 3600.0
+
+    def limit(self, spec: vmi.Spec) -> float:
+        """Return the maximum duration in seconds, if every wait takes its full time."""
+        counts = (
+            range(self.step, max(self.counts) + 1, self.step)
+            if self.scenario == "capacity"
+            else self.counts
+        )
+        burst_limit = (
+            (PRIMER + spec.timeout if spec.primer else 0.0)
+            + 2 * spec.timeout
+            + (LATEST if spec.prometheus else 0.0)
+        )
+        bursts = sum(spec.schedule.span(size) + burst_limit for size in counts)
+        churn = self.duration + 2 * spec.timeout if self.scenario == "steady" else 0.0
+        return self.lock_timeout + bursts + self.cooldown * (len(self.counts) - 1) + churn + SLACK
+
+
+@dataclass
+class Outcome:
+    """Results in order; `capacity` for that scenario alone."""
+
+    results: list[Result]
+    capacity: vmi_sizes.Capacity | None = None
+
+
+def check(spec: vmi.Spec, request: VmiRequest) -> None:
+    """Raise ValueError for invalid values or combinations, before anything is waited for."""
+    numbers = {
+        "counts": min(request.counts),
+        "step": request.step,
+        "churn": request.churn,
+        "replicas": spec.replicas,
+        "per_node": spec.per_node,
+    }
+    for name, least in {**numbers, "parallel": spec.parallel}.items():
+        if least < 1:
+            raise ValueError(f"{name}: {least} is too few; it is 1 or more")
+    if spec.parallel > MOST:
+        raise ValueError(f"parallel: {spec.parallel} is too many; it is {MOST} or less")
+    for name, seconds in {"timeout": spec.timeout, "duration": request.duration}.items():
+        if not 0 < seconds < math.inf:
+            raise ValueError(f"{name}: {seconds:g} s is no time to wait; it is above 0")
+    for name, seconds in {
+        "pause": request.pause,
+        "cooldown": request.cooldown,
+        "lock_timeout": request.lock_timeout,
+    }.items():
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"{name}: {seconds:g} s cannot be waited; it is 0 or more")
+    if request.scenario != "ladder" and len(request.counts) > 1:
+        raise ValueError(
+            f"{request.scenario} takes one count; several are a ladder (scenario: ladder)"
+        )
+    if request.scenario == "capacity" and request.step > max(request.counts):
+        raise ValueError(
+            f"capacity: the first step of {request.step} is over the limit of {max(request.counts)}; take a smaller step"
+        )
+    if request.scenario == "steady" and request.churn > request.counts[0]:
+        raise ValueError(
+            f"churn: {request.churn} is too many of {request.counts[0]}; it is at most count"
+        )
+    last = vmi.template_of(spec, "check").documents[-1]
+    paced, components = spec.schedule.open_loop, spec.prometheus is not None
+    names.check(
+        spec.gates,
+        request.scenario,
+        chain(last.api_version, last.kind),
+        names.VMIS[request.scenario],
+        paced=paced,
+        components=components,
+    )
+
+
+async def measure(kube: Kube, spec: vmi.Spec, request: VmiRequest) -> Outcome:
+    """Take the lock, measure and evaluate the gates. Raises ValueError, KubeError,
+    LockTimeoutError.
+    """
+    check(spec, request)
+    if spec.prometheus:
+        await spec.prometheus.probe()
+    patience = max(0.0, min(request.lock_timeout, spec.deadline - time.monotonic()))
+    lock, done = ExclusiveRun(kube, spec.run, patience, spec.log), list[Result]()
+
+    def seen(result: Result) -> None:
+        done.append(result)
+        result.disturbed = lock.lost
+        spec.seen(result)
+
+    try:
+        async with lock:
+            spec.log(
+                f"run {spec.run}: {request.scenario}"
+            )  # before anything is made: what a killed process leaves is deleted by this id
+            outcome = await _scenario(kube, replace(spec, seen=seen), request)
+            done = outcome.results
+    finally:  # also of sizes that were measured before an interruption
+        for result in done:
+            result.disturbed = lock.lost
+    return outcome
+
+
+async def _scenario(kube: Kube, spec: vmi.Spec, request: VmiRequest) -> Outcome:
+    if request.scenario == "capacity":
+        passed, results = await vmi_sizes.capacity(kube, spec, request.step, max(request.counts))
+        return Outcome(results, passed)
+    if request.scenario == "steady":
+        return Outcome(
+            [
+                await vmi.steady(
+                    kube, spec, request.counts[0], request.churn, request.pause, request.duration
+                )
+            ]
+        )
+    return Outcome(await vmi_sizes.ladder(kube, spec, request.counts, request.cooldown))

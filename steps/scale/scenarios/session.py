@@ -1,0 +1,329 @@
+"""One measured run on a cluster: submissions, waits, deletion and rows."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfdag.kube.client import Kube, KubeError
+from perfdag.steps.scale.cluster import removal
+from perfdag.steps.scale.cluster.kwok import simulated_nodes
+from perfdag.steps.scale.figures import api_metrics
+from perfdag.steps.scale.figures.api_metrics import DELETION
+from perfdag.steps.scale.figures.moments import Clocks
+from perfdag.steps.scale.figures.rows import Row, rows_of
+from perfdag.steps.scale.measure.clock import Heartbeat, Offset, drift
+from perfdag.steps.scale.measure.completion import expected_count, reached
+from perfdag.steps.scale.measure.generator import Submission, Submitted, Submitter, generate
+from perfdag.steps.scale.measure.observer import Observer
+from perfdag.steps.scale.measure.self_load import SelfLoad
+from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.model.templates import Template
+
+LEFT_BEHIND = 300.0
+"""Seconds to wait for deletion when a session ends early."""
+
+
+@dataclass
+class Session:
+    """A run in progress; use `opening.open_session`. Times are time.monotonic_ns() unless named
+    otherwise.
+    """
+
+    kube: Kube
+    run: str
+    template: Template
+    namespaces: list[str]
+    observer: Observer
+    heartbeat: Heartbeat
+    submitter: Submitter
+    offset: Offset
+    scrapes: list[api_metrics.Scrape]
+    """Scrapes of /metrics, one before the run and one after every phase. Empty if unavailable."""
+    expected_pods: int | None = None
+    servers: list[Kube] = field(default_factory=list)
+    """Clients of all API servers, for /metrics."""
+    submissions: list[Submission] = field(default_factory=list)
+    batches: list[tuple[Submitted, Schedule]] = field(default_factory=list)
+    deadline: float = math.inf
+    """time.monotonic() from which on nothing is waited for any more but deletion."""
+    notes: list[str] = field(default_factory=list)
+    phases: dict[str, list[api_metrics.Calls]] = field(default_factory=dict)
+    """API calls by phase; a phase whose books could not be closed is absent."""
+    self_load: SelfLoad = field(default_factory=SelfLoad)
+    drift: dict[str, float] = field(default_factory=dict)
+    """How far the server's clock moved against ours until the end, and its bound, in seconds."""
+    _deleted: set[str] = field(default_factory=set)
+
+    async def create(self, count: int, schedule: Schedule, parallel: int) -> Submitted:
+        """Create `count` more objects on a schedule; returns what became of them."""
+        self._measure()
+        first = len(self.submissions)
+
+        def known(batch: Submitted) -> None:
+            self.submissions += batch.submissions
+            self.batches.append((batch, schedule))
+
+        creation = generate(
+            self.submitter,
+            self.template,
+            count,
+            self.namespaces,
+            schedule,
+            parallel,
+            run=self.run,
+            first=first,
+            on_plan=known,
+        )
+        try:
+            async with asyncio.timeout(self.left_of(math.inf)):
+                return await creation
+        except TimeoutError:
+            self.notes.append(f"creation was given up {self.wait_end(math.inf)}")
+            return self.batches[-1][0]
+
+    def left_of(self, timeout: float) -> float | None:
+        """Return `timeout` or the time left for the sample, whichever is less; None without a
+        limit.
+        """
+        left = min(timeout, self.deadline - time.monotonic())
+        return None if math.isinf(left) else max(0.0, left)
+
+    def wait_end(self, timeout: float) -> str:
+        """When a wait of at most `timeout` seconds was given up, in words."""
+        return (
+            "at the sample's own time limit"
+            if time.monotonic() >= self.deadline
+            else f"after {timeout:g} s"
+        )
+
+    def reached(self, kind: str, *stages: str) -> int:
+        """Count the objects of a kind that reached at least one of the stages."""
+        return self.observer.reached(kind, *stages)
+
+    async def wait(self, kind: str, count: int, timeout: float, *stages: str) -> bool:
+        """Wait until `count` objects of a kind reached a stage. Return False at the time limit."""
+        counts = self.observer.counts
+
+        def enough() -> bool:
+            most = sum(
+                counts[kind, stage] for stage in stages
+            )  # cheap, and too high only where objects reached several
+            return most >= count and self.reached(kind, *stages) >= count
+
+        return await self.until(enough, timeout)
+
+    def progress(self, goal: str = "ready") -> tuple[int, int]:
+        """Return how many pods or VMIs reached the goal or failed, and how many are expected."""
+        last, members = self.template.documents[-1], self.expected_pods
+        enough = expected_count(self.submissions, members)
+        return reached(self.observer, last.api_version, last.kind, members, enough, goal), enough
+
+    async def all_reached(self, timeout: float, goal: str = "ready") -> bool:
+        """Wait until all of them did; false after `timeout` seconds, or at the sample's limit."""
+
+        def enough() -> bool:
+            got, wanted = self.progress(goal)
+            return got >= wanted
+
+        return await self.until(enough, timeout)
+
+    def alive(self) -> list[Submission]:
+        """What was accepted, and not deleted since."""
+        return [
+            item
+            for item in self.submissions
+            if item.answered_ns and not item.error and item.name not in self._deleted
+        ]
+
+    def live(self, kind: str) -> Iterator[Record]:
+        """Records of a kind but those of workloads that were deleted."""
+        return (
+            record
+            for record in self.observer.of(kind)
+            if self._top(record).name not in self._deleted
+        )
+
+    async def until(self, done: Callable[[], bool], timeout: float) -> bool:
+        """Wait until `done()` holds. Return False at the time limit. Raises KubeError."""
+        return await self.observer.until(done, self.left_of(timeout) or 0.0)
+
+    async def delete(self, items: Sequence[Submission], parallel: int, timeout: float) -> bool:
+        """Delete workloads and all that belongs to them. Return False if some are left at the time
+        limit.
+        """
+        self._measure()
+        documents = self.template.documents[::-1]  # the workload first, then what it needed
+        resources = [
+            await self.kube.resource(document.api_version, document.kind) for document in documents
+        ]
+        queue = iter([item for item in items if item.started_ns and item.name not in self._deleted])
+        by_name = {
+            (record.namespace, record.name): record
+            for record in self.observer.of(self.template.kind)
+        }
+
+        async def worker() -> None:
+            for item in queue:
+                record = by_name.get((item.namespace, item.name))
+                if record:
+                    record.put("deleting", received_ns=time.monotonic_ns())
+                for document, resource in zip(documents, resources, strict=True):
+                    await self.kube.delete(resource, document.name_of(item.name), item.namespace)
+                self._deleted.add(item.name)
+
+        await asyncio.gather(*(worker() for _ in range(max(1, parallel))))
+        names = self._names(items)
+        patience = min(timeout, max(LEFT_BEHIND, self.deadline - time.monotonic()))
+        return await self.observer.until(lambda: next(self._left(names), None) is None, patience)
+
+    async def delete_all(self, parallel: int, timeout: float) -> float:
+        """Delete all workloads and return how many objects are left after `timeout` seconds.
+
+        A failed deletion becomes a note, because the measurement before it stays valid.
+        """
+        try:
+            gone = await self.delete(self.submissions, parallel, timeout)
+            left = 0 if gone else self.left(self.submissions)
+        except KubeError as error:
+            self.notes.append(f"the deletion was not observed to its end: {error}")
+            left = self.left(self.submissions)
+            with suppress(KubeError):  # the watch broke, so count what a list shows
+                documents = self.template.documents[::-1]
+                kinds = [await self.kube.resource(doc.api_version, doc.kind) for doc in documents]
+                left = await removal.remove(
+                    self.kube, self.run, kinds, self.namespaces, parallel, timeout
+                )
+        await self.scrape(DELETION)
+        return float(left)
+
+    def left(self, items: Sequence[Submission], namespaces: Sequence[str] | None = None) -> int:
+        """Count the objects of these workloads that still exist (`namespaces` None: in all of
+        them).
+        """
+        return sum(
+            1
+            for record in self._left(self._names(items))
+            if namespaces is None or record.namespace in namespaces
+        )
+
+    def _names(self, items: Sequence[Submission]) -> set[tuple[str, str, str]]:
+        return {
+            (document.kind, item.namespace, document.name_of(item.name))
+            for document in self.template.documents
+            for item in items
+        }
+
+    def _top(self, record: Record) -> Record:
+        while record.owner in self.observer.records:
+            record = self.observer.records[record.owner]
+        return record
+
+    def _left(self, names: set[tuple[str, str, str]]) -> Iterator[Record]:
+        for record in self.observer.records.values():
+            if "gone" in record.stages:
+                continue
+            top = self._top(record)
+            if (top.kind, top.namespace, top.name) in names:
+                yield record
+
+    async def scrape(self, phase: str) -> None:
+        """End a phase: count its API calls since the end of the phase before."""
+        if not self.scrapes:
+            return
+        why = "another API server answered than before, or it was restarted"
+        try:
+            after = await api_metrics.scrape(self.servers)
+        except KubeError as error:
+            why = str(error)
+        else:
+            why = "" if after.started == self.scrapes[-1].started else why
+        if why:
+            self.notes.append(f"no API server metrics of the {phase}: {why}")
+            self.scrapes.clear()
+            return
+        self.phases[phase] = api_metrics.delta(self.scrapes[-1], after)
+        self.scrapes.append(after)
+
+    def gate_latencies(self) -> dict[str, float | None]:
+        """Return the API latencies that gates compare, of the worse of creation and deletion."""
+        whole = api_metrics.delta(self.scrapes[0], self.scrapes[-1]) if self.scrapes else []
+        return api_metrics.gate_latencies(self.phases, whole)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether an object was sent whose answer never came."""
+        return any(item.started_ns and not item.answered_ns for item in self.submissions)
+
+    def clocks(self) -> Clocks:
+        """How this run's clocks relate."""
+        return Clocks(
+            time.time_ns() - time.monotonic_ns(), self.offset.seconds, p99(self.heartbeat.lags)
+        )
+
+    async def rows(self) -> list[Row]:
+        """Return one row per workload and stage.
+
+        Pauses the heartbeat and the self-load measurement until the next creation or deletion.
+        """
+        self.heartbeat.pause()
+        self.self_load.pause()
+        fake, why = await simulated_nodes(self.kube)
+        if why and why not in self.notes:
+            self.notes.append(why)
+        return list(
+            rows_of(
+                self.submissions,
+                self.observer.records,
+                self.clocks(),
+                run=self.run,
+                kind=self.template.kind,
+                api_version=self.template.documents[-1].api_version,
+                until_ns=time.monotonic_ns(),
+                expected_pods=self.expected_pods,
+                simulated=fake,
+                messages=self.observer.messages,
+            )
+        )
+
+    def _measure(self) -> None:
+        self.heartbeat.resume()
+        self.self_load.resume()
+
+    async def check_clocks(self) -> None:
+        """Measure the clock offset again and add notes on doubtful times. Takes 1 to 2 s."""
+        self.drift, moved = await drift(self.kube, self.offset)
+        self.notes += [note for note in (moved, self.heartbeat.note, self.self_load.note) if note]
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader must know to believe the figures."""
+        return {
+            "run": self.run,
+            "members": self.expected_pods,
+            "watch_lag": self.heartbeat.summary(),
+            "server_clock_ahead_s": self.offset.seconds,
+            "server_clock_bound_s": self.offset.bound,
+            **self.drift,
+            "harness_cpu": self.self_load.share,
+            "kube": dict(self.kube.counts),
+            "absent_kinds": self.observer.absent,
+            "failure_reasons": dict(self.observer.reasons.most_common(20)),
+            "notes": self.notes,
+        }
+
+
+def p99(lags: Sequence[float]) -> float | None:
+    """The error bar that the lags of a heartbeat give, however few they are; None without any."""
+    ordered = sorted(lags)
+    return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))] if ordered else None
+
+
+def new_run() -> str:
+    """Return a sortable, unique run id that is valid in object names, those of Services included."""
+    import secrets
+
+    return time.strftime("r%m%d%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)

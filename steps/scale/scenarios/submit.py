@@ -1,0 +1,229 @@
+"""Scheduling scenarios: submission and the scheduler alone; those of GPUs and of gangs are in modules of their own.
+
+All run pods (or the user's workloads) through the cluster's own scheduler; on simulated nodes nothing but the scheduler and the API
+is exercised.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal
+
+from perfdag.kube.client import STRATEGIC_PATCH, Kube, KubeError
+from perfdag.steps.scale.cluster.lease_lock import ExclusiveRun
+from perfdag.steps.scale.figures import names
+from perfdag.steps.scale.figures.percentiles import throughput
+from perfdag.steps.scale.measure.completion import expected_count
+from perfdag.steps.scale.model.chains import chain, has_no_pods
+from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.model.templates import HOLD, TemplateError
+from perfdag.steps.scale.scenarios.base import (
+    STAGES,
+    ScenarioUnavailableError,
+    Spec,
+    finish,
+    session_of,
+    start_run,
+    template_of,
+)
+from perfdag.steps.scale.scenarios.gangs import gang, reclaim
+from perfdag.steps.scale.scenarios.gpus import fill, fragmentation, preemption
+from perfdag.steps.scale.scenarios.result import Result
+
+__all__ = [
+    "ScenarioUnavailableError",
+    "Spec",
+    "fill",
+    "fragmentation",
+    "gang",
+    "gated",
+    "measure",
+    "preemption",
+    "reclaim",
+    "submit",
+]
+
+RELEASE_BOUND = 0.8
+"""Share of the time above which the release, not the scheduler, was the bottleneck."""
+_PODS = ("fill", "fragmentation", "preemption")
+"""Scenarios that make bare pods."""
+_OWN_PODS = dict.fromkeys(_PODS, ("job", "pod")) | dict.fromkeys(("gang", "reclaim"), ("job",))
+Scenario = Literal["submit", "gated", "fill", "fragmentation", "preemption", "gang", "reclaim"]
+
+
+async def submit(kube: Kube, spec: Spec) -> Result:
+    """Create the workloads, wait until all reach the goal, delete them. Raises TemplateError,
+    KubeError.
+    """
+    run = start_run(spec, "submit")
+    async with session_of(kube, spec, run, template_of(spec, run)) as session:
+        await session.create(spec.count, spec.schedule, spec.parallel)
+        kind = session.template.kind
+        if spec.goal == "succeeded":
+            done = await session.wait(
+                kind, expected_count(session.submissions, 1), spec.timeout, "succeeded", "failed"
+            )
+        else:
+            done = await session.all_reached(spec.timeout, spec.goal)
+        if not done:
+            session.notes.append(f"not all pods {spec.goal} {session.wait_end(spec.timeout)}")
+            if not session.observer.counts["Pod", "created"]:
+                session.notes.append(f"no pod was seen whose owners lead to a {kind}")
+        return await finish("submit", spec, session, {})
+
+
+async def gated(kube: Kube, spec: Spec) -> Result:
+    """Measure the scheduler alone: create gated pods, release them together, count pods per second.
+
+    Raises TemplateError, KubeError.
+    """
+    run = start_run(spec, "gated")
+    check(spec, "gated")
+    template = template_of(spec, run, gated=True)
+    async with session_of(kube, spec, run, template) as session:
+        await session.create(spec.count, spec.schedule, spec.parallel)
+        if not await session.all_reached(spec.timeout, "gated"):
+            held, pods_made = session.progress("gated")
+            session.notes.append(
+                f"{held} of {pods_made} pods were gated {session.wait_end(spec.timeout)}: any that came later were not released"
+            )
+        await kube.connect(
+            spec.parallel
+        )  # a slow submission had opened few, and then the release waited for handshakes
+        start = time.monotonic_ns()
+        await release(kube, list(session.observer.of("Pod")), spec.parallel)
+        released = time.monotonic_ns()
+        if not await session.all_reached(spec.timeout, "scheduled"):
+            session.notes.append(f"not all pods scheduled {session.wait_end(spec.timeout)}")
+        times = [pod.times("scheduled") for pod in session.observer.of("Pod")]
+        at = [found[2] / 1e9 for found in times if found and found[2]]
+        mean = len(at) / (max(at) - start / 1e9) if at else None
+        extra = {"schedule_rate": mean, "release_seconds": (released - start) / 1e9}
+        if at and released / 1e9 - start / 1e9 > RELEASE_BOUND * (max(at) - start / 1e9):
+            session.notes.append(
+                f"the release took {(released - start) / 1e9:.1f} s and the scheduler kept up: its rate is at least this"
+            )
+        extra["schedule_rate_best_5s"] = throughput(at)[1]
+        return await finish("gated", spec, session, extra)
+
+
+async def release(kube: Kube, held: Sequence[Record], parallel: int) -> None:
+    """Remove our scheduling gate from pods, `parallel` at a time. Raises KubeError.
+
+    Deleted pods are ignored, and so are pods that an unanswered request had already released.
+    """
+    pods, queue = await kube.resource("v1", "Pod"), iter(held)
+    patch = {"spec": {"schedulingGates": [{"$patch": "delete", "name": HOLD}]}}
+
+    async def worker() -> None:
+        for record in queue:
+            record.put("released", received_ns=time.monotonic_ns())
+            try:
+                await kube.patch(
+                    pods, record.name, patch, record.namespace, content_type=STRATEGIC_PATCH
+                )
+            except KubeError as error:
+                if error.status not in (404, 422):
+                    raise
+
+    await asyncio.gather(*(worker() for _ in range(parallel)))
+
+
+_FIGURES: dict[Scenario, tuple[str, ...]] = {
+    "submit": (),
+    "gated": ("schedule_rate", "schedule_rate_best_5s", "release_seconds"),
+    "fill": ("gpus_free", "gpus_allocated", "nodes_overcommitted", "unschedulable_verdict"),
+    "fragmentation": ("packing",),
+    "preemption": ("evicted",),
+    "gang": ("gangs_fitting", "gangs_placed", "gangs_split"),
+    "reclaim": ("reclaimed", "evicted"),
+}
+FIGURES = tuple(dict.fromkeys(name for own in _FIGURES.values() for name in own))
+"""Figures that one scenario alone has, by the names of the benchmark's metrics."""
+_EXTRA_FIGURES: dict[Scenario, tuple[str, ...]] = {
+    "fragmentation": ("whole_nodes_ideal", "whole_nodes_placed"),
+    "preemption": ("preemptor_wait_p50", "preemptor_wait_max"),
+    "reclaim": ("reclaim_wait_p50", "reclaim_wait_max"),
+}
+"""Figures that have other names as metrics, or are none."""
+_UNPACED = ("fill", "fragmentation", "preemption", "reclaim")
+"""Scenarios that create all objects at once and ignore the schedule."""
+SCENARIOS: dict[Scenario, Callable[[Kube, Spec], Awaitable[Result]]] = {
+    "submit": submit,
+    "gated": gated,
+    "fill": fill,
+    "fragmentation": fragmentation,
+    "preemption": preemption,
+    "gang": gang,
+    "reclaim": reclaim,
+}
+
+
+def check(spec: Spec, scenario: Scenario) -> None:
+    """Raise ValueError if the template does not fit the scenario."""
+    template = template_of(spec, "check")
+    if scenario == "gated" and (not template.has_pods or template.members is None):
+        raise TemplateError(
+            f"scheduler-only mode gates pods, and a {template.kind} does not say which: use template pod or job"
+        )
+    if scenario == "gated" and template.at_once != template.members:
+        remedy = (
+            "podManagementPolicy: Parallel"
+            if template.kind == "StatefulSet"
+            else f"parallelism: {template.members}"
+        )
+        raise TemplateError(
+            f"scheduler-only mode waits for all {template.members} pods of a {template.kind}, which has {template.at_once} until one of them runs: "
+            f"set {remedy}"
+        )
+    if has_no_pods(template.documents[-1].api_version, template.kind):
+        raise TemplateError(
+            f"a {template.kind} brings up no pods to be scheduled; it may stand before a workload in the same file"
+        )
+    if scenario not in ("submit", "gated") and spec.template not in _OWN_PODS[scenario]:
+        raise TemplateError(
+            f"{scenario} makes its own pods; leave template out, or say {' or '.join(_OWN_PODS[scenario])}"
+        )
+    last = template.documents[-1]
+    if spec.goal == "succeeded" and scenario != "submit":
+        raise TemplateError(
+            f"{scenario} is over when its pods are scheduled; goal succeeded goes with scenario submit"
+        )
+    if spec.goal == "succeeded" and STAGES[spec.goal] not in {
+        step.name for step in chain(last.api_version, last.kind)
+    }:
+        raise TemplateError(
+            f"a {template.kind} does not end by itself: goal succeeded goes with Job, PyTorchJob and Pod"
+        )
+    if template.kind.startswith("VirtualMachine"):
+        raise TemplateError(f"{template.kind} is measured by vmi-burst and vmi-steady, not here")
+    steps = chain("v1", "Pod") if scenario in _PODS else chain(last.api_version, last.kind)
+    lasting = [
+        step for step in steps if step.stage != "succeeded" or scenario == "submit"
+    ]  # the others end before their pods do
+    own = (*_FIGURES[scenario], *_EXTRA_FIGURES.get(scenario, ()))
+    names.check(
+        spec.gates,
+        scenario,
+        lasting,
+        own,
+        paced=spec.schedule.open_loop and scenario not in _UNPACED,
+    )
+
+
+async def exclusive(kube: Kube, spec: Spec, scenario: Scenario, lock_timeout: float) -> Result:
+    """Run one scenario under the performance lock.
+
+    Raises ScenarioUnavailableError, TemplateError, LockTimeoutError, KubeError.
+    """
+    check(spec, scenario)
+    patience = max(0.0, min(lock_timeout, spec.deadline - time.monotonic()))
+    async with ExclusiveRun(kube, spec.run, patience, spec.log) as lock:
+        result = await measure(kube, spec, scenario)
+    result.disturbed = lock.lost
+    return result
+
+
+async def measure(kube: Kube, spec: Spec, scenario: Scenario) -> Result:
+    """Run one scenario. Raises NotHereError, TemplateError, KubeError."""
+    return await SCENARIOS[scenario](kube, spec)

@@ -1,0 +1,129 @@
+"""Run a VMI scenario for a benchmark, and turn its output into measurements."""
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+
+from perfdag import signals
+from perfdag.benchmark.contract import Failed, Invalid, Measurement, Output
+from perfdag.kube.client import Kube, KubeError
+from perfdag.steps.scale.figures import measurements as measured
+from perfdag.steps.scale.figures.percentiles import Summary
+from perfdag.steps.scale.figures.rows import Row
+from perfdag.steps.scale.measure.generator import connections
+from perfdag.steps.scale.scenarios import run_vmi, vmi
+from perfdag.steps.scale.scenarios.vmi_params import API_RULES, VmiParams
+
+
+def run_scenario(
+    name: str, params: VmiParams, request: run_vmi.VmiRequest, timeout: float
+) -> Output:
+    """Measure a scenario for benchmark `name`. Later stages than `timeout` seconds are censored.
+
+    Raises Skip (no cluster, no KubeVirt), Failed (invalid parameters), Infrastructure.
+    """
+    try:
+        spec = params.spec()
+        spec.deadline, spec.log = time.monotonic() + timeout, run_vmi.log
+        outcome = signals.run(_measure(spec, request))
+    except ValueError as error:
+        raise Failed(str(error)) from None
+    except KubeError as error:
+        raise measured.sample_error(error, name, API_RULES) from None
+    results = [asdict(result) for result in outcome.results]
+    simulated = any(result.facts["simulated"] for result in outcome.results)
+    facts = {"simulated": simulated, "runs": [result.facts for result in outcome.results]}
+    passed = asdict(outcome.capacity) if outcome.capacity else None
+    texts = {"results": orjson.dumps({"capacity": passed, "results": results}).decode()}
+    version = outcome.results[-1].facts["kubevirt_version"]
+    return Output(
+        texts,
+        tool=measured.tool(f"KubeVirt {version}" if version else "perfdag", simulated),
+        facts=facts,
+    )
+
+
+async def _measure(spec: vmi.Spec, request: run_vmi.VmiRequest) -> run_vmi.Outcome:
+    async with Kube(connections=connections(spec.parallel)) as kube:
+        return await run_vmi.measure(kube, spec, request)
+
+
+def parse_results(output: Output, headline: str) -> list[Measurement]:
+    """Convert all results to measurements.
+
+    The size that ended a search for capacity is no failure if a smaller one passed. Raises Invalid,
+    with the measurements, if VMIs failed or were left behind, a size was not measured, the schedule
+    was not held, or another run disturbed this one.
+    """
+    raw = orjson.loads(output.texts["results"])
+    search = raw["capacity"]
+    passed = search["passed"] if search else 0
+    measurements: list[Measurement] = []
+    notes: list[str] = []
+    rows: list[Row] = []
+    late: list[str] = []
+    for run in raw["results"]:
+        each_rows = [Row(**row) for row in run["rows"]]
+        stages = [Summary(**stage) for stage in run["stages"]]
+        coords, figures = {"count": run["count"]}, run["figures"]
+        measurements += _headline(stages, headline, coords)
+        vms = run["count"] * (run["facts"].get("members") or 1)
+        measurements += measured.stage_measurements(stages, coords) + measured.figure_measurements(
+            figures, coords, vms
+        )
+        measurements += measured.call_measurements(
+            run["calls"], coords
+        ) + measured.object_measurements(each_rows, coords)
+        ended_it = passed and not search["no_data"] and run["count"] > passed
+        held = [verdict for verdict in run["verdicts"] if verdict["passed"] or not ended_it]
+        measurements += measured.gate_measurements(held, coords) + measured.message_measurements(
+            each_rows, coords
+        )
+        notes += run["facts"]["notes"]
+        rows += each_rows
+        if figures["left_behind"]:
+            notes.append(f"{figures['left_behind']:g} objects were left behind")
+        if not run["error"] and (figures["success_ratio"] or 0) < 1:
+            notes.append(f"{1 - (figures['success_ratio'] or 0):.1%} of {run['count']} never ran")
+        if not ended_it and any(batch["held"] is False for batch in run["facts"]["generator"]):
+            late.append(str(run["count"]))
+    if search:
+        measurements.append(Measurement("capacity", float(passed)))
+        notes += [f"capacity is a lower bound: {search['stopped']}"] if search["stopped"] else []
+    failures = measured.failure_text(rows, notes)
+    if disturbed := next((run["disturbed"] for run in raw["results"] if run["disturbed"]), ""):
+        raise Invalid(f"{disturbed}; {failures}".rstrip("; "), output.texts, measurements)
+    if not any(measurement.metric == headline for measurement in measurements) and not search:
+        raise Invalid(f"no VMI ran: {failures}", output.texts, measurements)
+    bad = [
+        run
+        for run in raw["results"]
+        if (run["figures"]["success_ratio"] or 0) < 1 or run["figures"]["left_behind"]
+    ]
+    if bad and not passed:  # kept, but not comparable with a run where all ran
+        raise Invalid(failures, output.texts, measurements)
+    if late:
+        raise Invalid(
+            f"the open loop did not hold its rate of {', '.join(late)} VMIs; {failures}".rstrip(
+                "; "
+            ),
+            output.texts,
+            measurements,
+        )
+    output.facts["notes"] = failures
+    return measurements
+
+
+def _headline(stages: list[Summary], headline: str, coords: dict[str, Any]) -> list[Measurement]:
+    wanted = next((summary for summary in stages if summary.stage == headline), None)
+    if wanted is None:
+        return []
+    values = {"p50": wanted.p50, "p95": wanted.p95, "p99": wanted.p99}
+    n = wanted.ok + wanted.censored
+    return [
+        Measurement(headline, value, stat, coords, n)
+        for stat, value in values.items()
+        if value is not None
+    ]

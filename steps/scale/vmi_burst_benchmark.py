@@ -1,0 +1,90 @@
+"""vmi-burst: creation, start and deletion of many VMIs, also as a ladder or capacity search."""
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from perfdag.benchmark.contract import Benchmark, Gang, Measurement, Metric, Output, Params
+from perfdag.steps.scale.figures import measurements
+from perfdag.steps.scale.scenarios import run_vmi
+from perfdag.steps.scale.scenarios.vmi_output import parse_results, run_scenario
+from perfdag.steps.scale.scenarios.vmi_params import API_RULES, VmiParams
+from perfdag.units import Duration
+
+
+class VmiBurstParams(VmiParams):
+    """A burst, several of rising size, or growth until a gate fails."""
+
+    scenario: Literal["burst", "ladder", "capacity"] = "burst"
+    counts: list[int] = Field(
+        [100], min_length=1, description="VMIs; several for a ladder; the limit for capacity"
+    )
+    cooldown: Duration = Field(60.0, description="seconds between the bursts of a ladder")
+    step: int = Field(100, ge=1, description="capacity: VMIs more each time")
+
+
+class VmiBurst(Benchmark[VmiBurstParams]):
+    """Create many VMIs, wait until all run, delete them, wait until all are gone.
+
+    `creation_to_running` is the headline: how long a VMI takes from being there to running, with percentiles where there are enough.
+    VMIs that never run count as infinitely long. On simulated nodes the figures are of the control plane alone.
+
+    Clock: the watch of this process. It starts when the object's creation is received and stops when its phase Running is; the lag
+    of the watch is measured beside it and is its error bar.
+    """
+
+    name = "vmi-burst"
+    image = "base"
+    api = API_RULES
+    Params: ClassVar[type[Params]] = VmiBurstParams
+    metrics = (
+        Metric(
+            "creation_to_running",
+            "s",
+            "lower",
+            "VMI created to Running (p50, p95, p99 where enough)",
+            headline=True,
+        ),
+        Metric("capacity", "1", "higher", "VMIs of the largest burst that passed every gate"),
+        *measurements.METRICS,
+    )
+
+    def check(self, params: VmiBurstParams, shape: Any) -> list[str]:
+        """See Benchmark."""
+        if (
+            params.scenario != "ladder"
+            and params.cooldown != VmiBurstParams.model_fields["cooldown"].default
+        ):
+            return [f"{params.scenario} has no cooldown; it goes with scenario: ladder"]
+        if (
+            params.scenario != "capacity"
+            and params.step != VmiBurstParams.model_fields["step"].default
+        ):
+            return [f"{params.scenario} has no step; it goes with scenario: capacity"]
+        return params.problems(_request(params))
+
+    def seconds(self, params: VmiBurstParams) -> float:
+        """A guess of 10 s and 60 ms a VMI, twice, and the cool-downs."""
+        return 20.0 + 0.12 * sum(params.counts) + params.cooldown * (len(params.counts) - 1)
+
+    def limit(self, params: VmiBurstParams) -> float:
+        """Return the sum of the lock, and of every burst's primer, schedule and two waits."""
+        return _request(params).limit(params.spec())
+
+    def run(self, gang: Gang, params: VmiBurstParams) -> Output:
+        """See Benchmark."""
+        return run_scenario(self.name, params, _request(params), gang.timeout)
+
+    def parse(self, output: Output, params: VmiBurstParams) -> list[Measurement]:
+        """See Benchmark."""
+        return parse_results(output, "creation_to_running")
+
+
+def _request(params: VmiBurstParams) -> run_vmi.VmiRequest:
+    return run_vmi.VmiRequest(
+        params.scenario,
+        params.counts,
+        step=params.step,
+        cooldown=params.cooldown,
+        lock_timeout=params.lock_timeout,
+    )

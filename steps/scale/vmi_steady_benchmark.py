@@ -1,0 +1,88 @@
+"""vmi-steady: a constant number of VMIs with continuous replacement."""
+
+from typing import Any, ClassVar
+
+import orjson
+from pydantic import Field
+
+from perfdag.benchmark.contract import Benchmark, Gang, Measurement, Metric, Output, Params
+from perfdag.steps.scale.figures import measurements as measured
+from perfdag.steps.scale.scenarios import run_vmi
+from perfdag.steps.scale.scenarios.vmi_output import parse_results, run_scenario
+from perfdag.steps.scale.scenarios.vmi_params import API_RULES, VmiParams
+from perfdag.units import Duration, PositiveDuration
+
+
+class VmiSteadyParams(VmiParams):
+    """Ramp up, churn, ramp down."""
+
+    count: int = Field(100, ge=1, description="VMIs that are there")
+    churn: int = Field(5, ge=1, description="VMIs replaced at a time")
+    pause: Duration = Field(20.0, description="seconds between replacements")
+    duration: PositiveDuration = Field(300.0, description="seconds of churn")
+
+
+class VmiSteady(Benchmark[VmiSteadyParams]):
+    """Keep a number of VMIs, replace the oldest at a steady pace, then delete all.
+
+    Clock: as in vmi-burst, for all VMIs including replacements.
+    """
+
+    name = "vmi-steady"
+    image = "base"
+    api = API_RULES
+    Params: ClassVar[type[Params]] = VmiSteadyParams
+    metrics = (
+        Metric(
+            "creation_to_running",
+            "s",
+            "lower",
+            "VMI created to Running (p50, p95, p99 where enough)",
+            headline=True,
+        ),
+        Metric("churn_cycles", "1", "none", "replacements made"),
+        Metric("running", "1", "none", "VMIs Running at a moment (coords: seconds from the start)"),
+        *measured.METRICS,
+    )
+
+    def check(self, params: VmiSteadyParams, shape: Any) -> list[str]:
+        """See Benchmark."""
+        return params.problems(_request(params))
+
+    def seconds(self, params: VmiSteadyParams) -> float:
+        """The churn, and a guess of 60 ms a VMI for the ramps."""
+        return 30.0 + params.duration + 0.12 * params.count
+
+    def least_seconds(self, params: VmiSteadyParams) -> float:
+        """The churn."""
+        return params.duration
+
+    def limit(self, params: VmiSteadyParams) -> float:
+        """Return the sum of the lock, the primer, the ramps, the churn and the last replacement."""
+        return _request(params).limit(params.spec())
+
+    def run(self, gang: Gang, params: VmiSteadyParams) -> Output:
+        """See Benchmark."""
+        return run_scenario(self.name, params, _request(params), gang.timeout)
+
+    def parse(self, output: Output, params: VmiSteadyParams) -> list[Measurement]:
+        """See Benchmark."""
+        measurements = parse_results(output, "creation_to_running")
+        for run in orjson.loads(output.texts["results"])["results"]:
+            measurements.append(Measurement("churn_cycles", run["figures"]["churn_cycles"]))
+            measurements += [
+                Measurement("running", float(running), coords={"seconds": round(at, 3)})
+                for at, running in run["trace"]
+            ]
+        return measurements
+
+
+def _request(params: VmiSteadyParams) -> run_vmi.VmiRequest:
+    return run_vmi.VmiRequest(
+        "steady",
+        [params.count],
+        churn=params.churn,
+        pause=params.pause,
+        duration=params.duration,
+        lock_timeout=params.lock_timeout,
+    )

@@ -1,0 +1,1 @@
+"""torchbench: time of a training or inference batch of a model."""
