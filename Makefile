@@ -11,7 +11,8 @@ unexport PYTHONDONTWRITEBYTECODE
 run: $(VENV)/run.stamp tools
 	@$(BIN)/perfdag run suites/quick.yaml --store ./perfdag-results
 
-LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+# style, format, types, and the arrows between rooms (contracts in pyproject.toml)
+LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-logo
 
 # the tests of clocks come first at the processors, the others take what these leave, the checks of the code what is left then
 test: $(VENV)/dev.stamp tools
