@@ -100,7 +100,8 @@ def _frontend(args: argparse.Namespace) -> int:
     import asyncio
 
     from perfdag.steps.queue.frontend.connection_limits import raise_file_limit
-    from perfdag.steps.queue.frontend.frontend import Frontend, Limits
+    from perfdag.steps.queue.frontend.dispatcher import Limits
+    from perfdag.steps.queue.frontend.frontend import Frontend
 
     for name in ("interval", "qmax", "retries", "reply_timeout"):
         if not 0 <= getattr(args, name) < math.inf:

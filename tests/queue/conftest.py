@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from perfdag.steps.queue.frontend.frontend import Frontend, Limits
+from perfdag.steps.queue.frontend.dispatcher import Limits
+from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.wire import Address
 
 ANY = Address("127.0.0.1", 0)

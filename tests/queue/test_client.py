@@ -20,7 +20,7 @@ from perfdag.steps.queue.client.load import (
     schedule,
 )
 from perfdag.steps.queue.client.stats import ClientStats, Latencies
-from perfdag.steps.queue.frontend.frontend import Limits
+from perfdag.steps.queue.frontend.dispatcher import Limits
 from perfdag.steps.queue.http import serve
 from perfdag.steps.queue.wire import Address
 from tests.queue.conftest import Start, clients, workers

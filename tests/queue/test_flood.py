@@ -17,7 +17,7 @@ from aiohttp import web as aiohttp_web
 
 from perfdag.steps.queue import http
 from perfdag.steps.queue.frontend import connection_limits
-from perfdag.steps.queue.frontend.frontend import Limits
+from perfdag.steps.queue.frontend.dispatcher import Limits
 from perfdag.steps.queue.wire import Address
 from tests.queue.conftest import Start
 from tests.queue.conversation import Connection, dial, scrape

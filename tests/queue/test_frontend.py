@@ -14,8 +14,9 @@ import pytest
 from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.client.load import ClosedLoop, KeptWire, OriginalWire, Work, request
 from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.frontend.dispatcher import Limits
 from perfdag.steps.queue.frontend.fifo import Queue
-from perfdag.steps.queue.frontend.frontend import Frontend, Limits
+from perfdag.steps.queue.frontend.frontend import Frontend
 from tests.queue.conftest import Start, clients, workers
 from tests.queue.conversation import Connection, dial, scrape
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perfdag.steps.queue.frontend.histograms import escape
+from perfdag.steps.queue.frontend.exposition import escape
 from perfdag.steps.queue.manifests.objects import PORTS
 
 if TYPE_CHECKING:

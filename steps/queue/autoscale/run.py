@@ -18,8 +18,9 @@ from perfdag.steps.queue.autoscale.scores import HpaModel, Profile, Sample
 from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.client.load import KeptWire, Work, request
 from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.frontend.dispatcher import Limits
 from perfdag.steps.queue.frontend.fifo import clock
-from perfdag.steps.queue.frontend.frontend import Frontend, Limits
+from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.validate.validate import Load, Target
 from perfdag.steps.queue.wire import Address
 

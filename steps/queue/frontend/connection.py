@@ -5,12 +5,8 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-from typing import TYPE_CHECKING
 
 from perfdag.steps.queue import wire
-
-if TYPE_CHECKING:
-    from perfdag.steps.queue.frontend.reactor import Reactor
 
 _NOW = socket.MSG_DONTWAIT
 _SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
@@ -31,7 +27,7 @@ class Peer:
     """
 
     __slots__ = (
-        "behind", "buffer", "kept", "message_bytes", "open", "reactor", "sock",
+        "behind", "buffer", "epoll", "kept", "message_bytes", "open", "registry", "sock",
         "unsent", "unsent_bytes",
     )  # fmt: skip
 
@@ -44,14 +40,15 @@ class Peer:
         self.unsent = b""
         self.kept = False
         self.open = True
-        self.reactor: Reactor | None = None
+        self.epoll: select.epoll | None = None
+        self.registry: dict[int, Peer] = {}
 
-    def register(self, reactor: Reactor) -> None:
-        """Receive the reactor's calls from now on."""
-        self.reactor = reactor
+    def register(self, epoll: select.epoll, registry: dict[int, Peer]) -> None:
+        """Join a reactor: its epoll instance, and its peers by file descriptor."""
+        self.epoll, self.registry = epoll, registry
         fd = self.sock.fileno()
-        reactor.peers[fd] = self
-        reactor.epoll.register(fd, _READ | (select.EPOLLOUT if self.unsent else 0))
+        registry[fd] = self
+        epoll.register(fd, _READ | (select.EPOLLOUT if self.unsent else 0))
 
     def readable(self) -> None:
         """Read once and handle the messages that are complete."""
@@ -153,24 +150,23 @@ class Peer:
         if len(self.unsent) > self.unsent_bytes:
             self.close(abort=True)
             return
-        if self.reactor is not None:
-            self.reactor.epoll.modify(self.sock.fileno(), _READ | select.EPOLLOUT)
+        if self.epoll is not None:
+            self.epoll.modify(self.sock.fileno(), _READ | select.EPOLLOUT)
 
     def flush(self) -> None:
         """Write more of what is unsent."""
         data, self.unsent = self.unsent, b""
         if data and self.open:
             self.send(data)
-        if not self.unsent and self.open and self.reactor is not None:
-            self.reactor.epoll.modify(self.sock.fileno(), _READ)
+        if not self.unsent and self.open and self.epoll is not None:
+            self.epoll.modify(self.sock.fileno(), _READ)
 
     def close(self, abort: bool = False) -> None:
         """Close the connection; ``abort`` resets it and drops unsent data."""
         if not self.open:
             return
         self.open = False
-        if self.reactor is not None:
-            self.reactor.peers.pop(self.sock.fileno(), None)
+        self.registry.pop(self.sock.fileno(), None)
         if abort:
             with contextlib.suppress(OSError):
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

@@ -9,65 +9,27 @@ nobody.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from aiohttp import web
 
 from perfdag.steps.queue import wire
-from perfdag.steps.queue.frontend.connection_limits import connection_limit
-from perfdag.steps.queue.frontend.fifo import Item, Queue, clock
-from perfdag.steps.queue.frontend.histograms import CONTENT_TYPE, exposition
-from perfdag.steps.queue.frontend.peers import Client, PeerSession, Worker
+from perfdag.steps.queue.frontend.dispatcher import Dispatcher, Limits
+from perfdag.steps.queue.frontend.exposition import CONTENT_TYPE, exposition
+from perfdag.steps.queue.frontend.fifo import clock
+from perfdag.steps.queue.frontend.peers import BackendPeer, ClientPeer
 from perfdag.steps.queue.frontend.reactor import Reactor, ResourceExhaustion, handle_accept_errors
 from perfdag.steps.queue.http import serve as serve_http
 
 SWEEP_SECONDS = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The resources that peers may use. Times are in seconds, sizes in bytes.
-
-    ``queue``: items that wait in a queue (0: no bound). ``peers``: open connections.
-    ``message_seconds``: time to complete a message. ``pipelined``: open requests of a connection.
-    ``refusals``: requests of a connection that name no queue; an accepted request takes one back.
-    ``retries``: times that an item is handed out again after its backend is lost.
-    ``reply_grace``: time after its limit until an item fails. ``reply_seconds``: time of an item
-    without a limit (0: no bound).
-    """
-
-    queue: int = 0
-    peers: int = 8192
-    message_seconds: float = 5.0
-    message_bytes: int = wire.KEPT_BYTES
-    unsent_bytes: int = 1 << 20
-    pipelined: int = wire.MOST_PARALLEL
-    refusals: int = 100
-    retries: int = 0
-    reply_grace: float = 30.0
-    reply_seconds: float = 0.0
-    window: float = 30.0
-    interval: float = 0.0
-
-
-class Frontend:
-    """Queues by name and the peers around them."""
+class Frontend(Dispatcher):
+    """A dispatcher that listens."""
 
     def __init__(self, names: Iterable[str], limits: Limits | None = None) -> None:
-        self.limits = limits = limits or Limits()
-        self.queues = {
-            name: Queue(name, limits.queue, limits.interval or limits.window) for name in names
-        }
-        if not self.queues or "" in self.queues:
-            raise ValueError("a frontend needs queue names, none of them empty")
-        self.parked: dict[str, deque[Worker]] = {name: deque() for name in self.queues}
-        self.incomplete: dict[PeerSession, float] = {}
-        self.busy: dict[Worker, float] = {}
-        self.max_peers = connection_limit(limits.peers)
+        super().__init__(names, limits)
         self.exhaustion = ResourceExhaustion()
-        self.peers = self.clients = self.workers = self.rejected = self.stuck = 0
         self.ports = (0, 0, 0)
         self._reactor: Reactor | None = None
         self._restore_handler: Callable[[], None] = lambda: None
@@ -85,9 +47,9 @@ class Frontend:
         self._restore_handler = handle_accept_errors(self.exhaustion)
         address = clients
         try:
-            ports = [self._reactor.listen(clients, lambda sock: Client(self, sock))]
+            ports = [self._reactor.listen(clients, lambda sock: ClientPeer(self, sock))]
             address = workers
-            ports.append(self._reactor.listen(workers, lambda sock: Worker(self, sock)))
+            ports.append(self._reactor.listen(workers, lambda sock: BackendPeer(self, sock)))
             address = metrics
             self._http = await serve_http(metrics, self._serve_metrics)
         except OSError as error:
@@ -106,18 +68,6 @@ class Frontend:
             self._reactor.stop()
             self._restore_handler()
         self._reactor = None
-
-    def put(self, queue: Queue, item: Item) -> None:
-        """Queue an item, and hand one to a backend that waits."""
-        queue.put(item)
-        if self.parked[queue.name]:
-            self.serve_parked(queue)
-
-    def serve_parked(self, queue: Queue) -> None:
-        """Hand waiting items to waiting backends, both first come, first served."""
-        parked = self.parked[queue.name]
-        while parked and (item := queue.take()) is not None:
-            parked.popleft().give(queue, item)
 
     def metrics(self) -> str:
         """Return the metrics as Prometheus text."""

@@ -4,48 +4,44 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from typing import TYPE_CHECKING
 
 from perfdag.steps.queue import wire
 from perfdag.steps.queue.frontend.connection import Peer
+from perfdag.steps.queue.frontend.dispatcher import Dispatcher
 from perfdag.steps.queue.frontend.fifo import Item, Queue, clock
-
-if TYPE_CHECKING:
-    from perfdag.steps.queue.frontend.frontend import Frontend
 
 
 class PeerSession(Peer):
     """The common part of clients and backends."""
 
-    __slots__ = ("frontend", "refusals")
+    __slots__ = ("dispatcher", "refusals")
 
-    def __init__(self, frontend: Frontend, sock: socket.socket) -> None:
-        super().__init__(sock, frontend.limits.message_bytes, frontend.limits.unsent_bytes)
-        self.frontend = frontend
+    def __init__(self, dispatcher: Dispatcher, sock: socket.socket) -> None:
+        super().__init__(sock, dispatcher.limits.message_bytes, dispatcher.limits.unsent_bytes)
+        self.dispatcher = dispatcher
         self.refusals = 0
-        frontend.peers += 1
-        if frontend.peers > frontend.max_peers:
-            frontend.rejected += 1
-            self.refuse(f"too many connections ({frontend.max_peers})")
+        dispatcher.peers += 1
+        if dispatcher.peers > dispatcher.max_peers:
+            dispatcher.rejected += 1
+            self.refuse(f"too many connections ({dispatcher.max_peers})")
         else:
-            frontend.incomplete[self] = clock()
+            dispatcher.incomplete[self] = clock()
 
     def complete(self, done: bool, partial: bool) -> None:
-        incomplete = self.frontend.incomplete
+        incomplete = self.dispatcher.incomplete
         if done:
-            incomplete.pop(
-                self, None
-            )  # the next message goes to the end: the sweep needs them in order of time
+            # The next message goes to the end: the sweep needs them in order of time.
+            incomplete.pop(self, None)
         if partial:
             incomplete.setdefault(self, clock())
 
     def closed(self) -> None:
-        self.frontend.peers -= 1
-        self.frontend.incomplete.pop(self, None)
+        self.dispatcher.peers -= 1
+        self.dispatcher.incomplete.pop(self, None)
         self.release()
 
     def bad(self, why: str) -> None:
-        self.frontend.rejected += 1
+        self.dispatcher.rejected += 1
         self.refuse(f"Unmarshaling {self.kind} JSON failed: {why}")
 
     def queue(self, message: wire.Message) -> Queue | None:
@@ -54,12 +50,12 @@ class PeerSession(Peer):
         Deny the message and return None if there is none.
         """
         name = wire.text(message, "Queue")
-        queue = self.frontend.queues.get(name)
+        queue = self.dispatcher.queues.get(name)
         if queue is None:
             why = f"Unknown '{name}' queue" if name else "invalid queue name ''"
-            self.frontend.rejected += 1
+            self.dispatcher.rejected += 1
             self.refusals += 1
-            if self.refusals > self.frontend.limits.refusals:
+            if self.refusals > self.dispatcher.limits.refusals:
                 self.refuse(f"{why}, and {self.refusals} refused requests on one connection")
             else:
                 self.deny(message, why)
@@ -80,28 +76,28 @@ class PeerSession(Peer):
         raise NotImplementedError
 
 
-class Client(PeerSession):
+class ClientPeer(PeerSession):
     """A client: one request in original framing, many requests with ids in kept framing."""
 
     __slots__ = ("items",)
     kind = "clientReq"
 
-    def __init__(self, frontend: Frontend, sock: socket.socket) -> None:
+    def __init__(self, dispatcher: Dispatcher, sock: socket.socket) -> None:
         self.items: dict[Item, Queue] = {}
-        frontend.clients += 1
-        super().__init__(frontend, sock)
+        dispatcher.clients += 1
+        super().__init__(dispatcher, sock)
 
     def message(self, message: wire.Message) -> None:
         queue = self.queue(message)
         if queue is None:
             return
-        limits = self.frontend.limits
+        limits = self.dispatcher.limits
         if queue.full:
             queue.refused += 1
             self.deny(message, f"'{queue.name}' queue already at full capacity ({queue.bound})")
             return
         if len(self.items) >= (limits.pipelined if self.kept else 1):
-            self.frontend.rejected += 1
+            self.dispatcher.rejected += 1
             self.refuse(f"more than {len(self.items)} requests at once on one connection")
             return
         retries = limits.retries
@@ -124,7 +120,7 @@ class Client(PeerSession):
 
         item = Item(answer, args, wire.number(message, "Limit"), retries, clock())
         self.items[item] = queue
-        self.frontend.put(queue, item)
+        self.dispatcher.put(queue, item)
 
     def deny(self, message: wire.Message, why: str) -> None:
         if self.kept:
@@ -146,18 +142,18 @@ class Client(PeerSession):
         self.items.clear()
 
 
-class Worker(PeerSession):
+class BackendPeer(PeerSession):
     """A backend: it asks for an item, receives one and replies."""
 
     __slots__ = ("item", "item_queue", "parked_queue")
     kind = "workReq"
 
-    def __init__(self, frontend: Frontend, sock: socket.socket) -> None:
+    def __init__(self, dispatcher: Dispatcher, sock: socket.socket) -> None:
         self.item: Item | None = None
         self.item_queue: Queue | None = None
         self.parked_queue: Queue | None = None
-        frontend.workers += 1
-        super().__init__(frontend, sock)
+        dispatcher.workers += 1
+        super().__init__(dispatcher, sock)
 
     def message(self, message: wire.Message) -> None:
         if self.kept and message.get("Leave"):
@@ -176,7 +172,7 @@ class Worker(PeerSession):
 
     def _dispatch(self, queue: Queue) -> None:
         if self.parked_queue is not None:
-            self.frontend.rejected += 1
+            self.dispatcher.rejected += 1
             self.refuse("requested an item twice")
             return
         item = queue.take()
@@ -184,7 +180,7 @@ class Worker(PeerSession):
             self.give(queue, item)
         elif self.kept:
             self.parked_queue = queue
-            self.frontend.parked[queue.name].append(self)
+            self.dispatcher.parked[queue.name].append(self)
         else:
             self._send_error(f"Queue '{queue.name}' is empty", empty=True)
 
@@ -192,11 +188,11 @@ class Worker(PeerSession):
         """Hand over an item; the backend then owes a reply."""
         self.parked_queue, self.item, self.item_queue = None, item, queue
         work: wire.Message = {"Error": "", "Args": item.args, "Limit": item.limit, "Empty": False}
-        limits = self.frontend.limits
+        limits = self.dispatcher.limits
         if item.limit > 0:
-            self.frontend.busy[self] = item.dispatched + item.limit + limits.reply_grace
+            self.dispatcher.busy[self] = item.dispatched + item.limit + limits.reply_grace
         elif limits.reply_seconds:
-            self.frontend.busy[self] = item.dispatched + limits.reply_seconds
+            self.dispatcher.busy[self] = item.dispatched + limits.reply_seconds
         if self.kept:
             work["Running"] = queue.running
             self.send(wire.encode_line(work))
@@ -221,13 +217,13 @@ class Worker(PeerSession):
         assert item is not None
         assert queue is not None
         self.item = None
-        self.frontend.busy.pop(self, None)
+        self.dispatcher.busy.pop(self, None)
         return item, queue
 
     def _unpark(self) -> None:
         if self.parked_queue is not None:
             with contextlib.suppress(ValueError):
-                self.frontend.parked[self.parked_queue.name].remove(self)
+                self.dispatcher.parked[self.parked_queue.name].remove(self)
             self.parked_queue = None
 
     def _send_error(self, why: str, empty: bool = False) -> None:
@@ -239,9 +235,8 @@ class Worker(PeerSession):
         if self.item is None:
             super().bad(why)
             return
-        self.frontend.rejected += (
-            1  # the client learns of a reply that is no JSON, as from the original
-        )
+        self.dispatcher.rejected += 1
+        # As with the original, the client learns that the reply was no JSON.
         item, queue = self._take_item()
         queue.fail(item, f"Unmarshaling worker reply JSON failed: {why}")
         self.close()
@@ -254,6 +249,6 @@ class Worker(PeerSession):
         item, queue = self.item, self.item_queue
         if item is not None and queue is not None:
             self.item = None
-            self.frontend.busy.pop(self, None)
+            self.dispatcher.busy.pop(self, None)
             if queue.lost(item, "No bytes (0) / error (EOF) from worker reply read"):
-                self.frontend.serve_parked(queue)
+                self.dispatcher.serve_parked(queue)

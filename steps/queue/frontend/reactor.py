@@ -157,7 +157,7 @@ class Reactor:
             if peer.open:
                 peer.readable()
             if peer.open:
-                peer.register(self)
+                peer.register(self.epoll, self.peers)
                 if peer.behind:
                     self._later(peer)
 
