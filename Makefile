@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# a suite and its tests start hundreds of processes: each would compile all that it imports
+# A suite and its tests start hundreds of processes, and each would compile its imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test bench otava lint lock chart tools clean
@@ -14,7 +14,7 @@ run: $(VENV)/run.stamp tools
 # style, format, types, and the arrows between rooms (contracts in pyproject.toml)
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-logo
 
-# the tests of clocks come first at the processors, the others take what these leave, the checks of the code what is left then
+# Tests that measure time have the highest priority, then the other tests, then the lint.
 test: $(VENV)/dev.stamp tools
 	@$(BIN)/python -m pytest -q -n 4 --dist load --maxschedchunk 1 -m "not cluster and not argo" -o cache_dir=.pytest_cache/clocks $(CLOCKS) \
 	   >$(VENV)/clocks.log 2>&1 & clocks=$$!; \
@@ -24,29 +24,29 @@ test: $(VENV)/dev.stamp tools
 	 wait $$clocks; clocks=$$?; cat $(VENV)/clocks.log; wait $$lint; lint=$$?; cat $(VENV)/lint.log; \
 	 echo "$$others $$clocks" >$(VENV)/tests.codes; [ "$$others$$clocks$$lint" = 000 ]
 
-# these hold real clocks against real load and mostly wait: the longest first
+# These compare real clocks under real load, and mostly wait. The longest comes first.
 LONGEST := tests/queue/test_validate.py
 CLOCKS := $(LONGEST) tests/stats/test_real_step.py tests/stats/test_confirm.py tests/resnet50/test_loadgen.py \
           $(filter-out $(LONGEST),$(wildcard tests/queue/test_*.py))
 
-# perfdag's own speed: those that take a few minutes and need no cluster, one after the other, each with its limits
+# perfdag's own speed, with the limits it must hold: the benchmarks that need no cluster, one after the other.
 bench: $(VENV)/dev.stamp
-	@for each in $(SPEEDS); do echo "$$each"; set -- $$each; $(BIN)/python benchmarks/$$1.py $$2 || failed=1; done; exit $${failed:-0}
+	@for speed in $(SPEEDS); do echo "$$speed"; set -- $$speed; $(BIN)/python benchmarks/$$1.py $$2 || failed=1; done; exit $${failed:-0}
 
 SPEEDS := plan 'argo render' collect history overhead_run
 
-# the detector beside apache-otava's, in an environment of its own
+# Compare the change detector with apache-otava's, in a virtual environment of its own.
 otava:
 	@./scripts/otava $(PYTHON) $(VENV)/otava
 
-# the tests of the real model; PyTorch is installed there where 8 GB are free
+# Test the real model. Installs PyTorch if 8 GB are free.
 torch:
 	@./scripts/torch $(PYTHON) $(VENV)/torch
 
 lint: $(VENV)/dev.stamp
 	@$(LINT)
 
-# the Helm chart's templates and the schema of its values, from the definitions of `perfdag install`
+# Write the Helm chart's templates and the schema of its values, from the definitions of `perfdag install`.
 chart: $(VENV)/dev.stamp
 	@$(BIN)/python -m perfdag.workflows.chart deploy/helm/perfdag
 
@@ -59,7 +59,7 @@ $(VENV)/run.stamp: requirements/run.txt pyproject.toml
 $(VENV)/dev.stamp: requirements/dev.txt pyproject.toml
 	@./scripts/venv $(PYTHON) $(VENV) requirements/dev.txt && touch $@ $(VENV)/run.stamp
 
-# the locks: exact versions with hashes, for every platform; needs uv
+# Write the locks: exact versions with hashes, for every platform. Needs uv.
 lock:
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
 	  --extra s3 --extra mpi --extra argo --extra build -o requirements/run.txt pyproject.toml
