@@ -19,7 +19,6 @@ import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import orjson
 import yaml
@@ -27,11 +26,11 @@ import yaml
 from perfdag.app.cluster.view import View
 from perfdag.kube import client as kube
 from perfdag.kube.client import Kube
+from perfdag.kube.objects import Object
 from perfdag.results.samples import SampleRecord, read_sample
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 
 ARGO = "argoproj.io/v1alpha1"
-Object = dict[str, Any]
 OVERHEAD, FIXED, BATCH, RENDER = 0.3, 45.0, 15.0, 1.0
 """Limits in s: of a point beyond its own time, of a run, of each further batch, of planning and rendering 10,000 points."""
 OBJECT = 256 * 1024

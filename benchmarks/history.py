@@ -31,7 +31,8 @@ from perfdag.regress.history import series_of
 from perfdag.regress.selection import Selection
 from perfdag.regress.tuning import Tuning
 from perfdag.results.schema import SAMPLES
-from perfdag.store.base import Store, open_store
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
 from tests.stats.synthetic import START, rows, run_id
 
 

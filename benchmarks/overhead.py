@@ -24,15 +24,17 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from perfdag.benchmark import contract as registry
-from perfdag.benchmark.contract import Gang, Output, SampleError, Skip
-from perfdag.hosts.local import Finished, LocalHost, LocalProcess
+from perfdag.benchmark import registry
+from perfdag.benchmark.contract import Gang, Output
+from perfdag.hosts.base import Finished
+from perfdag.hosts.local import LocalHost, LocalProcess
+from perfdag.outcome import SampleError, Skip
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps.measure import MeasuringLoop, Site
 from perfdag.steps.openfoam.benchmark import DEBIAN_ROOT
-from perfdag.store.base import FolderStore
+from perfdag.store.folder import FolderStore
 from perfdag.suite import load
 from perfdag.suite.point import Point
 

@@ -18,7 +18,7 @@ from perfdag.cli.run import local_hosts, needs_cluster
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.steps.measure import MeasuringLoop, Site
-from perfdag.store.base import FolderStore
+from perfdag.store.folder import FolderStore
 from perfdag.suite import load
 from perfdag.suite.point import Point
 

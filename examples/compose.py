@@ -13,7 +13,7 @@ from hera.workflows import DAG, Container, Task, Workflow
 from hera.workflows import models as m
 
 from perfdag.cli.render import inline
-from perfdag.kube.podspec import restricted
+from perfdag.kube.security import restricted
 from perfdag.suite import load
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import Installation, template

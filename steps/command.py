@@ -5,17 +5,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from perfdag.benchmark.contract import (
-    Benchmark,
-    Failed,
-    Gang,
-    Measurement,
-    Metric,
-    Output,
-    Params,
-    Skip,
-    Tool,
-)
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
+from perfdag.outcome import Failed, Measurement, Skip
 
 _FIELDS = re.compile(r"^wall_s=(\S+)$", re.M)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
-from perfdag.hosts.local import Host
+from perfdag.hosts.base import Host
 from perfdag.hosts.processes import descendants
 from perfdag.results.samples import SampleRecord
 from perfdag.suite.host_pairs import Pair

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfdag.hosts import gpu_queries
-from perfdag.hosts.local import Host
+from perfdag.hosts.base import Host
 from perfdag.steps.resnet50.launch import against
 
 PCI_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

@@ -13,19 +13,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from perfdag.benchmark import contract as registry
-from perfdag.benchmark.contract import (
-    Benchmark,
-    Failed,
-    Gang,
-    Infrastructure,
-    Output,
-    SampleError,
-    Skip,
-)
-from perfdag.hosts import disturbance
+from perfdag.benchmark import registry
+from perfdag.benchmark.contract import Benchmark, Gang, Output
+from perfdag.hosts import canary, disturbance
+from perfdag.hosts.base import Host
 from perfdag.hosts.facts import env_class
-from perfdag.hosts.local import Host
+from perfdag.outcome import Failed, Infrastructure, SampleError, Skip
 from perfdag.plan.order import concurrent_groups
 from perfdag.plan.plan import Plan
 from perfdag.results.samples import (
@@ -337,8 +330,8 @@ class MeasuringLoop:
             benchmark_version="1",
             where=dict(self.place.where),
         )
-        values = disturbance.canary()
-        part.rows = disturbance.canary_rows(values, 0.0)
+        values = canary.canary()
+        part.rows = canary.canary_rows(values, 0.0)
         refused = [name for name, value in values.items() if value is None]
         part.noise = (
             f"no canary of {', '.join(refused)}: the system refused it" if refused else None

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from perfdag.benchmark.contract import Measurement
+from perfdag.outcome import Measurement
 
 
 def bins(metric: str, coordinate: str, durations: Sequence[float], limit: int) -> list[Measurement]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.store.base import StoreError, open_store
+from perfdag.store.base import StoreError
+from perfdag.store.open import open_store
 
 CREDENTIALS = "[default]\naws_access_key_id = STANDARD\naws_secret_access_key = 100%s\n[lab]\naws_access_key_id = LAB\naws_secret_access_key = x\n"
 

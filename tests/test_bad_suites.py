@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from perfdag.benchmark import contract
+from perfdag.benchmark import registry
 from perfdag.plan.plan import make_plan
 from perfdag.suite import load
 from perfdag.suite.yaml_document import BadDocument
@@ -25,7 +25,7 @@ def test_bad_suite(case: dict[str, object], tmp_path: Path) -> None:
         make_plan(load.load("suite.yaml"))
     said = [str(problem).removeprefix("suite.yaml:") for problem in refused.value.problems]
     expected = [
-        text.replace("{benchmarks}", ", ".join(contract.names())) for text in case["expect"]
+        text.replace("{benchmarks}", ", ".join(registry.names())) for text in case["expect"]
     ]  # type: ignore[attr-defined]
     assert said == expected
 

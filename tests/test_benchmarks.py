@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import get
+from perfdag.benchmark.registry import get
 from perfdag.hosts import disturbance
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "overhead.py"

@@ -16,12 +16,14 @@ from perfdag.cli.step import _tell
 from perfdag.cli.submit import describe, follow
 from perfdag.kube import client as kube
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.labels import WATCHDOG_DONE
 from perfdag.kube.pods import Pod
-from perfdag.kube.podspec import WATCHDOG_DONE
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import make_plan
 from perfdag.steps.runner.plan import step
-from perfdag.store.base import S3Store, StoreError, open_store
+from perfdag.store.base import StoreError
+from perfdag.store.open import open_store
+from perfdag.store.s3 import S3Store
 from perfdag.suite.load import loads
 from tests.fakes.api_server import ApiServer
 

@@ -7,7 +7,7 @@ import orjson
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import gather
 from perfdag.results.samples import SampleRecord, now, sample_key
-from perfdag.store.base import FolderStore
+from perfdag.store.folder import FolderStore
 from perfdag.suite import load
 
 KIND = {"kubelet": "v1.34.4", "type": "m5.large"}

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.benchmark.contract import Failed
 from perfdag.hosts import processes
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.processes import Proto, descendants
+from perfdag.outcome import Failed
 
 LISTEN = "import socket, time; time.sleep({wait}); s = socket.create_server(('127.0.0.1', {port})); print('listening', flush=True); {after}"
 

@@ -18,11 +18,11 @@ from perfdag.cli import main
 from perfdag.cli.install import STORE_KEYS, secret_notes, store_secret
 from perfdag.kube import client as kube
 from perfdag.kube.client import Kube
+from perfdag.kube.objects import Object
 from perfdag.workflows import age, runs
 from tests.apiserver import Answering, serving
 
 pytest.importorskip("hera")
-Object = dict[str, Any]
 RBAC, ARGO = "rbac.authorization.k8s.io/v1", "argoproj.io/v1alpha1"
 KINDS = {
     "v1": ("Namespace", "Secret", "ServiceAccount", "ConfigMap", "PersistentVolumeClaim"),

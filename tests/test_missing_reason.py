@@ -21,7 +21,7 @@ from perfdag.results.missing_reason import (
     write,
     write_crash,
 )
-from perfdag.store.base import FolderStore
+from perfdag.store.folder import FolderStore
 
 BUDGET, BATCH = budget_spent(100, 0), MissingReason("batch", "failed", "no node", 0)
 PLAN, WORKFLOW = (

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdag.benchmark.contract import Failed
 from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Failed
 from perfdag.plan.order import concurrent_groups
 from perfdag.plan.plan import Plan, make_plan, read_plan
 from perfdag.results.collect import gather
 from perfdag.steps.measure import MeasuringLoop, Site
 from perfdag.steps.runner.gang import wrong_place
-from perfdag.store.base import FolderStore
+from perfdag.store.folder import FolderStore
 from perfdag.suite import load
 from perfdag.suite.host_pairs import rounds
 from perfdag.suite.yaml_document import BadDocument

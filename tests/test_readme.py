@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark import contract as registry
+from perfdag.benchmark import registry
 from perfdag.cli import main, parser
 from perfdag.cli.benchmarks import describe, markdown
-from perfdag.hosts import disturbance
+from perfdag.hosts import canary
 from perfdag.plan.plan import make_plan
 from perfdag.steps.command import Command, CommandParams
 from perfdag.suite import load
@@ -86,12 +86,12 @@ def test_the_example_suite_can_be_planned() -> None:
 
 
 def test_the_table_of_benchmarks_is_current() -> None:
-    from perfdag.benchmark import contract
+    from perfdag.benchmark import registry
 
     table = re.search(r"<!-- benchmarks:.*?-->\n(.*?)<!-- /benchmarks -->", README, re.S)
     assert table is not None
     own = [
-        name for name in contract.names() if contract.get(name).__module__.startswith("perfdag.")
+        name for name in registry.names() if registry.get(name).__module__.startswith("perfdag.")
     ]
     assert table[1].strip() == markdown([describe(name) for name in own]), (
         "perfdag benchmarks --markdown"
@@ -170,7 +170,7 @@ def test_two_variants_are_compared_as_it_stands(
         lambda: {**known, "stand-in": SimpleNamespace(load=lambda: StandIn)},
     )
     monkeypatch.setattr(registry, "names", lambda: (*sorted(known), "stand-in"))
-    monkeypatch.setattr(disturbance, "canary", disturbance.canary().copy)
+    monkeypatch.setattr(canary, "canary", canary.canary().copy)
     Path("suites").mkdir()
     Path("suites/quick.yaml").write_text(
         "name: quick\nentries:\n  - {benchmark: stand-in, name: iperf, params: {argv: ['true'], streams: 8}}\n"

@@ -26,7 +26,10 @@ from perfdag.plan.ab import prepare_duet
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import load_plan
 from perfdag.results.schema import SAMPLES, load
-from perfdag.store.base import FolderStore, S3Store, StoreError, open_store
+from perfdag.store.base import StoreError
+from perfdag.store.folder import FolderStore
+from perfdag.store.open import open_store
+from perfdag.store.s3 import S3Store
 from perfdag.suite import load as suite
 from tests.conftest import SuiteWriter
 
@@ -670,7 +673,7 @@ def test_s3_that_cannot_be_reached_is_exit_4_in_one_line(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     monkeypatch.setattr(
-        "perfdag.store.base.S3Store.put",
+        "perfdag.store.s3.S3Store.put",
         lambda self, key, data, put=S3Store.put: (
             setattr(self, "patience", 0.5),
             put(self, key, data),

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.benchmark import contract
+from perfdag.benchmark import registry
+from perfdag.outcome import Measurement
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.samples import SampleRecord, as_row, now, sample_key
-from perfdag.store.base import FolderStore
+from perfdag.store.folder import FolderStore
 from perfdag.suite import load
 
 RECORDED = Path(__file__).parent / "recorded/series_ids.json"
@@ -42,9 +43,9 @@ def series_ids(store: FolderStore, name: str) -> dict[str, str]:
 
 
 def store_sample(store: FolderStore, plan: Plan, name: str) -> None:
-    measured = contract.get(name)
+    measured = registry.get(name)
     rows = [
-        as_row(measured, contract.Measurement(metric.name, 1.0, stat=stat, coords=coords))
+        as_row(measured, Measurement(metric.name, 1.0, stat=stat, coords=coords))
         for metric in measured.metrics
         for stat in ("value", "p99")
         for coords in COORDS
@@ -61,6 +62,6 @@ def store_sample(store: FolderStore, plan: Plan, name: str) -> None:
     store.put(sample_key(plan.run_id, plan.key(0)), record.dump())
 
 
-@pytest.mark.parametrize("name", contract.names())
+@pytest.mark.parametrize("name", registry.names())
 def test_series_ids_stay(tmp_path: Path, name: str) -> None:
     assert series_ids(FolderStore(str(tmp_path)), name) == json.loads(RECORDED.read_text())[name]

@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
-from perfdag.store.base import FolderStore, NotStoredError, S3Store, Store, StoreError, open_store
+from perfdag.store.base import NotStoredError, Store, StoreError
+from perfdag.store.folder import FolderStore
+from perfdag.store.open import open_store
+from perfdag.store.s3 import S3Store
 
 
 def exercise(store: Store) -> None:
@@ -171,7 +174,7 @@ def test_what_is_no_store_is_refused() -> None:
 def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     """A writer is killed again and again while it replaces one key; each read gives one whole version."""
     code = (
-        "import sys; from perfdag.store.base import FolderStore; s = FolderStore(sys.argv[1]); n = 0\n"
+        "import sys; from perfdag.store.folder import FolderStore; s = FolderStore(sys.argv[1]); n = 0\n"
         "while True:\n    n += 1; s.put('key', str(n % 10).encode() * 200_000)\n    print(n, flush=True)"
     )
     store = FolderStore(str(tmp_path))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.benchmark import contract
+from perfdag.benchmark import registry
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("steps", "workflows", "charts")
@@ -111,9 +111,9 @@ def test_a_distribution_holds_every_module_once(tmp_path: Path) -> None:
     assert sdist == here
 
 
-@pytest.mark.parametrize("name", contract.names())
+@pytest.mark.parametrize("name", registry.names())
 def test_every_benchmark_declares_what_people_need(name: str) -> None:
-    found = contract.get(name)
+    found = registry.get(name)
     assert found.name == name
     assert re.search(r"\bstart", found.clock()), (
         f"{name}: its docstring needs a Clock: paragraph that says what starts the clock"

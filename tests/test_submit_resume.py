@@ -11,7 +11,8 @@ from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.confirming import store_confirming_plans
 from perfdag.results.samples import SampleRecord, sample_key
-from perfdag.store.base import FolderStore, StoreError
+from perfdag.store.base import StoreError
+from perfdag.store.folder import FolderStore
 from perfdag.suite.load import loads
 from tests.fakes.api_server import ApiServer
 
@@ -63,7 +64,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
     """The store of the installation, which is reached from here."""
     made = FolderStore(str(tmp_path / "store"))
-    monkeypatch.setattr("perfdag.store.base.open_store", lambda root, patience=0.0: made)
+    monkeypatch.setattr("perfdag.store.open.open_store", lambda root, patience=0.0: made)
     return made
 
 
@@ -72,7 +73,7 @@ def unreached(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(root: str, patience: float = 0.0) -> None:
         raise StoreError("no route to it")
 
-    monkeypatch.setattr("perfdag.store.base.open_store", away)
+    monkeypatch.setattr("perfdag.store.open.open_store", away)
 
 
 def put(

@@ -5,14 +5,15 @@ from typing import Any
 from hera.workflows import ClusterWorkflowTemplate, CronWorkflow, Parameter, WorkflowTemplate
 from hera.workflows import models as m
 
-from perfdag.kube.podspec import STORE, restricted
+from perfdag.kube.objects import Object
+from perfdag.kube.podspec import STORE
+from perfdag.kube.security import restricted
 from perfdag.workflows.containers import ASIDE, Installation, container, labels, with_store
 
 NAME = "perfdag-age"
 SCHEDULE = "17 12 * * *"
 DEADLINE = 900  # seconds that a check may take
 
-Object = dict[str, Any]
 _ROOT = f"{{{{=workflow.parameters.store startsWith 'claim://' ? '{STORE}' : workflow.parameters.store}}}}"
 
 

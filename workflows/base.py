@@ -1,11 +1,8 @@
 """All objects of an installation."""
 
-from typing import Any
-
+from perfdag.kube.objects import Object
 from perfdag.workflows import age, rights, templates
 from perfdag.workflows.templates import Installation
-
-Object = dict[str, Any]
 
 
 def objects(made: Installation, api_rules: dict[str, list[Object]] | None = None) -> list[Object]:

@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from perfdag.benchmark import contract
+from perfdag.benchmark import registry
 from perfdag.kube.podspec import KEEP_PODS
 from perfdag.workflows import base
 from perfdag.workflows.emit import dump
@@ -77,7 +77,7 @@ class Object:
 def allowed() -> dict[str, str]:
     """How Helm asks for each benchmark that declares rights."""
     return {
-        name: f'has "{name}" .Values.allow' for name in contract.names() if contract.get(name).api
+        name: f'has "{name}" .Values.allow' for name in registry.names() if registry.get(name).api
     }
 
 
@@ -86,7 +86,7 @@ def rendered(left_out: Iterable[str] = ()) -> dict[tuple[str, str], list[str]]:
     missing = set(left_out)
     changes = {key: value for option in missing for key, value in OPTIONS.get(option, {}).items()}
     rules = {
-        name: list(contract.get(name).api)
+        name: list(registry.get(name).api)
         for name, option in allowed().items()
         if option not in missing
     }

@@ -8,7 +8,9 @@ from typing import Any
 from hera.workflows import Container
 from hera.workflows import models as m
 
-from perfdag.kube.podspec import LABEL, STORE, hardened
+from perfdag.kube.labels import LABEL
+from perfdag.kube.podspec import STORE
+from perfdag.kube.security import hardened
 
 _CLAIM = "workflow.parameters.store startsWith 'claim://'"
 # of whatever namespace: preferred only, for a cluster may have one node. It holds both ways: pods that measure keep away from these too

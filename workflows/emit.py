@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-Object = dict[str, Any]
+from perfdag.kube.objects import Object
 
 
 class _Plain(yaml.SafeDumper):

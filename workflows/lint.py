@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import yaml
 
-Object = dict[str, Any]
+from perfdag.kube.objects import Object
+
 MAX_BYTES = 256 * 1024
 
 

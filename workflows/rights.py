@@ -1,11 +1,9 @@
 """Service accounts and Roles with the fewest verbs, network policy and priority classes."""
 
-from typing import Any
-
+from perfdag.kube.objects import Object
 from perfdag.kube.podspec import PRIORITY_CLASSES, account_of
 from perfdag.workflows.templates import Installation
 
-Object = dict[str, Any]
 _RBAC = "rbac.authorization.k8s.io"
 
 EXECUTOR = {

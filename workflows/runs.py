@@ -1,14 +1,12 @@
 """A run as a Workflow, and a suite on a schedule as a CronWorkflow: both only refer to the installed template."""
 
-from typing import Any
-
 from hera.workflows import CronWorkflow, Parameter, Workflow
 from hera.workflows import models as m
 
-from perfdag.kube.podspec import LABEL
+from perfdag.kube.labels import LABEL
+from perfdag.kube.objects import Object
 from perfdag.workflows.templates import NAME
 
-Object = dict[str, Any]
 SUITE_BYTES = 90_000  # of base64: an environment variable may have 128 KiB
 
 

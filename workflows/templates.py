@@ -19,7 +19,8 @@ from hera.workflows import (
 )
 from hera.workflows import models as m
 
-from perfdag.kube.podspec import BEGAN, ENDED, LABEL, STEP, WATCHDOG_DONE, restricted
+from perfdag.kube.labels import BEGAN, ENDED, LABEL, STEP, WATCHDOG_DONE
+from perfdag.kube.security import restricted
 from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
 from perfdag.workflows.gangs import duel, gang, rank

@@ -14,7 +14,7 @@ from perfdag.charts.pages.pick import benchmarks
 from perfdag.charts.series import Cell, band_words, metrics, of_benchmark, read, runs_words, sweep
 from perfdag.results.runs import load_plan
 from perfdag.results.schema import load
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 
 PANELS = 5
 

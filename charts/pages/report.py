@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.benchmark import contract
+from perfdag.benchmark import registry
 from perfdag.charts.pages import page, pick, words
 from perfdag.charts.pages.page import text
 from perfdag.charts.pages.pick import Picture
 from perfdag.charts.series import Cell, labelled
 from perfdag.results.summary import summarise
-from perfdag.store.base import endpoint_of
+from perfdag.store.s3 import endpoint_of
 
 LIMIT = 2_900_000  # bytes; charts that would go past it are named instead
 ALL_ROWS = 3000  # of all tables of values, about 1 MB
@@ -191,7 +191,7 @@ def _benchmarks(table: pa.Table, cells: Sequence[Cell], drawn: Sequence[Picture]
 def _about(name: str) -> str:
     """Return the summary and clock of a benchmark, or nothing where it is not installed."""
     try:
-        program = contract.get(name)
+        program = registry.get(name)
     except Exception:
         return ""
     clock = program.clock()

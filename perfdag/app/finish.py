@@ -28,7 +28,7 @@ def finish(
     `history`: with the page of the suite's history beside the report, from three runs on. `gates`: False where the gate of the whole run
     follows, which knows what is acknowledged.
     """
-    from perfdag.cli import EXIT_FAILED, EXIT_GATE, EXIT_OK
+    from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
     from perfdag.regress.gate import own_gates
     from perfdag.results import exports
     from perfdag.results.collect import collect

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from perfdag.hosts.base import Host
+from perfdag.outcome import Measurement
+from perfdag.shape import Shape
+
 if TYPE_CHECKING:
     import pyarrow
 
-    from perfdag.hosts.local import Host
-    from perfdag.shape import Shape
-
 Better = Literal["higher", "lower", "none"]
+
 MIN_TIMEOUT = 60.0
+
 SIMULATED = "simulated nodes"
 """What `Output.tool` says of a sample whose nodes run nothing: its figures are of the control plane alone."""
 
@@ -54,18 +57,6 @@ class Tool:
     advice: str = ""
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """One value of one metric. `coords` are produced by the tool (message_bytes, direction), `n` counts the observations behind it."""
-
-    metric: str
-    value: float
-    stat: str = "value"
-    coords: Mapping[str, Any] = field(default_factory=dict)
-    n: int | None = None
-    subject: str | None = None
-
-
 @dataclass
 class Output:
     """What the tools said in one sample, verbatim: `texts` by role (client, server ...), the argv run, tool and version, facts verified."""
@@ -85,54 +76,18 @@ class Gang:
     the first host. A pair of a larger gang need not hold it.
     """
 
-    hosts: "Sequence[Host]"
-    shape: "Shape"
+    hosts: Sequence[Host]
+    shape: Shape
     timeout: float
     scratch: str
     volume: str | None = None
     notes: dict[str, Any] = field(default_factory=dict)
-    starter: "Host | None" = None
+    starter: Host | None = None
 
     @property
-    def lead(self) -> "Host":
+    def lead(self) -> Host:
         """Where launchers of several hosts are started."""
         return self.starter or self.hosts[0]
-
-
-class SampleError(Exception):
-    """A sample that yields no valid value. `texts` keeps what the tools said, `measurements` what was read all the same: rows of its status."""
-
-    status: ClassVar[str] = "failed"
-
-    def __init__(
-        self,
-        reason: str,
-        texts: Mapping[str, str] | None = None,
-        measurements: Sequence[Measurement] = (),
-    ) -> None:
-        super().__init__(reason)
-        self.texts = dict(texts or {})
-        self.measurements = list(measurements)
-
-
-class Failed(SampleError):
-    """The tool failed or did not print what its parameters imply."""
-
-
-class Skip(SampleError):
-    """It cannot be measured here, and that is nobody's fault: a tool, a device or a right is missing."""
-
-    status = "skipped"
-
-
-class Invalid(SampleError):
-    """It ran, but what it measured is not what it claims. `measurements` keeps the values that were read, to be marked invalid."""
-
-    status = "invalid"
-
-
-class Infrastructure(SampleError):
-    """A fault of the machinery (a peer is gone, ssh broke), not of what is measured: the sample is retried `retries` times."""
 
 
 class Benchmark(ABC, Generic[P]):
@@ -163,7 +118,7 @@ class Benchmark(ABC, Generic[P]):
         """Whether a sample with these params uses the rights of `api`."""
         return bool(self.api)
 
-    def check(self, params: P, shape: "Shape") -> list[str]:
+    def check(self, params: P, shape: Shape) -> list[str]:
         """Why params and shape together cannot be measured (empty: they can). Each text names the allowed values."""
         return []
 
@@ -239,23 +194,3 @@ class Benchmark(ABC, Generic[P]):
 @cache
 def _by_name(cls: type[Benchmark[Any]]) -> dict[str, Metric]:
     return {metric.name: metric for metric in cls.metrics}
-
-
-@cache
-def names() -> tuple[str, ...]:
-    """Names of all benchmarks installed, sorted."""
-    return tuple(sorted(_entry_points()))
-
-
-@cache
-def _entry_points() -> dict[str, Any]:
-    from importlib.metadata import entry_points
-
-    return {point.name: point for point in entry_points(group="perfdag.benchmarks")}
-
-
-@cache
-def get(name: str) -> Benchmark[Any]:
-    """The benchmark of that name. Raises KeyError where none is installed under it."""
-    benchmark: type[Benchmark[Any]] = _entry_points()[name].load()
-    return benchmark()

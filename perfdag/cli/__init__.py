@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-EXIT_OK, EXIT_FAILED, EXIT_INPUT, EXIT_GATE, EXIT_REACH, EXIT_INTERRUPTED = 0, 1, 2, 3, 4, 130
+from perfdag.exit_codes import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH
 
 VERBS = {
     "run": "run a suite on this machine",
@@ -37,6 +37,7 @@ VERBS = {
     "queue": "queue scaling: frontend, backend, client, validate",
     "step": "what containers run; not for people",
 }
+
 EPILOG = """examples:
   perfdag run suites/quick.yaml
   perfdag plan suites/quick.yaml

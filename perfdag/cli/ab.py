@@ -112,12 +112,13 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure both variants and print the outcome; exit 1 where a sample failed, 2 on bad input, 3 where B is not shown to be --within."""
-    from perfdag.cli import EXIT_INTERRUPTED, EXIT_REACH
     from perfdag.cli.run import restore
+    from perfdag.exit_codes import EXIT_INTERRUPTED, EXIT_REACH
     from perfdag.results import missing_reason
     from perfdag.results.collect import collect
     from perfdag.signals import end_once
-    from perfdag.store.base import StoreError, open_store
+    from perfdag.store.base import StoreError
+    from perfdag.store.open import open_store
 
     if args.submit:
         from perfdag.app.ab.cluster import submit
@@ -162,7 +163,7 @@ def conclude(store: "Store", duet: "Duet", args: argparse.Namespace | None = Non
     pass the limit of the duet, has no values in a variant, or none is there. Raises StoreError.
     """
     from perfdag.app.ab.outcome import tell
-    from perfdag.cli import EXIT_GATE
+    from perfdag.exit_codes import EXIT_GATE
     from perfdag.regress.ab import analyse
     from perfdag.regress.tuning import Tuning
     from perfdag.results.schema import load
@@ -194,7 +195,7 @@ def prepared(args: argparse.Namespace) -> "tuple[Duet, str | None] | str":
 
     from perfdag.plan.ab import prepare_duet, stored_duet
     from perfdag.results.runs import load_plan, variants
-    from perfdag.store.base import open_store
+    from perfdag.store.open import open_store
     from perfdag.suite import load as suite
     from perfdag.suite.checks import share
 

@@ -39,7 +39,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def run(args: argparse.Namespace) -> int:
     """Put or show; exit 2 for a bad file, which changes nothing."""
     from perfdag.regress.acks import ACKS, put_acks, stored_acks
-    from perfdag.store.base import open_store
+    from perfdag.store.open import open_store
 
     store = open_store(args.store)
     if args.action == "set":

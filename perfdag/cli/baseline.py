@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     """Set or show; exit 2 where a name or a run is not there."""
     from perfdag.cli.compare import complain
     from perfdag.regress.selection import SelectionError, baselines, select, set_baseline
-    from perfdag.store.base import open_store
+    from perfdag.store.open import open_store
 
     store = open_store(args.store)
     try:

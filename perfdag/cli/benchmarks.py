@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the list or one benchmark."""
     import orjson
 
-    from perfdag.benchmark import contract as registry
+    from perfdag.benchmark import registry
     from perfdag.suite.yaml_document import nearest
 
     names = registry.names()
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 def describe(name: str) -> dict[str, Any]:
     """Everything a person or program may want to know of a benchmark, as plain data."""
-    from perfdag.benchmark import contract as registry
+    from perfdag.benchmark import registry
 
     found = registry.get(name)
     schema = found.Params.model_json_schema()

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.regress.confirm import check_night
     from perfdag.regress.result import Rules
     from perfdag.regress.selection import SelectionError, select_one
-    from perfdag.store.base import open_store
+    from perfdag.store.open import open_store
 
     store = open_store(args.store)
     try:

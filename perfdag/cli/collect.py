@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.results.collect import collect
     from perfdag.results.runs import load_plan
     from perfdag.results.schema import load
-    from perfdag.store.base import open_store
+    from perfdag.store.open import open_store
 
     store = open_store(args.store)
     plan = load_plan(store, args.run_id)

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.regress.comparison import compare_selections
     from perfdag.regress.selection import SelectionError, select
     from perfdag.regress.tuning import Tuning
-    from perfdag.store.base import open_store
+    from perfdag.store.open import open_store
     from perfdag.suite.checks import Check
 
     try:

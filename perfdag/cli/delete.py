@@ -3,7 +3,9 @@
 import argparse
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from perfdag.kube.objects import Object
 
 if TYPE_CHECKING:
     from perfdag.kube.client import Kube, Resource
@@ -21,8 +23,6 @@ OWNED = (
     ("coordination.k8s.io/v1", "Lease"),
     ("scheduling.volcano.sh/v1beta1", "PodGroup"),
 )
-
-Object = dict[str, Any]
 
 
 def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -53,7 +53,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def run(args: argparse.Namespace) -> int:
     """Delete; 2 where there is no such run or its results cannot be reached, 4 where something is left in the end."""
     from perfdag.app.cluster.view import NoRun, View, of_run
-    from perfdag.cli import EXIT_INPUT, EXIT_REACH
+    from perfdag.exit_codes import EXIT_INPUT, EXIT_REACH
     from perfdag.kube import client as kube
 
     try:
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _old(run_id: str, root: str, absent: str) -> int:
     """Delete the results of a run whose Workflows are gone (`absent` says so); 2 where the store has no such run. Raises StoreError."""
-    from perfdag.cli import EXIT_INPUT
+    from perfdag.exit_codes import EXIT_INPUT
 
     keys = _keys(root, run_id)
     if not keys:
@@ -179,7 +179,8 @@ def _keys(root: str, run_id: str) -> list[str]:
     """
     from perfdag.results.collect import result_key
     from perfdag.results.runs import load_plan
-    from perfdag.store.base import NotStoredError, open_store
+    from perfdag.store.base import NotStoredError
+    from perfdag.store.open import open_store
 
     store = open_store(root)
     try:
@@ -194,7 +195,7 @@ def _keys(root: str, run_id: str) -> list[str]:
 
 
 def _results(root: str, keys: list[str]) -> None:
-    from perfdag.store.base import open_store
+    from perfdag.store.open import open_store
 
     store = open_store(root)
     for key in keys:

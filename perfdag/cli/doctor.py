@@ -80,9 +80,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tools(plan: "Plan | None") -> list[Finding]:
-    from perfdag.benchmark import contract as registry
-    from perfdag.benchmark.contract import Gang, SampleError
-    from perfdag.hosts.local import Finished, LocalHost
+    from perfdag.benchmark import registry
+    from perfdag.benchmark.contract import Gang
+    from perfdag.hosts.base import Finished
+    from perfdag.hosts.local import LocalHost
+    from perfdag.outcome import SampleError
     from perfdag.shape import Shape
     from perfdag.steps.measure import how_to_get
 
@@ -157,7 +159,8 @@ def _shapes(plan: "Plan | None") -> list[Finding]:
 
 
 def _store(root: str | None) -> Finding:
-    from perfdag.store.base import StoreError, open_store
+    from perfdag.store.base import StoreError
+    from perfdag.store.open import open_store
 
     try:
         store = open_store(root, patience=3.0)

@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     )
     from perfdag.regress.rollup import read_run_medians
     from perfdag.regress.tuning import Tuning
-    from perfdag.store.base import open_store
+    from perfdag.store.open import open_store
 
     store = open_store(args.store)
     found = read_run_medians(store, args.suite)

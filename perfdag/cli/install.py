@@ -4,7 +4,9 @@ import argparse
 import base64
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from perfdag.kube.objects import Object
 
 if TYPE_CHECKING:
     from perfdag.app.cluster.prune import Found
@@ -23,8 +25,6 @@ STORE_KEYS = {
     "AWS_ENDPOINT_URL": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
 }
 """Keys of the Secret, and what of this shell is in each: the first that is set, as `perfdag.store.base` takes them."""
-
-Object = dict[str, Any]
 
 
 def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -58,8 +58,8 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def run(args: argparse.Namespace) -> int:
     """Install; 2 for bad input, 4 where the cluster is out of reach or refuses."""
     from perfdag.app.doctor import store_claim
-    from perfdag.cli import EXIT_INPUT
     from perfdag.cli.render import base, installation
+    from perfdag.exit_codes import EXIT_INPUT
     from perfdag.kube import client as kube
 
     if not args.store.startswith(("s3://", "claim://")):

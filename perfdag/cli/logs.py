@@ -33,7 +33,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the logs; 2 where there is no such run."""
     from perfdag.app.cluster.view import NoRun
-    from perfdag.cli import EXIT_INPUT
+    from perfdag.exit_codes import EXIT_INPUT
     from perfdag.kube import client as kube
 
     try:

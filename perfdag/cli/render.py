@@ -213,11 +213,11 @@ def base(made: "Installation") -> list[dict[str, Any]]:
 
 
 def _rights(name: str) -> list[dict[str, Any]]:
-    from perfdag.benchmark import contract
+    from perfdag.benchmark import registry
 
-    rules = list(contract.get(name).api) if name in contract.names() else []
+    rules = list(registry.get(name).api) if name in registry.names() else []
     if not rules:
-        declare = ", ".join(each for each in contract.names() if contract.get(each).api)
+        declare = ", ".join(each for each in registry.names() if registry.get(each).api)
         raise ValueError(
             f"--allow {name}: no benchmark of that name declares Kubernetes rights; {declare} do"
         )
@@ -226,7 +226,7 @@ def _rights(name: str) -> list[dict[str, Any]]:
 
 def run(args: argparse.Namespace) -> int:
     """Print the manifests; 2 for bad input."""
-    from perfdag.cli import EXIT_INPUT
+    from perfdag.exit_codes import EXIT_INPUT
     from perfdag.workflows.emit import dump
 
     if not args.base and not args.suite:
@@ -249,7 +249,7 @@ def _suite(args: argparse.Namespace) -> list[dict[str, Any]]:
     from perfdag.cli.submit import parameter, warn
     from perfdag.plan.plan import make_plan
     from perfdag.steps.runner.limits import check_size
-    from perfdag.store.base import on_cluster
+    from perfdag.store.open import on_cluster
     from perfdag.suite import load
     from perfdag.workflows import age, lint, runs
 
@@ -303,7 +303,7 @@ def inline(loaded: "Loaded") -> str:
     """The suite as one text: as written, or with its includes' entries in place and their defaults laid under them."""
     import yaml
 
-    from perfdag.benchmark import contract
+    from perfdag.benchmark import registry
     from perfdag.shape import merge
     from perfdag.suite.model import ENTRY_KEYS
 
@@ -311,7 +311,7 @@ def inline(loaded: "Loaded") -> str:
         return loaded.document.text
     entries = []
     for source in loaded.sources:
-        fields = contract.get(source.entry.benchmark).Params.model_fields
+        fields = registry.get(source.entry.benchmark).Params.model_fields
         below = {
             name: value
             for name, value in (source.raw_defaults.get("params") or {}).items()

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the report; exit 1 where a sample failed, is invalid or missing."""
     from perfdag.app.finish import finish
     from perfdag.results.runs import load_plan
-    from perfdag.store.base import open_store
+    from perfdag.store.open import open_store
 
     store = open_store(args.store)
     return finish(store, load_plan(store, args.run_id), as_json=args.json)

@@ -74,10 +74,11 @@ def add_suite_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run or resume; returns the exit code."""
-    from perfdag.cli import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_REACH
+    from perfdag.exit_codes import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_REACH
     from perfdag.results import missing_reason
     from perfdag.signals import end_once
-    from perfdag.store.base import StoreError, open_store
+    from perfdag.store.base import StoreError
+    from perfdag.store.open import open_store
 
     if args.suite is None and args.resume is None:
         print("perfdag run: name a suite file, or --resume RUN", file=sys.stderr)
@@ -147,7 +148,7 @@ def _plan(args: argparse.Namespace) -> "tuple[Plan, str | None]":
     """The plan of a new or resumed run, and the store's root. Raises BadDocument, StoreError."""
     from perfdag.plan.plan import make_plan
     from perfdag.results.runs import load_plan
-    from perfdag.store.base import open_store
+    from perfdag.store.open import open_store
     from perfdag.suite import load
 
     if args.resume is not None:

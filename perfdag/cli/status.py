@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
     import asyncio
 
     from perfdag.app.cluster.view import NoRun, View, find, last_line, view
-    from perfdag.cli import EXIT_INPUT
     from perfdag.cli.submit import describe, follow
+    from perfdag.exit_codes import EXIT_INPUT
     from perfdag.kube import client as kube
 
     async def look(client: kube.Kube) -> tuple[View, str | None]:

@@ -169,8 +169,8 @@ def _suspect(args: argparse.Namespace) -> int:
 def _finish(args: argparse.Namespace) -> int:
     from perfdag.app.ab import cluster
     from perfdag.app.finish import finish
-    from perfdag.cli import EXIT_REACH
     from perfdag.cli.check import after_run
+    from perfdag.exit_codes import EXIT_REACH
     from perfdag.kube.client import KubeError
     from perfdag.plan.gated import gated
     from perfdag.results.collect import collect
@@ -240,7 +240,7 @@ def _tell(place: "PodContext", plan: "Plan", store: "Store") -> None:
 
 def _reach(args: argparse.Namespace) -> int:
     from perfdag.kube.podspec import STORE
-    from perfdag.store.base import open_store
+    from perfdag.store.open import open_store
 
     root = os.environ.get("PERFDAG_STORE", "")
     store = open_store(STORE if root.startswith("claim://") else root, 5.0)
@@ -252,7 +252,7 @@ def _reach(args: argparse.Namespace) -> int:
 
 
 def _rsh(args: argparse.Namespace) -> int:
-    from perfdag.cli import EXIT_INPUT
+    from perfdag.exit_codes import EXIT_INPUT
 
     config, ports = os.environ.get("PERFDAG_SSH_CONFIG"), os.environ.get("PERFDAG_SSH_PORTS", "")
     if not config:

@@ -5,7 +5,7 @@ import asyncio
 import base64
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from perfdag.app.cluster.view import View
@@ -19,8 +19,6 @@ EPILOG = """examples:
   perfdag submit --resume 20260101T020000Z-0a1b2c3d --namespace bench --watch
 """
 EVERY = 2.0
-
-Object = dict[str, Any]
 
 
 def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -66,9 +64,9 @@ def run(args: argparse.Namespace) -> int:
     """Submit, and with --watch follow to the end."""
     from perfdag.app.cluster.resume import NotContinued, Run, continued
     from perfdag.app.cluster.view import NotInstalled, installed
-    from perfdag.cli import EXIT_INPUT, EXIT_REACH
     from perfdag.cli.run import beside_resume
-    from perfdag.store.base import on_cluster
+    from perfdag.exit_codes import EXIT_INPUT, EXIT_REACH
+    from perfdag.store.open import on_cluster
 
     if (args.suite is None) == (args.resume is None):
         print("perfdag submit: name a suite file, or --resume RUN", file=sys.stderr)
@@ -141,7 +139,7 @@ def warn(plan: "Plan") -> None:
 
 def _root(args: argparse.Namespace, loaded: "Loaded", given: str) -> str:
     """The store of a new run; `given` is that of the installation. A suite's own is used where pods can."""
-    from perfdag.store.base import on_cluster
+    from perfdag.store.open import on_cluster
 
     of_suite = loaded.suite.store
     return args.store or (of_suite if of_suite and on_cluster(of_suite) else given)
@@ -149,7 +147,8 @@ def _root(args: argparse.Namespace, loaded: "Loaded", given: str) -> str:
 
 def _stored(plan: "Plan", root: str) -> bool:
     """Whether the plan could be put into the store from here; else the suite travels with the Workflow."""
-    from perfdag.store.base import StoreError, open_store
+    from perfdag.store.base import StoreError
+    from perfdag.store.open import open_store
 
     if root.startswith("claim://"):
         return False

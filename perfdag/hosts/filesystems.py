@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 from perfdag.hosts import facts
-from perfdag.hosts.local import Host, LocalHost
+from perfdag.hosts.base import Host
+from perfdag.hosts.local import LocalHost
 
 _SHARED = (
     "nfs",

@@ -11,8 +11,8 @@ import statistics
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+from perfdag.hosts.base import Finished, Host
 from perfdag.hosts.gpus import parse, query
-from perfdag.hosts.local import Finished, Host
 
 STATIC = {
     "index": "index",

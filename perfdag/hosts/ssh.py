@@ -18,10 +18,10 @@ from typing import Any
 
 import orjson
 
-from perfdag.benchmark.contract import Failed, Infrastructure
-from perfdag.hosts.local import Argv, Finished, ServerProcess
+from perfdag.hosts.base import Argv, Finished, ServerProcess
 from perfdag.hosts.processes import Proto, listening_ports
 from perfdag.hosts.ssh_connection import Connection, exit_code
+from perfdag.outcome import Failed, Infrastructure
 
 _TABLES = "cat /proc/net/{proto} /proc/net/{proto}6 2>/dev/null; true"
 _PIDS = "${PERFDAG_PEER:-/tmp}/pids"

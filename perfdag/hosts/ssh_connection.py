@@ -9,8 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from perfdag.benchmark.contract import Infrastructure
-from perfdag.hosts.local import Finished
+from perfdag.hosts.base import Finished
+from perfdag.outcome import Infrastructure
 
 ALIAS = "perfdag-peer"
 CONNECT_SECONDS = 10

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from perfdag.hosts.local import Host, LocalHost
+from perfdag.hosts.base import Host
+from perfdag.hosts.local import LocalHost
 
 MARKER = "made-by-perfdag"
 PREFIX = "perfdag-"

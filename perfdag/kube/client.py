@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import orjson
 
 from perfdag.kube.config import KubeError
+from perfdag.kube.objects import Object
 from perfdag.kube.reader import Event, Reader, Resource
-from perfdag.kube.transport import Object
 
 __all__ = ["Event", "Kube", "KubeError", "Resource", "run"]
 

@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.objects import Object
 from perfdag.kube.podspec import MTU
 
 RUN, BATCH, ATTEMPT, RANK, MEASURING = (
@@ -30,8 +30,6 @@ _SLOW = ("context deadline exceeded", "DeadlineExceeded", "is reserved for")
 """What a kubelet says of a container whose image the node still unpacks: it asks again, and meets its own earlier request."""
 QUIET_SECONDS = 10.0
 """How long a pod may be Pending without a trouble before its events are read."""
-
-Object = dict[str, Any]
 
 
 @dataclass(frozen=True)

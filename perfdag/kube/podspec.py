@@ -6,44 +6,39 @@ serves all batches of a shape. `@PORT@` is the port of a rank's sshd on a host n
 only a lead has. Where two variants stand side by side `@TWIN@` is the rank of the other variant's pod that this one shares its node with.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from perfdag.kube.labels import LABEL
+from perfdag.kube.objects import Object
+from perfdag.kube.security import hardened, helper, pod_security
 from perfdag.shape import Shape, Volume
 
 BATCH, ATTEMPT, TWIN, PORT, CLAIMED = "@BATCH@", "@ATTEMPT@", "@TWIN@", "@PORT@", "@CLAIMED@"
-USER = 1000
+
 VOLUME = "/perfdag/volume"
+
 STORE = "/perfdag/store"
-HELPER_RESOURCES = {"cpu": "100m", "memory": "128Mi"}
+
 MTU = "mtu"
 """Name of the container that sets the MTU before the measuring one starts."""
-LABEL = "perfdag"
-UNRECOVERABLE = f"{LABEL}/unrecoverable"
-"""Annotation of a Workflow: its owner (`perfdag.steps.runner.step_state.owner`), then the batches that no retry
-can repair, between commas. The watchdog writes it, the retryStrategy of a batch reads it."""
-WATCHDOG_DONE = f"{LABEL}/watchdog-done"
-"""Annotation of a Workflow: its uid, once its watchdog saw the last batch end and some fail.
 
-Argo creates no other watchdog then until `argo retry`, where the next watchdog's first look removes it.
-A watchdog evicted before that look is not created again: Argo calls it Failed."""
-STEP, BEGAN, ENDED = f"{LABEL}/step", "began", "ended"
-"""Annotation of a Workflow: its uid, the step that began last, and its state: BEGAN while it runs,
-ENDED once it failed by itself."""
 KEEP_PODS = 60
 """Seconds that a pod is kept at least, for the next attempt's lead reads of it which sample killed it."""
+
 CLEARING = 660
 """Seconds for a benchmark that makes objects on the cluster to delete them and wait for it when its pod is told to end."""
+
 PRIORITY_CLASSES = ("perfdag", "perfdag-preempting")
 """Of measuring pods: of a usual suite, and of one that asks for priority."""
+
 # an sshd of uid 0 separates its privileges and writes an audit record, or ends; one of another uid does neither
 _SSHD = ("AUDIT_WRITE", "SETGID", "SETUID", "SYS_CHROOT")
-_HOSTNAME = "kubernetes.io/hostname"
-_ZONE = "topology.kubernetes.io/zone"
-_WIDE = 32  # pods of a gang above which anti-affinity is too slow for the scheduler and topologySpread is used
 
-Object = dict[str, Any]
+_HOSTNAME = "kubernetes.io/hostname"
+
+_ZONE = "topology.kubernetes.io/zone"
+
+_WIDE = 32  # pods of a gang above which anti-affinity is too slow for the scheduler and topologySpread is used
 
 
 @dataclass(frozen=True)
@@ -79,55 +74,6 @@ def image(name: str | None, pattern: str) -> str:
     return (
         pattern.replace("{name}", name or "base") if not name or not set(name) & set("/:") else name
     )
-
-
-def hardened(root: bool = False, added: tuple[str, ...] = ()) -> Object:
-    """A container's securityContext as PodSecurity `restricted` wants it; `root` and `added` only where the suite says privileges."""
-    context: Object = {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "runAsNonRoot": not root,
-        "runAsUser": 0 if root else USER,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    if added:
-        context["capabilities"]["add"] = list(added)
-    return context
-
-
-def pod_security(root: bool = False) -> Object:
-    """The pod's securityContext; fsGroup so that a claim is writable and the key pair readable."""
-    user = 0 if root else USER
-    return {
-        "runAsNonRoot": not root,
-        "runAsUser": user,
-        "runAsGroup": user,
-        "fsGroup": user,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
-def helper(shape: Shape | None = None) -> Object:
-    """Resources of a container beside the measuring one. A limit of so little costs each start 2 s: only where a pod is to be Guaranteed."""
-    asked: Object = {"requests": dict(HELPER_RESOURCES)}
-    guaranteed = shape is not None and {"cpu", "memory"} <= shape.resources.keys()
-    return asked | {"limits": dict(HELPER_RESOURCES)} if guaranteed else asked
-
-
-def restricted(resources: Mapping[str, Any] | None = None) -> Object:
-    """The patch of a pod that measures nothing (plan, watchdog, finish)."""
-    main: Object = {"name": "main", "securityContext": hardened()}
-    if resources:
-        main["resources"] = {"requests": dict(resources)}
-    return {
-        "securityContext": pod_security(),
-        "initContainers": [{"name": "init", "securityContext": hardened(), "resources": helper()}],
-        "containers": [
-            {"name": "wait", "securityContext": hardened(), "resources": helper()},
-            main,
-        ],
-    }
 
 
 def claim_patch(claim: str) -> Object:
@@ -349,3 +295,11 @@ def host_port(run_id: str) -> int:
     return 20000 + int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4], "big") % (
         10000 - 2 * 4096
     )
+
+
+SSH_PORT = 2222
+
+
+def ssh_port(shape: Shape, run_id: str, rank: int) -> int:
+    """Where the peer of that rank listens for the lead; peers of one node share its ports on a host network."""
+    return host_port(run_id) + rank if shape.network.host else SSH_PORT

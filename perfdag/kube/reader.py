@@ -11,7 +11,8 @@ from urllib.parse import quote
 import orjson
 
 from perfdag.kube.config import Cluster, KubeError
-from perfdag.kube.transport import MAX_BACKOFF, Object, Transport
+from perfdag.kube.objects import Object
+from perfdag.kube.transport import MAX_BACKOFF, Transport
 
 METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 PAGE = 500

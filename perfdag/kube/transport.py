@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 
 from perfdag.kube.config import Cluster, KubeError, load
+from perfdag.kube.objects import Object
 
 if TYPE_CHECKING:
     import aiohttp
 
-Object = dict[str, Any]
 
 JSON = "application/json"
 MAX_BACKOFF = 10.0

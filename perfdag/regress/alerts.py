@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import orjson
 
-from perfdag.benchmark import contract as benchmark
+from perfdag.benchmark import registry
+from perfdag.benchmark.contract import Benchmark
 from perfdag.regress.changes import LevelChange, day_of
 from perfdag.regress.run_medians import RunMedians
 from perfdag.stats.changes import Change, moved_at
@@ -172,9 +173,9 @@ def _leans_on(name: str) -> tuple[str, ...]:
     here.
     """
     try:
-        return benchmark.get(name).canaries
+        return registry.get(name).canaries
     except (KeyError, ImportError):
-        return benchmark.Benchmark.canaries
+        return Benchmark.canaries
 
 
 def _size(change: Change) -> float:

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.benchmark import contract
+from perfdag.benchmark import registry
 from perfdag.results.samples import run_folder
 from perfdag.store.base import Store
 
@@ -15,10 +15,8 @@ def write(store: Store, run_id: str, rows: pa.Table) -> list[str]:
     An export that fails affects neither the others nor the run. Raises StoreError.
     """
     lines: list[str] = []
-    for name in sorted(set(pc.unique(rows["benchmark"]).to_pylist()) & set(contract.names())):
-        exporter = contract.get(name)
-        if type(exporter).exports is contract.Benchmark.exports:
-            continue
+    for name in sorted(set(pc.unique(rows["benchmark"]).to_pylist()) & set(registry.names())):
+        exporter = registry.get(name)
         try:
             files = exporter.exports(rows.filter(pc.equal(rows["benchmark"], name)))
         except Exception as error:

@@ -10,7 +10,8 @@ from typing import Any
 
 import orjson
 
-from perfdag.benchmark.contract import Benchmark, Measurement
+from perfdag.benchmark.contract import Benchmark
+from perfdag.outcome import Measurement
 from perfdag.stats.robust import median, spread
 from perfdag.store.base import Store
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perfdag.benchmark import contract as registry
+from perfdag.benchmark import registry
 from perfdag.suite.model import Suite
 
 

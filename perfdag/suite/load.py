@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from perfdag.benchmark import contract as registry
+from perfdag.benchmark import registry
 from perfdag.suite.checks import Check, misaimed
 from perfdag.suite.enumerate import point_problems
 from perfdag.suite.model import Entry, Loaded, Settings, Source, Suite

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from perfdag.benchmark import contract as registry
+from perfdag.benchmark import registry
 from perfdag.shape import Shape
 from perfdag.suite.checks import Check
 from perfdag.suite.yaml_document import Document, Where

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from perfdag.benchmark import contract as registry
+from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark
 from perfdag.shape import SHAPE_KEYS, Shape, merge
 from perfdag.suite.candidate import Candidate, ProblemCounter

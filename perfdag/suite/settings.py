@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from perfdag.benchmark import contract as registry
+from perfdag.benchmark import registry
 from perfdag.suite.model import ENTRY_KEYS, Entry, Loaded, Source, Suite
 from perfdag.suite.validation import explain
 from perfdag.suite.yaml_document import BadDocument, Document, Problem, nearest, parse_document

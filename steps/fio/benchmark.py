@@ -7,20 +7,11 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
-from perfdag.benchmark.contract import (
-    Benchmark,
-    Gang,
-    Invalid,
-    Measurement,
-    Metric,
-    Output,
-    Params,
-    Skip,
-    Tool,
-)
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
 from perfdag.hosts import gpu_queries
+from perfdag.hosts.base import Finished
 from perfdag.hosts.filesystems import filesystem
-from perfdag.hosts.local import Finished
+from perfdag.outcome import Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.steps.fio import files, report
 from perfdag.steps.fio.files import Place

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any
 
-from perfdag.benchmark.contract import Failed, Gang, Skip
+from perfdag.benchmark.contract import Gang
+from perfdag.hosts.base import Host
 from perfdag.hosts.filesystems import common, filesystem
-from perfdag.hosts.local import Host, LocalHost
+from perfdag.hosts.local import LocalHost
 from perfdag.hosts.stale_files import MARKER, PREFIX, beside, clear, mark
+from perfdag.outcome import Failed, Skip
 from perfdag.steps.fio.params import FioParams
 
 _MEMORY = ("tmpfs", "ramfs", "devtmpfs")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfdag.benchmark.contract import Failed, Measurement
+from perfdag.outcome import Failed, Measurement
 from perfdag.stats.percentiles import needed
 
 PERCENTILES = (50, 90, 95, 99, 99.9, 99.99)

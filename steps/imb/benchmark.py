@@ -6,20 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from perfdag.benchmark.contract import (
-    Benchmark,
-    Failed,
-    Gang,
-    Invalid,
-    Measurement,
-    Metric,
-    Output,
-    Params,
-    Skip,
-    Tool,
-)
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
 from perfdag.hosts import cgroups
-from perfdag.hosts.local import Finished, Host
+from perfdag.hosts.base import Finished, Host
+from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.quantities import parse_quantity
 from perfdag.shape import Shape
 from perfdag.steps import devices

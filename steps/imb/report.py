@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from perfdag.benchmark.contract import Failed, Measurement
+from perfdag.outcome import Failed, Measurement
 from perfdag.steps.imb.operations import COLLECTIVES, PAIRS, STREAMS, SYNCS
 from perfdag.steps.imb.params import ImbParams
 

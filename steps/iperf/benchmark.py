@@ -4,18 +4,10 @@ import contextlib
 import re
 from typing import Any, ClassVar
 
-from perfdag.benchmark.contract import (
-    Benchmark,
-    Failed,
-    Gang,
-    Measurement,
-    Metric,
-    Output,
-    Params,
-    Tool,
-)
-from perfdag.hosts.local import Finished, Host, Server
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
+from perfdag.hosts.base import Finished, Host, Server
 from perfdag.hosts.processes import Proto
+from perfdag.outcome import Failed, Measurement
 from perfdag.shape import Cpus, Shape
 from perfdag.steps.iperf import iperf2, iperf3
 from perfdag.steps.iperf.params import IperfParams

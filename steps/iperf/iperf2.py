@@ -6,7 +6,8 @@ Source: tables headed `[ ID] Interval ...` in the source of iperf 2.1.
 import re
 from dataclasses import dataclass
 
-from perfdag.benchmark.contract import Failed, Invalid, Measurement, Output, Skip
+from perfdag.benchmark.contract import Output
+from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.steps.iperf.iperf3 import by_second
 from perfdag.steps.iperf.params import IperfParams
 

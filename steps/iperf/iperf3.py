@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from perfdag.benchmark.contract import Failed, Invalid, Measurement, Skip
+from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.steps.iperf.params import IperfParams
 
 BUSY = 0.95

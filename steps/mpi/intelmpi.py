@@ -8,8 +8,9 @@ from collections import Counter
 from pathlib import PurePosixPath
 from typing import Literal
 
-from perfdag.benchmark.contract import Failed, Gang, Skip, Tool
-from perfdag.hosts.local import Host
+from perfdag.benchmark.contract import Gang, Tool
+from perfdag.hosts.base import Host
+from perfdag.outcome import Failed, Skip
 
 Transport = Literal["tcp", "shm", "rdma"]
 RDMA_PROVIDERS = ("mlx", "verbs;ofi_rxm", "verbs", "psm3", "opx", "efa")

@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from perfdag.benchmark.contract import Failed, Gang, Skip, Tool
+from perfdag.benchmark.contract import Gang, Tool
 from perfdag.hosts import cgroups
-from perfdag.hosts.local import Host, LocalHost
+from perfdag.hosts.base import Host
+from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Failed, Skip
 from perfdag.quantities import parse_cpu_list, parse_quantity
 from perfdag.shape import Shape
 

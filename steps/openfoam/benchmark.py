@@ -7,19 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
-from perfdag.benchmark.contract import (
-    Benchmark,
-    Failed,
-    Gang,
-    Invalid,
-    Measurement,
-    Metric,
-    Output,
-    Skip,
-    Tool,
-)
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Tool
 from perfdag.hosts import stale_files
 from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.steps import devices
 from perfdag.steps.mpi import openmpi

@@ -3,9 +3,9 @@
 The plan refuses a case larger than the suite's limits. The disk is checked before meshing.
 """
 
-from perfdag.benchmark.contract import Failed
+from perfdag.hosts.base import Host
 from perfdag.hosts.filesystems import filesystem
-from perfdag.hosts.local import Host
+from perfdag.outcome import Failed
 from perfdag.quantities import parse_quantity
 from perfdag.shape import Shape
 from perfdag.steps.openfoam.params import OpenFoamParams

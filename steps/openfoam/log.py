@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 
-from perfdag.benchmark.contract import Failed, Measurement, Output
+from perfdag.benchmark.contract import Output
+from perfdag.outcome import Failed, Measurement
 from perfdag.steps.openfoam import case
 from perfdag.steps.openfoam.stamp import RANK_LINE
 from perfdag.steps.time_bins import bins

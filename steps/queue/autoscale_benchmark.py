@@ -9,16 +9,8 @@ import orjson
 from pydantic import Field
 
 from perfdag import signals
-from perfdag.benchmark.contract import (
-    Benchmark,
-    Failed,
-    Gang,
-    Invalid,
-    Measurement,
-    Metric,
-    Output,
-    Params,
-)
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
+from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.steps.queue.autoscale.scores import HpaModel, Profile, Sample, score
 from perfdag.steps.queue.validate.deployment import not_permitted
 from perfdag.steps.queue.validate.spread import failures_by_subject

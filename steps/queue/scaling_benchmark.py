@@ -6,17 +6,9 @@ from typing import Any, ClassVar
 import orjson
 from pydantic import Field
 
-from perfdag.benchmark.contract import (
-    Benchmark,
-    Failed,
-    Gang,
-    Invalid,
-    Measurement,
-    Metric,
-    Output,
-    Params,
-)
-from perfdag.hosts.local import Finished
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
+from perfdag.hosts.base import Finished
+from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.steps.queue.backend.workload import built_in_seconds, substitute
 from perfdag.steps.queue.validate.deployment import not_permitted
 from perfdag.steps.queue.validate.spread import subject

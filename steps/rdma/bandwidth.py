@@ -5,7 +5,8 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from perfdag.benchmark.contract import Failed, Measurement, Metric, Output
+from perfdag.benchmark.contract import Metric, Output
+from perfdag.outcome import Failed, Measurement
 from perfdag.steps.rdma import perftest, report
 from perfdag.steps.rdma.params import RdmaParams
 

@@ -4,7 +4,8 @@ from typing import ClassVar, Self
 
 from pydantic import model_validator
 
-from perfdag.benchmark.contract import Failed, Measurement, Metric, Output
+from perfdag.benchmark.contract import Metric, Output
+from perfdag.outcome import Failed, Measurement
 from perfdag.stats.percentiles import needed
 from perfdag.steps.rdma import perftest, report
 from perfdag.steps.rdma.params import RdmaParams

@@ -11,18 +11,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-from perfdag.benchmark.contract import (
-    Benchmark,
-    Failed,
-    Gang,
-    Invalid,
-    Measurement,
-    Output,
-    Skip,
-    Tool,
-)
+from perfdag.benchmark.contract import Benchmark, Gang, Output, Tool
 from perfdag.hosts import gpu_queries
-from perfdag.hosts.local import Finished, Host
+from perfdag.hosts.base import Finished, Host
+from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.steps import devices, gpu_watch
 from perfdag.steps.rdma import report as rdma_report

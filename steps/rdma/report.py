@@ -4,7 +4,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from perfdag.benchmark.contract import Failed, Output
+from perfdag.benchmark.contract import Output
+from perfdag.outcome import Failed
 from perfdag.steps.rdma.params import RdmaParams
 
 _PAIR = re.compile(

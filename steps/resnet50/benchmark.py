@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from perfdag.benchmark import contract
-from perfdag.benchmark.contract import Benchmark, Gang, Invalid, Measurement, Output, Tool
+from perfdag.benchmark.contract import Benchmark, Gang, Output, Tool
+from perfdag.outcome import Invalid, Measurement, SampleError
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import launch, result
 from perfdag.steps.resnet50.params import Workload
@@ -207,7 +208,7 @@ def _read(text: str, params: Workload, facts: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON element of a readable result, and why times were left out."""
     try:
         measured = result.read(text)
-    except contract.SampleError:
+    except SampleError:
         return {}
     reason = result.unsteady(measured, params, facts)
     return {"seed_json": seed_json(measured, params, facts)} | (
@@ -219,7 +220,7 @@ def versions(text: str) -> str:
     """Return `torch 2.9.0, LoadGen 6.0.17` of a result, or an empty string."""
     try:
         measured = result.read(text)
-    except contract.SampleError:
+    except SampleError:
         return ""
     torch = measured.raw.get("versions", {}).get("torch")
     loadgen = measured.tested.version.split()[0] if measured.tested else ""

@@ -9,18 +9,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from perfdag.benchmark import contract
-from perfdag.benchmark.contract import (
-    Benchmark,
-    Failed,
-    Gang,
-    Invalid,
-    Measurement,
-    Metric,
-    Output,
-    SampleError,
-    Tool,
-)
-from perfdag.hosts.local import Finished, Host, Server
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Tool
+from perfdag.hosts.base import Finished, Host, Server
+from perfdag.outcome import Failed, Invalid, Measurement, SampleError
 from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
 from perfdag.steps.resnet50 import launch as start

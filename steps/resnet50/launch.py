@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfdag.benchmark.contract import Failed, SampleError, Skip, Tool
+from perfdag.benchmark.contract import Tool
 from perfdag.hosts import gpu_queries
-from perfdag.hosts.local import Finished, Host
+from perfdag.hosts.base import Finished, Host
+from perfdag.outcome import Failed, SampleError, Skip
 from perfdag.steps.resnet50 import preload
 from perfdag.steps.resnet50.params import Workload
 

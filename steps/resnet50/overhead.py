@@ -7,16 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from perfdag.benchmark import contract
-from perfdag.benchmark.contract import (
-    Benchmark,
-    Failed,
-    Gang,
-    Invalid,
-    Measurement,
-    Metric,
-    Output,
-    Tool,
-)
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Tool
+from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.shape import Shape
 from perfdag.stats.paired import blocks
 from perfdag.steps.resnet50 import launch, preload, result

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfdag.benchmark.contract import Failed, Measurement, Metric, Skip
+from perfdag.benchmark.contract import Metric
+from perfdag.outcome import Failed, Measurement, Skip
 from perfdag.stats.percentiles import needed
 from perfdag.steps.resnet50 import loadgen_log, preload
 from perfdag.steps.resnet50.imagenet import reached

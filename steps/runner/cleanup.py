@@ -6,16 +6,15 @@ The Workflow owns them, and is deleted days later: a nightly suite would hold th
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
+from perfdag.kube.argo import inputs_of, nodes_of, template_of
 from perfdag.kube.client import Kube, KubeError, run
+from perfdag.kube.objects import Object
 from perfdag.plan.plan import Plan
 from perfdag.results.confirming import ROUNDS
 from perfdag.steps.runner.plan import batch_objects, secret_name, shape_of
 from perfdag.steps.runner.pod_context import PodContext
-from perfdag.steps.runner.watchdog import inputs_of, nodes_of, template_of
 
-Object = dict[str, Any]
 Named = tuple[str, str, str]
 """API, kind and name of an object of the Workflow's namespace."""
 

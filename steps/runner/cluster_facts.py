@@ -1,11 +1,10 @@
 """What the cluster is that a run was measured on: provenance of its rows."""
 
 import re
-from typing import Any
 
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.objects import Object
 
-Object = dict[str, Any]
 # of a network or of storage, as words of the name of a DaemonSet or of its images: that of Calico with Flannel is called canal
 _DAEMONS = re.compile(
     r"(?<![a-z0-9])(calico|canal|cilium|flannel|ovn|antrea|kindnet|weave|kube-router|aws-node|multus|sriov|longhorn"

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdag import signals
-from perfdag.benchmark import contract as registry
-from perfdag.benchmark.contract import Infrastructure
-from perfdag.hosts.local import Host
+from perfdag.benchmark import registry
+from perfdag.hosts.base import Host
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.client import KubeError
+from perfdag.outcome import Infrastructure
 from perfdag.plan.ab import Duet, positions, stored_duet
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason

@@ -7,9 +7,9 @@ belongs to: a batch of variant A or B, or of a run that confirms another.
 import re
 import time
 from datetime import datetime
-from typing import Any
 
 from perfdag.kube.client import Kube, KubeError, run
+from perfdag.kube.objects import Object
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
 from perfdag.results.confirming import plan_of_batch
@@ -20,8 +20,6 @@ from perfdag.steps.runner.pod_context import PodContext
 from perfdag.steps.runner.step_state import owner
 from perfdag.store.base import Store
 from perfdag.units import short_seconds
-
-Object = dict[str, Any]
 
 
 class BatchReasons:

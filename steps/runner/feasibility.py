@@ -5,13 +5,13 @@ A full cluster is feasible: its pods wait. What may not be read counts as presen
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.objects import Object
 from perfdag.quantities import parse_quantity
 from perfdag.shape import Shape, Volume
 
-Object = dict[str, Any]
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
 
 

@@ -13,12 +13,14 @@ from typing import Any
 import orjson
 
 from perfdag import signals
-from perfdag.benchmark.contract import Infrastructure
-from perfdag.hosts.local import Host, LocalHost
+from perfdag.hosts.base import Host
+from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.pods import Pod, read, selector, told, troubles
-from perfdag.kube.podspec import USER, VOLUME, shares
+from perfdag.kube.podspec import VOLUME, shares, ssh_port
+from perfdag.kube.security import USER
+from perfdag.outcome import Infrastructure
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
 from perfdag.results.confirming import plan_of_batch
@@ -27,7 +29,6 @@ from perfdag.results.samples import SampleRecord, run_folder, stored_samples
 from perfdag.shape import Shape
 from perfdag.steps.measure import PRECISE, GangLost, MeasuringLoop, Site
 from perfdag.steps.runner import budget, peer
-from perfdag.steps.runner.plan import ssh_port
 from perfdag.steps.runner.pod_context import KEYS, PodContext, scratch_home
 from perfdag.steps.runner.quarantine import UnderWay, known, skip_crashers, suspects_last
 from perfdag.store.base import NotStoredError, Store

@@ -10,16 +10,17 @@ from typing import Any
 import orjson
 
 from perfdag.kube.client import Kube, KubeError, run
+from perfdag.kube.labels import LABEL
+from perfdag.kube.objects import Object
 from perfdag.kube.podspec import (
-    LABEL,
     Context,
     account_of,
     claim_spec,
-    host_port,
     patch,
     priority_class,
     shared_claim,
     shares,
+    ssh_port,
 )
 from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan, make_plan, read_plan
@@ -39,12 +40,11 @@ from perfdag.steps.runner.pod_context import PENDING_GRACE, PodContext
 from perfdag.store.base import NotStoredError, Store, StoreError
 
 FANS = ("batches", "duels")
-SSH_PORT = 2222
+
 NETWORK = f"{LABEL}/network"
 """Annotation of a pod that Multus gives no network: whose network it is on."""
-MULTUS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
 
-Object = dict[str, Any]
+MULTUS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
 
 
 def plan_of(
@@ -168,11 +168,6 @@ def _described(
         "netkey": MULTUS[shape.network.default] if named else NETWORK,
         "network": named or ("host" if shape.network.host else "pod"),
     }
-
-
-def ssh_port(shape: Shape, run_id: str, rank: int) -> int:
-    """Where the peer of that rank listens for the lead; peers of one node share its ports on a host network."""
-    return host_port(run_id) + rank if shape.network.host else SSH_PORT
 
 
 def step(here: PodContext, out: Path, environment: Mapping[str, str]) -> Plan:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from perfdag.kube.podspec import STORE
 from perfdag.plan.plan import new_run_id
-from perfdag.store.base import Store, on_cluster, open_store
+from perfdag.store.base import Store
+from perfdag.store.open import on_cluster, open_store
 from perfdag.suite.yaml_document import BadDocument, Problem
 from perfdag.units import seconds
 

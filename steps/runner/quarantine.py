@@ -9,11 +9,11 @@ next attempt's lead reads it from the pods, and copies it to the store, since po
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from perfdag import signals
-from perfdag.benchmark import contract as registry
+from perfdag.benchmark import registry
 from perfdag.kube.client import Kube
+from perfdag.kube.objects import Object
 from perfdag.kube.pods import ATTEMPT, explain, selector
 from perfdag.plan.order import concurrent_groups
 from perfdag.plan.plan import Plan
@@ -29,7 +29,6 @@ CRASHES = 2
 _KILLED = ("OOMKilled", "Evicted", "main ended with exit code 137")
 """Ends that a sample may have caused: not Argo's, not a deletion, not an exit of its own."""
 
-Object = dict[str, Any]
 CrashHistory = Mapping[str, Sequence[str]]
 """By the id of a point: how each gang ended that measured it."""
 

@@ -8,14 +8,12 @@ start of the attempt too. The state of a step stays until the step's next pod be
 
 import sys
 from collections.abc import Callable, Collection
-from typing import Any
 
 from perfdag.kube import client as kube
 from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.podspec import BEGAN, ENDED, STEP, UNRECOVERABLE
+from perfdag.kube.labels import BEGAN, ENDED, STEP, UNRECOVERABLE
+from perfdag.kube.objects import Object
 from perfdag.steps.runner.pod_context import PodContext
-
-Object = dict[str, Any]
 
 
 def owner(workflow: Object) -> str:

@@ -5,17 +5,14 @@ can tell why its samples are missing.
 """
 
 import asyncio
-import base64
-import gzip
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
-import orjson
-
+from perfdag.kube.argo import inputs_of, nodes_of, template_of
 from perfdag.kube.client import Kube, KubeError, Resource
+from perfdag.kube.labels import UNRECOVERABLE, WATCHDOG_DONE
+from perfdag.kube.objects import Object
 from perfdag.kube.pods import Pod, is_pulling, is_unpacking, read, selector, told
-from perfdag.kube.podspec import UNRECOVERABLE, WATCHDOG_DONE
 from perfdag.plan.gated import gated
 from perfdag.results import missing_reason
 from perfdag.results.runs import load_plan, variants
@@ -26,13 +23,15 @@ from perfdag.steps.runner.pod_context import PodContext, pending_limit
 from perfdag.steps.runner.step_state import owner, unrecoverable_annotation, unrecoverable_batches
 
 HOPELESS_SECONDS, PULL_SECONDS = 3.0, 20.0
+
 GIVEN_UP = "GivenUp"
+
 _FINAL = {f"main ended with exit code {code}" for code in (2, REFUSED)}
+
 _EXPLAINED = {f"main ended with exit code {code}" for code in (RETRYABLE, REFUSED)}
 """Ends for which the lead wrote the reason itself."""
-_DONE = {"Succeeded", "Failed", "Error", "Skipped", "Omitted"}
 
-Object = dict[str, Any]
+_DONE = {"Succeeded", "Failed", "Error", "Skipped", "Omitted"}
 
 
 def patience(pod: Pod, pending_limit: float) -> float:
@@ -208,27 +207,6 @@ def _rank_of(node: Object) -> tuple[int, int, str | None] | None:
     if node.get("type") != "Pod" or not str(inputs.get("batch", "")).isdigit():
         return None
     return int(inputs["batch"]), int(inputs.get("attempt") or 0), inputs.get("rank")
-
-
-def nodes_of(workflow: Object) -> dict[str, Object]:
-    """Return the nodes of a Workflow's status, also where Argo compressed them."""
-    status = workflow.get("status") or {}
-    if status.get("compressedNodes"):
-        packed = base64.b64decode(status["compressedNodes"])
-        nodes: dict[str, Object] = orjson.loads(gzip.decompress(packed))
-        return nodes
-    return status.get("nodes") or {}
-
-
-def inputs_of(node: Object) -> Object:
-    """Return the input parameters of a node, by name."""
-    parameters = (node.get("inputs") or {}).get("parameters") or []
-    return {parameter["name"]: parameter.get("value") for parameter in parameters}
-
-
-def template_of(node: Object) -> str | None:
-    """Return the template of a node: the workflow's own, or one that a task refers to."""
-    return node.get("templateName") or (node.get("templateRef") or {}).get("template")
 
 
 def finished(workflow: Object) -> bool:

@@ -4,7 +4,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from perfdag.benchmark.contract import Benchmark, Gang, Measurement, Metric, Output, Params
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
+from perfdag.outcome import Measurement
 from perfdag.steps.scale.figures import measurements
 from perfdag.steps.scale.scenarios import run_vmi
 from perfdag.steps.scale.scenarios.vmi_output import parse_results, run_scenario

@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 import orjson
 from pydantic import Field
 
-from perfdag.benchmark.contract import Benchmark, Gang, Measurement, Metric, Output, Params
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
+from perfdag.outcome import Measurement
 from perfdag.steps.scale.figures import measurements as measured
 from perfdag.steps.scale.scenarios import run_vmi
 from perfdag.steps.scale.scenarios.vmi_output import parse_results, run_scenario

@@ -8,18 +8,9 @@ import orjson
 from pydantic import Field, field_validator
 
 from perfdag import signals
-from perfdag.benchmark.contract import (
-    Benchmark,
-    Failed,
-    Gang,
-    Invalid,
-    Measurement,
-    Metric,
-    Output,
-    Params,
-    Skip,
-)
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
 from perfdag.kube.client import Kube, KubeError
+from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.steps.scale.figures import measurements as measured
 from perfdag.steps.scale.figures.percentiles import Summary
 from perfdag.steps.scale.figures.rows import Row

@@ -12,18 +12,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
-from perfdag.benchmark.contract import (
-    Benchmark,
-    Failed,
-    Gang,
-    Invalid,
-    Measurement,
-    Metric,
-    Output,
-    Skip,
-)
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output
 from perfdag.hosts import gpu_queries
-from perfdag.hosts.local import Host
+from perfdag.hosts.base import Host
+from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.stats.percentiles import nearest_rank, needed
 from perfdag.steps import devices, gpu_watch

@@ -12,7 +12,7 @@ import pytest
 
 from perfdag.charts.pages import page, pick, report, words
 from perfdag.digest import canonical
-from perfdag.store.base import S3Store
+from perfdag.store.s3 import S3Store
 from tests.charts import rows
 
 PLAN = {"suite_text": "name: trial # <b>&\n", "seed": 7, "merged": 2}

@@ -18,8 +18,8 @@ import pytest
 
 from perfdag.kube import client as kube
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.objects import Object
 
-Object = dict[str, Any]
 IMAGES = os.environ.get("PERFDAG_TEST_IMAGES", "localhost/perfdag-{name}:1")
 
 
@@ -130,7 +130,7 @@ class Namespace:
 
     def attempts(self, workflow: str) -> set[str]:
         """The attempts at its batches for which a lead was made, or was to be."""
-        from perfdag.steps.runner.watchdog import nodes_of
+        from perfdag.kube.argo import nodes_of
 
         [made] = [
             each
@@ -151,7 +151,7 @@ class Namespace:
         """All rows of a run's samples, canaries left out."""
         from perfdag.results.collect import gather
         from perfdag.results.runs import load_plan
-        from perfdag.store.base import open_store
+        from perfdag.store.open import open_store
 
         store = open_store(self.store)
         table, _ = gather(store, load_plan(store, run_id))
@@ -177,7 +177,7 @@ class Namespace:
     def stored(self, run_id: str) -> set[str]:
         """Names of the samples stored."""
         from perfdag.results.samples import stored_samples
-        from perfdag.store.base import open_store
+        from perfdag.store.open import open_store
 
         return {
             name

@@ -9,7 +9,7 @@ import pytest
 from perfdag.results.runs import load_plan
 from perfdag.results.schema import load
 from perfdag.steps.runner.duet import IDLE_LIMIT, recalled
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 
 from .conftest import Namespace
 

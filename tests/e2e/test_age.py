@@ -3,10 +3,11 @@
 import pytest
 
 from perfdag.kube import client as kube
-from perfdag.steps.runner.watchdog import nodes_of
+from perfdag.kube.argo import nodes_of
+from perfdag.kube.objects import Object
 from perfdag.workflows import age
 
-from .conftest import Namespace, Object
+from .conftest import Namespace
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 ARGO = "argoproj.io/v1alpha1"

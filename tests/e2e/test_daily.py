@@ -15,15 +15,16 @@ import yaml
 
 from perfdag.kube import client as kube
 from perfdag.kube.client import Kube
+from perfdag.kube.objects import Object
 from perfdag.plan.plan import make_plan, new_run_id
 from perfdag.results.collect import collect, result_key
 from perfdag.results.runs import load_plan
 from perfdag.results.samples import SampleRecord, sample_key, stored_samples
 from perfdag.steps.runner.cluster_facts import cluster_facts
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 from perfdag.suite.load import load
 
-from .conftest import Namespace, Object
+from .conftest import Namespace
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 ARGO = "argoproj.io/v1alpha1"

@@ -16,7 +16,7 @@ import pytest
 
 from perfdag.kube import client as kube
 from perfdag.kube.client import Kube
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 
 from .conftest import Namespace, sleeps
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from perfdag.kube import client as kube
-from perfdag.store.base import open_store
+from perfdag.kube.objects import Object
+from perfdag.store.open import open_store
 
-from .conftest import Namespace, Object
+from .conftest import Namespace
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 

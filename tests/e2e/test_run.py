@@ -14,7 +14,7 @@ import yaml
 from perfdag.kube import client as kube
 from perfdag.results.collect import gather
 from perfdag.results.runs import load_plan, runs
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 
 from .conftest import IMAGES, Namespace
 

@@ -22,8 +22,7 @@ from aiohttp import web
 
 from perfdag.kube.client import Kube
 from perfdag.kube.config import Cluster, Credentials
-
-Object = dict[str, Any]
+from perfdag.kube.objects import Object
 
 KINDS = {
     "v1": "Namespace* Node* PersistentVolume* Pod Secret ServiceAccount ConfigMap PersistentVolumeClaim Service Event",

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Failed, Invalid, Measurement, Output
+from perfdag.benchmark.contract import Output
+from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.steps.queue.autoscale.run import run_locally, run_on_target, trace_json
 from perfdag.steps.queue.autoscale.scores import HpaModel, Profile, Sample, score, simulate
 from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale, QueueAutoscaleParams

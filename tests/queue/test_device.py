@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Failed, Gang
+from perfdag.benchmark.contract import Gang
 from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Failed
 from perfdag.shape import Shape
 from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams
 from perfdag.steps.queue.validate.local import Local

@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.benchmark.contract import Failed, Gang
+from perfdag.benchmark.contract import Gang
 from perfdag.cli import main
 from perfdag.cli.queue import _scaler
 from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Failed
 from perfdag.shape import Shape
 from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale, QueueAutoscaleParams
 from perfdag.steps.queue.client.stats import ClientStats

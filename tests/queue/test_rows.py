@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Failed, Invalid, Measurement, Output
+from perfdag.benchmark.contract import Output
+from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "queue" / "validate.json"

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Output, SampleError
+from perfdag.benchmark.contract import Output
+from perfdag.outcome import SampleError
 from tests.recorded.record import CASES, load
 
 Recording = str | tuple[Any, Any, Output]

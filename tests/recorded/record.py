@@ -10,8 +10,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from perfdag.benchmark.contract import Gang, Output, SampleError, get
+from perfdag.benchmark.contract import Gang, Output
+from perfdag.benchmark.registry import get
 from perfdag.hosts.local import LocalHost
+from perfdag.outcome import SampleError
 from perfdag.shape import Shape, merge
 
 HERE = Path(__file__).parent

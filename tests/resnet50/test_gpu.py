@@ -10,7 +10,8 @@ import pytest
 
 from perfdag.cli import main
 from perfdag.hosts import gpu_queries
-from perfdag.hosts.local import Finished, LocalHost
+from perfdag.hosts.base import Finished
+from perfdag.hosts.local import LocalHost
 from perfdag.steps.resnet50 import launch as start
 from perfdag.steps.resnet50.params import Workload
 

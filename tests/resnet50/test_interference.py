@@ -12,16 +12,10 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import (
-    Failed,
-    Gang,
-    Infrastructure,
-    Invalid,
-    Measurement,
-    Output,
-    SampleError,
-)
-from perfdag.hosts.local import Finished, LocalHost
+from perfdag.benchmark.contract import Gang, Output
+from perfdag.hosts.base import Finished
+from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Failed, Infrastructure, Invalid, Measurement, SampleError
 from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
 from perfdag.steps.resnet50 import launch as start

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Failed, Gang, Invalid
-from perfdag.hosts.local import Finished, LocalHost
+from perfdag.benchmark.contract import Gang
+from perfdag.hosts.base import Finished
+from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Failed, Invalid
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import loadgen, loadgen_log, result
 from perfdag.steps.resnet50.benchmark import Resnet50

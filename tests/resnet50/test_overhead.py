@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.benchmark.contract import Failed, Gang, Invalid, Output
-from perfdag.hosts.local import Finished, LocalHost
+from perfdag.benchmark.contract import Gang, Output
+from perfdag.hosts.base import Finished
+from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Failed, Invalid
 from perfdag.shape import Shape
 from perfdag.steps.resnet50.benchmark import program_facts
 from perfdag.steps.resnet50.overhead import Resnet50Overhead, overhead, student

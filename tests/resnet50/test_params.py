@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfdag.benchmark.contract import get
+from perfdag.benchmark.registry import get
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import loadgen, loadgen_log

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Gang, Invalid, Output
+from perfdag.benchmark.contract import Gang, Output
 from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Invalid
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import preload
 from perfdag.steps.resnet50.benchmark import Resnet50

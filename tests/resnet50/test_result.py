@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Failed, Gang, Invalid, Measurement, Output, Skip
+from perfdag.benchmark.contract import Gang, Output
 from perfdag.cli import main
-from perfdag.hosts.local import Finished, LocalHost
+from perfdag.hosts.base import Finished
+from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import launch, loadgen_log, result
 from perfdag.steps.resnet50.benchmark import Resnet50
@@ -348,7 +350,7 @@ def test_an_export_that_fails_costs_no_other(
 
     from perfdag.results import exports
     from perfdag.steps.command import Command
-    from perfdag.store.base import FolderStore
+    from perfdag.store.folder import FolderStore
 
     def broken(self: Any, rows: pa.Table) -> dict[str, bytes]:
         raise ValueError("no such row")

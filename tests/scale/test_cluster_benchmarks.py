@@ -8,7 +8,7 @@ import pytest
 
 from perfdag.cli import main
 from perfdag.results import schema
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -328,7 +328,7 @@ class TestCommands:
     ) -> None:
         """As on the command line: the size that broke the gate is the answer."""
         from perfdag.results import schema
-        from perfdag.store.base import open_store
+        from perfdag.store.open import open_store
 
         assert self.cli("nodes", "--count", "20") == 0
         assert self.cli("simulate", "kubevirt") == 0

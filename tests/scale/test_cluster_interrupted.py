@@ -257,7 +257,7 @@ def test_a_sample_of_vmis_that_never_run_keeps_their_rows(tmp_path: Path) -> Non
     if "KUBECONFIG" not in os.environ:
         pytest.skip("KUBECONFIG is not set: no cluster to test against")
     from perfdag.results import schema
-    from perfdag.store.base import open_store
+    from perfdag.store.open import open_store
 
     assert main(["scale", "nodes", "--count", "20"]) == 0
     assert main(["scale", "simulate", "kubevirt", "--delay", "vmi-running=600000-600000"]) == 0

@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from perfdag.benchmark.contract import get
+from perfdag.benchmark.registry import get
 from perfdag.kube.client import KubeError
 from perfdag.kube.config import Cluster, Credentials
 from perfdag.regress.gate import own_gates

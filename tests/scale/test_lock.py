@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import get
+from perfdag.benchmark.registry import get
 from perfdag.kube.client import KubeError, Resource
 from perfdag.steps.scale.cluster import kubevirt, lease_lock, rights
 from perfdag.steps.scale.cluster.removal import belongs

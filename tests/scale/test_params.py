@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import get
+from perfdag.benchmark.registry import get
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.scale.model.templates import built_in

@@ -7,7 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag.benchmark.contract import Invalid, Measurement, Output, get
+from perfdag.benchmark.contract import Output
+from perfdag.benchmark.registry import get
+from perfdag.outcome import Invalid, Measurement
 from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.percentiles import summaries
 from perfdag.steps.scale.figures.rows import rows_of

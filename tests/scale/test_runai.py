@@ -314,7 +314,8 @@ class TestVersion:
     def test_rows_name_it_as_the_tool(
         self, version: str | None, tool: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from perfdag.benchmark.contract import Gang, get
+        from perfdag.benchmark.contract import Gang
+        from perfdag.benchmark.registry import get
         from perfdag.shape import Shape
         from perfdag.steps.scale import workloads_benchmark
         from perfdag.steps.scale.scenarios.result import Result

@@ -9,8 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag.benchmark.contract import Invalid, Output
+from perfdag.benchmark.contract import Output
 from perfdag.kube.client import KubeError
+from perfdag.outcome import Invalid
 from perfdag.steps.scale.cluster import kubevirt
 from perfdag.steps.scale.measure.generator import Submitted
 from perfdag.steps.scale.model import gates

@@ -12,7 +12,8 @@ from perfdag.cli import main
 from perfdag.cli.ab import conclude
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet
 from perfdag.results.runs import load_plan
-from perfdag.store.base import FolderStore, open_store
+from perfdag.store.folder import FolderStore
+from perfdag.store.open import open_store
 from perfdag.suite.checks import share
 from perfdag.suite.load import loads
 from tests.stats.synthetic import put, rows
@@ -153,7 +154,7 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
     # the cluster and its store are the only things that are not real
     place = SimpleNamespace(given={"store": "s3://bench/results"}, start=start)
     monkeypatch.setattr("perfdag.app.cluster.view.installed", lambda namespace: place)
-    monkeypatch.setattr("perfdag.store.base.open_store", lambda root: store)
+    monkeypatch.setattr("perfdag.store.open.open_store", lambda root: store)
     made = on_cluster(duel(limit=0.2))
     for plan in (made.a, made.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())

@@ -7,7 +7,7 @@ import pytest
 from perfdag.cli import main
 from perfdag.cli.check import after_run
 from perfdag.results.runs import load_plan
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 
 SUITE = """\
 name: delays

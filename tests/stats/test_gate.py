@@ -18,7 +18,8 @@ from perfdag.regress.changes import Acknowledgement
 from perfdag.regress.gate import check, store_record
 from perfdag.regress.result import Rules
 from perfdag.results.samples import sample_key
-from perfdag.store.base import Store, open_store
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
 from perfdag.suite.checks import Check
 from perfdag.suite.load import loads
 from perfdag.suite.yaml_document import BadDocument

@@ -42,7 +42,9 @@ from perfdag.results import schema
 from perfdag.results.months import delete_rollup
 from perfdag.results.runs import load_plan
 from perfdag.steps.measure import MeasuringLoop
-from perfdag.store.base import FolderStore, Store, StoreError, open_store
+from perfdag.store.base import Store, StoreError
+from perfdag.store.folder import FolderStore
+from perfdag.store.open import open_store
 from perfdag.suite.load import load
 from tests.stats.synthetic import nights, put, rows, run_id
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 
 SUITE = """\
 name: slowed

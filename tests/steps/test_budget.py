@@ -14,7 +14,7 @@ from perfdag.steps.measure import Site
 from perfdag.steps.runner import budget, gang
 from perfdag.steps.runner.gang import ProgressReporter
 from perfdag.steps.runner.pod_context import from_environment
-from perfdag.store.base import FolderStore
+from perfdag.store.folder import FolderStore
 from perfdag.suite.load import loads
 
 SUITE = "name: s\nbudget: 30m\nentries: [{benchmark: command, repetitions: 2, params: {argv: ['true'], expected: 0.1}}]\n"

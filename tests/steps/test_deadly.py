@@ -18,7 +18,7 @@ from perfdag.steps.measure import MeasuringLoop, Site
 from perfdag.steps.runner import duet, gang, quarantine
 from perfdag.steps.runner.gang import Hosts, ProgressReporter
 from perfdag.steps.runner.quarantine import UnderWay, killed, known
-from perfdag.store.base import FolderStore
+from perfdag.store.folder import FolderStore
 from perfdag.suite.load import loads
 from tests.fakes.api_server import ApiServer
 

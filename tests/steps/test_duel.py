@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from perfdag.hosts.local import LocalHost
+from perfdag.kube.podspec import ssh_port
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.plan.plan import Plan
 from perfdag.results.runs import load_plan
@@ -16,8 +17,8 @@ from perfdag.results.samples import SampleRecord, read_sample, sample_key, store
 from perfdag.steps.measure import MeasuringLoop, Site
 from perfdag.steps.runner import duet
 from perfdag.steps.runner.gang import Hosts, ProgressReporter
-from perfdag.steps.runner.plan import outputs, ssh_port
-from perfdag.store.base import FolderStore
+from perfdag.steps.runner.plan import outputs
+from perfdag.store.folder import FolderStore
 from perfdag.suite.load import loads
 from perfdag.suite.yaml_document import BadDocument
 

@@ -11,7 +11,7 @@ from perfdag.results.collect import gather
 from perfdag.results.missing_reason import MissingReason, write
 from perfdag.results.samples import SampleRecord, sample_key
 from perfdag.steps.runner import end_reason
-from perfdag.store.base import FolderStore
+from perfdag.store.folder import FolderStore
 from perfdag.suite.load import loads
 
 from .test_plan_step import place

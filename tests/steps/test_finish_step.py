@@ -8,7 +8,8 @@ from perfdag.cli import main
 from perfdag.regress.result import CheckResult
 from perfdag.results.runs import load_plan
 from perfdag.results.schema import load
-from perfdag.store.base import Store, open_store
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
 
 SUITE = "name: tiny\nentries:\n  - {benchmark: command, name: list, params: {argv: [ls, /]}}\n"
 

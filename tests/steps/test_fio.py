@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfdag.benchmark.contract import Failed, Gang, Invalid, Measurement, Output, Skip
+from perfdag.benchmark.contract import Gang, Output
 from perfdag.hosts import stale_files
+from perfdag.hosts.base import Finished
 from perfdag.hosts.filesystems import filesystem
-from perfdag.hosts.local import Finished, LocalHost
+from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape, merge
 from perfdag.stats.percentiles import needed
 from perfdag.steps.fio import files

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Gang, Skip
-from perfdag.hosts.local import Finished, LocalHost, LocalProcess
+from perfdag.benchmark.contract import Gang
+from perfdag.hosts.base import Finished
+from perfdag.hosts.local import LocalHost, LocalProcess
+from perfdag.outcome import Skip
 from perfdag.shape import Shape
 from perfdag.steps.fio import files
 from perfdag.steps.fio.benchmark import Fio

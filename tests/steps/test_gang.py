@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.hosts.local import Host, LocalHost
+from perfdag.hosts.base import Host
+from perfdag.hosts.local import LocalHost
 from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod
 from perfdag.plan.plan import make_plan
@@ -19,7 +20,7 @@ from perfdag.steps.runner import gang
 from perfdag.steps.runner.gang import GangUnavailable, ProgressReporter, absent
 from perfdag.steps.runner.peer import REFUSED, RETRYABLE
 from perfdag.steps.runner.quarantine import suspects_last
-from perfdag.store.base import FolderStore
+from perfdag.store.folder import FolderStore
 from perfdag.suite.load import loads
 from tests.fakes.api_server import ApiServer
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfdag.benchmark.contract import Failed, Gang, Invalid, Measurement, Output, Skip, Tool
+from perfdag.benchmark.contract import Gang, Output, Tool
 from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape, merge
 from perfdag.steps.imb.benchmark import Imb, wrong_placement
 from perfdag.steps.imb.operations import KNOWN, buffers

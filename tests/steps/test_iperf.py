@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfdag.benchmark.contract import Failed, Gang, Invalid, Measurement, Output, Skip
+from perfdag.benchmark.contract import Gang, Output
 from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape, merge
 from perfdag.steps.iperf import iperf3
 from perfdag.steps.iperf.benchmark import Iperf, commands

@@ -3,7 +3,7 @@
 import pytest
 
 from perfdag.kube.client import KubeError
-from perfdag.kube.podspec import STEP
+from perfdag.kube.labels import STEP
 from perfdag.steps.runner.step_state import step
 from tests.fakes.api_server import ApiServer
 

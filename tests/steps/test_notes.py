@@ -21,7 +21,8 @@ from perfdag.steps.runner import duet, end_reason, gang
 from perfdag.steps.runner.end_reason import BatchReasons, copy_annotation
 from perfdag.steps.runner.gang import Hosts
 from perfdag.steps.runner.watchdog import Watchdog, _watch
-from perfdag.store.base import FolderStore, Store
+from perfdag.store.base import Store
+from perfdag.store.folder import FolderStore
 from perfdag.suite.load import loads
 
 from .test_duel import made

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfdag.benchmark.contract import Failed, Gang, Invalid, Output, Skip
+from perfdag.benchmark.contract import Gang, Output
 from perfdag.hosts import stale_files
 from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape
 from perfdag.steps.mpi import openmpi
 from perfdag.steps.openfoam import benchmark as openfoam

@@ -2,9 +2,10 @@
 
 import pytest
 
-from perfdag.benchmark.contract import Failed, Skip
 from perfdag.hosts import cgroups
-from perfdag.hosts.local import Finished, Host, LocalHost
+from perfdag.hosts.base import Finished, Host
+from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Failed, Skip
 from perfdag.steps.mpi import openmpi
 
 STATUS = "Name:\tcat\nPid:\t77\nCpus_allowed:\tff\nCpus_allowed_list:\t{}\nMems_allowed:\t1\n"

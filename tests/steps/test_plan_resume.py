@@ -22,7 +22,7 @@ from perfdag.steps.runner.parameters import Options, options
 from perfdag.steps.runner.peer import PeerError
 from perfdag.steps.runner.plan import step
 from perfdag.steps.runner.pod_context import PodContext
-from perfdag.store.base import FolderStore
+from perfdag.store.folder import FolderStore
 from perfdag.suite.load import loads
 from perfdag.suite.yaml_document import BadDocument
 

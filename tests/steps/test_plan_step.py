@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from perfdag.hosts.local import LocalHost
-from perfdag.kube.podspec import BATCH
+from perfdag.kube.podspec import BATCH, ssh_port
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps.runner.gang import wrong_place
 from perfdag.steps.runner.limits import check_size
 from perfdag.steps.runner.parameters import suite_text
-from perfdag.steps.runner.plan import FANS, batch_objects, kept, outputs, plan_of, ssh_port
+from perfdag.steps.runner.plan import FANS, batch_objects, kept, outputs, plan_of
 from perfdag.steps.runner.pod_context import PodContext, from_environment
-from perfdag.store.base import FolderStore
+from perfdag.store.folder import FolderStore
 from perfdag.suite.load import loads
 from perfdag.suite.yaml_document import BadDocument
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfdag.benchmark.contract import Failed, Gang, Invalid, Output, Skip
-from perfdag.hosts.local import Finished, LocalHost, LocalProcess
+from perfdag.benchmark.contract import Gang, Output
+from perfdag.hosts.base import Finished
+from perfdag.hosts.local import LocalHost, LocalProcess
+from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape
 from perfdag.steps import gpu_watch
 from perfdag.steps.rdma import perftest

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Measurement, Output
+from perfdag.benchmark.contract import Output
+from perfdag.outcome import Measurement
 from perfdag.steps.openfoam.benchmark import OpenFoam
 from perfdag.steps.openfoam.params import OpenFoamParams
 from perfdag.steps.rdma.bandwidth import BandwidthParams, RdmaBandwidth

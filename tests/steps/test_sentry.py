@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from perfdag.kube.argo import nodes_of
 from perfdag.kube.client import KubeError
+from perfdag.kube.labels import UNRECOVERABLE, WATCHDOG_DONE
 from perfdag.kube.pods import Pod, explain, read, selector, told
-from perfdag.kube.podspec import UNRECOVERABLE, WATCHDOG_DONE
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import gather
@@ -23,8 +24,9 @@ from perfdag.steps.runner.completion import all_stored, missing, until_next
 from perfdag.steps.runner.end_reason import BatchReasons, copy_annotation
 from perfdag.steps.runner.peer import REFUSED, RETRYABLE
 from perfdag.steps.runner.step_state import unrecoverable_annotation, unrecoverable_batches
-from perfdag.steps.runner.watchdog import Watchdog, _watch, failed, finished, nodes_of
-from perfdag.store.base import FolderStore, Store, StoreError
+from perfdag.steps.runner.watchdog import Watchdog, _watch, failed, finished
+from perfdag.store.base import Store, StoreError
+from perfdag.store.folder import FolderStore
 from perfdag.suite.load import loads
 
 from .test_plan_step import place

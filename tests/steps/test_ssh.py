@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.benchmark.contract import Failed, Infrastructure
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.pods import Pod
+from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import make_plan
 from perfdag.steps.runner import gang, peer
 from perfdag.steps.runner.gang import GangUnavailable

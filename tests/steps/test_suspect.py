@@ -15,7 +15,7 @@ from perfdag.results.runs import load_plan
 from perfdag.results.samples import SampleRecord, sample_key
 from perfdag.steps.runner import confirm
 from perfdag.steps.runner.plan import outputs
-from perfdag.store.base import FolderStore
+from perfdag.store.folder import FolderStore
 from perfdag.suite.load import loads
 
 from .test_plan_step import place

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from perfdag.benchmark.contract import Failed, Gang, Invalid, Output, Skip
+from perfdag.benchmark.contract import Gang, Output
 from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape
 from perfdag.steps.torchbench import benchmark as torchbench
 from perfdag.steps.torchbench.benchmark import Torchbench, arguments

@@ -1,12 +1,10 @@
 """Pods as Argo makes them of a shape's patch, for API servers and schedulers without Argo."""
 
 import json
-from typing import Any
 
+from perfdag.kube.objects import Object
 from perfdag.kube.podspec import ATTEMPT, BATCH, CLAIMED, PORT, TWIN, Context, patch
 from perfdag.shape import Shape
-
-Object = dict[str, Any]
 
 
 def pod(

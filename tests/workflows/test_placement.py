@@ -11,12 +11,12 @@ import pytest
 
 from perfdag.kube import client as kube
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.objects import Object
 from perfdag.kube.podspec import _WIDE
 
 from .pods import pod
 
 pytestmark = pytest.mark.cluster
-Object = dict[str, Any]
 ZONES = ("a", "a", "b", "b")
 
 

@@ -16,12 +16,12 @@ def submit(args: argparse.Namespace) -> int:
     Raises BadDocument, StoreError, KubeError.
     """
     from perfdag.app.cluster.view import NotInstalled, installed
-    from perfdag.cli import EXIT_INPUT, EXIT_REACH
     from perfdag.cli.ab import prepared
     from perfdag.cli.submit import follow
+    from perfdag.exit_codes import EXIT_INPUT, EXIT_REACH
     from perfdag.plan.ab import on_cluster
     from perfdag.steps.runner.limits import check_size
-    from perfdag.store.base import open_store
+    from perfdag.store.open import open_store
 
     try:
         place = installed(args.namespace)

@@ -1,8 +1,9 @@
 """What an earlier `perfdag install` put on the cluster and one with other options leaves out."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfdag.app.doctor.argo import ARGO
+from perfdag.kube.objects import Object
 
 if TYPE_CHECKING:
     from perfdag.kube.client import Kube
@@ -17,8 +18,6 @@ KINDS = (
     (ARGO, "WorkflowTemplate"),
 )
 """Kinds of a namespace that an installation has objects of; what runs make is of others."""
-
-Object = dict[str, Any]
 
 
 class Found:

@@ -39,7 +39,8 @@ def continued(wanted: str, namespace: str, root: str | None, given: str) -> Run:
     from perfdag.results.runs import load_plan, resume_obstacle
     from perfdag.results.samples import stored_samples
     from perfdag.steps.runner.cluster_facts import cluster_name
-    from perfdag.store.base import NotStoredError, StoreError, open_store
+    from perfdag.store.base import NotStoredError, StoreError
+    from perfdag.store.open import open_store
 
     seen = kube.run(lambda client: _first(client, wanted, namespace))
     store = root or (seen.parameter("store") if seen else "") or given

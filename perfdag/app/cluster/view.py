@@ -3,15 +3,15 @@
 import re
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from perfdag.cli import EXIT_INPUT, EXIT_REACH
+from perfdag.exit_codes import EXIT_INPUT, EXIT_REACH
+from perfdag.kube.objects import Object
 
 if TYPE_CHECKING:
     from perfdag.kube.client import Kube
     from perfdag.kube.pods import Pod
 
-Object = dict[str, Any]
 DONE = {"Succeeded", "Failed", "Error"}
 OTHER_VERSION = "its templates are of another version of perfdag: perfdag install again"
 _TEMPLATES = {
@@ -124,7 +124,7 @@ class View:
 
     def last(self, step: str) -> Object | None:
         """The node of a step's pod; of one that was tried again that of the last attempt. None before there is one."""
-        from perfdag.steps.runner.watchdog import nodes_of, template_of
+        from perfdag.kube.argo import nodes_of, template_of
 
         pods = [
             each
@@ -137,9 +137,9 @@ class View:
         """What keeps pods from running, and pods that Argo could not make, those that wait first; while the run lasts not those of batches
         that are over, and never a watchdog that fails so that `argo retry` makes another.
         """
+        from perfdag.kube.argo import nodes_of, template_of
+        from perfdag.kube.labels import WATCHDOG_DONE
         from perfdag.kube.pods import troubles
-        from perfdag.kube.podspec import WATCHDOG_DONE
-        from perfdag.steps.runner.watchdog import nodes_of, template_of
 
         now, about = self._under_way(), self.workflow["metadata"]
         stood = (
@@ -205,7 +205,7 @@ def _code(node: Object) -> int | None:
 
 def _batch(node: Object) -> int | None:
     """The batch of a measuring pod's node."""
-    from perfdag.steps.runner.watchdog import inputs_of
+    from perfdag.kube.argo import inputs_of
 
     number = str(inputs_of(node).get("batch", ""))
     return int(number) if number.isdigit() else None

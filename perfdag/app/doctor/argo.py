@@ -1,17 +1,16 @@
 """Argo Workflows as `perfdag doctor --cluster` sees it: its kinds, whether a controller answers, and its version."""
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfdag.cli.doctor import Finding
+from perfdag.kube.objects import Object
 
 if TYPE_CHECKING:
     from perfdag.kube.client import Kube
 
 ARGO = "argoproj.io/v1alpha1"
 NEEDED = "4.1 or newer"
-
-Object = dict[str, Any]
 
 
 async def optional(

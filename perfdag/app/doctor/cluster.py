@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfdag.app.cluster.view import of_another_version
 from perfdag.app.doctor import store_claim
@@ -10,6 +10,7 @@ from perfdag.app.doctor.argo import ARGO, optional
 from perfdag.app.doctor.argo import findings as argo
 from perfdag.app.doctor.rights import account, needed, own
 from perfdag.cli.doctor import Finding
+from perfdag.kube.objects import Object
 
 if TYPE_CHECKING:
     from perfdag.kube.client import Kube
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 POD_SECONDS = 60.0
 _AGAIN = ", with the other options of the installation again"
-
-Object = dict[str, Any]
 
 
 def findings(plan: "Plan | None", root: str | None, namespace: str | None) -> list[Finding]:
@@ -74,7 +73,7 @@ async def _wanted(client: "Kube", plan: "Plan", namespace: str) -> list[Finding]
 
 def with_rights(plan: "Plan") -> list[str]:
     """Benchmarks of which a point uses Kubernetes rights of its own, which `install --allow` grants."""
-    from perfdag.benchmark import contract as registry
+    from perfdag.benchmark import registry
 
     lent: set[str] = set()
     for point in plan.points:
@@ -145,8 +144,9 @@ async def _store(client: "Kube", namespace: str, root: str, installed: Object) -
     """Start a pod as a step's would be (`installed`: the template's spec), let it write and remove an object in the store, read what it
     says, delete it.
     """
-    from perfdag.kube.podspec import STORE, claim_patch, hardened, helper, pod_security
-    from perfdag.store.base import on_cluster
+    from perfdag.kube.podspec import STORE, claim_patch
+    from perfdag.kube.security import hardened, helper, pod_security
+    from perfdag.store.open import on_cluster
 
     if not on_cluster(root):
         why = f"pods have no store {root}" if root else "no store is named"

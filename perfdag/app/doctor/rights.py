@@ -1,14 +1,14 @@
 """The rights part of `perfdag doctor --cluster`: what the service accounts of the steps may do, and whoever asks."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfdag.app.doctor.argo import ARGO
 from perfdag.cli.doctor import Finding
+from perfdag.kube.objects import Object
 
 if TYPE_CHECKING:
     from perfdag.kube.client import Kube
 
-Object = dict[str, Any]
 Right = tuple[str, str, str]
 
 

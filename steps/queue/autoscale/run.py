@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from perfdag.benchmark.contract import Failed
+from perfdag.outcome import Failed
 from perfdag.steps.queue.autoscale.queue_gauges import GaugeReader
 from perfdag.steps.queue.autoscale.scores import HpaModel, Profile, Sample
 from perfdag.steps.queue.backend.processes import Processes

@@ -6,10 +6,10 @@ import hashlib
 import secrets
 from typing import Any
 
+from perfdag.kube.objects import Object
 from perfdag.steps.queue.manifests.model import Data, Queue, Queues
 from perfdag.steps.queue.manifests.scalers import scaling
 
-Object = dict[str, Any]
 FRONTEND = "perfdag-queue-frontend"
 PORTS = {"clients": 9997, "metrics": 9998, "workers": 9999}
 

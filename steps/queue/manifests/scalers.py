@@ -8,11 +8,10 @@ whose backends end when the queue is empty. A ConfigMap holds the rules of prome
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from perfdag.kube.objects import Object
 from perfdag.steps.queue.manifests.model import Queue, Queues
 
-Object = dict[str, Any]
 FRONTEND = "perfdag-queue-frontend"
 _PART = {"app.kubernetes.io/part-of": "perfdag-queue"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from perfdag.benchmark.contract import Skip
+from perfdag.outcome import Skip
 from perfdag.steps.queue.validate.validate import BadInput
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
 from perfdag.kube.client import Kube, KubeError, Resource
+from perfdag.kube.objects import Object
 from perfdag.steps.scale.model.templates import RUN_LABEL
 
 PAUSE = 0.3
@@ -16,7 +16,6 @@ DEFAULT_OBJECTS = {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "defaul
 """Objects that Kubernetes puts into every namespace."""
 QUEUE_NOT_CLOSED, TRIES = "losed", 40
 """Part of the message of Volcano's webhook for an open queue, and the number of retries."""
-Object = dict[str, Any]
 Found = tuple[Resource, Object]
 PRIMER, SAMPLE = "primer", "sample"
 """Label suffixes: `<run>-primer` and `<run>-sample`. Sizes of a ladder are `<run>-1`, `<run>-2` ...

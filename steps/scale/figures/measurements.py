@@ -4,16 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from perfdag.benchmark.contract import (
-    SIMULATED,
-    Failed,
-    Infrastructure,
-    Measurement,
-    Metric,
-    SampleError,
-    Skip,
-)
+from perfdag.benchmark.contract import SIMULATED, Metric
 from perfdag.kube.client import KubeError
+from perfdag.outcome import Failed, Infrastructure, Measurement, SampleError, Skip
 from perfdag.steps.scale.cluster.rights import MissingRightsError
 from perfdag.steps.scale.figures.api_metrics import DELETION
 from perfdag.steps.scale.figures.percentiles import Summary

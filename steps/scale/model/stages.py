@@ -8,9 +8,9 @@ remembers an older phase, so that the receive time means nothing. Sources: Kuber
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
 
-Object = dict[str, Any]
+from perfdag.kube.objects import Object
+
 StageSeen = tuple[str, int, bool]
 Extractor = Callable[[Object], Iterator[StageSeen]]
 

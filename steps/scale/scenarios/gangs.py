@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.objects import Object
 from perfdag.steps.scale.cluster.removal import QUEUE_NOT_CLOSED, close_queue
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.schedule import Schedule
@@ -29,7 +30,6 @@ from perfdag.steps.scale.scenarios.base import (
 from perfdag.steps.scale.scenarios.gpus import GPU, free_gpus, waits
 from perfdag.steps.scale.scenarios.result import Result
 
-Object = dict[str, Any]
 TRIES, PAUSE = 20, 0.5
 """Of deleting a queue, and seconds between them."""
 

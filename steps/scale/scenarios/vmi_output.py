@@ -7,8 +7,9 @@ from typing import Any
 import orjson
 
 from perfdag import signals
-from perfdag.benchmark.contract import Failed, Invalid, Measurement, Output
+from perfdag.benchmark.contract import Output
 from perfdag.kube.client import Kube, KubeError
+from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.steps.scale.figures import measurements as measured
 from perfdag.steps.scale.figures.percentiles import Summary
 from perfdag.steps.scale.figures.rows import Row

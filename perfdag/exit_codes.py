@@ -1,0 +1,3 @@
+"""Exit codes of the command line."""
+
+EXIT_OK, EXIT_FAILED, EXIT_INPUT, EXIT_GATE, EXIT_REACH, EXIT_INTERRUPTED = 0, 1, 2, 3, 4, 130

@@ -1,0 +1,193 @@
+"""A store in an S3 bucket."""
+
+import contextlib
+import itertools
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from perfdag.store.base import NotStoredError, StoreError
+
+T = TypeVar("T")
+
+READ_AT_ONCE = 16
+
+KEYS_A_TASK = 8
+
+
+class S3Store:
+    """A bucket with an optional prefix; AWS_ENDPOINT_URL, keys, regions and roles of the environment are honoured, then a profile of
+    ~/.aws. One PUT an object.
+    """
+
+    def __init__(self, root: str, patience: float) -> None:
+        self.root, self.patience = root.rstrip("/"), patience
+        bucket, _, prefix = self.root.removeprefix("s3://").partition("/")
+        try:
+            import obstore
+            from obstore.store import S3Store as Bucket
+        except ModuleNotFoundError:
+            raise StoreError(
+                f"store {root}: obstore is not installed; pip install 'perfdag[s3]'"
+            ) from None
+        self._api = obstore
+        config = _profile(root)
+        self.endpoint = _endpoint(config.pop("endpoint_url", None))
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        config["region"] = region or config.get("region") or "us-east-1"
+        if self.endpoint:
+            config |= {"endpoint": self.endpoint, "virtual_hosted_style_request": False}
+        retry: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
+        client: Any = {"allow_http": True, "connect_timeout": "5s", "timeout": "60s"}
+        self._bucket = Bucket(
+            bucket, prefix=prefix or None, client_options=client, retry_config=retry, **config
+        )
+
+    def _error(self, error: Exception) -> StoreError:
+        return StoreError(f"store {self.root}: {_s3_reason(error)}")
+
+    def _patiently(self, request: Callable[[], T]) -> T:
+        """What a request gives, tried again for a while. Raises FileNotFoundError as it is, StoreError."""
+        deadline = time.monotonic() + self.patience
+        pause = 0.2
+        while True:
+            try:
+                return request()
+            except FileNotFoundError:
+                raise
+            except Exception as error:
+                if _permanent(error) or time.monotonic() + pause > deadline:
+                    raise self._error(error) from error
+                time.sleep(pause)
+                pause = min(2 * pause, 5.0)
+
+    def put(self, key: str, data: bytes) -> None:
+        try:
+            self._patiently(lambda: self._api.put(self._bucket, key, data))
+        except FileNotFoundError as error:
+            raise self._error(error) from error
+
+    def get(self, key: str) -> bytes:
+        try:
+            return self._patiently(lambda: bytes(self._api.get(self._bucket, key).bytes()))
+        except FileNotFoundError:
+            raise NotStoredError(f"store {self.root}: no {key}") from None
+
+    def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        # reading ahead by a window: the reader of the bytes and the network work at the same time, and memory stays bounded;
+        # a few keys a task, since handing one over costs about as much as asking for it
+        tasks = iter([keys[at : at + KEYS_A_TASK] for at in range(0, len(keys), KEYS_A_TASK)])
+        with ThreadPoolExecutor(READ_AT_ONCE) as pool:
+            window = deque(
+                pool.submit(self._each, task) for task in itertools.islice(tasks, 2 * READ_AT_ONCE)
+            )
+            try:
+                while window:
+                    found = window.popleft().result()
+                    window += [pool.submit(self._each, task) for task in itertools.islice(tasks, 1)]
+                    yield from found
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _each(self, keys: Sequence[str]) -> list[tuple[str, bytes]]:
+        return [(key, self.get(key)) for key in keys]
+
+    def list(self, prefix: str) -> list[str]:
+        try:
+            return sorted(
+                self._patiently(
+                    lambda: [
+                        each["path"]
+                        for batch in self._api.list(self._bucket, prefix)
+                        for each in batch
+                    ]
+                )
+            )
+        except FileNotFoundError:
+            return []
+
+    def delete(self, prefix: str) -> None:
+        # S3 has no folders: the key itself, and all below it
+        keys = [*self.list(prefix), prefix] if prefix else self.list("")
+        with contextlib.suppress(FileNotFoundError):
+            self._patiently(lambda: self._api.delete(self._bucket, keys))
+
+    def url(self, key: str) -> str:
+        return f"{self.root}/{key}"
+
+
+def _endpoint(kept: str | None) -> str | None:
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or kept
+
+
+def endpoint_of(root: str) -> str | None:
+    """The address at which the bucket of a root `s3://...` is asked; None: Amazon's own, or a folder. Raises StoreError."""
+    return _endpoint(_profile(root).get("endpoint_url")) if root.startswith("s3://") else None
+
+
+def _profile(root: str) -> dict[str, Any]:
+    """Return the credentials, region and endpoint of the AWS profile AWS_PROFILE, or `default`.
+
+    Return nothing if the environment has keys, or if no profile is configured. Raises StoreError.
+    """
+    keys = {"AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"}
+    name = os.environ.get("AWS_PROFILE")
+    files = (
+        os.environ.get("AWS_CONFIG_FILE", "~/.aws/config"),
+        os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
+    )
+    if keys & os.environ.keys() or not (
+        name or any(Path(file).expanduser().exists() for file in files)
+    ):
+        return {}
+    try:
+        from botocore.exceptions import BotoCoreError
+        from botocore.session import Session
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ModuleNotFoundError:
+        instead = "or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        raise StoreError(
+            f"store {root}: an AWS profile needs boto3; pip install 'perfdag[aws]', {instead}"
+        ) from None
+    try:
+        session = Session(profile=name)
+        settings = session.get_scoped_config()
+        config: dict[str, Any] = {
+            key: settings[key] for key in ("region", "endpoint_url") if key in settings
+        }
+        if session.get_credentials() is not None:
+            config["credential_provider"] = Boto3CredentialProvider(session)
+    except BotoCoreError as error:
+        raise StoreError(f"store {root}: AWS profile {name or 'default'}: {error}") from None
+    return config
+
+
+def _permanent(error: Exception) -> bool:
+    answers = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+    named = type(error).__name__ in {
+        "PermissionDeniedError",
+        "UnauthenticatedError",
+        "InvalidPathError",
+        "NotSupportedError",
+    }
+    return named or any(answer in str(error) for answer in answers)
+
+
+def _s3_reason(error: Exception) -> str:
+    name, text = type(error).__name__, " ".join(str(error).split())
+    if (
+        name in {"PermissionDeniedError", "UnauthenticatedError"}
+        or "InvalidAccessKeyId" in text
+        or "SignatureDoesNotMatch" in text
+    ):
+        return "the S3 server refuses these keys; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the rights on the bucket"
+    if "NoSuchBucket" in text or isinstance(error, FileNotFoundError):
+        return "no such bucket; make it, or check the name and AWS_ENDPOINT_URL"
+    if "169.254." in text or "credential" in text.lower():
+        return "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run `aws configure`"
+    return "cannot be reached; check AWS_ENDPOINT_URL and the network, then run again with --resume"
