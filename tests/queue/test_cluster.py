@@ -295,11 +295,7 @@ def test_scale_in_under_load_loses_no_request(tmp_path: Path) -> None:
             values["failure_total"],
             values["disconnect_total"],
             values["undelivered_total"],
-        ) == (
-            0,
-            0,
-            0,
-        )
+        ) == (0, 0, 0)
         assert values["success_total"] >= output["success"] >= 160
 
 

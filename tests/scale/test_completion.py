@@ -388,10 +388,7 @@ class TestVmis:
                 row.stage: row.seconds
                 for row in rows
                 if row.stage in ("creation_to_scheduling", "creation_to_scheduled")
-            } == {
-                "creation_to_scheduling": 1.0,
-                "creation_to_scheduled": 3.0,
-            }
+            } == {"creation_to_scheduling": 1.0, "creation_to_scheduled": 3.0}
             return {
                 row.stage: row.seconds
                 for row in rows

@@ -710,10 +710,7 @@ class TestAudit:
         told = table.audit([result(100, 0.05), result(200, 0.5)])
         assert [
             (each["Count"], [gate["passed"] for gate in each["Gates"]]) for each in told["Rungs"]
-        ] == [
-            (100, [True, True]),
-            (200, [True, False]),
-        ]
+        ] == [(100, [True, True]), (200, [True, False])]
         values = told["Values"]
         assert values["Running-phase-count"]["value"] == 200
         assert values["CREATE-pods-count"]["value"] == 7
