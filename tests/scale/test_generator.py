@@ -79,7 +79,7 @@ class TestTemplates:
         [
             (
                 "apiVersion: v1\nkind: Pod\nmetadata: {name: fixed}",
-                r"needs metadata.name with \$\{name\}",
+                r"metadata.name must contain \$\{name\}",
             ),
             ("apiVersion: v1\nkind: Pod", "needs metadata.name"),
             ("kind: Pod\nmetadata: {name: '${name}'}", "no apiVersion"),

@@ -1,7 +1,8 @@
-"""Figures of KubeVirt's components: what is made of their counters, and a real Prometheus that is asked."""
+"""Component figures of KubeVirt: folding of series, and queries to a real Prometheus."""
 
 import asyncio
 import contextlib
+import json
 import math
 import shutil
 import socket
@@ -13,25 +14,25 @@ from typing import Any
 import pytest
 
 from perfdag.kube.client import KubeError
-from perfdag.steps.scale.figures import prometheus
+from perfdag.steps.scale.figures import prometheus, series
 from perfdag.steps.scale.model import gates
 
 
 class TestPrometheus:
     def test_a_counter_reset_and_no_data(self) -> None:
         points = [(0.0, 100.0), (1.0, 150.0), (2.0, 10.0), (3.0, 30.0)]
-        assert prometheus.fold([points], "growth") == {"": 80.0}
+        assert series.fold([points], "growth") == {"": 80.0}
         gone = [(0.0, 900.0), (1.0, 901.0)]
-        assert prometheus.fold([points, gone], "growth") == {"": 81.0}, (
+        assert series.fold([points, gone], "growth") == {"": 81.0}, (
             "a pod that goes takes no growth with it"
         )
-        assert prometheus.fold([[(0.0, math.nan)]], "range") == {
+        assert series.fold([[(0.0, math.nan)]], "range") == {
             "_avg": None,
             "_min": None,
             "_max": None,
         }
-        assert prometheus.fold([], "growth") == {"": None}
-        assert prometheus.fold([[(0, 1.0), (1, math.nan), (2, 3.0)]], "range") == {
+        assert series.fold([], "growth") == {"": None}
+        assert series.fold([[(0, 1.0), (1, math.nan), (2, 3.0)]], "range") == {
             "_avg": 2.0,
             "_min": 1.0,
             "_max": 3.0,
@@ -43,15 +44,42 @@ class TestPrometheus:
             [(5.0, 40.0), (10.0, 57.0)],
             [(10.0, 3.0)],
         )
-        assert prometheus.fold([old, new, last], "growth", 0.0) == {"": 30.0 + 57.0 + 3.0}
-        assert prometheus.fold([old, new], "rate", 0.0) == {"_avg": 8.7, "_min": 8.7, "_max": 8.7}
-        assert prometheus.fold([old, new, last], "growth", -15.0) == {"": 30.0 + 17.0}, (
+        assert series.fold([old, new, last], "growth", 0.0) == {"": 30.0 + 57.0 + 3.0}
+        assert series.fold([old, new], "rate", 0.0) == {"_avg": 8.7, "_min": 8.7, "_max": 8.7}
+        assert series.fold([old, new, last], "growth", -15.0) == {"": 30.0 + 17.0}, (
             "who looks only since then knows no beginning"
         )
-        metrics = [{"verb": "LIST", "resource": "pods"}, {"verb": "PATCH", "resource": "pods"}]
-        assert prometheus._requests(metrics, [old, last], 0.0) == {
-            "/LIST-pods": 30.0,
-            "/PATCH-pods": 3.0,
+
+    async def test_every_query_has_its_figures(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        requests = [
+            ({"verb": "LIST", "resource": "pods"}, [[0, "100"], [5, "110"], [10, "130"]]),
+            ({"verb": "PATCH", "resource": "pods"}, [[10, "3"]]),
+        ]
+        depth = [({}, [[0, "1"], [5, "3"]])]
+        by_query = {"virt_requests": requests, "workqueue_depth": depth}
+
+        async def query(self: Any, queries: Any, path: str = "") -> dict[str, Any]:
+            return {
+                name: {
+                    "result": [
+                        {"metric": labels, "values": values}
+                        for labels, values in by_query.get(name, [])
+                    ]
+                }
+                for name in queries
+            }
+
+        monkeypatch.setattr(prometheus.Prometheus, "query", query)
+        gaps = dict.fromkeys(prometheus.SOURCES, 5.0)
+        figures = await prometheus.component_figures(
+            prometheus.Prometheus("http://x"), 0.0, 10.0, gaps
+        )
+        assert figures == dict.fromkeys(prometheus.names()) | {
+            "virt_requests/LIST-pods": 30.0,
+            "virt_requests/PATCH-pods": 3.0,
+            "workqueue_depth_avg": 2.0,
+            "workqueue_depth_min": 1.0,
+            "workqueue_depth_max": 3.0,
         }
 
     async def test_a_scrape_is_not_waited_for_beyond_the_sample_s_own_time(
@@ -70,38 +98,41 @@ class TestPrometheus:
         monkeypatch.setattr(prometheus.Prometheus, "query", query)
         gaps, note = await prometheus.wait_for_scrape(url, now, time.monotonic())
         assert set(gaps) == set(prometheus.SOURCES)
-        assert "was not waited for, at the sample's own time limit" in note
+        assert "came before the next scrape" in note
         assert (await prometheus.wait_for_scrape(url, now - 1.0, time.monotonic()))[1] == "", (
             "there was one"
         )
 
     def test_rates_are_of_the_run_alone(self) -> None:
         idle_then_busy = [(t, 100.0 + max(0.0, t - 60.0) * 2) for t in range(0, 121, 15)]
-        assert prometheus.rates([idle_then_busy, idle_then_busy]) == [0.0, 4.0]
-        assert prometheus.rates([[(0.0, 5.0), (1.0, 5.5), (2.0, 6.0)]]) == [0.5]
-        assert prometheus.rates([[(0.0, 5.0)]]) == []
+        assert series.rates([idle_then_busy, idle_then_busy]) == [0.0, 4.0]
+        assert series.rates([[(0.0, 5.0), (1.0, 5.5), (2.0, 6.0)]]) == [0.5]
+        assert series.rates([[(0.0, 5.0)]]) == []
 
     def test_histograms_are_summed_before_the_quantile(self) -> None:
         assert "sum by (le)" in prometheus.queries()["workqueue_p99_s"][0]
 
     def test_a_quantile_is_of_what_grew_in_the_run(self) -> None:
-        """900 slow ones before it; in its first minute 100 quick ones, in its second 100 of which 10 take up to 2 s, then none."""
+        """900 slow ones before the run, 100 quick ones in its first minute.
+
+        Of 100 in its second minute, 10 take up to 2 s.
+        """
         quick = [(0.0, 0.0), (60.0, 100.0), (120.0, 190.0), (180.0, 190.0)]
         every = [(0.0, 900.0), (60.0, 1000.0), (120.0, 1100.0), (180.0, 1100.0)]
-        found = prometheus.p99({0.1: quick, 2.0: every, math.inf: every})
+        found = series.p99({0.1: quick, 2.0: every, math.inf: every})
         assert (found["_min"], found["_max"]) == (
             pytest.approx(0.099),
             pytest.approx(0.1 + 1.9 * 0.9),
         )
-        assert prometheus.p99({}) == {"_avg": None, "_min": None, "_max": None}
+        assert series.p99({}) == {"_avg": None, "_min": None, "_max": None}
 
     def test_the_depth_of_a_queue_is_no_counter(self) -> None:
         assert "rate(kubevirt_workqueue_depth" not in prometheus.queries()["workqueue_depth"][0]
 
 
 EXPORTED = """container_cpu_usage_seconds_total{{pod="virt-api-1",container="virt-api"}} {cpu}
-rest_client_requests_total{{pod="virt-api-1",verb="PATCH",resource="virtualmachineinstances",code="200"}} {adds}
-rest_client_requests_total{{pod="virt-controller-1",verb="PATCH",resource="virtualmachineinstances",code="200"}} {adds}
+rest_client_requests_total{{pod="virt-api-1",verb="PATCH",resource="{vmis}",code="200"}} {adds}
+rest_client_requests_total{{pod="virt-controller-1",verb="PATCH",resource="{vmis}"}} {adds}
 container_memory_working_set_bytes{{pod="virt-api-1",container="virt-api"}} 1.5e+08
 container_memory_working_set_bytes{{pod="virt-api-2",container="virt-api"}} 0.5e+08
 kubevirt_workqueue_adds_total{{name="virt-controller-vmi"}} {adds}
@@ -121,27 +152,37 @@ node_memory_MemTotal_bytes 4e+09
     shutil.which("prometheus") is None, reason="needs Prometheus (Debian: prometheus)"
 )
 async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
-    """A counter of 0.25 CPU seconds a second and 40 additions a second, and 500 more in the last moment, scraped each 2 seconds; what no pod
-    exports has no data."""
+    """Counters grow by 0.25 CPU seconds and 40 additions a second, with 500 more at the end.
+
+    They are scraped every 2 seconds. What no pod exports has no data.
+    """
     start, more = time.monotonic(), 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         since = time.monotonic() - start
         body = EXPORTED.format(
-            cpu=0.25 * since, adds=40 * since + more, idle=0.6 * since, busy=0.4 * since
+            cpu=0.25 * since,
+            adds=40 * since + more,
+            idle=0.6 * since,
+            busy=0.4 * since,
+            vmis="virtualmachineinstances",
         ).encode()
         writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n\r\n"
-            + body
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n"
+            b"Connection: close\r\n\r\n" + body
         )
         await writer.drain()
         writer.close()
 
     exporter = await asyncio.start_server(serve, "127.0.0.1", 0)
     target = f"127.0.0.1:{exporter.sockets[0].getsockname()[1]}"
-    scrapes = f"scrape_configs: [{{job_name: x, scrape_interval: 2s, static_configs: [{{targets: ['{target}']}}]}}]\n"
-    (tmp_path / "p.yml").write_text(scrapes)
+    job = {
+        "job_name": "x",
+        "scrape_interval": "2s",
+        "static_configs": [{"targets": [target]}],
+    }
+    (tmp_path / "p.yml").write_text(json.dumps({"scrape_configs": [job]}))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     said = (tmp_path / "log").open("wb")
@@ -237,19 +278,8 @@ async def test_its_certificate_is_checked_against_the_authority_that_is_given(
 ) -> None:
     for name in ("own", "other"):
         files = ["-keyout", str(tmp_path / f"{name}.key"), "-out", str(tmp_path / f"{name}.crt")]
-        argv = [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "1",
-            *files,
-        ]
+        options = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1"
+        argv = ["openssl", *options.split(), *files]
         made = await asyncio.create_subprocess_exec(
             *argv, "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", stderr=-3
         )

@@ -16,18 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.kube.client import KubeError
-from perfdag.steps.scale.figures.api_metrics import quantile
+from perfdag.steps.scale.figures.series import Point, fold, p99, share, with_starts
 
 LONGEST_STEP, POINTS = 15.0, 20
 """Seconds between points, and how many points a short run has at least."""
-RATE_WINDOW = 60.0
 LOOK_BACK = 300
 """Seconds of samples from which the scrape interval is derived."""
 LATEST = 150.0
 """Seconds after a run in which its last scrape must come."""
 REQUESTS = "virt_requests"
-Point = tuple[float, float]
-"""Unix seconds and value."""
 _POD = 'pod=~"%s-.*",container!=""'
 COMPONENTS = ("virt-api", "virt-controller", "virt-handler", "virt-operator")
 
@@ -79,7 +76,7 @@ def queries() -> dict[str, tuple[str, str]]:
 
 
 def names() -> set[str]:
-    """The figures that `component_figures` can give, but for those of `is_count`."""
+    """Return the names of the figures of `component_figures`, without those of `is_count`."""
     return {
         f"{name}{suffix}"
         for name, (_, how) in queries().items()
@@ -90,90 +87,6 @@ def names() -> set[str]:
 def is_count(name: str) -> bool:
     """Return whether this is a figure `virt_requests/<VERB>-<resource>`."""
     return re.fullmatch(rf"{REQUESTS}/[A-Z]+-[\w./-]+", name) is not None
-
-
-def fold(series: list[list[Point]], how: str, start: float = -math.inf) -> dict[str, float | None]:
-    """Fold the series of a query to figures by suffix. NaN points are skipped.
-
-    Growth and rates are computed per series and summed. New series start from 0 if another one has
-    a point at `start`.
-    """
-    series = [[point for point in points if not math.isnan(point[1])] for points in series]
-    if how in ("growth", "rate"):
-        series = with_starts(series, start)
-    if how == "growth":
-        grown = [sum(grown for _, grown in growth(points)) for points in series if len(points) > 1]
-        return {"": sum(grown) if grown else None}
-    if how == "rate":
-        values = rates(series)
-    else:
-        at: dict[float, float] = defaultdict(float)
-        for points in series:
-            for moment, value in points:
-                at[moment] += value
-        values = list(at.values())
-    return _avg_min_max(values)
-
-
-def with_starts(series: list[list[Point]], start: float) -> list[list[Point]]:
-    """Add a point of 0 before counters that begin after `start`.
-
-    Without any point at `start`, new counters cannot be recognised and stay unchanged.
-    """
-    moments = sorted({at for points in series for at, _ in points})
-    if not moments or moments[0] > start + 0.01:
-        return series
-    before = {after: at for at, after in pairwise(moments)}
-    return [
-        [(before[points[0][0]], 0.0), *points] if points and points[0][0] in before else points
-        for points in series
-    ]
-
-
-def share(rest: list[list[Point]], every: list[list[Point]]) -> dict[str, float | None]:
-    """What is not of the `rest`, of the growth of `every` series."""
-    parts = [
-        1 - part / whole for part, whole in zip(rates(rest), rates(every), strict=False) if whole
-    ]
-    return _avg_min_max(parts)
-
-
-def p99(buckets: Mapping[float, list[Point]]) -> dict[str, float | None]:
-    """Return the p99 of the growth of cumulative buckets, in every window with growth."""
-    windows = zip(*(rates([points]) for points in buckets.values()), strict=False)
-    values = [quantile(dict(zip(buckets, grown, strict=True)), 0.99)[0] for grown in windows]
-    return _avg_min_max([value for value in values if value is not None])
-
-
-def _avg_min_max(values: list[float]) -> dict[str, float | None]:
-    if not values:
-        return {"_avg": None, "_min": None, "_max": None}
-    return {"_avg": sum(values) / len(values), "_min": min(values), "_max": max(values)}
-
-
-def growth(points: list[Point]) -> list[Point]:
-    """Return the growth of a counter at every point after the first. A falling counter was reset."""
-    return [
-        (at, after - before if after >= before else after)
-        for (_, before), (at, after) in pairwise(points)
-    ]
-
-
-def rates(series: list[list[Point]]) -> list[float]:
-    """Return the growth per second of all series, over windows of RATE_WINDOW or the whole run.
-
-    PromQL's rate over a fixed range would include time before the run.
-    """
-    moments = sorted({at for points in series for at, _ in points})
-    if len(moments) < 2:
-        return []
-    count = max(1, int((moments[-1] - moments[0]) / RATE_WINDOW))
-    length = (moments[-1] - moments[0]) / count
-    grown = [0.0] * count
-    for points in series:
-        for at, value in growth(points):
-            grown[min(count - 1, int((at - moments[0]) / length - 1e-9))] += value
-    return [value / length for value in grown]
 
 
 @dataclass(frozen=True)
@@ -225,7 +138,8 @@ class Prometheus:
                         raise KubeError(
                             0,
                             "Prometheus",
-                            f"Prometheus at {self.url} refuses {name}: {body.get('error', answer.status)}",
+                            f"Prometheus at {self.url} refuses the query {name}: "
+                            f"{body.get('error', answer.status)}",
                         )
                     data[name] = body["data"]
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
@@ -271,13 +185,14 @@ async def wait_for_scrape(
         if time.monotonic() >= deadline:
             return (
                 gaps,
-                "figures of the components end before this size did: their next scrape was not waited for, at the sample's own time limit",
+                "the component figures end before this size did: the time limit of the sample came "
+                "before the next scrape",
             )
         await asyncio.sleep(min(1.0, min(gaps[name] for name in late) / 4))
 
 
 def _gap(series: list[list[float]]) -> float | None:
-    """The median of the seconds between samples."""
+    """Return the median of the seconds between samples."""
     gaps = sorted(after - before for moments in series for before, after in pairwise(moments))
     return gaps[len(gaps) // 2] if gaps else None
 
@@ -307,25 +222,16 @@ async def component_figures(
     data = await prometheus.query(ranges)
     for name in ranges:
         how, every = wanted[name][1], _series(data[name])
+        labels = [series["metric"] for series in data[name]["result"]]
         if how == "p99":
-            figures = p99(
-                dict(
-                    zip(
-                        (float(series["metric"]["le"]) for series in data[name]["result"]),
-                        every,
-                        strict=True,
-                    )
-                )
-            )
+            folded = p99(dict(zip((float(label["le"]) for label in labels), every, strict=True)))
         elif how == "requests":
-            figures = _requests([series["metric"] for series in data[name]["result"]], every, start)
+            folded = _requests(labels, every, start)
+        elif how == "share":
+            folded = share(_series(data[name], "rest"), every)
         else:
-            figures = (
-                share(_series(data[name], "rest"), every)
-                if how == "share"
-                else fold(every, how, start)
-            )
-        figures |= {f"{name}{suffix}": value for suffix, value in figures.items()}
+            folded = fold(every, how, start)
+        figures |= {f"{name}{suffix}": value for suffix, value in folded.items()}
     return figures
 
 
@@ -339,9 +245,8 @@ def _requests(
     metrics: list[dict[str, str]], every: list[list[Point]], start: float
 ) -> dict[str, float | None]:
     """Return the growth by verb and resource."""
-    every = with_starts(
-        every, start
-    )  # of all together: the first request of a kind makes its series
+    # All series together: the first request of a kind creates its series.
+    every = with_starts(every, start)
     groups: dict[str, list[list[Point]]] = defaultdict(list)
     for metric, points in zip(metrics, every, strict=True):
         groups[

@@ -6,11 +6,11 @@ object was never created. Percentiles treat censored rows as infinite.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from perfdag.steps.scale.figures.family import Family, without_replaced_pods, without_replaced_vmis
 from perfdag.steps.scale.figures.moments import Clocks, Moment, difference
 from perfdag.steps.scale.measure.generator import Submission
 from perfdag.steps.scale.model.chains import Step, chain
@@ -57,27 +57,6 @@ class Row:
     error: str | None = None
 
 
-class Family:
-    """Records by owner: finds everything below a workload by UID."""
-
-    def __init__(self, records: Mapping[str, Record]) -> None:
-        self._records = records
-        self._children: dict[str, list[Record]] = defaultdict(list)
-        for record in records.values():
-            if record.owner:
-                self._children[record.owner].append(record)
-
-    def below(self, uid: str) -> dict[str, list[Record]]:
-        """The object of that UID and all it owns, by kind."""
-        by_kind: dict[str, list[Record]] = defaultdict(list)
-        todo = [self._records[uid]] if uid in self._records else []
-        while todo:
-            record = todo.pop()
-            by_kind[record.kind].append(record)
-            todo += self._children.get(record.uid, ())
-        return by_kind
-
-
 def _moment(record: Record, stage: str, clocks: Clocks) -> Moment | None:
     times = record.times(stage)
     if times is None:
@@ -92,9 +71,9 @@ def _reached(
     """Return when the stage was reached. `last` needs all (`expected`) objects."""
     records = family.get(step.kind, [])
     if step.kind == VMI and step.stage != "failed":
-        records = _without_replaced_vmis(records)
+        records = without_replaced_vmis(records)
     elif step.kind == "Pod":
-        records = _without_replaced_pods(records, step.stage, expected)
+        records = without_replaced_pods(records, step.stage, expected)
     moments = [moment for record in records if (moment := _moment(record, step.stage, clocks))]
     if not moments:
         return None
@@ -121,10 +100,11 @@ def rows_of(
     simulated: Iterable[str] | None = (),
     messages: Mapping[str, str] | None = None,
 ) -> Iterator[Row]:
-    """One row a submission and step of the kind's chain; of a replica set of VMIs, one a VMI (`expected_pods` of them) and step.
+    """Yield one row per submission and step of the kind's chain.
 
-    `until_ns` (monotonic) is when the observation ended; `api_version` tells a kind of Kubernetes' own from another of its name;
-    `simulated` are the nodes that KWOK plays (None: nothing tells which they are).
+    A replica set of VMIs has one row per VMI (`expected_pods` of them) and step. `until_ns` is the
+    monotonic end of the observation. `api_version` distinguishes kinds of equal names. `simulated`
+    are the nodes that KWOK simulates (None: unknown).
     """
     family, end = Family(records), until_ns + clocks.mono_to_unix_ns
     fake = None if simulated is None else set(simulated)
@@ -170,7 +150,7 @@ def _members(
     item: Submission, record: Record | None, family: Family, replicas: int
 ) -> list[Workload]:
     """Return one workload for every VMI of a replica set, existing VMIs by age."""
-    vmis = _without_replaced_vmis(family.below(record.uid)[VMI]) if record else []
+    vmis = without_replaced_vmis(family.below(record.uid)[VMI]) if record else []
     vmis.sort(
         key=lambda vmi: (vmi.times("created") or (0, 0, 0))[2] or (vmi.times("created") or (0,))[0]
     )
@@ -194,22 +174,6 @@ def _members(
     return workloads
 
 
-def _without_replaced_vmis(vmis: list[Record]) -> list[Record]:
-    """Return the VMIs without those that ended before they ran and were replaced."""
-    return [
-        vmi for vmi in vmis if "running" in vmi.stages or not {"failed", "gone"} & set(vmi.stages)
-    ] or vmis
-
-
-def _without_replaced_pods(pods: list[Record], stage: str, expected: int | None) -> list[Record]:
-    """Return the pods without those that ended before the stage and were replaced."""
-    ended = (
-        {"gone"} if expected is None else {"gone", "failed"}
-    )  # without a number, replacements of failed pods are unknown
-    others = [pod for pod in pods if stage in pod.stages or not ended & set(pod.stages)]
-    return others if len(others) >= (expected or 1) else pods
-
-
 def _rows_of_one(
     workload: Workload,
     clocks: Clocks,
@@ -229,11 +193,10 @@ def _rows_of_one(
         or None
     )
     moments: dict[str, Moment | None] = {}
-    if item.started_ns:  # from the time it was due: in a closed loop that is when it was sent
-        moments["submitted"] = Moment(
-            received=(item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns,
-            ahead=clocks.ahead_ns,
-        )
+    if item.started_ns:
+        # Counts from the due time. In a closed loop that is the time of sending.
+        at = (item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns
+        moments["submitted"] = Moment(received=at, ahead=clocks.ahead_ns)
     for step in steps:
         moments[step.name] = _reached(step, below, workload.expected, clocks)
     moments["deleting"] = _moment(record, "deleting", clocks) if record else None
@@ -241,9 +204,8 @@ def _rows_of_one(
     for step in steps:
         ended, deleting = moments[step.name] if step.stage in _ENDS else None, moments["deleting"]
         if ended and deleting and (ended.best >= deleting.best) != (step.since == "deleting"):
-            moments[step.name] = (
-                None  # it ended by itself, and was deleted later, or the other way round
-            )
+            # It ended by itself and was deleted later, or the other way round.
+            moments[step.name] = None
     for step in steps:
         start, moment = moments.get(step.since), moments[step.name]
         uid = workload.uid or (record.uid if record else item.uid)
@@ -279,7 +241,9 @@ def _rows_of_one(
             row.status = "unobserved"
         else:
             row.status = "censored"
-            row.seconds = (end - (start.best if start else moments["submitted"].best)) / 1e9  # type: ignore[union-attr]
+            waiting_since = start or moments["submitted"]
+            assert waiting_since is not None
+            row.seconds = (end - waiting_since.best) / 1e9
         yield row
 
 
@@ -303,7 +267,7 @@ def _passed_unseen(step: Step, steps: Sequence[Step], moments: Mapping[str, Mome
 
 
 def on_simulated(rows: Iterable[Row]) -> bool | None:
-    """Whether any pods were on simulated nodes; None where they had nodes and nothing tells which are."""
+    """Tell whether any pod ran on a simulated node, or None if that is unknown."""
     answers = {row.simulated for row in rows if row.node}
     return None if None in answers else True in answers
 
@@ -323,7 +287,8 @@ def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:
     }
     merged = []
     for row in before:
-        # VMIs of a set are numbered anew when some of them go; a number that had no VMI yet has no UID of its own
+        # VMIs of a set get new numbers when some of them are deleted, so match them by UID.
+        # A number without a VMI has no UID of its own.
         end = (
             by_uid.get((row.uid, row.stage))
             if row.index in members

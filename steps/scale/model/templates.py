@@ -15,6 +15,8 @@ from typing import Any
 
 import orjson
 
+from perfdag.steps.scale.model.pod_specs import POD_TEMPLATES, at_once, members_of, pod_specs
+
 FOLDER = Path(__file__).parent / "templates"
 RUN_LABEL, INDEX_LABEL, SUBMIT_ANNOTATION = "perfdag/run", "perfdag/index", "perfdag/intended"
 RUNAI_STORAGE = "openebs-lvmpv"
@@ -28,19 +30,6 @@ _NAME, _NAMESPACE, _INDEX, _INTENDED = (
     "perfdag-0intended0",
 )
 _PLACEHOLDER = re.compile(r"\$\{([A-Za-z_]\w*)\}")
-_POD_TEMPLATES: dict[str, list[tuple[str, ...]]] = {
-    "Job": [("spec", "template")],
-    "Deployment": [("spec", "template")],
-    "StatefulSet": [("spec", "template")],
-    "ReplicaSet": [("spec", "template")],
-    "DaemonSet": [("spec", "template")],
-    "VirtualMachine": [("spec", "template")],
-    "VirtualMachineInstanceReplicaSet": [("spec", "template")],
-    "PyTorchJob": [
-        ("spec", "pytorchReplicaSpecs", "Master", "template"),
-        ("spec", "pytorchReplicaSpecs", "Worker", "template"),
-    ],
-}
 
 
 class TemplateError(ValueError):
@@ -56,7 +45,7 @@ class Document:
     body: bytes
 
     def render(self, name: str, namespace: str, index: int, intended: str = "") -> bytes:
-        """The JSON of object `index`; `intended` is its scheduled submit time (RFC 3339)."""
+        """Return the JSON of object `index`; `intended` is its scheduled time (RFC 3339)."""
         return (
             self.body.replace(_NAME.encode(), name.encode())
             .replace(_NAMESPACE.encode(), namespace.encode())
@@ -94,69 +83,12 @@ class Template:
     @property
     def at_once(self) -> int | None:
         """Members that are created before any of them runs; None if unknown."""
-        return _at_once(orjson.loads(self.documents[-1].body))
+        return at_once(orjson.loads(self.documents[-1].body))
 
     @property
     def has_pods(self) -> bool:
         """Whether the workload has a pod spec that can get a gate, a claim or a priority."""
-        return bool(_pod_specs(orjson.loads(self.documents[-1].body)))
-
-
-_ONE = {
-    "Pod",
-    "TrainingWorkload",
-    "InteractiveWorkload",
-    "VirtualMachine",
-    "VirtualMachineInstance",
-}
-_REPLICAS = {
-    "Deployment",
-    "StatefulSet",
-    "ReplicaSet",
-    "ReplicationController",
-    "VirtualMachineInstanceReplicaSet",
-}
-
-
-def members_of(body: Mapping[str, Any]) -> int | None:
-    """Return the pods (or VMIs) of an object; None if its kind does not show the number."""
-    kind, spec = body["kind"], body.get("spec") or {}
-    if kind in _ONE:
-        return 1
-    try:
-        if kind in _REPLICAS:
-            return int(spec.get("replicas", 1))
-        if kind == "Job" and body["apiVersion"] == "batch/v1":
-            return int(spec.get("completions") or spec.get("parallelism") or 1)
-        if kind == "PyTorchJob":
-            return sum(
-                int(replicas.get("replicas", 1))
-                for replicas in spec["pytorchReplicaSpecs"].values()
-            )
-        if kind == "DistributedWorkload":
-            return int(spec["workers"]["value"]) + 1
-    except (
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-    ):  # the API server says what is wrong with it
-        pass
-    return None
-
-
-def _at_once(body: Mapping[str, Any]) -> int | None:
-    members, spec = members_of(body), body.get("spec") or {}
-    if members is None:
-        return None
-    if body["kind"] == "Job":
-        parallelism = spec.get("parallelism")
-        return min(members, parallelism if isinstance(parallelism, int) else 1)
-    return (
-        min(members, 1)
-        if body["kind"] == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel"
-        else members
-    )
+        return bool(pod_specs(orjson.loads(self.documents[-1].body)))
 
 
 def built_in() -> dict[str, Path]:
@@ -200,23 +132,24 @@ def load(
     documents = []
     for body in parsed:
         _label(body, run)
-        for spec in _pod_specs(body):
+        for spec in pod_specs(body):
             if pvc:
                 _add_claim(spec, storage_class)
             if gated:
                 spec["schedulingGates"] = [*(spec.get("schedulingGates") or []), {"name": HOLD}]
         if pvc and str(body["apiVersion"]).startswith("run.ai/"):
             body["spec"]["pvcs"] = {"items": {"pvc-new-0": {"value": _runai_claim(storage_class)}}}
-        elif pvc and body is parsed[-1] and not _pod_specs(body):
+        elif pvc and body is parsed[-1] and not pod_specs(body):
             raise TemplateError(
-                f"{path}: a {body['kind']} has no pods of its own to add a claim to; write it into the template"
+                f"{path}: a {body['kind']} has no pod spec to add a claim to; write the claim into "
+                "the template"
             )
         documents.append(Document(body["apiVersion"], body["kind"], orjson.dumps(body)))
     return Template(source, tuple(documents))
 
 
 def _text_of(source: str) -> tuple[str, str]:
-    """What to call a template in messages, and its text. Raises TemplateError."""
+    """Return a template's name in messages, and its text. Raises TemplateError."""
     if "\n" in source:
         return "the template", source
     path = built_in().get(source) or Path(source)
@@ -253,7 +186,8 @@ def _documents(path: str, text: str) -> list[dict[str, Any]]:
         metadata = body.get("metadata") or {}
         if not isinstance(metadata, dict) or _NAME not in str(metadata.get("name", "")):
             raise TemplateError(
-                f"{where} ({body['kind']}) needs metadata.name with ${{name}} in it, or objects would collide"
+                f"{where} ({body['kind']}): metadata.name must contain ${{name}}, or objects would "
+                "collide"
             )
         body.pop("status", None)
         if isinstance(body.get("spec"), dict) is False and "spec" in body:
@@ -271,29 +205,13 @@ def _label(body: dict[str, Any], run: str) -> None:
         INDEX_LABEL: str(_INDEX),
     }
     metadata["annotations"] = {**(metadata.get("annotations") or {}), SUBMIT_ANNOTATION: _INTENDED}
-    for path in _POD_TEMPLATES.get(body["kind"], []):
+    for path in POD_TEMPLATES.get(body["kind"], []):
         inner: Any = body
         for key in path:
             inner = inner.get(key) if isinstance(inner, dict) else None
         if isinstance(inner, dict):
             labels = inner.setdefault("metadata", {})
             labels["labels"] = {**(labels.get("labels") or {}), RUN_LABEL: run}
-
-
-def _pod_specs(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Pod specs inside a document; VM kinds have none."""
-    if body["kind"] == "Pod":
-        return [body.setdefault("spec", {})]
-    if body["kind"].startswith("VirtualMachine"):
-        return []
-    specs = []
-    for path in _POD_TEMPLATES.get(body["kind"], []):
-        inner: Any = body
-        for key in (*path, "spec"):
-            inner = inner.get(key) if isinstance(inner, dict) else None
-        if isinstance(inner, dict):
-            specs.append(inner)
-    return specs
 
 
 def _add_claim(spec: dict[str, Any], storage_class: str | None) -> None:

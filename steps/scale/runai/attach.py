@@ -9,13 +9,9 @@ from perfdag.kube.client import Kube, KubeError, Resource
 from perfdag.steps.scale.cluster.removal import deletable_resources
 from perfdag.steps.scale.measure.generator import Submission
 from perfdag.steps.scale.model.chains import CHAINS, has_no_pods
+from perfdag.steps.scale.model.pod_specs import members_of
 from perfdag.steps.scale.model.stages import unix_ns
-from perfdag.steps.scale.model.templates import (
-    INDEX_LABEL,
-    RUN_LABEL,
-    SUBMIT_ANNOTATION,
-    members_of,
-)
+from perfdag.steps.scale.model.templates import INDEX_LABEL, RUN_LABEL, SUBMIT_ANNOTATION
 from perfdag.steps.scale.runai.run_file import RunFile
 from perfdag.steps.scale.runai.settings import SettingsError
 

@@ -9,8 +9,8 @@ import orjson
 
 from perfdag.kube.client import Kube, KubeError
 from perfdag.quantities import parse_quantity
+from perfdag.steps.scale.figures.family import Family
 from perfdag.steps.scale.figures.percentiles import rank
-from perfdag.steps.scale.figures.rows import Family
 from perfdag.steps.scale.measure.generator import Submitted
 from perfdag.steps.scale.model.nodes import takes_pods, untolerated
 from perfdag.steps.scale.model.records import Record
