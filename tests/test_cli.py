@@ -167,10 +167,7 @@ def test_without_hera_one_line_says_what_to_install() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert ended.returncode == 2
-    assert (
-        ended.stderr
-        == "perfdag: hera, which makes the manifests, is not installed: pip install 'perfdag[argo]'\n"
-    )
+    assert ended.stderr == "perfdag: hera is not installed: pip install 'perfdag[argo]'\n"
 
 
 def test_an_interpreter_that_aborts_at_its_end_does_not_change_the_exit_code() -> None:

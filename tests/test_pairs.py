@@ -81,10 +81,8 @@ def test_each_pair_is_a_point_of_one_shape_in_rounds() -> None:
     assert read_plan(plan.dump()) == plan
 
 
-def test_hours_count_what_runs_at_once_and_a_budget_below_them_is_refused(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    from perfdag.cli.plan import show
+def test_hours_count_what_runs_at_once_and_a_budget_below_them_is_refused() -> None:
+    from perfdag.app.plan_text import plan_text
 
     alone, four = (
         planned("{count: 64, pairs: all}"),
@@ -92,8 +90,7 @@ def test_hours_count_what_runs_at_once_and_a_budget_below_them_is_refused(
     )
     assert alone.seconds() == pytest.approx(2016 * 10.4)
     assert four.seconds() == pytest.approx(63 * 8 * 10.4)
-    show(four)
-    said = capsys.readouterr().out
+    said = plan_text(four)
     assert (
         "2,016 pairs of 64 hosts in 63 rounds of disjoint pairs, 4 at once (concurrent), expected 1.46 h"
         in said

@@ -202,7 +202,7 @@ def test_until_stops_at_the_precision_or_at_the_maximum(
         "six samples are the fewest that give an interval"
     )
     assert sum(row["entry"] == "hard" for row in rows) == 8
-    assert "after 8 samples (asked: 0.0%)" in capsys.readouterr().out
+    assert "after 8 samples (goal: 0.0%)" in capsys.readouterr().out
 
 
 def perfdag(*arguments: str, **options: object) -> "subprocess.Popen[bytes]":
@@ -407,7 +407,7 @@ def test_an_unwritable_store_is_exit_4_and_the_sample_is_kept(
 
     monkeypatch.setattr(FolderStore, "put", put_until_blocked)
     suite = write_suite.sleeps(points=4, repetitions=1)
-    assert "perfdag: store" in broken_off(suite, root, capsys)
+    assert "perfdag run: store" in broken_off(suite, root, capsys)
     (kept,) = (aside / "perfdag-unsaved").glob("*/*.json")
     sample = json.loads(kept.read_text())
     assert sample["status"] == "ok"

@@ -1,37 +1,43 @@
-"""Progress of a run: one live line on a terminal; elsewhere a plain line when a sample ends, and when a long one begins."""
+"""Progress of a run: one live line on a terminal, plain lines elsewhere."""
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
 
 from perfdag.plan.plan import SAMPLE_OVERHEAD, Plan
 from perfdag.results.samples import SampleRecord, headline
 from perfdag.suite.point import Point
 from perfdag.units import short, short_seconds
 
-LONG = 30.0
-"""Expected seconds from which on a log says that a sample has begun: until it ends there is nothing else to see."""
+LONG_SAMPLE = 30.0
+"""Expected seconds from which a log announces a sample: until it ends there is no other sign."""
 
 
 class Progress:
-    """A ProgressListener (perfdag.steps.measure) that talks to stderr. The time left is from expected times, corrected by what was seen."""
+    """The ProgressListener of a run on this machine.
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    It writes a live line to stderr where that is a terminal. Elsewhere `report` gets a line when a
+    sample ends, and when a long one begins. The time left is the expected time, corrected by the
+    time that the samples took so far.
+    """
+
+    def __init__(self, plan: Plan, report: Callable[[str], None]) -> None:
         self.total = len(plan.order)
-        self.done = self.failed = 0
+        self.done = 0
+        self._report = report
         self._expected_left = sum(
-            _certain(plan.points[index], repetition) for index, repetition in plan.order
+            _expected_seconds(plan.points[index], repetition) for index, repetition in plan.order
         )
-        self._expected_done = self._spent = 0.0
-        self._began = 0.0
-        self._live: Any = None
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.status import Status
-
-            self._live = Status("starting", console=Console(stderr=True))
+        self._expected_done = self._measured = 0.0
+        self._start = 0.0
+        self._live = (
+            Status("starting", console=Console(stderr=True)) if sys.stderr.isatty() else None
+        )
 
     def __enter__(self) -> "Progress":
         if self._live:
@@ -48,51 +54,42 @@ class Progress:
             self._live.stop()
 
     def left(self) -> float:
-        """Expected seconds to the end."""
-        factor = self._spent / self._expected_done if self._expected_done > 1 else 1.0
+        """Return the expected seconds to the end."""
+        factor = self._measured / self._expected_done if self._expected_done > 1 else 1.0
         return self._expected_left * factor
 
     def started(self, point: Point, repetition: int) -> None:
-        self._began = time.monotonic()
+        self._start = time.monotonic()
+        name = point.sample(repetition)
         if self._live:
-            from rich.markup import escape
-
-            left = (
-                f"about {short_seconds(self.left())} left"
-                if self._expected_left > 0.1
-                else "repeating until it is precise"
-            )
-            text = f"{self.done}/{self.total}  {point.sample(repetition)}  {left}"
-            self._live.update(escape(text))
-        elif point.seconds >= LONG:
-            print(
-                f"[{self.done + 1}/{self.total}] {point.sample(repetition)} begins, about {short_seconds(point.seconds)}",
-                file=sys.stderr,
-                flush=True,
-            )
+            known = self._expected_left > 0.1
+            left = f"about {short_seconds(self.left())} left" if known else "until it is precise"
+            self._live.update(escape(f"{self.done}/{self.total}  {name}  {left}"))
+        elif point.seconds >= LONG_SAMPLE:
+            seconds = short_seconds(point.seconds)
+            self._report(f"[{self.done + 1}/{self.total}] {name} begins, about {seconds}")
 
     def ended(self, point: Point, part: SampleRecord) -> None:
-        self._spent += time.monotonic() - self._began
+        self._measured += time.monotonic() - self._start
         self._expected_done += point.seconds + SAMPLE_OVERHEAD
-        self._expected_left -= _certain(point, part.repetition)
+        self._expected_left -= _expected_seconds(point, part.repetition)
         self.done += 1
-        self.failed += part.status not in ("ok", "skipped")
         value = headline(part.rows)
         unit = next((row["unit"] for row in part.rows if row["headline"]), "")
-        said = f" {short(value, unit)}" if value is not None else ""
+        text = f" {short(value, unit)}" if value is not None else ""
         reason = f": {part.error}" if part.error else ""
-        line = f"[{self.done}/{self.total}] {point.sample(part.repetition)} {part.status}{said}{reason}"
-        if self._live:
-            if part.status not in ("ok", "skipped"):
-                self._live.console.print(line, markup=False, highlight=False)
-        else:
-            print(line, file=sys.stderr, flush=True)
+        name = point.sample(part.repetition)
+        line = f"[{self.done}/{self.total}] {name} {part.status}{text}{reason}"
+        if not self._live:
+            self._report(line)
+        elif part.status not in ("ok", "skipped"):
+            self._live.console.print(line, markup=False, highlight=False)
 
     def passed(self, point: Point, repetition: int, why: str) -> None:
-        self._expected_left -= _certain(point, repetition)
+        self._expected_left -= _expected_seconds(point, repetition)
         self.done += 1
 
 
-def _certain(point: Point, repetition: int) -> float:
-    """Expected seconds of a sample, 0 of one that `until` may add."""
+def _expected_seconds(point: Point, repetition: int) -> float:
+    """Return the expected seconds of a sample; 0 for a repetition that `until` may add."""
     return point.seconds + SAMPLE_OVERHEAD if repetition <= point.repetitions else 0.0

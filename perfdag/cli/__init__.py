@@ -1,6 +1,7 @@
-"""The command line, one verb a module: the composition root, the only room that knows every other.
+"""The command line, one verb a module: parse, call one function of `app`, print, return a code.
 
-A verb module has `SUMMARY`, `add(parser)` and `run(args) -> exit code`. Only the chosen verb is imported, so `--help` starts fast.
+A verb module has `add(verbs)`, which registers it, and `run(args)`, which returns the exit code.
+Only the module of the chosen verb is imported, and `run` imports `app`: `--help` stays fast.
 """
 
 import argparse
@@ -10,32 +11,35 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import NoReturn
 
+from perfdag import __version__
+from perfdag.app.errors import CommandError
 from perfdag.exit_codes import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH
 
 VERBS = {
     "run": "run a suite on this machine",
-    "plan": "points, order, shapes, batches and expected time of a suite",
-    "benchmarks": "what can be measured: params, clock, metrics",
-    "doctor": "what is missing for a suite, and how to get it",
-    "install": "put the templates and rights on a cluster",
+    "plan": "show the points, order, shapes and expected time of a suite",
+    "benchmarks": "list the benchmarks with their params, clock and metrics",
+    "doctor": "check what a suite needs, here or on a cluster",
+    "install": "install the templates and rights on a cluster",
     "submit": "run a suite on a cluster",
-    "status": "where a run on a cluster stands",
-    "logs": "what the pods of a run said",
-    "delete": "remove a run's objects from the cluster",
-    "render": "the manifests, for kubectl or GitOps",
+    "status": "show the progress of a run on a cluster",
+    "logs": "print the logs of a run's pods",
+    "delete": "delete a run's objects from the cluster",
+    "render": "print the manifests, for kubectl or GitOps",
     "collect": "write a run's Parquet file from its samples",
-    "report": "charts and the one-file HTML report of a run",
-    "compare": "two runs or selections: better, worse, no difference shown, inconclusive",
-    "ab": "two variants of a suite in interleaved blocks",
-    "history": "series over runs, with their change points",
-    "check": "the gate of a daily run",
-    "baseline": "named baselines",
-    "acks": "acknowledged changes, as runs on a cluster read them",
-    "scale": "workloads and VMIs at scale",
-    "queue": "queue scaling: frontend, backend, client, validate",
-    "step": "what containers run; not for people",
+    "report": "write the charts and the one-file HTML report of a run",
+    "compare": "compare two runs or selections",
+    "ab": "compare two variants of a suite in interleaved blocks",
+    "history": "show series over runs, with their change points",
+    "check": "check a run against its thresholds and its history",
+    "baseline": "name, list and delete baselines",
+    "acks": "store the acknowledgements that runs on a cluster read",
+    "scale": "measure workloads and VMIs at scale",
+    "queue": "run and validate the parts of a scaled queue",
+    "step": "run one step of a run on a cluster; the containers call it",
 }
 
 EPILOG = """examples:
@@ -44,25 +48,23 @@ EPILOG = """examples:
   perfdag benchmarks iperf
   perfdag report last
 
-exit codes: 0 nothing failed; 1 a sample failed, is invalid or missing; 2 bad input, nothing started; 3 a gate failed or its
-data is absent; 4 store, cluster or webhook out of reach, no plan made on a cluster, objects left after delete, or no
-room for temporary files; 130 interrupted (continue with --resume)
+exit codes:
+  0    no sample failed
+  1    a sample failed, is invalid or is missing
+  2    the input is wrong; nothing was started
+  3    a gate failed, or its data is absent
+  4    the store, the cluster or the webhook cannot be reached; a run on a cluster has no plan;
+       objects remain after delete; or there is no space for temporary files
+  130  interrupted; continue with --resume
 """
 
 
-def _module(verb: str) -> str:
-    return f"perfdag.cli.{verb}"
-
-
 def parser(verb: str | None = None) -> argparse.ArgumentParser:
-    """The parser, with the arguments of `verb` where it is known (the other verbs only by name and summary)."""
-    from importlib import import_module
-
-    from perfdag import __version__
-
+    """Return the parser, with the arguments of `verb` and only the summaries of other verbs."""
     top = argparse.ArgumentParser(
         prog="perfdag",
-        description="Is this cluster or machine as fast as it was, as fast as it should be, and where is it not?",
+        description="Benchmarks for a Kubernetes cluster or one machine: is it as fast as it was, "
+        "as fast as it should be, and where is it not?",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -70,16 +72,19 @@ def parser(verb: str | None = None) -> argparse.ArgumentParser:
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, summary in VERBS.items():
         if name == verb:
-            import_module(_module(name)).add(verbs)
+            import_module(f"perfdag.cli.{name}").add(verbs)
         else:
             verbs.add_parser(name, help=None if name == "step" else summary, add_help=False)
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code. Errors a user can cause are one or two lines on stderr."""
+    """Run one command and return its exit code.
+
+    An error that the user can cause is printed to stderr in one or two lines.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    verb = next((each for each in arguments if each in VERBS), None)
+    verb = next((argument for argument in arguments if argument in VERBS), None)
     try:
         args = parser(verb).parse_args(arguments)
         code: int = args.run(args)
@@ -90,38 +95,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return EXIT_OK
+    except CommandError as error:
+        print(f"perfdag {verb}: {error}", file=sys.stderr)
+        return error.exit_code
     except Exception as error:
-        return _explain(error)
+        return _explain(error, verb)
     return code
 
 
 def program() -> NoReturn:
-    """The program: `main`, and then an end without the interpreter's own.
+    """Run `main`, then end the process without the finalizer of the interpreter.
 
-    That one aborts now and then in a native library after everything was measured ("terminate called without an active exception", in
-    3 of 360 short runs on a loaded machine; apache/arrow#34314 tells the same), and the exit code would be lost.
+    The finalizer sometimes aborts in a native library after the run has ended, and the exit code
+    is lost: 3 of 360 short runs on a loaded machine, see apache/arrow#34314.
     """
     try:
         code = main()
-    except SystemExit as ended:
-        code = (
-            ended.code
-            if isinstance(ended.code, int)
-            else EXIT_OK
-            if ended.code is None
-            else EXIT_INPUT
-        )
+    except SystemExit as exit:
+        code = exit.code if isinstance(exit.code, int) else EXIT_INPUT if exit.code else EXIT_OK
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
+        with contextlib.suppress(OSError, ValueError):  # the reader of the pipe has ended
             if stream is not None:  # closed before the start
                 stream.flush()
     os._exit(code)
 
 
-def _explain(error: Exception) -> int:
-    """Exit code of an error, said on stderr; one that nobody foresaw is raised again with its traceback."""
+def _explain(error: Exception, verb: str | None) -> int:
+    """Print an expected error and return its exit code. Raise any other error again."""
     from perfdag.kube.client import KubeError
+    from perfdag.regress.selection import SelectionError
     from perfdag.store.base import NotStoredError, StoreError
     from perfdag.suite.yaml_document import BadDocument
 
@@ -129,23 +132,21 @@ def _explain(error: Exception) -> int:
         for problem in error.problems:
             print(problem, file=sys.stderr)
         return EXIT_INPUT
+    if isinstance(error, SelectionError):
+        print(f"perfdag {verb}: {error}", file=sys.stderr)
+        return EXIT_INPUT
     if isinstance(error, StoreError | KubeError):
         print(f"perfdag: {error}", file=sys.stderr)
         return EXIT_INPUT if isinstance(error, NotStoredError) else EXIT_REACH
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "hera":
-        print(
-            "perfdag: hera, which makes the manifests, is not installed: pip install 'perfdag[argo]'",
-            file=sys.stderr,
-        )
+        print("perfdag: hera is not installed: pip install 'perfdag[argo]'", file=sys.stderr)
         return EXIT_INPUT
-    # tempfile's own error where every temporary folder is full or read-only has no better type
+    # tempfile raises a plain OSError where no temporary folder can be written.
     if isinstance(error, OSError) and (
         error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
         or "temporary directory" in str(error)
     ):
-        print(
-            f"perfdag: no room to work in: {error}; free some space, or name another folder with TMPDIR",
-            file=sys.stderr,
-        )
+        advice = "free some space, or name another folder with TMPDIR"
+        print(f"perfdag: no space for temporary files: {error}; {advice}", file=sys.stderr)
         return EXIT_REACH
     raise error

@@ -112,12 +112,10 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure both variants and print the outcome; exit 1 where a sample failed, 2 on bad input, 3 where B is not shown to be --within."""
-    from perfdag.cli.run import restore
-    from perfdag.exit_codes import EXIT_INTERRUPTED, EXIT_REACH
+    from perfdag.app.local_run import restore_samples, resumable
+    from perfdag.cli.options import log
     from perfdag.results import missing_reason
     from perfdag.results.collect import collect
-    from perfdag.signals import end_once
-    from perfdag.store.base import StoreError
     from perfdag.store.open import open_store
 
     if args.submit:
@@ -139,20 +137,12 @@ def run(args: argparse.Namespace) -> int:
             store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
         else:
             missing_reason.forget_all(store, plan.run_id)
-            restore(store, plan)
-    end_once()
-    again = f"perfdag ab --resume {duet.a.run_id}" + (f" --store {root}" if root else "")
-    again += (
-        f" --within {shlex.quote(args.within)}" if args.resume and args.within else ""
-    )  # a limit given at the start is in the plan
-    try:
+            restore_samples(store, plan, log)
+    command = f"perfdag ab --resume {duet.a.run_id}" + (f" --store {root}" if root else "")
+    # A limit given at the start is in the plan.
+    command += f" --within {shlex.quote(args.within)}" if args.resume and args.within else ""
+    with resumable(command):
         _measure(duet, store)
-    except KeyboardInterrupt:
-        print(f"interrupted; what was measured is stored. Continue: {again}", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except StoreError as error:
-        print(f"perfdag: {error}\nwhat was measured is kept. Continue: {again}", file=sys.stderr)
-        return EXIT_REACH
     for plan in (duet.a, duet.b):
         collect(store, plan)
     return conclude(store, duet, args)
@@ -247,23 +237,15 @@ class _Lines:
 
 def _measure(duet: "Duet", store: "Store") -> None:
     """Measure the rounds of both variants in the order of the blocks; what is stored is not repeated. The budget is that of both."""
-    from perfdag.cli.run import Rescuing, local_hosts, needs_cluster
+    from perfdag.app.local_run import measuring_loop
+    from perfdag.cli.options import log
     from perfdag.plan.ab import positions
     from perfdag.results import missing_reason
-    from perfdag.steps.measure import MeasuringLoop, Site
     from perfdag.units import short_seconds
 
     watcher = _Lines(len(duet.a.order) + len(duet.b.order))
     plans = {"A": duet.a, "B": duet.b}
-    leads = {
-        letter: MeasuringLoop(
-            plan,
-            Rescuing(store, plan.run_id),
-            Site(hosts_for=local_hosts, refuses=needs_cluster),
-            watcher,
-        )
-        for letter, plan in plans.items()
-    }
+    leads = {letter: measuring_loop(plan, store, watcher, log) for letter, plan in plans.items()}
     expected = short_seconds(duet.a.seconds() + duet.b.seconds())
     print(
         f"ab {duet.a.run_id} and {duet.b.run_id}: {len(duet.blocks)} blocks, {watcher.total} samples, about {expected}",

@@ -14,7 +14,7 @@ EPILOG = """examples:
 
 def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
-    from perfdag.cli.compare import add_store
+    from perfdag.cli.options import add_store
 
     parser = sub.add_parser(
         "baseline",

@@ -26,8 +26,7 @@ Messages go out once: what was told is stored under alerts/ of the store. With -
 
 def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
-    from perfdag.cli.compare import add_store
-    from perfdag.cli.render import duration
+    from perfdag.cli.options import add_store, duration
 
     parser = sub.add_parser(
         "check",
@@ -232,7 +231,8 @@ def show(gate: "Gate", *, offer: bool = False) -> None:
 
 def measure_again(store: "Store", gate: "Gate") -> None:
     """Measure the suspicious points of a night twice more here, as runs of their own. Raises StoreError."""
-    from perfdag.cli.run import _measure
+    from perfdag.app.local_run import measure_plan
+    from perfdag.cli.options import log
     from perfdag.results.collect import collect
     from perfdag.results.confirming import store_confirming_plans
     from perfdag.results.runs import load_plan
@@ -244,5 +244,5 @@ def measure_again(store: "Store", gate: "Gate") -> None:
             f"confirm {each.run_id}: {', '.join(select_one.name for select_one in gate.confirm)}",
             file=sys.stderr,
         )
-        _measure(each, store)
+        measure_plan(each, store, log)
         collect(store, each)

@@ -24,6 +24,8 @@ one parameter was changed are compared with one another, and the change is named
 
 def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
+    from perfdag.cli.options import add_store
+
     parser = sub.add_parser(
         "compare",
         help="two runs or selections: better, worse, no difference shown, inconclusive",
@@ -64,14 +66,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "--markdown", action="store_true", help="the comparison as Markdown on stdout"
     )
     parser.set_defaults(run=run)
-
-
-def add_store(parser: argparse.ArgumentParser) -> None:
-    """Arguments that say where results are."""
-    parser.add_argument(
-        "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default ./perfdag-results)"
-    )
-    parser.add_argument("--suite", metavar="NAME", help="suite, where the store has several")
 
 
 def complain(verb: str, error: object) -> int:

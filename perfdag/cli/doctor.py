@@ -144,7 +144,7 @@ def _tools(plan: "Plan | None") -> list[Finding]:
 
 
 def _shapes(plan: "Plan | None") -> list[Finding]:
-    from perfdag.cli.run import needs_cluster
+    from perfdag.app.local_run import needs_cluster
     from perfdag.shape import Shape
 
     found: dict[str, int] = {}

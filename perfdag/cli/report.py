@@ -2,6 +2,8 @@
 
 import argparse
 
+from perfdag.cli.options import log, print_json
+
 EPILOG = """examples:
   perfdag report last
   perfdag report 20261120T020000Z-1a2b3c4d --store s3://bench/results
@@ -26,9 +28,15 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the report; exit 1 where a sample failed, is invalid or missing."""
-    from perfdag.app.finish import finish
+    from perfdag.app.finish import finish_run
+    from perfdag.app.result_text import result_data, result_text
     from perfdag.results.runs import load_plan
     from perfdag.store.open import open_store
 
     store = open_store(args.store)
-    return finish(store, load_plan(store, args.run_id), as_json=args.json)
+    result = finish_run(store, load_plan(store, args.run_id), log)
+    if args.json:
+        print_json(result_data(result))
+    else:
+        print(result_text(result))
+    return result.exit_code

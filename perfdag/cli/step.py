@@ -168,8 +168,10 @@ def _suspect(args: argparse.Namespace) -> int:
 
 def _finish(args: argparse.Namespace) -> int:
     from perfdag.app.ab import cluster
-    from perfdag.app.finish import finish
+    from perfdag.app.finish import finish_run
+    from perfdag.app.result_text import result_text
     from perfdag.cli.check import after_run
+    from perfdag.cli.options import log
     from perfdag.exit_codes import EXIT_REACH
     from perfdag.kube.client import KubeError
     from perfdag.plan.gated import gated
@@ -207,10 +209,11 @@ def _finish(args: argparse.Namespace) -> int:
     for run_id in plan.options.get("confirmed", []):
         budget.end(store, run_id)
         collect(store, load_plan(store, run_id))
-    code = finish(store, plan, history=True, gates=not gated(plan))
+    result = finish_run(store, plan, log, history=True, gates=not gated(plan))
+    print(result_text(result))
     _tell(place, plan, store)
     cleanup.delete(place, plan, args.phase)
-    return after_run(store, plan, code)
+    return after_run(store, plan, result.exit_code)
 
 
 def _tell(place: "PodContext", plan: "Plan", store: "Store") -> None:

@@ -23,7 +23,7 @@ EVERY = 2.0
 
 def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
-    from perfdag.cli.run import add_suite_options
+    from perfdag.cli.options import add_suite_options
 
     parser = sub.add_parser(
         "submit",
@@ -64,16 +64,11 @@ def run(args: argparse.Namespace) -> int:
     """Submit, and with --watch follow to the end."""
     from perfdag.app.cluster.resume import NotContinued, Run, continued
     from perfdag.app.cluster.view import NotInstalled, installed
-    from perfdag.cli.run import beside_resume
+    from perfdag.cli.options import check_resume
     from perfdag.exit_codes import EXIT_INPUT, EXIT_REACH
     from perfdag.store.open import on_cluster
 
-    if (args.suite is None) == (args.resume is None):
-        print("perfdag submit: name a suite file, or --resume RUN", file=sys.stderr)
-        return EXIT_INPUT
-    if why := beside_resume(args):
-        print(f"perfdag submit: {why}", file=sys.stderr)
-        return EXIT_INPUT
+    check_resume(args)
     made = _check(args) if args.suite else None
     try:
         place = installed(args.namespace)

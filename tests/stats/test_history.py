@@ -623,7 +623,7 @@ def test_the_last_step_puts_the_history_beside_the_report(store: Store, tmp_path
     assert past(store, plan) is None  # two runs are no history
     nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
     plan = make_plan(load(tmp_path / "net.yaml"), run_id=run_id(39))
-    write_report(store, plan, schema.load(store, runs=[run_id(39)]), history=True)
+    write_report(store, plan, schema.load(store, runs=[run_id(39)]), print, history=True)
     assert (
         '<a href="history.html">History of the suite</a>'
         in store.get(f"runs/{run_id(39)}/report.html").decode()
@@ -634,7 +634,7 @@ def test_the_last_step_puts_the_history_beside_the_report(store: Store, tmp_path
     assert "2026-02-08" in page
     assert page.count("<figure>") == 3  # small multiples, overview, noise
     assert "<script" not in page
-    write_report(store, plan, schema.load(store, runs=[run_id(39)]))
+    write_report(store, plan, schema.load(store, runs=[run_id(39)]), print)
     assert "history.html" not in store.get(f"runs/{run_id(39)}/report.html").decode()
 
 

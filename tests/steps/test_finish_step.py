@@ -77,7 +77,7 @@ def test_a_gate_that_a_benchmark_holds_is_left_to_the_gate_of_the_run(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "perfdag.regress.gate.own_gates",
+        "perfdag.app.finish.own_gates",
         lambda table: [CheckResult("gate", "burst: api_p99 < 1", "failed", "was breached")],
     )
     assert main(["step", "finish"]) == 3

@@ -72,6 +72,7 @@ def finish(store: "Store", plan: "Plan") -> int:
     """The last step of such a run: both variants collected and reported, the outcome printed and stored; exit 0, 1 or 3."""
     from perfdag.app.finish import write_report
     from perfdag.cli.ab import conclude
+    from perfdag.cli.options import log
     from perfdag.results.collect import collect
     from perfdag.results.schema import load
     from perfdag.steps.runner.duet import recalled
@@ -79,5 +80,6 @@ def finish(store: "Store", plan: "Plan") -> int:
     duet = recalled(store, plan)
     for each in (duet.a, duet.b):
         collect(store, each)
-        write_report(store, each, load(store, suites=[each.suite], runs=[each.run_id]))
+        table = load(store, suites=[each.suite], runs=[each.run_id])
+        write_report(store, each, table, log)
     return conclude(store, duet)

@@ -1,0 +1,198 @@
+"""Measure a suite on this machine: plan or resume a run, measure it, store its samples."""
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfdag.app.errors import CommandError
+from perfdag.app.finish import RunResult, finish_run
+from perfdag.app.progress import Progress
+from perfdag.exit_codes import EXIT_INTERRUPTED, EXIT_REACH
+from perfdag.hosts.local import LocalHost
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.results import missing_reason
+from perfdag.results.runs import load_plan, resume_command
+from perfdag.results.samples import delete_damaged_samples
+from perfdag.shape import Shape
+from perfdag.signals import end_once
+from perfdag.steps.measure import MeasuringLoop, ProgressListener, Site
+from perfdag.store.base import Store, StoreError
+from perfdag.store.open import open_store
+from perfdag.suite import load
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """A planned run of this machine; `root` is its store as the user or the suite names it."""
+
+    plan: Plan
+    root: str | None
+    resumed: bool
+
+
+def plan_run(
+    suite: str | None,
+    settings: Sequence[str],
+    only: Sequence[str],
+    root: str | None,
+    resume: str | None,
+) -> LocalRun:
+    """Plan a new run of `suite`, or read the plan of the stored run `resume`.
+
+    Raises BadDocument, StoreError, CommandError.
+    """
+    if resume is not None:
+        plan = load_plan(open_store(root), resume)
+        _check_resumable(plan, root or "")
+        return LocalRun(plan, root, True)
+    loaded = load.load(suite or "", settings)
+    return LocalRun(make_plan(loaded, only=only), root or loaded.suite.store, False)
+
+
+def _check_resumable(plan: Plan, root: str) -> None:
+    """Raise CommandError if `perfdag run` cannot continue this run."""
+    if plan.trigger == "ab":
+        why = f"{plan.run_id} is one variant of `perfdag ab`, which measures both variants in turn"
+    elif plan.where:
+        why = f"{plan.run_id} was measured on a cluster; this machine cannot add samples to it"
+    else:
+        return
+    raise CommandError(f"{why}; continue it: {resume_command(plan, root)}")
+
+
+def run_plan(run: LocalRun, report: Callable[[str], None], *, charts: bool = True) -> RunResult:
+    """Measure what is not stored yet, then collect and report the run.
+
+    `report` receives lines of progress. Raises CommandError if the run ends before its last sample.
+    """
+    plan, store = run.plan, open_store(run.root)
+    if run.resumed:
+        missing_reason.forget_all(store, plan.run_id)
+        restore_samples(store, plan, report)
+    else:
+        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    samples = f"{len(plan.points)} points, {len(plan.order)} samples"
+    report(f"run {plan.run_id}: {samples}, store {store.root}")
+    command = f"perfdag run --resume {plan.run_id}" + (f" --store {run.root}" if run.root else "")
+    with resumable(command):
+        measure_plan(plan, store, report)
+    return finish_run(store, plan, report, charts=charts)
+
+
+@contextlib.contextmanager
+def resumable(command: str) -> Iterator[None]:
+    """Turn an interrupt or an error of the store into a CommandError that names `command`.
+
+    SIGTERM ends the run as Ctrl-C does.
+    """
+    end_once()
+    try:
+        yield
+    except KeyboardInterrupt:
+        message = f"interrupted; all finished samples are stored. Continue: {command}"
+        raise CommandError(message, EXIT_INTERRUPTED) from None
+    except StoreError as error:
+        message = f"{error}\nall finished samples are kept. Continue: {command}"
+        raise CommandError(message, EXIT_REACH) from None
+
+
+def measure_plan(plan: Plan, store: Store, report: Callable[[str], None]) -> None:
+    """Measure the samples of a plan that are not stored yet, within its budget."""
+    with Progress(plan, report) as progress:
+        loop = measuring_loop(plan, store, progress, report)
+        deadline = time.monotonic() + plan.budget if plan.budget else None
+        if not loop.measure(range(len(plan.order)), deadline=deadline):
+            reason = missing_reason.budget_spent(plan.budget or 0)
+            missing_reason.write(loop.store, plan.run_id, reason)
+
+
+def measuring_loop(
+    plan: Plan, store: Store, listener: ProgressListener, report: Callable[[str], None]
+) -> MeasuringLoop:
+    """Return the loop that measures a plan on this machine."""
+    site = Site(hosts_for=local_hosts, refuses=needs_cluster)
+    return MeasuringLoop(plan, RescuingStore(store, plan.run_id, report), site, listener)
+
+
+def local_hosts(shape: Shape) -> Sequence[LocalHost]:
+    """Return this machine once for each host of the shape, at its loopback address."""
+    address = "::1" if shape.network.family == "ipv6" else "127.0.0.1"
+    return [LocalHost(address) for _ in range(shape.hosts.count)]
+
+
+def needs_cluster(shape: Shape) -> str | None:
+    """Return why one machine cannot provide a shape, as the reason of a skipped sample, or None."""
+    network, hosts = shape.network, shape.hosts
+    requests = {
+        "network.host: false (a pod network)": network.host is False,
+        "network.name (Multus)": network.name is not None,
+        "network.mtu": network.mtu is not None,
+        # Traffic of a machine to itself passes none of its interfaces, whatever the address.
+        "network.interface": network.interface not in (None, "lo") and hosts.count > 1,
+        "hosts.placement: spread": hosts.placement == "spread" and hosts.count > 1,
+        "hosts.exclusive": hosts.exclusive,
+        "resources": bool(shape.resources or shape.hugepages),
+        "a volume": shape.volume is not None,
+        "node_selector or zones": bool(shape.node_selector or shape.zones),
+        # `rdma` is a permission of a pod. On a machine the benchmark itself reports what is absent.
+        "privileges": bool(set(shape.privileges) - {"rdma", "block"}),
+        "scheduler: volcano": shape.scheduler != "default",
+        "runtime_class": shape.runtime_class is not None,
+    }
+    reasons = [name for name, requested in requests.items() if requested]
+    return f"{', '.join(reasons)}: needs a cluster (perfdag submit)" if reasons else None
+
+
+def _unsaved_folder(run_id: str) -> Path:
+    """Return the folder of samples that the store refused.
+
+    Raises OSError if no temporary folder is writable.
+    """
+    return Path(tempfile.gettempdir()) / "perfdag-unsaved" / run_id
+
+
+class RescuingStore:
+    """A store that keeps a sample in the temporary folder if it cannot be written.
+
+    `restore_samples` stores it when the run is resumed.
+    """
+
+    def __init__(self, store: Store, run_id: str, report: Callable[[str], None]) -> None:
+        self._store, self._run_id, self._report = store, run_id, report
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put(self, key: str, data: bytes) -> None:
+        try:
+            self._store.put(key, data)
+        except StoreError:
+            # Notes on missing samples are not kept: the resumed run writes them again.
+            if key.startswith(f"runs/{self._run_id}/parts/"):
+                self._keep(key.rpartition("/")[2], data)
+            raise
+
+    def _keep(self, name: str, data: bytes) -> None:
+        try:
+            folder = _unsaved_folder(self._run_id)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+        except OSError as error:
+            self._report(f"the last sample is lost; no temporary folder takes it either: {error}")
+
+
+def restore_samples(store: Store, plan: Plan, report: Callable[[str], None]) -> None:
+    """Store the samples that an earlier attempt kept aside, and delete damaged ones."""
+    with contextlib.suppress(OSError):  # no folder: nothing was kept
+        folder = _unsaved_folder(plan.run_id)
+        for file in sorted(folder.glob("*.json")):
+            store.put(f"runs/{plan.run_id}/parts/{file.name}", file.read_bytes())
+            file.unlink()
+        folder.rmdir()
+    if damaged := delete_damaged_samples(store, plan.run_id):
+        names = ", ".join(damaged[:5])
+        report(f"{len(damaged)} stored samples cannot be read and are measured again: {names}")

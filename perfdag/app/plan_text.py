@@ -1,0 +1,95 @@
+"""A plan for people: its points, size, shapes, pairs of hosts and expected time."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from perfdag.app.text_table import text_table
+from perfdag.digest import canonical
+from perfdag.plan.order import concurrent_groups
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.steps.runner.limits import check_size
+from perfdag.suite import load
+from perfdag.suite.point import Point
+from perfdag.suite.yaml_document import BadDocument
+from perfdag.units import short_seconds
+
+MAX_POINTS = 40
+"""Points that the table shows; JSON has all of them."""
+
+
+def plan_suite(suite: str, settings: Sequence[str], only: Sequence[str]) -> tuple[Plan, list[str]]:
+    """Return the plan of a suite file and the notes on it. Raises BadDocument."""
+    loaded = load.load(suite, settings)
+    plan = make_plan(loaded, only=only)
+    return plan, [*loaded.notes, *_cluster_notes(plan)]
+
+
+def plan_text(plan: Plan) -> str:
+    """Return the first points of a plan as a table, then its size, shapes, pairs and time."""
+    headings = ("point", "entry", "what varies", "shape", "repetitions", "a sample")
+    rows = [_row(point) for point in plan.points[:MAX_POINTS]]
+    lines = [text_table(headings, rows, right=(3, 4, 5), width=140)]
+    if (more := len(plan.points) - MAX_POINTS) > 0:
+        lines.append(f"... and {more:,} more (--json shows all)")
+    lines.append(f"\n{_size(plan)}")
+    lines += [f"shape {number}: {_shape(shape)}" for number, shape in enumerate(plan.shapes)]
+    lines += _pairs(plan)
+    seconds = short_seconds(plan.seconds())
+    lines.append(f"expected {seconds}; each round is shuffled, from seed {plan.seed}")
+    return "\n".join(lines)
+
+
+def _row(point: Point) -> tuple[str, ...]:
+    repetitions = str(point.repetitions)
+    if point.until:
+        repetitions += f" to {point.until.max_repetitions}"
+    seconds = short_seconds(point.seconds)
+    return point.id, point.entry, point.label, str(point.shape), repetitions, seconds
+
+
+def _cluster_notes(plan: Plan) -> list[str]:
+    """Return why `submit` and `render` would refuse a plan that one machine can measure."""
+    try:
+        check_size(plan)
+    except BadDocument as error:
+        return [f"a cluster does not take it: {problem.text}" for problem in error.problems]
+    return []
+
+
+def _size(plan: Plan) -> str:
+    hosts = max((shape.get("hosts", {}).get("count", 1) for shape in plan.shapes), default=1)
+    merged = f" ({plan.merged} equal ones merged)" if plan.merged else ""
+    return (
+        f"{len(plan.points):,} points{merged}, {len(plan.order):,} samples, "
+        f"{len(plan.shapes)} shapes, {len(plan.batches):,} batches on a cluster, "
+        f"at most {hosts} hosts at once"
+    )
+
+
+def _pairs(plan: Plan) -> list[str]:
+    """Return a line for each entry that measures pairs: pairs, rounds, parallelism, hours."""
+    positions_of: dict[str, list[int]] = defaultdict(list)
+    for position, (index, _) in enumerate(plan.order):
+        if pair := plan.points[index].pair:
+            positions_of[pair.of].append(position)
+    lines = []
+    for positions in positions_of.values():
+        points = [plan.points[index] for index in {plan.order[i][0] for i in positions}]
+        pairs = [point.pair for point in points if point.pair]
+        groups = concurrent_groups(plan.points, plan.order, positions)
+        hours = sum(plan.group_seconds(group) for group in groups) / 3600
+        parallel = pairs[0].parallel
+        at_once = "one after the other" if parallel == 1 else f"{parallel} at once (concurrent)"
+        hosts = plan.shapes[points[0].shape]["hosts"]["count"]
+        rounds = len({pair.round for pair in pairs})
+        lines.append(
+            f"{points[0].entry}: {len(points):,} pairs of {hosts} hosts in {rounds} rounds "
+            f"of disjoint pairs, {at_once}, expected {hours:.2f} h"
+        )
+    return lines
+
+
+def _shape(shape: dict[str, Any]) -> str:
+    texts = (value if isinstance(value, str) else canonical(value) for value in shape.values())
+    return ", ".join(f"{key} {text}" for key, text in zip(shape, texts, strict=True)) or "plain"

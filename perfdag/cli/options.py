@@ -1,0 +1,118 @@
+"""Options and output that several verbs share."""
+
+import argparse
+import sys
+from typing import Any
+
+from perfdag.app.errors import CommandError
+
+
+def add_suite_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that change a suite or choose its points."""
+    parser.add_argument(
+        "--set",
+        metavar="ENTRY.PARAM=V",
+        action="append",
+        default=[],
+        dest="settings",
+        help="set a parameter, a shape key, or a key of an entry or of the suite",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="measure only points whose entry, entry/label or id matches GLOB; "
+        "repeat the option to add more",
+    )
+
+
+def check_resume(args: argparse.Namespace) -> None:
+    """Raise CommandError unless the command names a suite or --resume, and not both."""
+    if args.resume is None:
+        if args.suite is None:
+            raise CommandError("name a suite file, or --resume RUN")
+        return
+    values = {"SUITE": args.suite, "--set": args.settings, "--only": args.only}
+    if names := [name for name, value in values.items() if value]:
+        raise CommandError(
+            f"--resume measures the rest of a run as it was planned; leave out {', '.join(names)}"
+        )
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Add --store and --suite, which say where results are."""
+    parser.add_argument(
+        "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: ./perfdag-results)"
+    )
+    parser.add_argument("--suite", metavar="NAME", help="suite, if the store has several")
+
+
+def add_stored_run(parser: argparse.ArgumentParser) -> None:
+    """Add RUN and --store, which name one run in a store."""
+    parser.add_argument("run_id", metavar="RUN", help="run id, or `last`")
+    parser.add_argument(
+        "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: ./perfdag-results)"
+    )
+
+
+def add_acks(parser: argparse.ArgumentParser) -> None:
+    """Add --acks, the file of acknowledgements."""
+    parser.add_argument(
+        "--acks",
+        metavar="FILE",
+        help="acknowledgements (default: ./acks.yaml, else acks.yaml in the store)",
+    )
+
+
+def add_namespace(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the namespace of an installation."""
+    parser.add_argument(
+        "--namespace",
+        "-n",
+        default="perfdag",
+        help="namespace of the installation (default: perfdag)",
+    )
+
+
+def add_cluster_run(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name a run on a cluster."""
+    parser.add_argument("name", metavar="RUN", help="run id, name of its Workflow, or `last`")
+    add_namespace(parser)
+
+
+def add_watch(parser: argparse.ArgumentParser) -> None:
+    """Add the option that follows a run."""
+    parser.add_argument(
+        "--watch", action="store_true", help="follow the run to its end and return its exit code"
+    )
+
+
+def duration(text: str) -> int:
+    """Return the whole seconds of a duration, at least 1. Raises argparse.ArgumentTypeError."""
+    from perfdag.units import seconds
+
+    try:
+        value = int(seconds(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is too short; write 10m, 2h")
+    return value
+
+
+def print_now(line: str) -> None:
+    """Print a line and flush it, for whoever follows a pipe or the log of a pod."""
+    print(line, flush=True)
+
+
+def log(text: str) -> None:
+    """Write a line of progress or a warning to standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(data: Any) -> None:
+    """Print plain data as indented JSON."""
+    import orjson
+
+    print(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
