@@ -1,68 +1,78 @@
 """What `doctor --cluster` says of what a suite asks for, beside what the plan step makes of it."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfdag.app.doctor.cluster import _installed, asked, no_gpu, with_rights
+from perfdag.kube.client import Kube
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.runner.feasibility import unmet
 from perfdag.suite import load
 
-from .steps.test_room import cluster
+from .steps.test_room import STORAGE, cluster, network
 
-ASKED: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
-    ({"volume": {"storage_class": "by-hand"}}, {}, "ok", "storage class by-hand"),
+FAST = {"apiVersion": STORAGE, "kind": "StorageClass", "metadata": {"name": "fast"}}
+
+ASKED: list[tuple[dict[str, Any], Callable[[], Kube], str, str]] = [
+    ({"volume": {"storage_class": "by-hand"}}, cluster, "ok", "storage class by-hand"),
     (
         {"volume": {"storage_class": "gone"}},
-        {},
+        cluster,
         "missing",
         "there is no storage class gone; there are: by-hand",
     ),
     (
         {"volume": {"storage_class": "gone"}},
-        {"StorageClass": 403},
+        partial(cluster, refused="/storageclasses"),
         "warn",
         "storage class gone is not known",
     ),
     (
         {"volume": {}},
-        {"StorageClass": [{"metadata": {"name": "fast"}}]},
+        partial(cluster, FAST),
         "missing",
         "there is no default storage class",
     ),
     (
         {"network": {"name": "net"}},
-        {"NetworkAttachmentDefinition": ["b/net"]},
+        partial(network, "net"),
         "missing",
         "no such NetworkAttachmentDefinition",
     ),
     (
         {"network": {"name": "net"}},
-        {"NetworkAttachmentDefinition": ["bench/net"]},
+        partial(network, "net", "bench"),
         "ok",
         "Multus network net",
     ),
-    ({"network": {"name": "b/net"}}, {}, "missing", "no Multus"),
+    ({"network": {"name": "b/net"}}, cluster, "missing", "no Multus"),
     (
         {"network": {"name": "b/net"}},
-        {"NetworkAttachmentDefinition": 403},
+        partial(cluster, refused="/networkattachmentdefinitions", absent=()),
         "warn",
         "Multus network b/net is not known",
     ),
-    ({"scheduler": "volcano"}, {}, "missing", "no Volcano"),
-    ({"scheduler": "volcano"}, {"PodGroup": 403}, "ok", "Volcano"),
-    ({"resources": {"rdma/hca": 1}}, {}, "ok", "rdma/hca on 1 node"),
-    ({"resources": {"nvidia.com/gpu": 1}}, {}, "missing", "no node has nvidia.com/gpu"),
-    ({"resources": {"rdma/hca": 5}}, {}, "missing", "the most that a node has is 4"),
-    ({"resources": {"nvidia.com/gpu": 1}}, {"Node": 403}, "warn", "nvidia.com/gpu is not known"),
-    ({"hugepages": {"hugepages-2Mi": "1Gi"}}, {}, "missing", "no node has hugepages-2Mi"),
-    ({"hosts": {"count": 3, "placement": "spread"}}, {}, "missing", "the cluster has 2"),
+    ({"scheduler": "volcano"}, partial(cluster, absent=("PodGroup",)), "missing", "no Volcano"),
+    ({"scheduler": "volcano"}, cluster, "ok", "Volcano"),
+    ({"resources": {"rdma/hca": 1}}, cluster, "ok", "rdma/hca on 1 node"),
+    ({"resources": {"nvidia.com/gpu": 1}}, cluster, "missing", "no node has nvidia.com/gpu"),
+    ({"resources": {"rdma/hca": 5}}, cluster, "missing", "the most that a node has is 4"),
+    (
+        {"resources": {"nvidia.com/gpu": 1}},
+        partial(cluster, refused="/nodes"),
+        "warn",
+        "nvidia.com/gpu is not known",
+    ),
+    ({"hugepages": {"hugepages-2Mi": "1Gi"}}, cluster, "missing", "no node has hugepages-2Mi"),
+    ({"hosts": {"count": 3, "placement": "spread"}}, cluster, "missing", "the cluster has 2"),
     (
         {"hosts": {"count": 3, "placement": "spread"}},
-        {"Node": 403},
+        partial(cluster, refused="/nodes"),
         "warn",
         "3 nodes to spread over is not known",
     ),
@@ -71,9 +81,9 @@ ASKED: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("shape", "has", "state", "words"), ASKED)
 async def test_doctor_and_the_plan_step_find_the_same(
-    shape: dict[str, Any], has: dict[str, Any], state: str, words: str
+    shape: dict[str, Any], has: Callable[[], Kube], state: str, words: str
 ) -> None:
-    asking, api = Shape.model_validate(shape), cluster(**has)
+    asking, api = Shape.model_validate(shape), has()
     [found] = await asked(api, [asking, asking], "bench")
     assert (found.state, bool(found.do)) == (state, state == "missing")
     assert words in found.what
@@ -89,9 +99,7 @@ async def test_doctor_and_the_plan_step_find_the_same(
     ],
 )
 async def test_what_is_there_already_need_not_be_installed(shape: dict[str, Any], do: str) -> None:
-    [found] = await asked(
-        cluster(NetworkAttachmentDefinition=["b/other"]), [Shape.model_validate(shape)], "bench"
-    )
+    [found] = await asked(network("other"), [Shape.model_validate(shape)], "bench")
     assert found.state == "missing"
     assert (found.do or "").startswith(do)
 
@@ -157,10 +165,12 @@ def test_rights_are_asked_for_where_a_point_uses_them(entries: str, allowed: lis
 
 async def test_an_installation_of_another_version_is_a_finding() -> None:
     template = {
-        "metadata": {"name": "perfdag"},
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "WorkflowTemplate",
+        "metadata": {"name": "perfdag", "namespace": "bench"},
         "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]},
     }
-    [found] = await _installed(cluster(WorkflowTemplate=[template]), "bench", None)
+    [found] = await _installed(cluster(template), "bench", None)
     assert (found.state, found.what) == (
         "missing",
         "perfdag in namespace bench was installed by another version",

@@ -2,14 +2,11 @@
 
 import argparse
 import base64
-import json
 import os
 import uuid
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -20,93 +17,19 @@ from perfdag.kube import client as kube
 from perfdag.kube.client import Kube
 from perfdag.kube.objects import Object
 from perfdag.workflows import age, runs
-from tests.apiserver import Answering, serving
+from tests.fakes.api_server import ApiServer, kubeconfig
 
 pytest.importorskip("hera")
 RBAC, ARGO = "rbac.authorization.k8s.io/v1", "argoproj.io/v1alpha1"
-KINDS = {
-    "v1": ("Namespace", "Secret", "ServiceAccount", "ConfigMap", "PersistentVolumeClaim"),
-    RBAC: ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"),
-    "networking.k8s.io/v1": ("NetworkPolicy",),
-    "scheduling.k8s.io/v1": ("PriorityClass",),
-    ARGO: ("WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow"),
-}
-WIDE = (
-    "Namespace",
-    "PriorityClass",
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "ClusterWorkflowTemplate",
-)
-
-
-class Server(Answering, BaseHTTPRequestHandler):
-    """An API server that keeps objects by path: apply, merge patch, delete and list by labels, and nothing else."""
-
-    objects: dict[str, Object]
-    forbidden: str
-    protocol_version = "HTTP/1.1"
-
-    def _served(self) -> Object | None:
-        path = urlsplit(self.path).path
-        api = path.removeprefix("/apis/").removeprefix("/api/")
-        if api in KINDS:
-            names = [
-                {"name": f"{kind.lower()}s", "kind": kind, "namespaced": kind not in WIDE}
-                for kind in KINDS[api]
-            ]
-            return {"resources": names}
-        if path in self.objects:
-            return self.objects[path]
-        if path.rpartition("/")[2] not in {
-            f"{kind.lower()}s" for kinds in KINDS.values() for kind in kinds
-        }:
-            return None
-        [wanted] = parse_qs(urlsplit(self.path).query).get("labelSelector", [""])
-        labels = [each.split("=") for each in wanted.split(",") if each]
-        items = [
-            each
-            for at, each in self.objects.items()
-            if at.rpartition("/")[0] == path and self._has(each, labels)
-        ]
-        return {"metadata": {}, "items": items}
-
-    @staticmethod
-    def _has(each: Object, labels: list[list[str]]) -> bool:
-        own = each["metadata"].get("labels") or {}
-        return all(key in own and own[key] in (value or [own[key]]) for key, *value in labels)
-
-    def do_GET(self) -> None:
-        found = self._served()
-        refused = bool(self.forbidden) and f"/{self.forbidden}?" in self.path
-        self.answer(403 if refused else 200 if found is not None else 404, found)
-
-    def do_PATCH(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        path = urlsplit(self.path).path
-        if "merge" in self.headers["Content-Type"]:
-            told = self.objects[path]["data"] | body["data"]
-            body = self.objects[path] | {
-                "data": {key: value for key, value in told.items() if value is not None}
-            }
-        elif body["kind"] == "Secret":  # keys that another manager owns stay
-            body["data"] = (self.objects.get(path) or {}).get("data", {}) | body["data"]
-        if "dryRun" not in self.path:
-            self.objects[path] = body
-        self.answer(200, body)
-
-    def do_DELETE(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.answer(200 if self.objects.pop(self.path, None) else 404, {})
 
 
 @pytest.fixture
-def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Server]]:
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
     """An API server of its own that KUBECONFIG names; no key of S3 in the environment."""
-    handler = type("Handler", (Server,), {"objects": {}, "forbidden": ""})
+    server = ApiServer()
     no_keys(monkeypatch)
-    with serving(handler, tmp_path, monkeypatch):
-        yield handler
+    with kubeconfig(server, tmp_path, monkeypatch):
+        yield server
 
 
 def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +41,7 @@ def install(namespace: str, *options: str) -> int:
     return main(["install", "--namespace", namespace, "--store", "s3://b/r", *options])
 
 
-def names(api: type[Server]) -> set[tuple[str, str]]:
+def names(api: ApiServer) -> set[tuple[str, str]]:
     return {(each["kind"], each["metadata"]["name"]) for each in api.objects.values()}
 
 
@@ -139,12 +62,9 @@ def wide(namespace: str) -> set[tuple[str, str]]:
 
 
 def test_what_is_left_out_goes_and_other_objects_stay(
-    api: type[Server], capsys: pytest.CaptureFixture[str]
+    api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    api.objects["/api/v1/namespaces/bench/serviceaccounts/mine"] = {
-        "kind": "ServiceAccount",
-        "metadata": {"name": "mine"},
-    }
+    api.add({"kind": "ServiceAccount", "metadata": {"name": "mine", "namespace": "bench"}})
     assert install("bench") == 0
     plain = names(api)
     assert install("bench", *EVERY) == 0
@@ -173,13 +93,13 @@ def test_what_is_left_out_goes_and_other_objects_stay(
 
 
 def test_without_rights_on_the_cluster_its_roles_go_and_the_classes_stay(
-    api: type[Server], capsys: pytest.CaptureFixture[str]
+    api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert install("bench") == 0
     assert install("bench", "--namespaced") == 0
     assert not any(kind.startswith("ClusterRole") for kind, _ in names(api))
     assert ("PriorityClass", "perfdag") in names(api)
-    api.forbidden = "clusterrolebindings"
+    api.fail("GET .*/clusterrolebindings[?]", 403)
     capsys.readouterr()
     assert install("bench", "--namespaced") == 0
     assert (
@@ -189,7 +109,7 @@ def test_without_rights_on_the_cluster_its_roles_go_and_the_classes_stay(
 
 
 def test_templates_of_the_other_scope_go_and_its_schedules_are_named(
-    api: type[Server], capsys: pytest.CaptureFixture[str]
+    api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert install("bench") == 0
     for made in (
@@ -197,9 +117,7 @@ def test_templates_of_the_other_scope_go_and_its_schedules_are_named(
         age.cron("bench", "quick", 3600),
         runs.cron("bench", "wide", ["0 2 * * *"], cluster_scope=True),
     ):
-        api.objects[f"/apis/{ARGO}/namespaces/bench/cronworkflows/{made['metadata']['name']}"] = (
-            made
-        )
+        api.add(made)
     capsys.readouterr()
     assert install("bench", "--cluster-scope") == 0
     assert installed("bench").everywhere, "what is looked for first is the namespace's own"

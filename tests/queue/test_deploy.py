@@ -10,45 +10,30 @@ import pytest
 import yaml
 
 from perfdag.cli.queue import _answered, _client
-from perfdag.kube.client import KubeError
 from perfdag.steps.queue.manifests.model import Queues
 from perfdag.steps.queue.manifests.objects import manifests
 from perfdag.steps.queue.validate import deploy
 from perfdag.steps.queue.validate.deploy import deployed
+from tests.fakes.api_server import ApiServer, Request
 
 
-class Server:
-    """A store of objects; a deleted one disappears after ``lasts`` reads, by kind."""
+def lasting(server: ApiServer, **looks: int) -> dict[str, int]:
+    """Let what is deleted be there for so many more looks at it (by kind)."""
 
-    def __init__(self, **lasts: int) -> None:
-        self.there: dict[tuple[str, str], dict[str, Any]] = {}
-        self.lasts = lasts
-        self.paths: list[str] = []
+    def delete(request: Request) -> dict[str, Any]:
+        server.objects[request.path]["metadata"]["deletionTimestamp"] = "now"
+        return {}
 
-    async def resource(self, _: str, kind: str) -> str:
-        return kind
+    def look(request: Request) -> None:
+        there = server.objects.get(request.path)
+        if there and there["metadata"].get("deletionTimestamp"):
+            looks[there["kind"]] = looks.get(there["kind"], 0) - 1
+            if looks[there["kind"]] < 0:
+                del server.objects[request.path]
 
-    async def get(self, kind: str, name: str, _: str | None) -> dict[str, Any]:
-        body = self.there.get((kind, name))
-        if body and body["metadata"].get("deletionTimestamp"):
-            self.lasts[kind] = self.lasts.get(kind, 0) - 1
-            if self.lasts[kind] < 0:
-                body = self.there.pop((kind, name)) and None
-        if not body:
-            raise KubeError(404, "NotFound", name)
-        return body
-
-    async def apply(self, body: dict[str, Any], _: str | None) -> None:
-        key = body["kind"], body["metadata"]["name"]
-        assert key not in self.there
-        self.there[key] = {**body, "metadata": dict(body["metadata"])}
-
-    async def delete(self, kind: str, name: str, _: str | None) -> None:
-        self.there[kind, name]["metadata"]["deletionTimestamp"] = "now"
-
-    async def raw(self, _: str, path: str, **__: Any) -> tuple[int, dict[str, str], bytes]:
-        self.paths.append(path)
-        raise KubeError(503, "ServiceUnavailable", "no endpoints")
+    server.on("DELETE ", delete)
+    server.on("GET ", look)
+    return looks
 
 
 @pytest.fixture
@@ -74,22 +59,23 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 async def test_what_was_made_is_waited_for_and_what_is_not_gone_is_said(
     file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server: Any = Server(Deployment=20)
+    server = ApiServer()
+    looks = lasting(server, Deployment=20)
     reports = list[str]()
-    async with deployed(server, file, None, "perfdag-queue-s", reports.append):
-        assert ("Deployment", "perfdag-queue-s") in server.there
-    assert not server.there
+    async with deployed(server.client(), file, None, "perfdag-queue-s", reports.append):
+        assert "perfdag-queue-s" in server.names("Deployment")
+    assert not server.objects
     assert len(reports) == 1
     assert reports[0].startswith("deleting the ")
 
-    server.lasts = {"Namespace": 10**9}
-    monkeypatch.setattr(deploy, "MARGIN", 0.01 - 915)
-    async with deployed(server, file, None, "perfdag-queue-c", reports.append):
+    looks["Namespace"] = 10**9
+    monkeypatch.setattr(deploy, "MARGIN", 0.5 - 915)
+    async with deployed(server.client(), file, None, "perfdag-queue-c", reports.append):
         assert (
             reports[-1]
             == "not applied: CronJob perfdag-queue-c, which would scale perfdag-queue-c while it is validated"
         )
-    assert reports[-1] == "not gone 0.01 s after they were deleted: Namespace perfdag-queue"
+    assert reports[-1] == "not gone 0.5 s after they were deleted: Namespace perfdag-queue"
 
 
 @pytest.mark.parametrize(
@@ -128,10 +114,13 @@ async def test_any_object_is_applied_whatever_its_spec(
     }
     (tmp_path / "o.yaml").write_text(yaml.safe_dump(body))
     assert deploy._grace(body) == grace
-    server: Any = Server()
-    async with deployed(server, str(tmp_path / "o.yaml"), None, "o", list[str]().append):
-        assert list(server.there) == [(kind, "o")]
-    assert not server.there
+    server = ApiServer()
+    server.serve(("v1", kind))
+    async with deployed(server.client(), str(tmp_path / "o.yaml"), None, "o", list[str]().append):
+        assert [(body["kind"], body["metadata"]["name"]) for body in server.objects.values()] == [
+            (kind, "o")
+        ]
+    assert not server.objects
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"generateName": "o-"}])
@@ -139,39 +128,43 @@ async def test_an_object_without_a_name_is_refused(metadata: Any, tmp_path: Path
     (tmp_path / "o.yaml").write_text(
         yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
     )
-    server: Any = Server()
+    server = ApiServer()
     with pytest.raises(
         ValueError, match=r"a ConfigMap has no metadata\.name; objects that are removed afterwards"
     ):
-        async with deployed(server, str(tmp_path / "o.yaml"), None, "o", list[str]().append):
+        async with deployed(
+            server.client(), str(tmp_path / "o.yaml"), None, "o", list[str]().append
+        ):
             pass
-    assert not server.there
+    assert not server.objects
 
 
 async def test_what_a_validation_before_deletes_is_waited_for(
     file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server: Any = Server(Namespace=5)
+    server = ApiServer()
+    looks = lasting(server, Namespace=5)
     reports = list[str]()
 
     async def again() -> None:
-        body = {
-            "kind": "Namespace",
-            "metadata": {"name": "perfdag-queue", "deletionTimestamp": "before"},
-        }
-        server.there["Namespace", "perfdag-queue"] = body
-        async with deployed(server, file, None, "perfdag-queue-s", reports.append):
-            assert "deletionTimestamp" not in server.there["Namespace", "perfdag-queue"]["metadata"]
+        server.add(
+            {
+                "kind": "Namespace",
+                "metadata": {"name": "perfdag-queue", "deletionTimestamp": "before"},
+            }
+        )
+        async with deployed(server.client(), file, None, "perfdag-queue-s", reports.append):
+            assert "deletionTimestamp" not in server.of("Namespace")[0]["metadata"]
 
     await again()
     assert reports[0] == "waiting for Namespace perfdag-queue, which is being deleted, to be gone"
-    server.lasts = {"Namespace": 10**9}
-    monkeypatch.setattr(deploy, "MARGIN", 0.01 - 915)
+    looks["Namespace"] = 10**9
+    monkeypatch.setattr(deploy, "MARGIN", 0.5 - 915)
     with pytest.raises(
-        ValueError, match=r"Namespace perfdag-queue is being deleted and not gone after 0.01 s"
+        ValueError, match=r"Namespace perfdag-queue is being deleted and not gone after 0.5 s"
     ):
         await again()
-    assert len(server.there) == 1
+    assert len(server.objects) == 1
 
 
 @pytest.mark.parametrize(("namespace", "where"), [(None, "there"), ("elsewhere", "elsewhere")])
@@ -180,12 +173,15 @@ async def test_the_client_may_be_of_another_namespace(
 ) -> None:
     from perfdag.steps.queue.validate.targets import HttpLoad
 
-    server: Any = Server()
+    server = ApiServer()
+    server.fail(".", 503, "no endpoints")
     args = argparse.Namespace(
         client_url=None, client=None, client_namespace=namespace, deployment="d"
     )
-    load = HttpLoad(_client(server, args, "there"))
+    load = HttpLoad(_client(server.client(), args, "there"))
     target: Any = None
     await _answered(target, load, 1)  # the verdict stands, whatever became of the client
-    assert server.paths == [f"/api/v1/namespaces/{where}/services/d-client:9996/proxy/stats"]
+    assert {body.path for body in server.requests} == {
+        f"/api/v1/namespaces/{where}/services/d-client:9996/proxy/stats"
+    }
     assert "no endpoints" in capsys.readouterr().err

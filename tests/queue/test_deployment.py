@@ -6,42 +6,23 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube.client import KubeError
 from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale, _scaled
 from perfdag.steps.queue.manifests.model import Queues
 from perfdag.steps.queue.manifests.objects import manifests
 from perfdag.steps.queue.scaling_benchmark import QueueScaling
 from perfdag.steps.queue.validate.deployment import DeploymentTarget
+from tests.fakes.api_server import ApiServer
 
 NAME = "perfdag-queue-s"
 
 
-class Server:
-    """Objects of one namespace, found by kind and by labels."""
-
-    def __init__(self, *objects: dict[str, Any]) -> None:
-        self.objects = list(objects)
-        self.listed = set[str]()
-
-    async def resource(self, _: str, kind: str) -> str:
-        return kind
-
-    async def get(self, kind: str, name: str, _: str) -> dict[str, Any]:
-        return next(
-            body
-            for body in self.objects
-            if (body["kind"], body["metadata"]["name"]) == (kind, name)
-        )
-
-    async def list(self, kind: str, _: str, labels: str = "") -> list[dict[str, Any]]:
-        self.listed.add(kind)
-        if kind == "HorizontalPodAutoscaler":
-            raise KubeError(404, "NotFound", "this cluster has no autoscaling/v2")
-        wanted = dict(body.split("=") for body in labels.split(",") if body)
-        objects = [body for body in self.objects if body["kind"] == kind]
-        return [
-            body for body in objects if wanted.items() <= body["metadata"].get("labels", {}).items()
-        ]
+API = {
+    "Deployment": "apps/v1",
+    "ReplicaSet": "apps/v1",
+    "Job": "batch/v1",
+    "CronJob": "batch/v1",
+    "Pod": "v1",
+}
 
 
 def named(
@@ -55,7 +36,7 @@ def named(
     owners = [{"uid": owner, "controller": True}] if owner else []
     status = {"phase": phase, "conditions": [{"type": "Ready", "status": str(phase == "Running")}]}
     meta = {"name": name, "uid": name, "labels": labels or {}, "ownerReferences": owners}
-    return {"kind": kind, "metadata": meta, "status": status}
+    return {"apiVersion": API[kind], "kind": kind, "metadata": meta, "status": status}
 
 
 def queue_objects(by: str) -> list[dict[str, Any]]:
@@ -67,15 +48,19 @@ def queue_objects(by: str) -> list[dict[str, Any]]:
         if body["kind"] in ("Deployment", "CronJob")
     ]
     for body in objects:
-        body["metadata"]["uid"] = f"{body['kind']} {body['metadata']['name']}"
+        body["metadata"] |= {
+            "uid": f"{body['kind']} {body['metadata']['name']}",
+            "namespace": "there",
+        }
     return objects
 
 
-async def find_target(*objects: dict[str, Any]) -> DeploymentTarget:
-    server: Any = Server(*objects)
-    target = DeploymentTarget(server, "there", NAME)
+async def find_target(*objects: dict[str, Any]) -> tuple[DeploymentTarget, ApiServer]:
+    server = ApiServer(*objects, namespace="there")
+    server.fail("/horizontalpodautoscalers", 404, "this cluster has no autoscaling/v2")
+    target = DeploymentTarget(server.client(), "there", NAME)
     await target.find()
-    return target
+    return target, server
 
 
 async def test_pods_that_a_cron_job_starts_are_backends_too() -> None:
@@ -83,7 +68,7 @@ async def test_pods_that_a_cron_job_starts_are_backends_too() -> None:
         {"app.kubernetes.io/name": NAME},
         {"app.kubernetes.io/name": f"{NAME}-cron", "app.kubernetes.io/part-of": "perfdag-queue"},
     )
-    target = await find_target(
+    target, server = await find_target(
         *queue_objects("cron"),
         named("ReplicaSet", "set", f"Deployment {NAME}", mine),
         named("Pod", "of-set", "set", mine),
@@ -98,9 +83,13 @@ async def test_pods_that_a_cron_job_starts_are_backends_too() -> None:
     assert await target.scaler() == f"CronJob {NAME}"
     await _scaled(target)
     assert await target.ready() == 2
-    server: Any = target.kube
+    listed = {
+        body.path.rpartition("/")[2]
+        for body in server.requests
+        if "/there/" in body.path and NAME not in body.path
+    }
     allowed = {kind for rule in QueueAutoscale.api for kind in rule["resources"]}
-    assert {f"{kind.lower()}s" for kind in server.listed} <= allowed
+    assert listed <= allowed
     assert {"horizontalpodautoscalers", "cronjobs"} <= {
         kind for rule in QueueScaling.api for kind in rule["resources"]
     }
@@ -114,4 +103,4 @@ async def test_a_deployment_that_neither_an_autoscaler_nor_a_cron_job_scales_is_
         "spec": {"jobTemplate": {}},
     }  # of that name, and none of a queue
     with pytest.raises(ValueError, match="no HorizontalPodAutoscaler, and no CronJob of its name"):
-        await _scaled(await find_target(*queue_objects("none"), stranger))
+        await _scaled((await find_target(*queue_objects("none"), stranger))[0])

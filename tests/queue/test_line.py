@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube.client import KubeError
 from perfdag.steps.queue.autoscale.queue_gauges import find_frontend, parse_gauges, queue_gauges
 from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale
 from perfdag.steps.queue.frontend.fifo import Item, clock
 from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.manifests.model import Queues
 from perfdag.steps.queue.manifests.objects import manifests
+from tests.fakes.api_server import Answer, ApiServer, failure
 
 
 def waiting(*names: str) -> str:
@@ -83,40 +83,27 @@ def test_the_frontend_is_that_of_the_backends_command(
     assert find_frontend(containers("Sleep")) == ("perfdag-queue-frontend", "Sleep")
 
 
-class Proxy:
-    """An API server whose proxy answers so; `asked` are the requests."""
-
-    def __init__(self, *answers: str | KubeError) -> None:
-        self.answers = list(answers)
-        self.requests: list[tuple[str, str, Any]] = []
-
-    async def raw(
-        self, method: str, path: str, **options: Any
-    ) -> tuple[int, dict[str, str], bytes]:
-        self.requests.append((method, path, options["retries"]))
-        answer = self.answers.pop(0)
-        if isinstance(answer, KubeError):
-            raise answer
-        return 200, {}, answer.encode()
-
-
 async def test_it_is_asked_through_the_proxy_and_left_out_where_that_does_not_lead_there() -> None:
     text = waiting("Sleep")
-    refused, silent = (
-        KubeError(503, "ServiceUnavailable", "no endpoints"),
-        KubeError(0, "Timeout", "no answer in 2 s"),
+    answers = iter(
+        [
+            Answer(200, text.encode()),
+            failure(503, "no endpoints"),
+            Answer(200, text.encode()),
+            failure(0),
+        ]
     )
-    proxy: Any = Proxy(text, refused, text, silent)
-    line = queue_gauges(proxy, "ns", containers("Sleep"))
+    server = ApiServer()
+    server.on("/proxy/metrics", lambda _: next(answers))
+    kube = server.client(retries=6)
+    line = queue_gauges(kube, "ns", containers("Sleep"))
     assert [(await line())[0] for _ in range(6)] == [2, None, 2, None, None, None]
-    assert (
-        proxy.requests
-        == [("GET", "/api/v1/namespaces/ns/services/perfdag-queue-frontend:9998/proxy/metrics", 0)]
-        * 4
-    )
+    assert [str(body) for body in server.requests] == [
+        "GET /api/v1/namespaces/ns/services/perfdag-queue-frontend:9998/proxy/metrics"
+    ] * 4
     assert {
         "apiGroups": [""],
         "resources": ["services/proxy"],
         "verbs": ["get"],
     } in QueueAutoscale.api
-    assert await queue_gauges(proxy, "ns", [])() == (None, None)
+    assert await queue_gauges(kube, "ns", [])() == (None, None)

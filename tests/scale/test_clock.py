@@ -6,75 +6,13 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-import orjson
 import pytest
-from aiohttp import web
 
 from perfdag.kube.client import KubeError
 from perfdag.steps.scale.measure import clock
 from perfdag.steps.scale.measure.clock import Heartbeat, Offset
 from perfdag.steps.scale.measure.self_load import SelfLoad, busiest
-
-from .api import client
-
-
-class Server:
-    """Serves one ConfigMap: its changes go through `change`, which tells the watch unless it is overridden."""
-
-    def __init__(self) -> None:
-        self.beats: list[str] = []
-        self.watches: list[asyncio.Queue[bytes | None]] = []
-        self.version = 1
-        self.refuse_watch = 0
-
-    def log(self, beat: str) -> None:
-        self.version += 1
-        line = orjson.dumps({"type": "MODIFIED", "object": self.body(beat)}) + b"\n"
-        for watch in self.watches:
-            watch.put_nowait(line)
-
-    def body(self, beat: str) -> dict[str, Any]:
-        return {
-            "metadata": {"name": "h", "uid": "u", "resourceVersion": str(self.version)},
-            "data": {"beat": beat},
-        }
-
-    async def change(self, beat: str) -> web.Response:
-        self.log(beat)
-        return web.json_response({})
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        if (
-            request.method == "PATCH"
-            and "json" in request.content_type
-            and "merge" in request.content_type
-        ):
-            beat = orjson.loads(await request.read())["data"]["beat"]
-            self.beats.append(beat)
-            return await self.change(beat)
-        if request.path == "/api/v1":
-            return web.json_response(
-                {"resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": True}]}
-            )
-        if request.method != "GET":
-            return web.json_response({})
-        if "watch" not in request.query:
-            items = [self.body(self.beats[-1] if self.beats else "")]
-            return web.json_response(
-                {"metadata": {"resourceVersion": str(self.version)}, "items": items}
-            )
-        if self.refuse_watch:
-            return web.json_response(
-                {"kind": "Status", "message": "no more of it"}, status=self.refuse_watch
-            )
-        answer = web.StreamResponse()
-        await answer.prepare(request)
-        lines: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self.watches.append(lines)
-        while line := await lines.get():
-            await answer.write(line)
-        self.watches.remove(lines)
-        return answer
+from tests.fakes.api_server import ApiServer, Request, client
 
 
 async def until(done: Callable[[], bool]) -> None:
@@ -85,22 +23,19 @@ async def until(done: Callable[[], bool]) -> None:
 
 class TestHeartbeat:
     async def test_a_stall_is_as_many_slow_beats_as_were_due_in_it(self) -> None:
-        class Stalling(Server):
-            waiting: list[str] = []
-            go_on = asyncio.Event()
+        server, waiting, go_on = ApiServer(), list[Request](), asyncio.Event()
 
-            async def change(self, beat: str) -> web.Response:
-                self.waiting.append(beat)
-                await self.go_on.wait()
-                return await super().change(beat)
+        async def stall(request: Request) -> None:
+            waiting.append(request)
+            await go_on.wait()
 
-        server = Stalling()
-        async with client(server.handle) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
-            await until(lambda: len(server.waiting) >= 10)
+        server.on(r"PATCH [^?]*$", stall)
+        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
+            await until(lambda: len(waiting) >= 10)
             assert len(heart.lags) >= 10, "what is on its way counts as at least its age"
             assert heart.lost >= 9
             assert heart.summary()["max_s"] > 0.15
-            server.go_on.set()
+            go_on.set()
             await until(lambda: {*map(str, range(1, 11))} <= heart._arrived.keys())
             slow = sorted(heart.lags, reverse=True)[:10]
         assert all(lag >= 0.02 * (9 - place) for place, lag in enumerate(slow)), (
@@ -108,46 +43,41 @@ class TestHeartbeat:
         )
 
     async def test_what_a_list_alone_told_of_is_lost_and_as_late_as_the_list(self) -> None:
-        class Silent(Server):
-            silent = True
+        server = ApiServer()
+        go_on = asyncio.Event()
 
-            def log(self, beat: str) -> None:
-                if not self.silent:
-                    super().log(beat)
+        async def stall(_: Request) -> None:
+            await go_on.wait()
 
-        server = Silent()
-        async with client(server.handle) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
-            await until(lambda: len(heart._answered) >= 5 and bool(server.watches))
+        server.on("watch", stall)
+        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
+            await until(lambda: len(heart._answered) >= 5 and bool(server.count("watch")))
             missed = len(heart._answered)
-            server.silent = False
-            gone = {
-                "type": "ERROR",
-                "object": {"code": 410, "reason": "Expired", "message": "too old"},
-            }
-            server.watches[0].put_nowait(orjson.dumps(gone) + b"\n")
+            server.expire()
+            go_on.set()
             await until(lambda: kube.counts["relist 410"] > 0 and len(heart._arrived) >= 3)
             told = heart.summary()
         assert told["lost"] >= missed
         assert told["beats"] >= told["lost"] + 3
 
     async def test_a_watch_that_is_refused_is_told(self) -> None:
-        server = Server()
-        server.refuse_watch = 403
-        async with client(server.handle) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
+        server = ApiServer()
+        server.fail("watch", 403, "no more of it")
+        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
             await until(lambda: bool(heart.stopped))
             await until(heart._tasks[0].done)  # nothing is changed that nobody sees
         assert "no more of it" in heart.note
 
     async def test_one_that_goes_well_has_nothing_to_tell(self) -> None:
-        server = Server()
-        async with client(server.handle) as kube, Heartbeat(kube, "r", "n", 0.01) as heart:
+        server = ApiServer()
+        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.01) as heart:
             await until(lambda: len(heart.after_answer) >= 20)
         assert heart.note == ""
         assert min(heart.lags) > 0
 
     async def test_beats_of_a_pause_are_left_out(self) -> None:
-        server = Server()
-        async with client(server.handle) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
+        server = ApiServer()
+        async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
             await until(lambda: len(heart.lags) >= 5)
             heart.pause()
             time.sleep(0.5)  # as the making of rows does
@@ -156,7 +86,11 @@ class TestHeartbeat:
             assert len(heart.lags) == before
             heart.resume()
             await until(lambda: len(heart.lags) >= before + 5)
-        beats = [int(each) for each in server.beats]
+        beats = [
+            int(each.body["data"]["beat"])
+            for each in server.requests
+            if "data" in (each.body or {})
+        ]
         assert max(after - each for each, after in pairwise(beats)) > 0.5 / 0.02, (
             "none of those that were due meanwhile is sent"
         )

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 
 from perfdag.benchmark.registry import get
-from perfdag.kube.client import KubeError
-from perfdag.kube.config import Cluster, Credentials
+from perfdag.kube.client import Kube, KubeError
 from perfdag.regress.gate import own_gates
 from perfdag.steps.scale.cluster import apiservers
 from perfdag.steps.scale.figures import api_metrics, measurements, prometheus
@@ -30,6 +29,7 @@ from perfdag.steps.scale.runai import table
 from perfdag.steps.scale.scenarios import run_vmi, vmi
 from perfdag.steps.scale.scenarios.result import Result, figures_of, phase_counts
 from perfdag.steps.scale.scenarios.session import Session
+from tests.fakes.api_server import ApiServer, failure
 
 
 class TestGates:
@@ -338,28 +338,20 @@ class TestApiMetrics:
         assert api_metrics.worst(calls, "DELETECOLLECTION", least=1) == pytest.approx(1 + 9 * 0.99)
 
 
-class Control:
-    """A control plane with API servers at these addresses, of which some renew a Lease, and one may be out of reach."""
-
-    def __init__(self, hosts: list[str], renewed: list[str], port: int = 0) -> None:
-        self.cluster = Cluster("http://127.0.0.1:9", "x", "default", Credentials(), "test")
-        slices = (
-            [{"ports": [{"port": port}], "endpoints": [{"addresses": [host]} for host in hosts]}]
-            if hosts
-            else []
-        )
-        self.lists = {
-            "EndpointSlice": slices,
-            "Lease": [{"spec": {"renewTime": f"2026-01-01T00:{at}Z"}} for at in renewed],
-        }
-
-    async def resource(self, api_version: str, kind: str) -> str:
-        if not self.lists[kind]:
-            raise KubeError(403, "Forbidden", "no")
-        return kind
-
-    async def list(self, kind: str, namespace: str, *, labels: str) -> Any:
-        return self.lists[kind]
+def control(hosts: list[str], renewed: list[str], port: int = 0) -> Kube:
+    """A client of a control plane with API servers at these addresses, of which some renew a Lease, and one may be out of reach."""
+    slices = (
+        [{"ports": [{"port": port}], "endpoints": [{"addresses": [host]} for host in hosts]}]
+        if hosts
+        else []
+    )
+    leases = [{"spec": {"renewTime": f"2026-01-01T00:{at}Z"}} for at in renewed]
+    server = ApiServer()
+    server.on(
+        "/endpointslices", lambda _: {"metadata": {}, "items": slices} if slices else failure(403)
+    )
+    server.on("/leases", lambda _: {"metadata": {}, "items": leases} if leases else failure(403))
+    return server.client()
 
 
 class TestApiServers:
@@ -371,9 +363,9 @@ class TestApiServers:
     async def test_the_only_one_is_asked_as_ever(
         self, hosts: list[str], renewed: list[str]
     ) -> None:
-        control: Any = Control(hosts, renewed)
-        async with apiservers.clients(control) as servers:
-            assert servers == [control]
+        kube = control(hosts, renewed)
+        async with apiservers.clients(kube) as servers:
+            assert servers == [kube]
 
     async def test_several_are_asked_each_at_its_own_address_and_added_up(self) -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -397,7 +389,7 @@ class TestApiServers:
             port = free.getsockname()[1]
         server = await asyncio.start_server(serve, ["127.0.0.2", "127.0.0.3"], port)
         try:
-            async with apiservers.clients(Control(["127.0.0.2", "127.0.0.3"], [], port)) as servers:  # type: ignore[arg-type]
+            async with apiservers.clients(control(["127.0.0.2", "127.0.0.3"], [], port)) as servers:
                 found = await api_metrics.scrape(servers)
         finally:
             server.close()
@@ -422,7 +414,7 @@ class TestApiServers:
         self, hosts: list[str], renewed: list[str], told: str
     ) -> None:
         with pytest.raises(KubeError, match=told):
-            async with apiservers.clients(Control(hosts, renewed, 9)):  # type: ignore[arg-type]
+            async with apiservers.clients(control(hosts, renewed, 9)):
                 pass
 
 

@@ -1,6 +1,7 @@
 """The lock of performance runs, the check of the nodes and of rights, against a server that is played here."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfdag.benchmark.registry import get
-from perfdag.kube.client import KubeError, Resource
+from perfdag.kube.client import Kube
 from perfdag.steps.scale.cluster import kubevirt, lease_lock, rights
 from perfdag.steps.scale.cluster.removal import belongs
 from perfdag.steps.scale.figures import measurements
@@ -17,30 +18,25 @@ from perfdag.steps.scale.model.chains import kinds_of
 from perfdag.steps.scale.model.templates import built_in, load
 from perfdag.steps.scale.scenarios import gpus, run_vmi, submit, vmi
 from perfdag.steps.scale.scenarios.base import start_run
+from tests.fakes.api_server import ApiServer, Request
+
+NAMED = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
 
 
-class Server:
-    """Answers what a lock and a check of nodes ask for."""
+def held_by(holder: str, renewed: str) -> dict[str, Any]:
+    return {
+        **NAMED,
+        "metadata": {"name": lease_lock.NAME, "namespace": lease_lock.NAMESPACE},
+        "spec": {"holderIdentity": holder, "renewTime": renewed},
+    }
 
-    namespace = "ns"
 
-    def __init__(self, holder: str = "", **lists: list[dict[str, Any]]) -> None:
-        self.holder, self.lists, self.puts = holder, lists, list[str]()
+def holder_of(server: ApiServer) -> str:
+    (lease,) = server.of("Lease")
+    return str(lease["spec"]["holderIdentity"])
 
-    async def resource(self, api_version: str, kind: str) -> Resource:
-        if kind != "Lease" and kind not in self.lists:
-            raise KubeError(404, "NoKind", f"no {kind}")
-        return Resource(api_version, kind, f"{kind.lower()}s", True)
 
-    async def get(self, resource: Resource, name: str, namespace: str) -> dict[str, Any]:
-        return {"metadata": {"resourceVersion": "7"}, "spec": {"holderIdentity": self.holder}}
-
-    async def list(self, resource: Resource) -> list[dict[str, Any]]:
-        return self.lists[resource.kind]
-
-    async def request(self, verb: str, path: str, *, json: dict[str, Any]) -> None:
-        assert json["metadata"]["resourceVersion"] == "7", "refused where it changed hands since"
-        self.puts.append(json["spec"]["holderIdentity"])
+FUTURE, PAST = "2099-01-01T00:00:00.000000Z", "1999-01-01T00:00:00.000000Z"
 
 
 @pytest.mark.parametrize(("holder", "renewed"), [("me", True), ("another", False)])
@@ -48,73 +44,30 @@ async def test_a_lock_that_another_took_is_not_kept_alive_for_it(
     holder: str, renewed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease_lock, "LIFE", 0.03)
-    server, told = Server(holder), list[str]()
-    run = lease_lock.ExclusiveRun(server, "me", 1.0, told.append)  # type: ignore[arg-type]
+    server, told = ApiServer(held_by(holder, PAST)), list[str]()
+    run = lease_lock.ExclusiveRun(server.client(), "me", 1.0, told.append)
     renewing = asyncio.create_task(run._renew())
     await asyncio.sleep(0.1)
     renewing.cancel()
     await asyncio.gather(renewing, return_exceptions=True)
-    assert bool(server.puts) == renewed
+    assert bool(server.count("PUT")) == renewed
     assert ("performance run another took the cluster" in "".join(told)) != renewed
-
-
-def held_by(holder: str, renewed: str) -> dict[str, Any]:
-    return {"metadata": {}, "spec": {"holderIdentity": holder, "renewTime": renewed}}
-
-
-class Leases:
-    """An API server that has one Lease, and answers a creation with 429 first (`busy`), as `Kube.create` does then."""
-
-    namespace = "ns"
-
-    def __init__(self, lease: dict[str, Any] | None = None, busy: bool = False) -> None:
-        self.lease, self.busy, self.version = lease, busy, 1
-
-    async def resource(self, api_version: str, kind: str) -> Resource:
-        return Resource(api_version, kind, f"{kind.lower()}s", True)
-
-    async def create(self, body: dict[str, Any], namespace: str) -> dict[str, Any]:
-        if self.lease is None:
-            self.lease = body
-        elif not self.busy:
-            raise KubeError(409, "AlreadyExists", "there is one")
-        return self._told()
-
-    async def get(self, resource: Resource, name: str, namespace: str) -> dict[str, Any]:
-        if self.lease is None:
-            raise KubeError(404, "NotFound", "none")
-        return self._told()
-
-    async def request(self, verb: str, path: str, *, json: dict[str, Any]) -> None:
-        if json["metadata"]["resourceVersion"] != str(self.version):
-            raise KubeError(409, "Conflict", "it was changed")
-        self.lease, self.version = json, self.version + 1
-
-    async def delete(self, resource: Resource, name: str, namespace: str) -> None:
-        self.lease = None
-
-    def held(self, by: str, renewed: str) -> None:
-        self.lease, self.version = held_by(by, renewed), self.version + 1
-
-    def _told(self) -> dict[str, Any]:
-        assert self.lease is not None
-        return {**self.lease, "metadata": {"resourceVersion": str(self.version)}}
-
-
-FUTURE, PAST = "2099-01-01T00:00:00.000000Z", "1999-01-01T00:00:00.000000Z"
 
 
 @pytest.mark.parametrize("busy", [True, False])
 async def test_a_creation_that_was_tried_again_does_not_take_another_run_s_lease_for_ours(
     busy: bool,
 ) -> None:
-    server: Any = Leases(held_by("the-other-run", FUTURE), busy)
+    server = ApiServer({**held_by("the-other-run", FUTURE)})
+    server.of("Lease")[0]["metadata"]["managedFields"] = [{"manager": "perfdag"}]
+    if busy:
+        server.fail("POST", 429, times=1)
     with pytest.raises(
         lease_lock.LockTimeoutError, match="performance run the-other-run still holds"
     ):
-        async with lease_lock.ExclusiveRun(server, "me", 0.0):
+        async with lease_lock.ExclusiveRun(server.client(retries=1), "me", 0.0):
             pass
-    assert server.lease["spec"]["holderIdentity"] == "the-other-run"
+    assert holder_of(server) == "the-other-run"
 
 
 @pytest.mark.parametrize(
@@ -125,17 +78,17 @@ async def test_a_holder_is_gone_when_it_does_not_renew_while_we_look_whatever_it
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(lease_lock, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    server: Any = Leases(held_by("other", renewed))
-    run = lease_lock.ExclusiveRun(server, "me", 1.0)
+    server = ApiServer(held_by("other", renewed))
+    run = lease_lock.ExclusiveRun(server.client(), "me", 1.0)
     assert await run._take() == "other"
     now[0] += lease_lock.LIFE - 1
     assert await run._take() == "other"
-    server.held("other", renewed.replace("00Z", "01Z"))
+    server.add(held_by("other", renewed.replace("00Z", "01Z")))
     now[0] += lease_lock.LIFE - 1
     assert await run._take() == "other", "it was renewed meanwhile"
     now[0] += lease_lock.LIFE + 1
     assert await run._take() is None
-    assert server.lease["spec"]["holderIdentity"] == "me"
+    assert holder_of(server) == "me"
 
 
 @pytest.mark.parametrize("scenario", [True, False], ids=["a scenario", "VMIs"])
@@ -143,51 +96,51 @@ async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it
     scenario: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is labelled with the id that the run said."""
-    server: Any = Leases()
+    server = ApiServer()
     told, seen = list[str](), list[Any]()
 
     async def measure(*asked: Any) -> Any:
         if scenario:
             start_run(asked[1], "submit")
-        seen.append(server.lease)
+        seen.append(server.of("Lease")[0])
         return SimpleNamespace(disturbed="") if scenario else []
 
     if scenario:
         monkeypatch.setattr(submit, "measure", measure)
-        await submit.exclusive(server, submit.Spec(log=told.append), "submit", 1.0)
+        await submit.exclusive(server.client(), submit.Spec(log=told.append), "submit", 1.0)
     else:
-        monkeypatch.setattr(run_vmi.sizes, "ladder", measure)
+        monkeypatch.setattr(run_vmi.vmi_sizes, "ladder", measure)
         await run_vmi.measure(
-            server, vmi.Spec(log=told.append), run_vmi.VmiRequest(lock_timeout=1.0)
+            server.client(), vmi.Spec(log=told.append), run_vmi.VmiRequest(lock_timeout=1.0)
         )
     assert belongs(told[0].split()[1].rstrip(":"), seen[0]["metadata"])
 
 
 async def test_who_took_the_cluster_meanwhile_is_told_once_and_kept() -> None:
-    server: Any = Leases()
+    server = ApiServer()
     told: list[str] = []
-    async with lease_lock.ExclusiveRun(server, "me", 1.0, told.append) as run:
+    async with lease_lock.ExclusiveRun(server.client(), "me", 1.0, told.append) as run:
         assert run.lost == ""
-        server.held("other", FUTURE)
+        server.add(held_by("other", FUTURE))
     assert (
         run.lost
         == told[0]
         == "performance run other took the cluster meanwhile: figures of both are mixed"
     )
     assert len(told) == 1
-    assert server.lease["spec"]["holderIdentity"] == "other", "theirs to delete"
+    assert holder_of(server) == "other", "theirs to delete"
 
 
 async def test_a_lease_that_somebody_deleted_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_lock, "LIFE", 0.03)
-    server: Any = Leases()
-    async with lease_lock.ExclusiveRun(server, "me", 1.0) as run:
-        server.lease = None
+    server = ApiServer()
+    async with lease_lock.ExclusiveRun(server.client(), "me", 1.0) as run:
+        server.remove("Lease")
         for _ in range(100):
-            if server.lease:
+            if server.of("Lease"):
                 break
             await asyncio.sleep(0.01)
-        assert server.lease["spec"]["holderIdentity"] == "me"
+        assert holder_of(server) == "me"
     assert run.lost == ""
 
 
@@ -196,21 +149,32 @@ def node(name: str, ready: str = "True", gpus: int = 0, **labels: str) -> dict[s
         "conditions": [{"type": "Ready", "status": ready}],
         "allocatable": {"nvidia.com/gpu": str(gpus)},
     }
-    return {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": status}
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {},
+        "status": status,
+    }
 
 
 async def test_vmis_already_there_count_and_nodes_that_are_not_ready_do_not() -> None:
     phases = ["Running"] * 60 + ["Scheduling"] * 40 + ["Succeeded", "Failed"] * 30
-    there = [{"metadata": {}, "status": {"phase": phase}} for phase in phases]
-    server: Any = Server(
-        Node=[node("a"), node("b"), node("c", "False")], VirtualMachineInstance=there
-    )
-    assert (await kubevirt.check_nodes(server, 300, 200))["nodes"] == 2
+    there = [
+        {
+            "apiVersion": "kubevirt.io/v1",
+            "kind": "VirtualMachineInstance",
+            "metadata": {"name": f"v{number}"},
+            "status": {"phase": phase},
+        }
+        for number, phase in enumerate(phases)
+    ]
+    kube = ApiServer(node("a"), node("b"), node("c", "False"), *there).client()
+    assert (await kubevirt.check_nodes(kube, 300, 200))["nodes"] == 2
     with pytest.raises(
         kubevirt.TooDenseError,
         match="301 VMIs beside 100 already there on 2 nodes is over 200 a node; 3 nodes are needed",
     ):
-        await kubevirt.check_nodes(server, 301, 200)
+        await kubevirt.check_nodes(kube, 301, 200)
 
 
 NFD, AMD64 = "feature.node.kubernetes.io/cpu-cpuid.", {"kubernetes.io/arch": "amd64"}
@@ -229,8 +193,7 @@ NFD, AMD64 = "feature.node.kubernetes.io/cpu-cpuid.", {"kubernetes.io/arch": "am
 async def test_nested_virtualisation_is_known_from_the_node_s_own_cpu_alone(
     labels: dict[str, str], virtual: bool | None
 ) -> None:
-    server: Any = Server(Node=[node("a", **labels)], VirtualMachineInstance=[])
-    facts = await kubevirt.check_nodes(server, 1, 200)
+    facts = await kubevirt.check_nodes(ApiServer(node("a", **labels)).client(), 1, 200)
     assert facts["nested_virtualisation"] == (["a"] if virtual else [])
     assert facts["nested_unknown"] == (["a"] if virtual is None else [])
     note = kubevirt.nested_note(facts)
@@ -251,35 +214,35 @@ def test_the_node_that_we_run_on_tells_by_its_flags(
 
 
 async def test_gpus_of_nodes_that_are_not_ready_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    server: Any = Server(Node=[node("a", gpus=8), node("b", "Unknown", gpus=8)])
-    assert await gpus._gpus(server) == ({"a": 8}, {})
+    kube = ApiServer(node("a", gpus=8), node("b", "Unknown", gpus=8)).client()
+    assert await gpus._gpus(kube) == ({"a": 8}, {})
 
 
-class Refusing:
-    """An API server that allows some verbs, to a service account."""
+ACCOUNT = "system:serviceaccount:bench:perfdag-measure-scale"
 
-    cluster = SimpleNamespace(context="x")
 
-    def __init__(
-        self, *allowed: str, who: str = "system:serviceaccount:bench:perfdag-measure-scale"
-    ) -> None:
-        self.allowed, self.who = allowed, who
+def granting(
+    *allowed: str,
+    who: str = ACCOUNT,
+    absent: tuple[str, ...] = (),
+    also: Sequence[tuple[str, str]] = (),
+) -> Kube:
+    """A client of an API server that allows some verbs, to a service account."""
 
-    async def resource(self, api_version: str, kind: str) -> Resource:
-        if kind == "PodGroup":
-            raise KubeError(404, "NoKind", "none")
-        return Resource(api_version, kind, f"{kind.lower()}s", True)
-
-    async def request(self, verb: str, path: str, *, json: dict[str, Any]) -> dict[str, Any]:
-        if path.endswith("selfsubjectreviews"):
-            return {"status": {"userInfo": {"username": self.who}}}
-        asked = json["spec"]["resourceAttributes"]
+    def review(request: Request) -> dict[str, Any]:
+        attributes = request.body["spec"]["resourceAttributes"]
         return {
             "status": {
-                "allowed": f"{asked['verb']} {asked['resource']} {asked['namespace']}"
-                in self.allowed
+                "allowed": f"{attributes['verb']} {attributes['resource']} {attributes['namespace']}"
+                in allowed
             }
         }
+
+    server = ApiServer(absent=absent)
+    server.serve(*also)
+    server.on("selfsubjectaccessreviews", review)
+    server.on("selfsubjectreviews", lambda _: {"status": {"userInfo": {"username": who}}})
+    return server.client()
 
 
 RAY = "apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {name: '${name}'}\n"
@@ -290,7 +253,7 @@ async def test_rights_that_no_allow_grants_are_named_with_the_account_that_lacks
     """On Argo `install --allow scale` is no help for a kind that it knows nothing of."""
     rules = get("scale").api
     with pytest.raises(rights.MissingRightsError) as caught:
-        await rights.check(Refusing(), load(RAY, "r"), ["ns"])  # type: ignore[arg-type]
+        await rights.check(granting(), load(RAY, "r"), ["ns"])
     said = str(measurements.sample_error(caught.value, "scale", rules))
     assert said.startswith(
         "you may not create, delete, list, watch rayclusters.ray.io in the namespace ns; grant it to the service account "
@@ -302,16 +265,23 @@ async def test_rights_that_no_allow_grants_are_named_with_the_account_that_lacks
 
 async def test_rights_that_allow_grants_say_so_also_those_to_watch() -> None:
     watched = [("v1", "Pod"), ("scheduling.run.ai/v1", "PodGroup")]
+    absent = ("PodGroup",)
     await rights.check(
-        Refusing(*RAYS, "list pods ns", "watch pods ns"), load(RAY, "r"), ["ns"], watched
-    )  # type: ignore[arg-type]
+        granting(*RAYS, "list pods ns", "watch pods ns", absent=absent),
+        load(RAY, "r"),
+        ["ns"],
+        watched,
+    )
     with pytest.raises(
         rights.MissingRightsError,
-        match="you may not watch pods in the namespace ns; grant it to the user of context 'x'",
+        match="you may not watch pods in the namespace ns; grant it to the user of context 'fake'",
     ) as caught:
         await rights.check(
-            Refusing(*RAYS, "list pods ns", who="me"), load(RAY, "r"), ["ns"], watched
-        )  # type: ignore[arg-type]
+            granting(*RAYS, "list pods ns", who="me", absent=absent),
+            load(RAY, "r"),
+            ["ns"],
+            watched,
+        )
     said = str(measurements.sample_error(caught.value, "scale", get("scale").api))
     assert "`perfdag install --store ... --allow scale`" in said
 
@@ -323,8 +293,10 @@ async def test_what_built_in_templates_need_is_granted(name: str) -> None:
     for template in templates:
         document = load(template, "r").documents[-1]
         watched = kinds_of(document.api_version, document.kind)
+        kinds = [(each.api_version, each.kind) for each in load(template, "r").documents]
+        kube = granting(also=[*kinds, *watched])
         with pytest.raises(rights.MissingRightsError) as caught:
-            await rights.check(Served(), load(template, "r"), ["a", "b"], watched)  # type: ignore[arg-type]
+            await rights.check(kube, load(template, "r"), ["a", "b"], watched)
         assert [
             str(each) for each in caught.value.missing if not each.granted_by(get(name).api)
         ] == [], template
@@ -347,10 +319,3 @@ def test_the_documentation_names_the_kinds_of_kubernetes_that_allow_grants() -> 
     }
     assert "pods" in made
     assert [kind for kind in made if f"`{kind}`" not in said] == []
-
-
-class Served(Refusing):
-    """A cluster that has every kind, with nothing allowed."""
-
-    async def resource(self, api_version: str, kind: str) -> Resource:
-        return Resource(api_version, kind, f"{kind.lower()}s", True)

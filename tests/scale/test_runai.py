@@ -17,6 +17,7 @@ from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.runai import settings as runai
 from perfdag.steps.scale.runai.run_file import read_run, remove_outputs
 from perfdag.steps.scale.runai.submit import SubmitRequest, submitter_for
+from tests.fakes.api_server import ApiServer
 
 
 class TestRunaiFiles:
@@ -282,31 +283,22 @@ class TestBackendTimes:
 
 
 class TestVersion:
-    class Cluster:
-        """A cluster with Run:ai's ConfigMap, or without."""
-
-        def __init__(self, data: dict[str, str] | None) -> None:
-            self.data = data
-
-        async def resource(self, api_version: str, kind: str) -> str:
-            return f"{api_version} {kind}"
-
-        async def get(self, resource: str, name: str, namespace: str) -> dict[str, Any]:
-            if (resource, name, namespace) != (
-                "v1 ConfigMap",
-                "runai-public",
-                "runai",
-            ) or self.data is None:
-                raise KubeError(404, "NotFound", "not found")
-            return {"data": self.data}
-
     @pytest.mark.parametrize(
         ("data", "version"), [({"cluster-version": "2.18.44"}, "2.18.44"), ({}, None), (None, None)]
     )
     async def test_it_is_what_the_cluster_publishes(
         self, data: dict[str, str] | None, version: str | None
     ) -> None:
-        assert await runai_version(self.Cluster(data)) == version  # type: ignore[arg-type]
+        server = ApiServer()
+        if data is not None:
+            server.add(
+                {
+                    "kind": "ConfigMap",
+                    "metadata": {"name": "runai-public", "namespace": "runai"},
+                    "data": data,
+                }
+            )
+        assert await runai_version(server.client()) == version
 
     @pytest.mark.parametrize(
         ("version", "tool"), [("2.18.44", "Run:ai 2.18.44"), (None, "perfdag")]

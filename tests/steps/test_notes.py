@@ -24,6 +24,7 @@ from perfdag.steps.runner.watchdog import Watchdog, _watch
 from perfdag.store.base import Store
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import loads
+from tests.fakes.api_server import ApiServer, Request
 
 from .test_duel import made
 from .test_plan_step import place
@@ -139,10 +140,12 @@ async def test_what_a_watchdog_without_a_store_noted_is_over_when_the_gang_stand
     plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
     write(store, plan.run_id, MissingReason("batch", "failed", "the peer on node-1 is gone", 0))
     workflow: dict[str, Any] = {
-        "metadata": {"name": "w", "uid": "u-1"},
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
         "spec": {},
-        "status": {"startedAt": "2026-01-02T00:00:00Z"},
     }
+    workflow["metadata"] = {"name": place().workflow, "namespace": place().namespace, "uid": "u-1"}
+    workflow["status"] = {"startedAt": "2026-01-02T00:00:00Z"}
     # of a watchdog that was here before, and of this one
     workflow["metadata"]["annotations"] = as_annotation(OWNER, {0: PENDING, 1: PENDING})
     looks = [["Pending"], ["Pending", "Pending"], ["Running", "Running" if stands else "Pending"]]
@@ -162,25 +165,18 @@ async def test_what_a_watchdog_without_a_store_noted_is_over_when_the_gang_stand
             "status": status,
         }
 
-    class Api:
-        async def resource(self, api: str, kind: str) -> str:
-            return kind
+    def pods(_: Request) -> dict[str, Any]:
+        items = [pod(rank, phase) for rank, phase in enumerate(looks.pop(0))]
+        if not looks:
+            server.of("Workflow")[0]["status"]["phase"] = "Failed"
+        return {"metadata": {}, "items": items}
 
-        async def list(self, *told: Any, **more: Any) -> list[Any]:
-            return [pod(rank, phase) for rank, phase in enumerate(looks.pop(0))]
-
-        async def get(self, *told: Any) -> Any:
-            return workflow if looks else {**workflow, "status": {"phase": "Failed"}}
-
-        async def patch(self, kind: str, name: str, body: Any, namespace: str, **more: Any) -> None:
-            for key, value in body["metadata"]["annotations"].items():
-                workflow["metadata"]["annotations"].pop(key, None)
-                workflow["metadata"]["annotations"] |= {} if value is None else {key: value}
-
+    server = ApiServer(workflow)
+    server.on("GET .*/pods", pods)
     monkeypatch.setattr("perfdag.steps.runner.watchdog.EVERY", 0.01)
     monkeypatch.setattr("perfdag.steps.runner.watchdog.HOPELESS_SECONDS", 0.0)
-    api: Any = Api()
-    await _watch(api, place(), 60.0, None)
+    await _watch(server.client(), place(), 60.0, None)
+    [workflow] = server.of("Workflow")
     assert from_annotations(OWNER, workflow["metadata"]["annotations"]).keys() == (
         {1} if stands else {0, 1}
     )

@@ -1,9 +1,8 @@
 """The plan step of a run that goes on, or that its cluster refuses: on a store in a folder and an API server that is played."""
 
-import asyncio
 import base64
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,49 +24,34 @@ from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import loads
 from perfdag.suite.yaml_document import BadDocument
+from tests.fakes.api_server import ApiServer
 
 from .test_plan_step import place
 
 SUITE = "name: s\nrepetitions: 4\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
 
 
-class Cluster:
-    """Its name, the names and the kind of its nodes; every object that is asked for is made, or refused with `refuses`."""
-
-    def __init__(
-        self, name: str | None, nodes: dict[str, str], refuses: KubeError | None = None
-    ) -> None:
-        self.name, self.nodes, self.refuses = name, nodes, refuses
-
-    async def resource(self, api: str, kind: str) -> str:
-        return kind
-
-    async def list(self, kind: str, namespace: str | None = None) -> list[dict[str, Any]]:
-        info = {"nodeInfo": {"kubeletVersion": "v1"}}
-        if kind != "Node":
-            raise KubeError(403, "Forbidden", kind)
-        return [
+def cluster(name: str | None, nodes: dict[str, str]) -> ApiServer:
+    """An API server with nodes of these names and kinds, which tells of nothing else but its name."""
+    server = ApiServer()
+    for node, kind in nodes.items():
+        metadata = {"name": node, "labels": {"node.kubernetes.io/instance-type": kind}}
+        server.add(
             {
-                "metadata": {"name": name, "labels": {"node.kubernetes.io/instance-type": kind}},
+                "kind": "Node",
+                "metadata": metadata,
                 "spec": {},
-                "status": info,
+                "status": {"nodeInfo": {"kubeletVersion": "v1"}},
             }
-            for name, kind in self.nodes.items()
-        ]
-
-    async def request(self, method: str, path: str) -> dict[str, Any]:
-        if path == "/version":
-            return {"gitVersion": "v1.34.0"}
-        if path.endswith("kube-system") and self.name:
-            return {"metadata": {"uid": self.name}}
-        raise KubeError(403, "Forbidden", path)
-
-    async def create(self, body: dict[str, Any], namespace: str) -> None:
-        if self.refuses:
-            raise self.refuses
+        )
+    server.fail("GET .*(csidrivers|daemonsets|kube-system)", 403)
+    server.on("GET .*/nodes", lambda _: {"metadata": {}, "items": server.of("Node")})
+    if name:
+        server.on("GET .*/kube-system$", lambda _: {"metadata": {"uid": name}})
+    return server
 
 
-Run = Callable[[Cluster, str], Plan]
+Run = Callable[[ApiServer, str], Plan]
 
 
 @pytest.fixture
@@ -79,15 +63,9 @@ def store(tmp_path: Path) -> FolderStore:
 def run(store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The step of the Workflow with that uid on a cluster."""
 
-    def of(cluster: Cluster, uid: str) -> Plan:
-        def ask(work: Callable[[Any], Awaitable[Any]]) -> Any:
-            async def asked() -> Any:
-                return await work(cluster)
-
-            return asyncio.run(asked())
-
+    def of(server: ApiServer, uid: str) -> Plan:
         monkeypatch.setattr("perfdag.steps.runner.pod_context.STORE", store.root)
-        monkeypatch.setattr("perfdag.steps.runner.plan.run", ask)
+        monkeypatch.setattr("perfdag.kube.client.Kube", server.client)
         return step(workflow(uid), tmp_path / "out", {})
 
     return of
@@ -137,14 +115,14 @@ def test_a_run_with_samples_of_another_place_is_refused_and_left_as_it_is(
 ) -> None:
     plan = put(store, there)
     write(store, plan.run_id, budget_spent(9))
-    assert run(Cluster(here, {}), "b").where["cluster"] == here, "nothing was measured yet"
+    assert run(cluster(here, {}), "b").where["cluster"] == here, "nothing was measured yet"
 
     plan = put(store, there)
     write(store, plan.run_id, budget_spent(9))
     measured(store, plan, 0, "n1")
     before = {key: store.get(key) for key in store.list("runs")}
     with pytest.raises(BadDocument, match=said):
-        run(Cluster(here, {}), "b")
+        run(cluster(here, {}), "b")
     assert {key: store.get(key) for key in store.list("runs")} == before
 
 
@@ -153,17 +131,17 @@ def test_a_run_goes_on_where_it_was_and_each_sample_keeps_the_facts_of_its_workf
     store: FolderStore, run: Run, there: str | None, here: str | None
 ) -> None:
     put(store, {"namespace": "bench"})
-    plan = run(Cluster(there, {"n1": "small", "n2": "small"}), "a")
+    plan = run(cluster(there, {"n1": "small", "n2": "small"}), "a")
     measured(store, plan, 0, "n1", workflow_uid="a")
     write(store, plan.run_id, MissingReason("batch", "failed", "it was lost"))
-    plan = run(Cluster(here, {"n1": "large", "n3": "large"}), "b")
+    plan = run(cluster(here, {"n1": "large", "n3": "large"}), "b")
     assert plan.where["cluster"] == "k8s-1", (
         "a look at kube-system that is forbidden does not make the cluster unknown"
     )
     assert store.list(f"runs/{plan.run_id}/notes") == []
     measured(store, plan, 1, "n1", workflow_uid="b")
     # argo retry: the same Workflow, where the nodes it had are gone
-    plan = run(Cluster(here, {"n4": "huge"}), "b")
+    plan = run(cluster(here, {"n4": "huge"}), "b")
     measured(store, plan, 2, "n4", workflow_uid="b")
     rows = gather(store, load_plan(store, plan.run_id))[0].to_pylist()
     kinds = [
@@ -173,7 +151,7 @@ def test_a_run_goes_on_where_it_was_and_each_sample_keeps_the_facts_of_its_workf
     assert [row["workflow_uid"] for row in rows] == ["a", "b", "b", "b"]
     assert {row["cluster"] for row in rows} == {"k8s-1"}
     with pytest.raises(BadDocument, match=r"measured on another cluster .*k8s-1, here k8s-2"):
-        run(Cluster("k8s-2", {}), "c")
+        run(cluster("k8s-2", {}), "c")
 
 
 @pytest.mark.parametrize(
@@ -226,8 +204,10 @@ def test_what_the_cluster_refuses_of_the_whole_run_is_the_reason_in_its_rows(
     store: FolderStore, run: Run
 ) -> None:
     plan = put(store, {"namespace": "bench"})
+    full = cluster("k8s-1", {})
+    full.fail("POST", 403, QUOTA)
     with pytest.raises(KubeError):
-        run(Cluster("k8s-1", {}, KubeError(403, "Forbidden", QUOTA)), "a")
+        run(full, "a")
     rows = gather(store, load_plan(store, plan.run_id))[0].to_pylist()
     assert {row["status"] for row in rows} == {"failed"}
     assert all(QUOTA in row["error"] for row in rows)
@@ -246,7 +226,7 @@ def test_want_of_a_key_pair_is_said_and_no_traceback(
     plan = put(store, {})
     monkeypatch.setattr("perfdag.steps.runner.plan.make_keys", keys)
     with pytest.raises(PeerError):
-        run(Cluster("k8s-1", {}), "a")
+        run(cluster("k8s-1", {}), "a")
     assert gather(store, plan)[0]["error"].to_pylist() == ["ssh-keygen is not installed"] * 4
     for name, value in {"STORE": "claim://results", "RUN": plan.run_id}.items():
         monkeypatch.setenv(f"PERFDAG_{name}", value)

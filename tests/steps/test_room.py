@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube.client import KubeError, Resource
+from perfdag.kube.client import Kube
 from perfdag.shape import Shape
 from perfdag.steps.runner.feasibility import ClusterInventory, has_class, look, of_room, real, unmet
+from tests.fakes.api_server import ApiServer
 
 
 def node(name: str, simulated: bool = False, **allocatable: str) -> dict[str, Any]:
@@ -97,40 +98,38 @@ def test_simulated_nodes_are_no_room() -> None:
     )
 
 
-class Cluster:
-    """An API server of few objects: lists by kind, what it serves beside them by path."""
-
-    def __init__(self, lists: dict[str, list[Any] | int], served: tuple[str, ...] = ()) -> None:
-        self.lists, self.served = lists, served
-
-    async def resource(self, api: str, kind: str) -> Resource:
-        if kind not in self.lists:
-            raise KubeError(404, "NoKind", f"no {kind}")
-        return Resource(api, kind, kind.lower(), True)
-
-    async def list(self, kind: Resource, namespace: str | None = None) -> list[Any]:
-        found = self.lists[kind.kind]
-        if isinstance(found, int):
-            raise KubeError(found, "Forbidden", "no")
-        return found
-
-    async def get(self, kind: Resource, name: str, namespace: str) -> Any:
-        if f"{namespace}/{name}" not in await self.list(kind):
-            raise KubeError(404, "NotFound", "no")
-
-    async def request(self, method: str, path: str) -> Any:
-        if path not in self.served:
-            raise KubeError(404, "NotFound", "no")
+MULTUS, STORAGE = "k8s.cni.cncf.io/v1", "storage.k8s.io/v1"
 
 
-def cluster(served: tuple[str, ...] = (), **more: Any) -> Any:
-    made = {
-        "Node": NODES,
-        "StorageClass": [],
-        "PersistentVolume": [{"spec": {"storageClassName": "by-hand"}}],
-        **more,
+def cluster(
+    *objects: dict[str, Any],
+    refused: str = "",
+    absent: tuple[str, ...] = ("NetworkAttachmentDefinition",),
+) -> Kube:
+    """Return a client of an API server of few objects, which forbids to read some kinds."""
+    volume = {
+        "kind": "PersistentVolume",
+        "metadata": {"name": "v"},
+        "spec": {"storageClassName": "by-hand"},
     }
-    return Cluster(made, served)
+    server = ApiServer(
+        *({"kind": "Node", **each} for each in NODES), volume, *objects, absent=absent
+    )
+    if refused:
+        server.fail(refused, 403)
+    return server.client()
+
+
+def network(name: str, namespace: str = "b") -> Kube:
+    """Return a client of a cluster with one network."""
+    return cluster(
+        {
+            "apiVersion": MULTUS,
+            "kind": "NetworkAttachmentDefinition",
+            "metadata": {"name": name, "namespace": namespace},
+        },
+        absent=(),
+    )
 
 
 GPU, BY_HAND, NET = (
@@ -142,38 +141,37 @@ GPU, BY_HAND, NET = (
 
 async def test_a_network_is_lacking_without_multus_and_without_its_definition() -> None:
     assert "no Multus" in (await unmet(cluster(), [shape(), NET], "bench"))[1]
-    assert (await unmet(cluster(NetworkAttachmentDefinition=["b/other"]), [NET], "bench"))[
-        0
-    ].endswith("there is no such NetworkAttachmentDefinition in namespace b")
+    assert (await unmet(network("other"), [NET], "bench"))[0].endswith(
+        "there is no such NetworkAttachmentDefinition in namespace b"
+    )
     assert (
-        await unmet(
-            cluster(NetworkAttachmentDefinition=["b/net"]),
-            [NET, shape(network={"name": "x", "default": True})],
-            "bench",
-        )
+        await unmet(network("net"), [NET, shape(network={"name": "x", "default": True})], "bench")
         == {}
     )
 
 
 async def test_nodes_that_are_added_on_demand_are_waited_for() -> None:
     assert await unmet(cluster(), [GPU, BY_HAND], "bench") == {0: "no node has nvidia.com/gpu"}
-    for path in (
-        "/apis/karpenter.sh",
-        "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status",
-    ):
-        assert await unmet(cluster((path,)), [GPU], "bench") == {}
+    status = {
+        "kind": "ConfigMap",
+        "metadata": {"name": "cluster-autoscaler-status", "namespace": "kube-system"},
+    }
+    assert await unmet(cluster(status), [GPU], "bench") == {}
+    karpenter = ApiServer(*({"kind": "Node", **each} for each in NODES))
+    karpenter.on("GET /apis/karpenter.sh$", lambda _: {})
+    assert await unmet(karpenter.client(), [GPU], "bench") == {}
 
 
 async def test_what_may_not_be_read_skips_nothing() -> None:
     gone = shape(volume={"storage_class": "gone"})
-    assert await unmet(cluster(Node=403, StorageClass=403), [GPU, gone], "bench") == {}
+    assert await unmet(cluster(refused="/nodes|/storageclasses"), [GPU, gone], "bench") == {}
     assert 0 in await unmet(cluster(), [gone], "bench")
 
 
 async def test_a_class_that_is_listed_is_there_whoever_reads_volumes() -> None:
-    named = [{"metadata": {"name": "fast"}}]
+    named = {"apiVersion": STORAGE, "kind": "StorageClass", "metadata": {"name": "fast"}}
     slow, fast = shape(volume={"storage_class": "slow"}), shape(volume={"storage_class": "fast"})
-    api = cluster(StorageClass=named, PersistentVolume=403)
+    api = cluster(named, refused="/persistentvolumes")
     assert [each.there for asked in (slow, fast) for each in of_room(asked, await look(api))] == [
         None,
         True,
@@ -184,11 +182,13 @@ async def test_a_class_that_is_listed_is_there_whoever_reads_volumes() -> None:
 async def test_a_priority_class_is_counted_on_only_where_it_is_seen(
     status: int | None, there: bool
 ) -> None:
-    class Api:
-        async def request(self, method: str, path: str) -> dict[str, Any]:
-            assert path == "/apis/scheduling.k8s.io/v1/priorityclasses/perfdag"
-            if status:
-                raise KubeError(status, "No", "no")
-            return {}
-
-    assert await has_class(Api(), "perfdag") is there  # type: ignore[arg-type]
+    server = ApiServer(
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": "perfdag"},
+        }
+    )
+    if status:
+        server.fail("GET /apis/scheduling.k8s.io/v1/priorityclasses/perfdag$", status)
+    assert await has_class(server.client(), "perfdag") is there

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from perfdag.kube.argo import nodes_of
-from perfdag.kube.client import KubeError
 from perfdag.kube.labels import UNRECOVERABLE, WATCHDOG_DONE
 from perfdag.kube.pods import Pod, explain, read, selector, told
 from perfdag.plan.ab import on_cluster, prepare_duet
@@ -28,6 +27,7 @@ from perfdag.steps.runner.watchdog import Watchdog, _watch, failed, finished
 from perfdag.store.base import Store, StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import loads
+from tests.fakes.api_server import ApiServer
 
 from .test_plan_step import place
 
@@ -123,7 +123,6 @@ OURS, COPIED, RETRIED = (
 async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_run_is_believed(
     monkeypatch: pytest.MonkeyPatch, claimed: bool, earlier: str, believed: bool
 ) -> None:
-    done: list[tuple[str, Any]] = []
     labels = {"perfdag/batch": "0", "perfdag/attempt": "0", "perfdag/rank": "0"}
     waiting = {
         "name": "main",
@@ -138,33 +137,35 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
     }
     marks = {WATCHDOG_DONE: "u-1"} | unrecoverable_annotation(earlier, {7})
     marks |= as_annotation(earlier, {7: "full"} if claimed else {})
+    here = replace(place(), workflow_uid="u-1")
     workflow: dict[str, Any] = {
-        "metadata": {"name": "w", "uid": "u-1", "annotations": marks},
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
         "spec": {},
     }
+    workflow["metadata"] = {
+        "name": here.workflow,
+        "namespace": here.namespace,
+        "uid": "u-1",
+        "annotations": marks,
+    }
     workflow["status"] = {"startedAt": "2026-01-02T00:00:00Z"}
-
-    class Api:
-        async def resource(self, api: str, kind: str) -> str:
-            return kind
-
-        async def list(self, *told: Any, **more: Any) -> list[Any]:
-            return [lost]
-
-        async def get(self, *told: Any) -> Any:
-            return {**workflow, "status": {"phase": "Failed"}} if len(done) > 1 else workflow
-
-        async def patch(self, kind: str, name: str, body: Any, namespace: str, **more: Any) -> None:
-            done.append((kind, body))
+    server = ApiServer(workflow)
+    server.on("GET .*/pods", lambda _: {"metadata": {}, "items": [lost]})
+    server.on(
+        "PATCH .*/pods", lambda _: server.of("Workflow")[0]["status"].update(phase="Failed") or {}
+    )
 
     monkeypatch.setattr("perfdag.steps.runner.watchdog.EVERY", 0.01)
     monkeypatch.setattr("perfdag.steps.runner.watchdog.HOPELESS_SECONDS", 0.0)
-    api: Any = Api()
     kept: dict[int, str] = {}
-    assert not await _watch(
-        api, replace(place(), workflow_uid="u-1"), 60.0, None if claimed else kept.__setitem__
-    )
-    assert [kind for kind, _ in done] == ["Workflow", "Pod", "Workflow"]
+    assert not await _watch(server.client(), here, 60.0, None if claimed else kept.__setitem__)
+    done = [
+        (each.path.split("/namespaces/")[1].split("/")[1], each.body)
+        for each in server.requests
+        if each.method == "PATCH"
+    ]
+    assert [kind for kind, _ in done] == ["workflows", "pods", "workflows"]
     workflow["metadata"] |= done[0][1]["metadata"]
     hopeless = unrecoverable_batches(workflow)
     notes = from_annotations(OURS, workflow["metadata"]["annotations"])
@@ -629,42 +630,33 @@ def test_pods_of_other_steps_are_no_pods_of_a_gang() -> None:
     )
 
 
-class Events:
-    """An API server that has events alone."""
-
-    def __init__(self, *events: dict[str, Any], refuses: int = 0) -> None:
-        self._events, self._refuses, self.asked = events, refuses, 0
-
-    async def resource(self, api: str, kind: str) -> str:
-        return kind
-
-    async def list(self, kind: str, namespace: str, *, fields: str) -> list[dict[str, Any]]:
-        self.asked += 1
-        if self._refuses:
-            raise KubeError(self._refuses, "Forbidden", "no")
-        return list(self._events)
-
-
 def event(reason: str, at: str, uid: str = "u") -> dict[str, Any]:
+    involved = {"kind": "Pod", "uid": uid}
+    told_at = {
+        "metadata": {"name": f"{uid}-{reason}".lower(), "namespace": "bench"},
+        "type": "Warning",
+        "lastTimestamp": at,
+    }
     return {
-        "involvedObject": {"uid": uid},
+        "kind": "Event",
+        "involvedObject": involved,
         "reason": reason,
         "message": f"what {reason}\n means",
-        "lastTimestamp": at,
+        **told_at,
     }
 
 
 async def test_a_silent_pod_is_told_the_last_warning_of_its_events() -> None:
-    api: Any = Events(
+    server = ApiServer(
         event("FailedMount", "2026-01-01T00:00:09Z"),
         event("Other", "2026-01-01T00:00:08Z"),
         event("X", "2026-01-02T00:00:00Z", "v"),
     )
-    [found] = await told(api, "bench", [pod(None)])
+    [found] = await told(server.client(), "bench", [pod(None)])
     assert found.trouble == "FailedMount: what FailedMount means"
     kept = [pod("Unschedulable: x"), pod(None, phase="Running")]
-    assert await told(api, "bench", kept) == kept
-    assert api.asked == 1
+    assert await told(server.client(), "bench", kept) == kept
+    assert server.count("/events") == 1
 
 
 async def test_young_pods_and_those_of_which_nobody_may_read_are_left_alone() -> None:
@@ -672,10 +664,14 @@ async def test_young_pods_and_those_of_which_nobody_may_read_are_left_alone() ->
     from dataclasses import replace
 
     young = replace(pod(None), created=time.time() - 2)
-    assert await told(Events(event("FailedMount", "2026")), "bench", [young]) == [young]  # type: ignore[arg-type]
+    assert await told(ApiServer(event("FailedMount", "2026")).client(), "bench", [young]) == [young]
     old = replace(pod(None), created=time.time() - 20, node="n")
-    assert await told(Events(refuses=403), "bench", [old]) == [old]  # type: ignore[arg-type]
-    assert await told(Events(event("FailedScheduling", "2026")), "bench", [old]) == [old]  # type: ignore[arg-type]
+    refusing = ApiServer(event("FailedMount", "2026"))
+    refusing.fail("/events", 403)
+    assert await told(refusing.client(), "bench", [old]) == [old]
+    assert await told(ApiServer(event("FailedScheduling", "2026")).client(), "bench", [old]) == [
+        old
+    ]
 
 
 def test_a_pod_of_which_nothing_is_told_is_noted_before_its_time_is_over(
