@@ -1,4 +1,4 @@
-"""The README is true: its commands run, its suite can be planned, its table is the one that perfdag prints."""
+"""README and docs are true: commands run, suites can be planned, the table of benchmarks is current."""
 
 import json
 import re
@@ -21,11 +21,32 @@ from perfdag.suite import load
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-INLINE = [line for line in re.findall(r"`(perfdag [^`]* --[^`]*)`", README) if "RUN" not in line]
-COMMANDS = [
-    re.split(r"#| \| ", line)[0].strip()
-    for line in re.findall(r"^    (?:\S+=\S+ )?(perfdag .*)$", README, re.M)
-] + INLINE
+PAGES = {
+    page: page.read_text()
+    for page in (
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+        ROOT / "CONTRIBUTING.md",
+    )
+}
+TEXT = "\n".join(
+    (ROOT / name).read_text()
+    for name in ("README.md", "docs/suites.md", "docs/results.md", "docs/cluster.md")
+)
+INLINE = [
+    line
+    for line in re.findall(r"`(perfdag [^`\n]* --[^`\n]*)`", TEXT)
+    if "RUN" not in line and "NAME" not in line
+]
+COMMANDS = list(
+    dict.fromkeys(
+        [
+            re.split(r"#| \| ", line)[0].strip()
+            for line in re.findall(r"^    (?:\S+=\S+ )?(perfdag .*)$", TEXT, re.M)
+        ]
+        + INLINE
+    )
+)
 DRY = [line for line in COMMANDS if "--dry-run" in line]
 LOCAL = [
     line
@@ -47,16 +68,16 @@ def test_there_are_commands_to_check() -> None:
 def test_only_what_needs_a_cluster_is_not_executed_here() -> None:
     executed = [*DRY, *LOCAL, *ON_A_STORE, RESUME, AB, VALIDATE]
     assert set(executed) <= set(COMMANDS)
-    assert [line for line in COMMANDS if line not in executed] == [
-        "perfdag install --namespace bench --store s3://bench/results --images 'registry.example/bench/perfdag-{name}:1.0' --create-namespace",
+    assert {line for line in COMMANDS if line not in executed} == {
+        "perfdag install --namespace bench --store s3://bench/results"
+        " --images 'registry.example/bench/perfdag-{name}:1.0' --create-namespace",
         "perfdag doctor suites/quick.yaml --cluster --namespace bench",
         "perfdag submit suites/quick.yaml --namespace bench --watch",
         "perfdag status last --namespace bench",
         "perfdag delete last --namespace bench",
         "perfdag scale vmi burst --count 100 -o out0",
         "perfdag scale submit -t training -n 2000 -p 5 --delay 1 -o out1",
-        "perfdag doctor suites/ml-gpu.yaml --cluster --namespace bench",
-    ]
+    }
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -78,17 +99,18 @@ def test_the_dry_run_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         assert main(shlex.split(command)[1:]) == 0
 
 
-def test_the_example_suite_can_be_planned() -> None:
-    text = re.search(r"```yaml\n(.*?)```", README, re.S)
+@pytest.mark.parametrize(("page", "points"), [("README.md", 9), ("docs/suites.md", 9)])
+def test_the_example_suite_can_be_planned(page: str, points: int) -> None:
+    text = re.search(r"```yaml\n(.*?)```", (ROOT / page).read_text(), re.S)
     assert text is not None
-    plan = make_plan(load.loads(text[1]))
-    assert len(plan.points) == 9, "2 x 4 - 1 + 1 of iperf, and one of imb"
+    assert len(make_plan(load.loads(text[1])).points) == points
 
 
 def test_the_table_of_benchmarks_is_current() -> None:
     from perfdag.benchmark import registry
 
-    table = re.search(r"<!-- benchmarks:.*?-->\n(.*?)<!-- /benchmarks -->", README, re.S)
+    page = (ROOT / "docs/benchmarks.md").read_text()
+    table = re.search(r"<!-- benchmarks:.*?-->\n(.*?)<!-- /benchmarks -->", page, re.S)
     assert table is not None
     own = [
         name for name in registry.names() if registry.get(name).__module__.startswith("perfdag.")
@@ -192,16 +214,21 @@ def test_backends_of_this_machine_are_validated(capsys: pytest.CaptureFixture[st
     assert ("PASS" in ended.out) == (code == 0)
 
 
-def test_links_and_pictures_are_there() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_pictures_are_there(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)[)#]", PAGES[page]):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150
 
 
 def test_the_duckdb_line_reads_a_real_run(
     tmp_path: Path, write_suite: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     duckdb = pytest.importorskip("duckdb")
-    query = re.search(r"```sql\n(.*?)```", README, re.S)
+    query = re.search(r"```sql\n(.*?)```", TEXT, re.S)
     assert query is not None
     monkeypatch.chdir(tmp_path)
     assert main(["run", str(write_suite.sleeps(2, 3)), "--no-report"]) == 0  # type: ignore[operator,attr-defined]
