@@ -22,7 +22,9 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument("name", nargs="?", metavar="NAME")
     parser.add_argument("--json", action="store_true", help="as JSON on stdout")
-    parser.add_argument("--markdown", action="store_true", help="print the table of docs/benchmarks.md")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the table of docs/benchmarks.md"
+    )
     parser.set_defaults(run=run)
 
 
