@@ -27,11 +27,11 @@ from perfdag.results.samples import (
     headline,
     now,
     read_sample,
-    relative_precision,
     sample_key,
     stored_samples,
 )
 from perfdag.shape import Shape
+from perfdag.stats.robust import relative_precision
 from perfdag.steps.concurrent import at_once, not_together, two_of
 from perfdag.store.base import Store, StoreError
 from perfdag.suite.point import Point

@@ -155,7 +155,7 @@ def test_a_workflow_without_a_plan_has_no_run(
     [
         (
             {},
-            f"was measured by `perfdag run`, and samples of a cluster are not its; continue it there: perfdag run --resume {ID} --store ",
+            f"was measured by `perfdag run`, not on a cluster; continue it there: perfdag run --resume {ID} --store ",
         ),
         (
             {"cluster": "k8s-2"},

@@ -1,4 +1,4 @@
-"""Plans of the runs that measure suspect points again in the same night."""
+"""Plans of confirming runs, which measure suspect points again in the same night."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perfdag.results.runs import load_plan
 from perfdag.store.base import Store, StoreError
 
 ROUNDS = 2
-"""Runs that measure suspect points again."""
+"""Number of confirming runs."""
 
 
 def confirming_plans(plan: Plan, points: set[str]) -> list[Plan]:
@@ -34,13 +34,14 @@ def confirming_plans(plan: Plan, points: set[str]) -> list[Plan]:
 
 
 def store_confirming_plans(store: Store, plan: Plan, points: set[str]) -> list[Plan]:
-    """Store the plans of the confirming runs and name them in the plan they confirm. Raises
-    StoreError.
+    """Store the plans of the confirming runs and name them in the plan they confirm.
+
+    Raises StoreError.
     """
     confirming = confirming_plans(plan, points)
-    for plan_again in confirming:
-        store.put(f"runs/{plan_again.run_id}/plan.json", plan_again.dump())
-    plan.options["confirmed"] = [plan_again.run_id for plan_again in confirming]
+    for confirming_plan in confirming:
+        store.put(f"runs/{confirming_plan.run_id}/plan.json", confirming_plan.dump())
+    plan.options["confirmed"] = [confirming_plan.run_id for confirming_plan in confirming]
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     return confirming
 
@@ -52,15 +53,16 @@ def confirming_batches(plan: Plan, confirming: list[Plan]) -> list[tuple[int, Pl
     """
     first = len(plan.batches)
     return [
-        (first + position * len(plan.shapes) + batch.shape, again_plan, index)
-        for position, again_plan in enumerate(confirming)
-        for index, batch in enumerate(again_plan.batches)
+        (first + position * len(plan.shapes) + batch.shape, confirming_plan, index)
+        for position, confirming_plan in enumerate(confirming)
+        for index, batch in enumerate(confirming_plan.batches)
     ]
 
 
 def plan_of_batch(store: Store, plan: Plan, number: int) -> tuple[Plan, int]:
-    """Return the plan that a batch number of a run belongs to, and the index there. Raises
-    StoreError.
+    """Return the plan that a batch number of a run belongs to, and the index there.
+
+    Raises StoreError.
     """
     if number < len(plan.batches):
         return plan, number

@@ -9,10 +9,10 @@ from perfdag.store.base import Store
 
 
 def write(store: Store, run_id: str, rows: pa.Table) -> list[str]:
-    """Write the exports of every benchmark of a run. Return one line each: an address, or an
-    error.
+    """Write the exports of every benchmark of a run.
 
-    An export that fails affects neither the others nor the run. Raises StoreError.
+    Return a line for each: its address, or an error. An export that fails affects neither the
+    others nor the run. Raises StoreError.
     """
     lines: list[str] = []
     for name in sorted(set(pc.unique(rows["benchmark"]).to_pylist()) & set(registry.names())):

@@ -1,14 +1,15 @@
 """Why a sample is missing: the one record, its three channels, and which reason wins.
 
-A pod that cannot start, a node that dies and a budget that ends are noticed in different places. Each
-place writes a `MissingReason` through this module:
+A pod that cannot start, a node that dies and a budget that ends are noticed in different places.
+Each place writes a `MissingReason` through this module:
 
-- a note in the store, where the process that notices has the store;
-- an annotation of the Workflow, where it has not: the watchdog of a run whose store is a claim;
-- the termination message of a container, for the point that it measures: a killed process writes no more.
+- a note in the store, if the process that notices has access to the store;
+- an annotation of the Workflow, if it has not: the watchdog of a run whose store is a claim;
+- the termination message of a container, which names the point it measures, because a killed
+  process cannot write any more.
 
-The last step copies annotations into notes. The next attempt's lead copies termination messages into
-the crash records of the batch. Collect asks `reason_for` for every sample without a part.
+The last step copies annotations into notes. The next attempt's lead copies termination messages
+into the crash records of the batch. Collect calls `reason_for` for every sample that is not stored.
 """
 
 import re
@@ -23,34 +24,34 @@ from perfdag.store.base import Store
 
 Kind = Literal["budget", "batch", "plan", "workflow"]
 PRECEDENCE: Mapping[Kind, str] = {
-    "budget": "its gang measured until the budget was spent: a note of its batch is older",
+    "budget": "its gang measured until the budget was spent, so a note of its batch is older",
     "batch": "why the pods of its batch did not start or ended early",
     "plan": "why the cluster refused the run as a whole",
     "workflow": "what ended the Workflow early",
 }
-"""The kinds of reason, the one that wins first, and what each tells of a sample."""
+"""The kinds of reason in order of precedence, and what each says about a sample."""
 
 NOTES = "perfdag/notes"
-"""Annotation of a Workflow whose store is a claim: what it belongs to, then its reasons by batch."""
+"""Annotation of a Workflow whose store is a claim: its owner, then the reasons by batch."""
 NOTE_LENGTH, NOTES_BYTES = 400, 60_000
-"""Characters of a reason in the annotation, and bytes of all of them: an object is limited."""
+"""Limits of the annotation, as objects are limited: characters of a reason, bytes of all."""
 
 _POINT_ID = re.compile(r"\b[0-9a-f]{16}\b")
 
 
 @dataclass(frozen=True)
 class MissingReason:
-    """Why samples have no part. `status` is that of their rows."""
+    """Why samples are missing. `status` is that of their rows."""
 
     kind: Kind
     status: str
     text: str
     batch: int | None = None
-    """The batch in the run's plan; None: of all samples of the run."""
+    """The batch in the run's plan. None: the reason holds for all samples of the run."""
 
     @property
     def name(self) -> str:
-        """The name of its note: a newer reason of the same kind and batch replaces it."""
+        """The name of its note. A newer reason of the same kind and batch replaces it."""
         return self.kind if self.batch is None else f"{self.kind}-{self.batch}"
 
 
@@ -60,11 +61,11 @@ def budget_spent(seconds: float, batch: int | None = None) -> MissingReason:
 
 
 UNKNOWN = MissingReason("workflow", "missing", "planned, but no result was stored")
-"""The answer where nothing is known."""
+"""The reason of samples about which nothing is known."""
 
 
 def reason_for(reasons: Iterable[MissingReason], batch: int | None) -> MissingReason:
-    """Return why a sample of `batch` is missing: of the reasons that apply, the first by PRECEDENCE."""
+    """Return why a sample of `batch` is missing: the first reason by PRECEDENCE that applies."""
     rank = list(PRECEDENCE)
     matching = [reason for reason in reasons if reason.batch in (None, batch)]
     return min(matching, key=lambda reason: (rank.index(reason.kind), reason.name), default=UNKNOWN)
@@ -88,7 +89,7 @@ def forget_batch(store: Store, run_id: str, batch: int) -> None:
 
 
 def forget_all(store: Store, run_id: str) -> None:
-    """Remove the reasons of a run that goes on. Raises StoreError."""
+    """Remove the reasons of a run that is resumed. Raises StoreError."""
     store.delete(_folder(run_id))
 
 
@@ -111,10 +112,10 @@ def _folder(run_id: str) -> str:
 
 
 def as_annotation(owner: str, texts: Mapping[int, str]) -> dict[str, str]:
-    """Return the annotation with the reasons of batches, by number; empty where there are none.
+    """Return the annotation with the reasons of batches, or an empty mapping if there are none.
 
-    `owner` is the text that it begins with, which tells the Workflow and the attempt at it. Reasons are
-    cut, and left out where they are too many for an object.
+    `owner` identifies the Workflow and its attempt, and is the start of the annotation. Reasons are
+    truncated, and dropped where they exceed the limits of an object.
     """
     kept: dict[str, str] = {}
     for batch, text in sorted(texts.items()):
@@ -126,7 +127,7 @@ def as_annotation(owner: str, texts: Mapping[int, str]) -> dict[str, str]:
 
 
 def from_annotations(owner: str, annotations: Mapping[str, str]) -> dict[int, str]:
-    """Return the reasons of batches, by number; none where the annotation has another owner."""
+    """Return the reasons by batch number, or none if the annotation has another owner."""
     value = annotations.get(NOTES, "")
     texts = orjson.loads(value.removeprefix(owner)) if value.startswith(owner) else {}
     return {int(batch): str(text) for batch, text in texts.items()}
@@ -136,12 +137,12 @@ def from_annotations(owner: str, annotations: Mapping[str, str]) -> dict[int, st
 
 
 def as_termination_message(samples: Mapping[str, str]) -> str:
-    """Return the message of a container that measures these samples: their names by point id."""
+    """Return the message of a container that measures these samples (point id to name)."""
     if not samples:
         return ""
     first, *others = samples.values()
     beside = f" and {len(others)} beside it" if others else ""
-    # the kubelet keeps the end of a message that is too long: the ids
+    # The kubelet keeps the end of a long message, so the ids come last.
     return f"measuring {first[:300]}{beside} [{' '.join(samples)}]"
 
 
@@ -153,7 +154,7 @@ def from_termination_messages(messages: Iterable[str]) -> list[str]:
 def write_crash(
     store: Store, run_id: str, batch: str, attempt: str, points: Sequence[str], how: str
 ) -> None:
-    """Keep what the termination messages of an attempt told: Kubernetes deletes them with the pods.
+    """Store what the termination messages of an attempt said, as they are deleted with the pods.
 
     `batch` names the batch and its Workflow. Raises StoreError.
     """

@@ -7,8 +7,9 @@ from perfdag.suite.yaml_document import nearest
 
 
 def load_plan(store: Store, run_id: str) -> Plan:
-    """Return the stored plan of a run. `last` is the newest run. Raises StoreError with similar
-    names.
+    """Return the stored plan of a run; `last` is the newest run.
+
+    Raises StoreError, which names similar runs.
     """
     try:
         return read_plan(store.get(f"{run_folder(run_id)}/plan.json"))
@@ -34,14 +35,18 @@ def resume_command(plan: Plan, root: str) -> str:
 
     `root` is the store as it is called here, which may not exist there.
     """
-    verb = "ab" if plan.trigger == "ab" else "submit" if plan.where else "run"
-    words = f"perfdag {verb} --resume {plan.run_id[:-1] + 'a' if verb == 'ab' else plan.run_id}"  # either variant names the pair
+    duet = plan.trigger == "ab"
+    verb = "ab" if duet else "submit" if plan.where else "run"
+    # Either variant names the duet.
+    command = f"perfdag {verb} --resume {plan.run_id[:-1] + 'a' if duet else plan.run_id}"
     if plan.where or plan.options.get("cluster"):
-        words += f"{' --submit' if verb == 'ab' else ''} --namespace {plan.where.get('namespace', 'perfdag')}"
-        return (
-            f"{words} --store {root}" if root.startswith("s3://") else words
-        )  # else the installation's
-    return f"{words} --store {'FOLDER' if root.startswith('claim://') else root}" if root else words
+        command += f"{' --submit' if duet else ''}"
+        command += f" --namespace {plan.where.get('namespace', 'perfdag')}"
+        # Without --store, a run uses the store of the installation.
+        return f"{command} --store {root}" if root.startswith("s3://") else command
+    if not root:
+        return command
+    return f"{command} --store {'FOLDER' if root.startswith('claim://') else root}"
 
 
 def resume_obstacle(plan: Plan, cluster: str | None, root: str) -> str | None:
@@ -51,12 +56,17 @@ def resume_obstacle(plan: Plan, cluster: str | None, root: str) -> str | None:
     """
     if not plan.where:
         verb = "ab" if plan.trigger == "ab" else "run"
-        into = ", with the folder that it was measured into" if root.startswith("claim://") else ""
-        why = f"run {plan.run_id} was measured by `perfdag {verb}`, and samples of a cluster are not its"
-        return f"{why}; continue it there{into}: {resume_command(plan, root)}"
+        folder = ", with the folder that holds its samples" if root.startswith("claim://") else ""
+        return (
+            f"run {plan.run_id} was measured by `perfdag {verb}`, not on a cluster; "
+            f"continue it there{folder}: {resume_command(plan, root)}"
+        )
     there = plan.where.get("cluster")
     if there and cluster and there != cluster:
-        return f"run {plan.run_id} was measured on another cluster (uid of its kube-system {there}, here {cluster}); continue it there"
+        return (
+            f"run {plan.run_id} was measured on another cluster "
+            f"(uid of its kube-system {there}, here {cluster}); continue it there"
+        )
     return None
 
 

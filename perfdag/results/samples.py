@@ -12,16 +12,15 @@ import orjson
 
 from perfdag.benchmark.contract import Benchmark
 from perfdag.outcome import Measurement
-from perfdag.stats.robust import median, spread
 from perfdag.store.base import Store
 
 
 @dataclass
 class SampleRecord:
-    """One sample. `rows` are measurements with unit and direction, `texts` the outputs of the
-    tools.
+    """One sample.
 
-    Times are UTC in ISO 8601.
+    `rows` are its measurements with unit and direction, `texts` the outputs of the tools. Times are
+    UTC in ISO 8601.
     """
 
     point: str
@@ -89,16 +88,7 @@ def as_row(benchmark: Benchmark[Any], measured: Measurement) -> dict[str, Any]:
 
 def headline(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the value of the first headline row of a sample, or None."""
-    return next((as_row["value"] for as_row in rows if as_row["headline"]), None)
-
-
-def relative_precision(values: Sequence[float]) -> float | None:
-    """Return the half-width of the 95 % interval of the median over the median.
-
-    Return None below six values, which allow no interval.
-    """
-    band, middle = spread(list(values)), median(list(values))
-    return abs((band.high - band.low) / 2 / middle) if band.kind == "interval" and middle else None
+    return next((row["value"] for row in rows if row["headline"]), None)
 
 
 def now() -> str:
@@ -124,10 +114,10 @@ def stored_samples(store: Store, run_id: str) -> set[str]:
 
 
 def delete_damaged_samples(store: Store, run_id: str) -> list[str]:
-    """Delete the unreadable samples of a run, so that a resumed run measures them again. Return
-    their names.
+    """Delete the unreadable samples of a run and return their names.
 
-    Every sample is read, which takes about as long as collecting. Raises StoreError.
+    A resumed run measures them again. Every sample is read, which takes about as long as
+    collecting. Raises StoreError.
     """
     damaged = []
     for key, data in store.get_many(store.list(f"runs/{run_id}/parts")):

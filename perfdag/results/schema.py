@@ -25,10 +25,7 @@ SAMPLES: pa.Schema = pa.schema(
         ("point", _TEXT),
         ("params", _TEXT),  # canonical JSON, as requested, defaults filled in
         ("shape", _TEXT),  # canonical JSON
-        (
-            "coords",
-            _TEXT,
-        ),  # canonical JSON, as the tool produced them: message_bytes, direction ...
+        ("coords", _TEXT),  # canonical JSON, as the tool gave them: message_bytes, direction ...
         ("metric", _TEXT),
         ("stat", _TEXT),  # value, mean, p50, p99, max ...
         ("series_id", _TEXT),
@@ -70,24 +67,22 @@ SAMPLES: pa.Schema = pa.schema(
         ("raw_uri", _TEXT),
         ("workflow_uid", _TEXT),
         # two hosts or more
-        (
-            "pair",
-            _TEXT,
-        ),  # hosts of the gang that were measured, `0-3`, by the order of their nodes' names; null: all of it
+        # the measured hosts of the gang, `0-3`, in the order of their nodes' names; null: all
+        ("pair", _TEXT),
         ("same_node", pa.bool_()),  # all hosts of the sample were on one node; null: one host
     ]
 )
 
 
 ID_COLUMNS = ("series_id", "sample_id")
-"""Text columns of which about every value is another."""
+"""Text columns whose values are nearly all distinct."""
 
 DICTIONARY_COLUMNS = tuple(
     column.name
     for column in SAMPLES
     if pa.types.is_string(column.type) and column.name not in ID_COLUMNS
 )
-"""Text columns with few distinct values; read dictionary-encoded they cost a few bytes a row."""
+"""Text columns with few distinct values, read dictionary-encoded to save memory."""
 
 
 def load(
@@ -121,18 +116,18 @@ def load(
 
 
 def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:
-    """Return the rows of one Parquet file in `schema`. Raises ArrowInvalid where it is damaged.
+    """Return the rows of one Parquet file in `schema`. Raises ArrowInvalid if it is damaged.
 
     Text columns are dictionary-encoded.
     """
     metadata = pq.read_metadata(pa.BufferReader(data))
-    present = set(
-        metadata.schema.to_arrow_schema().names
-    )  # a file of an older version lacks what came later
+    # A file of an older version lacks the columns that came later.
+    present = set(metadata.schema.to_arrow_schema().names)
     dictionaries = [name for name in DICTIONARY_COLUMNS if name in present]
     file = pq.ParquetFile(pa.BufferReader(data), metadata=metadata, read_dictionary=dictionaries)
     wanted = _encoded(schema)
-    # a thread of Arrow's that lets go of `data` while a short command already ends would abort it (apache/arrow#34314)
+    # A thread of Arrow that releases `data` while the interpreter exits would abort the process
+    # (apache/arrow#34314).
     table = file.read([name for name in wanted.names if name in present], use_threads=False)
     arrays = [
         table.column(field.name).cast(field.type)

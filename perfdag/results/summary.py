@@ -55,11 +55,10 @@ class Series:
 
 @dataclass
 class PointState:
-    """One point: samples by status, reasons of failures, disturbances, and series, headlines
-    first.
+    """One point: samples by status, reasons of failures, disturbances, and series.
 
-    `pair` and `nodes` (distinct tuples, one per sample) belong to a point that is one pair of
-    hosts.
+    Headline series come first. `pair` and `nodes` (distinct tuples, one per sample) belong to a
+    point that is one pair of hosts.
     """
 
     point: str

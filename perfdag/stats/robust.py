@@ -162,3 +162,12 @@ def noise_floor(run_medians: ArrayLike, absolute: bool = False) -> float:
     """
     array = finite(run_medians)
     return robust_sigma(scale_for(array, absolute).apply(array)) if array.size >= 2 else math.nan
+
+
+def relative_precision(values: Sequence[float]) -> float | None:
+    """Return the half-width of the 95 % interval of the median over the median.
+
+    Return None below six values, which allow no interval.
+    """
+    band, middle = spread(list(values)), median(list(values))
+    return abs((band.high - band.low) / 2 / middle) if band.kind == "interval" and middle else None

@@ -101,7 +101,7 @@ def measured(store: FolderStore, plan: Plan, position: int, node: str, **where: 
         (
             {},
             "k8s-1",
-            "by `perfdag run`.*there, with the folder that it was measured into: perfdag run --resume 2026.* --store FOLDER$",
+            "by `perfdag run`.*there, with the folder that holds its samples: perfdag run --resume 2026.* --store FOLDER$",
         ),
         (
             {"cluster": "k8s-1", "workflow_uid": "a"},
