@@ -318,7 +318,8 @@ def test_a_real_run_here(tmp_path: Path) -> None:
 def test_the_history_of_pairs_tells_them_apart(
     tmp_path: Path, pairwise: type[FakeBenchmark]
 ) -> None:
-    from perfdag.regress.run_medians import MonthlyRollup, add_run, labels
+    from perfdag.regress.run_medians import MonthlyRollup, add_run
+    from perfdag.regress.series import series_labels
     from perfdag.results.collect import collect
 
     plan = planned("{count: 3, pairs: all}", name="fake")
@@ -328,4 +329,4 @@ def test_the_history_of_pairs_tells_them_apart(
     month = MonthlyRollup()
     add_run(month, gather(store, plan)[0])
     series = [info for info in month.series.values() if info.benchmark == "fake"]
-    assert sorted(set(labels(series).values())) == ["pair=0-1", "pair=0-2", "pair=1-2"]
+    assert sorted(set(series_labels(series).values())) == ["pair=0-1", "pair=0-2", "pair=1-2"]

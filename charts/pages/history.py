@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from perfdag.charts.style import INK, MUTED, PNG_DPI, SERIES, arrow, figure, no_data, value_axis
 from perfdag.regress.history import Series
-from perfdag.regress.run_medians import RunInfo
+from perfdag.regress.series import RunInfo
 from perfdag.stats.robust import Array
 from perfdag.stats.variability import Variability
 

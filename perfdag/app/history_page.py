@@ -31,7 +31,8 @@ def write_page(store: "Store", plan: "Plan", shown: "RunMedians") -> None:
     """Write runs/<run>/history.html over the runs that `past` gave. Raises StoreError."""
     from perfdag.charts.pages.history_page import page
     from perfdag.regress.acks import unattended_rules
-    from perfdag.regress.history import noise_report, recent_rows, series_of
+    from perfdag.regress.history import series_of
+    from perfdag.regress.nodes import noise_report, recent_rows
     from perfdag.regress.tuning import Tuning
     from perfdag.suite.checks import checks_of
 
@@ -55,7 +56,8 @@ def draw(
 ) -> "dict[str, Figure]":
     """Small multiples, the overview of the newest runs and where the noise is, by file name."""
     from perfdag.charts.pages import history as charts
-    from perfdag.regress.history import NEWEST, overview
+    from perfdag.regress.history import overview
+    from perfdag.regress.nodes import NEWEST
 
     changed = sum(bool(each.findings) for each in shown)
     title = (

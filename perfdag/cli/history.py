@@ -5,7 +5,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdag.regress.history import Failure, NodeOutlier, Series
+    from perfdag.regress.history import Failure, Series
+    from perfdag.regress.nodes import NodeOutlier
     from perfdag.regress.run_medians import RunMedians
     from perfdag.stats.variability import Variability
 
@@ -90,15 +91,8 @@ def run(args: argparse.Namespace) -> int:
 
     from perfdag.cli.compare import complain
     from perfdag.regress.acks import read_acks, read_checks
-    from perfdag.regress.history import (
-        failures,
-        node_outliers,
-        noise_report,
-        object_failures,
-        recent_rows,
-        runs_for_nodes,
-        series_of,
-    )
+    from perfdag.regress.history import failures, object_failures, series_of
+    from perfdag.regress.nodes import node_outliers, noise_report, recent_rows, runs_for_nodes
     from perfdag.regress.rollup import read_run_medians
     from perfdag.regress.tuning import Tuning
     from perfdag.store.open import open_store

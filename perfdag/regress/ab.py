@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from perfdag.plan.ab import A_BLOCK, Duet
 from perfdag.plan.plan import Plan
-from perfdag.regress.run_medians import COLUMNS, SeriesInfo, is_measured, medians_of_rows
+from perfdag.regress.run_medians import COLUMNS, is_measured, medians_of_rows
+from perfdag.regress.series import SeriesInfo
 from perfdag.regress.tuning import Tuning, fraction
 from perfdag.results import schema
 from perfdag.stats.paired import Bound, Paired, PairedVerdict, judge, paired, within
@@ -47,10 +48,10 @@ class Outcome:
 
 
 def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = False) -> Outcome:
-    """Return the verdict of each headline series, or of every series with `everything`. Raises
-    StoreError.
+    """Return the verdict of each headline series, or of every series with `everything`.
 
     Headline series are also checked against the limit that the plan's options have as `within`.
+    Raises StoreError.
     """
     sides = []
     damaged: list[str] = []
@@ -64,26 +65,26 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
     compared: list[tuple[_Key, SeriesInfo, Paired, Bound | None]] = []
     unpaired, absent = [], []
     for key in {**sides[0], **sides[1]}:
-        has = [side[key] for side in sides if key in side]
-        info = has[0][0]
+        present = [side[key] for side in sides if key in side]
+        info = present[0][0]
         name = " ".join(filter(None, (info.entry, _label(duet, key[0]), info.name)))
         if not (everything or info.headline):
             continue
-        if len(has) == 2 and np.isfinite(has[0][1] + has[1][1]).any():
-            compared.append((key, info, *_held(info, has[0][1], has[1][1], tuning, limit)))
+        if len(present) == 2 and np.isfinite(present[0][1] + present[1][1]).any():
+            result = _compare_series(info, present[0][1], present[1][1], tuning, limit)
+            compared.append((key, info, *result))
             continue
         absent += [name] if info.headline and info.better in ("higher", "lower") else []
-        alone = f"{'A' if key in sides[0] else 'B'} alone has values of it"
-        unpaired.append(
-            f"{name}: {alone if len(has) == 1 else 'no block in which both have values of it'}"
-        )
+        variant = "A" if key in sides[0] else "B"
+        why = f"only {variant} has values" if len(present) == 1 else "no block has values of both"
+        unpaired.append(f"{name}: {why}")
     for i in sorted(
         set(range(len(duet.a.points)))
         - {key[0] for side in sides for key, (info, _) in side.items() if info.headline}
     ):
         name = " ".join(filter(None, (duet.a.points[i].entry, _label(duet, i))))
         absent.append(name)
-        unpaired.append(f"{name}: neither has a headline value")
+        unpaired.append(f"{name}: neither variant has a headline value")
     judged = judge([row[2] for row in compared])
     lines = [
         SeriesVerdict(info, _label(duet, key[0]), verdict, bound)
@@ -92,17 +93,17 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
     return Outcome(lines, unpaired, absent, damaged)
 
 
-def _held(
+def _compare_series(
     info: SeriesInfo, a: Array, b: Array, tuning: Tuning, limit: float | None
 ) -> tuple[Paired, Bound | None]:
-    """Compare one series, and check it against the limit where it is a headline."""
+    """Compare one series. Check a headline against the limit."""
     both = np.concatenate([a, b])
     both = both[np.isfinite(both)]
     min_effect, absolute = tuning.effect(info, both)
     result = paired(a, b, better=info.better, min_effect=min_effect, absolute=absolute)
     if limit is None or not info.headline:
         return result, None
-    # the limit is a share: a difference in seconds or bit/s, as `checks` may ask for, has to be made one
+    # The limit is a share, but `checks` may set an effect in the unit of the metric.
     shares = paired(a, b, better=info.better, min_effect=min_effect, absolute=fraction(info, both))
     return result, within(shares, limit)
 
@@ -120,9 +121,9 @@ def _series(rows: pa.Table, plan: Plan, count: int) -> dict[_Key, tuple[SeriesIn
     for info in medians_of_rows(plain, plan.suite).series if rows.num_rows else []:
         if info.canary:
             continue
-        mine = rows.filter(pc.equal(rows["series_id"], info.series_id))
-        values = mine["value"].to_numpy().astype(np.float64)
-        block = (mine["repetition"].to_numpy().astype(np.int64) - 1) // A_BLOCK
+        own = rows.filter(pc.equal(rows["series_id"], info.series_id))
+        values = own["value"].to_numpy().astype(np.float64)
+        block = (own["repetition"].to_numpy().astype(np.int64) - 1) // A_BLOCK
         by_block = np.full(count, np.nan)
         for k in range(count):
             if (block == k).any():

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from perfdag.regress.alerts import Record
 from perfdag.regress.changes import series_names
 from perfdag.regress.result import CheckResult, Gate, LostSeries, Rules, acknowledged, add_alert
-from perfdag.regress.run_medians import RunMedians, SeriesInfo
+from perfdag.regress.run_medians import RunMedians
+from perfdag.regress.series import SeriesInfo
 from perfdag.regress.tuning import Tuning, covers
 from perfdag.results.runs import load_plan
 from perfdag.results.samples import stored_samples
@@ -39,64 +40,55 @@ def find_absent(
     rules: Rules,
     records: dict[str, Record],
 ) -> list[AbsentSeries]:
-    """Return the headline series that earlier runs had and this one lacks, with one alert per
-    entry.
+    """Return the headline series that earlier runs had and this one lacks. Add an alert per entry.
 
-    Only earlier runs with the same trigger count. Confirming runs and partial runs by hand are no
-    measure of a scheduled run. A series stays absent once it was reported or acknowledged, until a
-    run has it again.
+    Only earlier runs with the same trigger count: a run by hand may measure a part of the suite. A
+    series stays absent once it was reported or acknowledged, until a run has it again.
     """
     same = _alike(history)
     if not same or history.runs[-1].trigger == "confirm":
         return []
-    alike = same[-PRESENT_OF:]
-    missed = _missed(history, same, records)
+    reported = _reported_absent(history, same, records)
     finite = np.isfinite(history.value)
-    tonight = {info.key for i, info in enumerate(history.series) if finite[i, -1]}
-    gone: list[AbsentSeries] = []
+    measured = {info.key for i, info in enumerate(history.series) if finite[i, -1]}
+    absent: list[AbsentSeries] = []
     entries: dict[str, list[LostSeries]] = {}
     for i, name in enumerate(series_names(history)):
         info = history.series[i]
-        before = finite[i, alike]
-        if info.key in tonight or not tuning.pages(info):
+        if info.key in measured or not tuning.pages(info):
             continue
-        reported = info.series_id in missed and not finite[i, missed[info.series_id] :].any()
-        looked_for = before.sum() >= min(PRESENT, before.size) or reported
-        if not looked_for and not any(
-            acknowledged(rules, night, name, info.series_id)
-            for night in _untold(history, finite[i], same)
+        before = finite[i, same[-PRESENT_OF:]]
+        since = reported.get(info.series_id)
+        expected = before.sum() >= min(PRESENT, before.size) or (
+            since is not None and not finite[i, since:].any()
+        )
+        if not expected and not any(
+            acknowledged(rules, run, name, info.series_id)
+            for run in _first_runs_without(history, finite[i], same)
         ):
             continue
         ok, bad, error, _ = history.runs[-1].points.get(info.point, (0, 0, "", ""))
-        why = (
-            f"all {bad} samples failed, {error}"
-            if bad and not ok
-            else "not in the run any more"
-            if not ok
-            else "the samples lack it"
-        )
-        gone.append(AbsentSeries(info, acknowledged(rules, gate.run, name, info.series_id)))
-        if gone[-1].accepted:
+        if ok:
+            why = "its samples are ok, but have no value of it"
+        else:
+            why = f"all {bad} samples failed, {error}" if bad else "its point was not measured"
+        accepted = acknowledged(rules, gate.run, name, info.series_id)
+        absent.append(AbsentSeries(info, accepted))
+        if accepted:
             gate.cases.append(CheckResult("present", name, "ok", f"{why} (acknowledged)"))
             continue
         entries.setdefault(info.entry, []).append((name, info.series_id, why))
         gate.cases.append(CheckResult("present", name, "absent", why))
-    resume, left = _resume(store, gate.run) if entries else ("", set())
+    resume, unmeasured = _resume(store, gate.run) if entries else ("", set())
     for entry, lost in entries.items():
         title = f"ABSENT {gate.suite}/{entry}: {len(lost)} series"
-        helps = any(
-            series.info.entry == entry and series.info.point in left and not series.accepted
-            for series in gone
+        resumable = any(
+            series.info.entry == entry and series.info.point in unmeasured and not series.accepted
+            for series in absent
         )
-        add_alert(
-            gate,
-            rules,
-            "absent",
-            title,
-            lost,
-            f"{gate.report}   {resume}" if helps else gate.report,
-        )
-    return gone
+        action = f"{gate.report}   {resume}" if resumable else gate.report
+        add_alert(gate, rules, "absent", title, lost, action)
+    return absent
 
 
 def _alike(history: RunMedians) -> list[int]:
@@ -104,36 +96,36 @@ def _alike(history: RunMedians) -> list[int]:
     return [i for i, run in enumerate(history.runs[:-1]) if run.trigger == history.runs[-1].trigger]
 
 
-def _untold(history: RunMedians, finite: NDArray[np.bool_], same: Sequence[int]) -> list[str]:
-    """Return the runs that would have reported a series absent: the first PRESENT runs without
-    it.
+def _first_runs_without(
+    history: RunMedians, finite: NDArray[np.bool_], same: Sequence[int]
+) -> list[str]:
+    """Return the first PRESENT runs without a series, or none where it was never expected.
 
-    Return no run where the series came and went before. An acknowledged absence raises no alert, so
-    no record of it exists. Without this rule, the series would be forgotten when the
-    acknowledgement expires.
+    An acknowledged absence raises no alert, so no record of it exists. These runs tell whether the
+    absence was acknowledged, so that it is reported when the acknowledgement expires.
     """
-    had = [at for at, k in enumerate(same) if finite[k]]
-    last = same[: had[-1] + 1][-PRESENT_OF:] if had else []
+    present = [at for at, k in enumerate(same) if finite[k]]
+    last = same[: present[-1] + 1][-PRESENT_OF:] if present else []
     if not last or finite[last].sum() < min(PRESENT, len(last)):
         return []
-    return [history.runs[k].run_id for k in same[had[-1] + 1 :]][:PRESENT]
+    return [history.runs[k].run_id for k in same[present[-1] + 1 :]][:PRESENT]
 
 
-def _missed(history: RunMedians, same: Sequence[int], records: dict[str, Record]) -> dict[str, int]:
-    """Return the series that earlier runs reported absent, with the position of the newest such
-    run.
-    """
+def _reported_absent(
+    history: RunMedians, same: Sequence[int], records: dict[str, Record]
+) -> dict[str, int]:
+    """Return series id -> position of the newest run that reported it absent."""
     positions = {history.runs[i].run_id: i for i in same}
-    positions_by_key: dict[str, int] = {}
+    reported: dict[str, int] = {}
     for run_id in sorted(records.keys() & positions.keys()):
         for alert in records[run_id].alerts:
             if alert.kind == "absent":
-                positions_by_key |= dict.fromkeys(alert.keys, positions[run_id])
-    return positions_by_key
+                reported |= dict.fromkeys(alert.keys, positions[run_id])
+    return reported
 
 
 def explaining_losses(
-    history: RunMedians, rule: Check, gone: Sequence[AbsentSeries]
+    history: RunMedians, rule: Check, absent: Sequence[AbsentSeries]
 ) -> list[AbsentSeries]:
     """Return the absent series that explain why a rule has no data.
 
@@ -146,21 +138,18 @@ def explaining_losses(
     present_entries = {info.entry for i, info in enumerate(history.series) if finite[i, -1]}
     covered = [i for i, info in enumerate(history.series) if covers(rule, info)]
     vanished = {history.series[i].entry for i in covered} - present_entries
-    losses = [lost for lost in gone if covers(rule, lost.info) or lost.info.entry in vanished]
-    keys, entries = (
-        {lost.info.key for lost in losses},
-        {lost.info.entry for lost in losses} & vanished,
-    )
+    losses = [lost for lost in absent if covers(rule, lost.info) or lost.info.entry in vanished]
+    keys = {lost.info.key for lost in losses}
+    entries = {lost.info.entry for lost in losses} & vanished
     same = _alike(history)
-    had = np.flatnonzero(finite[np.ix_(covered, same)].any(axis=0))
-    last = same[: had[-1] + 1][-PRESENT_OF:] if had.size else []
+    present = np.flatnonzero(finite[np.ix_(covered, same)].any(axis=0))
+    last = same[: present[-1] + 1][-PRESENT_OF:] if present.size else []
     about = [history.series[i] for i in covered if finite[i, last].any()]
     return losses if all(info.key in keys or info.entry in entries for info in about) else []
 
 
 def _resume(store: Store, run_id: str) -> tuple[str, set[str]]:
-    """Return the command that measures what a run lacks, and the ids of the points it would
-    measure.
+    """Return the command that completes a run, and the ids of the points that it would measure.
 
     A failed sample is stored and is not measured again. The command is empty where the plan of the
     run is gone or unreadable.
@@ -174,14 +163,12 @@ def _resume(store: Store, run_id: str) -> tuple[str, set[str]]:
         (plan.points[index], repetition, plan.key(at))
         for at, (index, repetition) in enumerate(plan.order)
     ]
-    left = {
+    unmeasured = {
         point.id
         for point, repetition, key in samples
         if 0 < repetition <= point.repetitions and key not in stored
     }
     if plan.where:
-        return (
-            f"perfdag submit --resume {run_id} --namespace {plan.where.get('namespace', 'perfdag')}",
-            left,
-        )
-    return f"perfdag run --resume {run_id} --store {shlex.quote(store.root)}", left
+        namespace = plan.where.get("namespace", "perfdag")
+        return f"perfdag submit --resume {run_id} --namespace {namespace}", unmeasured
+    return f"perfdag run --resume {run_id} --store {shlex.quote(store.root)}", unmeasured

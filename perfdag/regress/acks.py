@@ -59,15 +59,12 @@ def read_acks(file: str | None, store: Store) -> tuple[list[Acknowledgement], st
 
 
 def stored_acks(store: Store) -> tuple[list[Acknowledgement], str]:
-    """Return the acknowledgements of the store and their address. Raises BadDocument,
-    StoreError.
-    """
+    """Return the acknowledgements of the store and their URL. Raises BadDocument, StoreError."""
+    url = store.url(ACKS)
     try:
-        return _accepted(
-            parse_document(store.get(ACKS).decode(errors="replace"), store.url(ACKS))
-        ), store.url(ACKS)
+        return _accepted(parse_document(store.get(ACKS).decode(errors="replace"), url)), url
     except NotStoredError:
-        return [], store.url(ACKS)
+        return [], url
 
 
 def unattended_rules(store: Store, checks: list[Check]) -> Rules:
@@ -83,9 +80,7 @@ def unattended_rules(store: Store, checks: list[Check]) -> Rules:
 
 
 def put_acks(store: Store, file: str) -> list[Acknowledgement]:
-    """Validate a file of acknowledgements and put it into the store. Raises BadDocument,
-    StoreError.
-    """
+    """Validate a file of acknowledgements and store it. Raises BadDocument, StoreError."""
     document = read_document(file)
     accepted = _accepted(document)
     store.put(ACKS, document.text.encode())
@@ -120,10 +115,9 @@ def _problem(document: Document, error: Mapping[str, Any], bare: bool) -> Proble
 
 
 def read_checks(store: Store, run_id: str, suite_file: str | None) -> list[Check]:
-    """Return the checks of a suite file, or of the suite in the run's plan. Raises BadDocument,
-    StoreError.
+    """Return the checks of a suite file, or of the suite in the run's plan.
 
-    Return none where there is no plan.
+    Return none where there is no plan. Raises BadDocument, StoreError.
     """
     if suite_file is not None:
         return list(load(suite_file).suite.checks)

@@ -24,18 +24,16 @@ Kind = Literal["regression", "environment", "threshold", "gate", "absent", "stal
 RECENT = 7
 """Runs back to which a change still alerts."""
 EXPLAINS = 0.5
-"""Part of a change that the canary's own must reach to explain it."""
+"""The part of a change that the change of a canary must reach to explain it."""
 SAME = 5
-"""Runs within which a change of the same series is the same one: its place may move as runs come in."""
+"""Changes of one series within so many runs are one: new runs may move the place of a change."""
 
 
 @dataclass
 class Alert:
-    """One cause. `text` is the message (Markdown, at most 12 lines), `keys` its series, `run`
-    its start.
+    """One cause: `text` is the message of at most 12 lines, `keys` its series, `run` its start.
 
-    `gates` is whether it fails the gate, `fresh` whether it is new, `sent` whether the webhook
-    accepted it.
+    `gates`: it fails the gate. `fresh`: it is new. `sent`: the webhook accepted it.
     """
 
     kind: Kind
@@ -97,8 +95,8 @@ def mark_known(
     previous = records[max(earlier)].alerts if earlier else []
     for alert in alerts:
         if alert.kind in ("regression", "environment"):
-            # what the machine was to blame for does not page; where it is to blame no longer, somebody must be told
-            alike = ("regression",) if alert.kind == "regression" else ("regression", "environment")
+            # A regression pages even if it was reported before as a change of the environment.
+            alike = {alert.kind, "regression"}
             known = [
                 old
                 for record in records.values()
@@ -113,7 +111,7 @@ def mark_known(
         reported = [
             old for old in [*previous, *(own.alerts if own else [])] if old.kind == alert.kind
         ]
-        # one more series of an entry is news, where the others were told
+        # One more series of an entry makes a reported alert fresh.
         alert.fresh = not set(alert.keys) <= {key for old in reported for key in old.keys}
         alert.sent = set(alert.keys) <= {key for old in reported if old.sent for key in old.keys}
 
@@ -160,7 +158,7 @@ def explaining(moves: Mapping[str, Change], benchmark: str, change: Change) -> l
     least half as large. Sizes are compared on the log scale, where half the throughput equals twice
     the latency.
     """
-    wanted = _leans_on(benchmark)
+    wanted = _canaries_of(benchmark)
     return [
         metric
         for metric, moved in moves.items()
@@ -168,10 +166,8 @@ def explaining(moves: Mapping[str, Change], benchmark: str, change: Change) -> l
     ]
 
 
-def _leans_on(name: str) -> tuple[str, ...]:
-    """Return the canaries of a benchmark, or the CPU's where the benchmark is not installed
-    here.
-    """
+def _canaries_of(name: str) -> tuple[str, ...]:
+    """Return the canaries of a benchmark, or the default ones where it is not installed."""
     try:
         return registry.get(name).canaries
     except (KeyError, ImportError):
@@ -183,11 +179,8 @@ def _size(change: Change) -> float:
 
     It is infinite for a level at or below zero, so that no canary can explain it.
     """
-    return (
-        abs(math.log(change.after / change.before))
-        if change.before > 0 and change.after > 0
-        else math.inf
-    )
+    positive = change.before > 0 and change.after > 0
+    return abs(math.log(change.after / change.before)) if positive else math.inf
 
 
 def percent(effect: float) -> str:
@@ -199,19 +192,21 @@ def regression(
     medians: RunMedians,
     group: Sequence[LevelChange],
     related: Sequence[LevelChange],
-    pages: bool,
     links: dict[str, str],
 ) -> Alert:
     """Return the alert of one cause.
 
-    `related` are changes at the same time that do not page. `links` holds report, run, acks and
-    store.
+    `related` are changes at the same time that do not page. `links` has the keys report, run, acks
+    and store.
     """
     worst = max(group, key=lambda finding: abs(finding.change.effect))
-    c, info = worst.change, worst.info
+    change, info = worst.change, worst.info
     moves = canary_moves(medians, worst.index)
-    kind: Kind = "environment" if explaining(moves, info.benchmark, c) else "regression"
-    size = f"{c.effect:+.3g}" if worst.absolute else percent(c.effect)
+    kind: Kind = "environment" if explaining(moves, info.benchmark, change) else "regression"
+    size, low, high = (
+        f"{effect:+.3g}" if worst.absolute else percent(effect)
+        for effect in (change.effect, *sorted((change.low, change.high)))
+    )
     title = f"{kind.upper()} {medians.suite}/{info.entry} {info.name} {size}"
     others = [finding for finding in group if finding is not worst]
     peers = sum(1 for series in medians.series if series.benchmark == info.benchmark)
@@ -224,51 +219,47 @@ def regression(
     gate = (
         f"{worst.min_effect:g} {info.unit}" if worst.absolute else f"{100 * worst.min_effect:g} %"
     )
-    low, high = sorted((c.low, c.high))
-    band = f"{low:+.3g} to {high:+.3g}" if worst.absolute else f"{percent(low)} to {percent(high)}"
     moved = ", ".join(f"{metric} {percent(change.effect)}" for metric, change in moves.items())
     explains = "moved too" if kind == "environment" else "does not explain it"
     canary = f"canary {explains}: {moved}" if moved else _canary_words(medians, worst.index)
-    differs = [f"{key} {a} -> {b}" for key, (a, b) in worst.environment.items()]
+    differs = "; ".join(f"{key} {a} -> {b}" for key, (a, b) in worst.environment.items())
+    wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
+    before = f"{change.n_before} runs, noise {100 * change.noise:.1f} %"
     lines = [
-        f"{title}   {short(c.before, info.unit)} -> {short(c.after, info.unit)}{_wish(info.better)}",
+        f"{title}   {short(change.before, info.unit)} -> {short(change.after, info.unit)}{wish}",
         f"where   {worst.name}",
-        f"since   {day_of(worst.run)} ({c.n_after} runs, newest {recent}; before: {c.n_before} runs, noise {100 * c.noise:.1f} %)",
-        f"why     p <= 0.002, size {band}, gate {gate}, {canary}; also moved: {same_time} of {max(peers - 1, 0)} related series",
-        f"changed {_shorten('; '.join(differs)) if differs else 'nothing that is recorded of kernel, images, tools and nodes'}",
+        f"since   {day_of(worst.run)} ({change.n_after} runs, newest {recent}; before: {before})",
+        f"why     p <= 0.002, size {low} to {high}, gate {gate}, {canary}; "
+        f"also moved: {same_time} of {max(peers - 1, 0)} related series",
+        f"changed {_shorten(differs) or 'nothing recorded of kernel, images, tools and nodes'}",
     ]
     if others:
-        lines.append(
-            f"also    {_shorten('; '.join(f'{finding.name} {percent(finding.change.effect)}' for finding in others))}"
-        )
-    lines.append(
-        f"do      {links['report']}   perfdag compare {worst.run_before} {links['run']} --store {shlex.quote(links['store'])}"
-    )
-    lines.append(
-        f"accept  in {links['acks']}: {{series: '{worst.name}', run: {worst.run}, reason: ...}}"
-    )
+        also = "; ".join(f"{finding.name} {percent(finding.change.effect)}" for finding in others)
+        lines.append(f"also    {_shorten(also)}")
+    compare = f"perfdag compare {worst.run_before} {links['run']}"
+    lines += [
+        f"do      {links['report']}   {compare} --store {shlex.quote(links['store'])}",
+        f"accept  in {links['acks']}: {{series: '{worst.name}', run: {worst.run}, reason: ...}}",
+    ]
     return Alert(
         kind,
         title,
         "\n".join(lines),
         [finding.info.series_id for finding in group],
         worst.run,
-        gates=pages and kind == "regression",
+        gates=kind == "regression",
     )
 
 
-def _wish(better: str) -> str:
-    return f" ({better} is better)" if better in ("higher", "lower") else ""
-
-
 def _canary_words(medians: RunMedians, index: int) -> str:
-    """Describe how the CPU canary, which did not move, stands around a run."""
+    """Return the change of the CPU canary around a run, in words."""
     for i, info in enumerate(medians.series):
         if info.canary and info.metric == "cpu":
             before, after = medians.value[i, :index], medians.value[i, index:]
             if np.isfinite(before).any() and np.isfinite(after).any():
                 moved = float(np.nanmedian(after) / np.nanmedian(before) - 1)
-                return f"canary {percent(moved)} ({'unchanged' if abs(moved) < 0.05 else 'no change for the worse shown'})"
+                word = "unchanged" if abs(moved) < 0.05 else "no change for the worse shown"
+                return f"canary {percent(moved)} ({word})"
     return "no canary"
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import bisect
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from perfdag.regress.run_medians import RunMedians, SeriesInfo, labels
+from perfdag.regress.run_medians import RunMedians
+from perfdag.regress.series import SeriesInfo, series_labels
 from perfdag.regress.tuning import Tuning
 from perfdag.stats.changes import HEAD, Change, change_points
 from perfdag.stats.robust import Array, robust_sigma, scale_for
@@ -20,9 +21,7 @@ SUSPICIOUS, SUSPICIOUS_FLOORS = 0.15, 6.0
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """From `run` on, the level of the series that match `series` (a glob or an id) is the
-    baseline.
-    """
+    """From `run` on, the level of the series that match `series`, a glob or an id, is accepted."""
 
     series: str
     run: str
@@ -69,11 +68,13 @@ def day_of(run_id: str) -> str:
 
 def series_names(medians: RunMedians) -> list[str]:
     """Return the name of each series for people, in the order of the run medians."""
-    tell = labels(medians.series)
-    return [
-        " ".join(filter(None, (info.entry, tell.get(info.point, ""), info.name)))
-        for info in medians.series
-    ]
+    labels = series_labels(medians.series)
+    return [full_name(info, labels) for info in medians.series]
+
+
+def full_name(info: SeriesInfo, labels: Mapping[str, str]) -> str:
+    """Return entry, point label and metric of a series."""
+    return " ".join(filter(None, (info.entry, labels.get(info.point, ""), info.name)))
 
 
 def accepted_start(
@@ -107,12 +108,12 @@ def level_changes(
             values, info.series_id, min_effect=min_effect, absolute=absolute
         ):
             findings.append(
-                _finding(medians, info, name, values, change, start, min_effect, absolute)
+                _level_change(medians, info, name, values, change, start, min_effect, absolute)
             )
     return sorted(findings, key=lambda finding: finding.index)
 
 
-def _finding(
+def _level_change(
     medians: RunMedians,
     info: SeriesInfo,
     name: str,
@@ -168,15 +169,15 @@ def suspects(
         if not tuning.pages(info):
             continue
         start = accepted_start(medians, name, info.series_id, accepted)
-        values, tonight = medians.value[i, start:-1], medians.value[i, -1]
+        values, newest = medians.value[i, start:-1], medians.value[i, -1]
         values = values[np.isfinite(values)]
-        if values.size < HEAD or not np.isfinite(tonight):
+        if values.size < HEAD or not np.isfinite(newest):
             continue
         _, absolute = tuning.effect(info, values)
-        scale = scale_for(np.append(values, tonight), absolute)
+        scale = scale_for(np.append(values, newest), absolute)
         changes = change_points(values, info.series_id, absolute=absolute)
         level = scale.apply(values[changes[-1].index if changes else 0 :])
-        off = float(scale.apply([tonight])[0] - np.median(level))
+        off = float(scale.apply([newest])[0] - np.median(level))
         floor = robust_sigma(level) if level.size >= HEAD else robust_sigma(scale.apply(values))
         if (
             abs(off) > max(scale.gate(SUSPICIOUS), SUSPICIOUS_FLOORS * floor)

@@ -11,19 +11,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag.benchmark.contract import SIMULATED
+from perfdag.regress.changes import full_name
 from perfdag.regress.environment import codes, environment
 from perfdag.regress.matching import match
 from perfdag.regress.rollup import read_run_medians
 from perfdag.regress.run_medians import (
     COLUMNS,
     RunMedians,
-    SeriesInfo,
     group_values,
     is_measured,
-    labels,
     medians_of_rows,
 )
 from perfdag.regress.selection import Selection, SelectionError
+from perfdag.regress.series import SeriesInfo, series_labels
 from perfdag.regress.tuning import Tuning
 from perfdag.results import schema
 from perfdag.stats.changes import WINDOW, change_points
@@ -36,9 +36,7 @@ _RANK = {"worse": 0, "differs": 1, "better": 2, "inconclusive": 3, "no differenc
 
 @dataclass(frozen=True)
 class Row:
-    """One series on both sides with its verdict. `label` tells its point from others of the
-    entry.
-    """
+    """One series of both sides with its verdict. `label` tells points of an entry apart."""
 
     info: SeriesInfo
     label: str
@@ -48,9 +46,7 @@ class Row:
 
 @dataclass
 class Comparison:
-    """The result of comparing two sides. The lists of texts name everything that was not
-    compared.
-    """
+    """The result of comparing two sides. The lists of texts name what was not compared."""
 
     a: Selection
     b: Selection
@@ -91,7 +87,7 @@ def compare_selections(
     """
     damaged: list[str] = []
     left, right = _side(*a, damaged), _side(*b, damaged)
-    # A single run's own noise is what is asked about; the runs of a larger side tell the noise like any other.
+    # A run cannot be judged by its own noise. The runs of a larger side count like any other.
     compared = {run for _, side in (a, b) if len(side.runs) == 1 for run in side.runs}
     past = _past(b[0], b[1], compared, damaged)
     comparison = Comparison(a[1], b[1], damaged=damaged)
@@ -105,53 +101,42 @@ def compare_selections(
         for key in sorted({*left.environment, *right.environment})
         if left.environment.get(key) != right.environment.get(key)
     }
-    answers, comparison.parameters = match(left.series.values(), right.series.values())
-    was = _renamed(left, answers)
-    names = labels(
-        [
-            *right.series.values(),
-            *(info for info in left.series.values() if info.point not in answers),
-        ]
-    )
-    names |= {before: names[after] for before, after in answers.items()}
+    pairs, comparison.parameters = match(left.series.values(), right.series.values())
+    old_keys = _rename_points(left, pairs)
+    unpaired = [info for info in left.series.values() if info.point not in pairs]
+    labels = series_labels([*right.series.values(), *unpaired])
+    labels |= {before: labels[after] for before, after in pairs.items()}
     for key, info in right.series.items():
         if key not in left.series:
-            comparison.only_b.append(full_name(info, names))
+            comparison.only_b.append(full_name(info, labels))
         elif everything or info.headline:
-            _compare(
-                comparison, left, right, key, _earlier(past, key, was.get(key, key)), tuning, names
-            )
+            earlier = _earlier(past, key, old_keys.get(key, key))
+            _compare(comparison, left, right, key, earlier, tuning, labels)
     comparison.only_a = [
-        full_name(info, names) for key, info in left.series.items() if key not in right.series
+        full_name(info, labels) for key, info in left.series.items() if key not in right.series
     ]
     for letter, side in (("A", left), ("B", right)):
         for point, (ok, bad, error, entry) in side.failed.items():
             comparison.failed.append(
-                f"{letter}: {entry} {names.get(point, point)}: {bad} of {ok + bad} samples, {error}"
+                f"{letter}: {entry} {labels.get(point, point)}: "
+                f"{bad} of {ok + bad} samples, {error}"
             )
     comparison.rows.sort(key=_order)
     return comparison
 
 
-def _renamed(side: _Side, answers: dict[str, str]) -> dict[_Key, _Key]:
+def _rename_points(side: _Side, pairs: dict[str, str]) -> dict[_Key, _Key]:
     """Give the points of a side the ids of their counterparts. Return new key -> old key."""
-    was = {(answers.get(key[0], key[0]), *key[1:]): key for key in side.series}
-    side.series = {key: side.series[old] for key, old in was.items()}
-    side.values = {key: side.values[old] for key, old in was.items()}
-    return was
+    old_keys = {(pairs.get(key[0], key[0]), *key[1:]): key for key in side.series}
+    side.series = {key: side.series[old] for key, old in old_keys.items()}
+    side.values = {key: side.values[old] for key, old in old_keys.items()}
+    return old_keys
 
 
-def _earlier(past: RunMedians, key: _Key, was: _Key) -> Array:
-    """Return the past run medians of a series, or of its counterpart where that has more of
-    them.
-    """
-    rows = [past.value[i] for i, info in enumerate(past.series) if info.key in (key, was)]
+def _earlier(past: RunMedians, key: _Key, counterpart: _Key) -> Array:
+    """Return the past run medians of a series, or of its counterpart where that has more."""
+    rows = [past.value[i] for i, info in enumerate(past.series) if info.key in (key, counterpart)]
     return max(rows, key=lambda row: int(np.isfinite(row).sum()), default=np.array([]))
-
-
-def full_name(info: SeriesInfo, names: dict[str, str]) -> str:
-    """Return entry, point label and metric of a series."""
-    return " ".join(filter(None, (info.entry, names.get(info.point, ""), info.name)))
 
 
 def _compare(
@@ -161,15 +146,13 @@ def _compare(
     key: _Key,
     earlier: Array,
     tuning: Tuning,
-    names: dict[str, str],
+    labels: dict[str, str],
 ) -> None:
     """Add the verdict of one series, or the reason why there is none."""
     before, info = left.series[key], right.series[key]
-    name = full_name(info, names)
     if before.unit != info.unit:
-        comparison.refused.append(
-            f"{name}: unit {before.unit} in A and {info.unit} in B, not compared"
-        )
+        units = f"unit {before.unit} in A and {info.unit} in B, not compared"
+        comparison.refused.append(f"{full_name(info, labels)}: {units}")
         return
     a, b = left.values[key], right.values[key]
     min_effect, absolute = tuning.effect(info, np.concatenate([a, b]))
@@ -185,7 +168,7 @@ def _compare(
     )
     versions = (before.benchmark_version, info.benchmark_version)
     note = f"version {versions[0]} against {versions[1]}" if versions[0] != versions[1] else ""
-    comparison.rows.append(Row(info, names.get(info.point, ""), verdict, note))
+    comparison.rows.append(Row(info, labels.get(info.point, ""), verdict, note))
 
 
 def level_removed(values: Array, series_id: str, absolute: bool = False) -> Array:

@@ -1,7 +1,7 @@
 """The gate of a night: the run of the suite together with the runs that confirm it.
 
-One run adds one value to a series, and one value is no level. Two more runs of the suspect points make
-three, so that the detector can alert on a real step in the night it happens.
+One run adds one value to a series, and one value is no level. Two more runs of the suspect points
+make three, so that the detector can alert on a real step in the night it happens.
 """
 
 from __future__ import annotations

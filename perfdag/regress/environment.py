@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from perfdag.results.labels import flatten
+
 _VOLATILE = ("host", "sample", "free_bytes")
-"""Facts that differ from run to run and explain nothing: the pod's name, a sample's own facts, free space."""
+"""Facts that differ between runs and explain nothing: name of the pod, sample, free space."""
 
 
 def environment(table: pa.Table) -> dict[str, str]:
-    """Return the environment of a run as flat text. Several values of one key are joined by ` |
-    `.
-    """
+    """Return the environment of a run as flat text. A bar joins several values of one key."""
     values: dict[str, set[str]] = {}
     for text in _distinct(table["env"]):
-        for key, value in flatten(orjson.loads(text)):
-            values.setdefault(key, set()).add(value)
+        for key, value in flatten(orjson.loads(text), _VOLATILE):
+            if value != "null":
+                values.setdefault(key, set()).add(value)
     for name in ("env_class", "perfdag_version", "tool"):
         for text in _distinct(table[name]):
             values.setdefault(name, set()).add(text)
@@ -41,26 +41,6 @@ def environment(table: pa.Table) -> dict[str, str]:
 
 def _distinct(column: pa.ChunkedArray | pa.Array) -> list[str]:
     return [text for text in pc.unique(column).to_pylist() if text]
-
-
-def flatten(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
-    """Yield the leaves of nested facts as (dotted name, text). A list of named items uses their
-    names.
-    """
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if key not in _VOLATILE:
-                yield from flatten(item, f"{prefix}.{key}" if prefix else str(key))
-    elif (
-        isinstance(value, list)
-        and value
-        and all(isinstance(item, dict) and "name" in item for item in value)
-    ):
-        for item in value:
-            rest = {key: inner for key, inner in item.items() if key != "name"}
-            yield from flatten(rest, f"{prefix}.{item['name']}")
-    elif value is not None:
-        yield prefix, value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:

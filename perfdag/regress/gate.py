@@ -13,10 +13,12 @@ import pyarrow.compute as pc
 
 from perfdag.regress.absence import AbsentSeries, explaining_losses, find_absent
 from perfdag.regress.alerts import (
+    RECENT,
     Alert,
     Record,
     causes,
     mark_known,
+    percent,
     read_records,
     record_key,
     regression,
@@ -29,12 +31,13 @@ from perfdag.regress.selection import SelectionError
 from perfdag.regress.thresholds import References, judge_thresholds
 from perfdag.regress.tuning import Tuning
 from perfdag.results import schema
+from perfdag.stats.changes import HEAD, TAIL
 from perfdag.stats.variability import INFORMATIONAL
 from perfdag.store.base import Store
 from perfdag.units import short
 
 OWN_GATES = "gates_failed"
-"""The metric of a benchmark that has gates among its params: 1 for one that was breached or had no data (coords: gate)."""
+"""The metric of a benchmark that checks gates itself: 1 for a gate that failed (coords: gate)."""
 
 
 def check(
@@ -44,10 +47,9 @@ def check(
     rules: Rules,
     report: str | None = None,
 ) -> Gate:
-    """Check a run against the checks of its suite and its history. Raises StoreError,
-    SelectionError.
+    """Check a run against the checks of its suite and its history.
 
-    Messages link to `report`, by default the report of the run.
+    Messages link to `report`, by default the report of the run. Raises StoreError, SelectionError.
     """
     history = history_until(read_run_medians(store, suite), run_id)
     gate = Gate(
@@ -56,24 +58,25 @@ def check(
         report or store.url(f"runs/{run_id}/report.html"),
         damaged=list(history.damaged),
         runs=len(history.runs),
+        store=store.root,
     )
-    gate.store = store.root
     table = schema.load(
         store, suites=[suite], runs=[run_id], columns=list(COLUMNS), damaged=gate.damaged
     )
     if not table.num_rows:
         raise SelectionError(
-            f"run {run_id} has no readable rows{': ' + ', '.join(gate.damaged) if gate.damaged else ''}"
+            ": ".join(filter(None, (f"run {run_id} has no readable rows", ", ".join(gate.damaged))))
         )
     tuning = Tuning(rules.checks)
     gate.findings = level_changes(history, tuning, rules.accepted)
     _regressions(gate, history, tuning, rules)
     _own_gates(gate, table, rules)
     records = read_records(store, suite)
-    gone = find_absent(gate, store, history, tuning, rules, records)
-    _thresholds(gate, References(store, history, rules.accepted, gate.damaged), table, rules, gone)
+    absent = find_absent(gate, store, history, tuning, rules, records)
+    references = References(store, history, rules.accepted, gate.damaged)
+    _thresholds(gate, references, table, rules, absent)
     if rules.acks_wrong:
-        gate.alerts.append(_unread(gate, rules))
+        gate.alerts.append(_unreadable_acks(gate, rules))
     gate.confirm = suspects(history, tuning, rules.accepted)
     mark_known(history, run_id, gate.alerts, records)
     return gate
@@ -81,10 +84,10 @@ def check(
 
 def own_gates(table: pa.Table) -> list[CheckResult]:
     """Return the gates that benchmarks of a run checked themselves. A breach fails the run."""
-    return [case for _, case in _cases_of_own(table)]
+    return [case for _, case in _own_gates_by_entry(table)]
 
 
-def _cases_of_own(table: pa.Table) -> list[tuple[str, CheckResult]]:
+def _own_gates_by_entry(table: pa.Table) -> list[tuple[str, CheckResult]]:
     rows = table.filter(pc.fill_null(pc.equal(table["metric"], OWN_GATES), False))
     worst: dict[tuple[str, str, str], float] = {}
     for row in rows.select(["entry", "coords", "value"]).to_pylist():
@@ -120,7 +123,7 @@ def store_record(store: Store, gate: Gate) -> None:
 
 
 def _regressions(gate: Gate, history: RunMedians, tuning: Tuning, rules: Rules) -> None:
-    # A series whose runs differ by more than 10 % informs and pages nobody until its noise is fixed.
+    # A series whose runs differ by more than 10 % pages nobody until its noise is fixed.
     paging = [
         finding
         for finding in gate.findings
@@ -134,43 +137,37 @@ def _regressions(gate: Gate, history: RunMedians, tuning: Tuning, rules: Rules) 
     links = {"report": gate.report, "run": gate.run, "acks": rules.acks_file, "store": gate.store}
     groups = causes(paging, len(history.runs))
     for group in groups:
-        gate.alerts.append(regression(history, group, others, True, links))
+        gate.alerts.append(regression(history, group, others, links))
     alerted = {id(finding) for group in groups for finding in group}
     kinds = {key: alert.kind for alert in gate.alerts for key in alert.keys}
     for i, name in enumerate(series_names(history)):
         info = history.series[i]
         if info.canary or not tuning.pages(info) or not np.isfinite(history.value[i, -1]):
             continue
-        mine = [finding for finding in paging if finding.info.series_id == info.series_id]
-        open_ones = [finding for finding in mine if id(finding) in alerted]
-        if open_ones:
-            c = open_ones[-1]
-            state: Literal["ok", "failed"] = (
-                "failed" if kinds[info.series_id] == "regression" else "ok"
-            )
-            gate.cases.append(
-                CheckResult(
-                    "change",
-                    name,
-                    state,
-                    f"{100 * c.change.effect:+.1f} % since {day_of(c.run)} ({kinds[info.series_id]})",
-                )
-            )
-            continue
+        recent = [
+            finding
+            for finding in paging
+            if finding.info.series_id == info.series_id and id(finding) in alerted
+        ]
         n = int(np.isfinite(history.value[i]).sum())
-        enough = n >= 11
-        text = (
-            f"{short(history.value[i, -1], info.unit)}; no change for the worse in its last 7 runs"
-            if enough
-            else f"{n} of the 11 runs that change points need"
-        )
-        gate.cases.append(CheckResult("change", name, "ok" if enough else "unsure", text))
+        state: Literal["ok", "failed", "unsure"]
+        if recent:
+            kind = kinds[info.series_id]
+            state = "failed" if kind == "regression" else "ok"
+            effect = percent(recent[-1].change.effect)
+            text = f"{effect} since {day_of(recent[-1].run)} ({kind})"
+        elif n >= HEAD + TAIL:
+            state, value = "ok", short(history.value[i, -1], info.unit)
+            text = f"{value}; no change for the worse in its last {RECENT} runs"
+        else:
+            state, text = "unsure", f"{n} of the {HEAD + TAIL} runs that change points need"
+        gate.cases.append(CheckResult("change", name, state, text))
 
 
 def _own_gates(gate: Gate, table: pa.Table, rules: Rules) -> None:
     """Add the gates that benchmarks checked themselves, with one alert per entry for breaches."""
     broken: dict[str, list[LostSeries]] = {}
-    for entry, case in _cases_of_own(table):
+    for entry, case in _own_gates_by_entry(table):
         if case.state == "failed" and acknowledged(rules, gate.run, case.name, case.name):
             gate.cases.append(
                 CheckResult(case.group, case.name, "ok", f"{case.text} (acknowledged)")
@@ -191,7 +188,7 @@ def _own_gates(gate: Gate, table: pa.Table, rules: Rules) -> None:
 
 
 def _thresholds(
-    gate: Gate, past: References, table: pa.Table, rules: Rules, gone: Sequence[AbsentSeries]
+    gate: Gate, past: References, table: pa.Table, rules: Rules, absent: Sequence[AbsentSeries]
 ) -> None:
     """Check thresholds, with one alert per rule and entry.
 
@@ -199,12 +196,12 @@ def _thresholds(
     """
     broken: dict[tuple[str, str], list[LostSeries]] = {}
     for outcome in judge_thresholds(past, table, rules.checks):
-        losses = explaining_losses(past.history, outcome.rule, gone) if outcome.info is None else []
-        name = f"{outcome.name}: {outcome.rule.words()}" if outcome.info else outcome.name
+        info = outcome.info
+        losses = [] if info else explaining_losses(past.history, outcome.rule, absent)
+        name = f"{outcome.name}: {outcome.rule.words()}" if info else outcome.name
         bad = outcome.state in ("failed", "absent")
-        accepted = acknowledged(
-            rules, gate.run, outcome.name, outcome.info.series_id if outcome.info else outcome.name
-        )
+        key = info.series_id if info else outcome.name
+        accepted = acknowledged(rules, gate.run, outcome.name, key)
         if bad and (accepted or (losses and all(lost.accepted for lost in losses))):
             gate.cases.append(
                 CheckResult("threshold", name, "ok", f"{outcome.text} (acknowledged)")
@@ -212,7 +209,7 @@ def _thresholds(
             continue
         gate.cases.append(CheckResult("threshold", name, outcome.state, outcome.text))
         if bad and not losses:
-            entry = outcome.info.entry if outcome.info else outcome.rule.entry or ""
+            entry = info.entry if info else outcome.rule.entry or ""
             broken.setdefault((outcome.rule.words(), entry), []).append(
                 (outcome.name, outcome.key, outcome.text)
             )
@@ -229,17 +226,10 @@ def _thresholds(
         )
 
 
-def _unread(gate: Gate, rules: Rules) -> Alert:
-    """Return the alert that the acknowledgements are unreadable and ignored. It does not fail
-    the gate.
-    """
-    title = f"ACKS {gate.suite}: {rules.acks_file} cannot be read and accepts nothing"
-    wrong = [f"what    {line}"[:300] for line in rules.acks_wrong.splitlines()[:6]]
-    text = "\n".join(
-        [
-            title,
-            *wrong,
-            f"do      mend the file, then: perfdag acks set FILE --store {shlex.quote(gate.store)}",
-        ]
-    )
+def _unreadable_acks(gate: Gate, rules: Rules) -> Alert:
+    """Return the alert that the acknowledgements are ignored. It does not fail the gate."""
+    title = f"ACKS {gate.suite}: {rules.acks_file} is unreadable and accepts nothing"
+    errors = [f"what    {line}"[:300] for line in rules.acks_wrong.splitlines()[:6]]
+    command = f"perfdag acks set FILE --store {shlex.quote(gate.store)}"
+    text = "\n".join([title, *errors, f"do      correct the file, then: {command}"])
     return Alert("acks", title, text, [rules.acks_wrong], gate.run, gates=False)

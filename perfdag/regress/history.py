@@ -1,55 +1,30 @@
-"""The history of a suite: levels of each series, sources of noise, slow nodes and failures."""
+"""The history of a suite: levels of each series, and failures."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import orjson
-import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from perfdag.regress.changes import Acknowledgement, LevelChange, level_changes, series_names
-from perfdag.regress.environment import codes
-from perfdag.regress.run_medians import RunMedians, SeriesInfo, is_measured
+from perfdag.regress.run_medians import RunMedians
+from perfdag.regress.series import SeriesInfo
 from perfdag.regress.tuning import Tuning
 from perfdag.results import schema
-from perfdag.stats.nodes import FEWEST_NODES, Outlier, confirming, lone_gate, outliers
 from perfdag.stats.robust import Array, median, robust_sigma, scale_for
-from perfdag.stats.variability import Variability, variability_of
-from perfdag.stats.verdicts import side
 from perfdag.store.base import Store
 
-NEWEST = 30
-"""Runs whose rows are read for the noise report, and at least for the nodes."""
-NODE_RUNS, NODE_VALUES = 120, 5
-"""Runs that are read at most for the nodes, and the values that each should have: nodes take turns where a suite uses few of many."""
-NEAR_RUNS = 6
-"""Runs whose median is the level near a run: it finds its own side of a step, and adds an eighth to the noise of a value."""
 OBJECT_FAILURES = "failures"
 """The metric of benchmarks of many objects: how many failed with one message (coords: message)."""
-_COLUMNS = [
-    "series_id",
-    "run_id",
-    "status",
-    "phase",
-    "subject",
-    "value",
-    "variant",
-    "nodes",
-    "repetition",
-]
 
 
 @dataclass(frozen=True)
 class Level:
-    """Runs from `start` up to `end` (excluded) between two changes, with median and relative
-    noise.
-    """
+    """The runs from `start` to before `end` between two changes, with median and noise."""
 
     start: int
     end: int
@@ -68,15 +43,6 @@ class Series:
     high: Array
     levels: tuple[Level, ...]
     findings: tuple[LevelChange, ...]
-
-
-@dataclass(frozen=True)
-class NodeOutlier:
-    """A node that differs from the others in one series. `word` is worse or better."""
-
-    series: str
-    word: str
-    outlier: Outlier
 
 
 @dataclass(frozen=True)
@@ -135,161 +101,18 @@ def _levels(values: Array, cuts: Sequence[int]) -> tuple[Level, ...]:
     return tuple(levels)
 
 
-def recent_rows(store: Store, medians: RunMedians, newest: int = NEWEST) -> pa.Table:
-    """Return the measured rows of the newest runs. Raises StoreError."""
-    runs = [run.run_id for run in medians.runs[-newest:]]
-    table = schema.load(store, suites=[medians.suite], runs=runs, columns=_COLUMNS, damaged=[])
-    return table.filter(is_measured(table))
-
-
-def noise_report(medians: RunMedians, table: pa.Table) -> list[tuple[str, Variability]]:
-    """Return the noise of each series over recent rows, the noisiest between runs first."""
-    split = _split(table)
-    report = []
-    for i, name in enumerate(series_names(medians)):
-        rows = split.get(medians.series[i].series_id)
-        if rows is None or medians.series[i].canary:
-            continue
-        runs = [rows[0][rows[1] == run] for run in np.unique(rows[1])]
-        by_node = {node: list(by_run.values()) for node, by_run in _by_node(*rows).items()}
-        report.append((name, variability_of(runs, by_node)))
-    return sorted(report, key=lambda row: -(row[1].between or 0))
-
-
-def node_outliers(medians: RunMedians, table: pa.Table, tuning: Tuning) -> list[NodeOutlier]:
-    """Return the nodes that differ from the others in headline series over recent rows.
-
-    Many series would name a node by chance. A node is named where several points agree, or where
-    one is very sure. Series of one point come from the same samples and count once.
-    """
-    split = _split(table)
-    newest = max((int(runs.max()) for _, runs, _ in split.values()), default=0)
-    named: list[tuple[str, NodeOutlier]] = []
-    points: set[str] = set()
-    nodes: set[str] = set()
-    for i, name in enumerate(series_names(medians)):
-        info = medians.series[i]
-        rows = split.get(info.series_id)
-        if rows is None or not tuning.pages(info):
-            continue
-        min_effect, absolute = tuning.effect(info, rows[0])
-        if absolute:
-            continue
-        values = _comparable(_by_node(*rows), newest)
-        points.add(info.point)
-        nodes |= values.keys()
-        for outlier in outliers(values, min_effect=min_effect):
-            named.append(
-                (info.point, NodeOutlier(name, side(outlier.effect, info.better), outlier))
-            )
-    off: dict[tuple[str, str], set[str]] = {}
-    for point, one in named:
-        off.setdefault((one.outlier.node, one.word), set()).add(point)
-    enough, sure = confirming(len(points), len(nodes)) if named else 0, lone_gate(len(points))
-    kept = [
-        one
-        for _, one in named
-        if len(off[one.outlier.node, one.word]) >= enough or one.outlier.sigmas >= sure
-    ]
-    return sorted(kept, key=lambda one: (one.word != "worse", -abs(one.outlier.effect)))
-
-
-_Rows = tuple[Array, NDArray[np.int64], list[tuple[str, ...]]]
-
-
-def _split(table: pa.Table) -> dict[str, _Rows]:
-    """Split rows by series into values, runs as numbers (oldest first) and nodes."""
-    which, ids = codes(table["series_id"])
-    run, run_ids = codes(table["run_id"])
-    rank = np.argsort(np.argsort(run_ids)) if run_ids else np.array([], dtype=np.int64)
-    values = table["value"].to_numpy().astype(np.float64)
-    nodes = [tuple(series_names or ()) for series_names in table["nodes"].to_pylist()]
-    order = np.argsort(which, kind="stable")
-    groups, starts = np.unique(which[order], return_index=True)
-    split: dict[str, _Rows] = {}
-    for group, rows in zip(groups, np.split(order, starts[1:]), strict=True):
-        split[ids[group]] = (values[rows], rank[run[rows]], [nodes[k] for k in rows])
-    return split
-
-
-def _by_node(
-    values: Array, runs: NDArray[np.int64], nodes: list[tuple[str, ...]]
-) -> dict[str, dict[int, float]]:
-    """Return one value per node and run: the median of the samples the node took part in."""
-    samples: dict[str, dict[int, list[float]]] = {}
-    for value, run, names_ in zip(values, runs, nodes, strict=True):
-        for node in names_:
-            samples.setdefault(node, {}).setdefault(int(run), []).append(float(value))
-    return {
-        node: {run: median(by_run[run]) for run in sorted(by_run)}
-        for node, by_run in samples.items()
-    }
-
-
-def _comparable(by_node: dict[str, dict[int, float]], newest: int) -> dict[str, list[float]]:
-    """Return the values of the newest NEWEST runs of each node that is still in use.
-
-    A node is in use where one of the NEWEST runs up to `newest` used it. Some nodes are used so
-    seldom that their runs reach further back. Then every value is related to the level of the other
-    nodes in nearby runs, so that no node is named for a level that all had.
-    """
-    first = newest - NEWEST + 1
-    recent = {
-        node: dict(list(by_run.items())[-NEWEST:])
-        for node, by_run in by_node.items()
-        if max(by_run) >= first
-    }
-    if all(min(by_run) >= first for by_run in recent.values()):
-        return {node: list(by_run.values()) for node, by_run in recent.items()}
-    at: dict[int, dict[str, float]] = {}
-    for node, by_run in by_node.items():
-        for run, value in by_run.items():
-            at.setdefault(run, {})[node] = value
-    everything = [value for by_run in by_node.values() for value in by_run.values()]
-    typical, ratios = median(everything), scale_for(everything).kind == "log"
-    level = {run: median(list(by_node_then.values())) for run, by_node_then in at.items()}
-    comparable: dict[str, list[float]] = {}
-    for node, by_run in recent.items():
-        # of a run that the node took no part in all are others; one of its alone has none, and no level (NaN)
-        without = {
-            run: median([value for other, value in at[run].items() if other != node])
-            for run in by_node[node]
-        }
-        others = {run: value for run, value in (level | without).items() if not math.isnan(value)}
-        runs, levels = np.array(list(others)), np.array(list(others.values()))
-        near = {run: _near(runs, levels, run) for run in by_run}
-        comparable[node] = [
-            value * typical / near[run] if ratios else value + typical - near[run]
-            for run, value in by_run.items()
-        ]
-    return comparable
-
-
-def _near(runs: NDArray[np.int64], levels: Array, run: int) -> float:
-    """Return the median of the NEAR_RUNS levels nearest to a run, without its own.
-
-    The level of the run itself may come from the very same samples.
-    """
-    away = np.abs(runs - run)
-    nearest = np.argsort(away, kind="stable")
-    return median(levels[nearest[away[nearest] > 0][:NEAR_RUNS]])
-
-
 def failures(medians: RunMedians, text: str) -> list[Failure]:
-    """Return the points whose samples were not ok and whose reason contains `text`, newest run
-    first.
-    """
-    failures_found = []
-    for run in reversed(medians.runs):
-        for point, (ok, bad, reason, entry) in run.points.items():
-            if bad and text.lower() in reason.lower():
-                failures_found.append(Failure(run.run_id, entry, point, bad, ok + bad, reason))
-    return failures_found
+    """Return the points with samples that were not ok and reason `text`, newest run first."""
+    return [
+        Failure(run.run_id, entry, point, bad, ok + bad, reason)
+        for run in reversed(medians.runs)
+        for point, (ok, bad, reason, entry) in run.points.items()
+        if bad and text.lower() in reason.lower()
+    ]
 
 
 def object_failures(store: Store, shown: RunMedians, text: str) -> list[Failure]:
-    """Return the failures that objects reported and whose message contains `text`, newest run
-    first.
+    """Return the failures of objects whose message contains `text`, newest run first.
 
     They are rows of the metric `failures` with the coordinate message. Raises StoreError.
     """
@@ -301,50 +124,25 @@ def object_failures(store: Store, shown: RunMedians, text: str) -> list[Failure]
         columns=["run_id", "entry", "point", "metric", "coords", "value"],
     )
     wanted = table.filter(pc.fill_null(pc.equal(table["metric"], OBJECT_FAILURES), False))
-    failures_found = []
+    failed = []
     for row in wanted.to_pylist():
         message = orjson.loads(row["coords"] or "{}").get("message")
         if message is not None and text.lower() in message.lower() and row["value"]:
-            failures_found.append(
-                Failure(
-                    row["run_id"], row["entry"], row["point"], round(row["value"]), None, message
-                )
-            )
-    return sorted(failures_found, key=lambda failure: failure.run, reverse=True)
+            count = round(row["value"])
+            failed.append(Failure(row["run_id"], row["entry"], row["point"], count, None, message))
+    return sorted(failed, key=lambda failure: failure.run, reverse=True)
 
 
-def runs_for_nodes(medians: RunMedians) -> int:
-    """Return how many of the newest runs are enough to compare nodes, or 0 with too few nodes in
-    use.
-
-    A node that none of the newest NEWEST runs used is out of use and needs no further runs.
-    """
-    used = [
-        set(run.env.get("nodes", "").split(" | ")) - {""}
-        for run in reversed(medians.runs[-NODE_RUNS:])
-    ]
-    wanted = dict.fromkeys(set[str]().union(*used[:NEWEST]), NODE_VALUES)
-    if len(wanted) < FEWEST_NODES:
-        return 0
-    for count, nodes in enumerate(used, 1):
-        for node in nodes & wanted.keys():
-            wanted[node] -= 1
-        if count >= NEWEST and max(wanted.values()) <= 0:
-            return count
-    return len(used)
-
-
-def overview(series: Sequence[Series], newest: int = NEWEST) -> Array:
-    """Return the effect of each series and recent run against its earlier level, shape (series,
-    runs).
+def overview(series: Sequence[Series], newest: int = 30) -> Array:
+    """Return the effect of recent runs against the earlier level, shape (series, runs).
 
     The level is that of the runs before the newest `newest` where there are any, otherwise the
     first level shown. Effects are relative (0.1 is +10 %), NaN where not measured.
     """
     rows = []
-    for one in series:
-        shown = one.value[-newest:]
-        first = one.value.size - shown.size
-        reference = next((level.value for level in one.levels if level.end > first), float("nan"))
+    for line in series:
+        shown = line.value[-newest:]
+        first = line.value.size - shown.size
+        reference = next((level.value for level in line.levels if level.end > first), float("nan"))
         rows.append(shown / reference - 1 if reference else np.full(shown.size, np.nan))
     return np.array(rows) if rows else np.empty((0, 0))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perfdag.regress.run_medians import SeriesInfo, point_settings
+from perfdag.regress.series import SeriesInfo, settings_of
 
 _Settings = dict[str, str]
 
@@ -15,12 +15,12 @@ _Settings = dict[str, str]
 def match(
     left: Iterable[SeriesInfo], right: Iterable[SeriesInfo]
 ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-    """Return (point of A -> point of B, `entry.name` -> (value in A, value in B)) for changed
-    parameters.
+    """Return the pairs of points, and the parameters that were changed.
 
-    A parameter is changed where all points of an entry have one value in A and another in B. Points
-    that agree in everything else are a pair. A value that only one side has among several is a
-    removed or new point.
+    The pairs are point of A -> point of B. A changed parameter is `entry.name` -> (value in A,
+    value in B). A parameter is changed where all points of an entry have one value in A and another
+    in B. Points that agree in everything else are a pair. A value that only one side has among
+    several is a removed or new point.
     """
     a, b = _by_entry(left), _by_entry(right)
     shared = {point for points in a.values() for point in points} & {
@@ -50,14 +50,13 @@ def _by_entry(series: Iterable[SeriesInfo]) -> dict[str, dict[str, _Settings]]:
     points = {info.point: info for info in series}
     entries: dict[str, dict[str, _Settings]] = {}
     for point, info in points.items():
-        entries.setdefault(info.entry, {})[point] = point_settings(info)
+        set_values = {name: text for name, text in settings_of(info).items() if text != "null"}
+        entries.setdefault(info.entry, {})[point] = set_values
     return entries
 
 
 def _changed(a: list[_Settings], b: list[_Settings]) -> dict[str, tuple[str, str]]:
-    """Return the names whose only value in A differs from their only value in B, `-` where
-    unknown.
-    """
+    """Return the names that have one value in A and another in B, `-` where unknown."""
     differs = {}
     for name in sorted({name for flat in (*a, *b) for name in flat}):
         before, after = ({flat.get(name, "-") for flat in side} for side in (a, b))

@@ -90,7 +90,8 @@ def markdown(gate: Gate) -> str:
     lines.append(counts(gate))
     if gate.confirm and not gate.confirmed:
         lines.append(
-            f"suspicious tonight, worth measuring again: {', '.join(suspect.name for suspect in gate.confirm)}"
+            "suspicious tonight, worth measuring again: "
+            + ", ".join(suspect.name for suspect in gate.confirm)
         )
     if gate.confirmed:
         lines.append(f"measured again the same night: {', '.join(gate.confirmed)}")
@@ -104,9 +105,7 @@ def _cell(text: str) -> str:
 
 
 def counts(gate: Gate) -> str:
-    """Return the number of checks by state, such as `41 ok, 1 failed, 3 with too little
-    history`.
-    """
+    """Return the number of checks by state, such as `41 ok, 1 failed, 3 skipped`."""
     words = {
         "ok": "ok",
         "failed": "failed",
@@ -141,16 +140,15 @@ def send(url: str, gate: Gate, alerts: Sequence[Alert]) -> None:
             with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT):
                 alert.sent = True
         except http.client.InvalidURL:  # its text quotes the address
-            raise WebhookError(f"webhook {_host(url)}: the address is not a valid one") from None
+            raise WebhookError(f"webhook {_host(url)}: the address is invalid") from None
         except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
             raise WebhookError(
-                f"webhook {_host(url)}: {getattr(error, 'reason', error)}; the next check sends it again"
+                f"webhook {_host(url)}: {reason}; the next check sends it again"
             ) from None
 
 
 def _host(url: str) -> str:
-    """Return scheme and host of a webhook. The rest of its address is often a secret and must
-    not reach logs.
-    """
+    """Return scheme and host of a webhook. The rest is often a secret and must not reach logs."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{re.split('[/?#]', rest, maxsplit=1)[0].rpartition('@')[2]}"

@@ -46,9 +46,7 @@ class Gate:
 
     @property
     def failed(self) -> bool:
-        """Whether the gate fails: an unacknowledged regression, a broken threshold or absent
-        data.
-        """
+        """Whether the gate fails: a regression, a broken threshold or absent data."""
         return any(alert.gates for alert in self.alerts) or any(
             result.state in ("failed", "absent") for result in self.cases
         )
@@ -68,7 +66,7 @@ class Rules:
 
 
 LostSeries = tuple[str, str, str]
-"""What an alert about several series says of each: its name, the key it is known by, what is wrong."""
+"""A series of an alert about several: name, key, and what is wrong."""
 
 
 def add_alert(

@@ -14,15 +14,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from perfdag.regress.run_medians import (
-    COLUMNS,
-    MonthlyRollup,
-    RunInfo,
-    RunMedians,
-    SeriesInfo,
-    add_run,
-    merge_months,
-)
+from perfdag.regress.run_medians import COLUMNS, MonthlyRollup, RunMedians, add_run, merge_months
+from perfdag.regress.series import RunInfo, SeriesInfo
 from perfdag.results.months import VERSION, key_of
 from perfdag.results.schema import SAMPLES, read_rows
 from perfdag.store.base import Store, StoreError
@@ -40,11 +33,11 @@ def suites(store: Store) -> list[str]:
 
 
 def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> RunMedians:
-    """Return the run medians of a suite, from roll-ups where they are up to date. Raises
-    StoreError.
+    """Return the run medians of a suite, from roll-ups where they are up to date.
 
     Runs of `ab` are left out. An incomplete roll-up is written back where `write_back`, and a
-    failure to write is ignored. Unreadable files are left out and named in `damaged`.
+    failure to write is ignored. Unreadable files are left out and named in `damaged`. Raises
+    StoreError.
     """
     stored: dict[str, dict[str, str]] = {}
     for key in store.list(f"results/suite={suite}"):
@@ -97,9 +90,8 @@ def _write(month: MonthlyRollup) -> bytes:
             (points.setdefault((key, p[3]), len(points)), p[0], p[1], p[2])
             for key, p in run.points.items()
         ]
-        alike = sorted(
-            {count[1:] for count in counts}
-        )  # most points of a run stand alike: one list of numbers for all of them
+        # Most points of a run have the same state: one list of numbers for all of them.
+        alike = sorted({count[1:] for count in counts})
         grouped = [
             [*state, [count[0] for count in counts if count[1:] == state]] for state in alike
         ]
@@ -128,7 +120,7 @@ def _empty() -> pa.Table:
 
 
 def _read(data: bytes) -> MonthlyRollup:
-    # read_table would import pyarrow.dataset, and that pandas: longer than all the rest
+    # read_table would import pyarrow.dataset and pandas, which takes longer than everything else.
     table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     about = orjson.loads(table.schema.metadata[b"perfdag"])
     if about["version"] != VERSION:
@@ -136,7 +128,7 @@ def _read(data: bytes) -> MonthlyRollup:
     runs = {}
     alike: dict[bytes, dict[str, tuple[int, int, str, str]]] = {}
     for run_id, started, trigger, cluster, env, states in about["runs"]:
-        # Most nights stand alike, point by point: they share one dict.
+        # Most runs have the same state of every point. They share one dict.
         points = alike.setdefault(orjson.dumps(states), {})
         if not points:
             for ok, bad, error, which in states:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from perfdag.regress.environment import codes, environment, flatten, numbers
+from perfdag.regress.environment import codes, environment, numbers
+from perfdag.regress.series import RunInfo, SeriesInfo
 from perfdag.stats.robust import INTERVAL_FROM, Array, median_ranks, middle
 
 COLUMNS = (
@@ -54,73 +54,12 @@ COLUMNS = (
 """Columns of the schema that are read."""
 
 
-@dataclass(frozen=True)
-class SeriesInfo:
-    """The identity of a series. `params`, `shape` and `coords` are canonical JSON.
-
-    `better` is higher, lower or none, `pair` empty or `0-3`.
-    """
-
-    series_id: str
-    entry: str
-    benchmark: str
-    point: str
-    params: str
-    shape: str
-    pair: str
-    coords: str
-    metric: str
-    stat: str
-    unit: str
-    better: str
-    benchmark_version: str
-    headline: bool
-
-    @property
-    def key(self) -> tuple[str, str, str, str]:
-        """What is measured, regardless of the suite's name and the benchmark's version."""
-        return (self.point, self.coords, self.metric, self.stat)
-
-    @property
-    def name(self) -> str:
-        """Metric with its statistic and coordinates: `latency p99 direction=read`."""
-        stat = "" if self.stat == "value" else f" {self.stat}"
-        coords = orjson.loads(self.coords or "{}")
-        return f"{self.metric}{stat}" + "".join(f" {key}={value}" for key, value in coords.items())
-
-    @property
-    def canary(self) -> bool:
-        """Whether it measures the machine and not the suite."""
-        return self.benchmark == "canary"
-
-
-@dataclass(frozen=True)
-class RunInfo:
-    """One run: start (ISO 8601, UTC), cluster, `env` as flat text, and the state of each point.
-
-    `points` maps a point to (ok, not ok, an error, entry).
-    """
-
-    run_id: str
-    started_at: str
-    trigger: str
-    cluster: str
-    env: dict[str, str]
-    points: dict[str, tuple[int, int, str, str]]
-
-    @property
-    def when(self) -> datetime:
-        """The time the run started."""
-        return datetime.fromisoformat(self.started_at)
-
-
 @dataclass
 class RunMedians:
-    """Run medians of a suite: arrays of shape (series, runs), oldest run first, NaN if not
-    measured.
+    """Run medians of a suite: arrays of shape (series, runs), oldest run first.
 
-    `low` and `high` are the range of fewer than six repetitions, from six on the interval of the
-    median. `n` counts the repetitions.
+    A value is NaN where it was not measured. `low` and `high` are the range of fewer than six
+    repetitions, from six on the interval of the median. `n` counts the repetitions.
     """
 
     suite: str
@@ -134,26 +73,17 @@ class RunMedians:
 
     def keep(self, columns: Sequence[int]) -> RunMedians:
         """Return some of the runs. Series that none of them has are dropped."""
-        value = self.value[:, columns]
-        rows = (
-            np.flatnonzero(np.isfinite(value).any(axis=1))
-            if len(columns)
-            else np.array([], dtype=np.int64)
-        )
+        chosen = np.array(columns, dtype=np.int64)
+        rows = np.flatnonzero(np.isfinite(self.value[:, chosen]).any(axis=1))
         runs, series = [self.runs[i] for i in columns], [self.series[i] for i in rows]
-        low, high, n = (
-            self.low[:, columns][rows],
-            self.high[:, columns][rows],
-            self.n[:, columns][rows],
-        )
-        return RunMedians(self.suite, runs, series, value[rows], low, high, n, self.damaged)
+        cells = np.ix_(rows, chosen)
+        value, low, high = (array[cells] for array in (self.value, self.low, self.high))
+        return RunMedians(self.suite, runs, series, value, low, high, self.n[cells], self.damaged)
 
 
 @dataclass
 class MonthlyRollup:
-    """Runs of one month of a suite: rows (run, series, median, low, high, n), and their
-    descriptions.
-    """
+    """Runs of one month of a suite: rows (run, series, median, low, high, n) and descriptions."""
 
     runs: dict[str, RunInfo] = field(default_factory=dict)
     series: dict[str, SeriesInfo] = field(default_factory=dict)
@@ -207,9 +137,7 @@ def _two_units(run_id: str, info: SeriesInfo, unit: str) -> str:
 
 
 def is_measured(table: pa.Table) -> pa.ChunkedArray:
-    """Return a mask of the rows to analyse: ok, no warm-up, of the whole sample and not of one
-    pod.
-    """
+    """Return a mask of the rows to analyse: ok, no warm-up, and of the whole sample."""
     ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
     return pc.fill_null(
         pc.and_(pc.and_(ok, pc.is_valid(table["value"])), pc.is_null(table["subject"])), False
@@ -305,12 +233,12 @@ def merge_months(
     runs = sorted(
         (run for run in known.values() if run.trigger != "ab"), key=lambda run: run.run_id
     )
-    about: dict[str, SeriesInfo] = {}
+    known_series: dict[str, SeriesInfo] = {}
     for month in months:
         other = {
             name
             for name, info in month.series.items()
-            if name in about and about[name].unit != info.unit
+            if name in known_series and known_series[name].unit != info.unit
         }
         if other:
             month.rows = [
@@ -318,11 +246,13 @@ def merge_months(
                 for rows in month.rows
             ]
             damaged.extend(
-                _two_units(f"{min(month.runs)} and later", about[name], month.series[name].unit)
+                _two_units(
+                    f"{min(month.runs)} and later", known_series[name], month.series[name].unit
+                )
                 for name in sorted(other)
             )
-        about |= {name: info for name, info in month.series.items() if name not in other}
-    series = sorted(about.values(), key=_order)
+        known_series |= {name: info for name, info in month.series.items() if name not in other}
+    series = sorted(known_series.values(), key=_order)
     column = {run.run_id: i for i, run in enumerate(runs)}
     row = {info.series_id: i for i, info in enumerate(series)}
     shape = (len(series), len(runs))
@@ -351,26 +281,3 @@ def _order(info: SeriesInfo) -> tuple[Any, ...]:
         info.stat,
         info.coords,
     )
-
-
-def point_settings(info: SeriesInfo) -> dict[str, str]:
-    """Return the settings of a point as flat text: parameters, dotted shape keys, pair of hosts."""
-    flat = dict(flatten(orjson.loads(info.params or "{}"))) | dict(
-        flatten(orjson.loads(info.shape or "{}"))
-    )
-    return flat | ({"pair": info.pair} if info.pair else {})
-
-
-def labels(series: Iterable[SeriesInfo]) -> dict[str, str]:
-    """Return point id -> what distinguishes it within its entry (`streams=4 network.host=true`)."""
-    points = {info.point: info for info in series}
-    entries: dict[str, dict[str, dict[str, str]]] = {}
-    for point, info in points.items():
-        entries.setdefault(info.entry, {})[point] = point_settings(info)
-    texts = {}
-    for group in entries.values():
-        names = sorted({name for flat in group.values() for name in flat})
-        varied = [name for name in names if len({flat.get(name) for flat in group.values()}) > 1]
-        for point, flat in group.items():
-            texts[point] = " ".join(f"{name}={flat[name]}" for name in varied if name in flat)
-    return texts

@@ -1,5 +1,6 @@
-"""Select runs by id, prefix, `last`, `last~2`, `baseline:NAME`, or conditions (`suite=net
-month=2026-10`).
+"""Select runs by id, prefix, `last`, `last~2`, `baseline:NAME`, or conditions.
+
+Conditions are words such as `suite=net month=2026-10`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from perfdag.suite.yaml_document import nearest
 KEYS = ("suite", "month", "run", "since", "until", "newest")
 BASELINES = "baselines.json"
 PARTIAL = ("ab", "confirm")
-"""Triggers of runs that are no run of the whole suite: a variant, and suspicious points measured again."""
+"""Triggers of runs of a part of a suite: a variant, and suspicious points measured again."""
 
 
 class SelectionError(ValueError):
@@ -75,6 +76,7 @@ def select(store: Store, words: str, suite: str | None = None) -> Selection:
 
 def trigger(store: Store, suite: str, run_id: str) -> str:
     """Return what started a run: manual, cron, confirm or ab, empty where its file is damaged.
+
     Raises StoreError.
     """
     try:
@@ -96,7 +98,8 @@ def _last(store: Store, words: str, stored: list[tuple[str, str]], back: int) ->
             return Selection(words, suite, (run,))
     if suite is None:
         raise SelectionError(
-            f"{words}: store {store.root} has only runs of `perfdag ab`: `perfdag ab --resume RUN` shows their outcome"
+            f"{words}: store {store.root} has only runs of `perfdag ab`: "
+            "`perfdag ab --resume RUN` shows their outcome"
         )
     raise SelectionError(f"{words}: suite {suite} has {whole} runs")
 
@@ -117,7 +120,8 @@ def _one(store: Store, words: str, stored: list[tuple[str, str]]) -> Selection:
         run, suite = matching[0]
         if trigger(store, suite, run) == "ab":
             raise SelectionError(
-                f"run {run} is one variant of `perfdag ab`, which has no past: `perfdag ab --resume {run}` shows the outcome"
+                f"run {run} is one variant of `perfdag ab`, which has no past: "
+                f"`perfdag ab --resume {run}` shows the outcome"
             )
         return Selection(words, suite, (run,))
     if matching:
@@ -143,7 +147,7 @@ def _conditions(store: Store, words: str, stored: list[tuple[str, str]]) -> Sele
     conditions = dict(_pair(condition) for condition in re.split(r"[\s,]+", words.strip()))
     kept = []
     for run, suite in stored:
-        day = f"{run[:4]}-{run[4:6]}-{run[6:8]}"
+        day = _day(run)
         if (
             suite == conditions.get("suite", suite)
             and day.startswith(conditions.get("month", ""))
@@ -194,9 +198,8 @@ def _day(run: str) -> str:
 def _pair(word: str) -> tuple[str, str]:
     key, equals, value = word.partition("=")
     if not equals or key not in KEYS:
-        raise SelectionError(
-            f"{word}: a condition is one of {', '.join(f'{known}=...' for known in KEYS)}{nearest(key, KEYS)}"
-        )
+        known = ", ".join(f"{name}=..." for name in KEYS)
+        raise SelectionError(f"{word}: a condition is one of {known}{nearest(key, KEYS)}")
     if key in ("since", "until"):
         try:
             date.fromisoformat(value)
@@ -210,9 +213,7 @@ def _pair(word: str) -> tuple[str, str]:
 
 
 def baselines(store: Store) -> dict[str, dict[str, dict[str, object]]]:
-    """Return named baselines: name -> suite -> {"runs", "note", "set_at"}. Raises
-    SelectionError.
-    """
+    """Return baselines: name -> suite -> {"runs", "note", "set_at"}. Raises SelectionError."""
     try:
         data = orjson.loads(store.get(BASELINES))
     except NotStoredError:
@@ -228,12 +229,12 @@ def baseline(store: Store, name: str, suite: str | None = None) -> Selection:
     """Return the runs of a named baseline. Raises SelectionError."""
     known = baselines(store)
     if name not in known:
-        there = (
+        hint = (
             f"; there are {', '.join(sorted(known))}"
             if known
             else "; `perfdag baseline set NAME RUN` makes one"
         )
-        raise SelectionError(f"no baseline {name}{nearest(name, known)}{there}")
+        raise SelectionError(f"no baseline {name}{nearest(name, known)}{hint}")
     suites = known[name]
     if suite is None and len(suites) > 1:
         raise SelectionError(

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.regress.changes import Acknowledgement, accepted_start
-from perfdag.regress.comparison import full_name
-from perfdag.regress.run_medians import COLUMNS, RunMedians, SeriesInfo, labels, medians_of_rows
+from perfdag.regress.changes import Acknowledgement, accepted_start, full_name
+from perfdag.regress.run_medians import COLUMNS, RunMedians, medians_of_rows
 from perfdag.regress.selection import SelectionError, baseline
+from perfdag.regress.series import SeriesInfo, series_labels
 from perfdag.regress.tuning import covers
 from perfdag.results import schema
 from perfdag.stats.changes import change_points
@@ -60,63 +60,54 @@ def judge_thresholds(
     past: References, table: pa.Table, rules: Sequence[Check]
 ) -> Iterator[ThresholdResult]:
     """Yield the result of each threshold for each series that it covers. Raises StoreError."""
-    tonight = medians_of_rows(table, past.history.suite)
-    tell = labels(
-        [*past.history.series, *tonight.series]
-    )  # the names that changes and absences of the same series go by
+    measured = medians_of_rows(table, past.history.suite)
+    # Changes and absences of the same series have the same names.
+    labels = series_labels([*past.history.series, *measured.series])
     for rule in rules:
         if rule.op is None:
             continue
-        covered = [(i, info) for i, info in enumerate(tonight.series) if covers(rule, info)]
+        covered = [(i, info) for i, info in enumerate(measured.series) if covers(rule, info)]
         if not covered:
             why = _skipped(table, rule)
-            yield ThresholdResult(
-                rule,
-                None,
-                rule.words(),
-                "skipped" if why else "absent",
-                why or "the run has no value of it",
-            )
+            state: Literal["skipped", "absent"] = "skipped" if why else "absent"
+            text = why or "the run has no value of it"
+            yield ThresholdResult(rule, None, rule.words(), state, text)
             continue
         try:
             reference = _reference(past, rule)
         except SelectionError as error:
             yield from (
-                ThresholdResult(rule, info, full_name(info, tell), "absent", str(error))
+                ThresholdResult(rule, info, full_name(info, labels), "absent", str(error))
                 for _, info in covered
             )
             continue
         for i, info in covered:
-            name = full_name(info, tell)
+            name = full_name(info, labels)
             try:
                 limit = _limit(past, reference, rule, info, name)
-                measured = _measured(table, rule, info, float(tonight.value[i, 0]))
+                value = _judged_value(table, rule, info, float(measured.value[i, 0]))
             except (TooFewSamplesError, SelectionError) as error:
                 yield ThresholdResult(rule, info, name, "absent", str(error))
                 continue
-            holds = bool(OPERATORS[rule.op](measured, limit))
+            holds = bool(OPERATORS[rule.op](value, limit))
             what = f"p{rule.percentile:g} " if rule.percentile else ""
-            text = f"{what}{short(measured, info.unit)} {'holds' if holds else 'breaks'} {rule.op} {short(limit, info.unit)}"
+            word = "holds" if holds else "breaks"
+            text = f"{what}{short(value, info.unit)} {word} {rule.op} {short(limit, info.unit)}"
             yield ThresholdResult(rule, info, name, "ok" if holds else "failed", text)
 
 
 def _skipped(table: pa.Table, rule: Check) -> str | None:
-    """Return why all samples of the entries of a rule were skipped, or None. A skip is no
-    failure.
-    """
-    named = [
+    """Return why all samples of the entries of a rule were skipped, or None."""
+    rows = [
         row
         for row in table.select(["entry", "status", "error"]).to_pylist()
         if fnmatch.fnmatchcase(row["entry"], rule.entry or "")
     ]
-    return (
-        str(named[0]["error"])
-        if named and all(row["status"] == "skipped" for row in named)
-        else None
-    )
+    skipped = rows and all(row["status"] == "skipped" for row in rows)
+    return str(rows[0]["error"]) if skipped else None
 
 
-def _measured(table: pa.Table, rule: Check, info: SeriesInfo, middle: float) -> float:
+def _judged_value(table: pa.Table, rule: Check, info: SeriesInfo, middle: float) -> float:
     """Return the median of the run, or a percentile of its values. Raises TooFewSamplesError.
 
     A percentile uses the values of pods or devices where the metric has them.
@@ -128,7 +119,7 @@ def _measured(table: pa.Table, rule: Check, info: SeriesInfo, middle: float) -> 
     ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
     rows = table.filter(pc.fill_null(pc.and_(same, ok), False))
     of_stat = pc.equal(rows["stat"], info.stat)
-    # pods or devices have a value each, whatever statistic of them the series is
+    # A pod or device has one value, whatever statistic of them the series is.
     has_subject = pc.is_valid(rows["subject"])
     wanted = (
         pc.and_(has_subject, of_stat),
@@ -157,17 +148,17 @@ def _reference(past: References, rule: Check) -> RunMedians | None:
     )
     past.damaged.extend(key for key in damaged if key not in past.damaged)
     if not rows.num_rows:
-        raise SelectionError(
-            f"baseline {rule.baseline} has no readable rows{': ' + ', '.join(damaged) if damaged else ''}"
-        )
+        names = f": {', '.join(damaged)}" if damaged else ""
+        raise SelectionError(f"baseline {rule.baseline} has no readable rows{names}")
     return medians_of_rows(rows, chosen.suite)
 
 
 def _limit(
     past: References, reference: RunMedians | None, rule: Check, info: SeriesInfo, name: str
 ) -> float:
-    """Return the threshold in the unit of the metric. Raises SelectionError without a reference
-    value.
+    """Return the threshold in the unit of the metric.
+
+    Raises SelectionError where there is no reference value.
     """
     if rule.value is not None:
         return rule.value

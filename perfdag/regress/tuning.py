@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Sequence
 
-from perfdag.regress.run_medians import SeriesInfo
+from perfdag.regress.series import SeriesInfo
 from perfdag.stats.robust import Array
 from perfdag.suite.checks import Check
 

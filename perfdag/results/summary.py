@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from perfdag.results.labels import labels_by_point, point_settings
 from perfdag.stats.robust import Spread, median, spread
 from perfdag.units import short
 
@@ -165,42 +166,7 @@ def _count(state: PointState, status: str, error: str | None, noise: str | None)
 
 def point_labels(states: Iterable[PointState]) -> dict[str, str]:
     """Return point id -> what distinguishes it within its entry: `streams=4 network.host=true`."""
-    by_entry: dict[str, list[PointState]] = {}
-    for state in states:
-        by_entry.setdefault(state.entry, []).append(state)
-    labels = {}
-    for group in by_entry.values():
-        flat = [
-            {
-                **_flat(state.params),
-                **_flat(state.shape),
-                **({"pair": state.pair} if state.pair else {}),
-            }
-            for state in group
-        ]
-        every = {name for settings in flat for name in settings}
-        names = sorted(
-            name
-            for name in every
-            if len({orjson.dumps(settings.get(name)) for settings in flat}) > 1
-        )
-        for state, settings in zip(group, flat, strict=True):
-            labels[state.point] = " ".join(
-                f"{name}={_word(settings.get(name))}" for name in names if name in settings
-            )
-    return labels
-
-
-def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        flat.update(
-            _flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {f"{prefix}{key}": item}
-        )
-    return flat
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    return labels_by_point(
+        (state.entry, state.point, point_settings(state.params, state.shape, state.pair))
+        for state in states
+    )

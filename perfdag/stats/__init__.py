@@ -1,1 +1,1 @@
-"""Statistics of benchmark runs on numpy arrays: spread, verdicts, paired tests, change points, nodes."""
+"""Statistics of benchmark runs: spread, verdicts, paired tests, change points, nodes."""

@@ -24,7 +24,7 @@ HEAD = 8
 TAIL = 3
 """Fewest runs of any later level."""
 WINDOW = 60
-"""Runs looked at together; a longer history is walked in overlapping windows."""
+"""Runs looked at together. A longer history is split into overlapping windows."""
 STRIDE = 40
 MIN_EFFECT = 0.05
 GATE = 3.0
@@ -34,8 +34,11 @@ LOOSE = (99, 5)
 STRICT = (999, 1)
 """p <= 0.002 keeps it."""
 SCREEN = 4.2
-"""A full window whose best split's energy is below this many mean distances is left alone unpermuted: LOOSE would
-refuse it. Under no change 6 % of windows lie above 4.5 (t with 2 degrees of freedom) to 5.9 (Cauchy)."""
+"""Energy of the best split, in mean distances, below which a full window needs no permutations.
+
+LOOSE would refuse the split. Without a change, 6 % of windows lie above 4.5 (t with 2 degrees of
+freedom) to 5.9 (Cauchy).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +72,10 @@ def change_points(
 ) -> list[Change]:
     """Return the changes of level of a series of run medians, oldest first.
 
-    `values`: one number a run, oldest first, NaN for a run that failed (dropped, never filled). All positive: relative
-    changes on the log scale; otherwise relative to |median|; `absolute`: in the metric's unit. `min_effect` is on the
-    same footing. Fewer than 8 + 3 values: no change can be shown, the list is empty.
+    `values` has one number per run, oldest first. NaN of a failed run is dropped, never filled.
+    Changes are relative: on the log scale where all values are positive, otherwise to |median|.
+    With `absolute`, changes and `min_effect` are in the unit of the metric. Fewer than 8 + 3 values
+    show no change.
     """
     array = np.asarray(values, dtype=np.float64).ravel()
     kept = np.flatnonzero(np.isfinite(array))
@@ -88,7 +92,7 @@ def change_points(
 
 
 def _proposals(x: Array, tail: int, gate: float, rng: np.random.Generator) -> list[int]:
-    """Propose splits; in a long history, those of windows that overlap by 20 runs, near-duplicates dropped."""
+    """Propose splits. A long history is split into windows that overlap by 20 runs."""
     if x.size < WINDOW:
         return _divide(x, 0, x.size, tail, rng) if _reach(x[None])[0] >= 0.8 * gate else []
     starts = np.array([*range(0, x.size - WINDOW, STRIDE), x.size - WINDOW])
@@ -155,16 +159,18 @@ def _steps(x: Array) -> Floats:
     below = x[:, :, None] <= order[None, :, :-1]
     # N_r is r + 1 except between equal values, where the gap and so the whole column is zero.
     scaled = (below - np.arange(1, n) / n) * np.sqrt(np.diff(order, axis=1))
-    steps: Floats = scaled.astype(
-        np.float32
-    )  # half the memory to move; comparisons below leave room for it
+    # Half the memory to move. The comparisons below allow for the lost precision.
+    steps: Floats = scaled.astype(np.float32)
     return steps
 
 
 def _energies(rows: Floats, ks: NDArray[np.int64]) -> Array:
-    """Return the energy statistic after ks values of P orderings of the steps, shape (n, P, n - 1); (len(ks), P)."""
+    """Return the energy statistic of splits after `ks` values, shape (len(ks), P).
+
+    `rows` has the steps of P orderings, shape (n, P, n - 1), and is overwritten.
+    """
     n = len(rows)
-    for i in range(1, int(ks[-1])):  # four times as fast as cumsum, which runs across the memory
+    for i in range(1, int(ks[-1])):  # four times as fast as cumsum, which strides over memory
         rows[i] += rows[i - 1]
     sums = rows[ks - 1]
     result: Array = (2 * n / (ks * (n - ks)))[:, None] * np.einsum("kpr,kpr->kp", sums, sums)
@@ -174,7 +180,7 @@ def _energies(rows: Floats, ks: NDArray[np.int64]) -> Array:
 def _any_split_beats_chance(
     steps: Floats, ks: NDArray[np.int64], observed: float, rng: np.random.Generator
 ) -> bool:
-    """Permutation test of the best split, given up as soon as too many permutations do as well."""
+    """Test the best split by permutations. Stop when too many permutations do as well."""
     permutations, allowed = LOOSE
     n, bar, exceeded = len(steps), observed * (1 - 1e-5), 0
     for chunk in (20, permutations - 20):
@@ -194,7 +200,7 @@ def _split_beats_chance(x: Array, k: int, rng: np.random.Generator) -> bool:
     steps = _steps(x[:, None])[:, 0]
     bar, exceeded = float((steps[:k].sum(axis=0) ** 2).sum()) * (1 - 1e-5), 0
     smaller = min(k, x.size - k)
-    for start in range(0, permutations, 37):  # as much as stays in the cache
+    for start in range(0, permutations, 37):  # so many stay in the cache
         chunk = min(37, permutations - start)
         picked = np.argpartition(
             rng.random((chunk, x.size), dtype=np.float32), smaller - 1, axis=1
@@ -207,7 +213,7 @@ def _split_beats_chance(x: Array, k: int, rng: np.random.Generator) -> bool:
 
 
 def _judge(left: Array, right: Array, gate: float) -> tuple[float, float, float]:
-    """Return (effect over its gate, difference of the medians, robust noise) of two neighbouring levels."""
+    """Return (effect over its gate, difference of medians, robust noise) of two adjacent levels."""
     middle_left, middle_right = middle(left), middle(right)
     residuals = np.concatenate([left - middle_left, right - middle_right])
     noise = SIGMA_OF_MAD * middle(np.abs(residuals))
@@ -222,7 +228,7 @@ def _sides(x: Array, a: int, k: int, b: int) -> tuple[Array, Array]:
 
 
 def _merge(x: Array, cuts: list[int], gate: float, rng: np.random.Generator) -> list[int]:
-    """Delete the weakest cut until every one passes the gate and the strict test between its neighbours."""
+    """Delete the weakest cut until all cuts pass the gate and the strict test."""
     while cuts:
         edges = list(zip([0, *cuts], cuts, [*cuts[1:], x.size], strict=False))
         scores = [_judge(*_sides(x, *edge), gate)[0] for edge in edges]

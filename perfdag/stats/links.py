@@ -26,15 +26,14 @@ class Slow:
 def slow(
     values: Mapping[Link, ArrayLike], higher_is_better: bool, *, min_effect: float = 0.05
 ) -> list[Slow]:
-    """Return slow nodes, then slow links, the worst first. `values` maps a pair of nodes to one
-    metric.
+    """Return slow nodes, then slow links, the worst first.
 
-    A node with three partners or more is judged by the median of its pairs
-    (perfdag.stats.nodes.outliers). With fewer partners, as in a ring, its best pair decides: a good
-    node beside a slow one still has another good pair. A link is slow where it is worse than the
-    other pairs of both its nodes. Pairs of a slow node are therefore no slow links. Both must
-    exceed `min_effect` and four robust standard deviations of the pairs. Fewer than four nodes give
-    no result.
+    `values` maps a pair of nodes to the values of one metric. A node with three partners or more is
+    judged by the median of its pairs (perfdag.stats.nodes.outliers). With fewer partners, as in a
+    ring, its best pair decides: a good node beside a slow one still has another good pair. A link
+    is slow where it is worse than the other pairs of both its nodes. Pairs of a slow node are
+    therefore no slow links. Both must exceed `min_effect` and four robust standard deviations of
+    the pairs. Fewer than four nodes give no result.
     """
     groups = {
         link: array for link, array_like in values.items() if (array := finite(array_like)).size
@@ -47,13 +46,13 @@ def slow(
     worse = {link: sign * middle(scale.apply(array)) for link, array in groups.items()}
     of = {name: [link for link in groups if name in link] for name in nodes}
     partners = min(len(links) for links in of.values())
-    named = (
+    slow_nodes = (
         _by_median(groups, of, sign, min_effect)
         if partners >= 3
         else _by_best(worse, of, scale, sign, min_effect)
     )
-    bad = {name for node in named for name in node.names}
-    return named + _links(worse, of, bad, scale, sign, min_effect)
+    bad = {name for node in slow_nodes for name in node.names}
+    return slow_nodes + _links(worse, of, bad, scale, sign, min_effect)
 
 
 def _by_median(

@@ -9,27 +9,26 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.stats.robust import binomial_tail, finite, scale_for
+from perfdag.stats.robust import SIGMA_OF_MAD, binomial_tail, finite, robust_sigma, scale_for
 
 FEWEST_NODES = 4
 FEWEST_VALUES = 3
 GATE = 4.0
 """Standard errors that a node must lie off."""
 ALPHA = 0.01
-"""Chance that anybody is named where no node is off: in one series, and in all that are looked at together."""
+"""Chance that equal nodes are told apart: in one series, and in all series together."""
 LONE_GROWTH = 0.25
-"""Power of the number of points by which the gate of a node grows that is off in one of them alone.
+"""The gate of a node that differs in one of n points alone is GATE n^LONE_GROWTH.
 
-Beyond four sigmas the chance of one that is not off falls faster than with the fourth power (median absolute deviations of a dozen
-levels have heavy tails, simulated), so that the gate of n points, GATE n^(1/4), keeps the chance of one.
+Beyond four sigmas, the chance of a false alarm falls faster than with the fourth power. This was
+simulated: median absolute deviations of a dozen levels have heavy tails. The gate of n points
+therefore keeps the chance of one point.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """A node that differs: `effect` against the median of the others, `n` values, `sigmas` of
-    evidence.
-    """
+    """A node that differs by `effect` from the median of the others, with `sigmas` of evidence."""
 
     node: str
     effect: float
@@ -58,31 +57,29 @@ def outliers(values: Mapping[str, ArrayLike], *, min_effect: float = 0.05) -> li
     )
     # Residuals around a median of n are too small by about (n - 1) / n in variance.
     shrink = math.sqrt(residuals.size / max(1, residuals.size - len(groups)))
-    within = 1.4826 * float(np.median(np.abs(residuals))) * shrink
-    named = []
+    within = SIGMA_OF_MAD * float(np.median(np.abs(residuals))) * shrink
+    typical = float(np.median([array.size for array in groups.values()]))
+    different = []
     for node, level in levels.items():
         others = np.array([value for name, value in levels.items() if name != node])
         middle = float(np.median(others))
-        between = 1.4826 * float(np.median(np.abs(others - middle)))
+        between = robust_sigma(others)
         n = groups[node].size
-        typical = float(np.median([array.size for array in groups.values()]))
         known = within * math.sqrt(math.pi / 2 * (1 / n + 1 / (typical * others.size)))
         noise = max(between, known)
         off = level - middle
         if abs(off) > max(scale.gate(min_effect), GATE * noise):
-            named.append(
-                Outlier(node, scale.effect(off), abs(off) / noise if noise else math.inf, int(n))
-            )
-    return sorted(named, key=lambda outlier: -abs(outlier.effect))
+            sigmas = abs(off) / noise if noise else math.inf
+            different.append(Outlier(node, scale.effect(off), sigmas, int(n)))
+    return sorted(different, key=lambda outlier: -abs(outlier.effect))
 
 
 def confirming(points: int, nodes: int) -> int:
-    """Return in how many of `points` a node must differ, so that chance names one in 1 % of
-    suites.
+    """Return in how many of `points` a node must differ to be named.
 
-    Without a slow node, each point names a node with probability ALPHA / nodes. For independent
-    points, a node is named k times with a binomial tail, shared among the nodes (Bonferroni). One
-    point needs only itself.
+    Chance names a node in 1 % of suites. Without a slow node, each point names a node with
+    probability ALPHA / nodes. For independent points, a node is named k times with a binomial tail,
+    shared among the nodes (Bonferroni). One point needs only itself.
     """
     once = ALPHA / nodes
     return next(

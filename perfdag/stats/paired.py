@@ -1,4 +1,4 @@
-"""Paired comparison of two variants measured side by side in blocks: exact sign-flip test, interval, many series."""
+"""Paired comparison of two variants measured in blocks: exact sign-flip test and interval."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ ORDERS = ("ABBA", "BAAB")
 
 
 def blocks(n: int, seed: int) -> list[str]:
-    """Return the order of n blocks, ABBA and BAAB equally often (of an odd number one more) in random order.
+    """Return the order of n blocks, ABBA and BAAB equally often, in random order.
 
-    A linear drift cancels within each block, and what a first or last place does cancels between them.
+    A linear drift cancels within a block. An effect of the first or last place cancels between
+    blocks. An odd n has one block more of a kind.
     """
     rng = random.Random(seed)
     first = rng.randrange(2)
@@ -34,10 +35,11 @@ def blocks(n: int, seed: int) -> list[str]:
 
 
 def sign_flip_p(differences: ArrayLike) -> float:
-    """Return the exact two-sided p-value of the sign-flip (Fisher randomisation) test of zero median difference.
+    """Return the exact two-sided p-value of the sign-flip test (Fisher randomisation).
 
-    All 2**n assignments of signs are counted, by halves: sums of one half sorted, sums of the other looked up in them.
-    Raises ValueError above 40 blocks. No difference at all, or none given: 1.
+    All 2**n assignments of signs are counted, by halves: the sums of one half are sorted, and those
+    of the other are looked up in them. Without any difference p is 1. Raises ValueError above 40
+    blocks.
     """
     d = finite(differences)
     n = int(d.size)
@@ -65,7 +67,10 @@ def _signed_sums(d: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """B against A over blocks: `effect` and its interval relative (0.1 is +10 %) or absolute, `p` exact."""
+    """B against A over blocks. `effect` and its interval are relative (0.1 is +10 %) or absolute.
+
+    `detectable` is the effect found in nine of ten cases, None with one block.
+    """
 
     effect: float
     interval: Spread
@@ -109,13 +114,14 @@ class PairedVerdict:
 def paired(
     a: ArrayLike, b: ArrayLike, *, better: str, min_effect: float = 0.05, absolute: bool = False
 ) -> Paired:
-    """Analyse blocks: `a[i]` and `b[i]` are the medians of variant A and B within block i, shape (n,) each.
+    """Compare blocks: `a[i]` and `b[i]` are the medians of variant A and B in block i, shape (n,).
 
-    Blocks where a side is not finite are dropped. Raises ValueError where the lengths differ or nothing is left.
+    Blocks where a side is not finite are dropped. Raises ValueError where the lengths differ or
+    nothing is left.
     """
     left, right = np.asarray(a, dtype=np.float64).ravel(), np.asarray(b, dtype=np.float64).ravel()
     if left.size != right.size:
-        raise ValueError(f"{left.size} blocks of A and {right.size} of B: pairs need both")
+        raise ValueError(f"{left.size} blocks of A and {right.size} of B")
     both = np.isfinite(left) & np.isfinite(right)
     left, right = left[both], right[both]
     if not left.size:
@@ -123,9 +129,7 @@ def paired(
     scale = scale_for(np.concatenate([left, right]), absolute)
     level = float(np.median(left))
     if scale.kind == "relative" and level > 0:
-        scale = replace(
-            scale, unit=level
-        )  # the median of both would call three times as much twice as much
+        scale = replace(scale, unit=level)  # effects are shares of A
     d = scale.apply(right) - scale.apply(left)
     band = spread(d)
     sigma = float(d.std(ddof=1)) if d.size > 1 else math.nan
@@ -154,44 +158,28 @@ def within(r: Paired, limit: float) -> Bound | None:
     """
     if r.better not in ("higher", "lower"):
         return None
-    cost, one, other = (_cost(r, effect) for effect in (r.effect, r.interval.low, r.interval.high))
-    low, high = min(one, other), max(one, other)
+    cost = _cost(r, r.effect)
+    low, high = sorted(_cost(r, effect) for effect in (r.interval.low, r.interval.high))
     if r.a <= 0 and not r.absolute and (low, high) != (0, 0):
-        return Bound(
-            limit,
-            math.nan,
-            math.nan,
-            math.nan,
-            "inconclusive",
-            f"A's median is {r.a:g}: there is no share of it",
-        )
-    if r.interval.kind != "interval":
-        return Bound(
-            limit,
-            cost,
-            low,
-            high,
-            "inconclusive",
-            f"{r.blocks} blocks allow no interval",
-            r.absolute,
-        )
-    if high < limit or low > limit:
-        return Bound(
-            limit,
-            cost,
-            low,
-            high,
-            "passes" if high < limit else "fails",
-            f"{r.blocks} blocks",
-            r.absolute,
-        )
-    gap = abs(limit - cost)
-    width = (high - low) / 2 / gap if gap else math.inf
-    # the half width shrinks with the root of the blocks; a B that stood still in some has no end of its interval
-    more = min(9999, max(r.blocks + 2, math.ceil(r.blocks * width**2))) if width < 100 else 9999
-    return Bound(
-        limit, cost, low, high, "inconclusive", f"about {more} blocks would tell", r.absolute
-    )
+        why = f"A's median is {r.a:g}: there is no share of it"
+        return Bound(limit, math.nan, math.nan, math.nan, "inconclusive", why)
+    word, why = "inconclusive", f"{r.blocks} blocks allow no interval"
+    if r.interval.kind == "interval" and (high < limit or low > limit):
+        word, why = "passes" if high < limit else "fails", f"{r.blocks} blocks"
+    elif r.interval.kind == "interval":
+        gap = abs(limit - cost)
+        width = (high - low) / 2 / gap if gap else math.inf
+        # The interval has no end where B has a value of zero.
+        why = f"about {_blocks_needed(r.blocks, width)} blocks would tell"
+    return Bound(limit, cost, low, high, word, why, r.absolute)
+
+
+def _blocks_needed(blocks: int, width: float) -> int:
+    """Return the blocks at which the half width, now `width` times the wanted one, is the wanted.
+
+    It shrinks with the root of the blocks. The result is at least two blocks more, at most 9999.
+    """
+    return min(9999, max(blocks + 2, math.ceil(blocks * width**2))) if width < 100 else 9999
 
 
 def _cost(r: Paired, effect: float) -> float:
@@ -201,9 +189,7 @@ def _cost(r: Paired, effect: float) -> float:
 
 
 def benjamini_hochberg(p_values: Sequence[float], q: float = FALSE_DISCOVERIES) -> list[bool]:
-    """Return which hypotheses are rejected with false discovery rate q (Benjamini and Hochberg
-    1995).
-    """
+    """Return which hypotheses are rejected at false discovery rate q (Benjamini, Hochberg 1995)."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     last = max(
         (rank for rank, i in enumerate(order, 1) if p_values[i] <= q * rank / len(order)), default=0
@@ -227,21 +213,21 @@ def _judge(r: Paired, survives: bool) -> PairedVerdict:
         return PairedVerdict(
             r,
             "inconclusive",
-            f"{r.blocks} blocks: an exact p of 1 % takes at least {FEWEST_BLOCKS}",
+            f"{r.blocks} blocks: an exact p of 1 % needs at least {FEWEST_BLOCKS}",
         )
     shown = r.p <= P_VALUE and survives
     if shown and abs(r.effect) >= r.min_effect:
         return PairedVerdict(r, side(r.effect, r.better), f"p = {r.p:.2g}, {r.blocks} blocks")
     if -r.min_effect < r.interval.low and r.interval.high < r.min_effect:
         why = (
-            "a real but smaller effect than asked for"
+            "a real effect, but below the smallest that counts"
             if shown
             else "the interval lies within the smallest effect"
         )
         return PairedVerdict(r, "no difference shown", why)
     width = (r.interval.high - r.interval.low) / 2
-    # The half width shrinks with the root of the blocks; half of min_effect separates zero from min_effect.
-    more = min(9999, max(r.blocks + 2, math.ceil(r.blocks * (width / (r.min_effect / 2)) ** 2)))
+    # A half width of min_effect / 2 separates zero from min_effect.
+    more = _blocks_needed(r.blocks, width / (r.min_effect / 2))
     return PairedVerdict(
         r, "inconclusive", f"p = {r.p:.2g}: about {more} blocks would narrow the interval enough"
     )

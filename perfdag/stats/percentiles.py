@@ -1,4 +1,4 @@
-"""Percentiles by nearest rank, refused below the samples they need, with an order-statistic interval."""
+"""Percentiles by nearest rank, refused below the samples that they need, with an interval."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from perfdag.stats.robust import finite
 
 
 class TooFewSamplesError(ValueError):
-    """A percentile was asked of fewer samples than it needs; the message says how many."""
+    """There are fewer samples than a percentile needs. The message says how many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Percentile:
-    """One percentile in the unit of the samples with its interval (`low`, `high`; infinite where a side is open)."""
+    """One percentile in the unit of the samples. `low` or `high` is infinite on an open side."""
 
     p: float
     value: float
@@ -29,24 +29,22 @@ class Percentile:
 def needed(p: float) -> int:
     """Return the fewest samples for percentile `p` (0 < p < 1), at either end.
 
-    The most extreme of n samples lies beyond the percentile with 99 % if p**n <= 1 %: 90 samples for p95, 459 for p99, 4603 for p99.9.
-    LoadGen's early stopping asks for as many.
+    The most extreme of n samples lies beyond the percentile with 99 % if p**n <= 1 %. That is 90
+    samples for p95, 459 for p99 and 4603 for p99.9, as in the early stopping of LoadGen.
     """
     extreme = max(p, 1 - p)
     return max(1, math.ceil(math.log(0.01) / math.log(extreme))) if extreme > 0.5 else 1
 
 
 def nearest_rank(values: ArrayLike, p: float) -> float:
-    """Return sorted[ceil(p n) - 1], the nearest-rank percentile, without asking whether n is enough.
+    """Return the nearest-rank percentile, sorted[ceil(p n) - 1], of any number of values.
 
     Raises ValueError for p outside (0, 1] or no finite value.
     """
     array = np.sort(finite(values))
     if not 0 < p <= 1 or not array.size:
-        raise ValueError(
-            f"percentile {p} of {array.size} values: p lies in (0, 1] and one value is the least"
-        )
-    # round() first: 0.95 * 100 is 95.00000000000001 for some p, which ceil would make 96.
+        raise ValueError(f"percentile {p} of {array.size} values: p must be in (0, 1] with one value")
+    # Round first: p * n may be 95.00000000000001, which ceil would make 96.
     return float(array[max(0, math.ceil(round(p * array.size, 9)) - 1)])
 
 
@@ -59,9 +57,10 @@ def percentile(values: ArrayLike, p: float) -> Percentile:
     n = int(array.size)
     if n < needed(p):
         raise TooFewSamplesError(
-            f"p{p * 100:g} needs {needed(p)} samples, there are {n}: measure more or ask for less"
+            f"p{p * 100:g} needs {needed(p)} samples, there are {n}: "
+            "measure more samples or use a lower percentile"
         )
-    # Normal approximation of the binomial ranks; n p (1 - p) >= 4 holds wherever the percentile is not refused.
+    # Normal approximation of the binomial ranks: n p (1 - p) >= 4 holds for these samples.
     middle, half = n * p, 1.96 * math.sqrt(n * p * (1 - p))
     low, high = math.floor(middle - half), math.ceil(middle + half) + 1
     return Percentile(

@@ -16,15 +16,15 @@ SIGMA_OF_MAD = 1.4826
 """Standard deviation of a normal sample over its median absolute deviation (1 / Phi^-1(3/4))."""
 
 INTERVAL_FROM = 6
-"""Fewest values whose minimum and maximum cover the median with at least 95 % (1 - 2 / 2**6 = 96.9 %)."""
+"""Fewest values whose range covers the median with at least 95 % (1 - 2 / 2**6 = 96.9 %)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What stands beside a median: `low` and `high` in the unit of the values, and what they are.
+    """The spread beside a median: `low` and `high` in the unit of the values, and their kind.
 
-    `kind` is "range" (minimum to maximum, `coverage` None) or "interval" (order statistics around the median that
-    cover the true median with probability `coverage`, whatever the distribution).
+    `kind` is "range" (minimum to maximum, `coverage` None) or "interval". An interval of order
+    statistics covers the true median with probability `coverage`, whatever the distribution.
     """
 
     low: float
@@ -34,22 +34,22 @@ class Spread:
     n: int
 
     def words(self) -> str:
-        """Say in a few words what the band is, for a legend or a table's heading."""
+        """Return a description of the band for a legend or the heading of a table."""
         if self.kind == "interval" and self.coverage is not None:
             return f"{self.coverage * 100:.0f} % interval of the median, n={self.n}"
         return f"range, n={self.n}" if self.kind == "range" else "no values"
 
 
 def finite(values: ArrayLike) -> Array:
-    """Return the finite values as a flat float array; None and NaN (failed samples) are dropped, never filled."""
+    """Return the finite values as a flat float array. None and NaN (failed samples) are dropped."""
     array = np.asarray(values, dtype=np.float64).ravel()
     return array[np.isfinite(array)]
 
 
 def middle(array: Array) -> float:
-    """Return the median of a one-dimensional array of finite values; ten times as fast as numpy's on a few of them.
+    """Return the median of a flat array of finite values. Raises IndexError where it is empty.
 
-    Raises IndexError where it is empty.
+    It is ten times as fast as that of numpy on a few values.
     """
     order = np.sort(array)
     half = order.size // 2
@@ -63,24 +63,19 @@ def median(values: ArrayLike) -> float:
 
 
 def binomial_tail(n: int, k: int, p: float = 0.5) -> float:
-    """Return P(Binomial(n, p) <= k), exact sum."""
-    return (
-        math.fsum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k + 1))
-        if k >= 0
-        else 0.0
-    )
+    """Return P(Binomial(n, p) <= k) as an exact sum, 0 for a negative k."""
+    return math.fsum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k + 1))
 
 
 def median_ranks(n: int, coverage: float = 0.95) -> tuple[int, int, float] | None:
-    """Return (low, high, coverage) ranks, counted from 1, of the narrowest symmetric interval of the median.
+    """Return the ranks (low, high, coverage) of the narrowest symmetric interval of the median.
 
-    The interval from the k-th smallest to the k-th largest of n values covers the median with probability
-    1 - 2 P(Binomial(n, 1/2) <= k - 1) (David and Nagaraja, Order Statistics, 7.1). None where even the minimum and
-    maximum cover less than `coverage`.
+    Ranks are counted from 1. The interval from the k-th smallest to the k-th largest of n values
+    covers the median with probability 1 - 2 P(Binomial(n, 1/2) <= k - 1) (David and Nagaraja, Order
+    Statistics, 7.1). Return None where even minimum and maximum cover less than `coverage`.
     """
     best = None
-    # Beyond this rank the coverage is far below 95 %; above 1 000 values the normal approximation is exact enough.
-    if n > 1000:
+    if n > 1000:  # the normal approximation is exact enough
         k = max(1, math.floor(n / 2 - 1.96 * math.sqrt(n) / 2))
         return k, n + 1 - k, math.erf((n / 2 - k + 0.5) / (math.sqrt(n) / 2) / math.sqrt(2))
     for k in range(1, n // 2 + 1):
@@ -92,7 +87,7 @@ def median_ranks(n: int, coverage: float = 0.95) -> tuple[int, int, float] | Non
 
 
 def spread(values: ArrayLike) -> Spread:
-    """Return the range of fewer than six values, the order-statistic interval of the median of six or more."""
+    """Return the range of fewer than six values, from six on the interval of the median."""
     array = np.sort(finite(values))
     n = int(array.size)
     if n == 0:
@@ -105,13 +100,16 @@ def spread(values: ArrayLike) -> Spread:
 
 
 def robust_sigma(values: ArrayLike) -> float:
-    """Return 1.4826 times the median absolute deviation, in the unit of the values; NaN below two values."""
+    """Return 1.4826 times the median absolute deviation, NaN below two values."""
     array = finite(values)
     return SIGMA_OF_MAD * middle(np.abs(array - middle(array))) if array.size >= 2 else math.nan
 
 
 def cv(values: ArrayLike) -> float:
-    """Return the coefficient of variation (standard deviation over |mean|, n - 1), NaN where it is not defined."""
+    """Return the coefficient of variation, NaN where it is not defined.
+
+    It is the standard deviation (n - 1) over |mean|.
+    """
     array = finite(values)
     if array.size < 2 or array.mean() == 0:
         return math.nan
@@ -122,8 +120,9 @@ def cv(values: ArrayLike) -> float:
 class Scale:
     """How values become numbers whose differences are effects.
 
-    "log": differences of logarithms, for positive values. "relative": values over `unit` (the size of their median),
-    for series that touch zero or go below. "absolute": the values themselves, for ratios such as a loss of 0 to 1.
+    "log": differences of logarithms, for positive values. "relative": values over `unit` (the size
+    of their median), for series that touch zero or go below. "absolute": the values themselves, for
+    ratios such as a loss of 0 to 1.
     """
 
     kind: Literal["log", "relative", "absolute"]
@@ -135,16 +134,16 @@ class Scale:
         return np.log(array) if self.kind == "log" else array / self.unit
 
     def gate(self, min_effect: float) -> float:
-        """Return the smallest effect worth a verdict (relative, or in the metric's unit if absolute) on this scale."""
+        """Return the smallest effect that counts, relative or absolute, on this scale."""
         return math.log1p(min_effect) if self.kind == "log" else min_effect
 
     def effect(self, difference: float) -> float:
-        """Return a difference as a relative change (0.1 is +10 %), or in the metric's unit if absolute."""
+        """Return a difference on this scale as an effect: relative (0.1 is +10 %) or absolute."""
         return math.expm1(difference) if self.kind == "log" else difference
 
 
 def scale_for(values: Sequence[float] | Array, absolute: bool = False) -> Scale:
-    """Return the scale on which to analyse finite values: log if all are positive, else relative to |median|."""
+    """Return the scale for finite values: log if all are positive, else relative to |median|."""
     array = finite(values)
     if absolute:
         return Scale("absolute")
@@ -158,10 +157,11 @@ def scale_for(values: Sequence[float] | Array, absolute: bool = False) -> Scale:
 def noise_floor(run_medians: ArrayLike, absolute: bool = False) -> float:
     """Return the robust spread of run medians: 1.4826 MAD of their logarithms (0.02 is about 2 %).
 
-    On a series that touches zero, relative to its median; `absolute` gives the metric's own unit. NaN below two runs.
+    For a series that touches zero it is relative to the median, with `absolute` in the unit of the
+    metric. It is NaN below two runs.
     """
     array = finite(run_medians)
-    return robust_sigma(scale_for(array, absolute).apply(array)) if array.size >= 2 else math.nan
+    return robust_sigma(scale_for(array, absolute).apply(array))
 
 
 def relative_precision(values: Sequence[float]) -> float | None:

@@ -18,11 +18,12 @@ INFORMATIONAL = 0.10
 
 @dataclass(frozen=True, slots=True)
 class Variability:
-    """Relative noise of one series (0.02 is 2 %), None where there are too few values to say.
+    """Relative noise of one series (0.02 is 2 %), None where there are too few values.
 
-    `within`: median over runs of the repetitions' CV. `between`: robust noise of run medians (the floor). `nodes`:
-    robust spread of the nodes' medians. `detectable`: change found in nine of ten cases with 20 runs before and 3
-    after. `repetitions`: how many are worth making in a run, beyond which only more runs help.
+    `within`: median over runs of the CV of repetitions. `between`: robust noise of run medians (the
+    floor). `nodes`: robust spread of the medians of nodes. `detectable`: change found in nine of
+    ten cases with 20 runs before and 3 after. `repetitions`: repetitions in a run beyond which only
+    more runs help.
     """
 
     within: float | None
@@ -69,7 +70,7 @@ def variability_of(
     nodes = robust_sigma(scale_for(levels).apply(levels)) if len(levels) >= 3 else None
     wanted = None
     if within is not None and between is not None and len(runs) >= 20:
-        # The variance of a median of R repetitions, 1.57 s^2 / R, is made equal to that between runs.
+        # Make the variance of a median of R repetitions, 1.57 s^2 / R, equal to that between runs.
         typical = float(np.median([array.size for array in runs]))
         own = max(between**2 - 1.57 * within**2 / typical, (0.1 * between) ** 2)
         wanted = min(10, max(3, math.ceil(1.57 * within**2 / own))) if own > 0 else 10

@@ -19,7 +19,10 @@ Word = Literal["better", "worse", "differs", "no difference shown", "inconclusiv
 Better = Literal["higher", "lower", "none"]
 
 PAST_RUNS = 15
-"""Past runs that a floor needs: 0.8 % of equal pairs are called different with 15, 0.4 % with 20, 0.2 % with 30."""
+"""Past runs that a floor needs.
+
+With 15 runs, 0.8 % of equal pairs are called different, with 20 runs 0.4 %, with 30 runs 0.2 %.
+"""
 FLOORS = 4.0
 """Floors of the difference that a change must exceed."""
 POWER_90 = 1.2816
@@ -28,13 +31,13 @@ POWER_90 = 1.2816
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Series A against B: medians in the unit of the values, the rest relative (0.1 is +10 %) or
-    absolute.
+    """Side A of a series against side B.
 
+    Medians are in the unit of the values, everything else relative (0.1 is +10 %) or absolute.
     `effect` is B against A, and `low` and `high` its 95 % interval, None where the floor is
     unknown. `floor` is the noise of one run. `gate` is the smallest effect that counts as a change.
     `detectable` is the effect found in nine of ten comparisons. `why` is one sentence, and for
-    "inconclusive" it says what a verdict takes.
+    "inconclusive" it says what a verdict needs.
     """
 
     word: Word
@@ -65,9 +68,9 @@ def compare(
 ) -> Verdict:
     """Compare two sides of one series.
 
-    `a`, `b`: the repetitions of one run, or the run medians of a selection of `runs_a` (`runs_b`) runs. `past`: medians
-    of earlier runs since the last accepted level, the two sides not among them. `min_effect` is relative, or in the
-    metric's unit where `absolute`. Raises ValueError where a side has no finite value.
+    `a` and `b` are the repetitions of one run, or the run medians of `runs_a` and `runs_b` runs.
+    `past` has the medians of earlier runs without the two sides. `min_effect` is relative, with
+    `absolute` in the unit of the metric. Raises ValueError where a side has no finite value.
     """
     side_a, side_b, history = finite(a), finite(b), finite(past)
     if not side_a.size or not side_b.size:
@@ -104,7 +107,10 @@ def compare(
 
 
 def _variance(runs: int) -> float:
-    """Return the variance of the median of `runs` run medians, in units of one run's (pi / 2n from three on)."""
+    """Return the variance of the median of `runs` run medians: pi / 2n from three runs on.
+
+    The unit is the variance of one run median.
+    """
     return 1.0 / runs if runs < 3 else math.pi / (2 * runs)
 
 
@@ -131,7 +137,8 @@ def _word(
         missing = PAST_RUNS - past
         return (
             "inconclusive",
-            f"noise floor unknown: {missing} more past runs (has {past} of {PAST_RUNS}), or `perfdag ab`",
+            f"noise floor unknown: {missing} more past runs (has {past} of {PAST_RUNS}), "
+            "or `perfdag ab`",
         )
     if abs(difference) > gate:
         return side(difference, better), "beyond the gate"
@@ -139,9 +146,9 @@ def _word(
     if not noisy or abs(difference) <= smallest:
         return (
             "no difference shown",
-            "within the gate" if noisy else "within the smallest effect asked for",
+            "within the gate" if noisy else "within the smallest effect that counts",
         )
-    # Runs a side at which the gate would be the difference seen.
+    # Runs per side at which the gate would be the measured difference.
     runs = math.ceil(math.pi * (FLOORS * floor / abs(difference)) ** 2)
     if runs <= max(runs_a, runs_b):
         runs = max(runs_a, runs_b) + 1

@@ -113,16 +113,16 @@ def test_a_limit_is_a_share_or_said_to_be_points(
 @pytest.mark.parametrize(
     ("of", "two", "limit", "code", "said"),
     [
-        (LATENCY, (1.0, None), 0.05, 3, "not compared: two latency: A alone has values of it"),
-        (LATENCY, (None, None), 0.05, 3, "not compared: two: neither has a headline value"),
+        (LATENCY, (1.0, None), 0.05, 3, "not compared: two latency: only A has values"),
+        (LATENCY, (None, None), 0.05, 3, "not compared: two: neither variant has a headline value"),
         (
             {**LATENCY, "headline": False},
             (1.0, 1.0),
             0.05,
             3,
-            "not compared: two: neither has a headline value",
+            "not compared: two: neither variant has a headline value",
         ),
-        (LATENCY, (1.0, None), None, 0, "not compared: two latency: A alone has values of it"),
+        (LATENCY, (1.0, None), None, 0, "not compared: two latency: only A has values"),
         (LATENCY, (1.0, 1.0), 0.05, 0, "passes"),
     ],
 )

@@ -27,14 +27,8 @@ from perfdag.plan.plan import make_plan
 from perfdag.regress import rollup
 from perfdag.regress.ab import analyse
 from perfdag.regress.comparison import compare_selections, level_removed
-from perfdag.regress.history import (
-    node_outliers,
-    noise_report,
-    overview,
-    recent_rows,
-    runs_for_nodes,
-    series_of,
-)
+from perfdag.regress.history import overview, series_of
+from perfdag.regress.nodes import node_outliers, noise_report, recent_rows, runs_for_nodes
 from perfdag.regress.run_medians import medians_of_rows
 from perfdag.regress.selection import SelectionError, select
 from perfdag.regress.tuning import Tuning
@@ -725,7 +719,7 @@ def test_ab_keeps_to_its_budget_and_lists_what_one_variant_alone_has(
     assert main(["ab", "duel.yaml", "--b", "command.argv=['false']", "--json"]) == 1
     made = json.loads(capsys.readouterr().out)
     assert made["series"] == []
-    assert made["unpaired"] == ['command - | argv=["false"] wall_time: A alone has values of it']
+    assert made["unpaired"] == ['command - | argv=["false"] wall_time: only A has values']
     store = open_store(None)
     rows = schema.load(
         store, runs=[made["a"]["run_id"]], columns=["benchmark", "status", "error"]

@@ -89,7 +89,7 @@ def test_too_few_blocks_say_how_many_it_takes() -> None:
     found = judge([paired([1.0] * 5, [2.0] * 5, better="higher")])[0]
     assert (found.word, found.why) == (
         "inconclusive",
-        "5 blocks: an exact p of 1 % takes at least 8",
+        "5 blocks: an exact p of 1 % needs at least 8",
     )
 
 
@@ -107,7 +107,7 @@ def test_blocks_with_a_failed_side_are_dropped() -> None:
     assert paired([1.0, np.nan, 1.0], [2.0, 2.0, 2.0], better="higher").blocks == 2
     with pytest.raises(ValueError, match="no block"):
         paired([np.nan], [1.0], better="higher")
-    with pytest.raises(ValueError, match="pairs need both"):
+    with pytest.raises(ValueError, match="1 blocks of A and 2 of B"):
         paired([1.0], [1.0, 2.0], better="higher")
 
 

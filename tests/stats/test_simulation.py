@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from perfdag.regress.history import node_outliers
+from perfdag.regress.nodes import node_outliers
 from perfdag.regress.run_medians import medians_of_rows
 from perfdag.regress.tuning import Tuning
 from perfdag.results.schema import SAMPLES

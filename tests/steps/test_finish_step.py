@@ -95,7 +95,7 @@ def test_a_typo_in_the_acknowledgements_costs_neither_report_nor_gate(
         key.rpartition("/")[2] for key in store.list(f"runs/{newest(store)}")
     }
     out = capsys.readouterr().out
-    assert f"ACKS tiny: {store.url('acks.yaml')} cannot be read and accepts nothing" in out
+    assert f"ACKS tiny: {store.url('acks.yaml')} is unreadable and accepts nothing" in out
     assert "acks.yaml:2: acks[0].run" in out
     assert main(["step", "finish"]) == 0
     assert "(reported before)" in capsys.readouterr().out
