@@ -43,7 +43,9 @@ def nearest_rank(values: ArrayLike, p: float) -> float:
     """
     array = np.sort(finite(values))
     if not 0 < p <= 1 or not array.size:
-        raise ValueError(f"percentile {p} of {array.size} values: p must be in (0, 1] with one value")
+        raise ValueError(
+            f"percentile {p} of {array.size} values: p must be in (0, 1] with one value"
+        )
     # Round first: p * n may be 95.00000000000001, which ceil would make 96.
     return float(array[max(0, math.ceil(round(p * array.size, 9)) - 1)])
 
