@@ -77,7 +77,8 @@ def loop(blocks: int, batches: int) -> bool:
     """Harness against a bare loop; whether the limit is held."""
     import torch
 
-    from perfdag.steps.resnet50.model import Resnet50, build
+    from perfdag.steps.resnet50.model import Resnet50
+    from perfdag.steps.resnet50.weights import build
 
     torch.set_num_threads(1)
     net, _ = build("random", 0)

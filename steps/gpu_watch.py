@@ -1,53 +1,58 @@
-"""The GPUs of hosts while a tool works on them, and whether its figures are the devices' own: the judgement of steps/resnet50 for other tools."""
+"""Watch the GPUs of hosts while a tool works on them, and judge whether its figures are theirs."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from perfdag.hosts import gpu_queries
 from perfdag.hosts.base import Host
-from perfdag.steps.resnet50.launch import against
 
 PCI_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-"""Environment in which CUDA numbers the GPUs as nvidia-smi does; by itself it puts the fastest first."""
+"""Environment in which CUDA numbers the GPUs as nvidia-smi does.
+
+Without it, the fastest GPU comes first."""
 
 
 @dataclass
 class Watch:
-    """`hosts`: by the host's name (gpu.by_name) its `gpus`, and after the block what they did and `against`, why the figures are not their own.
+    """The GPUs of hosts, by the names of gpu_queries.by_name().
 
-    `used` takes the uuids of the GPUs that the tool used; empty: not known, and all of a host are judged. `spans` takes when the tool measured;
-    empty: not known, and all of the block is judged.
+    `hosts` has the `gpus` of a host. After the block it also has what they did, and `against`:
+    why the figures are not the devices' own. `used` takes the uuids of the GPUs that the tool
+    used; if it is empty, all GPUs of a host are judged. `spans` takes, by host, when the tool
+    measured; if it is empty, the whole block is judged.
     """
 
     hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
-    spans: list[gpu_queries.Span] = field(default_factory=list)
+    spans: defaultdict[str, list[gpu_queries.Span]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
 
     @property
     def against(self) -> str | None:
-        """What is held against the figures; named by the host where there are several."""
-        said = {name: each["against"] for name, each in self.hosts.items() if each.get("against")}
+        """Return why the figures are not the devices' own; of several hosts, with their names."""
+        reasons = {
+            name: facts["against"] for name, facts in self.hosts.items() if facts.get("against")
+        }
+        several = len(self.hosts) > 1
         return (
-            "; ".join(
-                f"{name}: {why}" if len(self.hosts) > 1 else why for name, why in said.items()
-            )
-            or None
+            "; ".join(f"{name}: {why}" if several else why for name, why in reasons.items()) or None
         )
 
 
-def numbered(host: Host, found: Sequence[Mapping[str, Any]], index: int) -> set[str]:
-    """The uuid of that of a host's GPUs (gpu.facts) which a tool in PCI_ORDER uses as CUDA device `index`; empty where that is not known: there is
-    none, CUDA_VISIBLE_DEVICES gives other numbers, or with MIG a device is a slice.
+def uuids_of_device(host: Host, gpus: Sequence[Mapping[str, Any]], index: int) -> set[str]:
+    """Return the uuid of the GPU that a tool in PCI_ORDER uses as CUDA device `index`.
+
+    `gpus` are the host's (gpu_queries.facts). The set is empty if the uuid is not known: no GPU
+    has the index, CUDA_VISIBLE_DEVICES gives other numbers, or with MIG a device is a slice.
     """
-    uuids = {each["uuid"] for each in found if each.get("index") == index and "uuid" in each}
+    uuids = {gpu["uuid"] for gpu in gpus if gpu.get("index") == index and "uuid" in gpu}
     renumbered = host.run(["printenv", "CUDA_VISIBLE_DEVICES"], timeout=10).stdout.strip()
-    return (
-        set()
-        if len(uuids) != 1 or renumbered or any(each.get("mig") == "Enabled" for each in found)
-        else uuids
-    )
+    sliced = any(gpu.get("mig") == "Enabled" for gpu in gpus)
+    return set() if len(uuids) != 1 or renumbered or sliced else uuids
 
 
 @contextlib.contextmanager
@@ -55,29 +60,54 @@ def watched(
     hosts: Sequence[Host],
     before: Mapping[str, list[dict[str, Any]]] | None = None,
     computes: bool = True,
+    timed: bool = True,
 ) -> Iterator[Watch]:
-    """Watch the GPUs of the hosts in the block. `before` is what gpu.facts said of them just now, by the same names; None: it is asked.
-    `computes` is as in gpu.watched.
+    """Watch the GPUs of the hosts in the block.
+
+    `before` has gpu_queries.facts() of the hosts by the same names, if they are known.
+    `computes` is as in gpu_queries.watched(), `timed` as in reason_against().
     """
-    one_each = gpu_queries.by_name(hosts)
+    named = gpu_queries.by_name(hosts)
     watch = Watch(
         {
             name: {"gpus": before[name] if before else gpu_queries.facts(host)}
-            for name, host in one_each.items()
+            for name, host in named.items()
         }
     )
     with contextlib.ExitStack() as stack:
-        seen = {
-            name: stack.enter_context(gpu_queries.watched(host, watch.spans, computes))
-            for name, host in one_each.items()
+        sampled = {
+            name: stack.enter_context(gpu_queries.watched(host, watch.spans[name], computes))
+            for name, host in named.items()
         }
         yield watch
-    for name, host in one_each.items():
-        here, during = watch.hosts[name], seen[name]["during"]
+    for name, host in named.items():
+        facts, during = watch.hosts[name], sampled[name]["during"]
         own = {
-            each["index"] for each in gpu_queries.used(here["gpus"], watch.used) if "index" in each
-        } or {each["index"] for each in during}
-        here |= seen[name] | {
-            "slowed": gpu_queries.slowed([each for each in during if each["index"] in own])
+            gpu["index"] for gpu in gpu_queries.used(facts["gpus"], watch.used) if "index" in gpu
+        } or {gpu["index"] for gpu in during}
+        facts |= sampled[name] | {
+            "slowed": gpu_queries.slowed([gpu for gpu in during if gpu["index"] in own])
         }
-        here["against"] = against(here, gpu_queries.facts(host), own)
+        facts["against"] = reason_against(facts, gpu_queries.facts(host), own, timed)
+
+
+def reason_against(
+    facts: dict[str, Any], after: Sequence[dict[str, Any]], own: Collection[int], timed: bool = True
+) -> str | None:
+    """Return why figures of the used GPUs (by index) are not the devices' own, or None.
+
+    They were slowed or not observed (if figures are `timed`), or had memory errors meanwhile.
+    """
+    if timed and facts.get("slowed"):
+        return str(facts["slowed"])
+    if timed and not any(gpu["index"] in own for gpu in facts.get("during", ())):
+        return f"what the GPU's clocks did is not known: {facts.get('error', 'no samples')}"
+    before = {gpu.get("index"): gpu.get("ecc_uncorrected", 0) for gpu in facts["gpus"]}
+    for gpu in after:
+        index = gpu.get("index")
+        if index in own and (errors := gpu.get("ecc_uncorrected", 0) - before.get(index, 0)) > 0:
+            return (
+                f"GPU {index} had {errors} uncorrected memory error(s) meanwhile:"
+                " its memory is broken"
+            )
+    return None

@@ -13,7 +13,7 @@ from perfdag.hosts.base import Finished
 from perfdag.hosts.filesystems import filesystem
 from perfdag.outcome import Invalid, Measurement, Skip
 from perfdag.shape import Shape
-from perfdag.steps.fio import files, report
+from perfdag.steps.fio import files, job, report
 from perfdag.steps.fio.files import Place
 from perfdag.steps.fio.params import FioParams
 
@@ -21,9 +21,6 @@ _SKEW = 0.1
 """Share of the measured time by which the hosts may start apart.
 
 Beyond it, the sum is not a rate that all hosts reached together."""
-_JOB = "worker"
-_PRERUN = f"{_JOB}.prerun.txt"
-"""fio's name for the output of exec_prerun."""
 
 
 class Fio(Benchmark[FioParams]):
@@ -163,10 +160,10 @@ class Fio(Benchmark[FioParams]):
                 "runtime": None,
                 "ramp": 0.0,
             }
-            argvs = [_command(params.model_copy(update=fill), place) for place in places]
+            argvs = [job.command(params.model_copy(update=fill), place) for place in places]
         elif params.drop_caches or len(places) > 1:
             # Hosts that lay out files inside the measured run start at different times.
-            argvs = [[*_command(params, place), "--create_only=1"] for place in places]
+            argvs = [[*job.command(params, place), "--create_only=1"] for place in places]
         else:
             argvs = []
         with ExitStack() as stack:
@@ -196,7 +193,7 @@ class Fio(Benchmark[FioParams]):
         return servers
 
     def _local(self, gang: Gang, params: FioParams, place: Place) -> Output:
-        argv = _command(params, place)
+        argv = job.command(params, place)
         finished = gang.hosts[0].run(
             argv, timeout=gang.timeout, cwd=place.folder, cpus=gang.shape.hosts.cpus.client
         )
@@ -209,17 +206,19 @@ class Fio(Benchmark[FioParams]):
         # json+ adds the histograms, from which the percentiles of all hosts are computed.
         client = ["fio", "--output-format=json+"]
         for index, (place, argv) in enumerate(zip(places, servers.values(), strict=True)):
-            job = str(PurePosixPath(gang.scratch) / f"job-{index}.fio")
-            lead.put(job, job_file(params, place).encode())
-            client += [argv[-1].replace("--server=", "--client="), job]
+            path = str(PurePosixPath(gang.scratch) / f"job-{index}.fio")
+            lead.put(path, job.job_file(params, place).encode())
+            client += [argv[-1].replace("--server=", "--client="), path]
         finished = lead.run(client, timeout=gang.timeout)
         output = _output(
             finished,
             [*servers.values(), client],
             {"filesystem": [place.described for place in places]},
         )
-        output.texts["job"] = job_file(params, places[0])
-        starts = [place.host.get(f"{place.folder}/{_PRERUN}").decode().strip() for place in places]
+        output.texts["job"] = job.job_file(params, places[0])
+        starts = [
+            place.host.get(f"{place.folder}/{job.PRERUN}").decode().strip() for place in places
+        ]
         output.facts |= {
             "started": starts,
             "workers": dict(
@@ -251,62 +250,6 @@ class Fio(Benchmark[FioParams]):
                     measurements,
                 )
         return measurements
-
-
-_PERCENTILES = ":".join(f"{p:g}" for p in report.PERCENTILES)
-
-
-def options(params: FioParams, place: Place) -> list[tuple[str, str]]:
-    """Return the job's options in the order of fio(1).
-
-    fio separates file names by `:`, so a colon in a name is escaped.
-    """
-    target = ("filename", place.target) if place.target else ("directory", place.folder)
-    pairs: list[tuple[str, object]] = [
-        (target[0], target[1].replace(":", r"\:")),
-        *(
-            (name, getattr(params, name))
-            for name in ("rw", "bs", "size", "iodepth", "ioengine", "numjobs", "nrfiles")
-        ),
-        ("direct", int(params.direct)),
-        ("thread", int(params.thread)),
-        ("group_reporting", 1),
-        # Each host has its own folder, so names need not depend on who starts the job.
-        ("unique_filename", 0),
-        ("lat_percentiles", 1),
-        ("clat_percentiles", 1),
-        ("slat_percentiles", 1),
-        ("percentile_list", _PERCENTILES),
-    ]
-    if "rw" in params.rw:
-        pairs.append(("rwmixread", params.rwmixread))
-    if params.percentage_random != 100:
-        pairs.append(("percentage_random", params.percentage_random))
-    if params.runtime is not None:
-        pairs += [("time_based", 1), ("runtime", f"{round(params.runtime * 1e6)}us")]
-    if params.ramp:
-        pairs.append(("ramp_time", f"{round(params.ramp * 1e6)}us"))
-    if params.fsync:
-        pairs.append(("fsync", params.fsync))
-    return [(name, str(value)) for name, value in pairs]
-
-
-def job_file(params: FioParams, place: Place) -> str:
-    """Return the job file for fio's client. exec_prerun records the start time beside the data."""
-    lines = [
-        f"{name}={value}"
-        for name, value in [*options(params, place), ("exec_prerun", "date +%s.%N")]
-    ]
-    return "\n".join([f"[{_JOB}]", *lines, ""])
-
-
-def _command(params: FioParams, place: Place) -> list[str]:
-    return [
-        "fio",
-        "--output-format=json",
-        f"--name={_JOB}",
-        *(f"--{name}={value}" for name, value in options(params, place)),
-    ]
 
 
 def _output(finished: Finished, argv: list[list[str]], known: dict[str, Any]) -> Output:

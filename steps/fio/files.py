@@ -53,7 +53,7 @@ def home(gang: Gang, params: FioParams, host: Host) -> str:
 
 @contextmanager
 def files(gang: Gang, params: FioParams) -> Iterator[list[Place]]:
-    """Prepare a place on each host, with enough space and with direct I/O where asked.
+    """Prepare a place on each host, with enough space and with direct I/O if requested.
 
     Everything created is removed at the end, also after a failure.
     """

@@ -109,7 +109,7 @@ def _jobs(
         if job["error"]:
             raise Failed(f"fio's job ended with error {job['error']}", texts)
     if len(jobs) != count:
-        raise Failed(f"fio reports {len(jobs)} jobs, {count} were asked for", texts)
+        raise Failed(f"fio reports {len(jobs)} jobs, {count} were requested", texts)
     return jobs
 
 

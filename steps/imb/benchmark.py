@@ -1,19 +1,16 @@
 """imb: the Intel MPI Benchmarks (IMB-MPI1), point-to-point and collective, by message size."""
 
 import math
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
-from perfdag.hosts import cgroups
-from perfdag.hosts.base import Finished, Host
+from perfdag.hosts.base import Finished
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.quantities import parse_quantity
 from perfdag.shape import Shape
 from perfdag.steps import devices
-from perfdag.steps.imb import report
+from perfdag.steps.imb import placement, report
 from perfdag.steps.imb.operations import SYNCS
 from perfdag.steps.imb.params import GIB, ImbParams
 from perfdag.steps.mpi import intelmpi, openmpi
@@ -23,11 +20,6 @@ _OWN_MEMORY = GIB
 """Bytes of buffers that IMB allows a rank by default (-mem)."""
 _OWN_VOLUME = 40 * 2**20
 """Bytes of a size after which IMB stops repeating it by default."""
-_SHARE = 0.8
-"""Share of the available memory for buffers; the rest is for MPI and the system."""
-_SMALL_BUFFERS = GIB // 4
-"""Buffers of all ranks of a host up to which its free memory is not checked."""
-_AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB", re.M)
 
 
 class Imb(Benchmark[ImbParams]):
@@ -114,7 +106,7 @@ class Imb(Benchmark[ImbParams]):
         per_pod = math.ceil(params.ranks / count)
         problems += [] if params.oversubscribe else openmpi.few_cpus(shape, per_pod)
         limit, needed = shape.resources.get("memory"), params.memory() * per_pod
-        if limit is not None and needed > _SHARE * float(parse_quantity(limit)):
+        if limit is not None and needed > placement.SHARE * float(parse_quantity(limit)):
             problems.append(
                 f"messages of 2^{params.max_log} B need buffers of {short(needed, 'B')} on each"
                 f" host, too much for resources.memory {limit};"
@@ -145,7 +137,7 @@ class Imb(Benchmark[ImbParams]):
 
     def missing(self, gang: Gang, params: ImbParams) -> list[Tool]:
         if params.mpi == "openmpi":
-            program = params.program or "no `program` is given"
+            program = params.program or "no `program` is set"
             own = f"IMB-MPI1 built for Open MPI ({program}; that of impi-rt is for Intel MPI)"
             wanted = (
                 (params.program or "", Tool(own, {})),
@@ -197,7 +189,7 @@ class Imb(Benchmark[ImbParams]):
         argv = [
             *intelmpi.mpirun(gang, root, params.ranks, rsh),
             f"{root}/bin/IMB-MPI1",
-            *self.arguments(params, buffer_memory(gang, params)),
+            *self.arguments(params, placement.buffer_memory(gang, params)),
         ]
         return argv, intelmpi.environment(gang, root, params.transport, params.oversubscribe)
 
@@ -222,7 +214,7 @@ class Imb(Benchmark[ImbParams]):
         return [
             *argv,
             params.program or "",
-            *self.arguments(params, buffer_memory(gang, params)),
+            *self.arguments(params, placement.buffer_memory(gang, params)),
         ], openmpi.environment()
 
     @staticmethod
@@ -279,7 +271,7 @@ class Imb(Benchmark[ImbParams]):
             )
         else:
             wrong = openmpi.wrong_transport(everything, params.transport)
-        wrong = wrong or wrong_placement(
+        wrong = wrong or placement.wrong_placement(
             output.facts.get("hosts", []), output.facts.get("ranks_of", {}), params.ranks
         )
         if wrong:
@@ -287,45 +279,3 @@ class Imb(Benchmark[ImbParams]):
         if cut:
             raise Failed(cut, output.texts, measured)
         return measured
-
-
-def wrong_placement(hosts: Sequence[str], ranks_of: Mapping[str, int], ranks: int) -> str | None:
-    """Return why the ranks did not run on the nodes of `hosts`, or None.
-
-    `ranks_of` counts the ranks of each node as MPI reports them. Pods of one node have different
-    names. Open MPI reports no placement with transport rdma, so there is nothing to compare.
-    """
-    if not hosts or sum(ranks_of.values()) != ranks:
-        return None
-    nodes = Counter({name: count * ranks // len(hosts) for name, count in Counter(hosts).items()})
-    if len(ranks_of) > len(nodes) or sorted(ranks_of.values()) == sorted(nodes.values()):
-        return None
-    placed = ", ".join(f"{count} on {name}" for name, count in sorted(ranks_of.items()))
-    return (
-        f"{ranks} ranks were requested on {len(nodes)} nodes ({', '.join(nodes)}),"
-        f" MPI placed {placed}"
-    )
-
-
-def buffer_memory(gang: Gang, params: ImbParams) -> float | None:
-    """Return the bytes of buffers that a rank may have, or None if unknown.
-
-    The free memory of the smallest host and the memory limit of a pod bound it.
-    """
-    ranks = max(openmpi.ranks_by_address(gang.hosts, params.ranks).values())
-    if ranks * params.memory() <= _SMALL_BUFFERS:
-        return None
-    available = [
-        int(match[1]) * 1024 for host in gang.hosts if (match := _AVAILABLE.search(_meminfo(host)))
-    ]
-    # The pods of a gang share one shape, and this process runs in one of them.
-    limit = cgroups.limits()["memory_limit_bytes"]
-    available += [limit] if limit else []
-    return _SHARE * min(available) / ranks if available else None
-
-
-def _meminfo(host: Host) -> str:
-    try:
-        return host.get("/proc/meminfo").decode()
-    except Failed:
-        return ""

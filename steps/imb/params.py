@@ -22,13 +22,13 @@ class ImbParams(Params):
         None, ge=1, description="default: all on one host for shm, else half on each of two hosts"
     )
     transport: Literal["tcp", "shm", "rdma"] = Field(
-        "tcp", description="chosen, then verified from what MPI says it used"
+        "tcp", description="requested, then verified in what MPI reports"
     )
     min_log: int = Field(
         0,
         ge=0,
         le=30,
-        description="smallest message is 2^min_log bytes (0 bytes come first always)",
+        description="smallest message is 2^min_log bytes; 0 bytes always come first",
     )
     max_log: int = Field(22, ge=0, le=30, description="largest message is 2^max_log bytes")
     iterations: int = Field(1000, ge=1, le=10**7, description="most repetitions of a message size")
@@ -48,7 +48,7 @@ class ImbParams(Params):
     @model_validator(mode="after")
     def _possible(self) -> "ImbParams":
         if self.benchmark in REDUCTIONS and self.max_log < 2:
-            raise ValueError(f"{self.benchmark} is of 4-byte floats; max_log is at least 2")
+            raise ValueError(f"{self.benchmark} works on 4-byte floats; max_log is at least 2")
         if self.min_log > self.max_log:
             raise ValueError(f"min_log {self.min_log} is above max_log {self.max_log}")
         if self.ranks_per_host is not None and self.ranks % self.ranks_per_host:

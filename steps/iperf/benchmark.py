@@ -43,31 +43,34 @@ class Iperf(Benchmark[IperfParams]):
             "throughput",
             "bit/s",
             "higher",
-            "payload the receiver got, all streams and directions",
+            "payload received, all streams and directions",
             headline=True,
         ),
         Metric(
             "direction_throughput",
             "bit/s",
             "higher",
-            "payload got in one direction of a bidirectional test",
+            "payload received in one direction of a bidirectional test",
         ),
         Metric(
             "second_throughput",
             "bit/s",
             "none",
-            "payload got within a second of the run, all streams and directions; a subject each",
+            "payload received in each second of the run, all streams and directions",
         ),
         Metric("sent_throughput", "bit/s", "none", "payload handed to the sender's socket"),
         Metric("retransmits", "1", "lower", "TCP segments sent again"),
         Metric("jitter", "s", "lower", "UDP interarrival jitter (RFC 1889), mean over the streams"),
         Metric("lost_fraction", "1", "lower", "UDP datagrams lost of those sent"),
-        Metric("out_of_order", "1", "lower", "UDP datagrams that came out of order"),
+        Metric("out_of_order", "1", "lower", "UDP datagrams received out of order"),
         Metric(
-            "sender_cpu", "1", "lower", "cores used by the sending process; iperf2 does not say"
+            "sender_cpu", "1", "lower", "cores used by the sending process; not reported by iperf2"
         ),
         Metric(
-            "receiver_cpu", "1", "lower", "cores used by the receiving process; iperf2 does not say"
+            "receiver_cpu",
+            "1",
+            "lower",
+            "cores used by the receiving process; not reported by iperf2",
         ),
         Metric(
             "rtt", "s", "lower", "smoothed round-trip time of TCP at the sender, over the streams"
@@ -82,8 +85,8 @@ class Iperf(Benchmark[IperfParams]):
             "cpu_bound",
             "1",
             "none",
-            "1: a process used all the cores it can, so the network may do more; else 0;"
-            " iperf2 does not say",
+            "1: a process used all its cores, so the network may do more; else 0;"
+            " not reported by iperf2",
         ),
     )
 

@@ -59,20 +59,21 @@ def verify(params: IperfParams, texts: dict[str, str]) -> None:
     others = set(_CONGESTION.findall(log)) - {params.congestion}
     if params.congestion and others:
         raise Invalid(
-            f"asked for congestion {params.congestion}, iperf2 used {', '.join(sorted(others))}",
+            f"congestion {params.congestion} was requested,"
+            f" iperf2 used {', '.join(sorted(others))}",
             texts,
         )
     for granted, requested in _BUFFER.findall(log):
         # Linux doubles what it grants, so a larger buffer is fine.
         if int(granted) < int(requested):
             raise Invalid(
-                f"asked for a window of {requested} B, the kernel gave {granted} B;"
+                f"a window of {requested} B was requested, the kernel granted {granted} B;"
                 " its limits: net.core.rmem_max, wmem_max",
                 texts,
             )
     for used in map(int, _MSS.findall(log)):
         if params.mss and not params.mss - _TCP_OPTIONS <= used <= params.mss:
-            raise Invalid(f"asked for mss {params.mss} B, a connection used {used} B", texts)
+            raise Invalid(f"mss {params.mss} B was requested, a connection used {used} B", texts)
 
 
 def parse(output: Output, params: IperfParams) -> list[Measurement]:

@@ -68,10 +68,11 @@ def verify(report: dict[str, Any], params: IperfParams, texts: dict[str, str]) -
         ("congestion", end.get("sender_tcp_congestion", params.congestion), params.congestion),
     ):
         if wanted is not None and actual != wanted:
-            raise Invalid(f"asked for {name} {wanted}, iperf3 used {actual}", texts)
+            raise Invalid(f"{name} {wanted} was requested, iperf3 used {actual}", texts)
     if params.window and start.get("sndbuf_actual", params.window) < params.window:
         raise Invalid(
-            f"asked for a window of {params.window} B, the kernel gave {start['sndbuf_actual']} B",
+            f"a window of {params.window} B was requested,"
+            f" the kernel granted {start['sndbuf_actual']} B",
             texts,
         )
     paths = [
@@ -83,14 +84,14 @@ def verify(report: dict[str, Any], params: IperfParams, texts: dict[str, str]) -
     # IPv4 and TCP headers take at least 20 bytes each.
     if params.mss and paths and min(paths) - 40 < params.mss:
         raise Invalid(
-            f"asked for mss {params.mss} B, a path MTU of {min(paths)} B holds at most"
+            f"mss {params.mss} B was requested, a path MTU of {min(paths)} B holds at most"
             f" {min(paths) - 40} B",
             texts,
         )
     expected = params.streams * (2 if params.bidirectional else 1)
     if len(end["streams"]) != expected:
         raise Failed(
-            f"iperf3 reports {len(end['streams'])} streams, {expected} were asked for", texts
+            f"iperf3 reports {len(end['streams'])} streams, {expected} were requested", texts
         )
     if end["sum_sent"]["seconds"] < 0.9 * params.duration:
         raise Failed(

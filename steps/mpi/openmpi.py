@@ -30,7 +30,7 @@ MPIRUN = Tool(
         "brew": "open-mpi",
     },
 )
-_WAYS = re.compile(r"mca: bml: Using (\w+) btl for send to")
+_BTLS = re.compile(r"mca: bml: Using (\w+) btl for send to")
 _NODES = re.compile(r"send to \[\[\d+,1\],(\d+)\] on node (\S+)")
 _VERSION = re.compile(r"\(Open MPI\) (\S+)")
 _SHARED_MEMORY = {"vader", "sm"}
@@ -67,7 +67,7 @@ def ranks_by_address(hosts: Sequence[Host], ranks: int) -> dict[str, int]:
 def few_cpus(shape: Shape, ranks: int) -> list[str]:
     """Return why the ranks of a pod would exceed its CPU quota, or an empty list.
 
-    Resources are also limits. oversubscribe does not help, although it passes here: a quota
+    Resources are also limits. oversubscribe does not help, although this check passes: a quota
     throttles spinning ranks, and a throttled sample is invalid.
     """
     limit = shape.resources.get("cpu")
@@ -84,7 +84,7 @@ def need_cpus(hosts: Sequence[Host], ranks: int) -> None:
     """Raise Skip if a pod or a node has fewer CPUs than ranks.
 
     Spinning ranks that share a CPU measure the scheduler. The kubelet's static CPU manager gives
-    a pod its own CPUs, so each pod of a node is asked. oversubscribe does not help under a quota.
+    a pod its own CPUs, so each pod of a node is checked. oversubscribe does not help under a quota.
     """
     per_host = ranks // len(hosts)
     pods: dict[tuple[str, int], tuple[Host, int]] = {}
@@ -236,9 +236,9 @@ def selected_layer(log: str) -> str | None:
     return "+".join(sorted(layers)) if layers else None
 
 
-def ways(log: str) -> set[str]:
+def btls(log: str) -> set[str]:
     """Return the BTLs between ranks, from btl_base_verbose, except for a rank with itself."""
-    return set(_WAYS.findall(log)) - {"self"}
+    return set(_BTLS.findall(log)) - {"self"}
 
 
 def nodes_of_ranks(log: str) -> dict[int, str]:
@@ -255,7 +255,7 @@ def wrong_transport(log: str, requested: Literal["tcp", "shm", "rdma"]) -> str |
             if layer == "ucx"
             else f"rdma was requested, Open MPI used {layer or 'it does not say what'}"
         )
-    used = ways(log)
+    used = btls(log)
     expected = {"tcp"} if requested == "tcp" else _SHARED_MEMORY
     if len(used) == 1 and used <= expected:
         return None

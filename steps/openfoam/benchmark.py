@@ -10,20 +10,18 @@ from typing import Any, ClassVar
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Tool
 from perfdag.hosts import stale_files
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed, Invalid, Measurement, Skip
+from perfdag.outcome import Failed, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.steps import devices
 from perfdag.steps.mpi import openmpi
 from perfdag.steps.openfoam import case, footprint
-from perfdag.steps.openfoam.log import Log, check_ended, measurements, read_log, unstamped, why
+from perfdag.steps.openfoam.checks import check_ended, check_request
+from perfdag.steps.openfoam.log import measurements, read_log, unstamped, why
 from perfdag.steps.openfoam.params import COST, TOLERANCE_CYCLES, OpenFoamParams
 
 DEBIAN_ROOT = "/usr/share/openfoam"
 _STEPS = 3
 """Steps of a sample with a timeout each: mesh, decomposition, solver."""
-_PRINTED = 1 + 1e-5
-"""Tolerance for the six digits that icoFoam prints."""
-_HOSTS = re.compile(r"^Hosts\s*:\s*\n\(\n((?:\s*\(\S+ \d+\)\n)+)\)", re.M)
 # Debian prints OPENFOAM=, OpenCFD a tag or commit before it, and the Foundation no OPENFOAM=.
 _VERSION = re.compile(r"^Build\s*:\s*(?:.*\bOPENFOAM=)?(\S+)", re.M)
 
@@ -163,7 +161,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         solver = [
             sys.executable,
             "-m",
-            "perfdag.steps.openfoam.stamp",
+            "perfdag.steps.openfoam.line_clock",
             "rank",
             "icoFoam",
             "-case",
@@ -183,7 +181,13 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             argv = [*launch, *solver, "-parallel", "-fileHandler", "masterUncollated"]
         else:
             argv = solver
-        argv_with_clock = [sys.executable, "-m", "perfdag.steps.openfoam.stamp", "lines", *argv]
+        argv_with_clock = [
+            sys.executable,
+            "-m",
+            "perfdag.steps.openfoam.line_clock",
+            "lines",
+            *argv,
+        ]
         try:
             finished = lead.run(
                 argv_with_clock,
@@ -224,7 +228,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         cavity = params.cavity()
         check_ended(log, cavity, stdout, output.texts)
         rows = measurements(log, cavity, output, params.procs)
-        _check_claims(log, params, output, rows)
+        check_request(log, params, output, rows)
         return rows
 
 
@@ -249,52 +253,3 @@ def environment() -> dict[str, str]:
         if value and (name == "PYTHONPATH" or name.startswith(("FOAM_", "WM_")))
     }
     return {**own, "WM_PROJECT_DIR": root, "FOAM_SIGFPE": "true"}
-
-
-def _check_claims(
-    log: Log, params: OpenFoamParams, output: Output, measurements: list[Measurement]
-) -> None:
-    """Raise Invalid if iterations, tolerance, placement or transport differ from the request."""
-    solves = [solve for step in log.steps for solve in step.pressure]
-    if params.stop == "iterations":
-        counts, requested = (
-            {solve.iterations for solve in solves},
-            params.cavity().pressure_iterations,
-        )
-        if counts != {requested}:
-            raise Invalid(
-                f"pressure solves took {min(counts)} to {max(counts)} iterations, not {requested}",
-                output.texts,
-                measurements,
-            )
-    else:
-        worst = max(solves, key=lambda solve: solve.residual)
-        if worst.residual > params.tolerance * _PRINTED:
-            raise Invalid(
-                f"a pressure solve ended at residual {worst.residual:.3g} after"
-                f" {worst.iterations} iterations, above the tolerance {params.tolerance:g};"
-                " use a larger tolerance",
-                output.texts,
-                measurements,
-            )
-    if params.procs == 1:
-        return
-    match = _HOSTS.search(unstamped(output.texts["stdout"]))
-    per_host = sorted(int(count) for count in re.findall(r"(\d+)\)", match[1])) if match else []
-    hosts = int(output.facts.get("addresses", params.nodes))
-    if per_host != [params.procs // hosts] * hosts:
-        raise Invalid(
-            f"icoFoam ran on hosts with {per_host} processes,"
-            f" not {hosts} with {params.procs // hosts}",
-            output.texts,
-            measurements,
-        )
-    layer = output.facts.get("point_to_point")
-    if layer is None and params.nodes == 1:
-        # Some builds do not report the layer. Within one host nothing uses the network.
-        return
-    if layer != {"tcp": "ob1", "rdma": "ucx"}[params.transport]:
-        used = f"used {layer}, which" if layer else "does not say what it used, which may be what"
-        raise Invalid(
-            f"Open MPI {used} is not transport: {params.transport}", output.texts, measurements
-        )

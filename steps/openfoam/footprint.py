@@ -15,7 +15,7 @@ from perfdag.units import short
 # with its mesh in text 115 B.
 BASE_MEMORY, MEMORY_PER_CELL = 50 << 20, 1000
 DISK_PER_CELL = 130
-"""Bytes of the case for each cell; decomposePar takes as much again."""
+"""Bytes of the case for each cell; decomposePar takes the same amount once more."""
 
 
 def problems(params: OpenFoamParams, shape: Shape) -> list[str]:

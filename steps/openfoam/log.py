@@ -1,9 +1,5 @@
-"""Read icoFoam's log, whose lines perfdag.steps.openfoam.stamp stamps with a clock.
+"""Read icoFoam's log, whose lines perfdag.steps.openfoam.line_clock stamps, and its values."""
 
-Check that the run ended well, and return its values.
-"""
-
-import math
 import re
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,7 +7,7 @@ from itertools import pairwise
 from perfdag.benchmark.contract import Output
 from perfdag.outcome import Failed, Measurement
 from perfdag.steps.openfoam import case
-from perfdag.steps.openfoam.stamp import RANK_LINE
+from perfdag.steps.openfoam.line_clock import RANK_LINE
 from perfdag.steps.time_bins import bins
 
 _STAMPED = re.compile(r"^(\d+\.\d+)\t(.*)$")
@@ -22,8 +18,6 @@ _CONTINUITY = re.compile(
     r"continuity errors : sum local = (\S+), global = (\S+), cumulative = (\S+)"
 )
 _COURANT = re.compile(r"^Courant Number mean: (\S+) max: (\S+)")
-_RUNAWAY = 10.0
-"""Multiple of the lid's speed that marks a diverged solution: the lid drives the flow."""
 PARTS = 20
 """Parts of a run for which the time of a step is reported."""
 
@@ -126,38 +120,6 @@ def why(text: str) -> str | None:
         return "the solution diverged: floating point exception in icoFoam; use a smaller delta_t"
     match = re.search(r"FOAM FATAL (?:IO )?ERROR[^\n]*\n((?:[^\n]*\n){1,4})", unstamped(text))
     return f"icoFoam: {' '.join(match[1].split())}" if match else None
-
-
-def check_ended(log: Log, cavity: case.Cavity, stdout: str, texts: dict[str, str]) -> None:
-    """Raise Failed if the run diverged, stopped early or has an incomplete log."""
-    if log.begin is None:
-        raise Failed(why(stdout) or "icoFoam never began its time loop", texts)
-    bound = _RUNAWAY * case.LID_SPEED * cavity.delta_t * cavity.cells / case.EDGE
-    for number, step in enumerate(log.steps, start=1):
-        values = [
-            step.courant,
-            step.continuity,
-            *step.residuals.values(),
-            *(solve.residual for solve in step.pressure),
-        ]
-        if not all(math.isfinite(value) for value in values):
-            raise Failed(
-                f"the solution diverged: a value that is not finite in time step {number}", texts
-            )
-        if step.courant > bound:
-            raise Failed(
-                f"the solution diverged: Courant number {step.courant:.4g} in time step {number},"
-                f" {_RUNAWAY:g} lid speeds are {bound:.4g}",
-                texts,
-            )
-        if {"Ux", "Uy", "Uz", "p"} - step.residuals.keys() or len(step.pressure) != 2:
-            raise Failed(f"time step {number} of icoFoam's log is not whole", texts)
-    if len(log.steps) != cavity.time_steps or not log.ended:
-        raise Failed(
-            why(stdout)
-            or f"icoFoam stopped early: {len(log.steps)} of {cavity.time_steps} time steps",
-            texts,
-        )
 
 
 def measurements(log: Log, cavity: case.Cavity, output: Output, procs: int) -> list[Measurement]:

@@ -23,7 +23,7 @@ class OpenFoamParams(Params):
     size: Literal["XS", "S", "M", "XL", "XXL"] | None = Field(
         None,
         description="published size: S 100^3, M 200^3, XL 400^3, XXL 800^3 cells; XS is 20^3,"
-        " for tests; default S unless `cells` is given",
+        " for tests; default S unless `cells` is set",
     )
     cells: Annotated[int, Field(ge=4, le=MAX_CELLS)] | None = Field(
         None, description="cells along one edge of the cube, instead of `size`"
@@ -59,7 +59,7 @@ class OpenFoamParams(Params):
     procs: int = Field(1, ge=1, le=65536, description="MPI processes in all")
     nodes: int = Field(1, ge=1, le=4096, description="hosts they run on")
     procs_per_node: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="checked against procs / nodes where given"
+        None, description="if set, checked against procs / nodes"
     )
     decomposition: case.Decomposition = Field(
         "hierarchical",
@@ -78,7 +78,7 @@ class OpenFoamParams(Params):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         if self.size and self.cells:
-            raise ValueError("give `size` or `cells`, not both")
+            raise ValueError("set `size` or `cells`, not both")
         if self.procs % self.nodes:
             near = [n for n in range(1, self.procs + 1) if self.procs % n == 0]
             raise ValueError(

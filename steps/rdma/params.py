@@ -71,7 +71,7 @@ class RdmaParams(Params):
     extra_args: list[Annotated[str, Field(pattern=options.EXTRA)]] = Field(
         [],
         description="added to the command on both sides, for example --tclass=96;"
-        " options that parameters give are refused",
+        " options that a parameter sets are refused",
     )
 
     @field_validator("extra_args")

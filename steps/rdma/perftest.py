@@ -7,33 +7,20 @@ file.
 """
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from perfdag.benchmark.contract import Benchmark, Gang, Output, Tool
 from perfdag.hosts import gpu_queries
-from perfdag.hosts.base import Finished, Host
+from perfdag.hosts.base import Host
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.steps import devices, gpu_watch
-from perfdag.steps.rdma import report as rdma_report
+from perfdag.steps.rdma import report, verbs
 from perfdag.steps.rdma.params import RdmaParams
 
 SLOW_LINK = 1.25e9
 """Bytes a second of the slowest link that estimates assume: 10 Gb/s."""
-NO_DEVICE = (
-    "Did not detect devices",
-    "Unable to find the Infiniband/RoCE device",
-    "No IB devices found",
-    "IB device not found",
-)
-_NOT_LOCKED = "Couldn't allocate MR"
-"""Message of a failed ibv_reg_mr(), most often at RLIMIT_MEMLOCK."""
-_CM_READY = 1.0
-"""Seconds for a server with rdma_cm to listen if the kernel does not report that it does."""
-
-
 R = TypeVar("R", bound=RdmaParams)
 
 
@@ -119,7 +106,7 @@ class Rdma(Benchmark[R], Generic[R]):
 
     def prepare(self, gang: Gang, params: R) -> None:
         for host in gang.hosts:
-            problem = lacks(host)
+            problem = verbs.lacks(host)
             if problem:
                 raise Skip(f"{self.program(params)} cannot run on {host.name}: {problem}")
         result = gang.hosts[0].run([self.program(params), "--help"], timeout=10)
@@ -148,7 +135,7 @@ class Rdma(Benchmark[R], Generic[R]):
                 )
 
     def provenance(self, gang: Gang, params: R) -> dict[str, Any]:
-        facts: dict[str, Any] = {"memlock": [memlock(host) for host in gang.hosts]}
+        facts: dict[str, Any] = {"memlock": [verbs.memlock(host) for host in gang.hosts]}
         if params.cuda is not None:
             facts["gpus"] = gang.notes["gpus"] = {
                 name: gpu_queries.facts(host)
@@ -162,7 +149,9 @@ class Rdma(Benchmark[R], Generic[R]):
         # The NIC works on the GPUs' memory: their own computing is only set-up.
         with gpu_watch.watched(gang.hosts, gang.notes.get("gpus"), computes=False) as watch:
             for name, host in gpu_queries.by_name(gang.hosts).items():
-                watch.used |= gpu_watch.numbered(host, watch.hosts[name]["gpus"], params.cuda)
+                watch.used |= gpu_watch.uuids_of_device(
+                    host, watch.hosts[name]["gpus"], params.cuda
+                )
             output = self._measure(gang, params)
         output.facts |= {"gpu": watch.hosts, "against": watch.against}
         return output
@@ -173,28 +162,28 @@ class Rdma(Benchmark[R], Generic[R]):
         texts: dict[str, str] = {}
         commands: list[list[str]] = []
         for number, size in enumerate(params.runs()):
-            port, report = server.free_port(), f"{gang.scratch}/perftest.json"
+            port, json_file = server.free_port(), f"{gang.scratch}/perftest.json"
             argv = [*self.arguments(params, size), *gang.notes.get("family", ()), "-p", str(port)]
             client_argv = [
                 *argv,
-                *(["--out_json", f"--out_json_file={report}"] if gang.notes.get("json") else []),
+                *(["--out_json", f"--out_json_file={json_file}"] if gang.notes.get("json") else []),
                 server.address,
             ]
             commands += [argv, client_argv]
             # With rdma_cm the server listens in RDMA's port space, which no socket table shows.
             with self._serve(server, argv, None if params.rdma_cm else port, env) as serving:
                 if params.rdma_cm:
-                    await_cm(server, port)
+                    verbs.await_cm(server, port)
                 finished = client.run(client_argv, timeout=gang.timeout, env=env)
                 server_end = serving.wait(5.0)
             texts[f"client{number}"] = finished.stdout + finished.stderr
             texts[f"server{number}"] = server_end.stdout + server_end.stderr
-            check_finished(self.program(params), client, finished, texts)
+            verbs.check_finished(self.program(params), client, finished, texts)
             try:
-                texts[f"json{number}"] = client.get(report).decode(errors="replace")
+                texts[f"json{number}"] = client.get(json_file).decode(errors="replace")
             except Failed:
                 texts[f"json{number}"] = ""
-            client.remove(report)
+            client.remove(json_file)
         version = re.search(
             r"Version:\s*(\S+)", client.run([self.program(params), "--version"], timeout=10).stdout
         )
@@ -202,7 +191,7 @@ class Rdma(Benchmark[R], Generic[R]):
             texts,
             commands,
             f"perftest {version[1] if version else '(version not said)'}",
-            {"test": rdma_report.read_info(texts.get("client0", ""))},
+            {"test": report.read_info(texts.get("client0", ""))},
         )
 
     def _serve(
@@ -211,10 +200,9 @@ class Rdma(Benchmark[R], Generic[R]):
         try:
             return server.serve(argv, port=port, env=env)
         except Failed as error:
-            if any(text in str(error) for text in NO_DEVICE):
-                raise Skip(
-                    f"{argv[0]} finds no RDMA device on {server.name}: {lacks(server) or error}"
-                ) from None
+            if any(text in str(error) for text in verbs.NO_DEVICE):
+                reason = verbs.lacks(server) or error
+                raise Skip(f"{argv[0]} finds no RDMA device on {server.name}: {reason}") from None
             raise
 
     def series(self, output: Output) -> str:
@@ -233,86 +221,9 @@ class Rdma(Benchmark[R], Generic[R]):
             "connection_type": params.connection,
             "device": params.device,
         }
-        reason = rdma_report.differs(
+        reason = report.differs(
             output, {**requested, "number_of_qps": str(self.queue_pairs(params))}
         ) or output.facts.get("against")
         if reason:
             raise Invalid(reason, output.texts, measurements)
         return measurements
-
-
-def lacks(host: Host) -> str | None:
-    """Return what verbs need and the host lacks, or None.
-
-    They need a device under /sys/class/infiniband and its files in /dev/infiniband.
-    """
-    listing = host.run(["ls", "/sys/class/infiniband"], timeout=10)
-    if listing.code != 0:
-        return (
-            "the node has no RDMA device: /sys/class/infiniband is absent"
-            " (no driver such as mlx5_ib, rdma_rxe or siw is loaded)"
-        )
-    if not listing.stdout.split():
-        return "the node has no RDMA device: /sys/class/infiniband is empty"
-    files = host.run(["ls", "/dev/infiniband"], timeout=10)
-    if files.code != 0 or "uverbs" not in files.stdout:
-        devices = ", ".join(listing.stdout.split())
-        return (
-            f"the node has {devices}, but /dev/infiniband/uverbs* is not in the container;"
-            " ask for the device plugin's resource"
-        )
-    return None
-
-
-def await_cm(server: Host, port: int) -> None:
-    """Wait until a server listens on a port of RDMA's port space.
-
-    The kernel's table of connection identifiers shows it (`rdma`, of iproute2). If `rdma` is
-    missing or not permitted, wait one second.
-    """
-    deadline = time.monotonic() + _CM_READY
-    listens = re.compile(rf"state LISTEN .*src-addr \S*:{port}\s")
-    can_list = server.which("rdma") is not None
-    while (left := deadline - time.monotonic()) > 0:
-        shown = server.run(["rdma", "resource", "show", "cm_id"], timeout=10) if can_list else None
-        if shown is not None and listens.search(shown.stdout):
-            return
-        can_list = shown is not None and shown.code == 0
-        time.sleep(min(left, 0.01 if can_list else left))
-
-
-def memlock(host: Host) -> str:
-    """Return the limit of locked memory, `soft hard` in bytes or `unlimited`.
-
-    Empty if unreadable. Source: /proc/PID/limits in proc(5).
-    """
-    try:
-        match = re.search(
-            r"^Max locked memory\s+(\S+)\s+(\S+)", host.get("/proc/self/limits").decode(), re.M
-        )
-    except Failed:
-        return ""
-    return f"{match[1]} {match[2]}" if match else ""
-
-
-def check_finished(program: str, client: Host, finished: Finished, texts: dict[str, str]) -> None:
-    """Raise Skip or Failed if the client did not end well."""
-    log = finished.stdout + finished.stderr
-    if any(text in log for text in NO_DEVICE):
-        raise Skip(
-            f"{program} finds no RDMA device on {client.name}: {lacks(client) or finished.tail()}",
-            texts,
-        )
-    if finished.timed_out:
-        raise Failed(
-            f"{program} did not end within {finished.seconds:.1f} s: {finished.tail()}", texts
-        )
-    if finished.code != 0 and any(_NOT_LOCKED in text for text in texts.values()):
-        raise Failed(
-            f"{program} could not lock its buffers; the limit of locked memory on {client.name}"
-            f" is {memlock(client) or 'not known'} B (soft hard): raise LimitMEMLOCK of the"
-            " container runtime, or run as uid 0 with privileges: [rdma], which adds IPC_LOCK",
-            texts,
-        )
-    if finished.code != 0:
-        raise Failed(f"{program} exited {finished.code}: {finished.tail()}", texts)

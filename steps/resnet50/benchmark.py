@@ -1,6 +1,5 @@
 """resnet50: ResNet-50 inference under MLCommons LoadGen."""
 
-import contextlib
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -9,18 +8,14 @@ from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Benchmark, Gang, Output, Tool
 from perfdag.outcome import Invalid, Measurement, SampleError
 from perfdag.shape import Shape
-from perfdag.steps.resnet50 import launch, result
+from perfdag.steps.resnet50 import launch, result, workload
+from perfdag.steps.resnet50.measurements import METRICS, measurements
 from perfdag.steps.resnet50.params import Workload
-from perfdag.steps.resnet50.program import MARGIN
 from perfdag.steps.resnet50.summary_json import documents, seed_json
+from perfdag.steps.resnet50.validity import unsteady, wrong
 
 if TYPE_CHECKING:
     import pyarrow
-
-DRIVER = Tool(
-    "the NVIDIA driver (nvidia-smi)",
-    {"apt": "nvidia-driver", "dnf": "nvidia-driver", "zypper": "nvidia-driver-G06"},
-)
 
 
 class Resnet50(Benchmark[Workload]):
@@ -41,46 +36,46 @@ class Resnet50(Benchmark[Workload]):
     image: ClassVar[str] = "resnet50"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     Params: ClassVar[type[contract.Params]] = Workload
-    metrics = result.METRICS
+    metrics = METRICS
 
     def check(self, params: Workload, shape: Shape) -> list[str]:
-        return check(params, shape)
+        return workload.check(params, shape)
 
     def seconds(self, params: Workload) -> float:
-        return expected(params)
+        return workload.expected(params)
 
     def least_seconds(self, params: Workload) -> float:
-        return shortest(params)
+        return workload.shortest(params)
 
     def missing(self, gang: Gang, params: Workload) -> list[Tool]:
-        return missing(gang, params)
+        return workload.missing(gang, params)
 
     def run(self, gang: Gang, params: Workload) -> Output:
-        host, argv = gang.hosts[0], [*launch.before(params), *launch.plain(params)]
+        host, argv = gang.hosts[0], [*launch.wrapper_argv(params), *launch.program_argv(params)]
         with launch.watched([host], params) as watch:
-            finished = host.run(argv, timeout=gang.timeout, stdin=launch.spec(params))
-            text = watch.ran(host, finished)
-        facts = {**program_facts({"result": text}), **watch.facts}
+            finished = host.run(argv, timeout=gang.timeout, stdin=launch.program_input(params))
+            text = watch.result_text(host, finished)
+        facts = {**workload.program_facts({"result": text}), **watch.facts}
         return Output(
-            texts(text, finished.stderr),
+            workload.texts(text, finished.stderr),
             [argv],
-            versions(text),
+            workload.versions(text),
             {**facts, **_read(text, params, facts)},
         )
 
     def parse(self, output: Output, params: Workload) -> list[Measurement]:
         measured = result.read(output.texts.get("result", ""))
-        values = result.measurements(
-            measured, params, timed=result.unsteady(measured, params, output.facts) is None
+        values = measurements(
+            measured, params, timed=unsteady(measured, params, output.facts) is None
         )
-        reason = result.wrong(measured, params) or output.facts.get("against")
+        reason = wrong(measured, params) or output.facts.get("against")
         if reason:
             raise Invalid(reason, output.texts, values)
         return values
 
     def series(self, output: Output) -> str:
         """Return PyTorch's and LoadGen's versions, which separate series."""
-        return versions(output.texts.get("result", ""))
+        return workload.versions(output.texts.get("result", ""))
 
     def exports(self, rows: "pyarrow.Table") -> Mapping[str, bytes]:
         """Return resnet50.json; several devices have one file each."""
@@ -91,139 +86,13 @@ class Resnet50(Benchmark[Workload]):
         }
 
 
-def check(params: Workload, shape: Shape) -> list[str]:
-    """Return why a workload cannot be measured in a shape."""
-    wanted = [name for name in shape.resources if "gpu" in name or "mig" in name]
-    if wanted and params.device == "cpu" and params.system == "resnet50":
-        return [
-            f"resources ask for {wanted[0]} but device is cpu:"
-            " set device: cuda, or leave the resource out"
-        ]
-    return []
-
-
-def expected(params: Workload) -> float:
-    """Return the seconds of one measurement: set-up, warm-up, LoadGen."""
-    if params.scenario == "find-peak":
-        search = min(params.search_duration, params.duration())
-        return launch.SETUP + 14 * 1.3 * params.lasts(search) + 4 * params.lasts(params.duration())
-    # Without target_rate, Offline's query is sized by the warm-up's rate and a margin.
-    margin = (
-        MARGIN
-        if params.scenario == "offline" and params.target_rate is None and not params.fast
-        else 1.0
-    )
-    setup = 5.0 if params.system == "stub" else 60.0 if params.fast else launch.SETUP
-    return setup + 1.2 * params.lasts(params.duration()) * margin
-
-
-def shortest(params: Workload) -> float:
-    """Return the seconds that LoadGen runs on any machine; 0 if a number of queries may end it."""
-    if (
-        params.max_queries is not None
-        or params.scenario == "accuracy"
-        or (params.fast and params.scenario == "offline")
-    ):
-        return 0.0
-    if params.scenario == "offline":
-        return params.duration()  # a faster device than target_rate is done with its samples sooner
-    # A peak needs a full trial that holds, and one above it that does not.
-    return (
-        2 * params.duration() if params.scenario == "find-peak" else params.lasts(params.duration())
-    )
-
-
-def missing(gang: Gang, params: Workload, wrapped: bool = True) -> list[Tool]:
-    """Return what is missing: the wrapper's program, Python packages, the driver.
-
-    Packages are searched behind the wrapper and in its environment if the program is `wrapped`.
-    """
-    if params.wrapper and (
-        without := [host.name for host in gang.hosts if host.which(params.wrapper[0]) is None]
-    ):
-        return [
-            Tool(
-                params.wrapper[0],
-                {},
-                f"`wrapper` begins with it: install it on {without[0]}, or mend its path",
-            )
-        ]
-    before = launch.before(params) if wrapped else []
-    behind = f" behind {params.wrapper[0]}" if wrapped and params.wrapper else ""
-    lacking = {
-        tool.program: tool
-        for host in gang.hosts
-        for tool in launch.absent(host, params, behind, wrapped=before)
-    }
-    tools = [lacking[name] for name in sorted(lacking)]
-    if params.device == "cuda" and any(host.which("nvidia-smi") is None for host in gang.hosts):
-        tools.append(DRIVER)
-    return tools
-
-
-def texts(result_text: str, stderr: str) -> dict[str, str]:
-    """Return the texts to keep: the program's JSON, and LoadGen's logs of the deciding test."""
-    kept = {"result": result_text, "stderr": stderr[-4000:]}
-    try:
-        raw = json.loads(result_text)
-        tests, answer = raw["tests"], raw.get("answer", -1)
-        kept |= {f"mlperf_log_{name}": text for name, text in tests[answer]["logs"].items()}
-    except (ValueError, KeyError, IndexError, TypeError):
-        pass
-    return kept
-
-
-def program_facts(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the programs of one sample report, without logs.
-
-    It is the first program's report, with the logits' check of each if there are several.
-    """
-    reports = {}
-    for name, text in texts.items():
-        with contextlib.suppress(ValueError):
-            raw = json.loads(text)
-            if isinstance(raw, dict):
-                reports[name] = {
-                    key: raw[key]
-                    for key in (
-                        "model",
-                        "device",
-                        "versions",
-                        "logits",
-                        "clock",
-                        "peak",
-                        "accuracy",
-                    )
-                    if key in raw
-                }
-    first: dict[str, Any] = next(iter(reports.values()), {})
-    return (
-        first
-        if len(reports) < 2
-        else {**first, "logits": {name: report.get("logits") for name, report in reports.items()}}
-    )
-
-
 def _read(text: str, params: Workload, facts: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON element of a readable result, and why times were left out."""
     try:
         measured = result.read(text)
     except SampleError:
         return {}
-    reason = result.unsteady(measured, params, facts)
+    reason = unsteady(measured, params, facts)
     return {"seed_json": seed_json(measured, params, facts)} | (
         {"times_left_out": reason} if reason else {}
-    )
-
-
-def versions(text: str) -> str:
-    """Return `torch 2.9.0, LoadGen 6.0.17` of a result, or an empty string."""
-    try:
-        measured = result.read(text)
-    except SampleError:
-        return ""
-    torch = measured.raw.get("versions", {}).get("torch")
-    loadgen = measured.tested.version.split()[0] if measured.tested else ""
-    return ", ".join(
-        f"{name} {version}" for name, version in (("torch", torch), ("LoadGen", loadgen)) if version
     )

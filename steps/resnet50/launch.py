@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from perfdag.benchmark.contract import Tool
 from perfdag.hosts import gpu_queries
 from perfdag.hosts.base import Finished, Host
 from perfdag.outcome import Failed, SampleError, Skip
+from perfdag.steps import gpu_watch
 from perfdag.steps.resnet50 import preload
 from perfdag.steps.resnet50.params import Workload
 
@@ -26,7 +27,7 @@ def interpreter(params: Workload) -> str:
     return params.python or sys.executable
 
 
-def before(params: Workload) -> list[str]:
+def wrapper_argv(params: Workload) -> list[str]:
     """Return the argv before the program: the wrapper, and behind it the environment.
 
     kubectl exec or a container runtime would not pass the environment on.
@@ -39,36 +40,34 @@ def before(params: Workload) -> list[str]:
     return [*params.wrapper, *env]
 
 
-def plain(params: Workload, python: str | None = None) -> list[str]:
+def program_argv(params: Workload, python: str | None = None) -> list[str]:
     """Return the program's argv without the wrapper; the spec comes on standard input."""
     return [python or interpreter(params), "-m", MODULE]
 
 
-def spec(params: Workload, **more: Any) -> bytes:
+def program_input(params: Workload, **options: Any) -> bytes:
     """Return the program's input.
 
-    `more` may set `load_seed`, LoadGen's own `seed`, and `expected_rate` (1/s) for the warm-up's.
+    `options` may set `load_seed`, LoadGen's own seed, and `expected_rate` (1/s) in place of the
+    warm-up's.
     """
-    return json.dumps(params.spec() | more).encode() + b"\n"
+    return json.dumps(params.spec() | options).encode() + b"\n"
 
 
-def waiting(folder: str, params: Workload) -> list[str]:
-    """Return the argv of a copy with its wrapper, which coordinates by files in `folder`.
-
-    See relay for the files.
-    """
+def copy_argv(folder: str, params: Workload) -> list[str]:
+    """Return the argv of a copy behind start_barrier, which coordinates by files in `folder`."""
     return [
         sys.executable,
         "-m",
-        f"{MODULE}.relay",
+        f"{MODULE}.start_barrier",
         folder,
-        *before(params),
-        *plain(params),
+        *wrapper_argv(params),
+        *program_argv(params),
         "--wait",
     ]
 
 
-def absent(
+def missing_packages(
     host: Host,
     params: Workload,
     behind: str,
@@ -91,22 +90,22 @@ def absent(
     if finished.code == 0:
         layers = preload.refused(finished.stderr, wrapped)
         tools = [
-            Tool(f"{entry} (LD_PRELOAD){behind}", {}, f"{host.name} says: {finished.tail()}")
+            Tool(f"{entry} (LD_PRELOAD){behind}", {}, f"{host.name} reports: {finished.tail()}")
             for entry in layers
         ]
         return [
             *tools,
             *(Tool(f"{name} (Python){behind}", TORCH) for name in finished.stdout.split()),
         ]
-    said = (
-        f"{host.name} says: {finished.tail()}"
+    message = (
+        f"{host.name} reports: {finished.tail()}"
         if finished.tail()
-        else f"on {host.name} it exited {finished.code} without a word"
+        else f"on {host.name} it exited {finished.code} without a message"
     )
-    return [Tool(f"{python} (Python){behind}", {}, said)]
+    return [Tool(f"{python} (Python){behind}", {}, message)]
 
 
-def ran(finished: Finished, params: Workload) -> str:
+def result_text(finished: Finished, params: Workload) -> str:
     """Return the result that a program printed. Raises Failed if there is none."""
     trials, rest = 0, finished.stdout.lstrip()
     while rest.startswith('{"test"') and "\n" in rest:
@@ -116,7 +115,8 @@ def ran(finished: Finished, params: Workload) -> str:
     if finished.timed_out:
         kept = f" ({trials} finished trials are kept with the sample)" if trials else ""
         raise Failed(
-            f"the program did not end within {finished.seconds:.0f} s{kept}: {_sooner(params)}",
+            f"the program did not end within {finished.seconds:.0f} s{kept}:"
+            f" {_timeout_advice(params)}",
             finished.texts(),
         )
     if finished.code in (-9, 137):
@@ -131,7 +131,7 @@ def ran(finished: Finished, params: Workload) -> str:
     )
 
 
-def _sooner(params: Workload) -> str:
+def _timeout_advice(params: Workload) -> str:
     """Return what to change if a run takes too long."""
     lasts, queries = params.lasts(params.duration()), params.queries()
     if params.scenario == "find-peak":
@@ -141,7 +141,7 @@ def _sooner(params: Workload) -> str:
         )
     if params.scenario == "offline":
         return (
-            f"{queries} samples are asked, and {params.duration():g} s at least: raise timeout,"
+            f"{queries} samples and {params.duration():g} s at least were requested: raise timeout,"
             " or lower min_queries and min_duration"
         )
     if lasts > params.duration():
@@ -154,44 +154,45 @@ def _sooner(params: Workload) -> str:
     )
 
 
-def stderr(name: str, finished: Finished) -> dict[str, str]:
+def stderr_text(name: str, finished: Finished) -> dict[str, str]:
     """Return the end of a run's standard error by the name of its text, if there is any."""
-    return {f"{name}-stderr": said} if (said := finished.stderr.strip()[-4000:]) else {}
+    return {f"{name}-stderr": text} if (text := finished.stderr.strip()[-4000:]) else {}
 
 
 @contextlib.contextmanager
-def kept(texts: Mapping[str, str], what: str) -> Iterator[None]:
+def keeping_texts(texts: Mapping[str, str], run: str) -> Iterator[None]:
     """Name the run of an error in the block, and keep the texts of the runs before it."""
     try:
         yield
     except SampleError as error:
         raise type(error)(
-            f"{what}: {error}", {**texts, **error.texts}, error.measurements
+            f"{run}: {error}", {**texts, **error.texts}, error.measurements
         ) from error
 
 
 @dataclass
 class Watch:
-    """The GPUs of the hosts while programs run there.
+    """The GPUs that the programs of a sample use.
 
-    `facts` has the first host's `gpus`, and the others' under `peers`. After the block it has
-    what they did, and `against`: why the figures are not the devices' own. It is empty on a CPU.
-    `used` has the uuid of the GPU that each program used, or None if unknown.
+    After the block of watched(), `facts` has the first host's `gpus` and what they did, the other
+    hosts' under `peers`, and `against`: why the figures are not the devices' own. It is empty on
+    a CPU. `used` has the uuid of the GPU that each program used, or None if unknown.
     """
 
     params: Workload
     facts: dict[str, Any] = field(default_factory=dict)
     used: list[str | None] = field(default_factory=list)
-    _gpus: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-    _spans: dict[int, list[gpu_queries.Span]] = field(default_factory=dict)
+    gpus: gpu_watch.Watch = field(default_factory=gpu_watch.Watch)
+    names: Mapping[int, str] = field(default_factory=dict)
 
-    def ran(self, host: Host, finished: Finished) -> str:
-        """As `ran`, with a note of the GPU that the program used on the host, and when."""
-        text = ran(finished, self.params)
-        self._spans.setdefault(id(host), []).extend(_spans(text))
-        found = gpu_queries.used(self._gpus.get(id(host), []), {_uuid(text)})
-        # a MIG slice has a uuid of its own: a pod that sees one GPU used that one
-        self.used.append(found[0].get("uuid") if len(found) == 1 else None)
+    def result_text(self, host: Host, finished: Finished) -> str:
+        """Return the result of a run, and note which GPU of the host it used, and when."""
+        text = result_text(finished, self.params)
+        name = self.names.get(id(host), host.name)
+        self.gpus.spans[name].extend(measured_spans(text))
+        gpus = gpu_queries.used(self.gpus.hosts.get(name, {}).get("gpus", []), {_uuid(text)})
+        # A MIG slice has a uuid of its own. A pod that sees one GPU used that one.
+        self.used.append(gpus[0].get("uuid") if len(gpus) == 1 else None)
         return text
 
 
@@ -202,7 +203,7 @@ def _uuid(text: str) -> str:
         return ""
 
 
-def _spans(text: str) -> list[gpu_queries.Span]:
+def measured_spans(text: str) -> list[gpu_queries.Span]:
     """Return when LoadGen's tests ran; of a peak search the full trials, which decide it."""
     try:
         raw = json.loads(text)
@@ -212,8 +213,8 @@ def _spans(text: str) -> list[gpu_queries.Span]:
             else [True] * len(raw["tests"])
         )
         return [
-            (float(each["started"]), float(each["ended"]))
-            for each, counts in zip(raw["tests"], full, strict=True)
+            (float(test["started"]), float(test["ended"]))
+            for test, counts in zip(raw["tests"], full, strict=True)
             if counts
         ]
     except (ValueError, KeyError, TypeError):
@@ -223,64 +224,19 @@ def _spans(text: str) -> list[gpu_queries.Span]:
 @contextlib.contextmanager
 def watched(hosts: Sequence[Host], params: Workload) -> Iterator[Watch]:
     """Watch the GPUs of the hosts in the block. Raises Skip if a host has none."""
-    watch = Watch(params)
+    # Copies may share a host, and pods a node's name.
+    distinct = list({id(host): host for host in hosts}.values())
+    names = {id(host): name for name, host in gpu_queries.by_name(distinct).items()}
+    watch = Watch(params, names=names)
     if params.device != "cuda":
         yield watch
         return
-    distinct = list(
-        {id(host): host for host in hosts}.values()
-    )  # copies may share a host, and pods a node's name
-    one_each = gpu_queries.by_name(distinct)
-    found: list[dict[str, Any]] = []
     for host in distinct:
         if reason := gpu_queries.problem(host):
             raise Skip(f"device cuda: {reason}")
-        found.append({"gpus": gpu_queries.facts(host)})
-        watch._gpus[id(host)] = found[-1]["gpus"]
-    with contextlib.ExitStack() as stack:
-        seen = [
-            stack.enter_context(gpu_queries.watched(host, watch._spans.setdefault(id(host), [])))
-            for host in distinct
-        ]
-        watch.facts |= found[0]
+    with gpu_watch.watched(distinct, timed=params.scenario != "accuracy") as watch.gpus:
         yield watch
-    reasons, uuids = [], {each for each in watch.used if each}
-    for (name, host), here, during in zip(one_each.items(), found, seen, strict=True):
-        own = {
-            each["index"] for each in gpu_queries.used(here["gpus"], uuids) if "index" in each
-        } or {each["index"] for each in during["during"]}
-        here |= during | {
-            "slowed": gpu_queries.slowed(
-                [each for each in during["during"] if each["index"] in own]
-            )
-        }
-        if reason := against(
-            here, gpu_queries.facts(host), own, timed=params.scenario != "accuracy"
-        ):
-            reasons.append(f"{name}: {reason}" if len(one_each) > 1 else reason)
-    watch.facts |= found[0]
-    if len(one_each) > 1:
-        watch.facts["peers"] = dict(list(zip(one_each, found, strict=True))[1:])
-    watch.facts |= {"against": "; ".join(reasons) or None, "used": sorted(uuids)}
-
-
-def against(
-    found: dict[str, Any], after: Sequence[dict[str, Any]], own: Collection[int], timed: bool = True
-) -> str | None:
-    """Return why figures of the used GPUs (by index) are not the devices' own, or None.
-
-    They were slowed or not observed (if figures are `timed`), or had memory errors meanwhile.
-    """
-    if timed and found.get("slowed"):
-        return str(found["slowed"])
-    if timed and not any(each["index"] in own for each in found.get("during", ())):
-        return f"what the GPU's clocks did is not known: {found.get('error', 'no samples')}"
-    before = {each.get("index"): each.get("ecc_uncorrected", 0) for each in found["gpus"]}
-    for each in after:
-        index = each.get("index")
-        if index in own and (grown := each.get("ecc_uncorrected", 0) - before.get(index, 0)) > 0:
-            return (
-                f"GPU {index} had {grown} uncorrected memory error(s) meanwhile:"
-                " its memory is broken"
-            )
-    return None
+        watch.gpus.used |= {uuid for uuid in watch.used if uuid}
+    (_, first), *peers = watch.gpus.hosts.items()
+    watch.facts |= first | ({"peers": dict(peers)} if peers else {})
+    watch.facts |= {"against": watch.gpus.against, "used": sorted(watch.gpus.used)}

@@ -12,14 +12,15 @@ from typing import Any
 
 _PERCENTILE = re.compile(r"^result_(\d+\.\d+)_percentile_latency_ns$")
 _CONSTRAINT = re.compile(
-    r"^\s*((?:Performance constraints|Min duration|Min queries|Early stopping) satisfied)\s*:\s*(\w+)",
+    r"^\s*((?:Performance constraints|Min duration|Min queries|Early stopping) satisfied)"
+    r"\s*:\s*(\w+)",
     re.M,
 )
 _LINE = re.compile(r"^([A-Za-z0-9_ .]+?)\s*(?:\((?:ns|ms)\)\s*)?:\s*(.+)$", re.M)
 
 
 class UnreadableError(ValueError):
-    """A log lacks what every finished LoadGen test writes; the text says what."""
+    """A log lacks what every finished LoadGen test writes; the text names it."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
 """torchvision's ResNet-50 as a system under test, on CPU or CUDA. Only the program imports it."""
 
 import bisect
-import hashlib
-import re
 import time
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,16 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import torchvision
 
-from perfdag.steps.resnet50.imagenet import KNOWN
+from perfdag.steps.resnet50.images import CHECKED, decode, images, preprocess
 from perfdag.steps.resnet50.timing import ClockCheck, check_clock
 
-IMAGE = (224, 224, 3)
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and deviation of ImageNet's channels (torchvision.models.ResNet50_Weights)."""
-CHECKED = 4
-"""Images on which logits are checked; a larger batch repeats them and compares each place."""
 STEPS = 32
 """Most sizes of an eager batch."""
 _TYPES = {
@@ -31,88 +23,8 @@ _TYPES = {
 }
 
 
-class UnusableError(Exception):
-    """The request is impossible here; `kind` is device, weights, memory, compiler or images."""
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
-
-
-def images(seed: int, indices: Sequence[int]) -> np.ndarray:
-    """Return seeded images (n, 224, 224, 3), uint8; image i is the same on any machine (PCG64)."""
-    sample = [
-        np.random.Generator(np.random.PCG64([seed, index])).integers(0, 256, IMAGE, dtype=np.uint8)
-        for index in indices
-    ]
-    return np.stack(sample)
-
-
-def preprocess(raw: np.ndarray) -> torch.Tensor:
-    """Normalise (n, 224, 224, 3) uint8 pixels to (n, 3, 224, 224) float32."""
-    pixels = torch.from_numpy(raw).permute(0, 3, 1, 2).to(torch.float32).div_(255)
-    return pixels.sub_(torch.tensor(MEAN).view(1, 3, 1, 1)).div_(torch.tensor(STD).view(1, 3, 1, 1))
-
-
-def build(
-    weights: str, seed: int, sha256: str | None = None
-) -> tuple[torch.nn.Module, dict[str, Any]]:
-    """Return an fp32 model in eval mode on the CPU, and its weights. Raises UnusableError."""
-    torch.manual_seed(seed)
-    net = torchvision.models.resnet50(weights=None)
-    if weights == "random":
-        # With the untrained statistics 0 and 1, the activations of 16 blocks overflow fp16.
-        for module in net.modules():
-            if isinstance(module, torch.nn.BatchNorm2d):
-                module.momentum = 1.0
-            if isinstance(module, torchvision.models.resnet.Bottleneck):
-                # Untrained blocks would amplify every rounding tenfold. Trained ones add little.
-                torch.nn.init.constant_(module.bn3.weight, 0.2)
-        with torch.no_grad():
-            net.train()(preprocess(images(seed, range(CHECKED))))
-        return net.eval(), {"weights": f"random, seed {seed}", "trained": False}
-    path = Path(weights)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UnusableError(
-            "weights",
-            f"weights {weights}: {error.strerror}; give a file of torchvision's ResNet-50 or"
-            " `random`",
-        ) from None
-    digest = hashlib.sha256(data).hexdigest()
-    named = re.fullmatch(r"resnet50-([0-9a-f]{8,64})\.pth", path.name)
-    wanted = sha256 or (named[1] if named else "")
-    if not digest.startswith(wanted):
-        mend = "correct weights_sha256" if sha256 else "rename it, or set weights_sha256"
-        raise UnusableError(
-            "weights",
-            f"weights {weights} are not what they claim: sha256 {digest[:16]}...,"
-            f" {wanted[:16]} expected; get the file again, or {mend}",
-        )
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        if isinstance(state, dict) and "state_dict" in state:
-            raise ValueError("it is a checkpoint; save what its `state_dict` holds alone")
-        net.load_state_dict(state)
-    except Exception as error:
-        # the first line of load_state_dict's says only that there are errors
-        said = " ".join(" ".join(str(error).splitlines()[:2]).split())
-        raise UnusableError(
-            "weights",
-            f"weights {weights} are no state dict of torchvision's ResNet-50: {said[:200]}",
-        ) from None
-    verified = bool(wanted) or digest[:8] in KNOWN
-    return net.eval(), {
-        "weights": str(path),
-        "weights_sha256": digest,
-        "weights_verified": verified,
-        "trained": True,
-    }
-
-
 class Resnet50:
-    """A system (see `system.System`) that runs batches of up to `batch` on one device."""
+    """A system that runs batches of up to `batch` on one device; see `System`."""
 
     def __init__(self, spec: dict[str, Any], net: torch.nn.Module) -> None:
         self._device = torch.device(spec["device"])
@@ -134,7 +46,7 @@ class Resnet50:
         self.resize = 256
 
     def load(self, indices: Sequence[int]) -> None:
-        """Preprocessed images in host memory."""
+        """Preprocess images and keep them in host memory."""
         parts = [
             preprocess(self._raw(indices[at : at + 64])).to(self._dtype)
             for at in range(0, len(indices), 64)
@@ -316,22 +228,3 @@ def reference(net: torch.nn.Module, seed: int) -> torch.Tensor:
     with torch.inference_mode():
         out: torch.Tensor = net(preprocess(images(seed, range(CHECKED))))
         return out
-
-
-def decode(file: Path, resize: int = 256) -> np.ndarray:
-    """Return an image as ImageNet is evaluated. Raises UnusableError.
-
-    The shorter side has `resize` pixels, bilinear; the middle 224 x 224 is taken, as uint8.
-    """
-    from PIL import Image
-
-    try:
-        with Image.open(file) as opened:
-            image = opened.convert("RGB")
-    except Exception as error:  # Pillow's decoders raise whatever they meet in a broken file
-        raise UnusableError("images", f"{file}: not an image: {error}") from None
-    scale = resize / min(image.size)
-    width, height = (round(side * scale) for side in image.size)
-    left, top = (width - 224) // 2, (height - 224) // 2
-    pixels = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR), dtype=np.uint8)
-    return pixels[top : top + 224, left : left + 224]

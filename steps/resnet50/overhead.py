@@ -1,9 +1,7 @@
 """resnet50-overhead: the cost of a wrapper, library or pod, as paired interleaved runs."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from perfdag.benchmark import contract
@@ -11,88 +9,12 @@ from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Tool
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.shape import Shape
 from perfdag.stats.paired import blocks
-from perfdag.steps.resnet50 import launch, preload, result
-from perfdag.steps.resnet50.benchmark import (
-    check,
-    expected,
-    missing,
-    program_facts,
-    shortest,
-    versions,
-)
-from perfdag.steps.resnet50.params import OverheadParams
+from perfdag.steps.resnet50 import launch, preload, result, validity, workload
+from perfdag.steps.resnet50.measurements import caveats
+from perfdag.steps.resnet50.overhead_params import OverheadParams
+from perfdag.steps.resnet50.paired_cost import Overhead, overhead
 
 UNNAMED = "CPU: unknown"
-
-
-@dataclass(frozen=True)
-class Overhead:
-    """Relative cost of the treatment with its 95 % interval; 0.03 is 3 % more time a sample.
-
-    `needed` is the number of pairs for a verdict.
-    """
-
-    mean: float
-    low: float
-    high: float
-    pairs: int
-    limit: float
-    needed: int
-
-    @property
-    def verdict(self) -> str:
-        """Return passes if the interval is below the limit, fails if above, else inconclusive."""
-        if self.high < self.limit:
-            return "passes"
-        if self.low > self.limit:
-            return "fails"
-        return f"inconclusive: about {self.needed} pairs would tell"
-
-
-def overhead(costs: Sequence[float], limit: float) -> Overhead:
-    """Analyse pairs: a cost is log(treatment / baseline), in seconds or 1 / rate.
-
-    Use Student's t interval of the mean log ratio (n - 1 degrees of freedom). Raises ValueError
-    below two pairs or if a value is not finite.
-    """
-    n = len(costs)
-    if n < 2 or not all(math.isfinite(cost) for cost in costs):
-        raise ValueError(f"{n} pairs: at least two with finite values are needed")
-    mean, sigma = statistics.fmean(costs), statistics.stdev(costs)
-    half = student(n - 1) * sigma / math.sqrt(n)
-    return Overhead(
-        math.expm1(mean),
-        math.expm1(mean - half),
-        math.expm1(mean + half),
-        n,
-        limit,
-        _needed(mean, sigma, n, math.log1p(limit)),
-    )
-
-
-def _needed(mean: float, sigma: float, n: int, limit: float) -> int:
-    """Return the pairs after which this mean and spread give a verdict; at most 9999."""
-    gap = abs(mean - limit)
-    for pairs in range(max(2, n), 10000):
-        if student(pairs - 1) * sigma / math.sqrt(pairs) < gap:
-            return pairs
-    return 9999
-
-
-def student(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t.
-
-    Up to 8 degrees of freedom it is a table, then the Cornish-Fisher expansion (error below
-    0.1 %).
-
-    Source: Abramowitz and Stegun 26.7.5.
-    """
-    table = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060)
-    if freedom <= len(table):
-        return table[freedom - 1]
-    z, v = 1.959964, freedom
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return z + first / v + second / v**2 + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384 / v**3
 
 
 class Resnet50Overhead(Benchmark[OverheadParams]):
@@ -122,8 +44,7 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
             "pairs_needed",
             "1",
             "lower",
-            "pairs that a verdict takes at this spread; at most the pairs measured where there"
-            " is one",
+            "pairs that a verdict needs at this spread; with a verdict, at most the pairs measured",
         ),
         Metric(
             "passes",
@@ -131,64 +52,68 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
             "higher",
             "1: the interval is below the limit; 0: above; 0.5: inconclusive",
         ),
-        Metric("cost", "s", "lower", "of one run: tail latency, in Offline seconds a sample"),
+        Metric("cost", "s", "lower", "cost of one run: tail latency, in Offline seconds a sample"),
         Metric(
             "valid",
             "1",
             "higher",
-            "1: LoadGen says VALID of a run; 0: INVALID, which of the treatment a broken latency"
-            " bound alone may be",
+            "1: LoadGen reports VALID for a run; 0: INVALID. The treatment may be INVALID only"
+            " for a broken latency bound",
         ),
     )
 
     def check(self, params: OverheadParams, shape: Shape) -> list[str]:
-        return check(params, shape)
+        return workload.check(params, shape)
 
     def seconds(self, params: OverheadParams) -> float:
-        return 2 * params.pairs * expected(params)
+        return 2 * params.pairs * workload.expected(params)
 
     def least_seconds(self, params: OverheadParams) -> float:
-        return shortest(params)
+        return workload.shortest(params)
 
     def longest(self, params: OverheadParams, timeout: float) -> float:
         return 2 * params.pairs * timeout  # each run has the whole timeout
 
     def missing(self, gang: Gang, params: OverheadParams) -> list[Tool]:
-        tools = missing(gang, params, wrapped=False)
+        tools = workload.missing(gang, params, wrapped=False)
         if not tools:
             behind = f" behind {params.wrapper[0] if params.wrapper else 'wrapper_env'}"
-            tools = launch.absent(
-                gang.hosts[0], params, behind, params.treatment_python, launch.before(params)
+            tools = launch.missing_packages(
+                gang.hosts[0], params, behind, params.treatment_python, launch.wrapper_argv(params)
             )
         return tools
 
     def run(self, gang: Gang, params: OverheadParams) -> Output:
-        host, spec, plain = gang.hosts[0], launch.spec(params), launch.plain(params)
-        wrapped = [*launch.before(params), *launch.plain(params, params.treatment_python)]
+        host, spec, plain = gang.hosts[0], launch.program_input(params), launch.program_argv(params)
+        wrapped = [
+            *launch.wrapper_argv(params),
+            *launch.program_argv(params, params.treatment_python),
+        ]
         order = "".join(blocks(math.ceil(params.pairs / 2), params.seed))[: 2 * params.pairs]
         texts: dict[str, str] = {"order": order}
         runs: list[result.Result] = []
         with launch.watched([host], params) as watch:
             for number, side in enumerate(order):
                 treated = side == "B"
-                with launch.kept(
+                with launch.keeping_texts(
                     texts,
                     f"run {number + 1} of {len(order)} ({'treatment' if treated else 'baseline'})",
                 ):
                     finished = host.run(
                         wrapped if treated else plain, timeout=gang.timeout, stdin=spec
                     )
-                    texts |= launch.stderr(f"{number:03}{side}", finished)
-                    texts[f"{number:03}{side}"] = watch.ran(host, finished)
+                    texts |= launch.stderr_text(f"{number:03}{side}", finished)
+                    texts[f"{number:03}{side}"] = watch.result_text(host, finished)
                     runs.append(result.read(texts[f"{number:03}{side}"]))
-        facts = {**program_facts(texts), **watch.facts, "sides": sides(runs, order)}
-        return Output(texts, [plain, wrapped], versions(texts["000" + order[0]]), facts)
+        facts = {**workload.program_facts(texts), **watch.facts, "sides": sides(runs, order)}
+        return Output(texts, [plain, wrapped], workload.versions(texts["000" + order[0]]), facts)
 
     def parse(self, output: Output, params: OverheadParams) -> list[Measurement]:
         order = output.texts.get("order", "")
         if len(order) != 2 * params.pairs or order.count("A") != params.pairs:
             raise Failed(
-                f"{params.pairs} pairs were asked, the order of what ran is {order or 'absent'}",
+                f"{params.pairs} pairs were requested,"
+                f" the order of the runs is {order or 'absent'}",
                 output.texts,
             )
         runs = [
@@ -206,7 +131,7 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         judged = overhead(
             [math.log(b / a) for a, b in zip(costs["A"], costs["B"], strict=True)], params.limit
         )
-        values = _values(judged, costs, valid, result.marks(runs, params))
+        values = _values(judged, costs, valid, caveats(runs, params))
         if reasons:
             raise Invalid("; ".join(reasons[:3]), output.texts, values)
         return values
@@ -219,15 +144,15 @@ def _against(runs: Sequence[result.Result], order: str, params: OverheadParams) 
     """Return why the figures are not the cost of the treatment."""
     reasons: list[str] = []
     for number, (side, run) in enumerate(zip(order, runs, strict=True), 1):
-        reason = result.wrong(run, params, treated=side == "B")
+        reason = validity.wrong(run, params, treated=side == "B")
         # A bound that the treatment breaks is part of its cost.
-        if reason and not (side == "B" and result.merely_late(run, reason)):
+        if reason and not (side == "B" and validity.merely_late(run, reason)):
             reasons.append(f"run {number} ({'treatment' if side == 'B' else 'baseline'}): {reason}")
     plain, treated = (
         [run.raw for side, run in zip(order, runs, strict=True) if side == which] for which in "AB"
     )
     reasons += _layers(plain, treated, params)
-    if len(weights := {result.weights(run) for run in runs}) > 1:
+    if len(weights := {validity.weights(run) for run in runs}) > 1:
         reasons.append(
             f"baseline and treatment ran different weights: {', '.join(sorted(weights))}"
         )
@@ -294,17 +219,17 @@ def _values(
     judged: Overhead,
     costs: dict[str, list[float]],
     valid: dict[str, list[bool]],
-    marks: dict[str, Any],
+    coords: dict[str, Any],
 ) -> "list[Measurement]":
     passes = {"passes": 1.0, "fails": 0.0}.get(judged.verdict, 0.5)
     return [
-        Measurement("overhead", judged.mean, "mean", marks, judged.pairs),
-        Measurement("overhead_bound", judged.low, "low", marks, judged.pairs),
-        Measurement("overhead_bound", judged.high, "high", marks, judged.pairs),
-        Measurement("pairs_needed", judged.needed, coords=marks, n=judged.pairs),
-        Measurement("passes", passes, coords=marks, n=judged.pairs),
+        Measurement("overhead", judged.mean, "mean", coords, judged.pairs),
+        Measurement("overhead_bound", judged.low, "low", coords, judged.pairs),
+        Measurement("overhead_bound", judged.high, "high", coords, judged.pairs),
+        Measurement("pairs_needed", judged.needed, coords=coords, n=judged.pairs),
+        Measurement("passes", passes, coords=coords, n=judged.pairs),
         *(
-            Measurement(metric, float(value), coords={"side": name, "pair": number, **marks})
+            Measurement(metric, float(value), coords={"side": name, "pair": number, **coords})
             for metric, by_side in (("cost", costs), ("valid", valid))
             for side, name in (("A", "baseline"), ("B", "treatment"))
             for number, value in enumerate(by_side[side])

@@ -1,4 +1,4 @@
-"""Parameters of a measurement (`Workload`), an overhead comparison and an interference run."""
+"""Parameters of one measurement, which overhead and interference runs extend."""
 
 import math
 from typing import Annotated, Any, Literal
@@ -35,14 +35,14 @@ def _surely(mean: float) -> int:
 class StubParams(contract.Params):
     """A system of known service time: a batch of b takes `base + each * b` seconds."""
 
-    base: PositiveDuration = Field(0.01, description="seconds a batch takes")
+    base: PositiveDuration = Field(0.01, description="seconds of a batch")
     each: Duration = Field(0.0, description="seconds a sample adds")
     lock: Text | None = Field(
         None,
-        description="a file locked while serving: copies that share it get in each other's way",
+        description="a file locked while serving, so that copies that share it wait for each other",
     )
     stalled: int = Field(0, ge=0, description="number of the query that stalls (1 is the first)")
-    stall: Duration = Field(0.0, description="seconds that query waits more")
+    stall: Duration = Field(0.0, description="seconds that this query takes longer")
 
 
 class Workload(contract.Params):
@@ -54,29 +54,33 @@ class Workload(contract.Params):
         " find-peak; accuracy",
     )
     batch: int = Field(
-        1, ge=1, le=65536, description="samples a batch; in server the most a batch may hold"
+        1,
+        ge=1,
+        le=65536,
+        description="samples in a batch; in server the most that a batch may hold",
     )
     target_rate: float | None = Field(
         None,
         gt=0,
         allow_inf_nan=False,
-        description="server: queries/s that arrive; find-peak: where the search starts; offline:"
-        " samples/s expected, unset: as in the warm-up",
+        description="server: queries/s that arrive; find-peak: where the search starts;"
+        " offline: expected samples/s, by default those of the warm-up",
     )
-    latency_bound: PositiveDuration = Field(0.015, description="server: seconds that p99 must hold")
+    latency_bound: PositiveDuration = Field(0.015, description="server: seconds that p99 may take")
     max_delay: Duration = Field(
         0.002, description="server: seconds the oldest query waits for a batch to fill"
     )
     device: Literal["cpu", "cuda"] = "cpu"
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     backend: Literal["eager", "compile"] = Field(
-        "eager", description="compile: torch.compile; its time is reported apart"
+        "eager", description="compile: torch.compile; its time is reported separately"
     )
     threads: int | None = Field(
         None,
         ge=1,
         le=1024,
-        description="threads of one operator; unset: one a CPU allowed, within a pod's CPU limit",
+        description="threads of one operator; unset: one for each allowed CPU,"
+        " within a pod's CPU limit",
     )
     cpus: CpuList | None = Field(None, description="CPUs to run on, as taskset takes them: 0-3")
     weights: Text = Field(
@@ -84,9 +88,12 @@ class Workload(contract.Params):
         description="a file of torchvision's state dict, or `random`:"
         " a seeded initialisation (as fast, not accurate)",
     )
-    weights_sha256: Sha256 | None = Field(None, description="what the weights file must hash to")
+    weights_sha256: Sha256 | None = Field(None, description="expected SHA-256 of the weights file")
     seed: int = Field(
-        0, ge=0, lt=2**31, description="of the weights, the images, LoadGen's order and schedule"
+        0,
+        ge=0,
+        lt=2**31,
+        description="seed of the weights, the images, LoadGen's order and schedule",
     )
     samples: int = Field(
         64, ge=1, le=50000, description="different images held in memory (MLPerf: 1024)"
@@ -105,7 +112,7 @@ class Workload(contract.Params):
         description="server, single-stream, find-peak: stop after so many queries; unset: no limit",
     )
     fast: bool = Field(
-        False, description="a smoke test of seconds: its rows say that they are not comparable"
+        False, description="a smoke test of seconds; its rows are marked as not comparable"
     )
     precision_of_peak: float = Field(
         0.01, gt=0, lt=0.5, description="find-peak: relative width of the last bracket"
@@ -113,10 +120,10 @@ class Workload(contract.Params):
     search_duration: PositiveDuration = Field(
         10.0,
         description="find-peak: seconds of a trial before the full ones at the edge,"
-        " more where 662 queries take longer",
+        " or more if 662 queries take longer",
     )
     check_logits: bool = Field(
-        True, description="false: logits are not checked, and every row says so"
+        True, description="false: logits are not checked, and every row is marked"
     )
     imagenet: Text | None = Field(
         None,
@@ -127,7 +134,7 @@ class Workload(contract.Params):
         None,
         gt=0,
         allow_inf_nan=False,
-        description="of the machine; gives the cost of a million samples",
+        description="price of the machine, for the cost of a million samples",
     )
     currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")] = "USD"
     python: Text | None = Field(
@@ -136,7 +143,7 @@ class Workload(contract.Params):
     wrapper: list[Text] = Field(
         [],
         max_length=64,
-        description="argv put before the program, which passes the three standard streams on:"
+        description="argv before the program; it must pass on the three standard streams:"
         " nice -n 5, kubectl exec -i POD --",
     )
     wrapper_env: dict[Text, str] = Field(
@@ -261,65 +268,3 @@ class Workload(contract.Params):
             "duration": self.duration(),
             "queries": self.queries(),
         }
-
-
-class OverheadParams(Workload):
-    """Baseline (plain) against treatment (wrapper, wrapper_env), in ABBA blocks."""
-
-    pairs: int = Field(6, ge=2, le=200, description="pairs of one baseline and one treatment each")
-    limit: float = Field(
-        0.05, gt=0, lt=1, description="relative overhead that the treatment must stay under"
-    )
-    treatment_python: Text | None = Field(
-        None,
-        description="interpreter of the treatment where its path differs there,"
-        " as in the pod that a wrapper enters; unset: python",
-    )
-
-    @model_validator(mode="after")
-    def _treated(self) -> "OverheadParams":
-        if not self.wrapper and not self.wrapper_env:
-            raise ValueError("the treatment is not named: give wrapper (an argv) or wrapper_env")
-        if self.scenario in ("find-peak", "accuracy"):
-            raise ValueError("overhead compares offline, server or single-stream")
-        return self
-
-
-class InterferenceParams(Workload):
-    """Copies of one workload on one device or node: each alone, then all at once."""
-
-    copies: int = Field(
-        2,
-        ge=2,
-        le=64,
-        description="copies at once: on the gang's hosts in turn,"
-        " processes where there is one host",
-    )
-    shared: Literal["device", "node"] | None = Field(
-        None,
-        description="what the copies are proven to share; unset: on cuda one GPU, else the node;"
-        " node: GPUs of one node may differ",
-    )
-    memory_share: float | None = Field(
-        None,
-        gt=0,
-        le=1,
-        description="part of the device's memory that a copy may see; more is invalid",
-    )
-    device_memory: float | None = Field(
-        None,
-        gt=0,
-        allow_inf_nan=False,
-        description="bytes of the whole device; memory_share needs it",
-    )
-
-    @model_validator(mode="after")
-    def _measured(self) -> "InterferenceParams":
-        if self.scenario in ("find-peak", "accuracy"):
-            raise ValueError("interference runs offline, server or single-stream")
-        if self.memory_share is not None and self.device_memory is None:
-            raise ValueError(
-                "memory_share needs device_memory, bytes of the whole device:"
-                " a copy cannot tell what was hidden from it"
-            )
-        return self

@@ -1,6 +1,6 @@
 """Find the highest rate that holds a latency bound, by bracketing and bisection.
 
-Short trials search, and full trials near their answer decide. A probe only says valid or not.
+Short trials search, and full trials near their answer decide. A probe is valid or not.
 """
 
 from collections.abc import Callable

@@ -1,31 +1,18 @@
-"""The program that measures, in a process of its own.
+"""One measurement: set up, check, warm up, run LoadGen, and report one JSON object."""
 
-It reads its input as JSON and prints one JSON object with LoadGen's logs verbatim. A search
-prints each trial before that, as a line of its own.
-
-    python -m perfdag.steps.resnet50 [--wait]
-
-The input is a line of standard input, so any wrapper that passes on the standard streams can
-precede it. With --wait it reports on standard error that it is ready, and waits for another line
-before LoadGen starts. Copies start together that way (see `relay`).
-"""
-
-import argparse
-import contextlib
 import json
 import os
-import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
 from perfdag.steps.resnet50 import imagenet, loadgen, loadgen_log, peak, preload
 from perfdag.steps.resnet50.batcher import Batcher
-from perfdag.steps.resnet50.start_barrier import READY
-from perfdag.steps.resnet50.system_under_test import Stub, System
+from perfdag.steps.resnet50.errors import OutOfMemoryError, classify
+from perfdag.steps.resnet50.system_under_test import StubSubject, System
 from perfdag.steps.resnet50.timing import STRETCH, Warmup, largest_fitting, warm_up
 
 PROGRAM = 1
@@ -38,50 +25,6 @@ MARGIN = 1.25
 With LoadGen's own tenth, it makes up for a warm-up that was a quarter too slow."""
 PHASE_REPETITIONS, PHASE_REPETITIONS_FAST = 7, 2
 _FATAL = 3
-_NO_MEMORY = re.compile(
-    "out of memory|can't allocate memory|_STATUS_ALLOC_FAILED|Unable to allocate"
-)
-
-
-def main() -> int:
-    """Measure the input. Exit 0 with a result, even if INVALID, or 3 with an error in the JSON."""
-    parser = argparse.ArgumentParser(
-        prog="python -m perfdag.steps.resnet50",
-        description="measures one workload; started by the benchmarks",
-    )
-    parser.add_argument(
-        "--wait",
-        action="store_true",
-        help="say when it is ready, and wait for a line of standard input",
-    )
-    args = parser.parse_args()
-    spec = json.loads(sys.stdin.readline())
-    with _stdout_kept() as out:
-        program = Program(spec, out)
-        if args.wait:
-            program.barrier = _barrier
-        try:
-            program.measure()
-        except Exception as error:
-            program.fail(error)
-        program.emit()
-    return 0
-
-
-@contextlib.contextmanager
-def _stdout_kept() -> Iterator[int]:
-    """Provide a descriptor of stdout; what libraries print goes to standard error meanwhile."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    yield kept
-
-
-def _barrier() -> None:
-    sys.stderr.write(f"\n{READY}\n")
-    sys.stderr.flush()
-    if not sys.stdin.readline():
-        raise EOFError("nobody said that all copies are ready: standard input ended")
 
 
 class Program:
@@ -126,7 +69,7 @@ class Program:
             _pin(self.spec["cpus"])
         self.result |= preload.inspect(self.spec["wrapper_env"])
         subject: Any = (
-            _StubSubject(self.spec) if self.spec["system"] == "stub" else _model_subject(self.spec)
+            StubSubject(self.spec) if self.spec["system"] == "stub" else model_subject(self.spec)
         )
         self.result |= subject.facts
         system: System = subject.system
@@ -137,7 +80,7 @@ class Program:
         system.load(range(self.spec["samples"]) if self.spec["scenario"] != "accuracy" else [0])
         self._doing = "at batch {batch}: lower batch"
         rate = self._warm(system, subject.wake() if self.spec["backend"] == "compile" else 0.0)
-        # it fitted alone: what follows holds as much again, or another program came
+        # The batch fitted alone. The checks need as much once more, or another program started.
         self._doing = (
             "at the checks of batch {batch}, which fitted in the warm-up: lower batch,"
             " or stop what else uses {device}"
@@ -270,7 +213,7 @@ class Program:
                     f"max_queries {trial.queries} ended a trial at {rate:.4g}/s before it had"
                     f" lasted {seconds:g} s: raise it, or leave it out"
                 )
-            # a smoke test has too few queries for early stopping to ever say yes; its row says so
+            # Early stopping needs more queries than a smoke test has; its row is marked.
             return trial.valid or (spec["fast"] and keys.get("result_perf_constraints_met") is True)
 
         try:
@@ -286,7 +229,7 @@ class Program:
         except peak.NoPeak as error:
             self.result["error"] = {"kind": "peak", "text": str(error)}
             return
-        # a trial a test: the answer is the full one at that rate
+        # Every trial is a test. The answer is the full trial at that rate.
         self.result["answer"] = next(
             at for at, p in enumerate(answer.probes) if p.validation and p.rate == answer.rate
         )
@@ -315,38 +258,6 @@ class Program:
         }
 
 
-class OutOfMemoryError(Exception):
-    """A batch is too large; the text names the largest that fits."""
-
-
-def classify(error: BaseException) -> tuple[str, str]:
-    """Return kind and text of an error; see UNUSABLE for kinds that skip."""
-    text = (str(error).strip() or type(error).__name__).splitlines()[0][:400]
-    if isinstance(error, OutOfMemoryError | MemoryError) or _NO_MEMORY.search(text):
-        return "memory", text
-    if isinstance(error, ModuleNotFoundError):
-        return (
-            "missing",
-            f"{text}: pip install 'perfdag[torch]' (with uv: uv pip install),"
-            " or name one that has it with `python`",
-        )
-    if isinstance(kind := getattr(error, "kind", None), str):
-        return kind, text
-    if type(error).__name__ in ("FailOnRecompileLimitHit", "FailOnCacheLimitHit"):
-        return (
-            "compiler",
-            f"torch.compile gave up compiling and would run eagerly: {text}; lower batch,"
-            " or backend: eager",
-        )
-    if type(error).__name__ in ("InductorError", "InvalidCxxCompiler", "BackendCompilerFailed"):
-        return (
-            "compiler",
-            f"torch.compile failed: {text}; it needs a C++ compiler on a CPU: install g++,"
-            " or backend: eager",
-        )
-    return "other", text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
-
-
 def _fits(system: System, count: int) -> bool:
     try:
         system.attempt(count)
@@ -369,31 +280,8 @@ def _pin(text: str) -> None:
     os.sched_setaffinity(0, wanted)
 
 
-class _StubSubject:
-    """The stub, to measure the program itself."""
-
-    def __init__(self, spec: Mapping[str, Any]) -> None:
-        stub = spec["stub"]
-        self.system = Stub(stub["base"], stub["each"], stub["lock"], stub["stalled"], stub["stall"])
-        self.facts: dict[str, Any] = {
-            "model": {"system": "stub", "weights": "none"},
-            "device": {"name": "stub"},
-        }
-
-    def arm(self) -> None:
-        self.system.arm()
-
-    def wake(self) -> float:
-        return 0.0
-
-    def check_logits(self) -> dict[str, Any]:
-        return {"ok": True, "error": None, "stub": True}
-
-    def timing(self, batch: int) -> dict[str, Any]:
-        return {}
-
-
-def _model_subject(spec: Mapping[str, Any]) -> Any:
+def model_subject(spec: Mapping[str, Any]) -> Any:
+    """Return the subject of the real model. Raises ModuleNotFoundError without PyTorch."""
     from perfdag.steps.resnet50.system_checks import ModelSubject
 
     return ModelSubject(dict(spec), PHASE_REPETITIONS_FAST if spec["fast"] else PHASE_REPETITIONS)

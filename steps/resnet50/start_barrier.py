@@ -3,7 +3,7 @@
     python -m perfdag.steps.resnet50.start_barrier FOLDER WRAPPER... PROGRAM...
 
 The wrapper need only pass on the standard streams. FOLDER/spec is the program's first line of
-standard input. When the program says READY, the relay creates FOLDER/ready. When FOLDER/go
+standard input. When the program prints READY, create FOLDER/ready. When FOLDER/go
 exists, the program gets its second line. Standard output is passed through. The exit code is the
 program's, or 128 + N if signal N ended it.
 """
@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import IO
 
 READY = "perfdag: ready"
-"""The line of standard error that says that a program is warm."""
+"""The line of standard error by which a program reports that it is warm."""
 _POLL = 0.002
 
 
 def main(folder: Path, argv: Sequence[str]) -> int:
     """Run the program to its end."""
-    # who stops us signals the program as well, and hears what it says last
+    # The program gets the signal as well, and its last output must pass through.
     signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         program = subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -47,7 +47,7 @@ def main(folder: Path, argv: Sequence[str]) -> int:
     with contextlib.suppress(BrokenPipeError):
         program.stdin.close()
     code = program.wait()
-    listener.join(1.0)  # what it left behind may hold its standard error open
+    listener.join(1.0)  # a process that it started may hold its standard error open
     return code if code >= 0 else 128 - code
 
 

@@ -8,8 +8,10 @@ from typing import Any
 from perfdag.hosts import gpu_queries
 from perfdag.stats.percentiles import needed
 from perfdag.steps.resnet50.imagenet import TOP1_FP32, reached
+from perfdag.steps.resnet50.measurements import caveats
 from perfdag.steps.resnet50.params import Workload
-from perfdag.steps.resnet50.result import Result, invalid, marks, wrong
+from perfdag.steps.resnet50.result import Result
+from perfdag.steps.resnet50.validity import invalid, wrong
 
 
 def seed_json(run: Result, params: Workload, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +54,7 @@ def entry(run: Result, params: Workload, against: str | None = None) -> dict[str
         "precision": params.precision,
         "backend": params.backend,
     }
-    element |= marks([run], params) | {"fast": params.fast}
+    element |= caveats([run], params) | {"fast": params.fast}
     if tested is None:
         accuracy = run.raw["accuracy"]
         top1, images, reference = (accuracy[name] for name in ("top1", "images", "reference"))

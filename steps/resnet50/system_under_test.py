@@ -4,8 +4,8 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 
 class System(Protocol):
@@ -18,7 +18,7 @@ class System(Protocol):
     def unload(self, indices: Sequence[int]) -> None: ...
 
     def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
-        """Class of each sample; returns when the answer is in host memory, the device done.
+        """Return the class of each sample, once the answer is in host memory.
 
         `ready` is when the last of the batch was queued (time.monotonic() seconds).
         """
@@ -109,3 +109,27 @@ def sleep_until(deadline: float) -> None:
     """Sleep until time.monotonic() is `deadline`; the timer may be some 60 us late."""
     if (left := deadline - time.monotonic()) > 0:
         time.sleep(left)
+
+
+class StubSubject:
+    """The stub, to measure the program itself."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        stub = spec["stub"]
+        self.system = Stub(stub["base"], stub["each"], stub["lock"], stub["stalled"], stub["stall"])
+        self.facts: dict[str, Any] = {
+            "model": {"system": "stub", "weights": "none"},
+            "device": {"name": "stub"},
+        }
+
+    def arm(self) -> None:
+        self.system.arm()
+
+    def wake(self) -> float:
+        return 0.0
+
+    def check_logits(self) -> dict[str, Any]:
+        return {"ok": True, "error": None, "stub": True}
+
+    def timing(self, batch: int) -> dict[str, Any]:
+        return {}

@@ -45,9 +45,9 @@ def weights(folders: list[str], model: str) -> str:
         folder: Path(folder) / "hub" / "checkpoints" / kind.url.rpartition("/")[2]
         for folder in folders
     }
-    there = next((folder for folder, target in targets.items() if target.exists()), None)
-    if there is not None:
-        return there
+    for folder, target in targets.items():
+        if target.exists():
+            return folder
     target = targets[folders[-1]]
     target.parent.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(SEED)
@@ -100,7 +100,7 @@ def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> in
 
     module.run_one_step, module.printResultSummaryTime = measured, summarised
     module.main()
-    kept.update(_after(module))
+    kept.update(final_report(module))
     sys.stdout.write(f"{MARK}{json.dumps(kept)}\n")
     return 0
 
@@ -126,7 +126,8 @@ def _returned_errors_raised(model: Any, test: str) -> Iterator[None]:
         setattr(model, test, own)
 
 
-def _after(module: Any) -> dict[str, Any]:
+def final_report(module: Any) -> dict[str, Any]:
+    """Return versions, threads, memory and the GPUs used, when run.py has ended."""
     import torch
 
     report: dict[str, Any] = {
@@ -146,9 +147,8 @@ def _after(module: Any) -> dict[str, Any]:
             for index, peak in enumerate(peaks)
             if peak > 0
         ]
-        report["gpu_uuids"] = [
-            f"GPU-{uuid}" for uuid in uuids if uuid
-        ]  # as nvidia-smi writes it; torch before 2.4 does not tell
+        # As nvidia-smi writes it. torch before 2.4 has none.
+        report["gpu_uuids"] = [f"GPU-{uuid}" for uuid in uuids if uuid]
         report["cuda"] = torch.version.cuda
         report["cudnn"] = torch.backends.cudnn.version()
     return report

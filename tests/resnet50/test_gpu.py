@@ -12,7 +12,8 @@ from perfdag.cli import main
 from perfdag.hosts import gpu_queries
 from perfdag.hosts.base import Finished
 from perfdag.hosts.local import LocalHost
-from perfdag.steps.resnet50 import launch as start
+from perfdag.steps import gpu_watch
+from perfdag.steps.resnet50 import launch
 from perfdag.steps.resnet50.params import Workload
 
 T4 = (
@@ -169,7 +170,7 @@ def test_of_a_search_for_the_peak_the_full_trials_are_judged(
             "above": 101.0,
             "probes": [[100.0, True, each] for each in full],
         }
-    assert start._spans(json.dumps(result)) == spans
+    assert launch.measured_spans(json.dumps(result)) == spans
 
 
 def test_a_cut_last_line_is_left_out() -> None:
@@ -278,7 +279,7 @@ def test_every_host_is_watched_and_what_its_gpus_did_is_held_against_the_figure(
     )
     hosts = [LocalHost(name=name) for name in ("a", "b", "a")]
     copies = [*hosts, hosts[0]]  # two copies on one host, and two pods on node a
-    with start.watched(copies, Workload(device="cuda", system="stub")) as watch:
+    with launch.watched(copies, Workload(device="cuda", system="stub")) as watch:
         await_lines(tmp_path, len(hosts))
     facts = watch.facts
     assert facts["against"].startswith(
@@ -292,26 +293,33 @@ def test_every_host_is_watched_and_what_its_gpus_did_is_held_against_the_figure(
 
 def test_memory_errors_that_came_meanwhile_and_a_gpu_not_seen_at_all_are_held_against_it() -> None:
     seen = {"gpus": [{"index": 0, "ecc_uncorrected": 2}], "during": [{"index": 0}], "slowed": None}
-    assert start.against(seen, [{"index": 0, "ecc_uncorrected": 2}], {0}) is None
+    assert gpu_watch.reason_against(seen, [{"index": 0, "ecc_uncorrected": 2}], {0}) is None
     assert "GPU 0 had 3 uncorrected memory error" in str(
-        start.against(seen, [{"index": 0, "ecc_uncorrected": 5}], {0})
+        gpu_watch.reason_against(seen, [{"index": 0, "ecc_uncorrected": 5}], {0})
     )
     assert (
-        start.against(
+        gpu_watch.reason_against(
             seen, [{"index": 0, "ecc_uncorrected": 2}, {"index": 1, "ecc_uncorrected": 9}], {0}
         )
         is None
     )
-    assert "is not known: no samples" in str(start.against({**seen, "during": []}, [], {0}))
+    assert "is not known: no samples" in str(
+        gpu_watch.reason_against({**seen, "during": []}, [], {0})
+    )
     for untimed in (
         {**seen, "during": []},
         {**seen, "slowed": "GPU 0 was slowed"},
     ):  # as of accuracy, whose result is no time
         assert (
-            start.against(untimed, [{"index": 0, "ecc_uncorrected": 2}], {0}, timed=False) is None
+            gpu_watch.reason_against(
+                untimed, [{"index": 0, "ecc_uncorrected": 2}], {0}, timed=False
+            )
+            is None
         )
         assert "3 uncorrected" in str(
-            start.against(untimed, [{"index": 0, "ecc_uncorrected": 5}], {0}, timed=False)
+            gpu_watch.reason_against(
+                untimed, [{"index": 0, "ecc_uncorrected": 5}], {0}, timed=False
+            )
         )
 
 
@@ -328,7 +336,7 @@ def test_a_slowed_gpu_is_not_held_against_an_accuracy_run(
     given = Workload.model_validate(
         {"device": "cuda", "system": "stub", "scenario": scenario, "imagenet": "/x"}
     )
-    with start.watched([LocalHost()], given) as watch:
+    with launch.watched([LocalHost()], given) as watch:
         await_lines(tmp_path)
     assert str(watch.facts["slowed"]).startswith("GPU 0 was slowed")
     assert (watch.facts["against"] is None) == (scenario == "accuracy")
@@ -356,8 +364,8 @@ def test_only_the_gpu_that_the_program_used_is_judged(
     fake_smi(tmp_path, monkeypatch, f'case "$*" in -L) echo "GPU 0: T4";; {answers} esac')
     host = LocalHost()
     result = json.dumps({"program": 1, "device": {"name": "Tesla T4", "uuid": uuid}})
-    with start.watched([host], Workload(device="cuda", system="stub")) as watch:
-        watch.ran(host, Finished([], 0, result, "", 0.3))
+    with launch.watched([host], Workload(device="cuda", system="stub")) as watch:
+        watch.result_text(host, Finished([], 0, result, "", 0.3))
         await_lines(tmp_path)
     said = watch.facts["against"]
     assert said is None if against is None else said.startswith(against)
@@ -381,9 +389,9 @@ def test_the_gpu_is_judged_while_loadgen_ran(
     fake_smi(tmp_path, monkeypatch, query)
     monkeypatch.setenv("TZ", "UTC-12")
     host = LocalHost()
-    with start.watched([host], Workload(device="cuda", system="stub")) as watch:
+    with launch.watched([host], Workload(device="cuda", system="stub")) as watch:
         tests = [{"started": began["run"], "ended": began["run"] + 9}]
-        watch.ran(
+        watch.result_text(
             host,
             Finished(
                 [],

@@ -18,18 +18,13 @@ from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Infrastructure, Invalid, Measurement, SampleError
 from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
-from perfdag.steps.resnet50 import launch as start
+from perfdag.steps.resnet50 import launch
 from perfdag.steps.resnet50.benchmark import Resnet50
-from perfdag.steps.resnet50.interference import (
-    Resnet50Interference,
-    collect,
-    measurements,
-    overlap,
-    reasons_against,
-    together,
-)
+from perfdag.steps.resnet50.copies import collect_results, run_together
+from perfdag.steps.resnet50.interference import Resnet50Interference, measurements
+from perfdag.steps.resnet50.interference_params import InterferenceParams
+from perfdag.steps.resnet50.interference_validity import overlap, reasons_against
 from perfdag.steps.resnet50.overhead import Resnet50Overhead
-from perfdag.steps.resnet50.params import InterferenceParams
 from perfdag.steps.resnet50.result import read
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "loadgen" / "single-stream.json"
@@ -207,7 +202,7 @@ def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> Non
         replace(good, stdout=unfit),
     ]
     texts = {"solo-0": "{}"}
-    watch = start.Watch(
+    watch = launch.Watch(
         InterferenceParams.model_validate(
             {"system": "stub", "scenario": "single-stream", "copies": 4}
         )
@@ -216,7 +211,7 @@ def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> Non
         Failed,
         match=r"^copy 1 beside the others \(2 of 4 copies ended well\): the program was killed",
     ) as lost:
-        collect([LocalHost()] * 4, ended, watch, texts)
+        collect_results([LocalHost()] * 4, ended, watch, texts)
     kept = lost.value.texts
     assert (
         json.loads(kept["together-0"])["program"] == json.loads(kept["together-2"])["program"] == 1
@@ -230,7 +225,7 @@ def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> Non
         Failed,
         match=r"^copy 2 beside the others \(2 of 3 copies ended well\): batch 9 does not fit$",
     ):
-        collect([LocalHost()] * 3, [good, good, ended[3]], watch, {})
+        collect_results([LocalHost()] * 3, [good, good, ended[3]], watch, {})
 
 
 @pytest.mark.parametrize(
@@ -282,12 +277,12 @@ def test_what_runs_behind_a_wrapper_is_looked_for_in_its_environment_and_what_it
         (tool,) = benchmark.missing(gang, benchmark.Params.model_validate({**common, **says}))
         assert (tool.program, tool.advice) == (
             f"{sys.executable} (Python) behind sh",
-            "n1 says: no such pod",
+            "n1 reports: no such pod",
         )
         (tool,) = benchmark.missing(
             gang, benchmark.Params.model_validate({**common, "wrapper": ["false"]})
         )
-        assert tool.advice == "on n1 it exited 1 without a word"
+        assert tool.advice == "on n1 it exited 1 without a message"
 
 
 def test_a_wrapper_that_ends_or_is_not_there_is_a_line(tmp_path: Path) -> None:
@@ -299,7 +294,7 @@ def test_a_wrapper_that_ends_or_is_not_there_is_a_line(tmp_path: Path) -> None:
             {"system": "stub", "scenario": "single-stream", "wrapper": wrapper}
         )
         with pytest.raises(Failed, match=said):
-            together([LocalHost()], Gang([LocalHost()], Shape(), 60, str(tmp_path)), params, {})
+            run_together([LocalHost()], Gang([LocalHost()], Shape(), 60, str(tmp_path)), params, {})
 
 
 def test_in_server_the_tail_is_the_headline_and_what_fairness_is_of() -> None:
@@ -469,9 +464,9 @@ def test_a_wrapper_that_swallows_standard_error_is_told_to_pass_it_on(tmp_path: 
     params = InterferenceParams.model_validate(given)
     with pytest.raises(
         Failed,
-        match=r"copy 0 was not ready in time: it said nothing, .* sh has to pass that on as it is",
+        match=r"copy 0 was not ready in time: it printed nothing.* sh must pass that on unchanged",
     ):
-        together([LocalHost()], Gang([LocalHost()], Shape(), 2, str(tmp_path)), params, {})
+        run_together([LocalHost()], Gang([LocalHost()], Shape(), 2, str(tmp_path)), params, {})
 
 
 def test_copies_that_hardly_met_are_invalid() -> None:
@@ -480,7 +475,7 @@ def test_copies_that_hardly_met_are_invalid() -> None:
     assert reasons[0] == "the copies ran at once for 25 % of the time only: raise min_duration"
     offline = params.model_copy(update={"scenario": "offline"})
     assert (
-        "each does as many samples"
+        "all complete as many samples"
         in reasons_against([], [with_memory(1, 0, 10), with_memory(1, 6, 16)], offline)[-1]
     )
 

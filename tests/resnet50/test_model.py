@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.steps.resnet50 import program
+from perfdag.steps.resnet50.errors import UnusableError, classify
 from perfdag.steps.resnet50.params import Workload
 
 torch: Any = pytest.importorskip(
     "torch", reason="torch is not installed: pip install 'perfdag[torch]'"
 )
-logits: Any = pytest.importorskip(
-    "perfdag.steps.resnet50.logits", reason="torch is not installed: pip install 'perfdag[torch]'"
-)
+logits: Any = pytest.importorskip("perfdag.steps.resnet50.logits")
 model: Any = pytest.importorskip(
     "perfdag.steps.resnet50.model",
     reason="torchvision is not installed: pip install 'perfdag[torch]'",
 )
+images: Any = pytest.importorskip("perfdag.steps.resnet50.images")
+weights: Any = pytest.importorskip("perfdag.steps.resnet50.weights")
 pytestmark = pytest.mark.slow
 
 
@@ -34,7 +34,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def net() -> Any:
-    return model.build("random", 0)[0]
+    return weights.build("random", 0)[0]
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_tf32_on_a_gpu_without_it_is_refused_and_the_capability_is_in_the_facts(
     }
     subject = fake_cuda(monkeypatch, **cuda)
     with pytest.raises(
-        model.UnusableError,
+        UnusableError,
         match=r"^precision tf32: Tesla T4 has none \(Ampere or newer has\); use fp32 or fp16$",
     ) as caught:
         subject.ModelSubject(spec(device="cuda", precision="tf32"), 1)
@@ -132,20 +132,20 @@ def test_a_gpu_that_pytorch_cannot_use_is_told_in_its_own_words(
 
     subject = fake_cuda(monkeypatch, is_available=lambda: False, init=init)
     monkeypatch.setattr(subject, "Path", lambda path: SimpleNamespace(exists=lambda: True))
-    with pytest.raises(model.UnusableError) as caught:
+    with pytest.raises(UnusableError) as caught:
         subject.ModelSubject(spec(device="cuda"), 1)
     assert said in str(caught.value)
 
 
 def test_images_are_the_same_in_any_set() -> None:
-    assert np.array_equal(model.images(3, [5])[0], model.images(3, [1, 5])[1])
-    assert not np.array_equal(model.images(3, [5]), model.images(4, [5]))
+    assert np.array_equal(images.images(3, [5])[0], images.images(3, [1, 5])[1])
+    assert not np.array_equal(images.images(3, [5]), images.images(4, [5]))
 
 
 def test_preprocessing_is_the_published_one() -> None:
     raw = np.zeros((1, 224, 224, 3), dtype=np.uint8)
     raw[..., 0] = 255
-    pixels = model.preprocess(raw)
+    pixels = images.preprocess(raw)
     assert pixels.shape == (1, 3, 224, 224)
     expected = [(1 - 0.485) / 0.229, -0.456 / 0.224, -0.406 / 0.225]
     assert [float(pixels[0, channel, 0, 0]) for channel in range(3)] == pytest.approx(
@@ -253,48 +253,50 @@ def test_weights_from_a_file_and_its_digest(tmp_path: Path, net: Any) -> None:
     path = tmp_path / "w.pth"
     torch.save(net.state_dict(), path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    loaded, facts = model.build(str(path), 9, digest)
+    loaded, facts = weights.build(str(path), 9, digest)
     assert (facts["weights_sha256"], facts["trained"]) == (digest, True)
     assert torch.equal(loaded.fc.weight, net.fc.weight)
     assert facts["weights_verified"]
-    assert not model.build(str(path), 9)[1]["weights_verified"]  # nothing says what they should be
+    assert not weights.build(str(path), 9)[1][
+        "weights_verified"
+    ]  # nothing says what they should be
     named = tmp_path / f"resnet50-{digest[:8]}.pth"
     path.rename(named)
-    assert model.build(str(named), 0)[1]["trained"]
+    assert weights.build(str(named), 0)[1]["trained"]
     data = bytearray(named.read_bytes())
     data[len(data) // 2] ^= 1
     named.write_bytes(data)
     with pytest.raises(
-        model.UnusableError,
+        UnusableError,
         match=r"not what they claim: .*; get the file again, or rename it, or set weights_sha256",
     ):
-        model.build(str(named), 0)
+        weights.build(str(named), 0)
     dated = tmp_path / "mymodel-20240131.pth"  # no digest
     torch.save(net.state_dict(), dated)
-    assert not model.build(str(dated), 0)[1]["weights_verified"]
+    assert not weights.build(str(dated), 0)[1]["weights_verified"]
 
 
 def test_weights_that_are_missing_or_of_another_model(tmp_path: Path, net: Any) -> None:
-    with pytest.raises(model.UnusableError, match="No such file or directory; give a file"):
-        model.build(str(tmp_path / "gone.pth"), 0)
+    with pytest.raises(UnusableError, match="No such file or directory; give a file"):
+        weights.build(str(tmp_path / "gone.pth"), 0)
     other = tmp_path / "other.pth"
     torch.save({"conv.weight": torch.zeros(3)}, other)
     with pytest.raises(
-        model.UnusableError,
+        UnusableError,
         match=r"no state dict of torchvision's ResNet-50: .* Missing key\(s\) in state_dict: \"conv1.weight",
     ):
-        model.build(str(other), 0)
+        weights.build(str(other), 0)
     torch.save({**net.state_dict(), "fc.bias": torch.zeros(10)}, other)
-    with pytest.raises(model.UnusableError, match=r"size mismatch for fc\.bias"):
-        model.build(str(other), 0)
+    with pytest.raises(UnusableError, match=r"size mismatch for fc\.bias"):
+        weights.build(str(other), 0)
     torch.save({"epoch": 3, "state_dict": net.state_dict()}, other)
     with pytest.raises(
-        model.UnusableError, match="it is a checkpoint; save what its `state_dict` holds alone"
+        UnusableError, match="it is a checkpoint; save what its `state_dict` holds alone"
     ):
-        model.build(str(other), 0)
+        weights.build(str(other), 0)
     other.write_text("not a file of torch")
-    with pytest.raises(model.UnusableError, match="no state dict"):
-        model.build(str(other), 0)
+    with pytest.raises(UnusableError, match="no state dict"):
+        weights.build(str(other), 0)
 
 
 def test_an_image_is_resized_as_the_weights_were_evaluated(tmp_path: Path) -> None:
@@ -304,9 +306,9 @@ def test_an_image_is_resized_as_the_weights_were_evaluated(tmp_path: Path) -> No
     columns = np.zeros((232, 464, 3), dtype=np.uint8)
     columns[:, 120:344] = 255  # the middle 224
     Image.fromarray(columns).save(file)
-    assert model.decode(file, 232).min() == 255
-    assert model.decode(file).shape == (224, 224, 3)
-    made = system(model.build("random", 0)[0])
+    assert images.decode(file, 232).min() == 255
+    assert images.decode(file).shape == (224, 224, 3)
+    made = system(weights.build("random", 0)[0])
     made.files, made.resize = [file], 232
     assert made._raw([0]).min() == 255
 
@@ -317,8 +319,8 @@ def test_a_cut_image_is_named(tmp_path: Path) -> None:
     file = tmp_path / "cut.png"
     Image.new("RGB", (300, 300), (9, 200, 7)).save(file)
     file.write_bytes(file.read_bytes()[:60])
-    with pytest.raises(model.UnusableError, match=r"cut\.png: not an image"):
-        model.decode(file)
+    with pytest.raises(UnusableError, match=r"cut\.png: not an image"):
+        images.decode(file)
 
 
 def test_batches_are_padded_to_what_was_warmed(net: Any) -> None:
@@ -376,4 +378,4 @@ def test_every_size_is_compiled_however_many_there_are(monkeypatch: pytest.Monke
         assert len(made) == 12
         with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit) as caught:
             net(torch.ones(13, 3))
-    assert program.classify(caught.value)[0] == "compiler"
+    assert classify(caught.value)[0] == "compiler"

@@ -18,9 +18,10 @@ from perfdag.hosts.base import Finished
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid
 from perfdag.shape import Shape
-from perfdag.steps.resnet50.benchmark import program_facts
-from perfdag.steps.resnet50.overhead import Resnet50Overhead, overhead, student
-from perfdag.steps.resnet50.params import OverheadParams
+from perfdag.steps.resnet50.overhead import Resnet50Overhead
+from perfdag.steps.resnet50.overhead_params import OverheadParams
+from perfdag.steps.resnet50.paired_cost import overhead, student
+from perfdag.steps.resnet50.workload import program_facts
 
 
 def costs(mean: float, half: float, n: int) -> list[float]:
@@ -151,7 +152,7 @@ def test_the_cost_of_a_treatment_is_found_and_drift_is_not_part_of_it(
     assert values[("overhead_bound", "low")] < cost < values[("overhead_bound", "high")]
     assert values[("passes", "value")] == verdict
     broken = {**output.texts, "order": "A"}
-    with pytest.raises(Failed, match="12 pairs were asked"):
+    with pytest.raises(Failed, match="12 pairs were requested"):
         benchmark.parse(Output(broken), params)
 
 
@@ -161,8 +162,8 @@ import perfdag.steps.resnet50.system_under_test as system
 plain = system.sleep_until
 system.sleep_until = lambda deadline: plain(deadline + 0.01)
 sys.argv = sys.argv[3:]
-import perfdag.steps.resnet50.program as program
-sys.exit(program.main())
+from perfdag.steps.resnet50.__main__ import main
+sys.exit(main())
 """
 
 

@@ -119,7 +119,7 @@ def test_a_layer_that_ld_so_passes_over_is_missing_and_no_treatment_that_costs_n
         (tool,) = benchmark.missing(gang, params)
         assert tool.program.startswith("/nowhere/layer.so (LD_PRELOAD)")
         assert tool.advice.startswith(
-            "n1 says: ERROR: ld.so: object '/nowhere/layer.so' from LD_PRELOAD cannot be preloaded"
+            "n1 reports: ERROR: ld.so: object '/nowhere/layer.so' from LD_PRELOAD cannot be preloaded"
         )
         output = benchmark.run(gang, params)
         assert any(

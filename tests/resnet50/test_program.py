@@ -15,7 +15,7 @@ from perfdag.hosts.base import Finished
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid
 from perfdag.shape import Shape
-from perfdag.steps.resnet50 import launch, program
+from perfdag.steps.resnet50 import launch, program, system_under_test
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.system_under_test import Stub
@@ -56,7 +56,7 @@ def said_by(
     def ended(code: int) -> None:
         raise Ended
 
-    monkeypatch.setattr(program, "Stub", system)
+    monkeypatch.setattr(system_under_test, "Stub", system)
     monkeypatch.setattr(program.os, "_exit", ended)
     made = Workload.model_validate(
         {**SMALL, "system": "stub", "batch": 64, "stub": {"base": 0.001}, **params}
@@ -70,7 +70,7 @@ def said_by(
                 measured.fail(error)
         else:
             measured.emit()
-    printed = launch.ran(Finished([], 0, (folder / "out").read_text(), "", 1.0), made)
+    printed = launch.result_text(Finished([], 0, (folder / "out").read_text(), "", 1.0), made)
     with pytest.raises(Failed) as caught:
         Resnet50().parse(Output({"result": printed}), made)
     return str(caught.value)
@@ -101,7 +101,7 @@ def test_memory_that_runs_out_elsewhere_names_the_batch_and_what_to_lower(
         def load(self, indices: Sequence[int]) -> None:
             raise MemoryError("Unable to allocate 9 GiB for an array")
 
-    class Checks(program._StubSubject):
+    class Checks(program.StubSubject):
         def check_logits(self) -> dict[str, Any]:
             raise RuntimeError(
                 "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
@@ -114,11 +114,11 @@ def test_memory_that_runs_out_elsewhere_names_the_batch_and_what_to_lower(
     assert loaded.startswith(
         "out of memory while 4 samples were loaded for batch 64: lower samples, or raise the memory limit (Unable to"
     )
-    monkeypatch.setattr(program, "_StubSubject", Checks)
+    monkeypatch.setattr(program, "StubSubject", Checks)
     assert said_by(Stub, tmp_path, monkeypatch).startswith(
         "out of memory at the checks of batch 64, which fitted in the warm-up: lower batch"
     )
-    monkeypatch.setattr(program, "_StubSubject", no_model)
+    monkeypatch.setattr(program, "StubSubject", no_model)
     assert said_by(Stub, tmp_path, monkeypatch).startswith(
         "out of memory while the model was set up, before any batch: stop what else uses cpu"
     )
@@ -183,7 +183,7 @@ def test_a_search_whose_trials_max_queries_ends_is_no_peak_of_the_system(
         ({"scenario": "accuracy", "imagenet": "/x"}, "within 9 s: raise timeout$"),
         (
             {"scenario": "offline", "min_duration": 60, "fast": False},
-            "24576 samples are asked, and 60 s at least: raise timeout, or lower min_queries and min_duration",
+            "24576 samples and 60 s at least were requested: raise timeout, or lower min_queries and min_duration",
         ),
     ],
 )
@@ -192,7 +192,7 @@ def test_a_program_that_takes_too_long_says_what_makes_it_so(
 ) -> None:
     trials = '{"test": {}}\n{"test": {"logs": ' if params["scenario"] == "find-peak" else ""
     with pytest.raises(Failed, match=said):
-        launch.ran(
+        launch.result_text(
             Finished([], -9, trials, "", 9.0, timed_out=True),
             Workload.model_validate({**SMALL, **params}),
         )
@@ -202,7 +202,7 @@ def test_the_result_is_the_last_line() -> None:
     made = Workload.model_validate(SMALL)
     for before in ("", '{"test": {}}\n', '{"test": {}}\n{"test": {}}\n'):
         assert (
-            launch.ran(Finished([], 0, before + '{"program": 1}\n', "", 1.0), made)
+            launch.result_text(Finished([], 0, before + '{"program": 1}\n', "", 1.0), made)
             == '{"program": 1}\n'
         )
 
@@ -220,7 +220,7 @@ def test_the_result_is_the_last_line() -> None:
         ),
         (
             Finished([], -9, "", "", 4.0, timed_out=True),
-            "did not end within 4 s: 16 samples are asked, and 2 s at least: raise timeout",
+            "did not end within 4 s: 16 samples and 2 s at least were requested: raise timeout",
         ),
         (
             Finished([], 1, "", "Traceback\nImportError: libcudart.so", 4.0),
@@ -230,7 +230,7 @@ def test_the_result_is_the_last_line() -> None:
 )
 def test_a_program_that_ends_without_a_result_says_why(finished: Finished, said: str) -> None:
     with pytest.raises(Failed, match=said):
-        launch.ran(finished, Workload.model_validate({**SMALL, "batch": 8}))
+        launch.result_text(finished, Workload.model_validate({**SMALL, "batch": 8}))
 
 
 @pytest.mark.slow
@@ -292,7 +292,8 @@ def test_accuracy_of_a_folder_of_images(tmp_path: Path) -> None:
     torch()
     from PIL import Image
 
-    from perfdag.steps.resnet50 import model
+    from perfdag.steps.resnet50.images import decode, preprocess
+    from perfdag.steps.resnet50.weights import build
 
     rng, folder = np.random.default_rng(1), tmp_path / "images"
     folder.mkdir()
@@ -301,13 +302,12 @@ def test_accuracy_of_a_folder_of_images(tmp_path: Path) -> None:
             folder / f"{number}.png"
         )
     files = sorted(folder.glob("*.png"))
-    with model.torch.inference_mode():
-        found = [
-            int(model.build("random", 0)[0](model.preprocess(model.decode(file)[None])).argmax())
-            for file in files
+    with torch().inference_mode():
+        labels = [
+            int(build("random", 0)[0](preprocess(decode(file)[None])).argmax()) for file in files
         ]
-    right = [f"{file.name} {label}" for file, label in zip(files, found, strict=True)]
-    wrong = [*right[:3], f"{files[3].name} {(found[3] + 1) % 1000}"]
+    right = [f"{file.name} {label}" for file, label in zip(files, labels, strict=True)]
+    wrong = [*right[:3], f"{files[3].name} {(labels[3] + 1) % 1000}"]
     for lines, share in ((right, 1.0), (wrong, 0.75)):
         (folder / "val_map.txt").write_text("\n".join(lines) + "\n")
         output, values = run(tmp_path, scenario="accuracy", imagenet=str(folder), batch=2)
@@ -336,7 +336,7 @@ def test_weights_that_change_while_it_runs_make_the_row_invalid(
         measured = program.Program(made.spec(), out.fileno())
         subject = ModelSubject(dict(measured.spec), 1)
         subject.system.__class__ = Failing
-        monkeypatch.setattr(program, "_model_subject", lambda spec: subject)
+        monkeypatch.setattr(program, "model_subject", lambda spec: subject)
         measured.measure()
         measured.emit()
     output = Output({"result": (tmp_path / "out").read_text()})

@@ -17,6 +17,7 @@ from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import launch, loadgen_log, result
 from perfdag.steps.resnet50.benchmark import Resnet50
+from perfdag.steps.resnet50.measurements import cost_per_million
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.summary_json import documents, seed_json
 
@@ -99,7 +100,7 @@ def test_an_overloaded_server_is_invalid_with_loadgens_reasons() -> None:
 
 
 def test_cost_of_a_million() -> None:
-    assert result.cost_per_million(3.6, 1000) == pytest.approx(1.0)
+    assert cost_per_million(3.6, 1000) == pytest.approx(1.0)
     single = parse(recorded("single-stream"), params("single-stream", price_per_hour=3.6))
     assert value(single, "cost_per_million") == pytest.approx(
         1e3 * value(single, "latency", "mean")
@@ -217,7 +218,7 @@ def test_a_clock_that_stops_early_is_invalid() -> None:
 def test_an_unstable_warm_up_is_invalid_unless_fast() -> None:
     raw = recorded("offline")
     raw["warmup"]["stable"] = False
-    with pytest.raises(Invalid, match="still moving"):
+    with pytest.raises(Invalid, match="still differed"):
         parse(raw, params("offline", batch=8))
     assert parse(raw, params("offline", batch=8, fast=True))
 
@@ -495,7 +496,7 @@ def test_the_seed_document_calls_valid_what_the_rows_do() -> None:
     for more, facts, said in (
         ({"logits": WRONG}, {}, "logits differ by 0.7"),
         ({"clock": {"honest": False, "words": "the clock stopped"}}, {}, "the clock stopped"),
-        ({"warmup": {**recorded("offline")["warmup"], "stable": False}}, {}, "still moving"),
+        ({"warmup": {**recorded("offline")["warmup"], "stable": False}}, {}, "still differed"),
         ({}, {"against": "GPU 0 was slowed"}, "GPU 0 was slowed"),
     ):
         found = entry_of({**recorded("offline"), **more}, params("offline", batch=8), **facts)

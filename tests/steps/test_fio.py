@@ -24,8 +24,9 @@ from perfdag.shape import Shape, merge
 from perfdag.stats.percentiles import needed
 from perfdag.steps.fio import files
 from perfdag.steps.fio import report as fio_report
-from perfdag.steps.fio.benchmark import Fio, job_file, options
+from perfdag.steps.fio.benchmark import Fio
 from perfdag.steps.fio.files import Place
+from perfdag.steps.fio.job import job_file, options
 from perfdag.steps.fio.params import FioParams
 from tests.recorded import damage
 from tests.recorded.record import load
@@ -726,7 +727,7 @@ def test_a_file_or_device_shorter_than_size_is_refused(
 
 def test_a_file_of_its_own_is_removed(here: Gang, tmp_path: Path) -> None:
     with pytest.raises(
-        Failed, match=f"folder {tmp_path}/typo of file {tmp_path}/typo/made is not there"
+        Failed, match=f"folder {tmp_path}/typo of file {tmp_path}/typo/made does not exist"
     ):
         FIO.run(here, FioParams(rw="write", file=str(tmp_path / "typo/made"), **SMALL))
     assert not (tmp_path / "typo").exists()
@@ -736,7 +737,7 @@ def test_a_file_of_its_own_is_removed(here: Gang, tmp_path: Path) -> None:
 
 
 def test_a_missing_directory_is_said(here: Gang) -> None:
-    with pytest.raises(Failed, match="not there"):
+    with pytest.raises(Failed, match="does not exist"):
         FIO.run(here, FioParams(directory="/no/such/folder"))
 
 

@@ -13,7 +13,8 @@ from perfdag.benchmark.contract import Gang, Output, Tool
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape, merge
-from perfdag.steps.imb.benchmark import Imb, wrong_placement
+from perfdag.steps.imb import placement
+from perfdag.steps.imb.benchmark import Imb
 from perfdag.steps.imb.operations import KNOWN, buffers
 from perfdag.steps.imb.params import GIB, ImbParams
 from perfdag.steps.mpi import intelmpi, openmpi
@@ -379,7 +380,7 @@ def test_a_size_that_does_not_fit_costs_the_larger_ones_and_no_other(
     here = gang(params, tmp_path)
     needs(params, here)
     monkeypatch.setattr(
-        "perfdag.steps.imb.benchmark.buffer_memory", lambda *_: buffers("Alltoall", 2) * 8192
+        "perfdag.steps.imb.placement.buffer_memory", lambda *_: buffers("Alltoall", 2) * 8192
     )
     output = IMB.run(here, params)
     assert output.facts["ranks_of"] == {os.uname().nodename: 2}
@@ -449,7 +450,6 @@ def test_imb_is_told_how_much_memory_its_buffers_may_take() -> None:
 def test_the_memory_of_a_rank_is_its_part_of_the_host_that_has_the_least(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from perfdag.steps.imb import benchmark as imb
 
     class Small(Named):
         def get(self, path: str) -> bytes:
@@ -461,8 +461,8 @@ def test_the_memory_of_a_rank_is_its_part_of_the_host_that_has_the_least(
 
     params = ImbParams(benchmark="Alltoall", ranks=16)
     here = dataclasses.replace(gang(params, tmp_path), hosts=[LocalHost(), Small("10.0.0.2")])
-    assert imb.buffer_memory(here, params) == pytest.approx(0.8 * GIB / 8)
-    assert imb.buffer_memory(gang(ImbParams(), tmp_path), ImbParams()) is None
+    assert placement.buffer_memory(here, params) == pytest.approx(0.8 * GIB / 8)
+    assert placement.buffer_memory(gang(ImbParams(), tmp_path), ImbParams()) is None
 
 
 def test_the_default_limit_leaves_imb_the_time_that_it_was_given() -> None:
@@ -557,7 +557,7 @@ def test_more_ranks_than_cpus_are_skipped_unless_asked_for(tmp_path: Path) -> No
 def test_ranks_that_did_not_run_where_they_were_asked_are_noticed(
     hosts: list[str], placed: dict[str, int], says: str | None
 ) -> None:
-    assert wrong_placement(hosts, placed, 4) == says
+    assert placement.wrong_placement(hosts, placed, 4) == says
 
 
 def test_both_libraries_say_where_the_ranks_ran() -> None:

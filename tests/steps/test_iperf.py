@@ -155,7 +155,11 @@ def test_a_congestion_control_the_kernel_lacks_is_skipped() -> None:
 @pytest.mark.parametrize(
     ("name", "change", "match"),
     [
-        ("iperf/tcp", {"start__test_start__num_streams": 2}, "streams 1, iperf3 used 2"),
+        (
+            "iperf/tcp",
+            {"start__test_start__num_streams": 2},
+            "streams 1 was requested, iperf3 used 2",
+        ),
         ("iperf/tcp-reno-mss-window", {"end__sender_tcp_congestion": "cubic"}, "congestion reno"),
         ("iperf/tcp-reno-mss-window", {"start__sndbuf_actual": 425984}, "window of 1048576 B"),
         ("iperf/tcp-reno-mss-window", {"start__tcp_mss": 536}, "mss 1000"),
@@ -249,20 +253,20 @@ _CONNECTED = (
         (
             {"congestion": "bbr"},
             "TCP congestion control set to cubic\n",
-            "congestion bbr, iperf2 used cubic",
+            "congestion bbr was requested, iperf2 used cubic",
         ),
         (
             {"window": "6MiB"},
             "TCP window size: 425984 Byte (WARNING: requested 6291456 Byte)\n",
-            "gave 425984 B",
+            "granted 425984 B",
         ),
         (
             {"window": "6MiB", "protocol": "udp"},
             "UDP buffer size: 425984 Byte (WARNING: requested 6291456 Byte)\n",
-            "gave 425984 B",
+            "granted 425984 B",
         ),
-        ({"mss": 9000}, _CONNECTED, "mss 9000 B, a connection used 1448 B"),
-        ({"mss": 500}, _CONNECTED, "mss 500 B, a connection used 1448 B"),
+        ({"mss": 9000}, _CONNECTED, "mss 9000 B was requested, a connection used 1448 B"),
+        ({"mss": 500}, _CONNECTED, "mss 500 B was requested, a connection used 1448 B"),
     ],
 )
 @pytest.mark.parametrize("side", ["client", "server"])
@@ -423,11 +427,15 @@ def test_a_real_run_with_client_and_server_on_their_own_cpus(
             Skip,
             "Attempt to set 'nosuch' congestion control failed",
         ),
-        ({"window": "512MiB"}, Invalid, r"window of 536870912 B, the kernel gave \d+ B"),
+        (
+            {"window": "512MiB"},
+            Invalid,
+            r"window of 536870912 B was requested, the kernel granted \d+ B",
+        ),
         (
             {"window": "512MiB", "protocol": "udp"},
             Invalid,
-            r"window of 536870912 B, the kernel gave \d+ B",
+            r"window of 536870912 B was requested, the kernel granted \d+ B",
         ),
     ],
 )
@@ -511,7 +519,7 @@ def test_a_test_that_another_server_answered_fails(
         params = IperfParams(duration=1, port=port)
         with pytest.raises(
             Failed,
-            match=r"iperf3's server exited 1 beside a test that went well: .*Address already in use",
+            match=r"iperf3's server exited 1 although the client ended well: .*Address already in use",
         ):
             IPERF.run(gang(params, str(tmp_path)), params)
 

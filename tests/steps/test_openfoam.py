@@ -14,10 +14,9 @@ from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape
 from perfdag.steps.mpi import openmpi
-from perfdag.steps.openfoam import benchmark as openfoam
 from perfdag.steps.openfoam import case, footprint
 from perfdag.steps.openfoam import params as openfoam_params
-from perfdag.steps.openfoam.benchmark import OpenFoam
+from perfdag.steps.openfoam.benchmark import OpenFoam, environment, version
 from perfdag.steps.openfoam.params import OpenFoamParams
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "openfoam"
@@ -314,10 +313,8 @@ def constructed_2312(log: str) -> str:
 def test_a_log_of_a_later_version_reads_the_same(name: str, params: OpenFoamParams) -> None:
     old = recorded(f"{name}.stdout")
     new = constructed_2312(old)
-    assert (openfoam.version(old), openfoam.version(new)) == ("1912", "2312")
-    assert openfoam.version("0.1\tBuild  : 11-7bb0de2dd2d6\n") == "11-7bb0de2dd2d6", (
-        "of the Foundation"
-    )
+    assert (version(old), version(new)) == ("1912", "2312")
+    assert version("0.1\tBuild  : 11-7bb0de2dd2d6\n") == "11-7bb0de2dd2d6", "of the Foundation"
     assert values(output("", stdout=new), params) == values(output("", stdout=old), params)
     with pytest.raises(Failed):
         OpenFoam().parse(output("", stdout=new[: len(new) // 2]), params)
@@ -375,7 +372,7 @@ def test_a_custom_openfoam_reaches_the_ranks_on_other_hosts(
         "FOAM_USER_LIBBIN": "",
     }.items():
         monkeypatch.setenv(name, value)
-    found = openfoam.environment()
+    found = environment()
     assert found["WM_PROJECT_DIR"] == str(tmp_path)
     assert (found["WM_OPTIONS"], found["FOAM_LIBBIN"], found["FOAM_SIGFPE"]) == (
         "linux64Gcc",

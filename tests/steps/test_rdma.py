@@ -17,8 +17,7 @@ from perfdag.hosts.local import LocalHost, LocalProcess
 from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape
 from perfdag.steps import gpu_watch
-from perfdag.steps.rdma import perftest
-from perfdag.steps.rdma import report as rdma_report
+from perfdag.steps.rdma import perftest, report, verbs
 from perfdag.steps.rdma.bandwidth import BandwidthParams, RdmaBandwidth
 from perfdag.steps.rdma.latency import LatencyParams, RdmaLatency
 
@@ -142,7 +141,7 @@ def test_the_real_tools_take_exactly_the_combinations_that_are_accepted() -> Non
         said = ended.stdout + ended.stderr
         return (
             None
-            if any(words in said for words in perftest.NO_DEVICE) == accepted
+            if any(words in said for words in verbs.NO_DEVICE) == accepted
             else f"{given}: {' '.join(argv)}: {said}"
         )
 
@@ -411,7 +410,7 @@ esac"""
     (tmp_path / "ib_write_bw").write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / "ib_write_bw").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(perftest, "lacks", lambda host: None)
+    monkeypatch.setattr(verbs, "lacks", lambda host: None)
     monkeypatch.setattr(LocalProcess, "await_listening", lambda *_: None)  # the tool here is a text
     benchmark = RdmaBandwidth()
     for family in ("ipv4", "ipv6"):
@@ -434,7 +433,7 @@ esac"""
 
 
 def test_the_link_is_read_from_the_head() -> None:
-    found = rdma_report.read_info(text("constructed-write-bw-all-26.04.txt"))
+    found = report.read_info(text("constructed-write-bw-all-26.04.txt"))
     assert found["device"] == "mlx5_0"
     assert found["mtu"] == "4096[B]"
     assert found["link_type"] == "Ethernet"
@@ -452,7 +451,7 @@ def test_the_link_is_read_from_the_head() -> None:
 def test_the_real_tool_without_a_device_is_skipped_with_what_the_node_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(perftest, "_CM_READY", 0.05)
+    monkeypatch.setattr(verbs, "CM_READY", 0.05)
     benchmark, gang = RdmaBandwidth(), Gang([LocalHost(), LocalHost()], Shape(), 20, str(tmp_path))
     with pytest.raises(
         Skip,
@@ -480,19 +479,19 @@ def test_a_server_with_rdma_cm_is_waited_for_until_the_kernel_lists_it(
     )
     (tmp_path / "rdma").chmod(0o755)
     for ready, port, least, most in ((60, 20001, 0, 30), (0.05, 2000, 0.05, 30)):
-        monkeypatch.setattr(perftest, "_CM_READY", ready)
+        monkeypatch.setattr(verbs, "CM_READY", ready)
         start = time.monotonic()
-        perftest.await_cm(LocalHost(), port)
+        verbs.await_cm(LocalHost(), port)
         assert least <= time.monotonic() - start < most
     (tmp_path / "rdma").write_text(f"#!/bin/sh\necho again >>{tmp_path}/refused\nexit 1\n")
-    perftest.await_cm(LocalHost(), 20001)
+    verbs.await_cm(LocalHost(), 20001)
     assert (
         tmp_path / "refused"
     ).read_text() == "again\n"  # where it may not look there is nothing to ask again
 
 
 def test_the_recorded_error_is_known() -> None:
-    assert any(words in text("no-device.txt") for words in perftest.NO_DEVICE)
+    assert any(words in text("no-device.txt") for words in verbs.NO_DEVICE)
 
 
 def test_buffers_that_cannot_be_locked_say_what_to_do() -> None:
@@ -502,7 +501,7 @@ def test_buffers_that_cannot_be_locked_say_what_to_do() -> None:
         Failed,
         match=r"could not lock its buffers; the limit of locked memory on node-1 is \d+ .* raise LimitMEMLOCK",
     ):
-        perftest.check_finished(
+        verbs.check_finished(
             "ib_read_bw", LocalHost(name="node-1"), finished, {"client0": said, "server0": ""}
         )
 
@@ -583,7 +582,7 @@ def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figu
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(perftest, "lacks", lambda host: None)
+    monkeypatch.setattr(verbs, "lacks", lambda host: None)
     monkeypatch.setattr(LocalProcess, "await_listening", lambda *_: None)  # the tool here is a text
     benchmark, params = RdmaBandwidth(), BandwidthParams(cuda=cuda)
     gang = Gang([LocalHost(name=name) for name in nodes], Shape(), 20, str(tmp_path))
@@ -633,11 +632,11 @@ def test_of_mig_and_of_gpus_that_are_not_there_it_is_not_known_which_one_is_used
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = [{"index": 0, "uuid": "GPU-1"}, {"index": 1, "uuid": "GPU-2"}]
-    assert gpu_watch.numbered(LocalHost(), found, 1) == {"GPU-2"}
-    assert not gpu_watch.numbered(LocalHost(), found, 2)
-    assert not gpu_watch.numbered(LocalHost(), [{"error": "the driver does not answer"}], 0)
-    assert not gpu_watch.numbered(LocalHost(), [found[0], {**found[1], "mig": "Enabled"}], 0)
+    assert gpu_watch.uuids_of_device(LocalHost(), found, 1) == {"GPU-2"}
+    assert not gpu_watch.uuids_of_device(LocalHost(), found, 2)
+    assert not gpu_watch.uuids_of_device(LocalHost(), [{"error": "the driver does not answer"}], 0)
+    assert not gpu_watch.uuids_of_device(LocalHost(), [found[0], {**found[1], "mig": "Enabled"}], 0)
 
 
 def test_memlock_is_recorded() -> None:
-    assert len(perftest.memlock(LocalHost()).split()) == 2
+    assert len(verbs.memlock(LocalHost()).split()) == 2

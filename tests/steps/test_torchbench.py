@@ -13,7 +13,7 @@ from perfdag.benchmark.contract import Gang, Output
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape
-from perfdag.steps.torchbench import benchmark as torchbench
+from perfdag.steps.torchbench import checkout, report
 from perfdag.steps.torchbench.benchmark import Torchbench, arguments
 from perfdag.steps.torchbench.params import COMMIT, MODELS, TorchbenchParams
 from perfdag.steps.torchbench.runner import MARK
@@ -99,7 +99,7 @@ def test_both_models_and_odd_batches_were_recorded() -> None:
         ),
         (
             {"model": "vision_maskrcnn"},
-            "does as much as its weights find in an image, and weights are random here",
+            "does as much work as its weights detect objects, and weights are random here",
         ),
         (
             {"model": "vision_maskrcn"},
@@ -260,12 +260,12 @@ def test_a_missing_checkout_or_torch_is_skipped_with_what_to_do(tmp_path: Path) 
 def test_what_run_py_could_not_do_is_said_in_a_line(
     said: str, kind: type[Exception], says: str
 ) -> None:
-    found = torchbench.explain_failure(
+    found = report.explain_failure(
         TorchbenchParams(), f"Traceback (most recent call last):\n{said}\n", {}
     )
     assert type(found) is kind
     assert says in str(found)
-    assert torchbench.explain_failure(TorchbenchParams(), "RuntimeError: other", {}) is None
+    assert report.explain_failure(TorchbenchParams(), "RuntimeError: other", {}) is None
 
 
 def test_compile_time_is_torchs_own_where_run_py_prints_none() -> None:
@@ -305,7 +305,7 @@ class models:
 """
 
 
-def checkout(folder: Path, monkeypatch: pytest.MonkeyPatch, model: str = "vgg16") -> Path:
+def fake_checkout(folder: Path, monkeypatch: pytest.MonkeyPatch, model: str = "vgg16") -> Path:
     """A checkout with one model, and a torch and torchvision that do as little as these tests need."""
     for name, text in {
         "packages/torch.py": TORCH,
@@ -324,7 +324,7 @@ def test_an_images_weights_are_used_and_what_it_lacks_is_made_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, home, scratch = (
-        checkout(tmp_path, monkeypatch),
+        fake_checkout(tmp_path, monkeypatch),
         tmp_path / "torch-home",
         tmp_path / "scratch",
     )
@@ -354,7 +354,7 @@ def test_the_weights_of_a_model_within_another_are_made(
 ) -> None:
     """Super_SloMo's constructor loads those of vgg16."""
     bench, gang = (
-        checkout(tmp_path, monkeypatch, "Super_SloMo"),
+        fake_checkout(tmp_path, monkeypatch, "Super_SloMo"),
         Gang([LocalHost()], Shape(), 20, str(tmp_path / "scratch")),
     )
     benchmark = Torchbench()
@@ -365,7 +365,7 @@ def test_the_weights_of_a_model_within_another_are_made(
 def test_the_commit_is_of_the_series_and_an_unknown_one_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = checkout(tmp_path, monkeypatch)
+    bench = fake_checkout(tmp_path, monkeypatch)
     report = recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2].strip()
     (bench / "run.py").write_text(
         "import json, os, sys\nprint([os.environ[name] for name in ('TORCHINDUCTOR_CACHE_DIR', 'TRITON_CACHE_DIR')])\n"
@@ -395,7 +395,7 @@ def test_an_exception_that_a_model_returns_is_no_result(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As sam, llava and others did at the pinned commit: invoke() drops what train() returns, and microseconds were its time."""
-    bench = checkout(tmp_path, monkeypatch)
+    bench = fake_checkout(tmp_path, monkeypatch)
     (bench / "run.py").write_text(f"""
 import argparse
 args = argparse.Namespace(device="cpu", test="train")
@@ -438,7 +438,7 @@ def test_the_gpu_that_was_used_is_held_against_the_figures(
     used: list[str], against: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Composed: there was no GPU to record from. GPU 1 is slowed; where the program does not say which it used, that counts."""
-    bench = checkout(tmp_path, monkeypatch)
+    bench = fake_checkout(tmp_path, monkeypatch)
     report = json.dumps(
         json.loads(recorded(NAMES[0]).texts["stdout"].rpartition(MARK)[2]) | {"gpu_uuids": used}
     )
@@ -468,7 +468,7 @@ def test_the_gpu_is_judged_while_batches_were_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Composed: cold for half a minute of imports, then slowed down in both samples of the batches."""
-    bench = checkout(tmp_path, monkeypatch)
+    bench = fake_checkout(tmp_path, monkeypatch)
     run_py = f"""
 import argparse, datetime, pathlib, sys, time
 args = argparse.Namespace(device="cpu", test="eval")
@@ -497,10 +497,10 @@ def main():
     (tmp_path / "runner.py").write_text(f"""
 import sys
 from perfdag.steps.torchbench import runner
-runner._after = lambda module: {report!r}
+runner.final_report = lambda module: {report!r}
 sys.exit(runner.main(sys.argv[1:]))
 """)
-    monkeypatch.setattr(torchbench, "RUNNER", tmp_path / "runner.py")
+    monkeypatch.setattr(checkout, "RUNNER", tmp_path / "runner.py")
     monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}:{Path(__file__).parents[2]}")
     benchmark, params = (
         Torchbench(),

@@ -1,8 +1,10 @@
-"""Run a command and report times: `lines` stamps its output, `rank` reports its memory.
+r"""Run a command and report times: `lines` stamps its output, `rank` reports its memory.
 
-`python -m perfdag.steps.openfoam.stamp lines ARGV...` prints each line of the command's stdout as
-`<seconds since its start>\\t<line>`.
-`python -m perfdag.steps.openfoam.stamp rank ARGV...` adds a last line
+    python -m perfdag.steps.openfoam.line_clock lines ARGV...
+    python -m perfdag.steps.openfoam.line_clock rank ARGV...
+
+`lines` prints each line of the command's stdout as `<seconds since its start>\t<line>`.
+`rank` adds a last line
 `perfdag-rank max_rss_bytes=<n> user_s=<s> system_s=<s>` (getrusage(2) of the child).
 Both exit with the command's own exit code, 128 + n for signal n.
 """
@@ -45,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the mode that argv names. Raises SystemExit with a usage line if it names none."""
     modes = {"lines": lines, "rank": rank}
     if len(argv) < 2 or argv[0] not in modes:
-        raise SystemExit("usage: python -m perfdag.steps.openfoam.stamp lines|rank ARGV...")
+        raise SystemExit("usage: python -m perfdag.steps.openfoam.line_clock lines|rank ARGV...")
     try:
         return modes[argv[0]](argv[1:])
     except OSError as error:
