@@ -509,7 +509,7 @@ def test_openmpi_needs_an_imb_of_its_own_and_mpirun(
         name.chmod(0o755)
     assert lacking(program=str(program)) == []
     assert lacking() == [
-        "IMB-MPI1 built for Open MPI (no `program` is given; that of impi-rt is for Intel MPI)"
+        "IMB-MPI1 built for Open MPI (no `program` is set; that of impi-rt is for Intel MPI)"
     ]
 
 
@@ -576,7 +576,7 @@ def test_both_libraries_say_where_the_ranks_ran() -> None:
 @pytest.mark.parametrize(("name", "way"), [("openmpi-tcp", "tcp"), ("openmpi-shm", "vader")])
 def test_the_way_that_open_mpi_took_is_verified(name: str, way: str) -> None:
     benchmark, params, output = load(f"imb/{name}")
-    assert openmpi.ways(output.texts["stdout"] + output.texts["stderr"]) == {way}
+    assert openmpi.btls(output.texts["stdout"] + output.texts["stderr"]) == {way}
     assert values(benchmark.parse(output, params), "zero_byte_latency")[0] > 0
     other = params.model_copy(update={"transport": "shm" if way == "tcp" else "tcp"})
     with pytest.raises(Invalid, match=f"was requested, Open MPI used {way}"):

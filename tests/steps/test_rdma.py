@@ -17,7 +17,7 @@ from perfdag.hosts.local import LocalHost, LocalProcess
 from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape
 from perfdag.steps import gpu_watch
-from perfdag.steps.rdma import perftest, report, verbs
+from perfdag.steps.rdma import report, verbs
 from perfdag.steps.rdma.bandwidth import BandwidthParams, RdmaBandwidth
 from perfdag.steps.rdma.latency import LatencyParams, RdmaLatency
 
