@@ -101,7 +101,7 @@ class TestCommands:
         for words, told in (
             (["--template", str(tmp_path / "t.yaml")], "install its CustomResourceDefinition"),
             (["--template", str(tmp_path / "k.yaml")], "no kind 'Podd' in v1"),
-            (["--template", str(tmp_path / "n.yaml")], "needs metadata.name"),
+            (["--template", str(tmp_path / "n.yaml")], "metadata.name must contain"),
             (
                 ["--template", "pod", "--namespace", "perfdag-nowhere"],
                 "no namespace 'perfdag-nowhere'",

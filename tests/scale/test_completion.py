@@ -562,7 +562,7 @@ def test_another_type_or_project_than_was_submitted_is_told_before_a_file_is_tou
 
 @pytest.mark.parametrize("name", ["vmi", "vm", "vmirs"])
 def test_a_claim_that_nothing_could_take_is_refused(name: str) -> None:
-    with pytest.raises(TemplateError, match="has no pods of its own to add a claim to"):
+    with pytest.raises(TemplateError, match="has no pod spec to add a claim to"):
         load(name, "r", {"workers": 1}, pvc=True)
     assert load("training", "r", pvc=True).documents
 

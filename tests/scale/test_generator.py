@@ -81,7 +81,7 @@ class TestTemplates:
                 "apiVersion: v1\nkind: Pod\nmetadata: {name: fixed}",
                 r"metadata.name must contain \$\{name\}",
             ),
-            ("apiVersion: v1\nkind: Pod", "needs metadata.name"),
+            ("apiVersion: v1\nkind: Pod", "metadata.name must contain"),
             ("kind: Pod\nmetadata: {name: '${name}'}", "no apiVersion"),
             (
                 "apiVersion: v1\nkind: Pod\nmetadata: {name: '${nmae}'}",
