@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.kube.client import Kube
-from perfdag.steps.scale.cluster import kwok
+from perfdag.steps.scale.cluster import kwok_nodes, simulation
 from perfdag.steps.scale.cluster.namespaces import own_namespaces
 from perfdag.steps.scale.figures.percentiles import rank
 from perfdag.steps.scale.measure.clock import Heartbeat
-from perfdag.steps.scale.measure.generator import ApiSubmitter, generate
+from perfdag.steps.scale.measure.generator import generate
 from perfdag.steps.scale.measure.observer import Observer
+from perfdag.steps.scale.measure.submitters import ApiSubmitter
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.stages import unix_ns
 from perfdag.steps.scale.model.templates import Template, load
@@ -167,9 +168,9 @@ async def create(rounds: int) -> bool:
     if not program:
         print("kube-burner absent: NOT compared; name its program with KUBE_BURNER")
     async with Kube() as kube:  # the kind alone, with no Stage that reacts to it
-        await kwok.install(kube, "kubevirt")
+        await simulation.install(kube, "kubevirt")
         stages = await kube.resource("kwok.x-k8s.io/v1alpha1", "Stage")
-        for each in await kube.list(stages, labels=f"{kwok.LABEL}=kubevirt"):
+        for each in await kube.list(stages, labels=f"{kwok_nodes.LABEL}=kubevirt"):
             await kube.delete(stages, each["metadata"]["name"])
     for kind, count in (("vmi", 1000), ("pod", 2000)):
         figures: dict[str, list[tuple[float, float, float]]] = {"perfdag": [], "kube-burner": []}
@@ -201,7 +202,7 @@ async def create(rounds: int) -> bool:
             )
             held = held and ratio >= 1
     async with Kube() as kube:
-        await kwok.install(kube, "kubevirt")
+        await simulation.install(kube, "kubevirt")
     return held
 
 
@@ -209,7 +210,7 @@ async def memory() -> bool:
     """Peak memory of generator and observer together at 10,000 objects."""
     namespace = f"perfdag-bench-{time.time_ns() % 10**9}"
     async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
-        await kwok.install(kube, "kubevirt", {"vmi-pending": (600_000, 600_000)})
+        await simulation.install(kube, "kubevirt", {"vmi-pending": (600_000, 600_000)})
         peak, cpu = await asyncio.to_thread(in_process, ours_observed, "vmi", 10_000, namespace)
         held = peak * 2**20 < MEMORY_LIMIT
         print(
@@ -219,7 +220,7 @@ async def memory() -> bool:
         await kube.request(
             "DELETE", resource_of.path(namespace), json={"gracePeriodSeconds": 0}, timeout=300
         )
-        await kwok.install(kube, "kubevirt")
+        await simulation.install(kube, "kubevirt")
         return held
 
 
@@ -256,8 +257,8 @@ async def watch() -> bool:
 async def jobs(count: int, nodes: int) -> bool:
     """Jobs on simulated nodes: every stage of every job has a row."""
     async with Kube() as kube:
-        await kwok.make_nodes(kube, nodes, 8)
-        await kwok.nodes_ready(kube, nodes, 120)
+        await kwok_nodes.make_nodes(kube, nodes, 8)
+        await kwok_nodes.nodes_ready(kube, nodes, 120)
         spec = submit.Spec(template="job", count=count, parallel=20, goal="succeeded", timeout=900)
         start = time.monotonic()
         result = await submit.submit(kube, spec)
@@ -285,15 +286,15 @@ async def jobs(count: int, nodes: int) -> bool:
         print(
             f"  scheduled {result.figures['throughput_mean']:.0f}/s mean, left behind {result.figures['left_behind']:.0f} ({verdict(held)})"
         )
-        await kwok.remove_nodes(kube)
+        await kwok_nodes.remove_nodes(kube)
         return held
 
 
 async def burst() -> bool:
     """800 VMIs burst, run, deleted; nothing left."""
     async with Kube() as kube:
-        await kwok.make_nodes(kube, 20, 8)
-        await kwok.install(kube, "kubevirt")
+        await kwok_nodes.make_nodes(kube, 20, 8)
+        await simulation.install(kube, "kubevirt")
         start = time.monotonic()
         result = await vmi.burst(kube, vmi.Spec(timeout=900), 800)
         figures = result.figures
@@ -313,8 +314,8 @@ async def truth() -> bool:
     """Measured latencies of 100 VMs beside what the simulated KubeVirt stamps, in nanoseconds, into each VMI as it plays its phases."""
     namespace, played = f"perfdag-bench-{time.time_ns() % 10**9}", {}
     async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
-        await kwok.make_nodes(kube, 20, 8)
-        await kwok.install(kube, "kubevirt", {"vmi-scheduling": (800, 3300)})
+        await kwok_nodes.make_nodes(kube, 20, 8)
+        await simulation.install(kube, "kubevirt", {"vmi-scheduling": (800, 3300)})
 
         async def look() -> None:
             async for event in kube.watch(await kube.resource(*KINDS["vmi"]), namespace):
@@ -338,7 +339,7 @@ async def truth() -> bool:
             100,
         )
         looking.cancel()
-        await kwok.install(kube, "kubevirt")
+        await simulation.install(kube, "kubevirt")
     measured = sorted(
         row.seconds
         for row in result.rows

@@ -9,7 +9,7 @@ import pytest
 
 from perfdag.kube import client as kube
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.cluster import kwok
+from perfdag.steps.scale.cluster import kwok_nodes, simulation
 from perfdag.steps.scale.model.templates import RUN_LABEL
 
 from .conftest import IMAGES, Namespace
@@ -22,9 +22,9 @@ def kubevirt(restricted: Namespace) -> None:
     """KubeVirt as KWOK plays it, with nodes of its own."""
 
     async def work(client: Kube) -> None:
-        await kwok.make_nodes(client, 5, 8)
-        assert await kwok.nodes_ready(client, 5)
-        await kwok.install(client, "kubevirt")
+        await kwok_nodes.make_nodes(client, 5, 8)
+        assert await kwok_nodes.nodes_ready(client, 5)
+        await simulation.install(client, "kubevirt")
 
     try:
         kube.run(work)

@@ -45,9 +45,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         {"name": "c", "command": ["sleep", "1"], "autoscale": scale},
     ]
     objects = manifests(Queues.model_validate({"queues": queues}))
-    assert max(map(deploy._grace, objects)) == 915
+    assert max(map(deploy.longest_grace, objects)) == 915
     assert [
-        deploy._grace(body)
+        deploy.longest_grace(body)
         for body in objects
         if body["kind"] in ("CronJob", "Service", "Namespace")
     ] == [0, 0, 0, 0, 60]
@@ -113,7 +113,7 @@ async def test_any_object_is_applied_whatever_its_spec(
         "spec": spec,
     }
     (tmp_path / "o.yaml").write_text(yaml.safe_dump(body))
-    assert deploy._grace(body) == grace
+    assert deploy.longest_grace(body) == grace
     server = ApiServer()
     server.serve(("v1", kind))
     async with deployed(server.client(), str(tmp_path / "o.yaml"), None, "o", list[str]().append):

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.cluster import kwok
+from perfdag.steps.scale.cluster import kwok_nodes
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ async def kube() -> AsyncIterator[Kube]:
 @pytest.fixture
 async def nodes(kube: Kube) -> None:
     """Simulated nodes: 8 GPUs each; those of an earlier test are used again."""
-    await kwok.make_nodes(kube, 20, 8)
-    assert await kwok.nodes_ready(kube, 20)
+    await kwok_nodes.make_nodes(kube, 20, 8)
+    assert await kwok_nodes.nodes_ready(kube, 20)
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ class TestAttach:
         assert await names(job(1), job(2), job(0, kind="ConfigMap")) == ["j-0", "j-1", "j-2"]
         assert await names() == ["j-0", "j-1", "j-2"]
         assert (await read()).submissions[0].intended_ns == due
-        read = await sample._reader(
+        read = await sample.reader(
             cluster, sample.SampleRequest(tmp_path, settings.Settings(), run="r"), 0
         )
         assert await names(job(0, kind="ConfigMap")) == ["j-0", "j-1", "j-2"], (

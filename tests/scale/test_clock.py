@@ -36,7 +36,7 @@ class TestHeartbeat:
             assert heart.lost >= 9
             assert heart.summary()["max_s"] > 0.15
             go_on.set()
-            await until(lambda: {*map(str, range(1, 11))} <= heart._arrived.keys())
+            await until(lambda: {*map(str, range(1, 11))} <= heart.arrived.keys())
             slow = sorted(heart.lags, reverse=True)[:10]
         assert all(lag >= 0.02 * (9 - place) for place, lag in enumerate(slow)), (
             "each is late by the time since it was due"
@@ -51,11 +51,11 @@ class TestHeartbeat:
 
         server.on("watch", stall)
         async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
-            await until(lambda: len(heart._answered) >= 5 and bool(server.count("watch")))
-            missed = len(heart._answered)
+            await until(lambda: len(heart.answered) >= 5 and bool(server.count("watch")))
+            missed = len(heart.answered)
             server.expire()
             go_on.set()
-            await until(lambda: kube.counts["relist 410"] > 0 and len(heart._arrived) >= 3)
+            await until(lambda: kube.counts["relist 410"] > 0 and len(heart.arrived) >= 3)
             told = heart.summary()
         assert told["lost"] >= missed
         assert told["beats"] >= told["lost"] + 3
@@ -65,7 +65,7 @@ class TestHeartbeat:
         server.fail("watch", 403, "no more of it")
         async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
             await until(lambda: bool(heart.stopped))
-            await until(heart._tasks[0].done)  # nothing is changed that nobody sees
+            await until(heart.tasks[0].done)  # nothing is changed that nobody sees
         assert "no more of it" in heart.note
 
     async def test_one_that_goes_well_has_nothing_to_tell(self) -> None:
@@ -123,12 +123,12 @@ class TestHarness:
         self_load = SelfLoad()
         assert self_load.share is None
         self_load.pause()
-        while time.thread_time() - (self_load._paused or (0.0, 0.0))[1] < 0.2:
+        while time.thread_time() - (self_load.paused or (0.0, 0.0))[1] < 0.2:
             pass
         assert self_load.share is None
         self_load.resume()
         assert self_load.share is None
-        assert self_load._seen[-1][1] - self_load._seen[0][1] < 0.1
+        assert self_load.usage[-1][1] - self_load.usage[0][1] < 0.1
 
     def test_the_busiest_seconds_count_and_not_the_mean(self) -> None:
         quiet = [(float(i), 0.1 * i) for i in range(100)]
@@ -141,5 +141,5 @@ class TestHarness:
     async def test_it_is_noted_above_its_limit(self) -> None:
         async with SelfLoad() as self_load:
             assert self_load.note == ""
-            self_load._seen = [(0.0, 0.0), (6.0, 4.5)]
+            self_load.usage = [(0.0, 0.0), (6.0, 4.5)]
             assert "75% of a core" in self_load.note

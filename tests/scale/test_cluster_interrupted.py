@@ -13,7 +13,7 @@ import pytest
 
 from perfdag.cli import main
 from perfdag.kube.client import Kube
-from perfdag.steps.scale.cluster import kwok
+from perfdag.steps.scale.cluster import simulation
 from perfdag.steps.scale.cluster.removal import belongs, remove_run
 from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.model.templates import RUN_LABEL, load
@@ -49,7 +49,7 @@ async def test_an_interrupted_burst_leaves_nothing_in_a_namespace_that_was_there
     kube: Kube, nodes: None, namespace: str, number: signal.Signals, way: str, tmp_path: Path
 ) -> None:
     """Stopped in the midst of its creations, of which the answers of some never came."""
-    await kwok.install(kube, "kubevirt")
+    await simulation.install(kube, "kubevirt")
     params = f"{{counts: [300], primer: false, parallel: 8, namespace: {namespace}}}"
     (tmp_path / "s.yaml").write_text(
         f"name: cut\nentries:\n  - {{benchmark: vmi-burst, params: {params}}}\n"
@@ -123,7 +123,7 @@ async def test_a_killed_run_is_deleted_by_the_id_that_it_said(
     kube: Kube, nodes: None, at: str, tmp_path: Path
 ) -> None:
     """SIGKILL leaves all as it is: VMIs that never run, pods and PriorityClasses, the heartbeat, a namespace of the run's own."""
-    await kwok.install(kube, "kubevirt", {"vmi-running": (600_000, 600_000)})
+    await simulation.install(kube, "kubevirt", {"vmi-running": (600_000, 600_000)})
     name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
     words = {
         "primer": ["vmi", "burst", "--count", "9"],
@@ -179,7 +179,7 @@ async def test_a_killed_run_is_deleted_by_the_id_that_it_said(
         assert "all deleted" in await cli("delete", "--run", run)
         assert await there() == set()
     finally:  # not before: who plays KubeVirt misses what is deleted while its stages change
-        await kwok.install(kube, "kubevirt")
+        await simulation.install(kube, "kubevirt")
 
 
 async def named(kube: Kube, name: str) -> list[str]:
@@ -232,14 +232,14 @@ async def test_all_of_a_run_can_be_deleted_by_its_id(kube: Kube, namespace: str)
 async def test_vmis_that_never_run_are_censored_rows_when_the_time_is_over(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
-    await kwok.install(kube, "kubevirt", {"vmi-running": (600_000, 600_000)})
+    await simulation.install(kube, "kubevirt", {"vmi-running": (600_000, 600_000)})
     try:
         spec = vmi.Spec(
             namespaces=[namespace], primer=False, timeout=600, deadline=time.monotonic() + 8
         )
         result = await vmi.burst(kube, spec, 5)
     finally:
-        await kwok.install(kube, "kubevirt")
+        await simulation.install(kube, "kubevirt")
     ran = [row for row in result.rows if row.stage == "creation_to_running"]
     assert [row.status for row in ran] == ["censored"] * 5
     assert all(1 < (row.seconds or 0) < 60 for row in ran)
@@ -320,7 +320,7 @@ END
 async def test_workloads_of_the_runai_cli_are_found_by_name_and_deleted(
     kube: Kube, nodes: None, namespace: str, tmp_path: Path
 ) -> None:
-    await kwok.install(kube, "runai")
+    await simulation.install(kube, "runai")
     fake, settings = tmp_path / "fake-runai", tmp_path / "settings.yaml"
     fake.write_text(FAKE_RUNAI.format(python=sys.executable, namespace=namespace))
     fake.chmod(0o755)

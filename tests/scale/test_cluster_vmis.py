@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.cluster import kubevirt, kwok
+from perfdag.steps.scale.cluster import kubevirt, kwok_nodes, simulation
 from perfdag.steps.scale.cluster.lease_lock import ExclusiveRun, LockTimeoutError
 from perfdag.steps.scale.cluster.namespaces import ensure_namespace
 from perfdag.steps.scale.figures.measurements import figure_measurements
@@ -35,7 +35,7 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
     The watch must agree within 20 ms, or, where the machine is busy (KWOK too stamps early and writes late then), within the error bar
     that the run itself states, which may not be as wide as it likes.
     """
-    await kwok.install(kube, "kubevirt", {"vmi-scheduling": (800, 3300)})
+    await simulation.install(kube, "kubevirt", {"vmi-scheduling": (800, 3300)})
     truth: dict[str, float] = {}
     spec = vmi.Spec(template="vm", namespaces=[namespace], primer=False, timeout=120)
     vmis = await kube.resource("kubevirt.io/v1", vmi.VMI)
@@ -92,7 +92,7 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
 async def test_an_open_loop_of_vmis_says_whether_it_was_held(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
-    await kwok.install(kube, "kubevirt")
+    await simulation.install(kube, "kubevirt")
     for schedule, told in ((Schedule("constant", 10), True), (Schedule(), False)):
         result = await vmi.burst(
             kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60, schedule=schedule), 10
@@ -115,7 +115,7 @@ async def test_an_open_loop_of_vmis_says_whether_it_was_held(
 async def test_a_replica_set_of_vmis_counts_all_of_them(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
-    await kwok.install(kube, "kubevirt")
+    await simulation.install(kube, "kubevirt")
     spec = vmi.Spec(template="vmirs", replicas=4, namespaces=[namespace], primer=False, timeout=60)
     result = await vmi.burst(kube, spec, 3)
     assert result.figures["success_ratio"] == 1.0
@@ -130,7 +130,7 @@ async def test_a_replica_set_of_vmis_counts_all_of_them(
 async def test_a_steady_state_is_kept_and_ends_with_nothing(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
-    await kwok.install(kube, "kubevirt")
+    await simulation.install(kube, "kubevirt")
     result = await vmi.steady(
         kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60), 10, 3, 1.0, 4.0
     )
@@ -154,7 +154,7 @@ async def test_a_steady_state_is_kept_and_ends_with_nothing(
 async def test_a_ladder_climbs_with_a_primer_and_cools_down(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
-    await kwok.install(kube, "kubevirt")
+    await simulation.install(kube, "kubevirt")
     told: list[str] = []
     results = await vmi_sizes.ladder(
         kube, vmi.Spec(namespaces=[namespace], timeout=60, log=told.append), [2, 4], 1.0
@@ -175,7 +175,7 @@ EACH_TWENTIETH = f"int(object.metadata.labels['{INDEX_LABEL}']) % 20 != 0"
 async def test_admission_that_refuses_5_percent_shows_as_5_percent(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
-    await kwok.install(kube, "kubevirt")
+    await simulation.install(kube, "kubevirt")
     async with refusing(kube, namespace, "kubevirt.io/virtualmachineinstances", EACH_TWENTIETH):
         result = await vmi.burst(
             kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60), 100
@@ -195,7 +195,7 @@ async def test_admission_that_refuses_5_percent_shows_as_5_percent(
 async def test_capacity_grows_until_the_first_size_that_fails(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
-    await kwok.install(kube, "kubevirt")
+    await simulation.install(kube, "kubevirt")
     spec = vmi.Spec(namespaces=[namespace], primer=False, timeout=60, gates=[])
     async with refusing(
         kube,
@@ -214,7 +214,7 @@ async def test_capacity_grows_until_the_first_size_that_fails(
 async def test_a_prometheus_that_went_away_costs_its_figures_alone(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
-    await kwok.install(kube, "kubevirt")
+    await simulation.install(kube, "kubevirt")
     held = [gates.parse("virt_api_cpu_cores_avg < 9")]
     gone = Prometheus("http://127.0.0.1:9")
     result = await vmi.burst(
@@ -294,14 +294,14 @@ async def test_nested_virtualisation_is_recorded_and_warned_of(kube: Kube, names
     """KubeVirt labels its nodes; Node Feature Discovery tells of a CPU that is itself virtual."""
     nodes = await kube.resource("v1", "Node")
     name = f"nested-{uuid.uuid4().hex[:6]}-"
-    await kwok.make_nodes(kube, 1, 0, prefix=name)
+    await kwok_nodes.make_nodes(kube, 1, 0, prefix=name)
     try:
         labels = {
             "kubevirt.io/schedulable": "true",
             "feature.node.kubernetes.io/cpu-cpuid.HYPERVISOR": "true",
         }
         await kube.patch(nodes, f"{name}0", {"metadata": {"labels": labels}})
-        assert await kwok.nodes_ready(kube, 1, prefix=name)
+        assert await kwok_nodes.nodes_ready(kube, 1, prefix=name)
         facts = await kubevirt.check_nodes(kube, 200, 200)
         assert (facts["nodes"], facts["nested_virtualisation"]) == (1, [f"{name}0"])
         with pytest.raises(
@@ -309,7 +309,7 @@ async def test_nested_virtualisation_is_recorded_and_warned_of(kube: Kube, names
             match="201 VMIs on 1 nodes is over 200 a node; 2 nodes are needed",
         ):
             await kubevirt.check_nodes(kube, 201, 200)
-        await kwok.install(kube, "kubevirt")
+        await simulation.install(kube, "kubevirt")
         result = await vmi.burst(
             kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=30), 1
         )
@@ -325,10 +325,10 @@ async def test_stages_that_are_as_wanted_are_left_alone_and_others_made_anew(
     kind = await kube.resource("kwok.x-k8s.io/v1alpha1", "Stage")
 
     async def installed(delays: dict[str, tuple[int, int]] | None = None) -> dict[str, str]:
-        names = await kwok.install(kube, "kubevirt", delays)
+        names = await simulation.install(kube, "kubevirt", delays)
         found = {
             each["metadata"]["name"]: each["metadata"]["uid"]
-            for each in await kube.list(kind, labels=f"{kwok.LABEL}=kubevirt")
+            for each in await kube.list(kind, labels=f"{kwok_nodes.LABEL}=kubevirt")
         }
         assert sorted(found) == sorted(names)
         return found

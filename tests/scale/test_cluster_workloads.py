@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.cluster import kwok
+from perfdag.steps.scale.cluster import kwok_nodes, simulation
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.scenarios import gangs, submit
 from perfdag.steps.scale.scenarios.gpus import free_gpus
@@ -75,8 +75,8 @@ async def test_claims_are_asked_for_bound_and_gone(
     kube: Kube, nodes: None, namespace: str, kind: str, workers: int, pods: int
 ) -> None:
     """Run:ai's workloads with a claim a pod: request and bind each from its own pair, on a storage class that KWOK plays."""
-    await kwok.install(kube, "runai")
-    await kwok.install(kube, "storage", {"pvc-provisioned": (300, 300)})
+    await simulation.install(kube, "runai")
+    await simulation.install(kube, "storage", {"pvc-provisioned": (300, 300)})
     try:
         names = {
             "template": kind,
@@ -108,7 +108,7 @@ async def test_claims_are_asked_for_bound_and_gone(
         assert all(row.objects == pods for row in bound), "a claim of each pod"
         assert await left(kube, "v1", "PersistentVolumeClaim", namespace) == 0
     finally:
-        await kwok.remove(kube, "storage")
+        await simulation.remove(kube, "storage")
 
 
 DEPLOYMENT = """apiVersion: apps/v1
@@ -161,14 +161,14 @@ async def test_simulated_nodes_that_are_there_change_their_gpus(kube: Kube) -> N
     """And keep them, whatever KWOK writes into their status."""
     nodes, prefix = await kube.resource("v1", "Node"), f"gpus-{uuid.uuid4().hex[:6]}-"
     try:
-        assert await kwok.make_nodes(kube, 1, 2, prefix=prefix) == (1, 0)
+        assert await kwok_nodes.make_nodes(kube, 1, 2, prefix=prefix) == (1, 0)
         for gpus in (5, 0):
-            assert await kwok.nodes_ready(kube, 1, prefix=prefix)
-            assert await kwok.make_nodes(kube, 2, gpus, prefix=prefix) == (
+            assert await kwok_nodes.nodes_ready(kube, 1, prefix=prefix)
+            assert await kwok_nodes.make_nodes(kube, 2, gpus, prefix=prefix) == (
                 1 if gpus else 0,
                 1 if gpus else 2,
             )
-            assert await kwok.nodes_ready(kube, 2, prefix=prefix)
+            assert await kwok_nodes.nodes_ready(kube, 2, prefix=prefix)
             status = (await kube.get(nodes, f"{prefix}0"))["status"]
             assert [status[key].get("nvidia.com/gpu") for key in ("allocatable", "capacity")] == [
                 str(gpus) if gpus else None

@@ -304,11 +304,11 @@ class TestVmis:
         pods = [record("Pod", f"p{each.uid}", each.uid, ready=2) for each in vmis]
         file = RunFile("r", "kubevirt.io/v1", SET, ["ns"], "p", 1, 4, True, sent(*"abc"), {})
         observer = observed(*sets, *pods, *vmis[:3])
-        assert not sample._complete(observer, file)
+        assert not sample.is_complete(observer, file)
         for each in vmis[3:]:
             observer.adopt(each)
-        assert sample._complete(observer, file)
-        assert sample._ready(observer, file) == (12, 12)
+        assert sample.is_complete(observer, file)
+        assert sample.progress(observer, file) == (12, 12)
 
     def test_one_that_went_away_before_it_ran_is_waited_for_only_where_another_takes_its_place(
         self,
@@ -353,11 +353,11 @@ class TestVmis:
             submissions=items,
         )  # type: ignore[arg-type]
         spec = vmi.Spec(timeout=0.05)
-        assert not await vmi._settled(session, spec)
-        session._deleted.add("v0")
-        assert await vmi._settled(session, spec)
+        assert not await vmi.all_settled(session, spec)
+        session.deleted.add("v0")
+        assert await vmi.all_settled(session, spec)
         records[1].put("gone")
-        assert await vmi._settled(session, spec), "one that ran, ran"
+        assert await vmi.all_settled(session, spec), "one that ran, ran"
 
     async def test_a_steady_state_needs_room_for_its_count_alone(
         self, monkeypatch: pytest.MonkeyPatch

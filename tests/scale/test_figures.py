@@ -405,9 +405,9 @@ class TestApiServers:
             (
                 ["127.0.0.1", "127.0.0.2"],
                 [],
-                r"there are 2 API servers, and 127\.0\.0\.1:9 cannot be asked",
+                r"there are 2 API servers, and 127\.0\.0\.1:9 does not answer",
             ),
-            (["10.0.0.1"], ["00:01", "00:09"], "2 API servers answer behind 1 address"),
+            (["10.0.0.1"], ["00:01", "00:09"], "2 API servers share 1 address"),
         ],
     )
     async def test_where_not_all_can_be_asked_there_is_no_data(
@@ -606,7 +606,7 @@ class TestDeletion:
             made.put(stage, received_ns=second * 1_000_000_000)
         made.node = "n"
         observer: Any = SimpleNamespace(records={"u": made}, messages={})
-        heart: Any = SimpleNamespace(lags=[0.001], pause=lambda: None)
+        heart: Any = SimpleNamespace(error_bar=0.001, pause=lambda: None)
         session = Session(
             Away(),
             "r",
@@ -621,7 +621,7 @@ class TestDeletion:
         )
         ran = [row for row in await session.rows() if row.stage == "creation_to_running"]
         assert [(row.status, row.seconds, row.simulated) for row in ran] == [("ok", 4.0, None)]
-        assert session.notes == ["whether nodes are simulated is not known: no answer"]
+        assert session.notes == ["whether nodes are simulated is unknown: no answer"]
 
 
 class TestThroughput:

@@ -21,12 +21,12 @@ from perfdag.steps.scale.figures.rows import rows_of
 from perfdag.steps.scale.measure.clock import IN_FLIGHT
 from perfdag.steps.scale.measure.generator import (
     EXTRA_CONNECTIONS,
-    ApiSubmitter,
     Submission,
     Submitted,
     connections,
     generate,
 )
+from perfdag.steps.scale.measure.submitters import ApiSubmitter
 from perfdag.steps.scale.model.schedule import Arrival, Schedule
 from perfdag.steps.scale.model.templates import Document, Template, TemplateError, built_in, load
 from tests.fakes.api_server import served

@@ -46,7 +46,7 @@ async def test_a_lock_that_another_took_is_not_kept_alive_for_it(
     monkeypatch.setattr(lease_lock, "LIFE", 0.03)
     server, told = ApiServer(held_by(holder, PAST)), list[str]()
     run = lease_lock.ExclusiveRun(server.client(), "me", 1.0, told.append)
-    renewing = asyncio.create_task(run._renew())
+    renewing = asyncio.create_task(run.renew())
     await asyncio.sleep(0.1)
     renewing.cancel()
     await asyncio.gather(renewing, return_exceptions=True)
@@ -80,14 +80,14 @@ async def test_a_holder_is_gone_when_it_does_not_renew_while_we_look_whatever_it
     monkeypatch.setattr(lease_lock, "time", SimpleNamespace(monotonic=lambda: now[0]))
     server = ApiServer(held_by("other", renewed))
     run = lease_lock.ExclusiveRun(server.client(), "me", 1.0)
-    assert await run._take() == "other"
+    assert await run.try_acquire() == "other"
     now[0] += lease_lock.LIFE - 1
-    assert await run._take() == "other"
+    assert await run.try_acquire() == "other"
     server.add(held_by("other", renewed.replace("00Z", "01Z")))
     now[0] += lease_lock.LIFE - 1
-    assert await run._take() == "other", "it was renewed meanwhile"
+    assert await run.try_acquire() == "other", "it was renewed meanwhile"
     now[0] += lease_lock.LIFE + 1
-    assert await run._take() is None
+    assert await run.try_acquire() is None
     assert holder_of(server) == "me"
 
 
@@ -125,7 +125,7 @@ async def test_who_took_the_cluster_meanwhile_is_told_once_and_kept() -> None:
     assert (
         run.lost
         == told[0]
-        == "performance run other took the cluster meanwhile: figures of both are mixed"
+        == "performance run other took the cluster over: the figures of both runs are mixed"
     )
     assert len(told) == 1
     assert holder_of(server) == "other", "theirs to delete"
@@ -172,7 +172,7 @@ async def test_vmis_already_there_count_and_nodes_that_are_not_ready_do_not() ->
     assert (await kubevirt.check_nodes(kube, 300, 200))["nodes"] == 2
     with pytest.raises(
         kubevirt.TooDenseError,
-        match="301 VMIs beside 100 already there on 2 nodes is over 200 a node; 3 nodes are needed",
+        match="301 VMIs beside 100 existing ones on 2 nodes are more than 200 a node; use 3 nodes",
     ):
         await kubevirt.check_nodes(kube, 301, 200)
 
@@ -209,13 +209,13 @@ def test_the_node_that_we_run_on_tells_by_its_flags(
 ) -> None:
     (tmp_path / "cpuinfo").write_text(f"model name : x\nflags\t\t: {flags}\n")
     monkeypatch.setenv("PERFDAG_NODE", "here")
-    assert nodes.virtual(node("here"), tmp_path / "cpuinfo") is virtual
-    assert nodes.virtual(node("there"), tmp_path / "cpuinfo") is None
+    assert nodes.is_virtual(node("here"), tmp_path / "cpuinfo") is virtual
+    assert nodes.is_virtual(node("there"), tmp_path / "cpuinfo") is None
 
 
 async def test_gpus_of_nodes_that_are_not_ready_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     kube = ApiServer(node("a", gpus=8), node("b", "Unknown", gpus=8)).client()
-    assert await gpus._gpus(kube) == ({"a": 8}, {})
+    assert await gpus.usable_gpus(kube) == ({"a": 8}, {})
 
 
 ACCOUNT = "system:serviceaccount:bench:perfdag-measure-scale"

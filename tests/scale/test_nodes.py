@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.cluster import kwok
+from perfdag.steps.scale.cluster import kwok_nodes
 from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.rows import Row, on_simulated, rows_of
 from perfdag.steps.scale.model import nodes
@@ -27,7 +27,7 @@ def node(
 ) -> dict[str, Any]:
     status = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {GPU: str(count)}}
     spec = {"taints": [{"key": key, "effect": effect} for key, effect in taints]}
-    labels = {kwok.LABEL: "true"} if simulated else {}
+    labels = {kwok_nodes.LABEL: "true"} if simulated else {}
     return {
         "kind": "Node",
         "metadata": {"name": name, "labels": labels},
@@ -49,14 +49,14 @@ def kube(cluster: ApiServer) -> Kube:
 async def test_nodes_that_are_there_get_the_gpus_that_are_asked_for(
     cluster: ApiServer, kube: Kube
 ) -> None:
-    assert await kwok.make_nodes(kube, 2, 4) == (2, 0)
-    assert await kwok.make_nodes(kube, 3, 8) == (1, 2)
-    assert await kwok.make_nodes(kube, 3, 8) == (0, 0)
+    assert await kwok_nodes.make_nodes(kube, 2, 4) == (2, 0)
+    assert await kwok_nodes.make_nodes(kube, 3, 8) == (1, 2)
+    assert await kwok_nodes.make_nodes(kube, 3, 8) == (0, 0)
     assert [
         (each["status"]["allocatable"][GPU], each["status"]["capacity"][GPU])
         for each in cluster.of("Node")
     ] == [("8", "8")] * 3
-    assert await kwok.make_nodes(kube, 1, 0) == (0, 1)
+    assert await kwok_nodes.make_nodes(kube, 1, 0) == (0, 1)
     none, other, _ = cluster.of("Node")
     assert GPU not in none["status"]["allocatable"] | none["status"]["capacity"]
     assert "nvidia.com/gpu.present" not in none["metadata"]["labels"]
@@ -67,8 +67,8 @@ async def test_a_node_of_that_name_that_is_not_ours_is_left_alone(
     cluster: ApiServer, kube: Kube
 ) -> None:
     cluster.add(node("perfdag-sim-0", 2))
-    with pytest.raises(KubeError, match="perfdag-sim-0 was not made by perfdag"):
-        await kwok.make_nodes(kube, 1, 8)
+    with pytest.raises(KubeError, match="perfdag-sim-0 was not created by perfdag"):
+        await kwok_nodes.make_nodes(kube, 1, 8)
     assert cluster.of("Node")[0]["status"]["allocatable"] == {GPU: "2"}
 
 
@@ -77,9 +77,9 @@ async def test_those_that_were_asked_for_are_waited_for_and_no_others(
 ) -> None:
     for name in ("perfdag-sim-0", "perfdag-sim-7", "other-0"):
         cluster.add(node(name, 8, simulated=True))
-    assert await kwok.nodes_ready(kube, 1, 0.1)
-    assert not await kwok.nodes_ready(kube, 2, 0.1)
-    assert await kwok.nodes_ready(kube, 1, 0.1, prefix="other-")
+    assert await kwok_nodes.nodes_ready(kube, 1, 0.1)
+    assert not await kwok_nodes.nodes_ready(kube, 2, 0.1)
+    assert await kwok_nodes.nodes_ready(kube, 1, 0.1, prefix="other-")
 
 
 async def test_gpus_behind_taints_that_our_pods_do_not_tolerate_are_not_free(
@@ -110,14 +110,14 @@ async def test_where_nodes_may_not_be_listed_it_is_not_known_which_are_simulated
     cluster: ApiServer, kube: Kube
 ) -> None:
     cluster.fail("/nodes", 403)
-    assert await kwok.simulated_nodes(kube) == (
+    assert await kwok_nodes.simulated_nodes(kube) == (
         None,
-        "whether nodes are simulated is not known: we may not list nodes",
+        "whether nodes are simulated is unknown: no permission to list nodes",
     )
     cluster.fail("/nodes", 409)
-    nodes, why = await kwok.simulated_nodes(kube)
+    nodes, why = await kwok_nodes.simulated_nodes(kube)
     assert nodes is None
-    assert why.startswith("whether nodes are simulated is not known: ")
+    assert why.startswith("whether nodes are simulated is unknown: ")
     assert "may not" not in why
 
 

@@ -163,9 +163,9 @@ def test_what_never_came_is_invalid_and_kept(benchmark: str, kind: str, told: st
 @pytest.mark.parametrize("benchmark", ["vmi-burst", "vmi-steady", "scale"])
 def test_what_was_not_alone_on_the_cluster_is_invalid_and_kept(benchmark: str) -> None:
     told = result("Pod" if benchmark == "scale" else VMI, 9, churn_cycles=1.0) | {
-        "disturbed": "performance run x took the cluster meanwhile"
+        "disturbed": "performance run x took the cluster over"
     }
-    with pytest.raises(Invalid, match="performance run x took the cluster meanwhile") as caught:
+    with pytest.raises(Invalid, match="performance run x took the cluster over") as caught:
         parsed(benchmark, told)
     assert caught.value.measurements
 
@@ -184,7 +184,7 @@ def test_what_a_run_says_is_in_the_log_of_its_pod(
         raise Refused
 
     monkeypatch.setattr(
-        f"perfdag.steps.{'scale_workloads' if name == 'scale' else 'scale.vmi_output'}._measure",
+        f"perfdag.steps.scale.{'workloads_benchmark' if name == 'scale' else 'scenarios.vmi_output'}._measure",
         measure,
     )
     with pytest.raises(Refused):

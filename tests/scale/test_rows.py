@@ -223,7 +223,7 @@ class TestRows:
     def test_a_late_pod_of_a_gang_is_the_one_that_counts(self) -> None:
         records = self.runai_records()
         late = next(each for each in records if each.uid == "p3")
-        late._times[3 * late.stages.index("scheduled") + 2] = BASE + 9_000_000_000
+        late.times_ns[3 * late.stages.index("scheduled") + 2] = BASE + 9_000_000_000
         assert rows_for(records, "DistributedWorkload", 8)[
             "submission_to_scheduled"
         ].seconds == pytest.approx(9.0)

@@ -12,7 +12,7 @@ from perfdag.kube import config as kubeconfig
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster.runai_version import runai_version
 from perfdag.steps.scale.figures.rows import Row
-from perfdag.steps.scale.measure.generator import CommandSubmitter
+from perfdag.steps.scale.measure.submitters import CommandSubmitter
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.runai import settings as runai
 from perfdag.steps.scale.runai.run_file import read_run, remove_outputs

@@ -78,7 +78,7 @@ def left_by(
     here.submissions = [
         Submission(i, name, "ns", 1, 1, 0 if in_flight else 2, name) for i, name in enumerate(names)
     ]
-    opened._session = here
+    opened.session = here
     return opened, told
 
 
@@ -90,12 +90,12 @@ class TestLeaving:
 
     async def test_nothing_is_told_where_nothing_is_left(self) -> None:
         opened, told = left_by(Server("a", "b"), "a", "b")
-        await opened._close()
+        await opened.close()
         assert told == []
 
     async def test_what_cannot_be_deleted_is_told_with_what_deletes_it(self) -> None:
         opened, told = left_by(Server("a", "b", stuck=True), "a", "b")
-        await opened._close()
+        await opened.close()
         assert told == [
             "2 objects of run r are left in ns; `perfdag scale delete --run r` deletes them"
         ]
@@ -104,8 +104,8 @@ class TestLeaving:
         """Leaving deletes it after the objects were waited for."""
         server = Server("a", "b", stuck=True)
         opened, told = left_by(server, "a", "b")
-        opened._stack.callback(lambda: setattr(server, "terminating", True))
-        await opened._close()
+        opened.stack.callback(lambda: setattr(server, "terminating", True))
+        await opened.close()
         assert told == []
 
     async def test_what_a_cut_off_request_made_has_a_time_of_its_own_to_go(
@@ -121,20 +121,20 @@ class TestLeaving:
 
         monkeypatch.setattr(open_session, "remove", removed)
         opened, told = left_by(Server(), "a", in_flight=True)
-        await opened._close()
+        await opened.close()
         assert limits == [0.5, pytest.approx(0.5, abs=0.2)]
         assert told == []
 
     async def test_where_nobody_answers_that_is_told(self) -> None:
         opened, told = left_by(Server("a", away=True), "a")
-        await opened._close()
+        await opened.close()
         assert told == [
             "whether objects of run r are left in ns is not known (no answer); `perfdag scale delete --run r` deletes them"
         ]
 
     async def test_what_was_refused_is_counted_with_the_reason(self) -> None:
         opened, told = left_by(Server("a", "b", refused="a"), "a", "b")
-        await opened._close()
+        await opened.close()
         why = "Pod a was not deleted: denied by a webhook"
         assert told == [
             f"1 objects of run r are left in ns ({why}); `perfdag scale delete --run r` deletes them"
@@ -143,15 +143,15 @@ class TestLeaving:
     async def test_what_was_refused_and_goes_with_its_namespace_is_not_told(self) -> None:
         server = Server("a", refused="a")
         opened, told = left_by(server, "a")
-        opened._stack.callback(lambda: setattr(server, "terminating", True))
-        await opened._close()
+        opened.stack.callback(lambda: setattr(server, "terminating", True))
+        await opened.close()
         assert told == []
 
     async def test_where_nobody_answers_any_more_the_refusal_is_told_too(self) -> None:
         server = Server("a", refused="a")
         opened, told = left_by(server, "a")
-        opened._stack.callback(lambda: setattr(server, "away", True))
-        await opened._close()
+        opened.stack.callback(lambda: setattr(server, "away", True))
+        await opened.close()
         assert (
             "is not known (Pod a was not deleted: denied by a webhook; no answer); `perfdag scale delete"
             in told[0]
@@ -162,9 +162,9 @@ class TestLeaving:
             raise KubeError(500, "InternalError", "no namespace was deleted")
 
         opened, told = left_by(Server("a", "b", stuck=True), "a", "b")
-        opened._stack.push_async_callback(fails)
+        opened.stack.push_async_callback(fails)
         with pytest.raises(KubeError, match="no namespace was deleted"):
-            await opened._close()
+            await opened.close()
         assert told == [
             "2 objects of run r are left in ns; `perfdag scale delete --run r` deletes them"
         ]
@@ -175,8 +175,8 @@ class TestLeaving:
         monkeypatch.setattr(open_session, "LEFT_BEHIND", 60.0)
         opened, told = left_by(Server("a", stuck=True), "a")
         closed: list[bool] = []
-        opened._stack.callback(lambda: closed.append(True))
-        closing = asyncio.create_task(opened._close())
+        opened.stack.callback(lambda: closed.append(True))
+        closing = asyncio.create_task(opened.close())
         await asyncio.sleep(0.05)
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -197,7 +197,7 @@ class TestLeaving:
             return await waits(done, timeout)
 
         server.observer.until = until  # type: ignore[method-assign]
-        await opened._close()
+        await opened.close()
         assert (server.deleted, told) == (["a"], [])
 
 
@@ -254,7 +254,7 @@ async def test_a_primer_that_did_not_do_its_work_is_noted(
 
     monkeypatch.setattr(vmi, "open_session", opened)
     kube: Any = Primed(how)
-    async with vmi._primed(kube, vmi.Spec(namespaces=["ns"], timeout=0.1)) as here:
+    async with vmi.primed_session(kube, vmi.Spec(namespaces=["ns"], timeout=0.1)) as here:
         assert here.notes == (
             [f"{note}; what the first VMI costs besides may be in the figures"] if note else []
         )

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from perfdag.cli import main
-from perfdag.steps.scale.cluster import kwok
+from perfdag.steps.scale.cluster import simulation
 from perfdag.steps.scale.figures.rows import Row, rows_of
 from perfdag.steps.scale.measure.generator import Submission, Submitted
 from perfdag.steps.scale.measure.observer import Observer
@@ -27,7 +27,7 @@ class TestSimulate:
     def test_delays_and_failures_reach_the_stages(self) -> None:
         found = {
             each["metadata"]["name"]: each
-            for each in kwok.objects("kubevirt", {"vmi-running": (800, 3300)}, 5)
+            for each in simulation.objects("kubevirt", {"vmi-running": (800, 3300)}, 5)
         }
         assert found["vmi-running"]["spec"]["delay"] == {
             "durationMilliseconds": 800,
@@ -37,15 +37,17 @@ class TestSimulate:
             95,
             5,
         )
-        assert "vmi-failed" not in {each["metadata"]["name"] for each in kwok.objects("kubevirt")}
+        assert "vmi-failed" not in {
+            each["metadata"]["name"] for each in simulation.objects("kubevirt")
+        }
         with pytest.raises(ValueError, match="no stage 'vmi-runing' in kubevirt; there are"):
-            kwok.objects("kubevirt", {"vmi-runing": (1, 1)})
+            simulation.objects("kubevirt", {"vmi-runing": (1, 1)})
 
     def test_of_a_vmi_that_is_deleted_one_stage_at_a_time_has_its_turn(self) -> None:
         """One that ran succeeds first; of two stages that match KWOK would play either."""
         found = {
             each["metadata"]["name"]: each["spec"]
-            for each in kwok.objects("kubevirt", {"vmi-succeeded": (50, 90)})
+            for each in simulation.objects("kubevirt", {"vmi-succeeded": (50, 90)})
         }
         assert found["vmi-succeeded"]["delay"]["durationMilliseconds"] == 50
         phase = {
@@ -61,7 +63,8 @@ class TestSimulate:
     def test_a_vmi_that_kwok_made_anew_is_deleted_by_no_other_stage_moved_on(self) -> None:
         """What `apply` makes of a VMI that is gone has no spec; stages of a VMI that is scheduled leave it alone."""
         found = {
-            each["metadata"]["name"]: each["spec"] for each in kwok.objects("kubevirt", failures=5)
+            each["metadata"]["name"]: each["spec"]
+            for each in simulation.objects("kubevirt", failures=5)
         }
         spec = {
             name: [
@@ -81,7 +84,7 @@ class TestSimulate:
         """As KubeVirt's do: those of the run, too."""
         (made,) = (
             each
-            for each in kwok.objects("kubevirt")
+            for each in simulation.objects("kubevirt")
             if each["metadata"]["name"] == "vmi-scheduling"
         )
         (pod,) = (step["apply"]["template"] for step in made["spec"]["steps"] if "apply" in step)
@@ -92,8 +95,8 @@ class TestSimulate:
     def test_failures_of_what_does_not_fail_are_refused(
         self, system: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        with pytest.raises(ValueError, match=f"nothing of {system} fails by itself"):
-            kwok.objects(system, failures=50)
+        with pytest.raises(ValueError, match=f"{system} simulates no failures"):
+            simulation.objects(system, failures=50)
         for words in (
             [system, "--failures", "50"],
             ["kubevirt", "--remove", "--failures", "5"],
@@ -107,7 +110,7 @@ class TestSimulate:
     )
     def test_a_bad_delay_is_refused(self, text: str) -> None:
         with pytest.raises(ValueError, match="not a delay"):
-            kwok.parse_delay(text)
+            simulation.parse_delay(text)
 
 
 class TestSuites:
@@ -278,7 +281,7 @@ class TestReclaim:
         async def session(
             kube: Any, spec: Any, run: str, template: Template
         ) -> AsyncIterator[Session]:
-            lags: Any = SimpleNamespace(lags=[])
+            lags: Any = SimpleNamespace(error_bar=None)
             clock: Any = SimpleNamespace(seconds=0.0)
             yield Reclaiming(
                 kube, run, template, ["ns"], Observer(kube, run, [], []), lags, kube, clock, [], 1
@@ -305,7 +308,7 @@ async def test_whole_nodes_are_asked_for_whatever_the_variables_say(
 
     @contextlib.asynccontextmanager
     async def session(kube: Any, spec: Any, run: str, template: Template) -> AsyncIterator[Session]:
-        lags: Any = SimpleNamespace(lags=[])
+        lags: Any = SimpleNamespace(error_bar=None)
         clock: Any = SimpleNamespace(seconds=0.0)
         yield Reclaiming(
             kube, run, template, ["ns"], Observer(kube, run, [], []), lags, kube, clock, [], 1

@@ -246,7 +246,7 @@ class Taken:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.lost = "performance run x took the cluster meanwhile"
+        self.lost = "performance run x took the cluster over"
 
 
 class TestLadder:
@@ -393,7 +393,7 @@ class TestLadder:
         (run,) = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
         assert (run["count"], run["disturbed"]) == (
             400,
-            "performance run x took the cluster meanwhile",
+            "performance run x took the cluster over",
         )
 
     @pytest.mark.parametrize("live", [False, True])
@@ -484,5 +484,5 @@ class TestLadder:
             "capacity": outcome.capacity and asdict(outcome.capacity),
             "results": [asdict(each) for each in outcome.results],
         }
-        with pytest.raises(Invalid, match="performance run x took the cluster meanwhile"):
+        with pytest.raises(Invalid, match="performance run x took the cluster over"):
             parse_results(Output({"results": orjson.dumps(texts).decode()}), "capacity")

@@ -20,7 +20,7 @@ from tests.fakes.api_server import ApiServer
 class Heart:
     """A heartbeat that came back at once."""
 
-    lags = (0.001,)
+    error_bar = 0.001
     note = ""
 
     def __init__(self) -> None:

@@ -199,14 +199,14 @@ def delete(args: argparse.Namespace) -> int:
 
 def nodes(args: argparse.Namespace) -> int:
     """Make or delete simulated nodes."""
-    from perfdag.steps.scale.cluster import kwok as simulate
+    from perfdag.steps.scale.cluster import kwok_nodes
 
     async def work(kube: "Kube") -> int:
         if args.remove:
-            print(f"{await simulate.remove_nodes(kube)} nodes deleted")
+            print(f"{await kwok_nodes.remove_nodes(kube)} nodes deleted")
             return 0
-        created, changed = await simulate.make_nodes(kube, args.count, args.gpus)
-        if not await simulate.nodes_ready(kube, args.count):
+        created, changed = await kwok_nodes.make_nodes(kube, args.count, args.gpus)
+        if not await kwok_nodes.nodes_ready(kube, args.count):
             raise ValueError(
                 "the nodes do not become Ready; is KWOK running and managing nodes annotated kwok.x-k8s.io/node=fake?"
             )
@@ -219,24 +219,24 @@ def nodes(args: argparse.Namespace) -> int:
 
 def simulate(args: argparse.Namespace) -> int:
     """Put KubeVirt's or Run:ai's Stages and CRDs on the cluster, or take them away."""
-    from perfdag.steps.scale.cluster import kwok as simulate
+    from perfdag.steps.scale.cluster import simulation
 
-    delays = {name: (low, high) for name, low, high in map(simulate.parse_delay, args.delay)}
+    delays = {name: (low, high) for name, low, high in map(simulation.parse_delay, args.delay)}
     if not 0 <= args.failures <= 100:
         raise ValueError("--failures is a percentage, 0 to 100")
     if args.remove and (delays or args.failures):
         raise ValueError("--remove takes neither --delay nor --failures")
-    simulate.objects(
+    simulation.objects(
         args.system, delays, args.failures
     )  # says what is wrong before the cluster is asked
 
     async def work(kube: "Kube") -> int:
         if args.remove:
-            await simulate.remove(kube, args.system)
+            await simulation.remove(kube, args.system)
             print(f"{args.system} is no longer simulated")
         else:
             print(
-                f"{args.system} simulated: {', '.join(await simulate.install(kube, args.system, delays, args.failures))}"
+                f"{args.system} simulated: {', '.join(await simulation.install(kube, args.system, delays, args.failures))}"
             )
         return 0
 

@@ -48,7 +48,7 @@ async def deployed(
         yield
         return
     bodies, applied = _objects(file), list[dict[str, Any]]()
-    seconds = max(map(_grace, bodies), default=0) + MARGIN
+    seconds = max(map(longest_grace, bodies), default=0) + MARGIN
     try:
         for body in bodies:
             why = await _reason_to_skip(kube, body, validated)
@@ -107,7 +107,7 @@ def _named(body: dict[str, Any]) -> str:
     return f"{body['kind']} {body['metadata']['name']}"
 
 
-def _grace(body: dict[str, Any]) -> int:
+def longest_grace(body: dict[str, Any]) -> int:
     """Return the termination grace of an object's pods in seconds, 0 without pods."""
     job = mapping_at(body, "spec", "jobTemplate", "spec") or mapping_at(body, "spec")
     pod = mapping_at(body, "spec") if body["kind"] == "Pod" else mapping_at(job, "template", "spec")

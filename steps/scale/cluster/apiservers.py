@@ -51,7 +51,7 @@ async def addresses(kube: Kube) -> list[str]:
 
 
 async def live(kube: Kube) -> int:
-    """Count the API servers that renew their Lease; 0 without the right to list. Raises KubeError."""
+    """Count the API servers that renew their Lease; 0 without the right to list them."""
     leases = await _list(kube, "coordination.k8s.io/v1", "Lease", "kube-system", IDENTITY)
     renewed = [unix_ns(lease["spec"].get("renewTime")) / 1e9 for lease in leases]
     return sum(max(renewed) - at <= FRESH for at in renewed) if renewed else 0
@@ -83,7 +83,8 @@ async def clients(kube: Kube) -> AsyncIterator[list[Kube]]:
         raise KubeError(
             0,
             "Several",
-            f"{count} API servers answer behind {len(known_addresses) or 'an'} address(es): each counts its own requests alone",
+            f"{count} API servers share {len(known_addresses) or 'an'} address(es), and every "
+            "server counts only its own requests",
         )
     async with AsyncExitStack() as stack:
         clients = []
@@ -101,7 +102,8 @@ async def clients(kube: Kube) -> AsyncIterator[list[Kube]]:
                 raise KubeError(
                     0,
                     "Several",
-                    f"there are {len(known_addresses)} API servers, and {address} cannot be asked: {error}",
+                    f"there are {len(known_addresses)} API servers, and {address} does not answer: "
+                    f"{error}",
                 ) from None
             clients.append(client)
         yield clients

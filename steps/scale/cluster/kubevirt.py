@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.model import nodes as of_nodes
+from perfdag.steps.scale.model.nodes import is_simulated, is_virtual, takes_pods
 from perfdag.steps.scale.model.stages import VMI
 
 
@@ -19,29 +19,29 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
     that information. Raises TooDenseError if all VMIs together exceed `per_node`; KubeError.
     """
     every = await kube.list(await kube.resource("v1", "Node"))
-    nodes = [node for node in every if of_nodes.takes_pods(node)]
+    nodes = [node for node in every if takes_pods(node)]
     labelled = [
         node
         for node in nodes
         if node["metadata"].get("labels", {}).get("kubevirt.io/schedulable") == "true"
     ]
-    fake = [node for node in nodes if of_nodes.simulated(node)]
+    fake = [node for node in nodes if is_simulated(node)]
     usable = labelled or fake or [node for node in nodes if not _control_plane(node)]
     existing = await _running(kube)
     if count + existing > per_node * len(usable):
-        need, beside = (
-            -(-(count + existing) // per_node),
-            f" beside {existing} already there" if existing else "",
-        )
+        beside = f" beside {existing} existing ones" if existing else ""
         raise TooDenseError(
-            f"{count} VMIs{beside} on {len(usable)} nodes is over {per_node} a node; {need} nodes are needed (or raise per_node)"
+            f"{count} VMIs{beside} on {len(usable)} nodes are more than {per_node} a node; use "
+            f"{-(-(count + existing) // per_node)} nodes, or raise per_node"
         )
-    virtual = {node["metadata"]["name"]: of_nodes.virtual(node) for node in usable}
-    played = {node["metadata"]["name"] for node in fake}
+    virtual_by_name = {node["metadata"]["name"]: is_virtual(node) for node in usable}
+    simulated = {node["metadata"]["name"] for node in fake}
     facts: dict[str, Any] = {"nodes": len(usable), "simulated_nodes": len(fake)}
-    facts["nested_virtualisation"] = [name for name, virtual in virtual.items() if virtual]
+    facts["nested_virtualisation"] = [name for name, virtual in virtual_by_name.items() if virtual]
     facts["nested_unknown"] = [
-        name for name, virtual in virtual.items() if virtual is None and name not in played
+        name
+        for name, virtual in virtual_by_name.items()
+        if virtual is None and name not in simulated
     ]
     return facts | {"kubevirt_version": await kubevirt_version(kube)}
 
@@ -49,14 +49,19 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
 def nested_note(facts: dict[str, Any]) -> str | None:
     """Return a warning if latencies may not be those of bare metal."""
     if facts["nested_virtualisation"]:
-        return f"nested virtualisation on {len(facts['nested_virtualisation'])} nodes: latencies are not of bare metal"
+        count = len(facts["nested_virtualisation"])
+        return f"nested virtualisation on {count} nodes: latencies are not of bare metal"
     if facts["nested_unknown"]:
-        return f"nested virtualisation: unknown on {len(facts['nested_unknown'])} nodes (labels of Node Feature Discovery would tell)"
+        count = len(facts["nested_unknown"])
+        return (
+            f"nested virtualisation: unknown on {count} nodes; install Node Feature Discovery to "
+            "label them"
+        )
     return None
 
 
 async def kubevirt_version(kube: Kube) -> str | None:
-    """What KubeVirt says of its version; None where it is not there, or simulated, or may not be asked."""
+    """Return the version in KubeVirt's status; None if absent, simulated or not readable."""
     with suppress(KubeError):
         for kubevirt in await kube.list(await kube.resource("kubevirt.io/v1", "KubeVirt")):
             version: str | None = (kubevirt.get("status") or {}).get("observedKubeVirtVersion")

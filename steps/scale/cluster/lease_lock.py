@@ -42,7 +42,7 @@ class ExclusiveRun:
         *,
         namespace: str = NAMESPACE,
     ) -> None:
-        self._kube, self._run, self._namespace, self._timeout, self._told = (
+        self._kube, self._run, self._namespace, self._timeout, self._log = (
             kube,
             run,
             namespace,
@@ -56,16 +56,17 @@ class ExclusiveRun:
 
     async def __aenter__(self) -> "ExclusiveRun":
         deadline, announced = time.monotonic() + self._timeout, False
-        while (holder := await self._take()) is not None:
+        while (holder := await self.try_acquire()) is not None:
             if not announced:
-                self._told(f"waiting for performance run {holder} to end")
+                self._log(f"waiting for performance run {holder} to end")
                 announced = True
             if time.monotonic() >= deadline:
                 raise LockTimeoutError(
-                    f"performance run {holder} still holds the cluster after {self._timeout:g} s; wait for it, or delete lease {NAME}"
+                    f"performance run {holder} still holds the cluster after {self._timeout:g} s; "
+                    f"wait for it, or delete lease {NAME}"
                 )
             await asyncio.sleep(min(1.0, max(0.05, deadline - time.monotonic())))
-        self._task = asyncio.create_task(self._renew())
+        self._task = asyncio.create_task(self.renew())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -80,10 +81,8 @@ class ExclusiveRun:
     def _body(self) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec = {"holderIdentity": self._run, "leaseDurationSeconds": LIFE, "renewTime": now}
-        metadata = {
-            "name": NAME,
-            "labels": {RUN_LABEL: self._run},
-        }  # so that `scale delete --run` finds it
+        # The label lets `scale delete --run` find it.
+        metadata = {"name": NAME, "labels": {RUN_LABEL: self._run}}
         return {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -97,23 +96,20 @@ class ExclusiveRun:
         if holder == self._run:
             return True
         if not self.lost:
-            self.lost = (
-                f"performance run {holder} took the cluster meanwhile: figures of both are mixed"
-            )
-            self._told(self.lost)
+            self.lost = f"performance run {holder} took the cluster over: the figures of both runs are mixed"
+            self._log(self.lost)
         return False
 
-    async def _take(self) -> str | None:
+    async def try_acquire(self) -> str | None:
         """Take the Lease and return None, or return its holder."""
         leases = await self._kube.resource("coordination.k8s.io/v1", "Lease")
         try:
-            lease = await self._kube.create(
-                self._body(), self._namespace
-            )  # after a retry it may be another's: all runs are one field manager
+            # After a retry it may be another run's Lease: all runs are one field manager.
+            lease = await self._kube.create(self._body(), self._namespace)
         except KubeError as error:
             if error.status == 403 and self._namespace != self._kube.namespace:
                 self._namespace = self._kube.namespace
-                return await self._take()
+                return await self.try_acquire()
             if error.reason != "AlreadyExists":
                 raise
             try:
@@ -129,9 +125,8 @@ class ExclusiveRun:
         if self._alive(holder, spec.get("renewTime")):
             return str(holder)
         body = self._body()
-        body["metadata"]["resourceVersion"] = lease["metadata"][
-            "resourceVersion"
-        ]  # only one of two takers gets through
+        # With the resource version, only one of two takers succeeds.
+        body["metadata"]["resourceVersion"] = lease["metadata"]["resourceVersion"]
         try:
             await self._kube.request("PUT", leases.path(self._namespace, NAME), json=body)
         except KubeError as error:
@@ -147,7 +142,7 @@ class ExclusiveRun:
             self._seen, self._since = (holder, renewed), now
         return now - self._since <= LIFE
 
-    async def _renew(self) -> None:
+    async def renew(self) -> None:
         leases = await self._kube.resource("coordination.k8s.io/v1", "Lease")
         while True:
             await asyncio.sleep(LIFE / 3)
@@ -157,12 +152,9 @@ class ExclusiveRun:
                 except KubeError as error:
                     if error.status != 404:
                         raise
-                    lease = await self._kube.create(
-                        self._body(), self._namespace
-                    )  # deleted, and still free
+                    lease = await self._kube.create(self._body(), self._namespace)
                 if not self._ours(lease):  # it expired, and another run took it
                     return
                 lease["spec"]["renewTime"] = self._body()["spec"]["renewTime"]
-                await self._kube.request(
-                    "PUT", leases.path(self._namespace, NAME), json=lease
-                )  # refused if the holder changed
+                # The server refuses it if the holder changed.
+                await self._kube.request("PUT", leases.path(self._namespace, NAME), json=lease)

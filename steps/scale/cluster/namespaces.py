@@ -46,12 +46,13 @@ async def ensure_namespace(
                 for condition in namespace["status"].get("conditions") or []
                 if condition["status"] == "True"
             ]
-            text = f"namespace {name} is still being deleted after {patience:g} s{': ' + '; '.join(why) if why else ''}"
+            text = f"namespace {name} is still being deleted after {patience:g} s"
+            text += f": {'; '.join(why)}" if why else ""
             raise KubeError(
                 0,
                 "Terminating",
                 " ".join(text.split()),
-                "wait for it, mend what holds it, or take another namespace",
+                "wait for it, fix what blocks it, or use another namespace",
             )
         await asyncio.sleep(0.2)
     try:
@@ -67,7 +68,7 @@ async def ensure_namespace(
             raise
         return False  # another run created it, and deletes it
     accounts = await kube.resource("v1", "ServiceAccount")
-    for _ in range(100):  # pods are refused until the controller has made it
+    for _ in range(100):  # pods are refused until the controller has created the account
         with suppress(KubeError):
             await kube.get(accounts, "default", name)
             break

@@ -10,7 +10,7 @@ from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.model.templates import Template
 
 _API = "authorization.k8s.io/v1"
-_FIGURES, _WATCHED = ("create", "delete", "list", "watch"), ("list", "watch")
+_CREATED, _WATCHED = ("create", "delete", "list", "watch"), ("list", "watch")
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,11 @@ class MissingRight:
 
     def __str__(self) -> str:
         where = f"in the namespace {self.namespace}" if self.namespace else "in all namespaces"
-        return f"{', '.join(self.verbs)} {self.resource}{'.' + self.group if self.group else ''} {where}"
+        group = f".{self.group}" if self.group else ""
+        return f"{', '.join(self.verbs)} {self.resource}{group} {where}"
 
     def granted_by(self, rules: Iterable[Mapping[str, Any]]) -> bool:
-        """Whether rules of Kubernetes rights have all of it."""
+        """Tell whether RBAC rules grant all of it."""
 
         def has(rule: Mapping[str, Any], verb: str) -> bool:
             wanted = (("apiGroups", self.group), ("resources", self.resource), ("verbs", verb))
@@ -69,14 +70,13 @@ async def check(
         resource = await kube.resource(document.api_version, document.kind)
         for namespace in namespaces:
             wanted[document.api_version.rpartition("/")[0], resource.plural, namespace] = list(
-                _FIGURES
+                _CREATED
             )
     for api_version, kind in watched:
         with suppress(KubeError):
             resource = await kube.resource(api_version, kind)
-            where = (
-                namespaces[0] if len(namespaces) == 1 else ""
-            )  # the observer's watch over several is of the whole cluster
+            # For several namespaces, the observer watches the whole cluster.
+            where = namespaces[0] if len(namespaces) == 1 else ""
             wanted.setdefault(
                 (api_version.rpartition("/")[0], resource.plural, where), list(_WATCHED)
             )

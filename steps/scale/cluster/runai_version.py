@@ -6,9 +6,9 @@ from perfdag.kube.client import Kube, KubeError
 
 
 async def runai_version(kube: Kube) -> str | None:
-    """What Run:ai says of its version; None where it is not there, or simulated, or may not be asked.
+    """Return the version in Run:ai's ConfigMap; None if absent, simulated or not readable.
 
-    It publishes it in a ConfigMap (Run:ai documentation, "Install a cluster", verify your installation).
+    Source: Run:ai documentation, "Install a cluster", verify your installation.
     """
     with suppress(KubeError):
         config_map = await kube.get(await kube.resource("v1", "ConfigMap"), "runai-public", "runai")

@@ -85,25 +85,25 @@ class Heartbeat:
         self._kube, self._namespace, self._interval = kube, namespace, interval
         self._run, self._name = run, f"perfdag-heartbeat-{run}"
         self._due: dict[str, int] = {}
-        self._answered: dict[str, int] = {}
-        self._arrived: dict[str, int] = {}
+        self.answered: dict[str, int] = {}
+        self.arrived: dict[str, int] = {}
         self._lags: list[float] = []
         self._lost = 0
         self._paused, self._resumed = False, 0
         self.stopped = ""
-        self._without_replaced_pods, self._room = asyncio.Event(), asyncio.Semaphore(IN_FLIGHT)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._listening, self._room = asyncio.Event(), asyncio.Semaphore(IN_FLIGHT)
+        self.tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "Heartbeat":
         metadata = {"name": self._name, "labels": {RUN_LABEL: self._run}}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
         await self._kube.apply(body, self._namespace)
-        self._tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._listen())]
+        self.tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._listen())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.pause()
-        await tasks.cancel(self._tasks)
+        await tasks.cancel(self.tasks)
         with suppress(KubeError):
             await self._kube.delete(
                 await self._kube.resource("v1", "ConfigMap"), self._name, self._namespace
@@ -125,7 +125,7 @@ class Heartbeat:
     async def _beat(self) -> None:
         maps = await self._kube.resource("v1", "ConfigMap")
         path = maps.path(self._namespace, self._name)
-        await self._without_replaced_pods.wait()
+        await self._listening.wait()
         start = time.monotonic_ns()
         async with asyncio.TaskGroup() as beats:
             for number in itertools.count(1):
@@ -145,10 +145,10 @@ class Heartbeat:
                     await self._kube.request(
                         "PATCH", path, json={"data": {"beat": beat}}, content_type=MERGE_PATCH
                     )
-                    self._answered[beat] = time.monotonic_ns()
+                    self.answered[beat] = time.monotonic_ns()
                 except KubeError as error:
                     if error.status == 409:
-                        continue  # with another beat: each is a change of its own
+                        continue  # it conflicted with another beat
                     if error.status in (0, 429) or error.status >= 500:
                         self._lose(beat, time.monotonic_ns())
                     else:
@@ -161,16 +161,16 @@ class Heartbeat:
             async for event in self._kube.watch(
                 maps, self._namespace, fields=f"metadata.name={self._name}", patience=PATIENCE
             ):
-                self._without_replaced_pods.set()
+                self._listening.set()
                 beat = (event.object.get("data") or {}).get("beat", "")
                 if event.listed:
                     for beat_due in [
-                        beat_due for beat_due in self._due if beat_due in self._answered
+                        beat_due for beat_due in self._due if beat_due in self.answered
                     ]:
                         self._lose(beat_due, event.received_ns)
                 elif due := self._due.pop(beat, 0):
                     self._lags.append((event.received_ns - due) / 1e9)
-                    self._arrived[beat] = event.received_ns
+                    self.arrived[beat] = event.received_ns
         except KubeError as error:
             self._stop(error)
 
@@ -182,7 +182,7 @@ class Heartbeat:
     def _stop(self, error: KubeError) -> None:
         self.stopped = self.stopped or str(error)
         self._lose_late()
-        self._without_replaced_pods.set()
+        self._listening.set()
 
     def _lose_late(self) -> None:
         for late in self._late():
@@ -190,7 +190,7 @@ class Heartbeat:
         self._due.clear()
 
     def _late(self) -> list[str]:
-        """What is on its way for longer than usual: what is not may be quick."""
+        """Return the beats under way for longer than the median lag."""
         now, usual = (
             time.monotonic_ns(),
             sorted(self._lags)[len(self._lags) // 2] if self._lags else 0.0,
@@ -212,7 +212,7 @@ class Heartbeat:
     def note(self) -> str:
         """A note if the lag is unknown for a part of the run, else empty."""
         return (
-            f"the lag of the watch is that of the first {len(self._lags)} heartbeats: {self.stopped}"
+            f"the watch lag is that of the first {len(self._lags)} heartbeats: {self.stopped}"
             if self.stopped
             else ""
         )
@@ -220,12 +220,19 @@ class Heartbeat:
     @property
     def after_answer(self) -> list[float]:
         """Seconds from the server's answer to the watch event; 0 if the event came first."""
-        both = self._arrived.keys() & self._answered.keys()
-        return [max(0.0, (self._arrived[beat] - self._answered[beat]) / 1e9) for beat in both]
+        both = self.arrived.keys() & self.answered.keys()
+        return [max(0.0, (self.arrived[beat] - self.answered[beat]) / 1e9) for beat in both]
+
+    @property
+    def error_bar(self) -> float | None:
+        """The p99 of the lags in seconds, however few they are; None without any."""
+        ordered = sorted(self.lags)
+        return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))] if ordered else None
 
     def summary(self) -> dict[str, Any]:
-        """Summarise the lags in seconds (p99 is None below 100 beats), with the number of beats and
-        losses.
+        """Return the lags in seconds, with the number of beats and losses.
+
+        p99 is None below 100 beats.
         """
         ordered = sorted(self.lags)
         n = len(ordered)

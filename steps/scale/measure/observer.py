@@ -74,7 +74,7 @@ class Observer(RecordStore):
         self._events, self._caught_up = events, dict[str, int]()
         self._newest: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._changed = asyncio.Event()
+        self.changed = asyncio.Event()
         self._others = set[str]()
 
     async def __aenter__(self) -> "Observer":
@@ -174,7 +174,7 @@ class Observer(RecordStore):
                     if int(at) <= caught_up:
                         event.listed = True  # it happened before we looked, so the moment it arrived says nothing
                 if event.type != "BOOKMARK" and (namespace or metadata.get("namespace") in wanted):
-                    self._take(kind, read, event)
+                    self.take(kind, read, event)
         except KubeError as error:
             self._broken(error)
         except Exception as error:  # waits raise it; the records stay
@@ -185,15 +185,15 @@ class Observer(RecordStore):
 
     def _broken(self, error: KubeError) -> None:
         self.failed.append(error)
-        self._changed.set()
+        self.changed.set()
 
     def _listed(self, resource: Resource, read: Extractor, event: Event) -> None:
         try:
-            self._take(resource.kind, read, event)
+            self.take(resource.kind, read, event)
         except Exception as error:
             raise _unreadable_object(resource, event.object["metadata"], error) from error
 
-    def _take(self, kind: str, read: Extractor, event: Event) -> None:
+    def take(self, kind: str, read: Extractor, event: Event) -> None:
         body, received = event.object, 0 if event.listed else event.received_ns
         if kind == "Event":
             self._take_event(body, received)
@@ -271,7 +271,7 @@ class Observer(RecordStore):
 
     def _record_stage(self, record: Record, stage: str, api: int, at: int, received: int) -> None:
         if self.note(record, stage, api, at, received):
-            self._changed.set()
+            self.changed.set()
 
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
         """Wait until `done()` holds. Return False after `timeout` seconds. Raises KubeError."""
@@ -282,9 +282,9 @@ class Observer(RecordStore):
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            self._changed.clear()
+            self.changed.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), min(left, 0.5))
+                await asyncio.wait_for(self.changed.wait(), min(left, 0.5))
             # changes come in crowds, and one look at each crowd is enough; what a look costs goes off the times that are received
             await asyncio.sleep(min(max(0.02, outcome[1]), max(0.0, left)))
         return True

@@ -17,9 +17,9 @@ class SelfLoad:
 
     def __init__(self, interval: float = 1.0) -> None:
         self._interval = interval
-        self._seen: list[tuple[float, float]] = []
+        self.usage: list[tuple[float, float]] = []
         self._task: asyncio.Task[None] | None = None
-        self._paused: tuple[float, float] | None = None
+        self.paused: tuple[float, float] | None = None
         self._left_out = (0.0, 0.0)
 
     async def __aenter__(self) -> "SelfLoad":
@@ -33,20 +33,20 @@ class SelfLoad:
 
     def pause(self) -> None:
         """Exclude the following work from the measurement until `resume`."""
-        if self._paused is None:
+        if self.paused is None:
             self._look()
-            self._paused = (time.monotonic(), time.thread_time())
+            self.paused = (time.monotonic(), time.thread_time())
 
     def resume(self) -> None:
         """Go on after a pause; without one nothing is changed."""
-        if self._paused:
-            passed, used = time.monotonic() - self._paused[0], time.thread_time() - self._paused[1]
+        if self.paused:
+            passed, used = time.monotonic() - self.paused[0], time.thread_time() - self.paused[1]
             self._left_out = (self._left_out[0] + passed, self._left_out[1] + used)
-            self._paused = None
+            self.paused = None
 
     def _look(self) -> None:
-        if self._paused is None:
-            self._seen.append(
+        if self.paused is None:
+            self.usage.append(
                 (time.monotonic() - self._left_out[0], time.thread_time() - self._left_out[1])
             )
 
@@ -59,7 +59,7 @@ class SelfLoad:
     def share(self) -> float | None:
         """Share of a core in the busiest seconds until now."""
         self._look()
-        return busiest(self._seen)
+        return busiest(self.usage)
 
     @property
     def note(self) -> str:

@@ -6,13 +6,13 @@ from typing import Any
 
 NODE_ANNOTATION = "kwok.x-k8s.io/node"
 TOLERATED = (NODE_ANNOTATION, "nvidia.com/gpu")
-"""Keys of the taints that the pods of our templates tolerate: of simulated nodes, and the usual one of nodes with GPUs."""
+"""Keys of the taints that our pods tolerate: of simulated nodes and of nodes with GPUs."""
 _NFD = "feature.node.kubernetes.io/cpu-cpuid."
 """Label prefix of Node Feature Discovery, one label per CPU feature that the node has."""
 
 
 def ready(node: dict[str, Any]) -> bool:
-    """Whether it is Ready."""
+    """Tell whether it is Ready."""
     return any(
         condition["type"] == "Ready" and condition["status"] == "True"
         for condition in (node.get("status") or {}).get("conditions") or []
@@ -20,12 +20,12 @@ def ready(node: dict[str, Any]) -> bool:
 
 
 def takes_pods(node: dict[str, Any]) -> bool:
-    """Whether it is Ready and not cordoned."""
+    """Tell whether it is Ready and not cordoned."""
     return ready(node) and not node["spec"].get("unschedulable")
 
 
 def untolerated(node: dict[str, Any]) -> list[str]:
-    """Keys of its taints that keep the pods of our templates away."""
+    """Return the keys of its taints that keep our pods away."""
     taints = node["spec"].get("taints") or []
     return [
         taint["key"]
@@ -34,12 +34,12 @@ def untolerated(node: dict[str, Any]) -> list[str]:
     ]
 
 
-def simulated(node: dict[str, Any]) -> bool:
-    """Whether KWOK plays it."""
+def is_simulated(node: dict[str, Any]) -> bool:
+    """Tell whether KWOK simulates it."""
     return NODE_ANNOTATION in (node["metadata"].get("annotations") or {})
 
 
-def virtual(node: dict[str, Any], cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
+def is_virtual(node: dict[str, Any], cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
     """Return whether a node is a virtual machine; None if unknown.
 
     Sources are the labels of Node Feature Discovery (amd64), and /proc/cpuinfo for this process's

@@ -12,7 +12,7 @@ class Record:
     """
 
     __slots__ = (
-        "_times",
+        "times_ns",
         "error",
         "error_at",
         "error_newer",
@@ -35,18 +35,18 @@ class Record:
         )
         self.node, self.error, self.error_at, self.error_newer = "", "", 0, False
         self.stages: tuple[str, ...] = ()
-        self._times = array("q")
+        self.times_ns = array("q")
 
     def put(self, stage: str, api_ns: int = 0, event_ns: int = 0, received_ns: int = 0) -> bool:
         """Note a stage and return whether it is new. Known times are kept, unknown ones filled in."""
         new = stage not in self.stages
         if new:
             self.stages = _shared((*self.stages, stage))
-            self._times.extend((api_ns, event_ns, received_ns))
+            self.times_ns.extend((api_ns, event_ns, received_ns))
         else:
             at = self.stages.index(stage) * 3
-            self._times[at] = self._times[at] or api_ns
-            self._times[at + 1] = self._times[at + 1] or event_ns
+            self.times_ns[at] = self.times_ns[at] or api_ns
+            self.times_ns[at + 1] = self.times_ns[at + 1] or event_ns
         return new
 
     def times(self, stage: str) -> tuple[int, int, int] | None:
@@ -57,7 +57,7 @@ class Record:
         if stage not in self.stages:
             return None
         at = self.stages.index(stage) * 3
-        return self._times[at], self._times[at + 1], self._times[at + 2]
+        return self.times_ns[at], self.times_ns[at + 1], self.times_ns[at + 2]
 
     def dump(self) -> list[Any]:
         """For the state file."""
@@ -70,7 +70,7 @@ class Record:
             self.owner,
             *status,
             self.stages,
-            list(self._times),
+            list(self.times_ns),
         ]
 
     @classmethod
@@ -80,7 +80,7 @@ class Record:
         record.node, record.error, record.error_at, record.error_newer = raw[5:9]
         record.stages = _shared(tuple(raw[9]))
         times = [t + forget_receive if i % 3 == 2 and t else t for i, t in enumerate(raw[10])]
-        record._times = array("q", times)
+        record.times_ns = array("q", times)
         return record
 
 

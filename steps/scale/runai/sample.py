@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.cluster.kwok import simulated_nodes
+from perfdag.steps.scale.cluster.kwok_nodes import simulated_nodes
 from perfdag.steps.scale.cluster.removal import SAMPLE
 from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.percentiles import summaries
@@ -31,7 +31,6 @@ from perfdag.steps.scale.runai.run_file import (
     remove_outputs,
 )
 from perfdag.steps.scale.runai.submit import write
-from perfdag.steps.scale.scenarios.session import p99
 
 PARTIAL = 2.0
 """Seconds between writing the state to go on from."""
@@ -66,7 +65,7 @@ class SampleRequest:
     log: Callable[[str], None] = lambda text: None
 
 
-async def _reader(
+async def reader(
     kube: Kube, request: SampleRequest, shift: int
 ) -> Callable[[], Awaitable[RunFile]]:
     """What reads how far the submission is. Raises SettingsError, KubeError."""
@@ -97,7 +96,7 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
     """
     folder, settings, watch = request.folder, request.settings, request.watch
     shift = time.time_ns() - time.monotonic_ns()
-    read = await _reader(kube, request, shift)
+    read = await reader(kube, request, shift)
     file = await read()
     request.check(file)
     kinds = kinds_of(file.api_version, file.kind)
@@ -112,7 +111,7 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
     )
     state = folder / "observed.jsonl"
     if state.exists():
-        _restore(observer, state)
+        restore(observer, state)
     folder.mkdir(parents=True, exist_ok=True)
     _keep(folder, file, shift)  # by it an interrupted sample is gone on with
     offset = await server_offset(kube)
@@ -127,20 +126,20 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
                     Heartbeat(kube, f"{file.run}-{SAMPLE}", file.namespaces[0])
                 )
         self_load = await stack.enter_async_context(SelfLoad())
-        complete = not file.attached and _complete(observer, file)
+        complete = not file.attached and is_complete(observer, file)
         if watch is not None:
             deadline = time.monotonic() + watch
             while not complete and (left := deadline - time.monotonic()) > 0:
-                await observer.until(partial(_complete, observer, file), min(left, PARTIAL))
+                await observer.until(partial(is_complete, observer, file), min(left, PARTIAL))
                 if file.attached:  # nothing says whether more is to come
                     await asyncio.sleep(PARTIAL)
                 known, file = len(file.submissions), await read()
-                complete = len(file.submissions) == known and _complete(observer, file)
+                complete = len(file.submissions) == known and is_complete(observer, file)
                 if len(file.submissions) != known:
                     _keep(folder, file, shift)
                 observer.save(state)
                 request.log(
-                    f"{min(*_ready(observer, file))} of {_ready(observer, file)[1]} are there"
+                    f"{min(*progress(observer, file))} of {progress(observer, file)[1]} are there"
                 )
         observer.save(state)
         apart, moved = await drift(kube, offset) if watch is not None else ({}, "")
@@ -151,7 +150,7 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
         fake, why = await simulated_nodes(kube)
         notes += [why] if why else []
     rows = _rows(
-        observer, file, Clocks(shift, offset.seconds, p99(heart.lags) if heart else None), fake
+        observer, file, Clocks(shift, offset.seconds, heart.error_bar if heart else None), fake
     )
     _keep(folder, file, shift)
     backend = runai.backend_times(settings, file.project, file.namespaces)
@@ -180,7 +179,7 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
     return Sample(file, rows, len(sampled), len(waiting), observer.absent, complete)
 
 
-def _restore(observer: Observer, state: Path) -> None:
+def restore(observer: Observer, state: Path) -> None:
     try:
         observer.restore(state)
     except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
@@ -201,14 +200,14 @@ def _keep(folder: Path, file: RunFile, shift: int) -> None:
         )
 
 
-def _ready(observer: Observer, file: RunFile) -> tuple[int, int]:
+def progress(observer: Observer, file: RunFile) -> tuple[int, int]:
     """How many pods, VMIs or workloads are there, and how many shall be."""
     enough = expected_count(file.submissions, file.expected_pods)
     return reached(observer, file.api_version, file.kind, file.expected_pods, enough), enough
 
 
-def _complete(observer: Observer, file: RunFile) -> bool:
-    count, enough = _ready(observer, file)
+def is_complete(observer: Observer, file: RunFile) -> bool:
+    count, enough = progress(observer, file)
     return file.finished and count >= enough
 
 

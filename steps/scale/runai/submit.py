@@ -14,14 +14,10 @@ from perfdag.steps.scale.cluster import rights
 from perfdag.steps.scale.cluster.lease_lock import ExclusiveRun
 from perfdag.steps.scale.cluster.namespaces import ensure_namespace
 from perfdag.steps.scale.cluster.removal import objects_of_run, remove, remove_namespaces
-from perfdag.steps.scale.measure.generator import (
-    ApiSubmitter,
-    CommandSubmitter,
-    Submitted,
-    Submitter,
-    generate,
-)
+from perfdag.steps.scale.measure.generator import Submitted, generate
 from perfdag.steps.scale.measure.self_load import SelfLoad
+from perfdag.steps.scale.measure.submitters import ApiSubmitter, CommandSubmitter, Submitter
+from perfdag.steps.scale.model.run_id import new_run
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import Template, TemplateError, load
 from perfdag.steps.scale.runai import settings as runai
@@ -33,7 +29,6 @@ from perfdag.steps.scale.runai.run_file import (
     remove_outputs,
     write_run,
 )
-from perfdag.steps.scale.scenarios.session import new_run
 
 LABELS = ("api", "kubectl")
 """Submitters that create the template's objects as they are, with the run's label."""

@@ -15,11 +15,12 @@ from perfdag.steps.scale.figures.api_metrics import CREATION
 from perfdag.steps.scale.figures.percentiles import Summary, summaries, throughput
 from perfdag.steps.scale.figures.rows import on_simulated, with_deletion
 from perfdag.steps.scale.model import gates as gating
+from perfdag.steps.scale.model.run_id import new_run
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import Template, load
 from perfdag.steps.scale.scenarios.open_session import open_session
 from perfdag.steps.scale.scenarios.result import Result, figures_of
-from perfdag.steps.scale.scenarios.session import Session, new_run
+from perfdag.steps.scale.scenarios.session import Session
 
 ONLY_SCHEDULED = ("gated", "fill", "fragmentation", "preemption", "gang", "reclaim")
 """Scenarios whose pods need not become ready."""

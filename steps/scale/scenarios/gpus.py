@@ -32,7 +32,7 @@ VERDICT = 30.0
 """Seconds to wait for the scheduler's word on a pod that has no room."""
 
 
-async def _gpus(kube: Kube) -> tuple[dict[str, int], Counter[str]]:
+async def usable_gpus(kube: Kube) -> tuple[dict[str, int], Counter[str]]:
     """Return allocatable GPUs by usable node, and the number of tainted GPU nodes by taint."""
     allocatable: dict[str, int] = {}
     barred: Counter[str] = Counter()
@@ -63,7 +63,7 @@ async def _allocated(kube: Kube) -> Counter[str]:
 
 async def free_gpus(kube: Kube) -> dict[str, int]:
     """Return unused GPUs by usable node. Raises ScenarioUnavailableError if there are none."""
-    (gpus, barred), held = await _gpus(kube), await _allocated(kube)
+    (gpus, barred), held = await usable_gpus(kube), await _allocated(kube)
     free = {name: max(0, count - held[name]) for name, count in gpus.items()}
     if not sum(free.values()):
         tainted = "".join(
@@ -93,7 +93,9 @@ async def fill(kube: Kube, spec: Spec) -> Result:
         await session.wait("Pod", len(fitting.created), spec.timeout, "scheduled")
         placed = count_reaching(session, fitting, "scheduled") == room
         before = await _allocated(kube)
-        over = [name for name, count in (await _gpus(kube))[0].items() if before[name] > count]
+        over = [
+            name for name, count in (await usable_gpus(kube))[0].items() if before[name] > count
+        ]
         extra_pod = await session.create(1, Schedule(), 1)
         await session.until(
             lambda: (

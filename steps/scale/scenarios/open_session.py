@@ -15,9 +15,9 @@ from perfdag.steps.scale.cluster.namespaces import own_namespaces
 from perfdag.steps.scale.cluster.removal import namespace_stays, objects_of_run, remove
 from perfdag.steps.scale.figures import api_metrics
 from perfdag.steps.scale.measure.clock import Heartbeat, server_offset
-from perfdag.steps.scale.measure.generator import ApiSubmitter
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
+from perfdag.steps.scale.measure.submitters import ApiSubmitter
 from perfdag.steps.scale.model.chains import kinds_of
 from perfdag.steps.scale.model.templates import Template
 from perfdag.steps.scale.scenarios.session import LEFT_BEHIND, Session
@@ -51,8 +51,8 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             log,
         )
         self._expected, self._deadline, self._interval = expected_pods, deadline, heartbeat
-        self._stack = AsyncExitStack()
-        self._session: Session | None = None
+        self.stack = AsyncExitStack()
+        self.session: Session | None = None
 
     async def __aenter__(self) -> Session:
         kube, template = self._kube, self._template
@@ -63,12 +63,12 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         watched = kinds_of(last.api_version, last.kind)
         await rights.check(kube, template, self._namespaces, watched)
         try:
-            await self._stack.enter_async_context(own_namespaces(kube, self._namespaces, self._run))
+            await self.stack.enter_async_context(own_namespaces(kube, self._namespaces, self._run))
             notes: list[str] = []
             scrapes: list[api_metrics.Scrape] = []
             servers: list[Kube] = []
             try:
-                servers = await self._stack.enter_async_context(apiservers.clients(kube))
+                servers = await self.stack.enter_async_context(apiservers.clients(kube))
                 scrapes.append(await api_metrics.scrape(servers))
             except KubeError as error:
                 notes.append(f"no API server metrics: {error}")
@@ -76,18 +76,18 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
                 (document.api_version, document.kind) for document in template.documents
             ] + watched
             primary = [document.kind for document in template.documents]
-            observer = await self._stack.enter_async_context(
+            observer = await self.stack.enter_async_context(
                 Observer(kube, self._run, kinds, self._namespaces, primary=primary)
             )
-            heartbeat = await self._stack.enter_async_context(
+            heartbeat = await self.stack.enter_async_context(
                 Heartbeat(kube, self._run, self._namespaces[0], self._interval)
             )
             offset = await server_offset(kube)
-            self_load = await self._stack.enter_async_context(SelfLoad())
+            self_load = await self.stack.enter_async_context(SelfLoad())
         except BaseException:
-            await self._close()
+            await self.close()
             raise
-        self._session = Session(
+        self.session = Session(
             kube,
             self._run,
             template,
@@ -102,17 +102,17 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             notes=notes,
             self_load=self_load,
         )
-        self._session.deadline = self._deadline
-        return self._session
+        self.session.deadline = self._deadline
+        return self.session
 
     async def __aexit__(self, *_: object) -> None:
-        await self._close()
+        await self.close()
 
-    async def _close(self) -> None:
+    async def close(self) -> None:
         """Delete the objects, close everything, then log what is left."""
-        session, left, why, doubt = self._session, 0, "", "interrupted"
+        session, left, why, doubt = self.session, 0, "", "interrupted"
         if not session:
-            await self._stack.aclose()
+            await self.stack.aclose()
             return
         try:
             try:
@@ -132,7 +132,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
     async def _close_stack(self) -> KubeError | None:
         """Close what was opened; what kept some of it from it."""
         try:
-            await self._stack.aclose()
+            await self.stack.aclose()
         except KubeError as error:
             return error
         return None

@@ -10,16 +10,17 @@ from typing import Any
 
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster import removal
-from perfdag.steps.scale.cluster.kwok import simulated_nodes
+from perfdag.steps.scale.cluster.kwok_nodes import simulated_nodes
 from perfdag.steps.scale.figures import api_metrics
 from perfdag.steps.scale.figures.api_metrics import DELETION
 from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.rows import Row, rows_of
 from perfdag.steps.scale.measure.clock import Heartbeat, Offset, drift
 from perfdag.steps.scale.measure.completion import expected_count, reached
-from perfdag.steps.scale.measure.generator import Submission, Submitted, Submitter, generate
+from perfdag.steps.scale.measure.generator import Submission, Submitted, generate
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
+from perfdag.steps.scale.measure.submitters import Submitter
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import Template
@@ -30,8 +31,9 @@ LEFT_BEHIND = 300.0
 
 @dataclass
 class Session:
-    """A run in progress; use `opening.open_session`. Times are time.monotonic_ns() unless named
-    otherwise.
+    """A run in progress, from `open_session`.
+
+    Times are time.monotonic_ns() unless noted otherwise.
     """
 
     kube: Kube
@@ -50,21 +52,21 @@ class Session:
     submissions: list[Submission] = field(default_factory=list)
     batches: list[tuple[Submitted, Schedule]] = field(default_factory=list)
     deadline: float = math.inf
-    """time.monotonic() from which on nothing is waited for any more but deletion."""
+    """time.monotonic() after which only deletion is waited for."""
     notes: list[str] = field(default_factory=list)
     phases: dict[str, list[api_metrics.Calls]] = field(default_factory=dict)
-    """API calls by phase; a phase whose books could not be closed is absent."""
+    """API calls by phase; a phase without a scrape at both ends is absent."""
     self_load: SelfLoad = field(default_factory=SelfLoad)
     drift: dict[str, float] = field(default_factory=dict)
-    """How far the server's clock moved against ours until the end, and its bound, in seconds."""
-    _deleted: set[str] = field(default_factory=set)
+    """Movement of the server's clock against ours in the run, and its bound, in seconds."""
+    deleted: set[str] = field(default_factory=set)
 
     async def create(self, count: int, schedule: Schedule, parallel: int) -> Submitted:
-        """Create `count` more objects on a schedule; returns what became of them."""
+        """Create `count` more objects on a schedule, and return their submissions."""
         self._measure()
         first = len(self.submissions)
 
-        def known(batch: Submitted) -> None:
+        def plan(batch: Submitted) -> None:
             self.submissions += batch.submissions
             self.batches.append((batch, schedule))
 
@@ -77,7 +79,7 @@ class Session:
             parallel,
             run=self.run,
             first=first,
-            on_plan=known,
+            on_plan=plan,
         )
         try:
             async with asyncio.timeout(self.left_of(math.inf)):
@@ -87,14 +89,15 @@ class Session:
             return self.batches[-1][0]
 
     def left_of(self, timeout: float) -> float | None:
-        """Return `timeout` or the time left for the sample, whichever is less; None without a
-        limit.
+        """Return the lesser of `timeout` and the time left for the sample.
+
+        None means no limit.
         """
         left = min(timeout, self.deadline - time.monotonic())
         return None if math.isinf(left) else max(0.0, left)
 
     def wait_end(self, timeout: float) -> str:
-        """When a wait of at most `timeout` seconds was given up, in words."""
+        """Return in words when a wait of at most `timeout` seconds ended."""
         return (
             "at the sample's own time limit"
             if time.monotonic() >= self.deadline
@@ -110,9 +113,8 @@ class Session:
         counts = self.observer.counts
 
         def enough() -> bool:
-            most = sum(
-                counts[kind, stage] for stage in stages
-            )  # cheap, and too high only where objects reached several
+            # Cheap, and too high only if objects reached several of the stages.
+            most = sum(counts[kind, stage] for stage in stages)
             return most >= count and self.reached(kind, *stages) >= count
 
         return await self.until(enough, timeout)
@@ -124,7 +126,7 @@ class Session:
         return reached(self.observer, last.api_version, last.kind, members, enough, goal), enough
 
     async def all_reached(self, timeout: float, goal: str = "ready") -> bool:
-        """Wait until all of them did; false after `timeout` seconds, or at the sample's limit."""
+        """Wait until all reached the goal. Return False at the time limit."""
 
         def enough() -> bool:
             got, wanted = self.progress(goal)
@@ -133,19 +135,19 @@ class Session:
         return await self.until(enough, timeout)
 
     def alive(self) -> list[Submission]:
-        """What was accepted, and not deleted since."""
+        """Return the accepted submissions whose objects were not deleted since."""
         return [
             item
             for item in self.submissions
-            if item.answered_ns and not item.error and item.name not in self._deleted
+            if item.answered_ns and not item.error and item.name not in self.deleted
         ]
 
     def live(self, kind: str) -> Iterator[Record]:
-        """Records of a kind but those of workloads that were deleted."""
+        """Yield the records of a kind, without those of deleted workloads."""
         return (
             record
             for record in self.observer.of(kind)
-            if self._top(record).name not in self._deleted
+            if self._top(record).name not in self.deleted
         )
 
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
@@ -153,15 +155,16 @@ class Session:
         return await self.observer.until(done, self.left_of(timeout) or 0.0)
 
     async def delete(self, items: Sequence[Submission], parallel: int, timeout: float) -> bool:
-        """Delete workloads and all that belongs to them. Return False if some are left at the time
-        limit.
+        """Delete workloads and the objects that belong to them.
+
+        Return False if some are left at the time limit.
         """
         self._measure()
         documents = self.template.documents[::-1]  # the workload first, then what it needed
         resources = [
             await self.kube.resource(document.api_version, document.kind) for document in documents
         ]
-        queue = iter([item for item in items if item.started_ns and item.name not in self._deleted])
+        queue = iter([item for item in items if item.started_ns and item.name not in self.deleted])
         by_name = {
             (record.namespace, record.name): record
             for record in self.observer.of(self.template.kind)
@@ -174,7 +177,7 @@ class Session:
                     record.put("deleting", received_ns=time.monotonic_ns())
                 for document, resource in zip(documents, resources, strict=True):
                     await self.kube.delete(resource, document.name_of(item.name), item.namespace)
-                self._deleted.add(item.name)
+                self.deleted.add(item.name)
 
         await asyncio.gather(*(worker() for _ in range(max(1, parallel))))
         names = self._names(items)
@@ -202,8 +205,9 @@ class Session:
         return float(left)
 
     def left(self, items: Sequence[Submission], namespaces: Sequence[str] | None = None) -> int:
-        """Count the objects of these workloads that still exist (`namespaces` None: in all of
-        them).
+        """Count the objects of these workloads that still exist.
+
+        `namespaces` None: in all of them.
         """
         return sum(
             1
@@ -235,7 +239,7 @@ class Session:
         """End a phase: count its API calls since the end of the phase before."""
         if not self.scrapes:
             return
-        why = "another API server answered than before, or it was restarted"
+        why = "another API server answered, or the server was restarted"
         try:
             after = await api_metrics.scrape(self.servers)
         except KubeError as error:
@@ -256,13 +260,13 @@ class Session:
 
     @property
     def in_flight(self) -> bool:
-        """Whether an object was sent whose answer never came."""
+        """Tell whether a creation was sent and never answered."""
         return any(item.started_ns and not item.answered_ns for item in self.submissions)
 
     def clocks(self) -> Clocks:
-        """How this run's clocks relate."""
+        """Return how the clocks of this run relate."""
         return Clocks(
-            time.time_ns() - time.monotonic_ns(), self.offset.seconds, p99(self.heartbeat.lags)
+            time.time_ns() - time.monotonic_ns(), self.offset.seconds, self.heartbeat.error_bar
         )
 
     async def rows(self) -> list[Row]:
@@ -300,7 +304,7 @@ class Session:
         self.notes += [note for note in (moved, self.heartbeat.note, self.self_load.note) if note]
 
     def facts(self) -> dict[str, Any]:
-        """What a reader must know to believe the figures."""
+        """Return what a reader must know to judge the figures."""
         return {
             "run": self.run,
             "members": self.expected_pods,
@@ -314,16 +318,3 @@ class Session:
             "failure_reasons": dict(self.observer.reasons.most_common(20)),
             "notes": self.notes,
         }
-
-
-def p99(lags: Sequence[float]) -> float | None:
-    """The error bar that the lags of a heartbeat give, however few they are; None without any."""
-    ordered = sorted(lags)
-    return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))] if ordered else None
-
-
-def new_run() -> str:
-    """Return a sortable, unique run id that is valid in object names, those of Services included."""
-    import secrets
-
-    return time.strftime("r%m%d%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)

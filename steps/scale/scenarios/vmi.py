@@ -21,12 +21,13 @@ from perfdag.steps.scale.measure.completion import may_be_settled, settled
 from perfdag.steps.scale.measure.generator import Submission
 from perfdag.steps.scale.model import gates as gating
 from perfdag.steps.scale.model.chains import CHAINS
+from perfdag.steps.scale.model.run_id import new_run
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.stages import SET, VMI
 from perfdag.steps.scale.model.templates import Template, TemplateError, load
 from perfdag.steps.scale.scenarios.open_session import open_session
 from perfdag.steps.scale.scenarios.result import Result, figures_of, phase_counts
-from perfdag.steps.scale.scenarios.session import Session, new_run
+from perfdag.steps.scale.scenarios.session import Session
 
 PRIMER = 300.0
 """Seconds the primer may take to run."""
@@ -81,11 +82,14 @@ def load_template(source: str, run: str, replicas: int, variables: Mapping[str, 
 async def burst(kube: Kube, spec: Spec, count: int) -> Result:
     """Create `count` objects, wait until all run, then delete them. Raises KubeError, ValueError."""
     nodes = await check_nodes(kube, count * spec.replicas, spec.per_node)
-    async with own_namespaces(kube, spec.namespaces, spec.run), _primed(kube, spec) as session:
+    async with (
+        own_namespaces(kube, spec.namespaces, spec.run),
+        primed_session(kube, spec) as session,
+    ):
         spec.log(f"run {spec.run}: creating {count} {session.template.kind}")
         batch = await session.create(count, spec.schedule, spec.parallel)
         wanted = len(batch.created) * spec.replicas
-        all_running = await _settled(session, spec)
+        all_running = await all_settled(session, spec)
         if not all_running:
             session.notes.append(
                 f"{wanted - session.reached(VMI, 'running')} of {wanted} VMIs not Running {session.wait_end(spec.timeout)}"
@@ -107,7 +111,10 @@ async def steady(
     seconds.
     """
     nodes = await check_nodes(kube, count * spec.replicas, spec.per_node)
-    async with own_namespaces(kube, spec.namespaces, spec.run), _primed(kube, spec) as session:
+    async with (
+        own_namespaces(kube, spec.namespaces, spec.run),
+        primed_session(kube, spec) as session,
+    ):
         trace, start = [(0.0, 0)], time.monotonic()
 
         def note(running: int) -> None:
@@ -115,7 +122,7 @@ async def steady(
 
         spec.log(f"run {spec.run}: creating {count} {session.template.kind}")
         await session.create(count, spec.schedule, spec.parallel)
-        await _settled(session, spec)
+        await all_settled(session, spec)
         note(_live(session))
         alive: list[Submission] = [item for item in session.submissions if not item.error]
         cycles, end = 0, min(spec.deadline, time.monotonic() + duration)
@@ -127,7 +134,7 @@ async def steady(
                 note(_live(session))
                 batch = await session.create(churn, spec.schedule, spec.parallel)
                 alive += batch.created
-                await _settled(session, spec)
+                await all_settled(session, spec)
                 note(_live(session))
                 cycles += 1
         except KubeError as error:
@@ -155,21 +162,21 @@ def _live(session: Session) -> int:
     )
 
 
-async def _settled(session: Session, spec: Spec) -> bool:
+async def all_settled(session: Session, spec: Spec) -> bool:
     """Every VMI of what was not deleted again ran, or failed and was not replaced."""
     enough = len(session.alive()) * spec.replicas
 
-    def all_settled() -> bool:
+    def done() -> bool:
         return (
             may_be_settled(session.observer, enough)
             and settled(session.live(VMI), spec.replicas) >= enough
         )
 
-    return await session.until(all_settled, spec.timeout)
+    return await session.until(done, spec.timeout)
 
 
 @asynccontextmanager
-async def _primed(kube: Kube, spec: Spec) -> AsyncIterator[Session]:
+async def primed_session(kube: Kube, spec: Spec) -> AsyncIterator[Session]:
     notes = await _primer(kube, spec) if spec.primer else []
     primed_template = template_of(spec, spec.run)
     async with open_session(
@@ -196,7 +203,7 @@ async def _primer(kube: Kube, spec: Spec) -> list[str]:
         kube, template_of(spec, run), spec.namespaces[:1], run, deadline=spec.deadline, log=spec.log
     ) as session:
         (item,) = (await session.create(1, Schedule(), 1)).submissions
-        over = await _settled(session, short)
+        over = await all_settled(session, short)
         notes = []
         if item.error or not item.answered_ns:
             notes.append(f"the primer was not created: {item.error or session.wait_end(math.inf)}")

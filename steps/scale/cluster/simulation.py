@@ -1,0 +1,180 @@
+"""Simulations of KubeVirt and Run:ai: CRDs, and KWOK Stages that move their objects.
+
+The generator and the observer do not know of them: a real system replaces only these objects. They
+need KWOK with its Stage CRD (https://kwok.sigs.k8s.io/docs/user/stages-configuration/) and carry
+the label `perfdag/simulated`.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from perfdag.digest import canonical, digest
+from perfdag.kube.client import Kube, KubeError, Resource
+from perfdag.kube.objects import Object
+from perfdag.steps.scale.cluster.kwok_nodes import LABEL
+
+FOLDER = Path(__file__).parent / "simulated"
+DIGEST = "perfdag/digest"
+"""Annotation of a Stage: the digest of its manifest."""
+_CRD = "CustomResourceDefinition"
+
+
+def parse_delay(text: str) -> tuple[str, int, int]:
+    """Parse `STAGE=MS` or `STAGE=MS-MS` (uniform between them) into stage, from and to in ms.
+
+    Raises ValueError with the expected form.
+    """
+    stage, _, span = text.partition("=")
+    low, _, high = span.partition("-")
+    try:
+        bounds = int(low), int(high or low)
+    except ValueError:
+        raise ValueError(
+            f"not a delay: {text!r}; write STAGE=MS or STAGE=MS-MS, "
+            "for example vmi-running=800-3300"
+        ) from None
+    if not stage or bounds[0] < 0 or bounds[1] < bounds[0]:
+        raise ValueError(f"not a delay: {text!r}; the second figure is the larger one, in ms")
+    return stage, *bounds
+
+
+def objects(
+    system: str, delays: Mapping[str, tuple[int, int]] | None = None, failures: int = 0
+) -> list[Object]:
+    """Return the objects that simulate `system`: CRDs, Stages, and a StorageClass for 'storage'.
+
+    `delays` are in ms (from, to) by Stage, `failures` in percent. Raises ValueError for an unknown
+    Stage, and for failures of a system without a failing Stage.
+    """
+    import yaml
+
+    bodies: list[Object] = list(yaml.safe_load_all((FOLDER / f"{system}.yaml").read_text()))
+    known = {body["metadata"]["name"]: body for body in bodies if body["kind"] == "Stage"}
+    for name, (low, high) in (delays or {}).items():
+        if name not in known:
+            raise ValueError(f"no stage {name!r} in {system}; there are {', '.join(known)}")
+        known[name]["spec"] = {
+            **known[name]["spec"],
+            "delay": {"durationMilliseconds": low}
+            | ({"jitterDurationMilliseconds": high} if high > low else {}),
+        }
+    if failures and "vmi-failed" not in known:
+        raise ValueError(f"{system} simulates no failures; only VMIs of kubevirt can fail")
+    if "vmi-failed" in known:
+        known["vmi-running"]["spec"]["weight"] = 100 - failures
+        known["vmi-failed"]["spec"]["weight"] = failures
+        if not failures:
+            bodies.remove(known["vmi-failed"])
+        elif "delay" in known["vmi-running"]["spec"]:
+            known["vmi-failed"]["spec"]["delay"] = known["vmi-running"]["spec"]["delay"]
+    for body in bodies:
+        body["metadata"]["labels"] = {LABEL: system}
+    return bodies
+
+
+async def install(
+    kube: Kube, system: str, delays: Mapping[str, tuple[int, int]] | None = None, failures: int = 0
+) -> list[str]:
+    """Install the CRDs and Stages of `system`, and return the names of the Stages.
+
+    Equal Stages stay as they are: KWOK misses deletions while Stages are replaced, and another run
+    may wait for one. Raises KubeError if the real system is installed (its CRDs lack our label), or
+    if the cluster has no KWOK.
+    """
+    wanted = objects(system, delays, failures)
+    crds = [body for body in wanted if body["kind"] == _CRD]
+    definitions = await kube.resource("apiextensions.k8s.io/v1", _CRD)
+    stage_kind = await _stage_kind(kube)
+    known = True
+    for body in crds:
+        name = body["metadata"]["name"]
+        try:
+            definition = await kube.get(definitions, name)
+        except KubeError as error:
+            if error.status != 404:
+                raise
+            known = False
+        else:
+            if LABEL not in (definition["metadata"].get("labels") or {}):
+                raise KubeError(
+                    409,
+                    "Real",
+                    f"the real {name} is installed on this cluster",
+                    "simulate on a cluster without it",
+                )
+        await kube.apply(body)
+    for body in crds:
+        await _established(kube, definitions, body["metadata"]["name"])
+    await _wait_for_openapi(
+        kube, {f"{body['spec']['group']}/{body['spec']['versions'][0]['name']}" for body in crds}
+    )
+    stages = {body["metadata"]["name"]: body for body in wanted if body["kind"] == "Stage"}
+    digests = {name: digest(canonical(body)) for name, body in stages.items()}
+    for body in wanted:
+        if body["kind"] not in ("Stage", _CRD):
+            await kube.apply(body)
+    installed = {
+        body["metadata"]["name"]: (body["metadata"].get("annotations") or {}).get(DIGEST)
+        for body in await kube.list(stage_kind, labels=f"{LABEL}={system}")
+    }
+    if known and digests == installed:
+        return list(stages)
+    # KWOK ignores a Stage whose kind it did not know when it read the Stage: create it again.
+    for name in installed:
+        await kube.delete(stage_kind, name)
+    for name, body in stages.items():
+        body["metadata"]["annotations"] = {DIGEST: digests[name]}
+        await kube.apply(body)
+    return list(stages)
+
+
+async def remove(kube: Kube, system: str) -> None:
+    """Delete the Stages and CRDs of `system`, with all objects of those kinds."""
+    stage_kind = await _stage_kind(kube)
+    definitions = await kube.resource("apiextensions.k8s.io/v1", _CRD)
+    classes = await kube.resource("storage.k8s.io/v1", "StorageClass")
+    volumes = await kube.resource("v1", "PersistentVolume")
+    for resource in (stage_kind, definitions, classes, volumes):
+        for body in await kube.list(resource, labels=f"{LABEL}={system}"):
+            await kube.delete(resource, body["metadata"]["name"])
+
+
+async def _stage_kind(kube: Kube) -> Resource:
+    try:
+        return await kube.resource("kwok.x-k8s.io/v1alpha1", "Stage")
+    except KubeError as error:
+        if error.status != 404:
+            raise
+        raise KubeError(
+            404,
+            "NoKwok",
+            "KWOK's Stage CRD is not on this cluster",
+            "install KWOK with --enable-crds=Stage",
+        ) from None
+
+
+async def _established(kube: Kube, definitions: Resource, name: str) -> None:
+    for _ in range(100):
+        body = await kube.get(definitions, name)
+        if any(
+            c["type"] == "Established" and c["status"] == "True"
+            for c in (body.get("status") or {}).get("conditions") or []
+        ):
+            return
+        await asyncio.sleep(0.1)
+    raise KubeError(0, "Timeout", f"the CRD {name} was not established in 10 s")
+
+
+async def _wait_for_openapi(kube: Kube, group_versions: set[str]) -> None:
+    """Wait until OpenAPI v3 describes the kinds: KWOK reads it once when a Stage appears."""
+    for _ in range(200):
+        paths = (await kube.request("GET", "/openapi/v3"))["paths"]
+        if all(f"apis/{version}" in paths for version in group_versions):
+            return
+        await asyncio.sleep(0.1)
+    raise KubeError(
+        0,
+        "Timeout",
+        f"OpenAPI does not describe {', '.join(sorted(group_versions))} after 20 s",
+    )
