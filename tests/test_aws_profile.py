@@ -1,5 +1,6 @@
 """Keys of the S3 store from the files of `aws configure`: what is signed with them, and what is refused."""
 
+import importlib.util
 import os
 import sys
 import threading
@@ -12,6 +13,9 @@ import pytest
 from perfdag.store.base import StoreError
 from perfdag.store.open import open_store
 
+needs_boto3 = pytest.mark.skipif(
+    importlib.util.find_spec("boto3") is None, reason="needs boto3: pip install 'perfdag[aws]'"
+)
 CREDENTIALS = "[default]\naws_access_key_id = STANDARD\naws_secret_access_key = 100%s\n[lab]\naws_access_key_id = LAB\naws_secret_access_key = x\n"
 
 
@@ -53,13 +57,14 @@ def server() -> Iterator[HTTPServer]:
 
 
 def signed(server: HTTPServer) -> tuple[str, str, str | None]:
-    """Key id, region and session token with which the store asks."""
+    """Return the key id, the region and the session token with which the store signs."""
     assert open_store("s3://bench/x", patience=2.0).get("a") == b"1"
     _, _, rest = server.signed.partition("Credential=")  # type: ignore[attr-defined]
     key, _, region = rest.split("/")[:3]
     return key, region, server.token  # type: ignore[attr-defined]
 
 
+@needs_boto3
 def test_the_default_profile_and_a_named_one_are_read(
     files: Path, server: HTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +85,7 @@ def test_the_default_profile_and_a_named_one_are_read(
     assert signed(server) == ("SHELL", "us-west-2", None), "keys of the environment go first"
 
 
+@needs_boto3
 @pytest.mark.parametrize(
     ("profile", "config", "said"),
     [

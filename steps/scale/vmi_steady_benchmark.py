@@ -26,7 +26,8 @@ class VmiSteadyParams(VmiParams):
 class VmiSteady(Benchmark[VmiSteadyParams]):
     """Keep a number of VMIs, replace the oldest at a steady pace, then delete all.
 
-    Clock: as in vmi-burst, for all VMIs including replacements.
+    Clock: as in vmi-burst, for all VMIs including replacements. It starts when the creation is
+    received and stops when the phase Running is.
     """
 
     name = "vmi-steady"

@@ -30,7 +30,7 @@ def test_drawing_twice_gives_equal_bytes():
 
 def test_processes_draw_equal_bytes():
     code = (
-        "import hashlib; from perfdag.charts import pick; from tests.charts import rows; "
+        "import hashlib; from perfdag.charts.pages import pick; from tests.charts import rows; "
         "print([hashlib.sha256(made.svg + made.png).hexdigest() for made in pick.draw(rows.fio((1, 2, 4)))])"
     )
     running = [

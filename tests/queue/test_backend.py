@@ -238,7 +238,7 @@ def test_a_frontend_that_vanished_is_noticed(tmp_path: Path) -> None:
         "queue": "sleep",
         "pod": "p",
         "node": "n",
-        "criteria": 1,
+        "retry_seconds": 1,
         "workload": {"command": ["sleep"]},
     }
     try:

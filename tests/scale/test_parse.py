@@ -163,16 +163,18 @@ def test_what_never_came_is_invalid_and_kept(benchmark: str, kind: str, told: st
 @pytest.mark.parametrize("benchmark", ["vmi-burst", "vmi-steady", "scale"])
 def test_what_was_not_alone_on_the_cluster_is_invalid_and_kept(benchmark: str) -> None:
     told = result("Pod" if benchmark == "scale" else VMI, 9, churn_cycles=1.0) | {
-        "disturbed": "performance run x took the cluster over"
+        "disturbed": "performance run x took the cluster meanwhile"
     }
-    with pytest.raises(Invalid, match="performance run x took the cluster over") as caught:
+    with pytest.raises(Invalid, match="performance run x took the cluster meanwhile") as caught:
         parsed(benchmark, told)
     assert caught.value.measurements
 
 
-@pytest.mark.parametrize("name", ["vmi-burst", "scale"])
+@pytest.mark.parametrize(
+    ("name", "module"), [("vmi-burst", "scenarios.vmi_output"), ("scale", "workloads_benchmark")]
+)
 def test_what_a_run_says_is_in_the_log_of_its_pod(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Among it who else measures on the cluster, and the id by which a killed run is deleted."""
 
@@ -184,7 +186,7 @@ def test_what_a_run_says_is_in_the_log_of_its_pod(
         raise Refused
 
     monkeypatch.setattr(
-        f"perfdag.steps.scale.{'workloads_benchmark' if name == 'scale' else 'scenarios.vmi_output'}._measure",
+        f"perfdag.steps.scale.{module}._measure",
         measure,
     )
     with pytest.raises(Refused):
