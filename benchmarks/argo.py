@@ -331,7 +331,7 @@ def controller_memory() -> str:
 
 def render(args: argparse.Namespace) -> None:
     """Plan and render 10,000 points; no cluster."""
-    from perfdag.cli.render import inline
+    from perfdag.app.cluster.manifest_suite import suite_text
     from perfdag.plan.plan import make_plan
     from perfdag.steps.runner.limits import check_size
     from perfdag.suite import load as suite
@@ -346,7 +346,7 @@ def render(args: argparse.Namespace) -> None:
     check_size(plan)
     made = dump(
         [
-            runs.config_map("bench", "big", inline(loaded)),
+            runs.config_map("bench", "big", suite_text(loaded)),
             runs.workflow("bench", "big", {"configmap": "perfdag-suite-big"}),
         ]
     )

@@ -135,7 +135,7 @@ def test_pods_are_kept_until_the_next_attempt_has_read_them(
         main(["render", "--base", "--keep-pods", "59s"])
     assert ended.value.code == 2
     assert (
-        "argument --keep-pods: 59s is too short: which sample killed a pod is read of it; write 60s or more"
+        "argument --keep-pods: 59s is too short: the next attempt reads which sample killed the pod; write 60s or more"
         in capsys.readouterr().err
     )
     assert main(["render", "--base", "--keep-pods", "60s"]) == 0

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from perfdag.app.cluster.view import NotInstalled, View, installed
+from perfdag.app.cluster.template import NotInstalled, installed_template
+from perfdag.app.cluster.view import View
+from perfdag.app.cluster.watch import describe, follow_run
 from perfdag.cli import main
+from perfdag.cli.options import log
 from perfdag.cli.step import _tell
-from perfdag.cli.submit import describe, follow
 from perfdag.kube import client as kube
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.labels import WATCHDOG_DONE
@@ -114,11 +116,11 @@ def test_a_store_that_pods_do_not_share_is_refused(
 ) -> None:
     if not store:  # an installation rendered without one
         monkeypatch.setattr(
-            "perfdag.app.cluster.view.Installed.start",
+            "perfdag.app.cluster.template.InstalledTemplate.start",
             lambda *told: pytest.fail(f"a Workflow was made: {told}"),
             raising=True,
         )
-        monkeypatch.setattr("perfdag.cli.submit._root", lambda *told: "")
+        monkeypatch.setattr("perfdag.app.cluster.submission.run_store", lambda *_: "")
     words = ("--store", store) if store else ()
     assert place.perfdag("submit", str(write_suite(SUITE)), *words) == 2
     assert "--store s3://bucket/prefix or claim://NAME" in capsys.readouterr().err
@@ -390,10 +392,10 @@ async def test_a_refusal_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None
     async def refused(*told: Any) -> View:
         raise KubeError(403, "Forbidden", "may not get workflows")
 
-    monkeypatch.setattr("perfdag.app.cluster.view.view", refused)
-    monkeypatch.setattr("perfdag.kube.client.Kube", ApiServer().client)
+    monkeypatch.setattr("perfdag.app.cluster.watch.view_run", refused)
+    monkeypatch.setattr("perfdag.app.cluster.watch.Kube", ApiServer().client)
     with pytest.raises(KubeError):  # of which main makes exit code 4
-        await follow("w", "bench")
+        await follow_run("w", "bench", print, log)
 
 
 async def test_a_watch_survives_a_connection_that_is_lost_twice(
@@ -418,10 +420,10 @@ async def test_a_watch_survives_a_connection_that_is_lost_twice(
         assert isinstance(answer, View)
         return answer
 
-    monkeypatch.setattr("perfdag.app.cluster.view.view", view)
-    monkeypatch.setattr("perfdag.kube.client.Kube", ApiServer().client)
-    monkeypatch.setattr("perfdag.cli.submit.EVERY", 0.01)
-    assert await follow("w", "bench") == 3
+    monkeypatch.setattr("perfdag.app.cluster.watch.view_run", view)
+    monkeypatch.setattr("perfdag.app.cluster.watch.Kube", ApiServer().client)
+    monkeypatch.setattr("perfdag.app.cluster.watch.POLL_INTERVAL", 0.01)
+    assert await follow_run("w", "bench", print, log) == 3
     assert answers == []
     said = capsys.readouterr()
     assert said.err.count("connection lost") == 1
@@ -458,7 +460,7 @@ def test_the_exit_code_and_the_table_are_those_of_the_last_attempt() -> None:
     tried.append(node("finish", 1, "2026-01-01T00:00:09Z", "137"))
     for order in (tried, tried[::-1]):
         assert seen(*order).exit_code() == 0
-        assert (seen(*order).last("finish") or {})["id"] == "finish2"
+        assert (seen(*order).last_node("finish") or {})["id"] == "finish2"
     refused = [
         node("finish", 0, "2026-01-01T00:00:09Z", "1")
     ]  # the rows of a run whose plan ended early say so
@@ -498,10 +500,10 @@ async def test_a_watch_tells_what_a_run_waited_for_when_its_pod_is_gone(
     async def view(*told: Any) -> View:
         return views.pop(0)
 
-    monkeypatch.setattr("perfdag.app.cluster.view.view", view)
-    monkeypatch.setattr("perfdag.kube.client.Kube", ApiServer().client)
-    monkeypatch.setattr("perfdag.cli.submit.EVERY", 0.01)
-    assert await follow("w", "bench") == 1
+    monkeypatch.setattr("perfdag.app.cluster.watch.view_run", view)
+    monkeypatch.setattr("perfdag.app.cluster.watch.Kube", ApiServer().client)
+    monkeypatch.setattr("perfdag.app.cluster.watch.POLL_INTERVAL", 0.01)
+    assert await follow_run("w", "bench", print, log) == 1
     assert (
         capsys.readouterr().err
         == "workflow w Failed: plan: Unschedulable: persistentvolumeclaim nope not found\n"
@@ -512,8 +514,8 @@ def test_argos_progress_and_the_last_line_of_the_lead_are_shown() -> None:
     workflow = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
     workflow["status"] = {"phase": "Running", "progress": "3/12"}
     seen = View(workflow, [Pod("p", 2, 0, 0, "Running", "n", "10.0.0.1")])
-    line = describe(seen, 5.0, "2/4 ok command POINT=1 repetition 1")
-    assert "3/12 of what has started, about" in line
+    line = describe(seen, "2/4 ok command POINT=1 repetition 1")
+    assert "3/12 of the started batches, about" in line
     assert "2/4 ok command POINT=1 repetition 1" in line
 
 
@@ -570,9 +572,9 @@ async def test_a_watch_of_a_run_of_another_version_says_why_its_end_is_not_known
     async def view(*told: Any) -> View:
         return View(ended)
 
-    monkeypatch.setattr("perfdag.app.cluster.view.view", view)
-    monkeypatch.setattr("perfdag.kube.client.Kube", ApiServer().client)
-    assert await follow("w", "bench") == 1
+    monkeypatch.setattr("perfdag.app.cluster.watch.view_run", view)
+    monkeypatch.setattr("perfdag.app.cluster.watch.Kube", ApiServer().client)
+    assert await follow_run("w", "bench", print, log) == 1
     assert said in capsys.readouterr().err
 
 
@@ -585,7 +587,7 @@ def test_nothing_is_submitted_to_an_installation_of_another_version(
     }
     monkeypatch.setattr("perfdag.kube.client.run", lambda work: found)
     with pytest.raises(NotInstalled, match="another version: perfdag install --namespace bench"):
-        installed("bench")
+        installed_template("bench")
 
 
 @pytest.mark.parametrize(
@@ -624,10 +626,12 @@ async def test_a_plan_step_that_failed_says_why_before_the_table(
     async def logs(self: Kube, pod: str, namespace: str, container: str) -> AsyncIterator[str]:
         yield f"log of {pod}"
 
-    monkeypatch.setattr("perfdag.app.cluster.view.view", view)
-    monkeypatch.setattr("perfdag.kube.client.Kube", ApiServer().client)
+    monkeypatch.setattr("perfdag.app.cluster.watch.view_run", view)
+    monkeypatch.setattr("perfdag.app.cluster.watch.Kube", ApiServer().client)
     monkeypatch.setattr(Kube, "logs", logs)
-    assert await follow("w", "bench") == int(finished if planned == "0" else planned)
+    assert await follow_run("w", "bench", print, log) == int(
+        finished if planned == "0" else planned
+    )
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("log")] == [
         f"log of w-{each}-pod-{each}1" for each in said
     ]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from perfdag.app.cluster.installation import installation_objects
 from perfdag.app.doctor import argo, store_claim
 from perfdag.app.doctor import cluster as doctor_cluster
 from perfdag.app.doctor import rights as doctor_rights
-from perfdag.cli.doctor import Finding
-from perfdag.cli.render import base
+from perfdag.app.doctor.finding import Finding
 from perfdag.kube import client as kube
 from perfdag.kube.client import Kube
 from perfdag.workflows.templates import Installation
@@ -69,7 +69,7 @@ def definition(*fields: str) -> dict[str, Any]:
     ],
 )
 async def test_argo_has_to_know_pending_timeout(objects: list[dict[str, Any]], state: str) -> None:
-    *_, last = await argo.findings(ApiServer(*objects).client())
+    *_, last = await argo.check_argo(ApiServer(*objects).client())
     assert last.state == state
     assert "4.1" in last.what + last.do
 
@@ -86,7 +86,7 @@ async def test_argo_has_to_know_pending_timeout(objects: list[dict[str, Any]], s
 async def test_an_account_is_there_and_has_its_rights_or_nobody_knows(
     kube: Kube, state: str, words: str
 ) -> None:
-    found: Finding = await doctor_rights.account(
+    found: Finding = await doctor_rights.check_account(
         kube, "bench", "perfdag-run", [("x", "podgroups", "create")], "install"
     )
     assert found.state == state
@@ -100,7 +100,7 @@ async def test_an_account_is_there_and_has_its_rights_or_nobody_knows(
 async def test_whoever_asks_may_submit_or_is_told_what_is_missing(
     access: bool, state: str, words: str
 ) -> None:
-    [found] = await doctor_rights.own(account(access), "bench")
+    found = await doctor_rights.check_user(account(access), "bench")
     assert (found.state, found.what[: len(words)]) == (state, words)
 
 
@@ -123,15 +123,15 @@ async def test_a_claim_that_two_nodes_cannot_mount_is_found_where_batches_overla
             {"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {"accessModes": modes}}
         )
     cluster = server.client()
-    found = await store_claim.findings(cluster, "bench", "claim://results", parallel)
+    found = await store_claim.check_claim(cluster, "bench", "claim://results", parallel)
     assert [each.what[: len(words or "")] for each in found] == ([words] if words else [])
-    assert await store_claim.findings(cluster, "bench", "s3://b/r", parallel) == []
+    assert await store_claim.check_claim(cluster, "bench", "s3://b/r", parallel) == []
 
 
 def test_every_right_that_a_role_grants_is_asked_for() -> None:
     roles = {
         each["metadata"]["name"]: each["rules"]
-        for each in base(Installation(store="s3://b/r"))
+        for each in installation_objects(Installation(store="s3://b/r"))
         if each["kind"] == "Role"
     }
     granted = {
@@ -144,7 +144,9 @@ def test_every_right_that_a_role_grants_is_asked_for() -> None:
         }
         for name, rules in roles.items()
     }
-    assert {name: set(rights) for name, rights in doctor_rights.needed().items()} == granted
+    assert {
+        name: set(rights) for name, rights in doctor_rights.required_rights().items()
+    } == granted
     assert ("", "pods", "watch") in granted["perfdag-measure"] & granted["perfdag-run"]
     assert ("argoproj.io", "workflowtaskresults", "patch") in granted["perfdag-finish"]
 
@@ -158,7 +160,7 @@ def test_an_installation_on_a_real_api_server(s3_root: str) -> None:
     async def make(client: Kube) -> None:
         await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         images = "localhost/nowhere-{name}:1"
-        for each in base(
+        for each in installation_objects(
             Installation(
                 namespace=name, store=s3_root, namespaced=True, images=images, pull_policy="Never"
             )
@@ -171,7 +173,7 @@ def test_an_installation_on_a_real_api_server(s3_root: str) -> None:
 
     kube.run(make)
     try:
-        found = {each.what: each for each in doctor_cluster.findings(None, None, name)}
+        found = {each.what: each for each in doctor_cluster.check_cluster(None, None, name)}
     finally:
         kube.run(remove)
     assert found["service account perfdag-run has its rights"].state == "ok"

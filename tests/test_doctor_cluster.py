@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.app.doctor.cluster import _installed, asked, no_gpu, with_rights
+from perfdag.app.doctor.cluster import check_installation
+from perfdag.app.doctor.requirements import benchmarks_with_rights, check_shapes, gpu_findings
 from perfdag.kube.client import Kube
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
@@ -84,7 +85,7 @@ async def test_doctor_and_the_plan_step_find_the_same(
     shape: dict[str, Any], has: Callable[[], Kube], state: str, words: str
 ) -> None:
     asking, api = Shape.model_validate(shape), has()
-    [found] = await asked(api, [asking, asking], "bench")
+    [found] = await check_shapes(api, [asking, asking], "bench")
     assert (found.state, bool(found.do)) == (state, state == "missing")
     assert words in found.what
     skipped = await unmet(api, [asking], "bench")
@@ -94,12 +95,12 @@ async def test_doctor_and_the_plan_step_find_the_same(
 @pytest.mark.parametrize(
     ("shape", "do"),
     [
-        ({"network": {"name": "b/net"}}, "make it, or name one that is there"),
-        ({"resources": {"rdma/hca": 5}}, "ask for less"),
+        ({"network": {"name": "b/net"}}, "create it, or name an existing one"),
+        ({"resources": {"rdma/hca": 5}}, "request less"),
     ],
 )
 async def test_what_is_there_already_need_not_be_installed(shape: dict[str, Any], do: str) -> None:
-    [found] = await asked(network("other"), [Shape.model_validate(shape)], "bench")
+    [found] = await check_shapes(network("other"), [Shape.model_validate(shape)], "bench")
     assert found.state == "missing"
     assert (found.do or "").startswith(do)
 
@@ -113,9 +114,9 @@ def test_cuda_in_pods_without_a_gpu_is_found(tmp_path: Path) -> None:
         + entry % ("with", ", resources: {nvidia.com/gpu: 1}")
     )
     plan = make_plan(load.load(str(file)))
-    found = no_gpu(plan, [Shape.model_validate(each) for each in plan.shapes])
+    found = gpu_findings(plan, [Shape.model_validate(each) for each in plan.shapes])
     assert [each.what for each in found] == [
-        "entry without: device is cuda, but its pods ask for no GPU"
+        "entry without: device is cuda, but its pods request no GPU"
     ]
     assert found[0].do == "resources: {nvidia.com/gpu: 1}"
 
@@ -134,8 +135,8 @@ def test_rendering_and_submitting_say_it_too(
         "  - {name: held, benchmark: rdma-latency, params: {cuda: 1, mode: read}, resources: {rdma/hca: 1, nvidia.com/gpu: 1}}\n"
     )
     said = [
-        "entry model: device is cuda, but its pods ask for no GPU; add resources: {nvidia.com/gpu: 1}",
-        "entry verbs: cuda is 0, but its pods ask for no GPU; add resources: {nvidia.com/gpu: 1}",
+        "entry model: device is cuda, but its pods request no GPU; add resources: {nvidia.com/gpu: 1}",
+        "entry verbs: cuda is 0, but its pods request no GPU; add resources: {nvidia.com/gpu: 1}",
     ]
     assert main(["render", str(file)]) == 0
     assert capsys.readouterr().err.splitlines() == said
@@ -160,7 +161,9 @@ def test_rendering_and_submitting_say_it_too(
     ],
 )
 def test_rights_are_asked_for_where_a_point_uses_them(entries: str, allowed: list[str]) -> None:
-    assert with_rights(make_plan(load.loads(f"name: s\nentries:\n{entries}\n"))) == allowed
+    assert (
+        benchmarks_with_rights(make_plan(load.loads(f"name: s\nentries:\n{entries}\n"))) == allowed
+    )
 
 
 async def test_an_installation_of_another_version_is_a_finding() -> None:
@@ -170,7 +173,7 @@ async def test_an_installation_of_another_version_is_a_finding() -> None:
         "metadata": {"name": "perfdag", "namespace": "bench"},
         "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]},
     }
-    [found] = await _installed(cluster(template), "bench", None)
+    [found] = await check_installation(cluster(template), "bench", None)
     assert (found.state, found.what) == (
         "missing",
         "perfdag in namespace bench was installed by another version",

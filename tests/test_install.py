@@ -1,18 +1,16 @@
 """`perfdag install` again: what is left out goes, what is not of the installation stays; the Secret holds the keys of this shell alone."""
 
-import argparse
 import base64
 import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from perfdag.app.cluster.view import installed
+from perfdag.app.cluster.store_secret import STORE_KEYS, secret_notes, store_secret
+from perfdag.app.cluster.template import installed_template
 from perfdag.cli import main
-from perfdag.cli.install import STORE_KEYS, secret_notes, store_secret
 from perfdag.kube import client as kube
 from perfdag.kube.client import Kube
 from perfdag.kube.objects import Object
@@ -103,8 +101,7 @@ def test_without_rights_on_the_cluster_its_roles_go_and_the_classes_stay(
     capsys.readouterr()
     assert install("bench", "--namespaced") == 0
     assert (
-        "may not list ClusterRoleBinding: what is left out of these may still be there"
-        in capsys.readouterr().err
+        "may not list ClusterRoleBinding: obsolete ones may still exist" in capsys.readouterr().err
     )
 
 
@@ -120,7 +117,9 @@ def test_templates_of_the_other_scope_go_and_its_schedules_are_named(
         api.add(made)
     capsys.readouterr()
     assert install("bench", "--cluster-scope") == 0
-    assert installed("bench").everywhere, "what is looked for first is the namespace's own"
+    assert installed_template("bench").cluster_scope, (
+        "what is looked for first is the namespace's own"
+    )
     said = capsys.readouterr()
     assert {line.split()[-1] for line in said.out.splitlines() if line.startswith("deleted")} == {
         "perfdag",
@@ -137,18 +136,6 @@ def test_templates_of_the_other_scope_go_and_its_schedules_are_named(
         in capsys.readouterr().err
     )
     assert ("ClusterWorkflowTemplate", "perfdag") in names(api), "other namespaces may use it"
-
-
-def asked(**more: Any) -> argparse.Namespace:
-    return argparse.Namespace(
-        **{
-            "store": "s3://b/r",
-            "keep_secret": False,
-            "store_secret": "keys",
-            "namespace": "bench",
-            **more,
-        }
-    )
 
 
 def opened(secret: Object | None) -> dict[str, str]:
@@ -178,9 +165,9 @@ def test_the_secret_has_what_the_store_takes_here(
     keys = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "se cret"}
     for name, value in (keys | shell).items():
         monkeypatch.setenv(name, value)
-    secret = store_secret(asked())
+    secret = store_secret("keys", "bench")
     assert opened(secret) == keys | told
-    assert secret_notes(asked(), secret) == []
+    assert secret_notes("keys", secret) == []
 
 
 def test_that_no_secret_was_made_or_that_its_keys_end_is_said(
@@ -188,20 +175,22 @@ def test_that_no_secret_was_made_or_that_its_keys_end_is_said(
 ) -> None:
     no_keys(monkeypatch)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    assert store_secret(asked()) is None
-    [said] = secret_notes(asked(), None)
-    assert said.startswith("no Secret keys was made, for this shell has no AWS_ACCESS_KEY_ID")
-    assert (
-        secret_notes(asked(store="claim://c"), None)
-        == secret_notes(asked(keep_secret=True), None)
-        == []
-    )
+    assert store_secret("keys", "bench") is None
+    [note] = secret_notes("keys", None)
+    assert note.startswith("Secret keys was not created: this shell has no AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
-    [said] = secret_notes(asked(), store_secret(asked()))
-    assert said.startswith(
-        "the keys in Secret keys are temporary (AWS_SESSION_TOKEN), and runs fail when they end"
-    )
+    [note] = secret_notes("keys", store_secret("keys", "bench"))
+    assert note.startswith("the keys in Secret keys are temporary (AWS_SESSION_TOKEN)")
+
+
+def test_only_an_s3_store_without_keep_secret_gets_a_secret(
+    api: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert install("bench") == 0
+    assert "Secret perfdag-store was not created" in capsys.readouterr().err
+    assert install("bench", "--keep-secret") == install("bench", "--store", "claim://c") == 0
+    assert "was not created" not in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfdag.app.cluster.manifest_suite import suite_text
 from perfdag.cli import main
-from perfdag.cli.render import inline
 from perfdag.plan.order import order
 from perfdag.plan.plan import Plan, make_plan, read_plan
 from perfdag.suite import load
@@ -378,7 +378,7 @@ def test_an_included_file_keeps_its_own_defaults_also_when_it_travels_as_one_tex
     loaded = load.load(tmp_path / "more.yaml")
     plan, travelled = (
         make_plan(loaded, run_id="x"),
-        make_plan(load.loads(inline(loaded)), run_id="x"),
+        make_plan(load.loads(suite_text(loaded)), run_id="x"),
     )
     assert [
         (p.timeout, p.retries, p.repetitions, p.until and p.until.max_repetitions)
@@ -419,7 +419,7 @@ def test_a_setting_is_not_part_of_the_text_that_travels(tmp_path: Any) -> None:
     (tmp_path / "more.yaml").write_text("name: more\ninclude: base.yaml\n")
     settings = ["first.exit_code=3", "first.retries=4"]
     loaded = load.load(tmp_path / "more.yaml", settings)
-    travelled = make_plan(load.loads(inline(loaded), settings=settings))
+    travelled = make_plan(load.loads(suite_text(loaded), settings=settings))
     assert [(p.params["exit_code"], p.retries) for p in travelled.points] == [(3, 4)]
 
 

@@ -20,7 +20,8 @@ import pytest
 
 from perfdag import __file__ as package
 from perfdag import __version__
-from perfdag.cli import main, parser, submit
+from perfdag.app.cluster.submission import Submission
+from perfdag.cli import main
 from perfdag.hosts.processes import descendants
 from perfdag.plan.ab import prepare_duet
 from perfdag.results.collect import collect, gather
@@ -598,10 +599,7 @@ def test_a_run_of_a_cluster_is_not_resumed_on_this_machine(
     write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = FolderStore(str(tmp_path / "store"))
-    args = parser("submit").parse_args(
-        ["submit", str(write_suite.sleeps(1, 1)), "--namespace", "bench"]
-    )
-    _, plan = submit._check(args)
+    _, plan = Submission(str(write_suite.sleeps(1, 1)), "bench").plan()
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     assert main(["run", "--resume", "last", "--store", store.root, "--no-report"]) == 2
     assert (

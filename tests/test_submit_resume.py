@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.app.cluster.view import Installed
+from perfdag.app.cluster.template import InstalledTemplate
 from perfdag.cli import main
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan
@@ -47,16 +47,16 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     )
     played.started = []
 
-    def start(self: Installed, suite: str, told: dict[str, str], priority: int) -> str:
+    def start(self: InstalledTemplate, suite: str, told: dict[str, str], priority: int) -> str:
         played.started.append((suite, told, priority))
         return "perfdag-s-new"
 
     monkeypatch.setattr("perfdag.kube.client.Kube", played.client)
     monkeypatch.setattr(
-        "perfdag.app.cluster.view.installed",
-        lambda namespace: Installed(namespace, False, {"store": ROOT}),
+        "perfdag.app.cluster.template.installed_template",
+        lambda namespace: InstalledTemplate(namespace, False, {"store": ROOT}),
     )
-    monkeypatch.setattr(Installed, "start", start)
+    monkeypatch.setattr(InstalledTemplate, "start", start)
     return played
 
 
@@ -64,7 +64,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
     """The store of the installation, which is reached from here."""
     made = FolderStore(str(tmp_path / "store"))
-    monkeypatch.setattr("perfdag.store.open.open_store", lambda root, patience=0.0: made)
+    monkeypatch.setattr("perfdag.app.cluster.resume.open_store", lambda root, patience=0.0: made)
     return made
 
 
@@ -73,7 +73,7 @@ def unreached(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(root: str, patience: float = 0.0) -> None:
         raise StoreError("no route to it")
 
-    monkeypatch.setattr("perfdag.store.open.open_store", away)
+    monkeypatch.setattr("perfdag.app.cluster.resume.open_store", away)
 
 
 def put(
@@ -145,7 +145,7 @@ def test_a_workflow_without_a_plan_has_no_run(
     assert resume("perfdag-x") == 2
     assert (
         capsys.readouterr().err
-        == "perfdag submit: workflow perfdag-x has made no plan, so there is nothing to go on with\n"
+        == "perfdag submit: workflow perfdag-x has made no plan, so there is nothing to resume\n"
     )
     assert cluster.started == []
 

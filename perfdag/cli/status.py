@@ -1,7 +1,9 @@
 """`perfdag status`: show the progress of a run on a cluster."""
 
 import argparse
-import sys
+
+from perfdag.cli.options import add_cluster_run, add_watch, log, print_json, print_now
+from perfdag.exit_codes import EXIT_OK
 
 EPILOG = """examples:
   perfdag status last --namespace bench
@@ -15,78 +17,29 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = sub.add_parser(
         "status",
         help="show the progress of a run on a cluster",
-        description="Show the progress, the batch under way, the pods and what keeps them from running.",
+        description="Show the progress of a run, its current batch, its pods, and what keeps them "
+        "from running.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_run(parser)
-    parser.add_argument(
-        "--watch", action="store_true", help="follow the run to its end and return its exit code"
-    )
+    add_cluster_run(parser)
+    add_watch(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
-def add_run(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that name a run on a cluster."""
-    parser.add_argument("name", metavar="RUN", help="run id, name of its Workflow, or `last`")
-    parser.add_argument(
-        "--namespace",
-        "-n",
-        default="perfdag",
-        help="namespace of the installation (default: perfdag)",
-    )
-
-
 def run(args: argparse.Namespace) -> int:
-    """Print the progress; return 2 where there is no such run."""
+    """Print the status, or follow the run and return its exit code."""
     import asyncio
 
-    from perfdag.app.cluster.view import NoRun, View, find, last_line, view
-    from perfdag.cli.submit import describe, follow
-    from perfdag.exit_codes import EXIT_INPUT
-    from perfdag.kube import client as kube
+    from perfdag.app.cluster.status import run_status
+    from perfdag.app.cluster.watch import follow_run
 
-    async def look(client: kube.Kube) -> tuple[View, str | None]:
-        workflow = await find(client, args.name, args.namespace)
-        view_now = await view(client, workflow["metadata"]["name"], args.namespace)
-        return view_now, await last_line(client, view_now, args.namespace)
-
-    try:
-        seen, line = kube.run(look)
-    except NoRun as error:
-        print(f"perfdag status: {error}", file=sys.stderr)
-        return EXIT_INPUT
+    status = run_status(args.name, args.namespace)
     if args.watch:
-        return asyncio.run(follow(seen.name, args.namespace))
+        return asyncio.run(follow_run(status.view.name, args.namespace, print_now, log))
     if args.json:
-        import orjson
-
-        done, total = seen.progress or (None, None)
-        state = {
-            "run_id": seen.run_id,
-            "workflow": seen.name,
-            "phase": seen.phase,
-            "message": seen.message,
-            "done": done,
-            "samples": total,
-            "current": line,
-            "seconds_left": seen.seconds_left(),
-            "exit_code": seen.exit_code(),
-            "troubles": seen.troubles(),
-            "pods": [
-                {
-                    "name": pod.name,
-                    "batch": pod.batch,
-                    "phase": pod.phase,
-                    "node": pod.node,
-                    "trouble": pod.trouble,
-                }
-                for pod in seen.pods
-            ],
-        }
-        print(orjson.dumps(state, option=orjson.OPT_INDENT_2).decode())
-        return 0
-    print(f"run {seen.run_id or '(no plan yet)'}, workflow {seen.name}")
-    print(describe(seen, seen.seconds(), line))
-    return 0
+        print_json(status.data())
+    else:
+        print(status.text())
+    return EXIT_OK

@@ -152,8 +152,8 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
         return "duel-1"
 
     # the cluster and its store are the only things that are not real
-    place = SimpleNamespace(given={"store": "s3://bench/results"}, start=start)
-    monkeypatch.setattr("perfdag.app.cluster.view.installed", lambda namespace: place)
+    place = SimpleNamespace(parameters={"store": "s3://bench/results"}, start=start)
+    monkeypatch.setattr("perfdag.app.cluster.template.installed_template", lambda namespace: place)
     monkeypatch.setattr("perfdag.store.open.open_store", lambda root: store)
     made = on_cluster(duel(limit=0.2))
     for plan in (made.a, made.b):

@@ -11,8 +11,9 @@ import jsonschema
 import pytest
 import yaml
 
+from perfdag.app.cluster.installation import installation_objects
 from perfdag.cli import parser
-from perfdag.cli.render import base, installation
+from perfdag.cli.installation_options import installation_of
 from perfdag.workflows import chart
 
 CHART = Path(__file__).parents[2] / "deploy/helm/perfdag"
@@ -78,8 +79,8 @@ needs_helm = pytest.mark.skipif(
 
 @cache
 def installed(*argv: str) -> list[dict[str, Any]]:
-    return base(
-        installation(parser("install").parse_args(["install", "--namespace", "123", *argv]))
+    return installation_objects(
+        installation_of(parser("install").parse_args(["install", "--namespace", "123", *argv]))
     )
 
 

@@ -59,7 +59,7 @@ def test_a_bad_schedule_or_store_renders_nothing(
 ) -> None:
     (tmp_path / "nightly.yaml").write_text(SUITE)
     for words, said in (
-        (["--schedule", "0 14 * * 1-5"], "does not run daily; say with --max-age"),
+        (["--schedule", "0 14 * * 1-5"], "does not run daily; set the maximum age"),
         (["--store", "./here"], "pods share no folder"),
     ):
         assert main(["render", "nightly.yaml", *words]) == 2
@@ -79,7 +79,7 @@ def test_a_suite_that_no_object_may_hold_renders_nothing(
     for words, said in (
         (
             ["--schedule", "0 2 * * *"],
-            "ConfigMap perfdag-suite-nightly has .* bytes, more than 262,144; .*its key, as the parameter url",
+            "ConfigMap perfdag-suite-nightly has .* bytes, more than 262,144; .*its key as the parameter url",
         ),
         ([], "bytes in base64 are more than a parameter may have; .*-p url=KEY"),
     ):

@@ -15,20 +15,17 @@ def submit(args: argparse.Namespace) -> int:
 
     Raises BadDocument, StoreError, KubeError.
     """
-    from perfdag.app.cluster.view import NotInstalled, installed
+    from perfdag.app.cluster import template
+    from perfdag.app.cluster.watch import follow_run
     from perfdag.cli.ab import prepared
-    from perfdag.cli.submit import follow
-    from perfdag.exit_codes import EXIT_INPUT, EXIT_REACH
+    from perfdag.cli.options import log
+    from perfdag.exit_codes import EXIT_INPUT
     from perfdag.plan.ab import on_cluster
     from perfdag.steps.runner.limits import check_size
     from perfdag.store.open import open_store
 
-    try:
-        place = installed(args.namespace)
-    except NotInstalled as error:
-        print(f"perfdag ab: {error}", file=sys.stderr)
-        return EXIT_REACH
-    args.store = args.store or place.given.get("store")
+    place = template.installed_template(args.namespace)
+    args.store = args.store or place.parameters.get("store")
     if not str(args.store).startswith("s3://"):
         print(
             f"perfdag ab: --submit needs an s3:// store that is reached from here, not {args.store}: both plans are in it",
@@ -61,7 +58,7 @@ def submit(args: argparse.Namespace) -> int:
         flush=True,
     )
     if args.watch:
-        return asyncio.run(follow(name, args.namespace))
+        return asyncio.run(follow_run(name, args.namespace, print, log))
     print(
         f"follow it: perfdag status {name} --namespace {args.namespace}\nthen:      perfdag ab --resume {duet.a.run_id} --store {args.store}"
     )

@@ -1,97 +1,102 @@
-"""What an earlier `perfdag install` put on the cluster and one with other options leaves out."""
+"""Find objects of an earlier installation that the new one does not have."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from perfdag.app.doctor.argo import ARGO
+from perfdag.app.cluster.template import ARGO
+from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.objects import Object
 
-if TYPE_CHECKING:
-    from perfdag.kube.client import Kube
-
 RBAC = "rbac.authorization.k8s.io/v1"
-OURS = "app.kubernetes.io/name=perfdag,app.kubernetes.io/managed-by=perfdag"
-KINDS = (
+INSTALLATION_LABELS = "app.kubernetes.io/name=perfdag,app.kubernetes.io/managed-by=perfdag"
+INSTALLED_KINDS = (
     (RBAC, "RoleBinding"),
     (RBAC, "Role"),
     ("v1", "ServiceAccount"),
     ("networking.k8s.io/v1", "NetworkPolicy"),
     (ARGO, "WorkflowTemplate"),
 )
-"""Kinds of a namespace that an installation has objects of; what runs make is of others."""
+"""Kinds of an installation's objects in its namespace. The objects of runs are of other kinds."""
 
 
-class Found:
-    """Objects of the installation in a namespace that one of these `objects` has not, in an order that can be deleted.
+@dataclass
+class Obsolete:
+    """Obsolete objects in an order that can be deleted, and kinds that may not be listed."""
 
-    Priority classes and a ClusterWorkflowTemplate are shared with installations of other namespaces, and never among them.
+    objects: list[Object] = field(default_factory=list)
+    unlisted: list[str] = field(default_factory=list)
+
+
+async def obsolete_objects(client: Kube, namespace: str, bodies: list[Object]) -> Obsolete:
+    """Return the installed objects of a namespace that are not among `bodies`.
+
+    Priority classes and a ClusterWorkflowTemplate are never obsolete: installations of other
+    namespaces share them. Raises KubeError.
     """
+    kept = {(body["kind"], body["metadata"]["name"]) for body in bodies}
+    obsolete = Obsolete()
 
-    def __init__(self, namespace: str, objects: list[Object]) -> None:
-        self.namespace = namespace
-        self.kept = {(each["kind"], each["metadata"]["name"]) for each in objects}
-        self.left_out: list[Object] = []
-        self.unknown: list[str] = []
-        """Kinds that may not be listed."""
+    def not_kept(items: Iterable[Object]) -> list[Object]:
+        return [item for item in items if (item["kind"], item["metadata"]["name"]) not in kept]
 
-    async def look(self, client: "Kube") -> None:
-        """Find them. Raises KubeError."""
-        for api, kind in KINDS:
-            self.left_out += self._not_kept(await self._ours(client, api, kind))
-        bindings = await self._ours(client, RBAC, "ClusterRoleBinding")
-        gone = [each for each in self._not_kept(bindings) if self._binds_here(each)]
-        names = {each["roleRef"]["name"] for each in gone} - {
-            each["roleRef"]["name"] for each in bindings if each not in gone
-        }
-        roles = await self._ours(client, RBAC, "ClusterRole") if names else []
-        # a role is known by its binding, which therefore goes after it
-        self.left_out += [
-            *(each for each in self._not_kept(roles) if each["metadata"]["name"] in names),
-            *gone,
-        ]
-
-    async def _ours(self, client: "Kube", api: str, kind: str) -> list[Object]:
-        from perfdag.kube.client import KubeError
-
-        try:
-            return await client.list(await client.resource(api, kind), self.namespace, labels=OURS)
-        except KubeError as error:
-            if error.status == 403:
-                self.unknown.append(kind)
-            elif error.reason != "NoKind":
-                raise
-            return []
-
-    def _not_kept(self, found: list[Object]) -> list[Object]:
-        return [each for each in found if (each["kind"], each["metadata"]["name"]) not in self.kept]
-
-    def _binds_here(self, binding: Object) -> bool:
-        """Whether it gives rights to accounts of this namespace alone: the name of a cluster-wide object does not say whose it is."""
-        return {each.get("namespace") for each in binding.get("subjects") or []} == {self.namespace}
+    for api, kind in INSTALLED_KINDS:
+        obsolete.objects += not_kept(await _installed(client, namespace, api, kind, obsolete))
+    bindings = await _installed(client, namespace, RBAC, "ClusterRoleBinding", obsolete)
+    old = [binding for binding in not_kept(bindings) if _binds_only(binding, namespace)]
+    used = {binding["roleRef"]["name"] for binding in bindings if binding not in old}
+    names = {binding["roleRef"]["name"] for binding in old} - used
+    roles = await _installed(client, namespace, RBAC, "ClusterRole", obsolete) if names else []
+    # A role is found by its binding. The binding goes last, so that a second attempt finds both.
+    obsolete.objects += [role for role in not_kept(roles) if role["metadata"]["name"] in names]
+    obsolete.objects += old
+    return obsolete
 
 
-async def delete(client: "Kube", body: Object, namespace: str) -> None:
-    """Delete one of them. Raises KubeError."""
-    await client.delete(
-        await client.resource(body["apiVersion"], body["kind"]), body["metadata"]["name"], namespace
-    )
-
-
-async def other_scope(client: "Kube", namespace: str, cluster_scope: bool) -> list[str]:
-    """Names of schedules that use templates of the other scope; none where they may not be listed. Raises KubeError."""
-    from perfdag.kube.client import KubeError
-
+async def _installed(
+    client: Kube, namespace: str, api: str, kind: str, obsolete: Obsolete
+) -> list[Object]:
+    """Return the installed objects of a kind; none if the cluster lacks the kind."""
     try:
-        schedules = await client.list(
-            await client.resource(ARGO, "CronWorkflow"), namespace, labels="perfdag/suite"
-        )
+        resource = await client.resource(api, kind)
+        return await client.list(resource, namespace, labels=INSTALLATION_LABELS)
+    except KubeError as error:
+        if error.status == 403:
+            obsolete.unlisted.append(kind)
+        elif error.reason != "NoKind":
+            raise
+        return []
+
+
+def _binds_only(binding: Object, namespace: str) -> bool:
+    """Return whether a binding gives rights to accounts of this namespace alone."""
+    subjects = binding.get("subjects") or []
+    return {subject.get("namespace") for subject in subjects} == {namespace}
+
+
+async def delete(client: Kube, body: Object, namespace: str) -> None:
+    """Delete an object. Raises KubeError."""
+    resource = await client.resource(body["apiVersion"], body["kind"])
+    await client.delete(resource, body["metadata"]["name"], namespace)
+
+
+async def schedules_of_other_scope(client: Kube, namespace: str, cluster_scope: bool) -> list[str]:
+    """Return the CronWorkflows that use templates of the other scope; none if they are unreadable.
+
+    Raises KubeError.
+    """
+    try:
+        resource = await client.resource(ARGO, "CronWorkflow")
+        schedules = await client.list(resource, namespace, labels="perfdag/suite")
     except KubeError as error:
         if error.status in (403, 404):
             return []
         raise
-    refs = {
-        each["metadata"]["name"]: each["spec"]["workflowSpec"].get("workflowTemplateRef")
-        for each in schedules
+    references = {
+        schedule["metadata"]["name"]: schedule["spec"]["workflowSpec"].get("workflowTemplateRef")
+        for schedule in schedules
     }
     return sorted(
-        name for name, ref in refs.items() if ref and bool(ref.get("clusterScope")) != cluster_scope
+        name
+        for name, reference in references.items()
+        if reference and bool(reference.get("clusterScope")) != cluster_scope
     )

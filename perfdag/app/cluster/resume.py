@@ -1,91 +1,95 @@
-"""What `perfdag submit --resume` goes on with: which run that is, and whether it can go on here."""
+"""Find the run that `perfdag submit --resume` continues, and check that it can continue here."""
 
 import re
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from perfdag.app.cluster.view import View
-    from perfdag.kube.client import Kube
-    from perfdag.plan.plan import Plan
-    from perfdag.store.base import Store
+from perfdag.app.cluster.find import NoRun, workflows_of_run
+from perfdag.app.cluster.view import SUITE_LABEL, View
+from perfdag.app.errors import CommandError
+from perfdag.kube import client as kube
+from perfdag.plan.plan import Plan
+from perfdag.results.runs import load_plan, resume_obstacle
+from perfdag.results.samples import stored_samples
+from perfdag.steps.runner.cluster_facts import cluster_name
+from perfdag.store.base import NotStoredError, Store, StoreError
+from perfdag.store.open import open_store
 
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]+")
 
 
-class NotContinued(Exception):
-    """A run cannot go on as asked: why."""
-
-
 @dataclass(frozen=True)
-class Run:
-    """What a Workflow of a run is made of."""
+class SubmittedRun:
+    """What the Workflow of a run is made of."""
 
-    id: str
+    run_id: str
     store: str
     suite: str
     priority: int
 
 
-def continued(wanted: str, namespace: str, root: str | None, given: str) -> Run:
-    """What is known of a run that is to go on: from its Workflow, where that is still there, and from its plan, where the store is reached.
+def resumable_run(
+    name: str, namespace: str, root: str | None, default_store: str, report: Callable[[str], None]
+) -> SubmittedRun:
+    """Return the run to continue: as its plan describes it, else as its Workflow does.
 
-    `wanted` is a run id, the name of a Workflow, or `last`: the namespace's newest, where it has none the store's. `root` is the store that
-    was asked for, `given` that of the installation. Raises NotContinued, NotStoredError where the store has no such run, KubeError.
+    `name` is a run id, the name of a Workflow, or `last`: the newest run of the namespace, else of
+    the store. `root` is the store that the user named, `default_store` that of the installation.
+    Raises CommandError, NotStoredError if the store has no such run, KubeError.
     """
-    from perfdag.app.cluster.view import SUITE_LABEL
-    from perfdag.kube import client as kube
-    from perfdag.results.runs import load_plan, resume_obstacle
-    from perfdag.results.samples import stored_samples
-    from perfdag.steps.runner.cluster_facts import cluster_name
-    from perfdag.store.base import NotStoredError, StoreError
-    from perfdag.store.open import open_store
-
-    seen = kube.run(lambda client: _first(client, wanted, namespace))
-    store = root or (seen.parameter("store") if seen else "") or given
-    run_id = seen.run_id if seen else wanted
+    view = kube.run(lambda client: _first_workflow(client, name, namespace))
+    store = root or (view.parameter("store") if view else "") or default_store
+    run_id = view.run_id if view else name
     if not run_id:
-        raise NotContinued(f"workflow {wanted} has made no plan, so there is nothing to go on with")
-    if store.startswith("s3://"):
-        try:
-            opened = open_store(store)
-            plan = _whole(opened, load_plan(opened, run_id))
-            if stored_samples(opened, plan.run_id) and (
-                why := resume_obstacle(plan, kube.run(cluster_name), opened.root)
-            ):
-                raise NotContinued(why)
-            return Run(plan.run_id, store, plan.suite, int(plan.options.get("priority", 0)))
-        except NotStoredError:
-            raise
-        except StoreError as error:
-            print(
-                f"the store is not reached from here ({error}); whether it has run {run_id} is not known",
-                file=sys.stderr,
+        raise CommandError(f"workflow {name} has made no plan, so there is nothing to resume")
+    if store.startswith("s3://") and (run := _stored_run(store, run_id, report)):
+        return run
+    if view is None:
+        if not _RUN_ID.fullmatch(run_id):
+            raise CommandError(
+                f"namespace {namespace} has no Workflow of run {run_id}; without its store, "
+                "name the run by its id, such as 20260101T020000Z-0a1b2c3d"
             )
-    if seen is None and not _RUN_ID.fullmatch(run_id):
-        raise NotContinued(
-            f"namespace {namespace} has no Workflow of run {run_id}, and without its store a run is only known by its id, as 20260101T020000Z-0a1b2c3d"
-        )
-    suite = (seen.workflow["metadata"].get("labels") or {}).get(SUITE_LABEL) if seen else None
-    priority = int(seen.workflow["spec"].get("priority") or 0) if seen else 0
-    return Run(run_id, store, suite or "resumed", priority)
+        return SubmittedRun(run_id, store, "resumed", 0)
+    suite = (view.workflow["metadata"].get("labels") or {}).get(SUITE_LABEL) or "resumed"
+    return SubmittedRun(run_id, store, suite, int(view.workflow["spec"].get("priority") or 0))
 
 
-async def _first(client: "Kube", wanted: str, namespace: str) -> "View | None":
-    from perfdag.app.cluster.view import NoRun, View, of_run
+def _stored_run(root: str, run_id: str, report: Callable[[str], None]) -> SubmittedRun | None:
+    """Return the run as its stored plan describes it; None if the store cannot be reached.
 
+    Raises CommandError if samples of another place are stored, NotStoredError.
+    """
     try:
-        return View((await of_run(client, wanted, namespace))[0])
+        store = open_store(root)
+        plan = _measured_plan(store, load_plan(store, run_id))
+        if stored_samples(store, plan.run_id):
+            obstacle = resume_obstacle(plan, kube.run(cluster_name), store.root)
+            if obstacle:
+                raise CommandError(obstacle)
+    except NotStoredError:
+        raise
+    except StoreError as error:
+        report(
+            f"this machine cannot reach the store ({error}); "
+            f"whether it has run {run_id} is not known"
+        )
+        return None
+    return SubmittedRun(plan.run_id, root, plan.suite, int(plan.options.get("priority", 0)))
+
+
+async def _first_workflow(client: kube.Kube, name: str, namespace: str) -> View | None:
+    try:
+        return View((await workflows_of_run(client, name, namespace))[0])
     except NoRun:
         return None
 
 
-def _whole(store: "Store", plan: "Plan") -> "Plan":
-    """The run that a plan is measured with: the one that it confirms, of two variants the first. Raises StoreError."""
-    from perfdag.results.runs import load_plan
+def _measured_plan(store: Store, plan: Plan) -> Plan:
+    """Return the plan that a run is measured with.
 
-    whole = plan.options.get("confirms") or (
-        plan.options["other"] if plan.variant == "B" else plan.run_id
-    )
-    return plan if whole == plan.run_id else load_plan(store, whole)
+    A confirming run is measured with the run that it confirms, variant B with variant A. Raises
+    StoreError.
+    """
+    other = plan.options.get("confirms") or (plan.options["other"] if plan.variant == "B" else None)
+    return load_plan(store, other) if other else plan

@@ -1,24 +1,24 @@
-"""Argo Workflows as `perfdag doctor --cluster` sees it: its kinds, whether a controller answers, and its version."""
+"""Check Argo Workflows: its kinds, its controller and its version."""
 
 import re
-from typing import TYPE_CHECKING
 
-from perfdag.cli.doctor import Finding
+from perfdag.app.cluster.template import ARGO
+from perfdag.app.doctor.finding import Finding
+from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.objects import Object
 
-if TYPE_CHECKING:
-    from perfdag.kube.client import Kube
-
-ARGO = "argoproj.io/v1alpha1"
-NEEDED = "4.1 or newer"
+MIN_VERSION = (4, 1)
+MIN_VERSION_TEXT = "4.1 or newer"
+ARGO_KINDS = ("Workflow", "WorkflowTemplate", "CronWorkflow", "WorkflowTaskResult")
 
 
-async def optional(
-    client: "Kube", api: str, kind: str, namespace: str | None = None
+async def list_readable(
+    client: Kube, api: str, kind: str, namespace: str | None = None
 ) -> list[Object] | None:
-    """Objects of a kind, None where the cluster lacks it or we may not read it. Raises KubeError."""
-    from perfdag.kube.client import KubeError
+    """Return the objects of a kind; None if the cluster lacks the kind or hides it.
 
+    Raises KubeError.
+    """
     try:
         return await client.list(await client.resource(api, kind), namespace)
     except KubeError as error:
@@ -27,107 +27,76 @@ async def optional(
         raise
 
 
-async def findings(client: "Kube") -> list[Finding]:
-    """Whether Argo Workflows is there, works and is new enough. Raises KubeError."""
-    from perfdag.kube.client import KubeError
-
-    found = []
-    for kind in ("Workflow", "WorkflowTemplate", "CronWorkflow", "WorkflowTaskResult"):
+async def check_argo(client: Kube) -> list[Finding]:
+    """Return whether Argo Workflows is installed, works and is new enough. Raises KubeError."""
+    findings = []
+    for kind in ARGO_KINDS:
         try:
             await client.resource(ARGO, kind)
         except KubeError:
-            found.append(
-                Finding(
-                    "missing",
-                    f"Argo Workflows: no kind {kind}",
-                    f"install Argo Workflows {NEEDED} (its CRDs and controller)",
-                )
-            )
-    if found:
-        return found
-    runs = await optional(client, ARGO, "Workflow") or []
-    seen = [each for each in runs if (each.get("status") or {}).get("phase")]
-    said = (
-        "and its controller answered before"
-        if seen
-        else "no workflow has run yet, so that the controller works is not shown"
-    )
-    return [
-        Finding("ok" if seen else "warn", f"Argo Workflows: CRDs are there, {said}"),
-        *await _version(client),
-    ]
+            advice = f"install Argo Workflows {MIN_VERSION_TEXT} (its CRDs and controller)"
+            findings.append(Finding("missing", f"Argo Workflows: no kind {kind}", advice))
+    if findings:
+        return findings
+    workflows = await list_readable(client, ARGO, "Workflow") or []
+    if any((workflow.get("status") or {}).get("phase") for workflow in workflows):
+        controller = Finding("ok", "Argo Workflows: the CRDs exist and the controller has answered")
+    else:
+        controller = Finding(
+            "warn",
+            "Argo Workflows: the CRDs exist; "
+            "no Workflow has run yet, so it is unknown whether the controller works",
+        )
+    return [controller, *await _check_version(client)]
 
 
-async def _version(client: "Kube") -> list[Finding]:
-    """The version by the controller's image, where it is a Deployment that we may read; else by what its CRDs know."""
-    deployed = await optional(client, "apps/v1", "Deployment") or []
+async def _check_version(client: Kube) -> list[Finding]:
+    """Check the version by the controller's image if its Deployment is readable, else by the CRDs."""
+    deployments = await list_readable(client, "apps/v1", "Deployment") or []
     images = [
         container["image"]
-        for each in deployed
-        for container in each["spec"]["template"]["spec"]["containers"]
+        for deployment in deployments
+        for container in deployment["spec"]["template"]["spec"]["containers"]
         if "workflow-controller" in container["image"]
     ]
-    tags = [(image, version_of(image)) for image in images]
-    if any(tag for _, tag in tags):
-        return [
-            Finding("ok", f"Argo's controller is {image}")
-            if tag >= (4, 1)
-            else Finding(
-                "missing",
-                f"Argo's controller is {image}: pods that never start would be waited for",
-                f"use {NEEDED}: pendingTimeout",
-            )
-            for image, tag in tags
-            if tag
-        ]
-    if (
-        knows := _knows_pending_timeout(
-            await optional(client, "apiextensions.k8s.io/v1", "CustomResourceDefinition") or []
-        )
-    ) is None:
-        return [
-            Finding(
-                "warn",
-                "Argo's version is not known: its controller and CRDs do not tell",
-                f"make sure that it is {NEEDED}",
-            )
-        ]
+    versions = {image: version for image in images if (version := image_version(image))}
+    if versions:
+        return [_image_finding(image, version) for image, version in versions.items()]
+    kind = "CustomResourceDefinition"
+    definitions = await list_readable(client, "apiextensions.k8s.io/v1", kind) or []
+    knows = _knows_pending_timeout(definitions)
+    if knows is None:
+        text = "Argo's version is unknown: neither its controller nor its CRDs show it"
+        return [Finding("warn", text, f"make sure that it is {MIN_VERSION_TEXT}")]
     if knows:
-        return [Finding("ok", "Argo's CRDs are of 4.1 or newer (they know pendingTimeout)")]
-    return [
-        Finding(
-            "missing",
-            "Argo's CRDs do not know pendingTimeout: they are older than 4.1",
-            f"use Argo Workflows {NEEDED}",
-        )
-    ]
+        text = f"Argo's CRDs are of {MIN_VERSION_TEXT} (they know pendingTimeout)"
+        return [Finding("ok", text)]
+    text = "Argo's CRDs do not know pendingTimeout: they are older than 4.1"
+    return [Finding("missing", text, f"use Argo Workflows {MIN_VERSION_TEXT}")]
 
 
-def version_of(image: str) -> tuple[int, ...]:
-    """Major and minor version of an image's tag; empty where it has none."""
-    found = re.search(r":v?(\d+)\.(\d+)", image)
-    return (int(found[1]), int(found[2])) if found else ()
+def _image_finding(image: str, version: tuple[int, int]) -> Finding:
+    if version >= MIN_VERSION:
+        return Finding("ok", f"Argo's controller is {image}")
+    text = f"Argo's controller is {image}: runs would wait forever for pods that never start"
+    return Finding("missing", text, f"use {MIN_VERSION_TEXT}, which has pendingTimeout")
+
+
+def image_version(image: str) -> tuple[int, int] | None:
+    """Return the major and minor version in an image's tag, or None."""
+    match = re.search(r":v?(\d+)\.(\d+)", image)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def _knows_pending_timeout(definitions: list[Object]) -> bool | None:
-    """Whether the schema of a WorkflowTemplate has it; None where there is none (minimal CRDs)."""
-    found = next(
-        (
-            each
-            for each in definitions
-            if each["metadata"]["name"] == "workflowtemplates.argoproj.io"
-        ),
-        None,
-    )
-    for version in found["spec"]["versions"] if found else []:
-        spec = (
-            version.get("schema", {})
-            .get("openAPIV3Schema", {})
-            .get("properties", {})
-            .get("spec", {})
-            .get("properties", {})
-        )
-        fields = spec.get("templates", {}).get("items", {}).get("properties")
-        if fields:
-            return "pendingTimeout" in fields
+    """Return whether the WorkflowTemplate's schema has the field; None for minimal CRDs."""
+    for definition in definitions:
+        if definition["metadata"]["name"] != "workflowtemplates.argoproj.io":
+            continue
+        for version in definition["spec"]["versions"]:
+            schema = version.get("schema", {}).get("openAPIV3Schema", {})
+            for key in ("spec", "templates"):
+                schema = schema.get("properties", {}).get(key, {})
+            if fields := schema.get("items", {}).get("properties"):
+                return "pendingTimeout" in fields
     return None

@@ -1,19 +1,23 @@
-"""The rights part of `perfdag doctor --cluster`: what the service accounts of the steps may do, and whoever asks."""
+"""Check the rights of the steps' service accounts, and those of the user."""
 
-from typing import TYPE_CHECKING
-
-from perfdag.app.doctor.argo import ARGO
-from perfdag.cli.doctor import Finding
+from perfdag.app.cluster.template import ARGO
+from perfdag.app.doctor.finding import Finding
+from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.objects import Object
 
-if TYPE_CHECKING:
-    from perfdag.kube.client import Kube
-
 Right = tuple[str, str, str]
+"""API group, resource (with its subresource) and verb."""
+ARGO_GROUP = ARGO.partition("/")[0]
+USER_RIGHTS: tuple[Right, ...] = (
+    *((ARGO_GROUP, "workflows", verb) for verb in ("create", "get", "list", "delete")),
+    ("", "pods", "list"),
+    ("", "pods/log", "get"),
+)
+"""What `submit`, `status`, `logs` and `delete` do."""
 
 
-def needed() -> "dict[str, list[Right]]":
-    """What the steps of each service account do: group, resource and verb, as its Role grants them."""
+def required_rights() -> dict[str, list[Right]]:
+    """Return the rights of each service account, as its Role grants them."""
     from perfdag.workflows.rights import FINISH, MEASURE, RUN, VOLCANO
 
     roles: dict[str, list[Object]] = {
@@ -33,52 +37,25 @@ def needed() -> "dict[str, list[Right]]":
     }
 
 
-async def own(client: "Kube", namespace: str) -> list[Finding]:
-    """Whether we ourselves may submit a run there, follow it and delete it."""
-    refused = []
-    for group, name, verb in (
-        *(
-            (ARGO.partition("/")[0], "workflows", verb)
-            for verb in ("create", "get", "list", "delete")
-        ),
-        ("", "pods", "list"),
-        ("", "pods/log", "get"),
-    ):
-        resource, _, subresource = name.partition("/")
-        asked = {
-            "namespace": namespace,
-            "verb": verb,
-            "group": group,
-            "resource": resource,
-            "subresource": subresource,
-        }
-        body = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": asked},
-        }
-        answer = await client.request(
-            "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", json=body
-        )
-        if not answer["status"]["allowed"]:
-            refused.append(f"{verb} {name}")
+async def check_user(client: Kube, namespace: str) -> Finding:
+    """Return whether the user may submit, follow and delete runs. Raises KubeError."""
+    refused = [
+        f"{right[2]} {right[1]}"
+        for right in USER_RIGHTS
+        if not await _review(client, "Self", namespace, right, {})
+    ]
     if refused:
-        return [
-            Finding(
-                "missing",
-                f"you may not {', '.join(refused)} in {namespace}",
-                "ask an admin of the namespace for a Role with them",
-            )
-        ]
-    return [Finding("ok", f"you may submit, follow and delete runs in {namespace}")]
+        text = f"you may not {', '.join(refused)} in {namespace}"
+        return Finding(
+            "missing", text, "ask an admin of the namespace for a Role with these rights"
+        )
+    return Finding("ok", f"you may submit, follow and delete runs in {namespace}")
 
 
-async def account(
-    client: "Kube", namespace: str, name: str, rights: "list[Right]", install: str
+async def check_account(
+    client: Kube, namespace: str, name: str, rights: list[Right], install: str
 ) -> Finding:
-    """Whether a service account is there and may do what its steps do."""
-    from perfdag.kube.client import KubeError
-
+    """Return whether a service account exists and has the rights of its steps. Raises KubeError."""
     try:
         await client.get(await client.resource("v1", "ServiceAccount"), name, namespace)
     except KubeError as error:
@@ -86,51 +63,47 @@ async def account(
             return Finding("missing", f"there is no service account {name} in {namespace}", install)
         if error.status != 403:
             raise
-    answers = [
-        (f"{verb} {resource}", await _may(client, namespace, name, group, resource, verb))
-        for group, resource, verb in rights
-    ]
-    refused = [right for right, answer in answers if answer is False]
+    subject = {
+        "user": f"system:serviceaccount:{namespace}:{name}",
+        "groups": ["system:serviceaccounts"],
+    }
+    refused = []
+    for right in rights:
+        try:
+            allowed = await _review(client, "", namespace, right, subject)
+        except KubeError as error:
+            if error.status != 403:
+                raise
+            return Finding(
+                "warn",
+                f"whether service account {name} has its rights is not known: "
+                "you may not create subjectaccessreviews",
+                "ask somebody who may, or read what a run reports",
+            )
+        if not allowed:
+            refused.append(f"{right[2]} {right[1]}")
     if refused:
         return Finding("missing", f"service account {name} may not {', '.join(refused)}", install)
-    if any(answer is None for _, answer in answers):
-        ask = "ask somebody who may create subjectaccessreviews, or see what a run says"
-        return Finding(
-            "warn",
-            f"whether service account {name} has its rights is not known: we may not ask",
-            ask,
-        )
     return Finding("ok", f"service account {name} has its rights")
 
 
-async def _may(
-    client: "Kube", namespace: str, account: str, group: str, resource: str, verb: str
-) -> bool | None:
-    """Whether an account may do that; None where we may not ask for others."""
-    from perfdag.kube.client import KubeError
-
-    name, _, subresource = resource.partition("/")
-    asked = {
+async def _review(client: Kube, prefix: str, namespace: str, right: Right, subject: Object) -> bool:
+    """Return whether the API server allows a right to `subject`, or to the user (prefix `Self`)."""
+    group, name, verb = right
+    resource, _, subresource = name.partition("/")
+    attributes = {
         "namespace": namespace,
         "verb": verb,
         "group": group,
-        "resource": name,
+        "resource": resource,
         "subresource": subresource,
     }
-    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview"}
-    spec = {
-        "user": f"system:serviceaccount:{namespace}:{account}",
-        "groups": ["system:serviceaccounts"],
-        "resourceAttributes": asked,
+    kind = f"{prefix}SubjectAccessReview"
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": kind,
+        "spec": {"resourceAttributes": attributes, **subject},
     }
-    try:
-        answer = await client.request(
-            "POST",
-            "/apis/authorization.k8s.io/v1/subjectaccessreviews",
-            json={**body, "spec": spec},
-        )
-    except KubeError as error:
-        if error.status == 403:
-            return None
-        raise
-    return bool(answer["status"]["allowed"])
+    path = f"/apis/authorization.k8s.io/v1/{kind.lower()}s"
+    review = await client.request("POST", path, json=body)
+    return bool(review["status"]["allowed"])

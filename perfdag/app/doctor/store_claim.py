@@ -1,45 +1,36 @@
-"""A claim as the store of runs: whether it is there, and whether the pods that mount it at once can."""
+"""Check a claim that is the store of runs."""
 
-from typing import TYPE_CHECKING
-
-from perfdag.cli.doctor import Finding
-
-if TYPE_CHECKING:
-    from perfdag.kube.client import Kube
+from perfdag.app.doctor.finding import Finding
+from perfdag.kube.client import Kube, KubeError
 
 
-async def findings(client: "Kube", namespace: str, root: str, parallel: int) -> list[Finding]:
-    """What is wrong with the claim of a `claim://` store; none for another store, or where claims may not be read.
+async def check_claim(client: Kube, namespace: str, root: str, parallel: int) -> list[Finding]:
+    """Return what is wrong with the claim of a `claim://` store.
 
-    plan, the lead of a batch and finish mount it, one after the other; with `parallel` batches the leads at once. Raises KubeError.
+    The steps mount it one after the other; with `parallel` batches their leads mount it at once.
+    Return nothing for another store, or if claims may not be read. Raises KubeError.
     """
-    from perfdag.kube.client import KubeError
-
     if not root.startswith("claim://"):
         return []
     name = root.removeprefix("claim://")
     try:
-        claim = await client.get(
-            await client.resource("v1", "PersistentVolumeClaim"), name, namespace
-        )
+        resource = await client.resource("v1", "PersistentVolumeClaim")
+        claim = await client.get(resource, name, namespace)
     except KubeError as error:
         if error.status == 403:
             return []
-        if error.status == 404:
-            return [
-                Finding(
-                    "missing",
-                    f"there is no claim {name} in {namespace}",
-                    "make it, or give --store s3://bucket/prefix",
-                )
-            ]
-        raise
+        if error.status != 404:
+            raise
+        advice = "create it, or use --store s3://bucket/prefix"
+        return [Finding("missing", f"there is no claim {name} in {namespace}", advice)]
     modes = (claim.get("status") or {}).get("accessModes") or claim["spec"].get("accessModes") or []
-    if parallel > 1 and "ReadWriteMany" not in modes:
-        why = f"claim {name} is {', '.join(modes)}, and {parallel} batches at once (--parallel-batches) may be on two nodes"
-        return [
-            Finding(
-                "missing", why, "use a ReadWriteMany claim, an s3:// store, or one batch at a time"
-            )
-        ]
-    return []
+    if parallel == 1 or "ReadWriteMany" in modes:
+        return []
+    return [
+        Finding(
+            "missing",
+            f"claim {name} is {', '.join(modes)}, and {parallel} batches at once "
+            "(--parallel-batches) may be on two nodes",
+            "use a ReadWriteMany claim, an s3:// store, or one batch at a time",
+        )
+    ]

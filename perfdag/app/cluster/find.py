@@ -1,0 +1,43 @@
+"""Find the Workflows of a run."""
+
+from perfdag.app.cluster.template import ARGO
+from perfdag.app.cluster.view import View
+from perfdag.app.errors import CommandError
+from perfdag.kube.client import Kube
+from perfdag.kube.objects import Object
+from perfdag.suite.yaml_document import nearest
+
+
+class NoRun(CommandError):
+    """The cluster has no such run."""
+
+
+async def workflows_of_run(client: Kube, name: str, namespace: str) -> list[Object]:
+    """Return the Workflows of a run, the newest last. A resumed run has several.
+
+    `name` is a run id, the name of a Workflow, or `last`. Raises NoRun, KubeError.
+    """
+    workflows = [
+        workflow
+        for workflow in await client.list(await client.resource(ARGO, "Workflow"), namespace)
+        if any(label.startswith("perfdag/") for label in workflow["metadata"].get("labels") or {})
+    ]
+    workflows.sort(key=lambda workflow: workflow["metadata"]["creationTimestamp"])
+    views = [View(workflow) for workflow in workflows]
+    matching = [view for view in views if name in ("last", view.name, view.run_id)]
+    if not matching:
+        known = [view.run_id or view.name for view in views]
+        raise NoRun(
+            f"no run {name} in namespace {namespace}{nearest(name, known)}; "
+            f"there are: {', '.join(known[-5:]) or 'none'}"
+        )
+    run_id = matching[-1].run_id
+    same_run = [view.workflow for view in views if run_id and view.run_id == run_id]
+    return same_run or [matching[-1].workflow]
+
+
+async def find_workflow(client: Kube, name: str, namespace: str) -> Object:
+    """Return the Workflow of that name, else the newest of a run. Raises NoRun, KubeError."""
+    workflows = await workflows_of_run(client, name, namespace)
+    exact = (workflow for workflow in workflows if workflow["metadata"]["name"] == name)
+    return next(exact, workflows[-1])

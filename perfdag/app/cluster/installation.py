@@ -1,0 +1,131 @@
+"""Install perfdag on a cluster: apply its objects, and delete those of earlier options."""
+
+from collections.abc import Callable
+
+from perfdag.app.cluster import prune
+from perfdag.app.cluster.store_secret import remove_old_keys, secret_notes, store_secret
+from perfdag.app.doctor import store_claim
+from perfdag.app.errors import CommandError
+from perfdag.benchmark import registry
+from perfdag.kube import client as kube
+from perfdag.kube.objects import Object
+from perfdag.workflows.base import objects
+from perfdag.workflows.containers import Installation
+
+__all__ = ["Installation", "install", "installation_objects"]
+
+
+def installation_objects(installation: Installation) -> list[Object]:
+    """Return all objects of an installation, with the rights of the benchmarks that it allows.
+
+    Raises CommandError for a benchmark that declares no rights.
+    """
+    return objects(installation, {name: _rights(name) for name in installation.allow})
+
+
+def _rights(name: str) -> list[Object]:
+    rules = list(registry.get(name).api) if name in registry.names() else []
+    if not rules:
+        declaring = ", ".join(name for name in registry.names() if registry.get(name).api)
+        raise CommandError(
+            f"--allow {name}: no benchmark of that name declares Kubernetes rights; "
+            f"these do: {declaring}"
+        )
+    return rules
+
+
+def install(
+    installation: Installation,
+    *,
+    create_namespace: bool,
+    keep_secret: bool,
+    dry_run: bool,
+    output: Callable[[str], None],
+    report: Callable[[str], None],
+) -> None:
+    """Apply an installation to the cluster of the current context.
+
+    With `keep_secret` the Secret of the store stays as it is. With `dry_run` the API server checks
+    the objects and nothing changes. `output` receives a line for each object, `report` what the
+    user should know. Raises CommandError, KubeError.
+    """
+    namespace, store = installation.namespace, installation.store
+    if not store.startswith(("s3://", "claim://")):
+        raise CommandError(
+            "--store s3://bucket/prefix or claim://NAME is needed: "
+            "pods share no folder with this machine"
+        )
+    bodies = installation_objects(installation)
+    if create_namespace:
+        namespace_object = {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": namespace},
+        }
+        bodies.insert(0, namespace_object)
+    notes: list[str] = []
+    if store.startswith("s3://") and not keep_secret:
+        secret = store_secret(installation.store_secret, namespace)
+        bodies += [secret] if secret else []
+        notes = secret_notes(installation.store_secret, secret)
+
+    async def work(client: kube.Kube) -> None:
+        await _apply_all(client, bodies, dry_run, output)
+        await _prune(client, installation, bodies, dry_run, output, report)
+        for note in notes:
+            report(f"perfdag install: {note}")
+        for finding in await store_claim.check_claim(
+            client, namespace, store, installation.parallel_batches
+        ):
+            report(f"perfdag install: {finding.what}: {finding.do}")
+
+    kube.run(work)
+
+
+async def _apply_all(
+    client: kube.Kube, bodies: list[Object], dry_run: bool, output: Callable[[str], None]
+) -> None:
+    for body in bodies:
+        if dry_run:
+            await _check(client, body)
+        else:
+            await client.apply(body)
+            if body["kind"] == "Secret":
+                await remove_old_keys(client, body)
+        output(f"{'checked' if dry_run else 'applied'}  {body['kind']} {body['metadata']['name']}")
+
+
+async def _check(client: kube.Kube, body: Object) -> None:
+    """Let the API server check an object without changing anything. Raises KubeError."""
+    resource = await client.resource(body["apiVersion"], body["kind"])
+    path = resource.path(body["metadata"].get("namespace"), body["metadata"]["name"])
+    params = {"fieldManager": "perfdag", "force": "true", "dryRun": "All"}
+    content_type = "application/apply-patch+yaml"
+    await client.request("PATCH", path, json=body, params=params, content_type=content_type)
+
+
+async def _prune(
+    client: kube.Kube,
+    installation: Installation,
+    bodies: list[Object],
+    dry_run: bool,
+    output: Callable[[str], None],
+    report: Callable[[str], None],
+) -> None:
+    """Delete the objects of earlier options, and name schedules that lose their template."""
+    namespace, cluster_scope = installation.namespace, installation.cluster_scope
+    obsolete = await prune.obsolete_objects(client, namespace, bodies)
+    for body in obsolete.objects:
+        if not dry_run:
+            await prune.delete(client, body, namespace)
+        verb = "would delete" if dry_run else "deleted"
+        output(f"{verb}  {body['kind']} {body['metadata']['name']}")
+    for schedule in await prune.schedules_of_other_scope(client, namespace, cluster_scope):
+        option = f"{'with' if cluster_scope else 'without'} --cluster-scope"
+        report(
+            f"perfdag install: schedule {schedule} uses templates of the other scope: "
+            f"render it again {option}"
+        )
+    if obsolete.unlisted:
+        kinds = ", ".join(obsolete.unlisted)
+        report(f"perfdag install: may not list {kinds}: obsolete ones may still exist")

@@ -1,0 +1,57 @@
+"""The logs of a run's pods."""
+
+from collections.abc import Callable
+
+from perfdag.app.cluster.find import find_workflow
+from perfdag.app.cluster.view import is_executor_line, view_run
+from perfdag.kube import client as kube
+from perfdag.kube.pods import Pod
+
+
+def write_logs(
+    name: str,
+    namespace: str,
+    batch: int | None,
+    tail: int | None,
+    output: Callable[[str], None],
+    report: Callable[[str], None],
+) -> None:
+    """Write the logs of a run's pods, or of one batch, each line after the name of its pod.
+
+    `tail` limits the lines of a pod. `report` receives why a log is absent. Raises NoRun,
+    KubeError.
+    """
+
+    async def write(client: kube.Kube) -> None:
+        workflow = await find_workflow(client, name, namespace)
+        view = await view_run(client, workflow["metadata"]["name"], namespace)
+        for pod in sorted(view.pods, key=_order):
+            if batch in (None, pod.batch):
+                await _write_pod(client, pod, namespace, tail, output, report)
+
+    kube.run(write)
+
+
+def _order(pod: Pod) -> tuple[int, int, str]:
+    return (-1 if pod.batch is None else pod.batch, pod.rank or 0, pod.name)
+
+
+async def _write_pod(
+    client: kube.Kube,
+    pod: Pod,
+    namespace: str,
+    tail: int | None,
+    output: Callable[[str], None],
+    report: Callable[[str], None],
+) -> None:
+    label = pod.name
+    if pod.batch is not None:
+        label = f"batch {pod.batch} rank {pod.rank} attempt {pod.attempt}"
+    if pod.trouble:
+        output(f"{label}: {pod.trouble}")
+    try:
+        async for line in client.logs(pod.name, namespace, container="main", tail=tail):
+            if not is_executor_line(line):
+                output(f"{label}: {line}")
+    except kube.KubeError as error:
+        report(f"{label}: no log: {error}")

@@ -1,0 +1,173 @@
+"""Delete a run: its objects on the cluster, and its results in the store."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+from perfdag.app.cluster.find import NoRun, workflows_of_run
+from perfdag.app.cluster.template import ARGO
+from perfdag.app.cluster.view import View
+from perfdag.app.errors import CommandError
+from perfdag.exit_codes import EXIT_REACH
+from perfdag.kube import client as kube
+from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.objects import Object
+from perfdag.kube.reader import Resource
+from perfdag.results.collect import result_key
+from perfdag.results.runs import load_plan
+from perfdag.store.base import NotStoredError, Store
+from perfdag.store.open import open_store
+
+DELETE_TIMEOUT = 120.0
+"""Seconds to wait until deleted objects are gone."""
+OWNED_KINDS = (
+    ("v1", "Pod"),
+    ("v1", "PersistentVolumeClaim"),
+    ("v1", "Secret"),
+    ("coordination.k8s.io/v1", "Lease"),
+    ("scheduling.volcano.sh/v1beta1", "PodGroup"),
+)
+"""Kinds of the objects that a Workflow of a run owns, directly or through its pods."""
+
+
+def delete_run(
+    name: str, namespace: str, results: bool, root: str | None, output: Callable[[str], None]
+) -> None:
+    """Delete the objects of a run, and its results if `results` is true.
+
+    `root` is the store of the results; without it, the store that the run's Workflow names.
+    `output` receives what was deleted. Raises CommandError, StoreError, KubeError.
+    """
+    try:
+        workflows = kube.run(lambda client: workflows_of_run(client, name, namespace))
+    except NoRun as error:
+        if results:
+            _delete_old_results(name, root, error, output)
+            return
+        raise
+    view = View(workflows[-1])
+    # Read the keys first: if the store cannot be reached, nothing is deleted.
+    keys = _results_of(view, root) if results else []
+    remaining = kube.run(lambda client: _delete_objects(client, workflows, namespace))
+    for workflow in workflows:
+        run_id = view.run_id or "(no plan)"
+        output(f"deleted workflow {workflow['metadata']['name']} of run {run_id}")
+    if keys:
+        _delete_keys(root or view.parameter("store"), keys, output)
+    if remaining:
+        seconds = _timeout(remaining)
+        raise CommandError(f"still there after {seconds:g} s: {', '.join(remaining)}", EXIT_REACH)
+
+
+def _results_of(view: View, root: str | None) -> list[str]:
+    """Return the keys of a run's results. Raises CommandError if they cannot be deleted here."""
+    store = root or view.parameter("store")
+    if not store.startswith("s3://"):
+        raise CommandError(
+            f"its results are in {store or 'no store'}, which only pods reach; "
+            "delete the run without --results, then the files of the claim in a pod"
+        )
+    keys = _keys(open_store(store), view.run_id) if view.run_id else []
+    if root and not keys:
+        raise CommandError(
+            f"store {root} has no run {view.run_id or view.name}, and nothing is deleted; "
+            "correct --store, or leave out --results"
+        )
+    return keys
+
+
+def _delete_old_results(
+    run_id: str, root: str | None, absent: NoRun, output: Callable[[str], None]
+) -> None:
+    """Delete the results of a run whose Workflows are gone. Raises CommandError, StoreError."""
+    if root is None:
+        raise CommandError(
+            f"{absent}; Workflows are kept for some days only: "
+            "give --store to delete the results of an older run"
+        )
+    keys = _keys(open_store(root), run_id)
+    if not keys:
+        raise CommandError(f"{absent}; store {root} has no run {run_id} either")
+    _delete_keys(root, keys, output)
+
+
+def _keys(store: Store, run_id: str) -> list[str]:
+    """Return the keys of a run, of the runs that confirm it, and of the other variant of an ab.
+
+    The run's own folder is the last: it names the others, so that a second attempt finds them.
+    """
+    try:
+        plan = load_plan(store, run_id)
+    except NotStoredError:
+        return []
+    keys = []
+    for name in filter(None, [*plan.options.get("confirmed", []), plan.options.get("other")]):
+        with contextlib.suppress(NotStoredError):
+            keys += [result_key(load_plan(store, name)), f"runs/{name}"]
+    return [*keys, result_key(plan), f"runs/{run_id}"]
+
+
+def _delete_keys(root: str, keys: list[str], output: Callable[[str], None]) -> None:
+    store = open_store(root)
+    for key in keys:
+        store.delete(key)
+    output(f"deleted its results from {root}")
+
+
+def _timeout(remaining: dict[str, float]) -> float:
+    """Return the seconds to wait: at least the longest grace period of a pod."""
+    return max(DELETE_TIMEOUT, *remaining.values())
+
+
+async def _delete_objects(
+    client: Kube, workflows: list[Object], namespace: str
+) -> dict[str, float]:
+    """Delete the Workflows and wait; return what remains, as `_owned_objects`.
+
+    Raises KubeError.
+    """
+    kinds = []
+    for api, kind in OWNED_KINDS:
+        try:
+            kinds.append(await client.resource(api, kind))
+        except KubeError as error:
+            if error.reason != "NoKind":
+                raise
+    owners = {workflow["metadata"]["uid"] for workflow in workflows}
+    # A pod owns its ephemeral claims: note its uid while it exists.
+    await _owned_objects(client, kinds, owners, namespace)
+    resource = await client.resource(ARGO, "Workflow")
+    for workflow in workflows:
+        await client.delete(resource, workflow["metadata"]["name"], namespace)
+    start = time.monotonic()
+    while remaining := await _owned_objects(client, kinds, owners, namespace):
+        if time.monotonic() >= start + _timeout(remaining):
+            break
+        await asyncio.sleep(0.5)
+    return remaining
+
+
+async def _owned_objects(
+    client: Kube, kinds: list[Resource], owners: set[str], namespace: str
+) -> dict[str, float]:
+    """Return the objects that `owners` own, with the grace period of a pod in seconds.
+
+    The owners grow by them. Kinds that may not be listed are left out.
+    """
+    owned = {}
+    for kind in kinds:
+        try:
+            items = await client.list(kind, namespace)
+        except KubeError as error:
+            if error.status != 403:
+                raise
+            continue
+        for item in items:
+            metadata = item["metadata"]
+            references = metadata.get("ownerReferences") or []
+            if owners.intersection(reference["uid"] for reference in references):
+                owners.add(metadata["uid"])
+                grace = (item.get("spec") or {}).get("terminationGracePeriodSeconds", 0)
+                owned[f"{kind.kind} {metadata['name']}"] = float(grace)
+    return owned

@@ -1,0 +1,26 @@
+"""Render the manifests of an installation and of a suite as YAML."""
+
+from collections.abc import Callable, Sequence
+
+from perfdag.app.cluster.installation import Installation, installation_objects
+from perfdag.app.cluster.manifest_suite import suite_manifests
+from perfdag.workflows.emit import dump
+
+
+def render(
+    installation: Installation,
+    suite: str | None,
+    report: Callable[[str], None],
+    *,
+    base: bool,
+    schedules: Sequence[str] = (),
+    max_age: int | None = None,
+) -> str:
+    """Return the objects of the installation (`base`) and the manifests of a suite file, if named.
+
+    Raises CommandError, BadDocument.
+    """
+    manifests = installation_objects(installation) if base else []
+    if suite:
+        manifests += suite_manifests(suite, installation, schedules, max_age, report)
+    return dump(manifests)

@@ -1,0 +1,62 @@
+"""The progress of a run on a cluster, for people and for programs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from perfdag.app.cluster.find import find_workflow
+from perfdag.app.cluster.view import View, last_log_line, view_run
+from perfdag.app.cluster.watch import clock, describe
+from perfdag.kube import client as kube
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """The state of a run, and the last line of the lead that measures."""
+
+    view: View
+    line: str | None
+
+    def text(self) -> str:
+        """Return the status as text."""
+        view = self.view
+        head = f"run {view.run_id or '(no plan yet)'}, workflow {view.name}"
+        return f"{head}\n{clock(int(view.seconds()))} | {describe(view, self.line)}"
+
+    def data(self) -> dict[str, Any]:
+        """Return the status as plain data."""
+        view = self.view
+        done, total = view.progress or (None, None)
+        pods = [
+            {
+                "name": pod.name,
+                "batch": pod.batch,
+                "phase": pod.phase,
+                "node": pod.node,
+                "trouble": pod.trouble,
+            }
+            for pod in view.pods
+        ]
+        return {
+            "run_id": view.run_id,
+            "workflow": view.name,
+            "phase": view.phase,
+            "message": view.message,
+            "done": done,
+            "samples": total,
+            "current": self.line,
+            "seconds_left": view.seconds_left(),
+            "exit_code": view.exit_code(),
+            "troubles": view.troubles(),
+            "pods": pods,
+        }
+
+
+def run_status(name: str, namespace: str) -> RunStatus:
+    """Return the status of a run. Raises NoRun, KubeError."""
+
+    async def look(client: kube.Kube) -> RunStatus:
+        workflow = await find_workflow(client, name, namespace)
+        view = await view_run(client, workflow["metadata"]["name"], namespace)
+        return RunStatus(view, await last_log_line(client, view, namespace))
+
+    return kube.run(look)

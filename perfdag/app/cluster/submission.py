@@ -1,0 +1,117 @@
+"""Submit a suite to a cluster, or continue a run there."""
+
+import base64
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from perfdag.app.cluster import template
+from perfdag.app.cluster.manifest_suite import report_missing_gpus, suite_parameter
+from perfdag.app.cluster.resume import SubmittedRun, resumable_run
+from perfdag.app.errors import CommandError
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.steps.runner.limits import check_size
+from perfdag.store.base import StoreError
+from perfdag.store.open import on_cluster, open_store
+from perfdag.suite import load
+from perfdag.suite.model import Loaded
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A suite file as the user submits it: its namespace, settings and choice of points."""
+
+    file: str
+    namespace: str
+    settings: Sequence[str] = ()
+    only: Sequence[str] = ()
+
+    def plan(self) -> tuple[Loaded, Plan]:
+        """Load and plan the suite, so that a bad one creates nothing. Raises BadDocument."""
+        loaded = load.load(self.file, self.settings)
+        plan = make_plan(loaded, only=self.only)
+        check_size(plan)
+        # Before its first step, the plan already names the place where the run may continue.
+        plan.where = {"namespace": self.namespace}
+        return loaded, plan
+
+    def parameters(self, loaded: Loaded) -> dict[str, str]:
+        """Return the parameters that carry the suite in its Workflow. Raises BadDocument."""
+        parameters = {"suite": suite_parameter(self.file, loaded)}
+        if self.settings or self.only:
+            options = orjson.dumps({"settings": self.settings, "only": self.only})
+            parameters["options"] = base64.b64encode(options).decode()
+        return parameters
+
+
+def submit_suite(
+    submission: Submission, root: str | None, report: Callable[[str], None]
+) -> tuple[str, str]:
+    """Submit a suite; return the run id and the name of its Workflow.
+
+    `root` is the store that the user named. `report` receives warnings. Raises BadDocument,
+    CommandError, KubeError.
+    """
+    loaded, plan = submission.plan()
+    report_missing_gpus(plan, report)
+    installed = template.installed_template(submission.namespace)
+    store = run_store(root, loaded.suite.store, installed.parameters.get("store") or "")
+    parameters = {}
+    if not _put_plan(plan, store, report):
+        parameters = submission.parameters(loaded)
+    priority = int(plan.options.get("priority", 0))
+    run = SubmittedRun(plan.run_id, store, plan.suite, priority)
+    return run.run_id, _start(installed, run, parameters)
+
+
+def resume_run(
+    name: str, namespace: str, root: str | None, report: Callable[[str], None]
+) -> tuple[str, str]:
+    """Continue a run; return its id and the name of its new Workflow.
+
+    Raises CommandError, StoreError, KubeError.
+    """
+    installed = template.installed_template(namespace)
+    default_store = installed.parameters.get("store") or ""
+    run = resumable_run(name, namespace, root, default_store, report)
+    _check_store(run.store)
+    return run.run_id, _start(installed, run, {})
+
+
+def _start(
+    installed: template.InstalledTemplate, run: SubmittedRun, parameters: dict[str, str]
+) -> str:
+    parameters = {"run": run.run_id, "store": run.store, **parameters}
+    return installed.start(run.suite, parameters, run.priority)
+
+
+def run_store(root: str | None, suite_store: str | None, default_store: str) -> str:
+    """Return the store of a new run: the user's, else the suite's, else the installation's.
+
+    The suite's store counts only if pods can reach it. Raises CommandError if the pods cannot
+    reach the store.
+    """
+    store = root or (suite_store if suite_store and on_cluster(suite_store) else default_store)
+    _check_store(store)
+    return store
+
+
+def _check_store(store: str) -> None:
+    if not on_cluster(store):
+        raise CommandError(
+            f"{store or 'no store'}: pods share no folder with this machine; "
+            "give --store s3://bucket/prefix or claim://NAME"
+        )
+
+
+def _put_plan(plan: Plan, root: str, report: Callable[[str], None]) -> bool:
+    """Store the plan if this machine reaches the store; return whether it did."""
+    if root.startswith("claim://"):
+        return False
+    try:
+        open_store(root).put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    except StoreError as error:
+        report(f"this machine cannot reach the store ({error}); the Workflow carries the suite")
+        return False
+    return True

@@ -1,0 +1,128 @@
+"""Follow a run on a cluster to its end."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from perfdag.app.cluster.view import DONE, View, is_executor_line, last_log_line, view_run
+from perfdag.exit_codes import EXIT_FAILED, EXIT_INPUT
+from perfdag.kube.client import Kube, KubeError
+from perfdag.units import short_seconds
+
+POLL_INTERVAL = 2.0
+"""Seconds between two looks at a run."""
+MAX_TROUBLES = 5
+
+
+async def follow_run(
+    workflow: str, namespace: str, output: Callable[[str], None], report: Callable[[str], None]
+) -> int:
+    """Follow the run of a Workflow and return its exit code.
+
+    `output` receives a line for each change, then the run's table. `report` receives what goes
+    wrong. A lost connection is tried again. Raises KubeError if the API server refuses.
+    """
+    start, connected = time.monotonic(), True
+    state = ""
+    troubles: list[str] = []
+    async with Kube(retries=2) as client:
+        while True:
+            try:
+                view = await view_run(client, workflow, namespace)
+                connected = True
+            except KubeError as error:
+                if error.status == 404:
+                    report(f"workflow {workflow} was deleted")
+                    return EXIT_FAILED
+                if error.status in (401, 403):
+                    raise
+                if connected:
+                    report(f"connection lost, trying again: {error}")
+                connected = False
+                await asyncio.sleep(POLL_INTERVAL)
+                continue
+            line = describe(view, await last_log_line(client, view, namespace))
+            if line != state:
+                seconds = int(time.monotonic() - start)
+                output(f"{clock(seconds)} | {line}")
+                state = line
+            # Argo deletes a pod that was pending too long, and then only says "timeout".
+            current = [text for text in view.troubles() if not text.endswith(": timeout")]
+            troubles = current or troubles
+            if view.phase in DONE:
+                return await _end(client, view, namespace, troubles, output, report)
+            await asyncio.sleep(POLL_INTERVAL)
+
+
+def clock(seconds: int) -> str:
+    """Return minutes and seconds as 1:05."""
+    return f"{seconds // 60}:{seconds % 60:02d}"
+
+
+def describe(view: View, line: str | None = None) -> str:
+    """Return the phase, progress, batches, pods by phase and troubles in one line.
+
+    `line` is the last line of the lead: the newest sample of its batch.
+    """
+    progress = []
+    if view.progress:
+        done, total = view.progress
+        left = view.seconds_left()
+        estimate = f", about {short_seconds(left)} left" if left is not None else ""
+        progress = [f"{done}/{total} of the started batches{estimate}", *([line] if line else [])]
+    phases = Counter(pod.phase for pod in view.pods if pod.batch is not None)
+    pods = ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items()))
+    batches = ", ".join(map(str, view.batches))
+    parts = [
+        f"{view.phase} ({view.message})" if view.message else view.phase,
+        *progress,
+        *([f"batch {batches}"] if batches else []),
+        *([f"pods {pods}"] if pods else []),
+    ]
+    return " | ".join([*parts, *view.troubles()[:MAX_TROUBLES]])
+
+
+async def _end(
+    client: Kube,
+    view: View,
+    namespace: str,
+    troubles: list[str],
+    output: Callable[[str], None],
+    report: Callable[[str], None],
+) -> int:
+    """Write the logs of the plan step, if it failed, and of the finish step; return the code."""
+    plan, code = view.code_of("plan"), view.exit_code()
+    if plan != 0:
+        await _write_log(client, view, "plan", namespace, output, report)
+    if plan != EXIT_INPUT:
+        await _write_log(client, view, "finish", namespace, output, report)
+    if code is None:
+        reason = view.message or "; ".join(troubles[:3])
+        report(f"workflow {view.name} {view.phase}: {reason}")
+        return EXIT_FAILED
+    return code
+
+
+async def _write_log(
+    client: Kube,
+    view: View,
+    step: str,
+    namespace: str,
+    output: Callable[[str], None],
+    report: Callable[[str], None],
+) -> None:
+    """Write the log of a step's last attempt, if there is one."""
+    node = view.last_node(step)
+    if node is None:
+        return
+    suffix = node["id"].rpartition("-")[2]
+    for pod in view.pods:
+        if pod.name.endswith(suffix) and step in pod.name:
+            try:
+                async for line in client.logs(pod.name, namespace, container="main"):
+                    if not is_executor_line(line):
+                        output(line)
+            except KubeError as error:
+                report(f"the log of {pod.name} cannot be read: {error}")
+            return
