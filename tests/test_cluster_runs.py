@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from perfdag.app.cluster.finish_step import label_workflow
 from perfdag.app.cluster.template import NotInstalled, installed_template
 from perfdag.app.cluster.view import View
 from perfdag.app.cluster.watch import describe, follow_run
 from perfdag.cli import main
 from perfdag.cli.options import log
-from perfdag.cli.step import _tell
 from perfdag.kube import client as kube
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.labels import WATCHDOG_DONE
@@ -289,10 +289,11 @@ def test_results_on_a_claim_are_refused_before_anything_is_deleted(
 def test_a_workflow_that_argo_submitted_has_the_labels_of_its_run_at_the_end(place: Place) -> None:
     plan = make_plan(loads(SUITE))
     made = place.workflow("", place.store, **{"perfdag/run": "", "perfdag/suite": ""})["metadata"]
-    _tell(
+    label_workflow(
         replace(here(), workflow=made["name"], namespace=place.namespace),
         plan,
         open_store(place.store),
+        print,
     )
     [found] = place.workflows()
     assert found["metadata"]["labels"]["perfdag/run"] == plan.run_id

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from perfdag.app.benchmarks import describe, markdown
 from perfdag.benchmark import registry
 from perfdag.cli import main, parser
-from perfdag.cli.benchmarks import describe, markdown
 from perfdag.hosts import canary
 from perfdag.plan.plan import make_plan
 from perfdag.steps.command import Command, CommandParams
@@ -115,7 +115,7 @@ def test_the_table_of_benchmarks_is_current() -> None:
     own = [
         name for name in registry.names() if registry.get(name).__module__.startswith("perfdag.")
     ]
-    assert table[1].strip() == markdown([describe(name) for name in own]), (
+    assert table[1].strip() == markdown([describe(name)[0] for name in own]), (
         "perfdag benchmarks --markdown"
     )
 

@@ -1,78 +1,96 @@
-"""The history of a suite as one page beside the report of its newest run."""
+"""The charts of a suite's history: files, and the page beside the report of its newest run."""
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from matplotlib.figure import Figure
 
-    from perfdag.plan.plan import Plan
-    from perfdag.regress.history import Series
-    from perfdag.regress.run_medians import RunMedians
-    from perfdag.stats.variability import Variability
-    from perfdag.store.base import Store
+from perfdag.charts.pages import history as charts
+from perfdag.charts.pages.history_page import page
+from perfdag.charts.style import to_bytes
+from perfdag.plan.plan import Plan
+from perfdag.regress.acks import unattended_rules
+from perfdag.regress.history import Series, overview, series_of
+from perfdag.regress.nodes import NEWEST, noise_report, recent_rows
+from perfdag.regress.rollup import read_run_medians
+from perfdag.regress.run_medians import RunMedians
+from perfdag.regress.tuning import Tuning
+from perfdag.stats.variability import Variability
+from perfdag.store.base import Store
+from perfdag.suite.checks import checks_of
 
 NAME = "history.html"
 FEWEST_RUNS = 3
 MOST_SERIES = 120
-"""Series that are drawn for the page; more make it longer than anybody reads, and `perfdag history` draws them."""
+"""Series on the page. `perfdag history --chart` draws more."""
 
 
-def past(store: "Store", plan: "Plan") -> "RunMedians | None":
-    """The runs of the suite on this run's cluster; None below three runs, which are no history. Raises StoreError."""
-    from perfdag.regress.rollup import read_run_medians
+def past(store: Store, plan: Plan) -> RunMedians | None:
+    """Return the runs of the suite on this run's cluster, or None below FEWEST_RUNS.
 
-    found = read_run_medians(store, plan.suite)
-    cluster = next((run.cluster for run in found.runs if run.run_id == plan.run_id), None)
-    shown = found.keep([i for i, run in enumerate(found.runs) if run.cluster == cluster])
-    return shown if len(shown.runs) >= FEWEST_RUNS else None
+    Raises StoreError.
+    """
+    medians = read_run_medians(store, plan.suite)
+    cluster = next((run.cluster for run in medians.runs if run.run_id == plan.run_id), None)
+    runs = medians.keep([i for i, run in enumerate(medians.runs) if run.cluster == cluster])
+    return runs if len(runs.runs) >= FEWEST_RUNS else None
 
 
-def write_page(store: "Store", plan: "Plan", shown: "RunMedians") -> None:
-    """Write runs/<run>/history.html over the runs that `past` gave. Raises StoreError."""
-    from perfdag.charts.pages.history_page import page
-    from perfdag.regress.acks import unattended_rules
-    from perfdag.regress.history import series_of
-    from perfdag.regress.nodes import noise_report, recent_rows
-    from perfdag.regress.tuning import Tuning
-    from perfdag.suite.checks import checks_of
-
+def write_page(store: Store, plan: Plan, medians: RunMedians) -> None:
+    """Write history.html of a run over the runs that `past` returned. Raises StoreError."""
     rules = unattended_rules(store, checks_of(plan.suite_text))
-    series = series_of(shown, Tuning(rules.checks), rules.accepted)
-    chosen = worth_drawing(series)
-    left = len(chosen) - MOST_SERIES
-    figures = draw(shown, chosen[:MOST_SERIES], noise_report(shown, recent_rows(store, shown)))
+    series = worth_drawing(series_of(medians, Tuning(rules.checks), rules.accepted))
+    left = len(series) - MOST_SERIES
+    figures = draw(
+        medians, series[:MOST_SERIES], noise_report(medians, recent_rows(store, medians))
+    )
     more = f"{left} more series: perfdag history {plan.suite} --chart DIR" if left > 0 else ""
-    store.put(f"runs/{plan.run_id}/{NAME}", page(shown, chosen, figures, more).encode())
+    store.put(f"runs/{plan.run_id}/{NAME}", page(medians, series, figures, more).encode())
 
 
-def worth_drawing(series: "list[Series]") -> "list[Series]":
-    """Headline series and those that changed, what changed last first; all, where there is neither."""
-    chosen = [each for each in series if each.info.headline or each.findings] or list(series)
-    return sorted(chosen, key=lambda each: -each.findings[-1].index if each.findings else 1)
+def write_charts(
+    folder: Path,
+    medians: RunMedians,
+    series: list[Series],
+    noise: list[tuple[str, Variability]],
+) -> int:
+    """Write the charts as SVG and PNG. Return how many there are. Raises OSError."""
+    figures = draw(medians, worth_drawing(series), noise)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in figures.items():
+        svg, png = to_bytes(figure)
+        (folder / f"{name}.svg").write_bytes(svg)
+        (folder / f"{name}.png").write_bytes(png)
+    return len(figures)
+
+
+def worth_drawing(series: list[Series]) -> list[Series]:
+    """Return the headline series and those that changed, or all if there are none of these.
+
+    The series with the newest change comes first.
+    """
+    kept = [one for one in series if one.info.headline or one.findings] or series
+    return sorted(kept, key=lambda one: -one.findings[-1].index if one.findings else 1)
 
 
 def draw(
-    medians: "RunMedians", shown: "list[Series]", noise: "list[tuple[str, Variability]]"
-) -> "dict[str, Figure]":
-    """Small multiples, the overview of the newest runs and where the noise is, by file name."""
-    from perfdag.charts.pages import history as charts
-    from perfdag.regress.history import overview
-    from perfdag.regress.nodes import NEWEST
-
-    changed = sum(bool(each.findings) for each in shown)
+    medians: RunMedians, series: list[Series], noise: list[tuple[str, Variability]]
+) -> dict[str, Figure]:
+    """Return small multiples, the overview of the newest runs and the noise, by file name."""
+    changed = sum(bool(one.findings) for one in series)
     title = (
-        f"{medians.suite}: {changed} of {len(shown)} series changed level"
+        f"{medians.suite}: {changed} of {len(series)} series changed level"
         if changed
-        else f"{medians.suite}: no change of level in {len(shown)} series"
+        else f"{medians.suite}: no change of level in {len(series)} series"
     )
     figures = {
-        f"history-{i}": fig for i, fig in enumerate(charts.pages(shown, medians.runs, title), 1)
+        f"history-{i}": figure
+        for i, figure in enumerate(charts.pages(series, medians.runs, title), 1)
     }
     recent = medians.runs[-NEWEST:]
     figures["overview"] = charts.overview(
-        [each.name for each in shown],
-        [each.info.better for each in shown],
-        overview(shown),
+        [one.name for one in series],
+        [one.info.better for one in series],
+        overview(series),
         recent,
         f"{medians.suite}: the last {len(recent)} runs",
     )

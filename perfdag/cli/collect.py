@@ -1,6 +1,8 @@
-"""`perfdag collect`: the parts of a run become its Parquet file."""
+"""`perfdag collect`: write the Parquet file of a run from its samples."""
 
 import argparse
+
+from perfdag.cli.options import add_stored_run
 
 EPILOG = """examples:
   perfdag collect last
@@ -13,36 +15,19 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = sub.add_parser(
         "collect",
         help="write a run's Parquet file from its samples",
-        description="Gather the samples of a run into one Parquet file. Doing it twice gives the same bytes.",
+        description="Write the samples of a run into one Parquet file. "
+        "The same samples give the same bytes.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_run(parser)
+    add_stored_run(parser)
     parser.set_defaults(run=run)
 
 
-def add_run(parser: argparse.ArgumentParser) -> None:
-    """Arguments that name a run in a store."""
-    parser.add_argument("run_id", metavar="RUN", help="run id, or `last`")
-    parser.add_argument(
-        "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default ./perfdag-results)"
-    )
-
-
 def run(args: argparse.Namespace) -> int:
-    """Collect; exit 1 where a sample failed, is invalid or missing."""
-    from perfdag.results import exports
-    from perfdag.results.collect import collect
-    from perfdag.results.runs import load_plan
-    from perfdag.results.schema import load
-    from perfdag.store.open import open_store
+    """Collect a run. Return 1 if a sample failed, is invalid or missing."""
+    from perfdag.app.collection import collect_run
 
-    store = open_store(args.store)
-    plan = load_plan(store, args.run_id)
-    collected = collect(store, plan)
-    print(f"{collected.rows} rows  {store.url(collected.key)}")
-    for each in exports.write(
-        store, plan.run_id, load(store, suites=[plan.suite], runs=[plan.run_id])
-    ):
-        print(f"also  {each}")
-    return 1 if any(status not in ("ok", "skipped") for status in collected.statuses) else 0
+    text, code = collect_run(args.store, args.run_id)
+    print(text)
+    return code

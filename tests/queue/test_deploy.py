@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from perfdag.cli.queue import _answered, _client
+from perfdag.app.queue.validation import ClientAddress, fetch_from, wait_idle
 from perfdag.steps.queue.manifests.model import Queues
 from perfdag.steps.queue.manifests.objects import manifests
 from perfdag.steps.queue.validate import deploy
 from perfdag.steps.queue.validate.deploy import deployed
+from perfdag.steps.queue.validate.deployment import DeploymentTarget
+from perfdag.steps.queue.validate.targets import HttpLoad
 from tests.fakes.api_server import ApiServer, Request
 
 
@@ -168,20 +169,15 @@ async def test_what_a_validation_before_deletes_is_waited_for(
 
 
 @pytest.mark.parametrize(("namespace", "where"), [(None, "there"), ("elsewhere", "elsewhere")])
-async def test_the_client_may_be_of_another_namespace(
-    namespace: str | None, where: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from perfdag.steps.queue.validate.targets import HttpLoad
-
+async def test_the_client_may_be_of_another_namespace(namespace: str | None, where: str) -> None:
     server = ApiServer()
     server.fail(".", 503, "no endpoints")
-    args = argparse.Namespace(
-        client_url=None, client=None, client_namespace=namespace, deployment="d"
-    )
-    load = HttpLoad(_client(server.client(), args, "there"))
-    target: Any = None
-    await _answered(target, load, 1)  # the verdict stands, whatever became of the client
-    assert {body.path for body in server.requests} == {
+    kube = server.client()
+    target = DeploymentTarget(kube, "there", "d")
+    load = HttpLoad(fetch_from(kube, ClientAddress(namespace=namespace), target))
+    reports: list[str] = []
+    await wait_idle(target, load, 1, reports.append)  # the verdict stands, whatever happened
+    assert {request.path for request in server.requests} == {
         f"/api/v1/namespaces/{where}/services/d-client:9996/proxy/stats"
     }
-    assert "no endpoints" in capsys.readouterr().err
+    assert "no endpoints" in reports[0]

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import yaml
 
+from perfdag.app.queue.validation import other_scaler
 from perfdag.benchmark.contract import Gang
 from perfdag.cli import main
-from perfdag.cli.queue import _scaler
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
 from perfdag.shape import Shape
@@ -311,15 +311,13 @@ def test_a_deployment_that_nothing_scales_is_not_watched(namespace: str, tmp_pat
         QueueAutoscale().run(Gang([LocalHost()], Shape(), 30, str(tmp_path)), params)
 
 
-async def test_rights_that_are_missing_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_rights_that_are_missing_are_reported() -> None:
     server = ApiServer()
     server.fail("/horizontalpodautoscalers", 403, "somebody cannot list horizontalpodautoscalers")
     target = DeploymentTarget(server.client(), "there", "fake")
-    assert await _scaler(target) is None
-    assert (
-        "not known whether anything else scales fake: somebody cannot list"
-        in capsys.readouterr().err
-    )
+    reports: list[str] = []
+    assert await other_scaler(target, reports.append) is None
+    assert "not known whether anything else scales fake: somebody cannot list" in reports[0]
 
 
 def test_the_benchmark_ends_its_validator_gently(tmp_path: Path) -> None:

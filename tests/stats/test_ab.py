@@ -1,6 +1,5 @@
 """What two variants of a suite cost: `--within` on stored values, what has none, and a limit given with --resume."""
 
-from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perfdag.app.ab import outcome as ab_outcome
 from perfdag.cli import main
-from perfdag.cli.ab import conclude
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet
 from perfdag.results.runs import load_plan
 from perfdag.store.folder import FolderStore
@@ -63,9 +62,9 @@ def fill(
         put(store, found)
 
 
-def outcome(store: FolderStore, made: Duet, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    code = conclude(store, made, Namespace(all=False, chart=None, json=False, markdown=True))
-    return code, capsys.readouterr().out
+def outcome(store: FolderStore, made: Duet) -> tuple[int, str]:
+    result = ab_outcome.conclude(store, made)
+    return result.exit_code, ab_outcome.text(result, markdown=True)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +101,10 @@ def test_a_limit_is_a_share_or_said_to_be_points(
     code: int,
     said: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     store, made = FolderStore(str(tmp_path)), duel(SUITE + checks)
     fill(store, made, of, (a, b), (a, b))
-    found, out = outcome(store, made, capsys)
+    found, out = outcome(store, made)
     assert (found, said in out) == (code, True), out
 
 
@@ -133,11 +131,10 @@ def test_a_headline_without_values_does_not_pass(
     code: int,
     said: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     store, made = FolderStore(str(tmp_path)), duel(limit=limit)
     fill(store, made, of, (1.0, 1.0), two)
-    found, out = outcome(store, made, capsys)
+    found, out = outcome(store, made)
     assert (found, said in out) == (code, True), out
 
 
@@ -153,8 +150,9 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
 
     # the cluster and its store are the only things that are not real
     place = SimpleNamespace(parameters={"store": "s3://bench/results"}, start=start)
-    monkeypatch.setattr("perfdag.app.cluster.template.installed_template", lambda namespace: place)
-    monkeypatch.setattr("perfdag.store.open.open_store", lambda root: store)
+    monkeypatch.setattr("perfdag.app.ab.cluster.installed_template", lambda namespace: place)
+    for module in ("cluster", "request"):
+        monkeypatch.setattr(f"perfdag.app.ab.{module}.open_store", lambda root: store)
     made = on_cluster(duel(limit=0.2))
     for plan in (made.a, made.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
@@ -172,7 +170,7 @@ def test_a_resumed_one_that_is_stopped_keeps_its_new_limit(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("perfdag.cli.ab._measure", interrupt)
+    monkeypatch.setattr("perfdag.app.ab.local._measure", interrupt)
     made, store = duel(limit=None), open_store(str(tmp_path))
     for plan in (made.a, made.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from perfdag.app.gate import check_after_run
 from perfdag.cli import main
-from perfdag.cli.check import after_run
+from perfdag.plan.plan import Plan
 from perfdag.results.runs import load_plan
+from perfdag.store.base import Store
 from perfdag.store.open import open_store
 
 SUITE = """\
@@ -51,6 +53,12 @@ def test_confirming_runs_make_a_step_known_the_same_night(
     assert sorted(triggers) == ["confirm"] * 2 + ["manual"] * 21
 
 
+def exit_code(store: Store, plan: Plan) -> int:
+    outcome = check_after_run(store, plan, print)
+    assert outcome is not None
+    return outcome.exit_code
+
+
 @pytest.mark.slow
 def test_the_last_step_of_a_scheduled_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "delay").write_text("0")
@@ -59,19 +67,19 @@ def test_the_last_step_of_a_scheduled_run(tmp_path: Path, monkeypatch: pytest.Mo
     assert main(["run", "delays.yaml", "--no-report"]) == 0
     store = open_store(None)
     plan = load_plan(store, "last")
-    assert after_run(store, plan, 0) == 0
+    assert check_after_run(store, plan, print) is None
     assert store.list("alerts") == []  # a manual run of a suite without checks asks for no gate
     plan.suite_text = (
         text + "checks:\n  - {metric: wall_time, entry: steady, op: '<', value: 1ms}\n"
     )
-    assert after_run(store, plan, 1) == 3
+    assert exit_code(store, plan) == 3
     assert b'failures="1"' in store.get(f"runs/{plan.run_id}/check.xml")
     assert b"gate FAILED" in store.get(f"runs/{plan.run_id}/check.md")
     assert f"accept  in {store.url('acks.yaml')}: ".encode() in store.get(
         f"runs/{plan.run_id}/check.md"
     )
     monkeypatch.setenv("PERFDAG_WEBHOOK", "http://127.0.0.1:9/nobody")
-    assert after_run(store, plan, 1) == 4
+    assert exit_code(store, plan) == 4
     monkeypatch.delenv("PERFDAG_WEBHOOK")
     plan.suite_text, plan.trigger = text, "cron"
-    assert after_run(store, plan, 0) == 0
+    assert exit_code(store, plan) == 0

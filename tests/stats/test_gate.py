@@ -921,8 +921,8 @@ def test_a_run_that_is_not_there(store: Store, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["history", "net", "--newest", "-3"], "--newest -3: how many runs, one or more"),
-        (["baseline", "set", "", "last"], "an empty name names nothing"),
+        (["history", "net", "--newest", "-3"], "--newest -3: the number of runs must be 1 or more"),
+        (["baseline", "set", "", "last"], "the name is empty"),
     ],
 )
 def test_numbers_and_names_that_mean_nothing_are_refused(

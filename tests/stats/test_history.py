@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from matplotlib.text import Text
 
+from perfdag.app.comparison_charts import size_map
 from perfdag.app.finish import write_report
 from perfdag.app.history_page import past
 from perfdag.charts.pages import history as charts
 from perfdag.charts.pages.compare import Effect, forest
 from perfdag.charts.style import INK, MUTED
 from perfdag.cli import main
-from perfdag.cli.compare import sizes
 from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import make_plan
 from perfdag.regress import rollup
@@ -248,7 +248,7 @@ def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
         row("bandwidth", 8, -0.5, "worse"),
     ]
     found.append(row("bandwidth", 4, 3.0, "inconclusive"))
-    figure = sizes(SimpleNamespace(a=side, b=side, rows=found))
+    figure = size_map(SimpleNamespace(a=side, b=side, rows=found))
     (ax,) = figure.axes
     assert [label.get_text() for label in ax.get_yticklabels()] == [
         "imb ranks=4 bandwidth",
@@ -561,8 +561,8 @@ def test_history_of_nothing(store: Store, capsys: pytest.CaptureFixture[str]) ->
     for words, said in (
         (["nett"], "did you mean net?"),
         (["net", "--since", "May"], "write a day as"),
-        (["net", "--since", "2030-01-01"], "no run fits"),
-        (["net", "--only", "x*"], "no series of that name"),
+        (["net", "--since", "2030-01-01"], "no run matches"),
+        (["net", "--only", "x*"], "no series has such a name"),
     ):
         assert main(["history", *words, "--store", store.root]) == 2
         assert said in capsys.readouterr().err
@@ -788,7 +788,7 @@ def test_ab_stopped_says_how_to_go_on(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["ab", "duel.yaml"], "nothing differs"),
+        (["ab", "duel.yaml"], "the variants do not differ"),
         (["ab"], "name a suite file"),
         (["ab", "duel.yaml", "--a", "command.nothing=1"], "nothing"),
         (["ab", "duel.yaml", "--a", "command.expected=1", "--blocks", "3"], "8 to 40"),

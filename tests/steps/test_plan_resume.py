@@ -231,7 +231,7 @@ def test_want_of_a_key_pair_is_said_and_no_traceback(
     for name, value in {"STORE": "claim://results", "RUN": plan.run_id}.items():
         monkeypatch.setenv(f"PERFDAG_{name}", value)
     assert main(["step", "plan", "--out", str(tmp_path / "out")]) == 1
-    assert "perfdag step plan: ssh-keygen is not installed" in capsys.readouterr().err
+    assert "perfdag step: ssh-keygen is not installed" in capsys.readouterr().err
 
 
 def encoded(text: str) -> dict[str, str]:

@@ -1,82 +1,75 @@
-"""`perfdag ab --submit`: both variants on the same nodes of a cluster, and the end of such a run in its last step."""
+"""Run two variants of a suite on the same nodes of a cluster: submission and last step."""
 
-import argparse
-import asyncio
-import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-if TYPE_CHECKING:
-    from perfdag.plan.plan import Plan
-    from perfdag.store.base import Store
+from perfdag.app.ab.outcome import AbResult, conclude
+from perfdag.app.ab.request import AbRequest, plan_variants
+from perfdag.app.cluster.template import installed_template
+from perfdag.app.errors import CommandError
+from perfdag.app.finish import write_report
+from perfdag.plan.ab import on_cluster, stored_duet
+from perfdag.plan.plan import Plan
+from perfdag.results.collect import collect
+from perfdag.results.runs import variants
+from perfdag.results.schema import load
+from perfdag.steps.runner.limits import check_size
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
 
 
-def submit(args: argparse.Namespace) -> int:
-    """Store both plans and create the Workflow; with --watch follow it. Exit 2 for bad input, 4 where nothing is installed.
+@dataclass(frozen=True)
+class Submission:
+    """A created Workflow, the runs of both variants, and the commands that follow it."""
 
-    Raises BadDocument, StoreError, KubeError.
+    workflow: str
+    text: str
+    hint: str
+
+
+def submit(request: AbRequest, namespace: str) -> Submission:
+    """Store both plans and create the Workflow.
+
+    Raises CommandError, BadDocument, StoreError, KubeError.
     """
-    from perfdag.app.cluster import template
-    from perfdag.app.cluster.watch import follow_run
-    from perfdag.cli.ab import prepared
-    from perfdag.cli.options import log
-    from perfdag.exit_codes import EXIT_INPUT
-    from perfdag.plan.ab import on_cluster
-    from perfdag.steps.runner.limits import check_size
-    from perfdag.store.open import open_store
-
-    place = template.installed_template(args.namespace)
-    args.store = args.store or place.parameters.get("store")
-    if not str(args.store).startswith("s3://"):
-        print(
-            f"perfdag ab: --submit needs an s3:// store that is reached from here, not {args.store}: both plans are in it",
-            file=sys.stderr,
+    template = installed_template(namespace)
+    root = request.root or template.parameters.get("store") or "no store"
+    if not root.startswith("s3://"):
+        raise CommandError(
+            f"--submit needs an s3:// store that this machine reaches, not {root}: "
+            "both plans are stored there"
         )
-        return EXIT_INPUT
-    made = prepared(args)
-    if isinstance(made, str):
-        print(f"perfdag ab: {made}", file=sys.stderr)
-        return EXIT_INPUT
-    duet, _ = made
-    if args.resume is None:
+    duet, _ = plan_variants(replace(request, root=root))
+    store = open_store(root)
+    if request.resume is None:
         duet = on_cluster(duet)
         check_size(duet.a)
-        store = open_store(args.store)
         for plan in (duet.a, duet.b):
             store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     elif not duet.a.options.get("cluster"):
-        print(
-            f"perfdag ab: {args.resume} was measured on one machine; resume it there, without --submit",
-            file=sys.stderr,
+        raise CommandError(
+            f"{request.resume} was measured on one machine; resume it there, without --submit"
         )
-        return EXIT_INPUT
-    elif args.within is not None:  # the last step on the cluster holds B against what the plan says
-        open_store(args.store).put(f"runs/{duet.a.run_id}/plan.json", duet.a.dump())
-    told = {"run": duet.a.run_id, "store": args.store}
-    name = place.start(duet.a.suite, told, int(duet.a.options.get("priority", 0)))
-    print(
-        f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {args.namespace}",
-        flush=True,
+    elif request.within is not None:  # the last step on the cluster takes the limit from the plan
+        store.put(f"runs/{duet.a.run_id}/plan.json", duet.a.dump())
+    parameters = {"run": duet.a.run_id, "store": root}
+    name = template.start(duet.a.suite, parameters, int(duet.a.options.get("priority", 0)))
+    return Submission(
+        name,
+        f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {namespace}",
+        f"follow it: perfdag status {name} --namespace {namespace}\n"
+        f"then:      perfdag ab --resume {duet.a.run_id} --store {root}",
     )
-    if args.watch:
-        return asyncio.run(follow_run(name, args.namespace, print, log))
-    print(
-        f"follow it: perfdag status {name} --namespace {args.namespace}\nthen:      perfdag ab --resume {duet.a.run_id} --store {args.store}"
-    )
-    return 0
 
 
-def finish(store: "Store", plan: "Plan") -> int:
-    """The last step of such a run: both variants collected and reported, the outcome printed and stored; exit 0, 1 or 3."""
-    from perfdag.app.finish import write_report
-    from perfdag.cli.ab import conclude
-    from perfdag.cli.options import log
-    from perfdag.results.collect import collect
-    from perfdag.results.schema import load
-    from perfdag.steps.runner.duet import recalled
+def finish(store: Store, plan: Plan, report: Callable[[str], None]) -> AbResult:
+    """Collect and report both variants in the last step of the Workflow, and compare them.
 
-    duet = recalled(store, plan)
-    for each in (duet.a, duet.b):
-        collect(store, each)
-        table = load(store, suites=[each.suite], runs=[each.run_id])
-        write_report(store, each, table, log)
+    Raises StoreError.
+    """
+    duet = stored_duet(*variants(store, plan))
+    for variant in (duet.a, duet.b):
+        collect(store, variant)
+        rows = load(store, suites=[variant.suite], runs=[variant.run_id])
+        write_report(store, variant, rows, report)
     return conclude(store, duet)

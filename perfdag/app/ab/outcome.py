@@ -1,141 +1,138 @@
-"""The outcome of `perfdag ab` in words: a table for a terminal, Markdown or JSON, and its chart."""
+"""The outcome of `perfdag ab`: a verdict for each series, as text, Markdown or plain data."""
 
-import argparse
 import math
-import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
-if TYPE_CHECKING:
-    from perfdag.plan.ab import Duet
-    from perfdag.regress.ab import Outcome, SeriesVerdict
-    from perfdag.store.base import Store
+import orjson
+
+from perfdag.app.comparison import markdown_row
+from perfdag.app.text_table import HIGHLIGHTS, text_table
+from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
+from perfdag.plan.ab import Duet
+from perfdag.regress.ab import Outcome, SeriesVerdict, analyse, outcome_data
+from perfdag.regress.comparison import percent
+from perfdag.regress.tuning import Tuning
+from perfdag.results.schema import load
+from perfdag.store.base import Store
+from perfdag.suite.checks import checks_of
+from perfdag.units import short
 
 HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
 
 
-def _headings(lines: "list[SeriesVerdict]") -> list[str]:
+@dataclass(frozen=True)
+class AbResult:
+    """The compared variants. `failed` counts samples that were not ok by their reason."""
+
+    duet: Duet
+    outcome: Outcome
+    failed: Counter[str]
+    url: str
+
+    @property
+    def exit_code(self) -> int:
+        """3 if a headline misses the limit or has no values, 1 if a sample failed, else 0."""
+        bounds = {line.bound.word for line in self.outcome.lines if line.bound}
+        if "within" in self.duet.a.options and (self.outcome.absent or bounds != {"passes"}):
+            return EXIT_GATE
+        return EXIT_FAILED if self.failed else EXIT_OK
+
+    def data(self) -> dict[str, Any]:
+        """Return the outcome as plain data."""
+        return outcome_data(self.duet, self.outcome)
+
+
+def conclude(store: Store, duet: Duet, *, everything: bool = False) -> AbResult:
+    """Compare the collected variants and store the outcome beside run A. Raises StoreError."""
+    rows = load(
+        store,
+        suites=[duet.a.suite],
+        runs=[duet.a.run_id, duet.b.run_id],
+        columns=["run_id", "point", "repetition", "phase", "status", "error"],
+    )
+    failed = {
+        (row["run_id"], row["point"], row["repetition"]): row["error"] or row["status"]
+        for row in rows.to_pylist()
+        if row["phase"] == "measure" and row["status"] not in ("ok", "skipped")
+    }
+    tuning = Tuning(checks_of(duet.a.suite_text))
+    outcome = analyse(store, duet, tuning, everything=everything)
+    key = f"runs/{duet.a.run_id}/ab.json"
+    result = AbResult(duet, outcome, Counter(failed.values()), store.url(key))
+    store.put(key, orjson.dumps(result.data(), option=orjson.OPT_INDENT_2))
+    return result
+
+
+def text(result: AbResult, *, markdown: bool = False) -> str:
+    """Return the outcome as a table for a terminal or in Markdown, with notes below it."""
+    duet, lines = result.duet, result.outcome.lines
+    a, b = duet.a.options["words"]
     limit = next((line.bound.limit for line in lines if line.bound), None)
-    return HEADINGS if limit is None else [*HEADINGS, f"cost within {limit * 100:g} %"]
+    headings = HEADINGS if limit is None else [*HEADINGS, f"cost within {limit * 100:g} %"]
+    rows = [[*_cells(line), *([] if limit is None else [_cost(line)])] for line in lines]
+    if markdown:
+        head = f"### A: {a}; B: {b} ({duet.a.suite}, {len(duet.blocks)} blocks)\n"
+        table = [head, markdown_row(headings), "|" + "---|" * len(headings)]
+        table += map(markdown_row, rows)
+    else:
+        styles = [HIGHLIGHTS.get(line.judged.word, "") for line in lines]
+        table = [f"A  {a}\nB  {b}", text_table(headings, rows, right=range(1, 6), styles=styles)]
+    return "\n".join([*table, *_notes(result)])
 
 
-def _within(line: "SeriesVerdict") -> list[str]:
-    """What B costs, its interval and whether that is within the limit."""
+def series_name(line: SeriesVerdict) -> str:
+    """Return the entry, the label of the point and the metric of a series."""
+    return " ".join(filter(None, (line.info.entry, line.label, line.info.name)))
+
+
+def _cells(line: SeriesVerdict) -> list[str]:
+    """Return the cells of a series, as HEADINGS names them."""
+    paired, word = line.judged.result, line.judged.word
+    low, high = (
+        percent(end, paired.absolute) for end in (paired.interval.low, paired.interval.high)
+    )
+    clear = word in ("better", "worse", "no difference shown")
+    return [
+        series_name(line),
+        short(paired.a, line.info.unit),
+        short(paired.b, line.info.unit),
+        percent(paired.effect, paired.absolute),
+        f"{low} to {high}",
+        f"{paired.p:.2g}",
+        word if clear else f"{word}: {line.judged.why}",
+    ]
+
+
+def _cost(line: SeriesVerdict) -> str:
+    """Return what B costs, the interval of the cost, and whether it is within the limit."""
     bound = line.bound
     if bound is None:
-        return ["-"]
-    said = bound.word if bound.word != "inconclusive" else f"{bound.word}: {bound.why}"
+        return "-"
+    word = bound.word if bound.word != "inconclusive" else f"{bound.word}: {bound.why}"
     if math.isnan(bound.cost):
-        return [said]
-    cost, low, high = (
-        f"{100 * each:+.1f} {'points' if bound.points else '%'}"
-        for each in (bound.cost, bound.low, bound.high)
-    )
-    return [f"{cost} ({low} to {high}) {said}"]
+        return word
+    unit = "points" if bound.points else "%"
+    cost, low, high = (f"{100 * v:+.1f} {unit}" for v in (bound.cost, bound.low, bound.high))
+    return f"{cost} ({low} to {high}) {word}"
 
 
-def _cells(line: "SeriesVerdict") -> list[str]:
-    from perfdag.regress.comparison import percent
-    from perfdag.units import short
-
-    r = line.judged.result
-    name = " ".join(filter(None, (line.info.entry, line.label, line.info.name)))
-    shown = line.judged.word in ("better", "worse", "no difference shown")
-    band = f"{percent(r.interval.low, r.absolute)} to {percent(r.interval.high, r.absolute)}"
-    verdict = line.judged.word if shown else f"{line.judged.word}: {line.judged.why}"
-    return [
-        name,
-        short(r.a, line.info.unit),
-        short(r.b, line.info.unit),
-        percent(r.effect, r.absolute),
-        band,
-        f"{r.p:.2g}",
-        verdict,
-    ]
-
-
-def tell(
-    args: argparse.Namespace, store: "Store", duet: "Duet", made: "Outcome", failed: Counter[str]
-) -> None:
-    """Print the outcome in the form asked for, and keep it beside run A."""
-    import orjson
-
-    from perfdag.regress.ab import outcome_data
-
-    lines = made.lines
-    outcome = orjson.dumps(outcome_data(duet, made), option=orjson.OPT_INDENT_2)
-    store.put(f"runs/{duet.a.run_id}/ab.json", outcome)
-    if args.chart:
-        from perfdag.cli.compare import write_chart
-
-        write_chart(args.chart, _forest(duet, lines))
-    if args.json:
-        print(outcome.decode())
-        return
-    words = duet.a.options["words"]
-    if args.markdown:
-        print(f"### A: {words[0]}; B: {words[1]} ({duet.a.suite}, {len(duet.blocks)} blocks)\n")
-        headings = _headings(lines)
-        print("| " + " | ".join(headings) + " |\n|" + "---|" * len(headings))
-        for line in lines:
-            cells = [*_cells(line), *_within(line)][: len(headings)]
-            print("| " + " | ".join(each.replace("|", "\\|") for each in cells) + " |")
-    else:
-        _table(lines, words)
-    bands = {line.judged.result.interval.words() for line in lines}
-    print(
-        f"\n{len(duet.blocks)} blocks of ABBA or BAAB; interval: {', '.join(sorted(bands)) or '-'}; exact sign-flip test"
-    )
-    if failed:
-        print(
-            f"{failed.total()} samples were not ok; their blocks count where the other sample of the variant was"
+def _notes(result: AbResult) -> Iterator[str]:
+    """Yield the method, failed samples, series without a counterpart, and the stored file."""
+    bands = sorted({line.judged.result.interval.words() for line in result.outcome.lines})
+    blocks = f"{len(result.duet.blocks)} blocks of ABBA or BAAB"
+    yield f"\n{blocks}; interval: {', '.join(bands) or '-'}; exact sign-flip test"
+    if result.failed:
+        yield (
+            f"{result.failed.total()} samples were not ok; "
+            "a block counts if the variant's other sample was ok"
         )
-        for reason, count in failed.most_common(3):
-            print(f"  {count} of them: {reason}")
-    for each in made.unpaired:
-        print(f"not compared: {each}")
-    for key in made.damaged:
-        print(f"damaged, left out: {key}")
-    print(f"outcome {store.url(f'runs/{duet.a.run_id}/ab.json')}")
-
-
-def _table(lines: "list[SeriesVerdict]", words: list[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    print(f"A  {words[0]}\nB  {words[1]}")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    headings = _headings(lines)
-    for i, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if 0 < i < 6 else "left", overflow="fold")
-    styles = {"worse": "bold dark_orange", "better": "bold blue"}
-    for line in lines:
-        table.add_row(
-            *(Text(each) for each in [*_cells(line), *_within(line)][: len(headings)]),
-            style=styles.get(line.judged.word, ""),
-        )
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
-
-
-def _forest(duet: "Duet", lines: "list[SeriesVerdict]") -> Any:
-    from perfdag.charts.pages.compare import Effect, forest
-
-    effects = [
-        Effect(
-            _cells(line)[0],
-            line.judged.result.effect,
-            line.judged.result.interval.low,
-            line.judged.result.interval.high,
-            line.judged.word,
-        )
-        for line in lines
-        if not line.judged.result.absolute
-    ]
-    words = duet.a.options["words"]
-    return forest(
-        effects,
-        f"{words[1]} against {words[0]}",
-        f"{duet.a.suite}: {len(duet.blocks)} blocks side by side; line: interval of the median ratio",
-        len(lines) - len(effects),
-    )
+    for reason, count in result.failed.most_common(3):
+        yield f"  {count} of them: {reason}"
+    for name in result.outcome.unpaired:
+        yield f"not compared: {name}"
+    for key in result.outcome.damaged:
+        yield f"damaged, left out: {key}"
+    yield f"outcome {result.url}"

@@ -1,0 +1,102 @@
+"""Measure two variants of a suite on this machine, block by block."""
+
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from perfdag.app.ab.outcome import AbResult, conclude
+from perfdag.app.ab.request import AbRequest, plan_variants
+from perfdag.app.local_run import measuring_loop, restore_samples, resumable
+from perfdag.plan.ab import Duet, positions
+from perfdag.results import missing_reason
+from perfdag.results.collect import collect
+from perfdag.results.samples import SampleRecord
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
+from perfdag.suite.point import Point
+from perfdag.units import short_seconds
+
+
+def run(
+    request: AbRequest,
+    report: Callable[[str], None],
+    *,
+    everything: bool = False,
+    chart: Path | None = None,
+) -> AbResult:
+    """Measure what is not stored yet, then compare the variants.
+
+    A run of a cluster is only compared. `report` receives lines of progress, `everything` includes
+    series that are not headlines. Raises CommandError, BadDocument, StoreError.
+    """
+    duet, root = plan_variants(request)
+    store = open_store(root)
+    plans = (duet.a, duet.b)
+    if not duet.a.options.get("cluster"):
+        for plan in plans:
+            if request.resume is None:
+                store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+            else:
+                missing_reason.forget_all(store, plan.run_id)
+                restore_samples(store, plan, report)
+        with resumable(_resume_command(duet, request, root)):
+            _measure(duet, store, report)
+    for plan in plans:
+        collect(store, plan)
+    result = conclude(store, duet, everything=everything)
+    if chart:
+        from perfdag.app.ab.outcome_chart import write_forest_plot
+
+        write_forest_plot(chart, result)
+    return result
+
+
+def _resume_command(duet: Duet, request: AbRequest, root: str | None) -> str:
+    """Return the command that continues a run. Its plan has the limit that a new run got."""
+    command = f"perfdag ab --resume {duet.a.run_id}" + (f" --store {root}" if root else "")
+    if request.resume and request.within:
+        command += f" --within {shlex.quote(request.within)}"
+    return command
+
+
+class _SampleCounter:
+    """A ProgressListener that counts samples and reports those that are not ok."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self.done, self._report = 0, report
+
+    def started(self, point: Point, repetition: int) -> None:
+        """Do nothing: only finished samples count."""
+
+    def ended(self, point: Point, part: SampleRecord) -> None:
+        self.done += 1
+        if part.status != "ok":
+            self._report(f"  {point.entry} {point.label}: {part.status}: {part.error}")
+
+    def passed(self, point: Point, repetition: int, why: str) -> None:
+        self.done += 1
+
+
+def _measure(duet: Duet, store: Store, report: Callable[[str], None]) -> None:
+    """Measure the rounds of both variants in the order of the blocks, within their budget."""
+    counter, plans = _SampleCounter(report), {"A": duet.a, "B": duet.b}
+    total = len(duet.a.order) + len(duet.b.order)
+    loops = {
+        variant: measuring_loop(plan, store, counter, report) for variant, plan in plans.items()
+    }
+    blocks, expected = len(duet.blocks), short_seconds(duet.a.seconds() + duet.b.seconds())
+    head = f"ab {duet.a.run_id} and {duet.b.run_id}"
+    report(f"{head}: {blocks} blocks, {total} samples, about {expected}")
+    budget = duet.a.budget
+    deadline = time.monotonic() + budget if budget else None
+    rounds = [("A", 0), ("B", 0), *duet.rounds()]  # the warm-up rounds come first
+    for i, (variant, repetition) in enumerate(rounds, -2):
+        if i >= 0 and i % 4 == 0:
+            block = f"block {i // 4 + 1} of {blocks}  {duet.blocks[i // 4]}"
+            report(f"{block}  {counter.done} of {total} samples")
+        if not loops[variant].measure(positions(plans[variant], repetition), deadline=deadline):
+            reason = missing_reason.budget_spent(budget or 0)
+            for loop in loops.values():
+                missing_reason.write(loop.store, loop.plan.run_id, reason)
+            break

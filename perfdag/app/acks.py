@@ -1,0 +1,20 @@
+"""Set and show the acknowledgements of a store."""
+
+from perfdag.regress.acks import ACKS, put_acks, stored_acks
+from perfdag.store.open import open_store
+
+
+def set_acks(root: str | None, file: str) -> str:
+    """Put a file of acknowledgements into the store. Raises BadDocument, StoreError."""
+    store = open_store(root)
+    return f"{len(put_acks(store, file))} acknowledgements in {store.url(ACKS)}"
+
+
+def show(root: str | None) -> str:
+    """Return the acknowledgements of the store as text. Raises BadDocument, StoreError."""
+    acks, url = stored_acks(open_store(root))
+    lines = [
+        f"{ack.series}  from {ack.run}{f' until {ack.until}' if ack.until else ''}: {ack.reason}"
+        for ack in acks
+    ]
+    return "\n".join(lines) or f"no acknowledgements in {url}; `perfdag acks set FILE` adds them"

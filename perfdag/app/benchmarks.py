@@ -1,0 +1,103 @@
+"""Describe the installed benchmarks as plain data, text or Markdown."""
+
+from typing import Any
+
+from perfdag.app.errors import CommandError
+from perfdag.benchmark import registry
+from perfdag.suite.yaml_document import nearest
+
+Description = dict[str, Any]
+METRIC_KEYS = ("name", "unit", "better", "headline", "about")
+BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<="}
+"""Keys of JSON Schema that limit a number, and how they are printed."""
+
+
+def describe(name: str | None = None) -> list[Description]:
+    """Describe every benchmark, or the one called `name`. Raises CommandError."""
+    installed = registry.names()
+    if name is not None and name not in installed:
+        known = ", ".join(installed)
+        raise CommandError(f"no benchmark {name!r}; there are {known}{nearest(name, installed)}")
+    return [_description(known) for known in ([name] if name else installed)]
+
+
+def _description(name: str) -> Description:
+    benchmark = registry.get(name)
+    schema = benchmark.Params.model_json_schema()
+    metrics = sorted(benchmark.metrics, key=lambda metric: not metric.headline)
+    return {
+        "name": name,
+        "summary": benchmark.summary(),
+        "clock": benchmark.clock(),
+        "canaries": list(benchmark.canaries),
+        "tools": [
+            {"program": tool.program, "packages": dict(tool.packages)} for tool in benchmark.tools
+        ],
+        "metrics": [{key: getattr(metric, key) for key in METRIC_KEYS} for metric in metrics],
+        "params": [
+            {
+                "name": key,
+                "default": param.get("default"),
+                "required": key in schema.get("required", []),
+                "allowed": _allowed(param),
+                "about": param.get("description", ""),
+            }
+            for key, param in schema["properties"].items()
+        ],
+    }
+
+
+def _allowed(schema: dict[str, Any]) -> str:
+    """Return the values that a JSON schema allows, such as `integer >= 1`."""
+    if "enum" in schema:
+        return ", ".join(map(str, schema["enum"]))
+    if "anyOf" in schema:
+        texts = dict.fromkeys(map(_allowed, schema["anyOf"]))
+        return " or ".join(text for text in texts if text != "null")
+    bounds = [f"{sign} {schema[key]:g}" for key, sign in BOUNDS.items() if key in schema]
+    kind = schema.get("const") or schema.get("type") or schema.get("$ref", "").rpartition("/")[2]
+    return " ".join([str(kind), *bounds])
+
+
+def names(descriptions: list[Description]) -> str:
+    """Return a line for each benchmark."""
+    width = max(len(benchmark["name"]) for benchmark in descriptions)
+    return "\n".join(f"{item['name']:<{width}}  {item['summary']}" for item in descriptions)
+
+
+def markdown(descriptions: list[Description]) -> str:
+    """Return the benchmarks as a Markdown table."""
+    lines = ["| benchmark | what | headline metrics | clock |", "|---|---|---|---|"]
+    for item in descriptions:
+        headlines = ", ".join(
+            f"{metric['name']} [{metric['unit']}]"
+            for metric in item["metrics"]
+            if metric["headline"]
+        )
+        what = item["summary"].rstrip(".")
+        lines.append(f"| `{item['name']}` | {what} | {headlines} | {item['clock']} |")
+    return "\n".join(lines)
+
+
+def details(benchmark: Description) -> str:
+    """Return everything about one benchmark as text."""
+    lines = [
+        f"{benchmark['name']}: {benchmark['summary']}\n",
+        f"Clock: {benchmark['clock']}",
+        f"Canaries: {', '.join(benchmark['canaries'])}\n",
+    ]
+    for tool in benchmark["tools"]:
+        packages = ", ".join(f"{manager}: {name}" for manager, name in tool["packages"].items())
+        lines.append(f"Tool: {tool['program']} ({packages})")
+    lines.append("\nParameters")
+    width = max(len(param["name"]) for param in benchmark["params"])
+    for param in benchmark["params"]:
+        default = "required" if param["required"] else f"default {param['default']}"
+        about = f"  {param['about']}" if param["about"] else ""
+        lines.append(f"  {param['name']:<{width}}  {param['allowed']}; {default}{about}")
+    lines.append("\nMetrics (* headline)")
+    for metric in benchmark["metrics"]:
+        mark = "*" if metric["headline"] else " "
+        name = f"{metric['name']} [{metric['unit']}], {metric['better']} is better"
+        lines.append(f" {mark} {name}: {metric['about']}")
+    return "\n".join(lines)

@@ -1,0 +1,69 @@
+"""What the pods of a batch run, beside the watchdog of the run and the check of the store."""
+
+import asyncio
+import os
+
+from perfdag.app.errors import CommandError
+from perfdag.exit_codes import EXIT_FAILED
+from perfdag.kube.podspec import STORE
+from perfdag.plan.plan import Plan
+from perfdag.results.runs import load_plan
+from perfdag.signals import end_once
+from perfdag.steps.runner import duet, gang
+from perfdag.steps.runner.peer import Keys, PeerError, lead_ended, serve, stop
+from perfdag.steps.runner.pod_context import KEYS, from_environment, pending_limit, scratch_home
+from perfdag.steps.runner.watchdog import watch_run
+from perfdag.store.open import open_store
+
+STORE_PATIENCE = 5.0
+"""Seconds for which the check of the store repeats a write."""
+
+
+def lead(batch: int, attempt: int, last_attempt: int) -> int:
+    """Measure a batch and return its exit code. Raises StoreError."""
+    end_once(stop)
+    context = from_environment()
+    store = context.open()
+    plan = load_plan(store, context.run_id)
+    run = duet.lead if plan.trigger == "ab" else gang.lead
+    return run(context, store, plan, batch, attempt, attempt >= last_attempt)
+
+
+def peer(batch: int, attempt: int, port: int, pending: str) -> int:
+    """Serve the lead of a gang and return the exit code. Raises CommandError."""
+    context = from_environment()
+    try:
+        return serve(
+            Keys(KEYS),
+            scratch_home() / "peer",
+            port,
+            pending_limit(pending),
+            ended=lambda: lead_ended(context, batch, attempt),
+        )
+    except PeerError as error:
+        raise CommandError(str(error), EXIT_FAILED) from None
+
+
+def start_second_lead(batch: int, attempt: int) -> None:
+    """Start the lead of variant B, which measures while this pod serves as a peer.
+
+    Raises StoreError.
+    """
+    context = from_environment()
+    store = context.open()
+    plan: Plan = duet.recalled(store, load_plan(store, context.run_id)).b
+    duet.follow(context, plan, batch, attempt, scratch_home() / "peer")
+
+
+def watchdog_step(pending: str) -> bool:
+    """Watch the run until its last batch ends. Return whether no batch failed."""
+    return asyncio.run(watch_run(from_environment(), pending))
+
+
+def check_store(root: str) -> None:
+    """Write, read and delete an object in the store of this pod. Raises StoreError."""
+    store = open_store(STORE if root.startswith("claim://") else root, STORE_PATIENCE)
+    key = f"runs/.doctor-{os.getpid()}"
+    store.put(key, b"here")
+    store.get(key)
+    store.delete(key)

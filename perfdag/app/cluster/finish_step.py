@@ -1,0 +1,100 @@
+"""The last step of a run on a cluster: collect, report, release, check."""
+
+from collections.abc import Callable
+
+from perfdag.app.ab import cluster as ab_cluster
+from perfdag.app.ab import outcome as ab_outcome
+from perfdag.app.cluster.view import RUN_LABEL, SUITE_LABEL
+from perfdag.app.errors import CommandError
+from perfdag.app.finish import finish_run
+from perfdag.app.gate import check_after_run
+from perfdag.app.result_text import result_text
+from perfdag.exit_codes import EXIT_REACH
+from perfdag.kube import client
+from perfdag.kube.client import Kube, KubeError
+from perfdag.plan.gated import gated
+from perfdag.plan.plan import Plan
+from perfdag.results.collect import collect
+from perfdag.results.runs import load_plan
+from perfdag.steps.runner import budget, cleanup, end_reason, step_state
+from perfdag.steps.runner.pod_context import PodContext, from_environment
+from perfdag.store.base import NotStoredError, Store
+
+Report = Callable[[str], None]
+
+
+def finish_step(phase: str, output: Report, report: Report) -> int:
+    """Finish the run whose Workflow is in `phase`, and return the run's exit code.
+
+    `output` receives the results, `report` warnings. The Workflow records that the step runs, so
+    that it can be repeated if its pod is lost. Raises CommandError, StoreError.
+    """
+    context = from_environment()
+    return step_state.step(context, "finish", lambda: _finish(context, phase, output, report))
+
+
+def _finish(context: PodContext, phase: str, output: Report, report: Report) -> int:
+    store = context.open()
+    try:
+        plan = load_plan(store, context.run_id)
+    except NotStoredError:
+        # If the plan step refused the suite, its own exit code is the run's.
+        message = f"run {context.run_id}: no plan was made, so there is nothing to collect"
+        raise CommandError(message, EXIT_REACH) from None
+    budget.end(store, plan.run_id)
+    _record_end(context, store, plan, phase, report)
+    if plan.trigger == "ab":
+        result = ab_cluster.finish(store, plan, report)
+        output(ab_outcome.text(result))
+        _release(context, store, plan, phase, report)
+        return result.exit_code
+    for run_id in plan.options.get("confirmed", []):
+        budget.end(store, run_id)
+        collect(store, load_plan(store, run_id))
+    run = finish_run(store, plan, report, history=True, gates=not gated(plan))
+    output(result_text(run))
+    _release(context, store, plan, phase, report)
+    gate = check_after_run(store, plan, report)
+    if gate is None:
+        return run.exit_code
+    output(gate.text())
+    return gate.exit_code or run.exit_code
+
+
+def _record_end(context: PodContext, store: Store, plan: Plan, phase: str, report: Report) -> None:
+    """Store why the run and its batches ended, so that absent samples have a reason."""
+    if context.claimed:
+        try:
+            end_reason.copy_annotation(context, store, plan)
+        except KubeError as error:  # only the reasons are lost, not the samples
+            report(f"cannot read why batches failed; their rows have no reason: {error}")
+    end_reason.record(context, store, plan, phase)
+
+
+def _release(context: PodContext, store: Store, plan: Plan, phase: str, report: Report) -> None:
+    """Label the Workflow and delete what the run no longer needs."""
+    label_workflow(context, plan, store, report)
+    cleanup.delete(context, plan, phase)
+
+
+def label_workflow(context: PodContext, plan: Plan, store: Store, report: Report) -> None:
+    """Put the report's address, the run id and the suite on the run's Workflow.
+
+    `perfdag submit` sets the labels at once; a Workflow that was created otherwise gets them here.
+    An error of the API server is reported.
+    """
+    annotations = {
+        "perfdag/run": plan.run_id,
+        "perfdag/report": store.url(f"runs/{plan.run_id}/report.html"),
+    }
+    labels = {RUN_LABEL: plan.run_id, SUITE_LABEL: plan.suite}
+    patch = {"metadata": {"annotations": annotations, "labels": labels}}
+
+    async def patch_workflow(kube: Kube) -> None:
+        kind = await kube.resource("argoproj.io/v1alpha1", "Workflow")
+        await kube.patch(kind, context.workflow, patch, context.namespace)
+
+    try:
+        client.run(patch_workflow)
+    except KubeError as error:
+        report(f"the Workflow has no annotation with its report: {error}")

@@ -1,0 +1,48 @@
+"""The steps that plan: the plan of a run, and the runs that confirm its suspicious points.
+
+The Workflow records that such a step runs, so that it can be repeated if its pod is lost.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from perfdag.app.errors import CommandError
+from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
+from perfdag.steps.runner import confirm, plan, step_state
+from perfdag.steps.runner.peer import PeerError
+from perfdag.steps.runner.pod_context import from_environment
+
+
+def plan_step(folder: Path, output: Callable[[str], None]) -> int:
+    """Plan the run and write the output parameters into `folder`. Return the exit code.
+
+    Raises CommandError, BadDocument, StoreError.
+    """
+    context = from_environment()
+
+    def work() -> int:
+        try:
+            result = plan.step(context, folder, os.environ)
+        except PeerError as error:
+            raise CommandError(str(error), EXIT_FAILED) from None
+        counts = f"{len(result.points)} points, {len(result.order)} samples"
+        output(f"run {result.run_id}: {counts}, {len(result.batches)} batches")
+        return EXIT_OK
+
+    return step_state.step(context, "plan", work)
+
+
+def confirm_step(folder: Path, output: Callable[[str], None]) -> int:
+    """Plan the confirming runs and write the output parameters. Return the exit code.
+
+    Raises StoreError.
+    """
+    context = from_environment()
+
+    def work() -> int:
+        names = confirm.step(context, folder)
+        output(f"measured again now: {', '.join(names)}" if names else "nothing to measure again")
+        return EXIT_OK
+
+    return step_state.step(context, "suspect", work)

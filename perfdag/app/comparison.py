@@ -1,0 +1,199 @@
+"""Compare two runs or selections, as text, Markdown or plain data."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from perfdag.app.errors import CommandError
+from perfdag.app.text_table import HIGHLIGHTS, text_table
+from perfdag.regress.acks import read_checks
+from perfdag.regress.comparison import Comparison, Row, compare_selections, count, percent
+from perfdag.regress.selection import select
+from perfdag.regress.tuning import Tuning
+from perfdag.store.open import open_store
+from perfdag.suite.checks import Check
+from perfdag.units import short
+
+MAX_ROWS = 60
+"""Rows of the table without --all."""
+HEADINGS = [
+    "series",
+    "A median (spread)",
+    "B median (spread)",
+    "B against A",
+    "floor",
+    "detectable",
+    "verdict",
+]
+LEGEND = """\
+spread: range of fewer than 6 values, else the 95 % interval of the median
+floor: noise of one run between past runs
+detectable: the effect that nine of ten such comparisons find"""
+
+
+def compare_runs(
+    a: str,
+    b: str,
+    *,
+    root: str | None,
+    root_b: str | None,
+    suite: str | None,
+    min_effect: str | None,
+    chart: Path | None,
+    sizes_chart: Path | None,
+) -> Comparison:
+    """Compare the runs that `a` and `b` select, and draw the charts that have a path.
+
+    Raises CommandError, SelectionError, StoreError.
+    """
+    try:
+        checks = [Check(metric="*", min_effect=min_effect)] if min_effect else []
+    except ValueError as error:
+        reason = str(error).splitlines()[-2].strip()
+        raise CommandError(f"--min-effect {min_effect}: {reason}") from None
+    store = open_store(root)
+    store_b = open_store(root_b) if root_b else store
+    side_a = select(store, a, suite)
+    side_b = select(store_b, b, suite or (None if root_b else side_a.suite))
+    tuning = Tuning([*read_checks(store_b, side_b.runs[-1], None), *checks])
+    comparison = compare_selections((store, side_a), (store_b, side_b), tuning)
+    if chart or sizes_chart:
+        from perfdag.app.comparison_charts import write_charts
+
+        write_charts(comparison, chart, sizes_chart)
+    return comparison
+
+
+def is_worse(comparison: Comparison) -> bool:
+    """Return whether a headline series of B is worse."""
+    return any(row.info.headline and row.verdict.word == "worse" for row in comparison.rows)
+
+
+def full_name(row: Row) -> str:
+    """Return the entry, the label of the point and the metric of a series."""
+    return " ".join(filter(None, (row.info.entry, row.label, row.info.name)))
+
+
+def _cells(row: Row) -> list[str]:
+    """Return the cells of a row, as HEADINGS names them."""
+    verdict, unit = row.verdict, row.info.unit
+    sides = [
+        with_spread(middle, band.low, band.high, unit)
+        for middle, band in ((verdict.a, verdict.spread_a), (verdict.b, verdict.spread_b))
+    ]
+    words = verdict.word if verdict.word != "inconclusive" else f"{verdict.word}: {verdict.why}"
+    return [
+        full_name(row),
+        *sides,
+        percent(verdict.effect, verdict.absolute),
+        percent(verdict.floor, verdict.absolute, sign=False),
+        percent(verdict.detectable, verdict.absolute, sign=False),
+        f"{words} ({row.note})" if row.note else words,
+    ]
+
+
+def with_spread(middle: float, low: float, high: float, unit: str) -> str:
+    """Return a median with its spread, such as `9.96 (9.89 to 9.99) Gbit/s`.
+
+    The unit stands once if all three values have the same.
+    """
+    words = [short(value, unit).partition(" ") for value in (middle, low, high)]
+    if len({word[2] for word in words}) == 1:
+        return f"{words[0][0]} ({words[1][0]} to {words[2][0]}) {words[0][2]}".strip()
+    return "{} ({} to {})".format(*("".join(word) for word in words))
+
+
+def _table_rows(comparison: Comparison, everything: bool) -> list[Row]:
+    """Return the headline series and those with a verdict, or all series."""
+    if everything:
+        return comparison.rows
+    rows = [
+        row
+        for row in comparison.rows
+        if row.info.headline or row.verdict.word in ("better", "worse", "differs")
+    ]
+    return (rows or comparison.rows)[:MAX_ROWS]
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+    """Yield the counts, and what was not compared and why."""
+    yield count(comparison.rows)
+    if comparison.simulated:
+        sides = " and ".join(comparison.simulated)
+        yield f"simulated nodes in {sides}: figures of the control plane alone"
+    for title, lines in (
+        ("only in A (missing in B)", comparison.only_a),
+        ("only in B (new)", comparison.only_b),
+        ("failed", comparison.failed),
+        ("refused", comparison.refused),
+        ("damaged, left out", comparison.damaged),
+    ):
+        if lines:
+            more = f", and {len(lines) - 20} more (--json lists them)" if len(lines) > 20 else ""
+            yield f"{title}: {'; '.join(lines[:20])}{more}"
+
+
+def _differences(comparison: Comparison) -> Iterator[str]:
+    """Yield each parameter and fact of the environment that differs."""
+    for key, (before, after) in [*comparison.parameters.items(), *comparison.environment.items()]:
+        yield f"{key}: {before} -> {after}"
+
+
+def text(comparison: Comparison, everything: bool) -> str:
+    """Return the comparison as text with a table."""
+    lines = []
+    for letter, side in (("A", comparison.a), ("B", comparison.b)):
+        newest = f"{len(side.runs)} runs, {side.runs[0]} to {side.runs[-1]}"
+        lines.append(f"{letter}  {side.suite}  {side.runs[0] if len(side.runs) == 1 else newest}")
+    lines += [f"differs  {difference}" for difference in _differences(comparison)]
+    if not comparison.environment:
+        lines.append("environment and tools are the same")
+    rows = _table_rows(comparison, everything)
+    styles = [HIGHLIGHTS.get(row.verdict.word, "") for row in rows]
+    lines.append(text_table(HEADINGS, map(_cells, rows), right=range(1, 6), styles=styles))
+    if len(rows) < len(comparison.rows):
+        left = len(comparison.rows) - len(rows)
+        lines.append(f"{left} more series without a verdict (--all shows them)")
+    return "\n".join([*lines, *_notes(comparison), LEGEND])
+
+
+def markdown(comparison: Comparison, everything: bool) -> str:
+    """Return the comparison as Markdown."""
+    a, b = comparison.a, comparison.b
+    lines = [f"### {b.words} against {a.words} (suite {b.suite})", ""]
+    lines += [f"- {difference}" for difference in _differences(comparison)]
+    if not comparison.environment:
+        lines.append("- environment and tools are the same")
+    lines += ["", markdown_row(HEADINGS), "|" + "---|" * len(HEADINGS)]
+    for row in _table_rows(comparison, everything):
+        cells = _cells(row)
+        if row.verdict.word in ("worse", "better"):
+            cells[-1] = f"**{cells[-1]}**"
+        lines.append(markdown_row(cells))
+    return "\n".join([*lines, "", *(f"- {note}" for note in _notes(comparison))])
+
+
+def markdown_row(cells: list[str]) -> str:
+    """Return a row of a Markdown table."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def as_data(comparison: Comparison) -> dict[str, Any]:
+    """Return the comparison as plain data.
+
+    Effects are relative (0.1 is +10 %), or in the unit of the series if `absolute` is true.
+    """
+    series = [
+        {**asdict(row.info), "label": row.label, "note": row.note, **asdict(row.verdict)}
+        for row in comparison.rows
+    ]
+    fields = ("only_a", "only_b", "failed", "refused", "damaged", "simulated")
+    return {
+        "a": asdict(comparison.a),
+        "b": asdict(comparison.b),
+        "parameters": comparison.parameters,
+        "environment": comparison.environment,
+        "series": series,
+        **{name: getattr(comparison, name) for name in fields},
+    }

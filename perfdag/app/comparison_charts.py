@@ -1,0 +1,57 @@
+"""The charts of a comparison: a forest plot, and a map of ratios by message size."""
+
+from collections import Counter
+from pathlib import Path
+
+import orjson
+from matplotlib.figure import Figure
+
+from perfdag.app.chart_file import write_chart
+from perfdag.app.comparison import full_name
+from perfdag.charts.pages.compare import Effect, Ratio, forest, ratios
+from perfdag.regress.comparison import Comparison, count
+
+
+def write_charts(comparison: Comparison, chart: Path | None, sizes_chart: Path | None) -> None:
+    """Write the charts that have a path. Raises OSError."""
+    if chart:
+        write_chart(chart, forest_plot(comparison))
+    if sizes_chart:
+        write_chart(sizes_chart, size_map(comparison))
+
+
+def forest_plot(comparison: Comparison) -> Figure:
+    """Return the forest plot of the headline series, or of all series if none is a headline."""
+    rows = [row for row in comparison.rows if row.info.headline] or comparison.rows
+    effects = [
+        Effect(full_name(row), verdict.effect, verdict.low, verdict.high, verdict.word)
+        for row in rows
+        if not (verdict := row.verdict).absolute
+    ]
+    return forest(
+        effects,
+        f"{comparison.b.words} against {comparison.a.words}: {count(comparison.rows)}",
+        f"suite {comparison.b.suite}; line: 95 % interval by the noise between past runs; "
+        "grey: not shown, hollow: inconclusive",
+        len(rows) - len(effects),
+    )
+
+
+def size_map(comparison: Comparison) -> Figure:
+    """Return the map of ratios by message size, with a row for each point and metric."""
+    cells = []
+    for row in comparison.rows:
+        coords = orjson.loads(row.info.coords or "{}")
+        size = coords.pop("message_bytes", None)
+        if size is None or row.verdict.absolute:
+            continue
+        stat = "" if row.info.stat in ("value", "mean") else row.info.stat
+        rest = " ".join(f"{key}={value}" for key, value in coords.items())
+        label = " ".join(filter(None, (row.info.entry, row.label, row.info.metric, stat, rest)))
+        cells.append(Ratio(label, float(size), row.verdict.effect, row.verdict.word))
+    cells.sort(key=lambda cell: (cell.row, cell.size))
+    counts = Counter(cell.word for cell in cells)
+    title = f"{comparison.b.words} against {comparison.a.words}: of {len(cells)} cells"
+    title += f" {counts['worse']} worse, {counts['better']} better"
+    title += f", {counts['inconclusive']} inconclusive" if counts["inconclusive"] else ""
+    return ratios(cells, title, f"suite {comparison.b.suite}")

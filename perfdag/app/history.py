@@ -1,0 +1,188 @@
+"""Read the history of a suite: its series, changes, slow nodes, noise and failures."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from perfdag.app.errors import CommandError
+from perfdag.regress.acks import read_acks, read_checks
+from perfdag.regress.changes import LevelChange, day_of
+from perfdag.regress.history import Failure, Series, failures, object_failures, series_of
+from perfdag.regress.nodes import (
+    NodeOutlier,
+    node_outliers,
+    noise_report,
+    recent_rows,
+    runs_for_nodes,
+)
+from perfdag.regress.rollup import read_run_medians, suites
+from perfdag.regress.run_medians import RunMedians
+from perfdag.regress.tuning import Tuning
+from perfdag.stats.variability import Variability
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
+from perfdag.suite.yaml_document import nearest
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    """Which runs of a suite to use: from a day (YYYY-MM-DD) on, the newest, of one cluster.
+
+    The default cluster is that of the newest run.
+    """
+
+    since: str | None = None
+    newest: int | None = None
+    cluster: str | None = None
+
+
+@dataclass(frozen=True)
+class History:
+    """The history of a suite. `noise` is empty unless it was asked for."""
+
+    medians: RunMedians
+    series: list[Series]
+    nodes: list[NodeOutlier]
+    noise: list[tuple[str, Variability]]
+
+
+def read_history(
+    suite: str,
+    *,
+    root: str | None,
+    selection: RunFilter,
+    only: Sequence[str],
+    suite_file: str | None,
+    acks_file: str | None,
+    with_noise: bool,
+    charts: Path | None,
+    report: Callable[[str], None],
+) -> History:
+    """Read the history of a suite, and draw it into the folder `charts` if there is one.
+
+    `only` holds globs of series names. Raises CommandError, BadDocument, StoreError.
+    """
+    store = open_store(root)
+    medians = _read_runs(store, suite, selection, report)
+    acks, _ = read_acks(acks_file, store)
+    tuning = Tuning(read_checks(store, medians.runs[-1].run_id, suite_file))
+    series = [
+        one
+        for one in series_of(medians, tuning, acks)
+        if not only or any(fnmatchcase(one.name, glob) for glob in only)
+    ]
+    if not series:
+        raise CommandError(f"--only {', '.join(only)}: no series has such a name")
+    count = runs_for_nodes(medians)
+    nodes = node_outliers(medians, recent_rows(store, medians, count), tuning) if count else []
+    noise = noise_report(medians, recent_rows(store, medians)) if with_noise or charts else []
+    if charts:
+        from perfdag.app.history_page import write_charts
+
+        report(f"{write_charts(charts, medians, series, noise)} charts in {charts}")
+    return History(medians, series, nodes, noise)
+
+
+def read_failures(
+    suite: str,
+    root: str | None,
+    selection: RunFilter,
+    text: str,
+    report: Callable[[str], None],
+) -> list[Failure]:
+    """Return the failures whose reason contains `text`. Raises CommandError, StoreError."""
+    store = open_store(root)
+    medians = _read_runs(store, suite, selection, report)
+    return [*failures(medians, text), *object_failures(store, medians, text)]
+
+
+def _read_runs(
+    store: Store, suite: str, selection: RunFilter, report: Callable[[str], None]
+) -> RunMedians:
+    """Return the selected runs of a suite. Raises CommandError, StoreError."""
+    medians = read_run_medians(store, suite)
+    if not medians.runs:
+        raise CommandError(_no_history(store, suite, medians.damaged))
+    selected = _select_runs(medians, selection)
+    for key in medians.damaged:
+        report(f"damaged, left out: {key}")
+    return selected
+
+
+def _no_history(store: Store, suite: str, damaged: list[str]) -> str:
+    """Return why a suite has no history."""
+    if damaged:
+        return f"suite {suite}: every file is damaged: {', '.join(damaged[:5])}"
+    known = suites(store)
+    if not known:
+        return f"store {store.root} has no results: run a suite, or `perfdag collect RUN`"
+    if suite in known:
+        return (
+            f"suite {suite} has only runs of `perfdag ab`, which have no history; "
+            "`perfdag ab --resume RUN` shows their outcome"
+        )
+    return f"no suite {suite}{nearest(suite, known)}; there are {', '.join(known)}"
+
+
+def _select_runs(medians: RunMedians, selection: RunFilter) -> RunMedians:
+    """Return the runs that the filter selects. Raises CommandError if there are none."""
+    since, newest = selection.since, selection.newest
+    if since:
+        try:
+            date.fromisoformat(since)
+        except ValueError:
+            raise CommandError(f"--since {since}: write a day as 2026-10-31") from None
+    if newest is not None and newest < 1:
+        raise CommandError(f"--newest {newest}: the number of runs must be 1 or more")
+    runs = medians.runs
+    cluster = runs[-1].cluster if selection.cluster is None else selection.cluster
+    kept = [
+        i
+        for i, run in enumerate(runs)
+        if run.cluster == cluster and (not since or day_of(run.run_id) >= since)
+    ]
+    if not kept:
+        clusters = ", ".join(sorted({run.cluster for run in runs}))
+        raise CommandError(
+            f"no run matches; there are {len(runs)} runs on cluster {clusters}, "
+            f"the newest is {runs[-1].run_id}"
+        )
+    return medians.keep(kept[-newest:] if newest else kept)
+
+
+def as_data(history: History) -> dict[str, Any]:
+    """Return a history as plain data."""
+    return {
+        "suite": history.medians.suite,
+        "runs": [run.run_id for run in history.medians.runs],
+        "series": [
+            {
+                **asdict(series.info),
+                "name": series.name,
+                "values": series.value.tolist(),
+                "low": series.low.tolist(),
+                "high": series.high.tolist(),
+                "levels": [asdict(level) for level in series.levels],
+                "changes": [_change_data(change) for change in series.findings],
+            }
+            for series in history.series
+        ],
+        "nodes": [
+            {"series": node.series, "word": node.word, **asdict(node.outlier)}
+            for node in history.nodes
+        ],
+        "noise": [{"series": name, **asdict(value)} for name, value in history.noise],
+    }
+
+
+def _change_data(change: LevelChange) -> dict[str, Any]:
+    return {
+        **asdict(change.change),
+        "index": change.index,
+        "run": change.run,
+        "word": change.word,
+        "environment": change.environment,
+    }

@@ -1,0 +1,131 @@
+"""The history of a suite as text for a terminal."""
+
+from math import isnan
+
+from perfdag.app.history import History
+from perfdag.app.text_table import HIGHLIGHTS, text_table
+from perfdag.regress.changes import LevelChange, day_of
+from perfdag.regress.history import Failure, Series
+from perfdag.regress.nodes import NodeOutlier
+from perfdag.units import short
+
+MAX_ROWS = 60
+"""Rows of the table without --all."""
+MIN_RUNS = 11
+"""Runs that a change needs: 8 before it and 3 after it."""
+HEADINGS = ("series", "runs", "level", "noise", "newest", "last change")
+NOISE_HEADINGS = (
+    "series",
+    "runs",
+    "within runs",
+    "between runs",
+    "between nodes",
+    "detectable",
+    "repetitions worth",
+    "",
+)
+NOISE_LEGEND = """\
+within: median CV of the repetitions of a run; between: 1.4826 MAD of the run medians
+detectable: the step that is detected in nine of ten cases, with 20 runs before it and 3 after it
+repetitions worth: more repetitions in a run do not help, only more runs (known from 20 runs on)"""
+
+
+def text(history: History, everything: bool) -> str:
+    """Return the levels, changes and slow nodes as text. `everything` includes all series."""
+    medians = history.medians
+    days = f"{day_of(medians.runs[0].run_id)} to {day_of(medians.runs[-1].run_id)}"
+    count = len(history.series)
+    lines = [f"{medians.suite}: {len(medians.runs)} runs from {days}, {count} series"]
+    rows = history.series
+    if not everything:
+        rows = [s for s in rows if s.info.headline or s.findings] or rows
+        rows = rows[:MAX_ROWS]
+    worse = [bool(row.findings) and row.findings[-1].word == "worse" for row in rows]
+    lines.append(
+        text_table(
+            HEADINGS,
+            map(_cells, rows),
+            right=range(1, 5),
+            styles=[HIGHLIGHTS["worse"] if flag else "" for flag in worse],
+        )
+    )
+    if len(rows) < count:
+        lines.append(f"{count - len(rows)} more series (--all shows them)")
+    changes = [change for series in rows for change in series.findings]
+    for change in sorted(changes, key=lambda change: change.index):
+        lines += _change_lines(change)
+    return "\n".join([*lines, *map(_node_line, history.nodes)])
+
+
+def _cells(series: Series) -> tuple[str, ...]:
+    """Return the cells of a series, as HEADINGS names them."""
+    level, unit = series.levels[-1], series.info.unit
+    newest, runs = float(series.value[-1]), sum(not isnan(value) for value in series.value)
+    last = f"too few runs ({runs} of {MIN_RUNS})" if runs < MIN_RUNS else "-"
+    if series.findings:
+        change = series.findings[-1]
+        last = f"{_effect(change)} {change.word} since {day_of(change.run)}"
+    return (
+        series.name,
+        str(runs),
+        short(level.value, unit),
+        "-" if isnan(level.noise) else f"{100 * level.noise:.1f} %",
+        "absent" if isnan(newest) else short(newest, unit),
+        last,
+    )
+
+
+def _effect(change: LevelChange) -> str:
+    effect = change.change.effect
+    return f"{effect:+.3g}" if change.absolute else f"{100 * effect:+.1f} %"
+
+
+def _change_lines(change: LevelChange) -> list[str]:
+    facts = [f"{key} {before} -> {after}" for key, (before, after) in change.environment.items()]
+    differs = "; ".join(facts) or "nothing recorded of the environment"
+    unit = change.info.unit
+    step = f"{short(change.change.before, unit)} -> {short(change.change.after, unit)}"
+    return [
+        f"{day_of(change.run)}  {_effect(change):>8} {change.word:7} {change.name}  {step}",
+        f"            first run {change.run}; changed: {differs[:300]}",
+    ]
+
+
+def _node_line(node: NodeOutlier) -> str:
+    outlier = node.outlier
+    effect = f"{100 * outlier.effect:+.1f} % against the other nodes ({node.word})"
+    evidence = f"{outlier.n} runs, {min(outlier.sigmas, 99):.0f} sigma"
+    return f"node {outlier.node}: {effect} in {node.series}, {evidence}"
+
+
+def noise(history: History) -> str:
+    """Return the noise of each series, and the slow nodes, as text."""
+
+    def percent(value: float | None) -> str:
+        return "-" if value is None else f"{100 * value:.1f} %"
+
+    rows = [
+        (
+            name,
+            str(value.runs),
+            *map(percent, (value.within, value.between, value.nodes, value.detectable)),
+            str(value.repetitions or "-"),
+            "informational: over 10 %" if value.informational else "",
+        )
+        for name, value in history.noise
+    ]
+    table = text_table(NOISE_HEADINGS, rows, right=range(1, len(NOISE_HEADINGS)))
+    return "\n".join([table, NOISE_LEGEND, *map(_node_line, history.nodes)])
+
+
+def failures(rows: list[Failure]) -> str:
+    """Return a line for each failure, and their number."""
+    lines = []
+    for row in rows:
+        count = f"{row.bad} objects" if row.total is None else f"{row.bad} of {row.total} samples"
+        lines.append(f"{row.run}  {row.entry}  {row.point}  {count}  {row.reason}")
+    points = sum(row.total is not None for row in rows)
+    lines.append(
+        f"{points} points with samples that were not ok, {len(rows) - points} messages of objects"
+    )
+    return "\n".join(lines)

@@ -1,0 +1,71 @@
+"""Run a backend of a queue."""
+
+import os
+import socket
+from collections.abc import Callable
+
+from perfdag.app.errors import CommandError
+from perfdag.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_REACH
+from perfdag.steps.queue import wire
+from perfdag.steps.queue.backend.backend import Backend, Options, UnreachableError
+from perfdag.steps.queue.backend.workload import FILENAME, Workload, matching
+
+Report = Callable[[str], None]
+
+
+def run_once(workload: Workload, glob: str, report: Report) -> int:
+    """Run the command once without a frontend. Return 1 if it fails or takes too long."""
+    _report_device(workload, glob, report)
+    outcome = workload.run(None, 0.0)
+    if outcome.error:
+        report(outcome.error)
+    return EXIT_FAILED if outcome.retcode or outcome.timeout else EXIT_OK
+
+
+def serve(
+    workload: Workload,
+    glob: str,
+    frontend: str,
+    queue: str,
+    *,
+    pod_variable: str,
+    node_variable: str,
+    backoff: float,
+    backoff_max: float,
+    kept: bool,
+    verbose: bool,
+    report: Report,
+) -> int:
+    """Run the command for each item of a queue until a signal.
+
+    The variables name the environment variables with the names of pod and node. Raises ValueError,
+    and CommandError if the frontend is out of reach.
+    """
+    host = socket.gethostname() or "localhost"
+    options = Options(
+        wire.address(frontend),
+        queue,
+        pod=os.environ.get(pod_variable, "") or host,
+        node=os.environ.get(node_variable, "") or host,
+        backoff=backoff,
+        backoff_max=backoff_max,
+        kept=kept,
+        verbose=verbose,
+    )
+    _report_device(workload, glob, report)
+    backend = Backend(options, workload)
+    backend.catch_signals()
+    report(f"backend of queue {queue!r} at {frontend}: {' '.join(workload.command)}")
+    try:
+        backend.serve()
+    except UnreachableError as error:
+        raise CommandError(str(error), EXIT_REACH) from None
+    report(f"{backend.completed} items done")
+    return EXIT_OK
+
+
+def _report_device(workload: Workload, glob: str, report: Report) -> None:
+    if glob:
+        count = len(matching(glob))
+        others = f", the first of {count} that match {glob}" if count > 1 else ""
+        report(f"{FILENAME} stands for {workload.device}{others}")

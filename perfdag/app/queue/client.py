@@ -1,0 +1,111 @@
+"""Run a client of a queue."""
+
+import asyncio
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perfdag.app.queue.signals import until_signal
+from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
+from perfdag.steps.queue import http, wire
+from perfdag.steps.queue.client import control, load
+from perfdag.steps.queue.client.stats import ClientStats
+
+TOKEN_VARIABLE = "PERFDAG_QUEUE_TOKEN"
+MAX_PARALLEL = 4096
+FOREVER = 1e9
+"""Seconds; stands for no end."""
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """What a client sends. Times are in seconds, and 0 stands for no limit.
+
+    With a `rate` (requests a second) the loop is open, otherwise `parallel` requests run at once.
+    """
+
+    control: str
+    frontend: str
+    queue: str
+    arguments: list[str]
+    limit: float
+    retries: int | None
+    parallel: int
+    max_parallel: int
+    rate: float
+    poisson: bool
+    seed: int
+    duration: float
+    drain: float
+    kept: bool
+
+
+def serve(options: ClientOptions, report: Callable[[str], None]) -> tuple[str, int]:
+    """Send requests until the duration is over or a signal comes.
+
+    Return the statistics (JSON if there is a duration) and the exit code: 1 if a request failed or
+    the open loop did not keep its schedule. Raises ValueError, OSError.
+    """
+    _check(options)
+    return asyncio.run(_serve(options, report))
+
+
+def _check(options: ClientOptions) -> None:
+    """Raise ValueError if the options do not fit together."""
+    if not 0 <= options.parallel <= options.max_parallel <= MAX_PARALLEL:
+        raise ValueError(
+            f"parallel requests must be 0 <= --req-now ({options.parallel}) <= --req-max "
+            f"({options.max_parallel}) <= {MAX_PARALLEL}"
+        )
+    for name, value in (("duration", options.duration), ("drain", options.drain)):
+        if not 0 <= value < math.inf:
+            raise ValueError(f"--{name} {value:g} is not a time")
+    if options.poisson and not options.rate:
+        raise ValueError("--poisson needs a --rate")
+    if options.retries is not None and not options.kept:
+        raise ValueError("--retries needs --wire kept: the original wire cannot express it")
+    private = wire.address(options.control).host in ("localhost", "127.0.0.1", "::1")
+    if not (private or os.environ.get(TOKEN_VARIABLE) or "KUBERNETES_SERVICE_HOST" in os.environ):
+        raise ValueError(
+            f"--caddr {options.control} lets others control this client; "
+            f"set {TOKEN_VARIABLE}, or listen on localhost"
+        )
+
+
+async def _serve(options: ClientOptions, report: Callable[[str], None]) -> tuple[str, int]:
+    stats, frontend = ClientStats(), wire.address(options.frontend)
+    work = load.Work(options.queue, options.arguments, options.limit, options.retries)
+    connection = (
+        load.KeptWire(frontend, work) if options.kept else load.OriginalWire(frontend, work)
+    )
+    closed_loop, open_loop = None, None
+    if options.rate:
+        open_loop = load.OpenLoop(
+            connection, stats, options.rate, options.poisson, options.seed, drain=options.drain
+        )
+    else:
+        closed_loop = load.ClosedLoop(connection, stats, max(1, options.max_parallel))
+    server = await http.serve(
+        wire.address(options.control),
+        control.Control(stats, closed_loop),
+        os.environ.get(TOKEN_VARIABLE, ""),
+    )
+    port = server.sockets[0].getsockname()[1]
+    report(f"requests to queue {options.queue!r} at {options.frontend}, control on port {port}")
+    stopped = asyncio.create_task(until_signal().wait())
+    duration = options.duration or FOREVER
+    if closed_loop:
+        closed_loop.set_parallel(options.parallel)
+    task = asyncio.create_task(open_loop.run(duration) if open_loop else asyncio.sleep(duration))
+    await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
+    result, invalid = stats.as_json(), open_loop.validity() if open_loop else ""
+    if open_loop:
+        result["validity"] = invalid or "valid"
+    if closed_loop:
+        await closed_loop.stop()
+    server.close()
+    text = control.nodes_text(stats) + control.stats_text(stats)
+    code = EXIT_FAILED if stats.failure or invalid else EXIT_OK
+    return json.dumps(result) if options.duration else text, code

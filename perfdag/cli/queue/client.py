@@ -1,0 +1,91 @@
+"""`perfdag queue client`: send requests to a queue."""
+
+import argparse
+
+from perfdag.cli.options import log, print_now
+from perfdag.cli.queue.program_options import add_option, add_program, after_dashes
+
+EXAMPLES = """\
+  perfdag queue client --name sleep --req-now 2 --req-max 16
+  perfdag queue client --name sleep --rate 50 --poisson --duration 60
+  curl 'localhost:9996/parallel?value=4&type=plain'
+
+If PERFDAG_QUEUE_TOKEN is set, the control port accepts only requests with that token, as a bearer
+token or password.
+"""
+
+
+def add(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the program."""
+    parser = add_program(
+        programs,
+        "client",
+        "send requests to a queue, in a closed loop or at a rate, with a control port",
+        EXAMPLES,
+    )
+    for name, default, text in (
+        (
+            "caddr",
+            "localhost:9996",
+            "listen for control: /parallel?value=N, /reset, /stats, /fails, /nodes, /pods, "
+            "/reqs-per-sec",
+        ),
+        ("faddr", "localhost:9997", "frontend's address for clients"),
+        ("name", "sleep", "queue"),
+        ("limit", 0.0, "limit of an item's run time in seconds; 0: none"),
+        ("req-now", 1, "requests in parallel at the start"),
+        ("req-max", 2, "most requests in parallel"),
+        ("rate", 0.0, "open loop: requests a second, instead of a number in parallel"),
+        ("poisson", False, "open loop with exponential gaps instead of even ones"),
+        ("seed", 1, "seed of the exponential gaps"),
+        ("duration", 0.0, "seconds after which to stop and print statistics as JSON; 0: never"),
+        ("drain", 30.0, "open loop: seconds to wait for answers after --duration; then they fail"),
+        ("verbose", False, "accepted and ignored"),
+    ):
+        add_option(parser, name, default, text)
+    add_option(
+        parser,
+        "retries",
+        None,
+        "how often an item is handed out again if its backend is lost (default: the frontend's)",
+        type=int,
+    )
+    add_option(
+        parser,
+        "wire",
+        "kept",
+        "kept: one connection for all requests; original: one per request",
+        choices=("kept", "original"),
+    )
+    parser.add_argument(
+        "args",
+        nargs=argparse.REMAINDER,
+        metavar="-- ARGS",
+        help="arguments added to the backend's command",
+    )
+    parser.set_defaults(program_run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Send requests until a signal or the end of --duration, and print the statistics."""
+    from perfdag.app.queue.client import ClientOptions, serve
+
+    options = ClientOptions(
+        control=args.caddr,
+        frontend=args.faddr,
+        queue=args.name,
+        arguments=after_dashes(args.args),
+        limit=args.limit,
+        retries=args.retries,
+        parallel=args.req_now,
+        max_parallel=args.req_max,
+        rate=args.rate,
+        poisson=args.poisson,
+        seed=args.seed,
+        duration=args.duration,
+        drain=args.drain,
+        kept=args.wire == "kept",
+    )
+    text, code = serve(options, log)
+    print_now(text)
+    return code
