@@ -173,7 +173,7 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
             results = signals.run(
                 run_locally(profile, params.item, params.queues, params.sync, model)
             )
-            result = {each.queue: each.as_json() for each in results}
+            result = {queue_run.queue: queue_run.as_json() for queue_run in results}
         return Output({"result": orjson.dumps(result).decode()}, tool="perfdag queue")
 
     def parse(self, output: Output, params: QueueAutoscaleParams) -> list[Measurement]:
@@ -181,10 +181,14 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
             result = orjson.loads(output.texts["result"])
         except (KeyError, ValueError):
             raise Failed("no trace of the scaling", output.texts) from None
-        asked = len(params.deployments) or params.queues
-        if len(result) != asked:
-            raise Failed(f"{len(result)} of {asked} queues reported", output.texts)
-        found = [each for queue, one in result.items() for each in _measured(queue, one, params)]
+        count = len(params.deployments) or params.queues
+        if len(result) != count:
+            raise Failed(f"{len(result)} of {count} queues reported", output.texts)
+        measurements = [
+            measurement
+            for queue, one in result.items()
+            for measurement in _measured(queue, one, params)
+        ]
         late = [
             queue for queue, one in result.items() if one["client"]["schedule_lag"]["late"] > 0.1
         ]
@@ -192,19 +196,19 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
             raise Invalid(
                 f"the generator ran more than 100 ms late at p99 of its requests on {', '.join(late)}",
                 output.texts,
-                found,
+                measurements,
             )
         if words := [
             _failed(queue, one["client"])
             for queue, one in result.items()
             if one["client"]["failure"]
         ]:
-            raise Failed("; ".join(words), output.texts, found)
+            raise Failed("; ".join(words), output.texts, measurements)
         if reasons := [
             reason for queue, one in result.items() for reason in _against(queue, one, params)
         ]:
-            raise Invalid("; ".join(reasons), output.texts, found)
-        return found
+            raise Invalid("; ".join(reasons), output.texts, measurements)
+        return measurements
 
 
 def _unclear(params: QueueAutoscaleParams) -> list[str]:
@@ -237,7 +241,7 @@ def _failed(queue: str, client: Any) -> str:
 
 def _against(queue: str, one: Any, params: QueueAutoscaleParams) -> list[str]:
     """Why a trace is no answer: requests that nobody answered, a height never reached, backends never released."""
-    client, trace, reasons = one["client"], [Sample(*each) for each in one["trace"]], []
+    client, trace, reasons = one["client"], [Sample(*sample) for sample in one["trace"]], []
     # a client in the pods runs a closed loop: what is in flight at the end of the load is as it should be
     if (
         unanswered := 0
@@ -247,9 +251,9 @@ def _against(queue: str, one: Any, params: QueueAutoscaleParams) -> list[str]:
         reasons.append(
             f"{unanswered} of {client['scheduled']} requests were not answered {params.duration:g} s after the load ended"
         )
-    scored, peak = score(trace), max(each.needed for each in trace)
+    scored, peak = score(trace), max(sample.needed for sample in trace)
     if peak > trace[0].needed and scored.reaction is None:
-        most = max(each.have for each in trace)
+        most = max(sample.have for sample in trace)
         reasons.append(
             f"at most {most} of the {peak} backends needed were ever there: raise duration, or the scaler's own limit"
         )
@@ -265,7 +269,7 @@ async def _together(
     works: Iterable[Coroutine[Any, Any, dict[str, Any]]],
 ) -> AsyncIterator["asyncio.Future[list[dict[str, Any]]]"]:
     """All at once; where one fails the others end too, after they stopped their requests."""
-    tasks = [asyncio.ensure_future(each) for each in works]
+    tasks = [asyncio.ensure_future(work) for work in works]
     try:
         yield asyncio.gather(*tasks)
     finally:
@@ -301,7 +305,8 @@ async def _watch(profile: Profile, params: QueueAutoscaleParams) -> dict[str, An
                 await load.up(CLIENT_SECONDS)
             lines = [queue_gauges(kube, namespace, target.containers) for target in watched]
             async with _together(
-                run_on_target(profile, *each) for each in zip(watched, loads, lines, strict=True)
+                run_on_target(profile, *arguments)
+                for arguments in zip(watched, loads, lines, strict=True)
             ) as traces:
                 return dict(zip(params.deployments, await traces, strict=True))
     except (KubeError, ValueError) as error:
@@ -328,7 +333,7 @@ async def _scaled(target: "DeploymentTarget") -> None:
 
 
 def _measured(queue: str, one: Any, params: QueueAutoscaleParams) -> list[Measurement]:
-    trace = [Sample(*each) for each in one["trace"]]
+    trace = [Sample(*fields) for fields in one["trace"]]
     result = score(trace)
     at = {"queue": queue}
     values = {"reaction": result.reaction, "release": result.release, "overshoot": result.overshoot}
@@ -337,32 +342,32 @@ def _measured(queue: str, one: Any, params: QueueAutoscaleParams) -> list[Measur
         "wasted": result.wasted,
         "missing": result.missing,
     }
-    found = [
+    measurements = [
         Measurement(name, value, coords=at) for name, value in values.items() if value is not None
     ]
     latency = one["client"]["latency"]
-    found += [
+    measurements += [
         Measurement("latency", latency[p], stat=p, coords=at, n=latency["count"])
         for p in ("p50", "p95")
         if latency.get(p) is not None
     ]
     for k in range(GRID):  # the same moments in every repetition
         moment = params.duration * k / GRID
-        sample = next((each for each in trace if each.at >= moment), trace[-1])
+        sample = next((fields for fields in trace if fields.at >= moment), trace[-1])
         when = {**at, "elapsed": round(moment, 3)}
-        told = {
+        levels = {
             "replicas": sample.have,
             "needed": sample.needed,
             "depth": sample.depth,
             "wait": sample.wait,
         }
-        found += [
+        measurements += [
             Measurement(name, float(value), coords=when, subject=f"at {moment:g} s")
-            for name, value in told.items()
+            for name, value in levels.items()
             if value is not None
         ]
     failures = failures_by_subject(one["client"]["nodes"])
-    return found + [
+    return measurements + [
         Measurement("failures", float(count), coords=at, subject=where)
         for where, count in failures.items()
     ]

@@ -227,14 +227,14 @@ def _argv(params: QueueScalingParams) -> list[str]:
         f"{max(params.scale_timeout, (item or params.item_limit or 0.0) + 30)}",
     ]
     if params.deployment:
-        given = {
+        options = {
             "-n": params.namespace,
             "--client": params.client,
             "--client-namespace": params.client_namespace,
         }
         return [
             *argv,
-            *(word for option, value in given.items() if value for word in (option, value)),
+            *(word for option, value in options.items() if value for word in (option, value)),
             params.deployment,
         ]
     argv += ["--glob", params.glob] if params.glob else []
@@ -259,44 +259,44 @@ def _refusal(done: Finished) -> str | None:
 
 
 def _measured(result: Any) -> list[Measurement]:
-    found = []
+    measurements = []
     for step in result["steps"]:
         at = {"replicas": step["replicas"]}
-        found.append(
+        measurements.append(
             Measurement("throughput", step["per_second"], coords=at, n=len(step["windows"]))
         )
-        found.append(Measurement("efficiency", step["efficiency"], coords=at))
+        measurements.append(Measurement("efficiency", step["efficiency"], coords=at))
         latency = step["latency"]
-        found += [
+        measurements += [
             Measurement("latency", latency[p], p, at, latency["count"])
             for p in ("p50", "p95", "p99")
             if latency.get(p) is not None
         ]
         if step["ratio"]:
             stats = zip(("value", "lower", "upper"), step["ratio"], strict=True)
-            found += [
+            measurements += [
                 Measurement("gain", value, stat, at) for stat, value in stats if value is not None
             ]
         if step["failures"]:
-            found += [
+            measurements += [
                 Measurement("failures", float(count), coords=at, subject=where)
                 for where, count in step["failed"].items()
             ]
-    found.append(
+    measurements.append(
         Measurement("steps_failed", float(sum(bool(step["problems"]) for step in result["steps"])))
     )
     for node, spread in result["nodes"].items():
         for device, count in spread["devices"].items():
-            found.append(Measurement("items", float(count), subject=subject(node, device)))
+            measurements.append(Measurement("items", float(count), subject=subject(node, device)))
     if result["amdahl"]:
-        found.append(Measurement("amdahl_share", result["amdahl"]["sigma"]))
+        measurements.append(Measurement("amdahl_share", result["amdahl"]["sigma"]))
     usl = result["usl"]
     if usl:
-        found += [
+        measurements += [
             Measurement("single_rate", usl["rate_per_second"]),
             Measurement("serial_share", usl["sigma"]),
         ]
-        found.append(Measurement("coherence", usl["kappa"]))
+        measurements.append(Measurement("coherence", usl["kappa"]))
         if usl["knee_replicas"]:
-            found.append(Measurement("knee", usl["knee_replicas"]))
-    return found
+            measurements.append(Measurement("knee", usl["knee_replicas"]))
+    return measurements

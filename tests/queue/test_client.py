@@ -238,9 +238,9 @@ async def test_an_open_loop_ends_where_no_answers_come(
 def test_schedules() -> None:
     even = schedule(10, False, 1)
     assert [round(next(even), 6) for _ in range(3)] == [0, 0.1, 0.2]
-    first, again = schedule(50, True, 3), schedule(50, True, 3)
+    first, second = schedule(50, True, 3), schedule(50, True, 3)
     times = [next(first) for _ in range(5000)]
-    assert times == [next(again) for _ in range(5000)]
+    assert times == [next(second) for _ in range(5000)]
     assert times[-1] == pytest.approx(100, rel=0.05)
     with pytest.raises(ValueError, match="rate"):
         schedule(0, False, 1)

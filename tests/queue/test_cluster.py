@@ -88,10 +88,10 @@ def test_validation_on_real_pods(
             ],
             check=True,
         )
-        here = ["queue", "validate", "-n", namespace, "--json"]
+        command = ["queue", "validate", "-n", namespace, "--json"]
 
         monkeypatch.setenv("PERFDAG_QUEUE_TOKEN", "test-token")
-        assert main([*here, "perfdag-queue-linear", "--limit", "16", "--factor", "1.8"]) == 0
+        assert main([*command, "perfdag-queue-linear", "--limit", "16", "--factor", "1.8"]) == 0
         linear = json.loads(capsys.readouterr().out)
         assert [step["replicas"] for step in linear["steps"]] == [1, 2, 4, 8, 16]
         assert linear["nodes"][NODE]["pods"] == 16
@@ -104,15 +104,15 @@ def test_validation_on_real_pods(
 
         monkeypatch.delenv("PERFDAG_QUEUE_TOKEN")
         assert (
-            main([*here, "perfdag-queue-linear", "--limit", "2"]) == 4
+            main([*command, "perfdag-queue-linear", "--limit", "2"]) == 4
         )  # the control port wants its token
 
-        assert main([*here, "perfdag-queue-serial", "--limit", "8", "--factor", "1.4"]) == 3
+        assert main([*command, "perfdag-queue-serial", "--limit", "8", "--factor", "1.4"]) == 3
         serial = json.loads(capsys.readouterr().out)
         assert [bool(step["problems"]) for step in serial["steps"]] == [False, False, False, True]
         assert serial["usl"]["sigma"] == pytest.approx(0.2, rel=0.1)
 
-        assert main([*here, "perfdag-queue-large", "--limit", "4", "--scale-timeout", "15"]) == 2
+        assert main([*command, "perfdag-queue-large", "--limit", "4", "--scale-timeout", "15"]) == 2
         output = capsys.readouterr().err
         assert "of 4 replicas run after 15 s" in output
         assert "Insufficient cpu" in output
@@ -121,7 +121,7 @@ def test_validation_on_real_pods(
             == 0
         )
 
-        assert main([*here, "perfdag-queue-nothing", "--limit", "4"]) == 2
+        assert main([*command, "perfdag-queue-nothing", "--limit", "4"]) == 2
         assert "there are: perfdag-queue-frontend" in capsys.readouterr().err
     finally:
         subprocess.run(

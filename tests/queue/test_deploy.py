@@ -147,7 +147,7 @@ async def test_what_a_validation_before_deletes_is_waited_for(
     looks = lasting(server, Namespace=5)
     reports = list[str]()
 
-    async def again() -> None:
+    async def deploy_again() -> None:
         server.add(
             {
                 "kind": "Namespace",
@@ -157,14 +157,14 @@ async def test_what_a_validation_before_deletes_is_waited_for(
         async with deployed(server.client(), file, None, "perfdag-queue-s", reports.append):
             assert "deletionTimestamp" not in server.of("Namespace")[0]["metadata"]
 
-    await again()
+    await deploy_again()
     assert reports[0] == "waiting for Namespace perfdag-queue, which is being deleted, to be gone"
     looks["Namespace"] = 10**9
     monkeypatch.setattr(deploy, "MARGIN", 0.5 - 915)
     with pytest.raises(
         ValueError, match=r"Namespace perfdag-queue is being deleted and not gone after 0.5 s"
     ):
-        await again()
+        await deploy_again()
     assert len(server.objects) == 1
 
 

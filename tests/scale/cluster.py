@@ -32,16 +32,16 @@ async def refusing(kube: Kube, namespace: str, resource: str, allowed: str) -> A
         "name": "ours",
         "expression": f"has(object.metadata.labels) && '{INDEX_LABEL}' in object.metadata.labels",
     }
-    here = {
+    binding = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
         "resourceRules": [rule],
     }
-    said = {"expression": allowed, "message": "no more today"}
+    rule = {"expression": allowed, "message": "no more today"}
     spec = {
         "failurePolicy": "Fail",
-        "matchConstraints": here,
+        "matchConstraints": binding,
         "matchConditions": [ours],
-        "validations": [said],
+        "validations": [rule],
     }
     await kube.create(
         {

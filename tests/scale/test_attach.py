@@ -43,7 +43,7 @@ class TestAttach:
             "p",
             2,
         )
-        assert [each.name for each in file.submissions] == ["j-0", "j-1"]
+        assert [submission.name for submission in file.submissions] == ["j-0", "j-1"]
         assert file.submissions[1].intended_ns - file.submissions[0].intended_ns == pytest.approx(
             SECOND, abs=1e6
         )
@@ -70,7 +70,7 @@ class TestAttach:
             server.add(*there)
             file = await read()
             write_run(tmp_path / "run.json", file, Submitted("r", file.submissions, 0.0, 0))
-            return [each.name for each in file.submissions]
+            return [submission.name for submission in file.submissions]
 
         due = (await read()).submissions[0].intended_ns
         assert await names(job(1), job(2), job(0, kind="ConfigMap")) == ["j-0", "j-1", "j-2"]
@@ -95,7 +95,7 @@ class TestAttach:
         }
         cluster = ApiServer(job(0), pod).client()
         kinds = await find(cluster, "r", None)
-        assert [each.kind for each in kinds] == ["Job"]
+        assert [kind.kind for kind in kinds] == ["Job"]
         assert (await attach(cluster, "r", kinds, None)).others == []
 
     async def test_a_run_found_by_its_id_takes_the_place_of_what_a_scenario_left_in_the_folder(
@@ -128,7 +128,7 @@ class TestAttach:
         monkeypatch.setattr(sample, "server_offset", stop)
         with pytest.raises(KeyError):
             await sample.sample(cluster, request)
-        assert {each.name for each in tmp_path.iterdir()} == {*old, "run.json", "submitted.json"}
+        assert {item.name for item in tmp_path.iterdir()} == {*old, "run.json", "submitted.json"}
         seen = Observer(None, "r", [], ["runai-p"])  # type: ignore[arg-type]
         seen.adopt(record("Pod", "p", "u0", created=1, scheduled=2))
         seen.save(tmp_path / "observed.jsonl")
@@ -149,10 +149,10 @@ class TestAttach:
             monkeypatch.setattr(sample, name, answer)
         got = await sample.sample(cluster, request)
         assert "p" in observers[0].records
-        assert [each.name for each in got.file.submissions] == ["j-0", "j-1"], (
+        assert [item.name for item in got.file.submissions] == ["j-0", "j-1"], (
             "one that went meanwhile was submitted"
         )
-        made = {
+        created = {
             "run.json",
             "submitted.json",
             "observed.jsonl",
@@ -160,7 +160,7 @@ class TestAttach:
             "stages.parquet",
             "summary.json",
         }
-        assert {each.name for each in tmp_path.iterdir()} == {"notes.txt", *made}
+        assert {item.name for item in tmp_path.iterdir()} == {"notes.txt", *created}
         assert orjson.loads((tmp_path / "summary.json").read_bytes())["not_scheduled"] == [
             "j-0",
             "j-1",
@@ -189,4 +189,4 @@ class TestAttach:
             await sample.sample(
                 cluster, sample.SampleRequest(tmp_path, settings.Settings(), run="r")
             )
-        assert [each.name for each in tmp_path.iterdir()] == ["observed.jsonl"]
+        assert [item.name for item in tmp_path.iterdir()] == ["observed.jsonl"]

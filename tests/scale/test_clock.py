@@ -56,9 +56,9 @@ class TestHeartbeat:
             server.expire()
             go_on.set()
             await until(lambda: kube.counts["relist 410"] > 0 and len(heart.arrived) >= 3)
-            told = heart.summary()
-        assert told["lost"] >= missed
-        assert told["beats"] >= told["lost"] + 3
+            summary = heart.summary()
+        assert summary["lost"] >= missed
+        assert summary["beats"] >= summary["lost"] + 3
 
     async def test_a_watch_that_is_refused_is_told(self) -> None:
         server = ApiServer()
@@ -87,19 +87,19 @@ class TestHeartbeat:
             heart.resume()
             await until(lambda: len(heart.lags) >= before + 5)
         beats = [
-            int(each.body["data"]["beat"])
-            for each in server.requests
-            if "data" in (each.body or {})
+            int(item.body["data"]["beat"])
+            for item in server.requests
+            if "data" in (item.body or {})
         ]
-        assert max(after - each for each, after in pairwise(beats)) > 0.5 / 0.02, (
+        assert max(after - item for item, after in pairwise(beats)) > 0.5 / 0.02, (
             "none of those that were due meanwhile is sent"
         )
 
 
 class TestDrift:
-    @pytest.mark.parametrize(("end", "told"), [(0.55, False), (0.75, True), (None, True)])
+    @pytest.mark.parametrize(("end", "message"), [(0.55, False), (0.75, True), (None, True)])
     async def test_beyond_its_bound_it_is_noted(
-        self, end: float | None, told: bool, monkeypatch: pytest.MonkeyPatch
+        self, end: float | None, message: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def measured(kube: Any) -> Offset:
             if end is None:
@@ -108,7 +108,7 @@ class TestDrift:
 
         monkeypatch.setattr(clock, "server_offset", measured)
         facts, note = await clock.drift(None, Offset(0.5, 0.02))  # type: ignore[arg-type]
-        assert bool(note) == told
+        assert bool(note) == message
         assert facts == (
             {}
             if end is None

@@ -58,10 +58,10 @@ def account(namespace: str, path: Path, role: str = "") -> Iterator[None]:
                 "kind": "TokenRequest",
                 "spec": {"expirationSeconds": 600},
             }
-            told = await kube.request(
+            token = await kube.request(
                 "POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/nobody/token", json=request
             )
-            return str(told["status"]["token"])
+            return str(token["status"]["token"])
 
     async def clean() -> None:
         async with Kube() as kube:
@@ -98,7 +98,7 @@ class TestCommands:
         )
         (tmp_path / "n.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n")
         out = str(tmp_path / "out")
-        for words, told in (
+        for words, message in (
             (["--template", str(tmp_path / "t.yaml")], "install its CustomResourceDefinition"),
             (["--template", str(tmp_path / "k.yaml")], "no kind 'Podd' in v1"),
             (["--template", str(tmp_path / "n.yaml")], "metadata.name must contain"),
@@ -109,19 +109,19 @@ class TestCommands:
             (["--template", "pod", "--arrival", "poisson"], "needs a rate"),
         ):
             assert self.cli("submit", "-n", "3", "-o", out, *words) == 2
-            said = capsys.readouterr().err
-            assert told in said
-            assert said.count("\n") == 1
-        for words, told in (
+            output = capsys.readouterr().err
+            assert message in output
+            assert output.count("\n") == 1
+        for words, message in (
             (["burst", "--count", "100", "400"], "several are a ladder"),
             (["burst", "--step", "5"], "--step goes with capacity, not burst"),
             (["burst", "--template", "pod"], "Pod brings up no VMI"),
             (["burst", "--burst", "5"], "--burst goes with --arrival burst"),
         ):
             assert self.cli("vmi", *words, "-o", out) == 2
-            said = capsys.readouterr().err
-            assert told in said
-            assert said.count("\n") == 1
+            output = capsys.readouterr().err
+            assert message in output
+            assert output.count("\n") == 1
         assert self.cli("vmi", "burst", "--prometheus", "http://127.0.0.1:9", "-o", out) == 4, (
             "asked before anything is made"
         )
@@ -192,9 +192,9 @@ class TestCommands:
         ]
         assert self.cli("submit", "-n", "4", "-o", out, *words) == 0
         run = orjson.loads((tmp_path / "out" / "run.json").read_bytes())["run"]
-        again = str(tmp_path / "again")
+        second = str(tmp_path / "again")
         try:
-            for more in (["-o", out], ["-o", again, "--run", run, "--namespace", name]):
+            for more in (["-o", out], ["-o", second, "--run", run, "--namespace", name]):
                 capsys.readouterr()
                 assert self.cli("sample", "--watch", "60", *more) == 0
                 assert "4 scheduled, 0 waiting, of 4 submitted" in capsys.readouterr().out
@@ -240,7 +240,7 @@ class TestCommands:
                     await kube.resource("v1", "ConfigMap"), name, labels=RUN_LABEL
                 )
                 await kube.delete(await kube.resource("v1", "Namespace"), name)
-                return [each["metadata"]["name"] for each in maps]
+                return [item["metadata"]["name"] for item in maps]
 
         assert asyncio.run(clean()) == []
 
@@ -286,19 +286,19 @@ class TestCommands:
         assert (
             self.cli("vmi", "burst", "--count", "5", "--no-primer", "-o", str(tmp_path), *gate) == 3
         )
-        said = capsys.readouterr().out
-        assert "gate creation_to_running_p50 < 1e-06" in said
-        assert "BREACHED" in said
-        assert "no data for creation_to_failed_p50" in said
+        output = capsys.readouterr().out
+        assert "gate creation_to_running_p50 < 1e-06" in output
+        assert "BREACHED" in output
+        assert "no data for creation_to_failed_p50" in output
         values: dict[str, Any] = orjson.loads((tmp_path / "perf-audit-results.json").read_bytes())[
             "Values"
         ]
         assert values["creation_to_running_p50"]["thresholdResult"]["thresholdExceeded"] is True
         assert values["vmiCreationToRunningSecondsP50"]["value"] > 0
-        told = orjson.loads((tmp_path / "summary.json").read_bytes())
-        assert told["capacity"] is None
-        assert [(each["scenario"], each["count"]) for each in told["runs"]] == [("burst", 5)]
-        assert {each["gate"]: each["passed"] for each in told["runs"][0]["verdicts"]}[
+        summary = orjson.loads((tmp_path / "summary.json").read_bytes())
+        assert summary["capacity"] is None
+        assert [(item["scenario"], item["count"]) for item in summary["runs"]] == [("burst", 5)]
+        assert {item["gate"]: item["passed"] for item in summary["runs"][0]["verdicts"]}[
             "creation_to_failed_p50 < 9"
         ] is None
 
@@ -368,16 +368,16 @@ class TestCommands:
             )
             == 0
         )
-        said = capsys.readouterr().out
-        assert "schedule_rate: " in said
-        assert "release_seconds: " in said
+        output = capsys.readouterr().out
+        assert "schedule_rate: " in output
+        assert "release_seconds: " in output
         for name in ("gang", "reclaim"):
             assert self.cli(name, "-o", str(tmp_path)) == 2
             assert f"{name} needs Volcano or KAI" in capsys.readouterr().err
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
-        ("words", "told"),
+        ("words", "message"),
         [
             (
                 ["fill", "-g", "8"],
@@ -388,15 +388,19 @@ class TestCommands:
         ],
     )
     def test_scenarios_of_gpus_are_commands_too(
-        self, words: list[str], told: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self,
+        words: list[str],
+        message: list[str],
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
         assert self.cli("nodes", "--count", "20", "--gpus", "8") == 0
         name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
         code = self.cli(*words, "--namespace", name, "-o", str(tmp_path), "--timeout", "60")
-        said = capsys.readouterr()
-        assert [each for each in told if each not in said.out] == [], said
+        output = capsys.readouterr()
+        assert [item for item in message if item not in output.out] == [], output
         runs = orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
-        assert [(each["scenario"], each["figures"]["left_behind"]) for each in runs] == [
+        assert [(item["scenario"], item["figures"]["left_behind"]) for item in runs] == [
             (words[0], 0)
         ]
         assert code == (0 if runs[0]["figures"]["success_ratio"] == 1.0 else 1)
@@ -423,18 +427,18 @@ class TestCommands:
                 namespaces = await kube.list(
                     await kube.resource("v1", "Namespace"), labels=RUN_LABEL
                 )
-                return name in {each["metadata"]["name"] for each in namespaces}
+                return name in {namespace["metadata"]["name"] for namespace in namespaces}
 
         assert self.cli("submit", "-o", out, *words) == 0
         before = (tmp_path / "out" / "run.json").read_bytes()
         capsys.readouterr()
         assert self.cli("submit", "-o", out, *words) == 2
-        said = capsys.readouterr().err
+        output = capsys.readouterr().err
         assert (
             f"holds run {orjson.loads(before)['run']}, of which 2 objects are still there; `perfdag scale delete -o"
-            in said
+            in output
         )
-        assert said.count("\n") == 1
+        assert output.count("\n") == 1
         assert (tmp_path / "out" / "run.json").read_bytes() == before
         other = str(tmp_path / "other")
         assert self.cli("submit", "-o", other, *words) == 0
@@ -453,8 +457,8 @@ class TestCommands:
         async def there() -> bool:
             async with Kube() as kube:
                 return name in {
-                    each["metadata"]["name"]
-                    for each in await kube.list(await kube.resource("v1", "Namespace"))
+                    item["metadata"]["name"]
+                    for item in await kube.list(await kube.resource("v1", "Namespace"))
                 }
 
         words = [
@@ -497,11 +501,11 @@ class TestCommands:
                 == 0
             )
             assert self.cli("sample", "--watch", "20", "-o", str(out)) == 0
-            said = capsys.readouterr()
-            assert "2 scheduled, 0 waiting, of 2 submitted" in said.out
-            assert "we may not list nodes" in said.err
-            told = orjson.loads((out / "summary.json").read_bytes())
-            assert told["simulated"] is None
+            output = capsys.readouterr()
+            assert "2 scheduled, 0 waiting, of 2 submitted" in output.out
+            assert "we may not list nodes" in output.err
+            summary = orjson.loads((out / "summary.json").read_bytes())
+            assert summary["simulated"] is None
             assert {
                 row["simulated"] for row in pq.read_table(out / "stages.parquet").to_pylist()
             } == {None}
@@ -548,10 +552,10 @@ class TestCommands:
                 )
                 == 2
             )
-        said = capsys.readouterr().err
+        output = capsys.readouterr().err
         assert (
             f"you may not create, delete, list, watch pods in the namespace {name}; grant it to the service account nobody"
-            in said
+            in output
         )
-        assert said.count("\n") == 1
+        assert output.count("\n") == 1
         assert not (tmp_path / "out").exists()

@@ -34,12 +34,12 @@ async def cli(*words: str) -> str:
         *CLI, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     try:
-        said = (await asyncio.wait_for(process.communicate(), 120))[0].decode()
+        output = (await asyncio.wait_for(process.communicate(), 120))[0].decode()
     finally:
         if process.returncode is None:
             process.kill()
-    assert process.returncode == 0, said
-    return said
+    assert process.returncode == 0, output
+    return output
 
 
 @pytest.mark.slow
@@ -92,13 +92,13 @@ async def test_an_interrupted_burst_leaves_nothing_in_a_namespace_that_was_there
         if number == signal.SIGTERM:  # `timeout`, a kubelet and Argo send it twice
             await asyncio.sleep(0.3)
             process.send_signal(number)
-        said = (await asyncio.wait_for(process.communicate(), 60))[0].decode()
+        output = (await asyncio.wait_for(process.communicate(), 60))[0].decode()
     finally:
         if process.returncode is None:
             process.kill()
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
-    run = said.partition("run ")[2].partition(":")[0]
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    run = output.partition("run ")[2].partition(":")[0]
     if way == "scale":
         assert (
             await kube.list(
@@ -108,7 +108,7 @@ async def test_an_interrupted_burst_leaves_nothing_in_a_namespace_that_was_there
         )
     for _ in range(50):  # KWOK may just be taking away a VMI that it revived itself
         kinds = [("kubevirt.io/v1", VMI), ("v1", "Pod")]
-        if (there := [await left(kube, *each, namespace) for each in kinds]) == [0, 0]:
+        if (there := [await left(kube, *kind, namespace) for kind in kinds]) == [0, 0]:
             break
         await asyncio.sleep(0.1)
     assert there == [0, 0], "VMIs and pods"
@@ -153,29 +153,33 @@ async def test_a_killed_run_is_deleted_by_the_id_that_it_said(
             await asyncio.sleep(0.05)
     finally:
         process.kill()
-        said = (await process.communicate())[0].decode()
-    run = said.partition("\nrun " if "waiting" in said else "run ")[2].partition(":")[0]
+        output = (await process.communicate())[0].decode()
+    run = output.partition("\nrun " if "waiting" in output else "run ")[2].partition(":")[0]
     classes = await kube.resource("scheduling.k8s.io/v1", "PriorityClass")
 
     async def there() -> set[str]:
-        found = [
+        result = [
             (kind, await kube.list(await kube.resource(*kind), name)),
             (("", "namespace"), await named(kube, name)),
         ]
-        found.append(
+        result.append(
             (
                 ("", "class"),
-                [each for each in await kube.list(classes) if run in each["metadata"]["name"]],
+                [
+                    class_
+                    for class_ in await kube.list(classes)
+                    if run in class_["metadata"]["name"]
+                ],
             )
         )
-        return {key[1] for key, items in found if items}
+        return {key[1] for key, items in result if items}
 
     try:
         assert await there() == {
             kind[1],
             "namespace",
             *(["class"] if at == "preemption" else []),
-        }, said
+        }, output
         assert "all deleted" in await cli("delete", "--run", run)
         assert await there() == set()
     finally:  # not before: who plays KubeVirt misses what is deleted while its stages change
@@ -186,8 +190,8 @@ async def named(kube: Kube, name: str) -> list[str]:
     """The namespace of that name, if it is there."""
     return [
         name
-        for each in await kube.list(await kube.resource("v1", "Namespace"))
-        if each["metadata"]["name"] == name
+        for item in await kube.list(await kube.resource("v1", "Namespace"))
+        if item["metadata"]["name"] == name
     ]
 
 
@@ -222,7 +226,7 @@ async def test_all_of_a_run_can_be_deleted_by_its_id(kube: Kube, namespace: str)
         namespace,
     )
     assert await remove_run(kube, "r-1", namespace, 5, 60) == 0
-    assert [each["metadata"]["name"] for each in await kube.list(pods, namespace)] == ["c"]
+    assert [pod["metadata"]["name"] for pod in await kube.list(pods, namespace)] == ["c"]
     assert (
         await kube.list(await kube.resource("v1", "ConfigMap"), namespace, labels=RUN_LABEL) == []
     )
@@ -344,4 +348,4 @@ async def test_workloads_of_the_runai_cli_are_found_by_name_and_deleted(
     ] * 2
     await cli("delete", *out)
     there = await kube.list(await kube.resource("run.ai/v2alpha1", "TrainingWorkload"), namespace)
-    assert [each["metadata"]["name"] for each in there] == ["theirs"]
+    assert [item["metadata"]["name"] for item in there] == ["theirs"]

@@ -84,8 +84,8 @@ async def test_a_killed_watch_loses_no_stage(kube: Kube, nodes: None, namespace:
                 await asyncio.sleep(0.1)
             await cuts
             assert await observer.until(lambda: observer.counts["Pod", "ready"] >= 300, 60)
-            for each in observer.of("Pod"):
-                assert {"created", "scheduled", "ready"} <= set(each.stages)
+            for item in observer.of("Pod"):
+                assert {"created", "scheduled", "ready"} <= set(item.stages)
             assert len(list(observer.of("Pod"))) == 300
             assert through.counts["watch reconnects"] >= 5
             assert through.counts["lists"] == 0, (
@@ -128,10 +128,10 @@ async def test_an_observer_stopped_and_resumed_sees_what_one_that_stayed_saw(
                 30,
             )
 
-    def seen(each: Observer) -> dict[str, dict[str, int]]:
+    def seen(item: Observer) -> dict[str, dict[str, int]]:
         return {
             record.name: {stage: (record.times(stage) or (0,))[0] for stage in record.stages}
-            for record in each.of("Pod")
+            for record in item.of("Pod")
         }
 
     first, second = seen(stayed), seen(resumed)

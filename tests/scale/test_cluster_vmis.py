@@ -43,7 +43,9 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
     async def read_truth() -> None:
         async for event in kube.watch(vmis, namespace):
             phases = event.object.get("status", {}).get("phaseTransitionTimestamps", [])
-            at = {each["phase"]: unix_ns(each["phaseTransitionTimestamp"]) / 1e9 for each in phases}
+            at = {
+                phase["phase"]: unix_ns(phase["phaseTransitionTimestamp"]) / 1e9 for phase in phases
+            }
             assert len(at) == len(phases), f"a stage was played twice: {phases}"
             if "Scheduling" in at:
                 truth[event.object["metadata"]["name"]] = at["Scheduling"] - at["Pending"]
@@ -57,13 +59,13 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
         if row.stage == "scheduling" and row.status == "ok"
     }
     assert len(measured) == len(truth) == 40
-    told, real = (
+    message, real = (
         sorted(value for value in measured.values() if value is not None),
         sorted(truth.values()),
     )
     bar = min(LONGEST_LAG, max(0.02, result.figures["watch_lag_p99"] or 0))
     for p in (0.5, 0.95):
-        assert rank(told, p, 1) == pytest.approx(rank(real, p, 1), abs=bar)
+        assert rank(message, p, 1) == pytest.approx(rank(real, p, 1), abs=bar)
     assert real[0] >= 0.8
     assert all(row.simulated for row in result.rows)
     assert result.figures["left_behind"] == 0
@@ -93,21 +95,21 @@ async def test_an_open_loop_of_vmis_says_whether_it_was_held(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
     await simulation.install(kube, "kubevirt")
-    for schedule, told in ((Schedule("constant", 10), True), (Schedule(), False)):
+    for schedule, message in ((Schedule("constant", 10), True), (Schedule(), False)):
         result = await vmi.burst(
             kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60, schedule=schedule), 10
         )
         for name in ("schedule_held", "submit_lag"):
-            assert (result.figures[name] is not None) == told, name
+            assert (result.figures[name] is not None) == message, name
             assert (
                 bool(
                     [
-                        each
-                        for each in figure_measurements(result.figures, {}, 10)
-                        if each.metric == name
+                        figure_measurement
+                        for figure_measurement in figure_measurements(result.figures, {}, 10)
+                        if figure_measurement.metric == name
                     ]
                 )
-                == told
+                == message
             )
 
 
@@ -155,17 +157,17 @@ async def test_a_ladder_climbs_with_a_primer_and_cools_down(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
     await simulation.install(kube, "kubevirt")
-    told: list[str] = []
+    messages: list[str] = []
     results = await vmi_sizes.ladder(
-        kube, vmi.Spec(namespaces=[namespace], timeout=60, log=told.append), [2, 4], 1.0
+        kube, vmi.Spec(namespaces=[namespace], timeout=60, log=messages.append), [2, 4], 1.0
     )
-    assert [each.count for each in results] == [2, 4]
-    assert "cooling down for 1 s" in told
+    assert [item.count for item in results] == [2, 4]
+    assert "cooling down for 1 s" in messages
     assert results[1].started - results[0].ended >= 1.0
-    assert all(len({row.name for row in each.rows}) == each.count for each in results), (
+    assert all(len({row.name for row in item.rows}) == item.count for item in results), (
         "the primer is not in the rows"
     )
-    assert not any(each.figures["left_behind"] for each in results)
+    assert not any(item.figures["left_behind"] for item in results)
 
 
 EACH_TWENTIETH = f"int(object.metadata.labels['{INDEX_LABEL}']) % 20 != 0"
@@ -205,8 +207,8 @@ async def test_capacity_grows_until_the_first_size_that_fails(
     ):
         passed, results = await vmi_sizes.capacity(kube, spec, 10, 100)
     assert passed == vmi_sizes.Capacity(20)
-    assert [each.count for each in results] == [10, 20, 30]
-    assert [each.figures["success_ratio"] for each in results] == [1.0, 1.0, pytest.approx(25 / 30)]
+    assert [item.count for item in results] == [10, 20, 30]
+    assert [item.figures["success_ratio"] for item in results] == [1.0, 1.0, pytest.approx(25 / 30)]
     assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0
 
 
@@ -223,7 +225,7 @@ async def test_a_prometheus_that_went_away_costs_its_figures_alone(
         3,
     )
     assert [row.status for row in result.rows if row.stage == "creation_to_running"] == ["ok"] * 3
-    assert [str(each) for each in result.breached] == [
+    assert [str(item) for item in result.breached] == [
         "gate virt_api_cpu_cores_avg < 9: no data for virt_api_cpu_cores_avg"
     ]
     assert any("no answer from Prometheus" in note for note in result.facts["notes"])
@@ -255,18 +257,20 @@ async def test_a_namespace_that_is_being_deleted_is_waited_for(kube: Kube) -> No
         await asyncio.sleep(0.5)
         await kube.patch(maps, "held", {"metadata": {"finalizers": None}}, name)
 
-    made, _ = await asyncio.gather(ensure_namespace(kube, name, "again", patience=60.0), let_go())
-    assert made
+    created, _ = await asyncio.gather(
+        ensure_namespace(kube, name, "again", patience=60.0), let_go()
+    )
+    assert created
     assert (await kube.get(namespaces, name))["metadata"]["labels"][RUN_LABEL] == "again"
     await kube.delete(namespaces, name)
 
 
 async def test_the_second_performance_run_waits_its_turn(kube: Kube, namespace: str) -> None:
     order: list[str] = []
-    told: list[str] = []
+    messages: list[str] = []
 
     async def one(name: str, hold: float) -> None:
-        async with ExclusiveRun(kube, name, 20, told.append, namespace=namespace):
+        async with ExclusiveRun(kube, name, 20, messages.append, namespace=namespace):
             order.append(f"{name} in")
             await asyncio.sleep(hold)
             order.append(f"{name} out")
@@ -278,7 +282,7 @@ async def test_the_second_performance_run_waits_its_turn(kube: Kube, namespace: 
             pass
     await asyncio.gather(first, one("b", 0.0))
     assert order == ["a in", "a out", "b in", "b out"]
-    assert told == ["waiting for performance run a to end"]
+    assert messages == ["waiting for performance run a to end"]
 
 
 async def test_too_many_vmis_a_node_are_refused_before_anything_is_made(
@@ -326,12 +330,12 @@ async def test_stages_that_are_as_wanted_are_left_alone_and_others_made_anew(
 
     async def installed(delays: dict[str, tuple[int, int]] | None = None) -> dict[str, str]:
         names = await simulation.install(kube, "kubevirt", delays)
-        found = {
-            each["metadata"]["name"]: each["metadata"]["uid"]
-            for each in await kube.list(kind, labels=f"{kwok_nodes.LABEL}=kubevirt")
+        result = {
+            item["metadata"]["name"]: item["metadata"]["uid"]
+            for item in await kube.list(kind, labels=f"{kwok_nodes.LABEL}=kubevirt")
         }
-        assert sorted(found) == sorted(names)
-        return found
+        assert sorted(result) == sorted(names)
+        return result
 
     first = await installed()
     assert await installed() == first

@@ -206,7 +206,7 @@ async def test_preemption_evicts_what_it_needs_and_no_priority_class_is_left(
     assert (result.figures["evicted"] or 0) >= 3
     assert result.figures["left_behind"] == 0
     classes = await kube.list(await kube.resource("scheduling.k8s.io/v1", "PriorityClass"))
-    assert not [each for each in classes if result.run in each["metadata"]["name"]]
+    assert not [class_ for class_ in classes if result.run in class_["metadata"]["name"]]
 
 
 @pytest.mark.slow
@@ -242,7 +242,7 @@ async def test_the_scheduler_alone_is_released_at_once(
     )
     assert (result.figures["release_seconds"] or 0) > 0
     waits = [row.seconds for row in result.rows if row.stage == "release_to_scheduled"]
-    assert len([each for each in waits if each is not None]) == 40
+    assert len([wait for wait in waits if wait is not None]) == 40
 
 
 @pytest.mark.slow
@@ -260,8 +260,8 @@ async def test_the_scheduler_s_rate_is_not_that_of_submission(
         parallel=40,
         timeout=60,
     )
-    made = await submit.gated(kube, spec)
-    assert (made.figures["schedule_rate"] or 0.0) > 2 * 20.0, (
+    created = await submit.gated(kube, spec)
+    assert (created.figures["schedule_rate"] or 0.0) > 2 * 20.0, (
         "it is not held back by the slower submission"
     )
 

@@ -31,16 +31,16 @@ SET = "VirtualMachineInstanceReplicaSet"
 
 
 def record(kind: str, uid: str, owner: str = "", **stages: float) -> Record:
-    made = Record(kind, uid, uid, "ns", owner)
+    new = Record(kind, uid, uid, "ns", owner)
     for stage, seconds in stages.items():
-        made.put(stage, received_ns=BASE + round(seconds * SECOND))
-    return made
+        new.put(stage, received_ns=BASE + round(seconds * SECOND))
+    return new
 
 
 def observed(*records: Record) -> Observer:
     observer = Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
-    for each in records:
-        observer.adopt(each)
+    for item in records:
+        observer.adopt(item)
     return observer
 
 
@@ -69,9 +69,9 @@ class TestAnyKind:
         assert {"scheduled", "ready", "submission_to_scheduled"} <= {
             step.name for step in chain("x.example.com/v1", kind)
         }
-        made = record(kind, "root", created=1), record("ReplicaSet", "rs", "root", created=1)
+        created = record(kind, "root", created=1), record("ReplicaSet", "rs", "root", created=1)
         pods = [record("Pod", f"p{i}", "rs", created=2, scheduled=3 + i, ready=4) for i in range(2)]
-        records = {each.uid: each for each in (*made, *pods)}
+        records = {value.uid: value for value in (*created, *pods)}
         rows = rows_of(
             sent("root"),
             records,
@@ -153,11 +153,11 @@ class TestAnyKind:
         self, kind: str, pods: Any, members: int, want: int
     ) -> None:
         """A Job tries again until it says that it failed; of others a failed pod is the end where none took its place."""
-        made = [
+        created = [
             record("Pod", f"p{i}", "a", created=2, **dict.fromkeys(stages, 3))
             for i, stages in enumerate(pods)
         ]
-        observer = observed(record(kind, "a", created=1), *made)
+        observer = observed(record(kind, "a", created=1), *created)
         assert (
             reached(observer, "batch/v1" if kind == "Job" else "apps/v1", kind, members, 0) == want
         )
@@ -193,13 +193,11 @@ class TestAnyKind:
         """Of 2 Jobs one has a pod in the place of another that was deleted; the other has none yet."""
         from perfdag.steps.scale.scenarios.session import Session
 
-        gone, here = (
+        gone, run = (
             record("Pod", "a0", "a", created=2, gated=2, gone=3),
             record("Pod", "a1", "a", created=3, gated=3),
         )
-        observer = observed(
-            record("Job", "a", created=1), record("Job", "b", created=1), gone, here
-        )
+        observer = observed(record("Job", "a", created=1), record("Job", "b", created=1), gone, run)
         session = Session(
             None,
             "r",
@@ -301,12 +299,12 @@ class TestVmis:
             for name in "abc"
             for i in range(4)
         ]
-        pods = [record("Pod", f"p{each.uid}", each.uid, ready=2) for each in vmis]
+        pods = [record("Pod", f"p{item.uid}", item.uid, ready=2) for item in vmis]
         file = RunFile("r", "kubevirt.io/v1", SET, ["ns"], "p", 1, 4, True, sent(*"abc"), {})
         observer = observed(*sets, *pods, *vmis[:3])
         assert not sample.is_complete(observer, file)
-        for each in vmis[3:]:
-            observer.adopt(each)
+        for item in vmis[3:]:
+            observer.adopt(item)
         assert sample.is_complete(observer, file)
         assert sample.progress(observer, file) == (12, 12)
 
@@ -320,7 +318,7 @@ class TestVmis:
         )
 
     def test_one_that_ran_and_was_replaced_does_not_stand_for_one_that_waits(self) -> None:
-        made = [
+        created = [
             record(vmi.VMI, f"v{i}", "set", created=1, **stages)
             for i, stages in enumerate(({"running": 2.0},) * 2)
         ]
@@ -328,9 +326,9 @@ class TestVmis:
             record(vmi.VMI, "lost", "set", created=1, running=2, gone=3),
             record(vmi.VMI, "waits", "set", created=3),
         )
-        assert settled([*made, lost, waits], 3) == 2
+        assert settled([*created, lost, waits], 3) == 2
         waits.put("running")
-        assert settled([*made, lost, waits], 3) == 3
+        assert settled([*created, lost, waits], 3) == 3
 
     async def test_what_was_churned_away_is_waited_for_no_more(self) -> None:
         """Of 4 VMIs one never ran and was deleted in a cycle: the next wait is for the other 3 alone."""
@@ -339,7 +337,7 @@ class TestVmis:
         records = [
             record(vmi.VMI, f"v{i}", created=1, **({"running": 2.0} if i else {})) for i in range(4)
         ]
-        items = sent(*(each.uid for each in records))
+        items = sent(*(item.uid for item in records))
         session = Session(
             None,
             "r",
@@ -373,11 +371,11 @@ class TestVmis:
 
     def test_failure_by_itself_and_by_deletion_are_two_latencies(self) -> None:
         def latencies(**stages: float) -> dict[str, float | None]:
-            made = record(vmi.VMI, "a", created=1, scheduling=2, scheduled=4, **stages)
+            created = record(vmi.VMI, "a", created=1, scheduling=2, scheduled=4, **stages)
             rows = list(
                 rows_of(
                     sent("a"),
-                    {"a": made},
+                    {"a": created},
                     Clocks(0),
                     run="r",
                     kind=vmi.VMI,
@@ -400,11 +398,16 @@ class TestVmis:
         assert latencies(running=6, deleting=9, succeeded=10) == {"deletion_to_succeeded": 1.0}
 
     def test_one_that_gets_stuck_is_still_censored(self) -> None:
-        made = record(vmi.VMI, "a", created=1, pending=2, scheduling=3)
+        created = record(vmi.VMI, "a", created=1, pending=2, scheduling=3)
         rows = {
             row.stage: row
             for row in rows_of(
-                sent("a"), {"a": made}, Clocks(0), run="r", kind=vmi.VMI, until_ns=BASE + 9 * SECOND
+                sent("a"),
+                {"a": created},
+                Clocks(0),
+                run="r",
+                kind=vmi.VMI,
+                until_ns=BASE + 9 * SECOND,
             )
         }
         assert [
@@ -425,9 +428,9 @@ def test_rows_of_pods_have_their_deletion_and_nothing_that_came_by_it() -> None:
         )
 
     before = rows()
-    for each in (first, second):
-        each.put("deleting", received_ns=BASE + 5 * SECOND)
-        each.put("gone", received_ns=BASE + 7 * SECOND)
+    for value in (first, second):
+        value.put("deleting", received_ns=BASE + 5 * SECOND)
+        value.put("gone", received_ns=BASE + 7 * SECOND)
     second.put("scheduled", received_ns=BASE + 6 * SECOND)  # in the place of the first
     merged = {(row.name, row.stage): row for row in with_deletion(before, rows())}
     assert [merged[name, "deletion"].seconds for name in "ab"] == [2.0, 2.0]
@@ -441,7 +444,7 @@ def test_rows_of_a_set_have_the_deletion_of_their_own_vmi() -> None:
         record(vmi.VMI, "stuck", "a", created=1),
         record(vmi.VMI, "ran", "a", created=2, running=3),
     )
-    records = {each.uid: each for each in (own, stuck, ran)}
+    records = {value.uid: value for value in (own, stuck, ran)}
 
     def rows() -> list[Any]:
         until = BASE + 5 * SECOND
@@ -462,9 +465,9 @@ def test_rows_of_a_set_have_the_deletion_of_their_own_vmi() -> None:
         ("deletion_to_succeeded", [None, 2.0, None]),
         ("deletion", [None, 3.0, 3.0]),
     ):
-        found = [merged[f"a-{i}", stage] for i in range(3)]
-        assert [row.seconds for row in found] == seconds, stage
-        assert [(row.index, row.uid) for row in found] == [(0, "stuck"), (1, "ran"), (2, "a")]
+        result = [merged[f"a-{i}", stage] for i in range(3)]
+        assert [row.seconds for row in result] == seconds, stage
+        assert [(row.index, row.uid) for row in result] == [(0, "stuck"), (1, "ran"), (2, "a")]
 
 
 class TestSampled:
@@ -472,10 +475,10 @@ class TestSampled:
         self, kind: str, *records: Record, members: int = 1, submitted: int = 1
     ) -> tuple[list[dict[str, Any]], list[str]]:
         until = BASE + 99 * SECOND
-        found = {each.uid: each for each in records}
+        records_by_uid = {record.uid: record for record in records}
         rows = rows_of(
             sent(*"abc"[:submitted]),
-            found,
+            records_by_uid,
             Clocks(0),
             run="r",
             kind=kind,
@@ -529,8 +532,8 @@ class TestSampled:
         (tmp_path / "submitted.json").write_bytes(
             orjson.dumps(runai.submitted_json(Submitted("r", sent("a"), BASE / 1e9, BASE), "p"))
         )
-        (found,) = times_csv.read_times(tmp_path)
-        assert found.deltas["Total Pod Scheduling Decision"] == 7.0
+        (result,) = times_csv.read_times(tmp_path)
+        assert result.deltas["Total Pod Scheduling Decision"] == 7.0
         assert self.sampled(SET, own, *vmis, pods[0], members=2) == ([], ["a"]), (
             "not all of it is scheduled"
         )
@@ -551,12 +554,12 @@ def test_another_type_or_project_than_was_submitted_is_told_before_a_file_is_tou
     )
     (tmp_path / "sampled.json").write_text("as it was")
     monkeypatch.setattr(scale_verbs, "on_cluster", lambda args, work: asyncio.run(work(None)))
-    for words, told in (
+    for words, message in (
         (["-t", "training"], "is of Pod, not training"),
         (["-p", "x"], "was submitted to project p, not x"),
     ):
         assert main(["scale", "sample", "-o", str(tmp_path), *words]) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert (tmp_path / "sampled.json").read_text() == "as it was"
 
 
@@ -602,17 +605,17 @@ async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_m
 
     monkeypatch.setattr(submit, "ExclusiveRun", Lock)
     monkeypatch.setattr(submit, "_submit", submitted)
-    told: list[str] = []
+    messages: list[str] = []
     settings = runai.Settings(submitter="runai-cli")
     request = submit.SubmitRequest(
-        "training", 1, 1, Schedule(), tmp_path, settings, lock_timeout=7.0, log=told.append
+        "training", 1, 1, Schedule(), tmp_path, settings, lock_timeout=7.0, log=messages.append
     )
     kube = Kube(
         config.Cluster("http://none.invalid", "one", "default", config.Credentials(), "test")
     )
     if goes_on:
         assert await submit.submit(kube, request) == "done"  # type: ignore[comparison-overlap]
-        assert told == ["other performance runs are not kept out: no right to leases"]
+        assert messages == ["other performance runs are not kept out: no right to leases"]
     else:
         with pytest.raises(KubeError, match="still holds the cluster"):
             await submit.submit(kube, request)

@@ -67,28 +67,30 @@ class TestGates:
         from perfdag.app.scale import commands
         from perfdag.cli import main
 
-        asked: list[list[str]] = []
+        request: list[list[str]] = []
 
         async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> run_vmi.Outcome:
-            asked.append([str(each) for each in spec.gates])
+            request.append([str(gate) for gate in spec.gates])
             return run_vmi.Outcome([])
 
         monkeypatch.setattr(run_vmi, "measure", measure)
         monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         both = ["api_p99 < 1", "api_list_p99 < 30"]
-        for given, api, want in (
+        for parameters, api, want in (
             (["creation_to_running_p95 < 60"], True, [*both, "creation_to_running_p95 < 60"]),
             (["api_p99 < 2"], True, ["api_list_p99 < 30", "api_p99 < 2"]),
             (["api_p99 < 2"], False, ["api_p99 < 2"]),
             ([], True, both),
         ):
-            params: Any = get("vmi-burst").Params.model_validate({"gates": given, "api_gates": api})
-            assert [str(each) for each in params.spec().gates] == want
-            words = [word for text in given for word in ("--gate", text)] + (
+            params: Any = get("vmi-burst").Params.model_validate(
+                {"gates": parameters, "api_gates": api}
+            )
+            assert [str(gate) for gate in params.spec().gates] == want
+            words = [word for text in parameters for word in ("--gate", text)] + (
                 [] if api else ["--no-api-gates"]
             )
             assert main(["scale", "vmi", "burst", "-o", str(tmp_path), *words]) == 0
-            assert asked[-1] == want
+            assert request[-1] == want
 
     def test_few_lists_or_none_show_their_limit_kept(self) -> None:
         slow = api_metrics.delta(
@@ -99,7 +101,7 @@ class TestGates:
             api_metrics.Scrape(), scrape_of(*histogram("POST", "resource", ("1", 9), ("+Inf", 9)))
         )
         assert gates.evaluate(gates.SLO[1:], api_metrics.latencies(none))[0].passed
-        assert [each.passed for each in gates.evaluate(gates.SLO, api_metrics.latencies([]))] == [
+        assert [item.passed for item in gates.evaluate(gates.SLO, api_metrics.latencies([]))] == [
             None,
             None,
         ], "no metrics at all are no data"
@@ -115,10 +117,10 @@ class TestGates:
 
 
 def scrape_of(*lines: str) -> api_metrics.Scrape:
-    found = api_metrics.Scrape()
+    total = api_metrics.Scrape()
     for line in lines:
-        api_metrics.add(found, line.encode())
-    return found
+        api_metrics.add(total, line.encode())
+    return total
 
 
 def histogram(verb: str, scope: str, *buckets: tuple[str, int]) -> list[str]:
@@ -198,7 +200,7 @@ class TestApiMetrics:
             [gates.parse(f"PATCH-pods-count <= {ratio} * CREATE-pods-count") for ratio in (2, 1.9)],
             figures,
         )
-        assert [each.passed for each in held] == [True, False]
+        assert [item.passed for item in held] == [True, False]
 
     def test_what_is_done_to_a_pod_s_subresource_creates_no_pod(self) -> None:
         """Each pod is created once and bound once; a server-side apply is a PATCH."""
@@ -206,15 +208,15 @@ class TestApiMetrics:
             series("pods", sub, verb, "resource", ("+Inf", 30))
             for verb, sub in (("POST", ""), ("POST", "binding"), ("APPLY", "status"))
         ]
-        found = api_metrics.counts(
+        counts = api_metrics.counts(
             api_metrics.delta(api_metrics.Scrape(), scrape_of(*chain.from_iterable(lines)))
         )
-        assert found == {
+        assert counts == {
             **{f"{verb}-pods-count": 30 for verb in ("POST", "CREATE")},
             **{f"{verb}-pods/binding-count": 30 for verb in ("POST", "CREATE")},
             "PATCH-pods/status-count": 30,
         }
-        assert gates.parse("CREATE-pods/binding-count <= 1 * CREATE-pods-count").metric in found
+        assert gates.parse("CREATE-pods/binding-count <= 1 * CREATE-pods-count").metric in counts
 
     def test_probes_of_the_api_server_are_no_requests_of_objects(self) -> None:
         """100 slow creations of a kind, which alone are too few for a p99, beside 600 quick answers to /readyz."""
@@ -297,25 +299,27 @@ class TestApiMetrics:
         )
         phases = {"creation": calls, "deletion": calls}
         figures = api_metrics.named_figures(calls) | api_metrics.deletion_figures(phases)
-        made = [
+        rows = [
             *measurements.figure_measurements(figures, {"count": 6}, 6),
             *measurements.call_measurements(api_metrics.call_records(phases), {"count": 6}),
         ]
         for metric in ("api_p99", "api_calls", "api_latency"):
             assert sorted(
-                (each.coords or {}).get("phase", "") for each in made if each.metric == metric
+                (measurement.coords or {}).get("phase", "")
+                for measurement in rows
+                if measurement.metric == metric
             ) == ["", "deletion"]
         from perfdag.charts.benchmarks.stages import calls_of
 
         rows = [
             {
                 "entry": "e",
-                "metric": each.metric,
-                "coords": orjson.dumps(each.coords).decode(),
-                "value": each.value,
+                "metric": measurement.metric,
+                "coords": orjson.dumps(measurement.coords).decode(),
+                "value": measurement.value,
             }
-            for each in made
-            if each.metric == "api_calls"
+            for measurement in rows
+            if measurement.metric == "api_calls"
         ]
         assert calls_of(pa.Table.from_pylist(rows)) == {
             ("e", "vms"): {6: {"DELETE-pods": 600.0, "deletion: DELETE-pods": 600.0}}
@@ -330,7 +334,7 @@ class TestApiMetrics:
         calls = api_metrics.delta(
             api_metrics.Scrape(), scrape_of(*watch, *listing, *emptied, "go_goroutines 5")
         )
-        assert [each.verb for each in calls] == ["LIST", "DELETECOLLECTION"]
+        assert [call.verb for call in calls] == ["LIST", "DELETECOLLECTION"]
         assert api_metrics.worst(calls, least=1) is None
         assert api_metrics.worst(calls, "LIST", least=1) == 1.0, (
             "beyond its last bucket: its lower bound"
@@ -369,7 +373,7 @@ class TestApiServers:
 
     async def test_several_are_asked_each_at_its_own_address_and_added_up(self) -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            asked = (await reader.readuntil(b"\r\n\r\n")).split()[1]
+            request = (await reader.readuntil(b"\r\n\r\n")).split()[1]
             host = writer.get_extra_info("sockname")[0]
             text = "\n".join(
                 [
@@ -377,7 +381,7 @@ class TestApiServers:
                     *histogram("POST", "resource", ("+Inf", int(host[-1]))),
                 ]
             )
-            body = b"{}" if asked == b"/version" else text.encode() + b"\n"
+            body = b"{}" if request == b"/version" else text.encode() + b"\n"
             writer.write(
                 b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
                 + body
@@ -390,17 +394,17 @@ class TestApiServers:
         server = await asyncio.start_server(serve, ["127.0.0.2", "127.0.0.3"], port)
         try:
             async with apiservers.clients(control(["127.0.0.2", "127.0.0.3"], [], port)) as servers:
-                found = await api_metrics.scrape(servers)
+                total = await api_metrics.scrape(servers)
         finally:
             server.close()
-        assert found.started == [2.0, 3.0]
+        assert total.started == [2.0, 3.0]
         assert (
-            api_metrics.counts(api_metrics.delta(api_metrics.Scrape(), found))["POST-pods-count"]
+            api_metrics.counts(api_metrics.delta(api_metrics.Scrape(), total))["POST-pods-count"]
             == 5
         )
 
     @pytest.mark.parametrize(
-        ("hosts", "renewed", "told"),
+        ("hosts", "renewed", "message"),
         [
             (
                 ["127.0.0.1", "127.0.0.2"],
@@ -411,9 +415,9 @@ class TestApiServers:
         ],
     )
     async def test_where_not_all_can_be_asked_there_is_no_data(
-        self, hosts: list[str], renewed: list[str], told: str
+        self, hosts: list[str], renewed: list[str], message: str
     ) -> None:
-        with pytest.raises(KubeError, match=told):
+        with pytest.raises(KubeError, match=message):
             async with apiservers.clients(control(hosts, renewed, 9)):
                 pass
 
@@ -435,7 +439,7 @@ class TestOwnGates:
         ]
         columns.append({"metric": "api_p99", "entry": "daily", "coords": None, "value": 7.0})
         cases = own_gates(pa.Table.from_pylist(columns))
-        assert [(each.name, each.state) for each in cases] == [
+        assert [(case.name, case.state) for case in cases] == [
             ("daily count=100: api_p99 < 1", "ok"),
             ("daily count=400: api_p99 < 1", "failed"),
         ]
@@ -461,17 +465,17 @@ class TestMessages:
             'pods "NAME" is forbidden: exceeded quota: q, used: pods=9': 3,
             "FailedMount: volume of NAME is not there": 2,
         }
-        made = measurements.message_measurements([*refused, *stuck], {"count": 5})
-        assert [(each.metric, each.value) for each in made] == [
+        rows = measurements.message_measurements([*refused, *stuck], {"count": 5})
+        assert [(measurement.metric, measurement.value) for measurement in rows] == [
             ("failures", 3.0),
             ("failures", 2.0),
         ]
-        assert made[1].coords == {"count": 5, "message": "FailedMount: volume of NAME is not there"}
+        assert rows[1].coords == {"count": 5, "message": "FailedMount: volume of NAME is not there"}
 
 
 class TestAsked:
     @pytest.mark.parametrize(
-        ("words", "told"),
+        ("words", "message"),
         [
             (
                 "steady --churn 500 --count 100",
@@ -513,7 +517,7 @@ class TestAsked:
     def test_what_cannot_be_is_told_before_anything_is_waited_for(
         self,
         words: str,
-        told: str,
+        message: str,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
@@ -523,13 +527,13 @@ class TestAsked:
 
         monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         assert main(["scale", "vmi", *words.split(), "-o", str(tmp_path)]) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("scenario", "own"),
         [
             ("steady", ("churn_cycles", "submit_lag")),
-            *((each, phase_counts([])) for each in ("burst", "ladder", "capacity")),
+            *((value, phase_counts([])) for value in ("burst", "ladder", "capacity")),
         ],
     )
     def test_every_figure_that_there_is_may_be_gated(self, scenario: str, own: Any) -> None:
@@ -599,13 +603,13 @@ class TestDeletion:
 
             list = resource
 
-        made = Record(VMI, "u", "r-0", "ns", "")
+        created = Record(VMI, "u", "r-0", "ns", "")
         for second, stage in enumerate(
             ("created", "pending", "scheduling", "scheduled", "running"), 1
         ):
-            made.put(stage, received_ns=second * 1_000_000_000)
-        made.node = "n"
-        observer: Any = SimpleNamespace(records={"u": made}, messages={})
+            created.put(stage, received_ns=second * 1_000_000_000)
+        created.node = "n"
+        observer: Any = SimpleNamespace(records={"u": created}, messages={})
         heart: Any = SimpleNamespace(error_bar=0.001, pause=lambda: None)
         session = Session(
             Away(),
@@ -628,7 +632,7 @@ class TestThroughput:
     def test_of_a_steady_state_it_is_the_ramp_s_and_not_that_of_its_pauses(self) -> None:
         """20 VMIs run within a second; then one is replaced each 100 s."""
         items = [Submission(i, f"r-{i}", "ns", 1, 1, 2) for i in range(25)]
-        batches = [items[:20], *([each] for each in items[20:])]
+        batches = [items[:20], *([item] for item in items[20:])]
         at = [1000.0 + (i / 19 if i < 20 else 100 * (i - 18)) for i in range(25)]
         rows = [
             Row(
@@ -657,15 +661,15 @@ class TestThroughput:
         figures = figures_of(session, rows, [])
         assert figures["throughput_mean"] == pytest.approx(19.0)
         assert figures["success_ratio"] == 1.0
-        made = measurements.figure_measurements(figures, {}, 20)
-        assert [each.value for each in made if each.metric == "throughput"] == [pytest.approx(19.0)]
+        rows = measurements.figure_measurements(figures, {}, 20)
+        assert [item.value for item in rows if item.metric == "throughput"] == [pytest.approx(19.0)]
 
     def test_of_an_open_loop_it_is_no_merit_of_the_system(self) -> None:
-        made = measurements.figure_measurements(
+        rows = measurements.figure_measurements(
             {"throughput_mean": 5.0, "submit_lag": 0.001, "schedule_held": 1.0}, {}, 20
         )
-        better = {each.name: each.better for each in measurements.METRICS}
-        assert [(each.metric, better[each.metric]) for each in made if each.value == 5.0] == [
+        better = {item.name: item.better for item in measurements.METRICS}
+        assert [(item.metric, better[item.metric]) for item in rows if item.value == 5.0] == [
             ("paced_throughput", "none")
         ]
 
@@ -699,11 +703,11 @@ class TestAudit:
                 ended=20.0,
             )
 
-        told = table.audit([result(100, 0.05), result(200, 0.5)])
+        audit = table.audit([result(100, 0.05), result(200, 0.5)])
         assert [
-            (each["Count"], [gate["passed"] for gate in each["Gates"]]) for each in told["Rungs"]
+            (item["Count"], [gate["passed"] for gate in item["Gates"]]) for item in audit["Rungs"]
         ] == [(100, [True, True]), (200, [True, False])]
-        values = told["Values"]
+        values = audit["Values"]
         assert values["Running-phase-count"]["value"] == 200
         assert values["CREATE-pods-count"]["value"] == 7
         assert values["avgVirtAPIMemoryUsageInMB"]["value"] == 2

@@ -35,8 +35,8 @@ from tests.fakes.api_server import served
 class TestTemplates:
     @pytest.mark.parametrize("name", sorted(built_in()))
     def test_built_in_ones_render_to_json_with_their_name(self, name: str) -> None:
-        made = load(name, "r1", {"workers": 7, "gpus": 4})
-        body = orjson.loads(made.documents[-1].render("j-1", "ns", 5, "2026-01-01T00:00:00Z"))
+        template = load(name, "r1", {"workers": 7, "gpus": 4})
+        body = orjson.loads(template.documents[-1].render("j-1", "ns", 5, "2026-01-01T00:00:00Z"))
         assert body["metadata"]["name"] == "j-1"
         assert body["metadata"]["namespace"] == "ns"
         assert body["metadata"]["labels"]["perfdag/run"] == "r1"
@@ -68,14 +68,14 @@ class TestTemplates:
         (tmp_path / "t.yaml").write_text(
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '${name}'}\n---\n" + text
         )
-        made = load(str(tmp_path / "t.yaml"), "r", {"mine": 7})
-        assert [each.kind for each in made.documents] == ["ConfigMap", "Thing"]
-        body = orjson.loads(made.documents[-1].render("z", "n", 12))
+        template = load(str(tmp_path / "t.yaml"), "r", {"mine": 7})
+        assert [document.kind for document in template.documents] == ["ConfigMap", "Thing"]
+        body = orjson.loads(template.documents[-1].render("z", "n", 12))
         assert body["metadata"]["name"] == "a-z"
         assert body["spec"] == {"unheard": [1, "12", 12], "mine": 7}
 
     @pytest.mark.parametrize(
-        ("text", "told"),
+        ("text", "message"),
         [
             (
                 "apiVersion: v1\nkind: Pod\nmetadata: {name: fixed}",
@@ -92,9 +92,9 @@ class TestTemplates:
             ("just text", "no apiVersion"),
         ],
     )
-    def test_a_bad_one_is_one_clear_line(self, tmp_path: Path, text: str, told: str) -> None:
+    def test_a_bad_one_is_one_clear_line(self, tmp_path: Path, text: str, message: str) -> None:
         (tmp_path / "t.yaml").write_text(text)
-        with pytest.raises(TemplateError, match=told) as caught:
+        with pytest.raises(TemplateError, match=message) as caught:
             load(str(tmp_path / "t.yaml"), "r")
         assert "\n" not in str(caught.value)
 
@@ -113,8 +113,8 @@ class TestSchedule:
         assert ramp[17] - ramp[16] > 2 * (ramp[-1] - ramp[-2])
 
     def test_poisson_is_seeded_and_has_its_rate(self) -> None:
-        first, again = (Schedule("poisson", 100, seed=3).offsets(5000) for _ in range(2))
-        assert first == again != Schedule("poisson", 100, seed=4).offsets(5000)
+        first, second = (Schedule("poisson", 100, seed=3).offsets(5000) for _ in range(2))
+        assert first == second != Schedule("poisson", 100, seed=4).offsets(5000)
         gaps = [b - a for a, b in pairwise(first)]
         assert statistics.mean(gaps) == pytest.approx(0.01, rel=0.05)
         assert statistics.stdev(gaps) == pytest.approx(0.01, rel=0.08), (
@@ -122,14 +122,14 @@ class TestSchedule:
         )
 
     @pytest.mark.parametrize(
-        ("given", "told"),
+        ("parameters", "message"),
         [(("closed", 5.0), "has no rate"), (("constant", 5.0, 1, 2.0), "has no delay")],
     )
-    def test_a_rate_or_delay_without_use_is_refused(self, given: Any, told: str) -> None:
-        with pytest.raises(ValueError, match=told):
-            Schedule(*given)
+    def test_a_rate_or_delay_without_use_is_refused(self, parameters: Any, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            Schedule(*parameters)
 
-    @pytest.mark.parametrize("arrival", [each for each in get_args(Arrival) if each != "closed"])
+    @pytest.mark.parametrize("arrival", [arg for arg in get_args(Arrival) if arg != "closed"])
     def test_a_missing_rate_is_refused(self, arrival: Any) -> None:
         with pytest.raises(ValueError, match=f"arrival {arrival} needs"):
             Schedule(arrival, burst=1)
@@ -208,17 +208,23 @@ class TestApiSubmitter:
         self, answers: list[web.Response | None], uid: str, retries: dict[str, int], error: str
     ) -> None:
         def answer(n: int, _: web.Request) -> web.Response | None:
-            told = answers[n - 1]
-            return told and web.Response(body=told.body, status=told.status, headers=told.headers)
+            reply = answers[n - 1]
+            return reply and web.Response(
+                body=reply.body, status=reply.status, headers=reply.headers
+            )
 
         async with api_server(answer) as cluster, Kube(cluster, retries=2, timeout=0.2) as kube:
             submitter = ApiSubmitter(kube, [Resource("v1", "Pod", "pods", True)])
-            made = await generate(submitter, TEMPLATE, 1, ["n"], Schedule(), 1, run="r")
-        (item,) = made.submissions
-        assert (item.uid, dict(made.retries), item.retries) == (uid, retries, sum(retries.values()))
+            submitted = await generate(submitter, TEMPLATE, 1, ["n"], Schedule(), 1, run="r")
+        (item,) = submitted.submissions
+        assert (item.uid, dict(submitted.retries), item.retries) == (
+            uid,
+            retries,
+            sum(retries.values()),
+        )
         assert error in item.error
         assert bool(item.error) == bool(error)
-        assert made.summary(Schedule())["retries"] == retries
+        assert submitted.summary(Schedule())["retries"] == retries
 
 
 TEMPLATE = Template("t", (Document("v1", "Pod", b'{"metadata":{"name":"perfdag-0name0"}}'),))
@@ -231,27 +237,30 @@ class TestGenerator:
 
     async def test_a_remainder_is_not_dropped_and_namespaces_take_turns(self) -> None:
         slow = Slow(0.0)
-        made = await generate(slow, TEMPLATE, 10, ["a", "b"], Schedule(), 4, run="r")
+        submitted = await generate(slow, TEMPLATE, 10, ["a", "b"], Schedule(), 4, run="r")
         assert sorted(slow.names) == sorted(f"{'ab'[i % 2]}/r-{i}" for i in range(10))
-        assert made.summary(Schedule())["created"] == 10
+        assert submitted.summary(Schedule())["created"] == 10
 
     async def test_an_open_loop_holds_its_rate_over_a_slow_server(self) -> None:
         schedule = Schedule("constant", 100)
-        made = await generate(Slow(0.3), TEMPLATE, 150, ["n"], schedule, 60, run="r")
-        told = made.summary(schedule)
-        assert told["rate_share"] > 0.98
-        assert told["held"] is True
-        gaps = [each.intended_ns - made.submissions[0].intended_ns for each in made.submissions]
+        submitted = await generate(Slow(0.3), TEMPLATE, 150, ["n"], schedule, 60, run="r")
+        summary = submitted.summary(schedule)
+        assert summary["rate_share"] > 0.98
+        assert summary["held"] is True
+        gaps = [
+            submission.intended_ns - submitted.submissions[0].intended_ns
+            for submission in submitted.submissions
+        ]
         assert gaps[-1] == pytest.approx(1.49e9, rel=1e-6)
 
     async def test_a_rate_that_was_not_held_is_said(self) -> None:
         schedule = Schedule("constant", 100)
-        told = (await generate(Slow(0.1), TEMPLATE, 60, ["n"], schedule, 2, run="r")).summary(
+        summary = (await generate(Slow(0.1), TEMPLATE, 60, ["n"], schedule, 2, run="r")).summary(
             schedule
         )
-        assert told["held"] is False
-        assert told["rate_share"] < 0.4
-        assert told["lag_p99_s"] > 1.0
+        assert summary["held"] is False
+        assert summary["rate_share"] < 0.4
+        assert summary["lag_p99_s"] > 1.0
 
     @pytest.mark.parametrize(("took", "share"), [(50.0, 0.01), (0.5, 1.0)])
     def test_a_schedule_that_was_cut_off_was_not_held_and_what_was_never_sent_has_no_rate(
@@ -263,31 +272,31 @@ class TestGenerator:
             Submission(i, f"r-{i}", "n", 1 + round(at * second))
             for i, at in enumerate(schedule.offsets(1000))
         ]
-        for i, each in enumerate(items[:6]):
-            each.started_ns = 1 + round(i * took / 5 * second)
-            each.answered_ns = each.started_ns + 1
-        told = Submitted("r", items, 0.0, 0).summary(schedule)
-        assert told["rate_share"] == pytest.approx(share)
-        assert (told["held"], told["not_sent"]) == (False, 994)
+        for i, item in enumerate(items[:6]):
+            item.started_ns = 1 + round(i * took / 5 * second)
+            item.answered_ns = item.started_ns + 1
+        summary = Submitted("r", items, 0.0, 0).summary(schedule)
+        assert summary["rate_share"] == pytest.approx(share)
+        assert (summary["held"], summary["not_sent"]) == (False, 994)
 
     @pytest.mark.parametrize("sent", [0, 1])
     def test_one_object_or_none_has_no_rate(self, sent: int) -> None:
         items = [
             Submission(i, f"r-{i}", "n", 1 + i, started_ns=1 if i < sent else 0) for i in range(2)
         ]
-        told = Submitted("r", items, 0.0, 0).summary(Schedule("constant", 10.0))
-        assert (told["rate_share"], told["held"]) == (None, False)
+        summary = Submitted("r", items, 0.0, 0).summary(Schedule("constant", 10.0))
+        assert (summary["rate_share"], summary["held"]) == (None, False)
 
     @pytest.mark.parametrize(("seconds", "parallel", "held"), [(0.001, 20, True), (0.2, 2, False)])
     async def test_a_single_batch_is_judged_by_its_lag(
         self, seconds: float, parallel: int, held: bool
     ) -> None:
         schedule = Schedule("batch", burst=20, delay=60.0)
-        told = (
+        summary = (
             await generate(Slow(seconds), TEMPLATE, 20, ["n"], schedule, parallel, run="r")
         ).summary(schedule)
-        assert told["held"] is held
-        assert told["rate_share"] is None, "all at once has no rate"
+        assert summary["held"] is held
+        assert summary["rate_share"] is None, "all at once has no rate"
 
     async def test_who_is_interrupted_knows_what_may_be_there(self) -> None:
         planned: list[Any] = []
@@ -297,19 +306,26 @@ class TestGenerator:
         await asyncio.sleep(0.05)
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
-        (made,) = planned
-        assert [each.name for each in made.submissions] == [f"r-{i}" for i in range(9)]
-        assert sum(bool(each.started_ns) for each in made.submissions) == 4
+        (plan,) = planned
+        assert [submission.name for submission in plan.submissions] == [f"r-{i}" for i in range(9)]
+        assert sum(bool(submission.started_ns) for submission in plan.submissions) == 4
 
     async def test_refused_objects_are_kept_and_counted(self) -> None:
-        made = await generate(Slow(0.0, refuse=20), TEMPLATE, 100, ["n"], Schedule(), 8, run="r")
-        told = made.summary(Schedule())
-        assert (told["created"], told["failed"]) == (95, 5)
-        said = 'pods "NAME" is forbidden: exceeded quota: q, requested: pods=1, used: pods=95, limited: pods=95'
-        assert told["errors"] == {said: 5}, "the whole sentence, once"
+        submitted = await generate(
+            Slow(0.0, refuse=20), TEMPLATE, 100, ["n"], Schedule(), 8, run="r"
+        )
+        summary = submitted.summary(Schedule())
+        assert (summary["created"], summary["failed"]) == (95, 5)
+        cause = 'pods "NAME" is forbidden: exceeded quota: q, requested: pods=1, used: pods=95, limited: pods=95'
+        assert summary["errors"] == {cause: 5}, "the whole sentence, once"
         rows = list(
             rows_of(
-                made.submissions, {}, Clocks(0), run="r", kind="Pod", until_ns=time.monotonic_ns()
+                submitted.submissions,
+                {},
+                Clocks(0),
+                run="r",
+                kind="Pod",
+                until_ns=time.monotonic_ns(),
             )
         )
         created = [row for row in rows if row.stage == "created"]

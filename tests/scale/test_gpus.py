@@ -36,7 +36,7 @@ class Cluster:
     "What the names of queues end with that cannot be deleted."
 
     def __init__(self, decide: Decide = lambda index: []) -> None:
-        self.asked: list[str] = []
+        self.deletions: list[str] = []
         self.decide, self.observer = decide, Observer(None, "r", [], ["ns"])  # type: ignore[arg-type]
 
     async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
@@ -66,11 +66,11 @@ class Cluster:
 
     async def delete(self, resource: str, name: str, namespace: str = "") -> bool:
         if resource == "Queue":
-            self.asked.append(name)
+            self.deletions.append(name)
             if name.endswith(self.stuck):
                 raise KubeError(403, "Forbidden", "no such right")
-        for each in self.observer.records.values():
-            each.put("gone", received_ns=time.monotonic_ns())
+        for item in self.observer.records.values():
+            item.put("gone", received_ns=time.monotonic_ns())
         return True
 
     async def raw(self, *_: Any) -> Any:
@@ -184,7 +184,7 @@ async def test_what_is_never_placed_waits_for_ever(
     result = await measured(
         scenario, [20], lambda i: [("scheduled", 1.0)] if i < 20 + placed else [], count=10
     )
-    assert [result.figures[f"{wait}_{each}"] for each in ("p50", "max")] == [p50, most]
+    assert [result.figures[f"{wait}_{value}"] for value in ("p50", "max")] == [p50, most]
 
 
 class TestQueues:
@@ -198,25 +198,25 @@ class TestQueues:
     async def test_one_that_cannot_be_deleted_costs_no_result(
         self, measured: Any, scenario: str
     ) -> None:
-        told: list[str] = []
+        messages: list[str] = []
         result = await measured(
-            scenario, [4], lambda i: [("scheduled", 0.01)], workers=1, log=told.append
+            scenario, [4], lambda i: [("scheduled", 0.01)], workers=1, log=messages.append
         )
         (note,) = [note for note in result.facts["notes"] if "queue" in note and "left" in note]
         assert (
             note
             == f"the queue perfdag-{result.run}-b is left: no such right; `perfdag scale delete --run {result.run}` deletes it"
         )
-        assert note not in told, "it is said once, with the result"
+        assert note not in messages, "it is said once, with the result"
 
     async def test_an_error_of_the_measurement_goes_first_and_all_queues_are_tried(self) -> None:
         kube: Any = Cluster()
-        told: list[str] = []
+        messages: list[str] = []
         with pytest.raises(KubeError, match="the watch is gone"):
-            async with gangs.own_queues(kube, gangs.KAI, "r", 4, [], told.append):
+            async with gangs.own_queues(kube, gangs.KAI, "r", 4, [], messages.append):
                 raise KubeError(0, "Unreachable", "the watch is gone")
-        assert set(kube.asked) == {"perfdag-r", "perfdag-r-a", "perfdag-r-b"}
-        assert told == [
+        assert set(kube.deletions) == {"perfdag-r", "perfdag-r-a", "perfdag-r-b"}
+        assert messages == [
             "the queue perfdag-r-b is left: no such right; `perfdag scale delete --run r` deletes it"
         ]
 
@@ -224,10 +224,10 @@ class TestQueues:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(gangs, "PAUSE", 60.0)
-        told, left = list[str](), list[str]()
+        message, left = list[str](), list[str]()
 
         async def leave() -> None:
-            async with gangs.own_queues(Cluster(), gangs.KAI, "r", 4, left, told.append):  # type: ignore[arg-type]
+            async with gangs.own_queues(Cluster(), gangs.KAI, "r", 4, left, message.append):  # type: ignore[arg-type]
                 pass
 
         leaving = asyncio.create_task(leave())
@@ -236,7 +236,7 @@ class TestQueues:
         with pytest.raises(asyncio.CancelledError):
             await leaving
         remedy = "is left is not known (interrupted); `perfdag scale delete --run r` deletes it"
-        assert told == [
+        assert message == [
             f"whether the queue {name} {remedy}"
             for name in ("perfdag-r-b", "perfdag-r-a", "perfdag-r")
         ]

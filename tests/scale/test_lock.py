@@ -44,14 +44,14 @@ async def test_a_lock_that_another_took_is_not_kept_alive_for_it(
     holder: str, renewed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease_lock, "LIFE", 0.03)
-    server, told = ApiServer(held_by(holder, PAST)), list[str]()
-    run = lease_lock.ExclusiveRun(server.client(), "me", 1.0, told.append)
+    server, message = ApiServer(held_by(holder, PAST)), list[str]()
+    run = lease_lock.ExclusiveRun(server.client(), "me", 1.0, message.append)
     renewing = asyncio.create_task(run.renew())
     await asyncio.sleep(0.1)
     renewing.cancel()
     await asyncio.gather(renewing, return_exceptions=True)
     assert bool(server.count("PUT")) == renewed
-    assert ("performance run another took the cluster" in "".join(told)) != renewed
+    assert ("performance run another took the cluster" in "".join(message)) != renewed
 
 
 @pytest.mark.parametrize("busy", [True, False])
@@ -97,37 +97,37 @@ async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it
 ) -> None:
     """It is labelled with the id that the run said."""
     server = ApiServer()
-    told, seen = list[str](), list[Any]()
+    message, seen = list[str](), list[Any]()
 
-    async def measure(*asked: Any) -> Any:
+    async def measure(*request: Any) -> Any:
         if scenario:
-            start_run(asked[1], "submit")
+            start_run(request[1], "submit")
         seen.append(server.of("Lease")[0])
         return SimpleNamespace(disturbed="") if scenario else []
 
     if scenario:
         monkeypatch.setattr(submit, "measure", measure)
-        await submit.exclusive(server.client(), submit.Spec(log=told.append), "submit", 1.0)
+        await submit.exclusive(server.client(), submit.Spec(log=message.append), "submit", 1.0)
     else:
         monkeypatch.setattr(run_vmi.vmi_sizes, "ladder", measure)
         await run_vmi.measure(
-            server.client(), vmi.Spec(log=told.append), run_vmi.VmiRequest(lock_timeout=1.0)
+            server.client(), vmi.Spec(log=message.append), run_vmi.VmiRequest(lock_timeout=1.0)
         )
-    assert belongs(told[0].split()[1].rstrip(":"), seen[0]["metadata"])
+    assert belongs(message[0].split()[1].rstrip(":"), seen[0]["metadata"])
 
 
 async def test_who_took_the_cluster_meanwhile_is_told_once_and_kept() -> None:
     server = ApiServer()
-    told: list[str] = []
-    async with lease_lock.ExclusiveRun(server.client(), "me", 1.0, told.append) as run:
+    messages: list[str] = []
+    async with lease_lock.ExclusiveRun(server.client(), "me", 1.0, messages.append) as run:
         assert run.lost == ""
         server.add(held_by("other", FUTURE))
     assert (
         run.lost
-        == told[0]
+        == messages[0]
         == "performance run other took the cluster over: the figures of both runs are mixed"
     )
-    assert len(told) == 1
+    assert len(messages) == 1
     assert holder_of(server) == "other", "theirs to delete"
 
 
@@ -254,13 +254,13 @@ async def test_rights_that_no_allow_grants_are_named_with_the_account_that_lacks
     rules = get("scale").api
     with pytest.raises(rights.MissingRightsError) as caught:
         await rights.check(granting(), load(RAY, "r"), ["ns"])
-    said = str(measurements.sample_error(caught.value, "scale", rules))
-    assert said.startswith(
+    output = str(measurements.sample_error(caught.value, "scale", rules))
+    assert output.startswith(
         "you may not create, delete, list, watch rayclusters.ray.io in the namespace ns; grant it to the service account "
     )
-    assert "perfdag-measure-scale of the namespace bench with a Role" in said
-    assert "beyond what `--allow scale` grants" in said
-    assert "install --store" not in said
+    assert "perfdag-measure-scale of the namespace bench with a Role" in output
+    assert "beyond what `--allow scale` grants" in output
+    assert "install --store" not in output
 
 
 async def test_rights_that_allow_grants_say_so_also_those_to_watch() -> None:
@@ -282,40 +282,40 @@ async def test_rights_that_allow_grants_say_so_also_those_to_watch() -> None:
             ["ns"],
             watched,
         )
-    said = str(measurements.sample_error(caught.value, "scale", get("scale").api))
-    assert "`perfdag install --store ... --allow scale`" in said
+    output = str(measurements.sample_error(caught.value, "scale", get("scale").api))
+    assert "`perfdag install --store ... --allow scale`" in output
 
 
 @pytest.mark.parametrize("name", ["scale", "vmi-burst"])
 async def test_what_built_in_templates_need_is_granted(name: str) -> None:
     """What `install --allow` grants is enough for every kind that their chains look at."""
-    templates = [each for each in built_in() if each.startswith("vm") == (name == "vmi-burst")]
+    templates = [item for item in built_in() if item.startswith("vm") == (name == "vmi-burst")]
     for template in templates:
         document = load(template, "r").documents[-1]
         watched = kinds_of(document.api_version, document.kind)
-        kinds = [(each.api_version, each.kind) for each in load(template, "r").documents]
+        kinds = [(item.api_version, item.kind) for item in load(template, "r").documents]
         kube = granting(also=[*kinds, *watched])
         with pytest.raises(rights.MissingRightsError) as caught:
             await rights.check(kube, load(template, "r"), ["a", "b"], watched)
         assert [
-            str(each) for each in caught.value.missing if not each.granted_by(get(name).api)
+            str(item) for item in caught.value.missing if not item.granted_by(get(name).api)
         ] == [], template
 
 
 def test_the_documentation_names_the_kinds_of_kubernetes_that_allow_grants() -> None:
-    said = (
+    output = (
         (Path(__file__).parents[2] / "docs" / "scale.md")
         .read_text()
         .partition("For other kinds")[0]
     )
     rules = [
-        each for each in get("scale").api if {"", "batch", "apps"} & set(each.get("apiGroups", ()))
+        item for item in get("scale").api if {"", "batch", "apps"} & set(item.get("apiGroups", ()))
     ]
-    made = {
+    created = {
         kind
-        for each in rules
-        if {"create", "list"} <= set(each["verbs"])
-        for kind in each["resources"]
+        for item in rules
+        if {"create", "list"} <= set(item["verbs"])
+        for kind in item["resources"]
     }
-    assert "pods" in made
-    assert [kind for kind in made if f"`{kind}`" not in said] == []
+    assert "pods" in created
+    assert [kind for kind in created if f"`{kind}`" not in output] == []

@@ -53,8 +53,8 @@ async def test_nodes_that_are_there_get_the_gpus_that_are_asked_for(
     assert await kwok_nodes.make_nodes(kube, 3, 8) == (1, 2)
     assert await kwok_nodes.make_nodes(kube, 3, 8) == (0, 0)
     assert [
-        (each["status"]["allocatable"][GPU], each["status"]["capacity"][GPU])
-        for each in cluster.of("Node")
+        (item["status"]["allocatable"][GPU], item["status"]["capacity"][GPU])
+        for item in cluster.of("Node")
     ] == [("8", "8")] * 3
     assert await kwok_nodes.make_nodes(kube, 1, 0) == (0, 1)
     none, other, _ = cluster.of("Node")
@@ -121,9 +121,9 @@ async def test_where_nodes_may_not_be_listed_it_is_not_known_which_are_simulated
     assert "may not" not in why
 
 
-@pytest.mark.parametrize(("fake", "told"), [(None, None), ({"n"}, True), (set(), False)])
+@pytest.mark.parametrize(("fake", "message"), [(None, None), ({"n"}, True), (set(), False)])
 def test_rows_say_whether_their_nodes_were_simulated(
-    fake: set[str] | None, told: bool | None
+    fake: set[str] | None, message: bool | None
 ) -> None:
     pod, now = Record("Pod", "a", "a", "ns", ""), time.monotonic_ns()
     pod.put("scheduled", received_ns=now)
@@ -131,6 +131,6 @@ def test_rows_say_whether_their_nodes_were_simulated(
     rows: list[Row] = list(
         rows_of(sent("a"), {"a": pod}, Clocks(0), run="r", kind="Pod", until_ns=now, simulated=fake)
     )
-    assert {row.simulated for row in rows} == {told}
-    assert on_simulated(rows) is told
+    assert {row.simulated for row in rows} == {message}
+    assert on_simulated(rows) is message
     assert on_simulated([]) is False, "what never had a node is on none"

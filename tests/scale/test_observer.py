@@ -38,8 +38,8 @@ def body(
 
 
 def see(observer: Observer, kind: str, *bodies: dict[str, Any]) -> None:
-    for each in bodies:
-        observer.take(kind, extractor("", kind), Event("MODIFIED", each, 7))
+    for item in bodies:
+        observer.take(kind, extractor("", kind), Event("MODIFIED", item, 7))
 
 
 def observer(**more: Any) -> Observer:
@@ -65,14 +65,14 @@ class TestWhose:
     def test_the_chain_of_owners_counts_in_any_order_of_arrival(
         self, order: tuple[str, ...]
     ) -> None:
-        made = {
+        created = {
             "w": ("TrainingWorkload", body("w", name="j-abc-0")),
             "j": ("RunaiJob", body("j", owner="w")),
             "p": ("Pod", body("p", owner="j", ready=True)),
         }
         ours = observer(named=("TrainingWorkload", "j-abc-"))
-        for each in order:
-            see(ours, *made[each])
+        for item in order:
+            see(ours, *created[item])
         assert set(ours.records) == {"w", "j", "p"}
         assert ours.counts["Pod", "ready"] == ours.counts["TrainingWorkload", "created"] == 1
 
@@ -145,11 +145,11 @@ async def test_what_looks_cost_is_less_than_half_of_the_time(
 
 class TestFailures:
     def pod(self, *conditions: tuple[str, str, str], **status: Any) -> dict[str, Any]:
-        told = [
+        message = [
             {"type": name, "status": value, "reason": reason, "message": "0/3 nodes"}
             for name, value, reason in conditions
         ]
-        return {**body("p", run="r"), "status": {"conditions": told, **status}}
+        return {**body("p", run="r"), "status": {"conditions": message, **status}}
 
     def warning(self, reason: str, message: str) -> dict[str, Any]:
         return {
@@ -193,16 +193,16 @@ class TestFailures:
             == "FailedMount: no such volume; Unschedulable: 0/3 nodes"
         )
         ours.save(tmp_path / "state")
-        again = observer()
-        again.restore(tmp_path / "state")
-        see(again, "Event", self.warning("FailedMount", "no such volume"))  # listed once more
+        second = observer()
+        second.restore(tmp_path / "state")
+        see(second, "Event", self.warning("FailedMount", "no such volume"))  # listed once more
         assert (
-            error_text(again.records["p"], again.messages)
+            error_text(second.records["p"], second.messages)
             == "FailedMount: no such volume; Unschedulable: 0/3 nodes"
         )
-        see(again, "Event", self.warning("BackOff", "again"))
+        see(second, "Event", self.warning("BackOff", "again"))
         assert (
-            error_text(again.records["p"], again.messages)
+            error_text(second.records["p"], second.messages)
             == "Unschedulable: 0/3 nodes; BackOff: again"
         )
 
@@ -220,7 +220,7 @@ class TestFailures:
             else f"2026-01-01T00:00:0{second}Z"
         )
         first = {"firstTimestamp": "2026-01-01T00:00:00Z"}
-        told = (
+        message = (
             {"series": {"lastObservedTime": at}, "eventTime": "2026-01-01T00:00:00.5Z"}
             if form == "series"
             else {form: at} | first
@@ -232,12 +232,12 @@ class TestFailures:
             **self.warning("FailedMount", "no such volume"),
             "lastTimestamp": "2026-01-01T00:00:00Z",
         }
-        for kind, each in (
+        for kind, item in (
             ("Pod", pod),
-            ("Event", self.warning("BackOff", "again") | told),
+            ("Event", self.warning("BackOff", "again") | message),
             ("Event", older),
         ):
-            ours.take(kind, extractor("", kind), Event("ADDED", each, 7, listed=True))
+            ours.take(kind, extractor("", kind), Event("ADDED", item, 7, listed=True))
         record = ours.records["p"]
         assert ours.messages == {"p": "BackOff: again"}
         assert error_text(record, ours.messages).rpartition("; ")[2] == newest
@@ -337,10 +337,10 @@ VOLCANO = "batch.volcano.sh/v1alpha1"
 
 
 def volcano_job(name: str, since: str = "2026-01-01T00:00:02Z") -> dict[str, Any]:
-    made = body(name, run="r")
+    created = body(name, run="r")
     conditions = [{"status": "Pending", "lastTransitionTime": "2026-01-01T00:00:01Z"}]
     return {
-        **made,
+        **created,
         "apiVersion": VOLCANO,
         "kind": "Job",
         "status": {

@@ -32,12 +32,12 @@ GATED = {
 
 
 def refused(benchmark: str, **params: Any) -> str:
-    found = get(benchmark)
-    return "; ".join(found.check(found.Params.model_validate(params), Shape()))
+    result = get(benchmark)
+    return "; ".join(result.check(result.Params.model_validate(params), Shape()))
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "params", "told"),
+    ("benchmark", "params", "message"),
     [
         ("vmi-burst", {"counts": [100, 400]}, "several are a ladder"),
         ("vmi-burst", {"rate": 5}, "arrival closed has no rate"),
@@ -136,9 +136,9 @@ def refused(benchmark: str, **params: Any) -> str:
     ],
 )
 def test_what_would_be_ignored_or_cannot_be_is_refused(
-    benchmark: str, params: dict[str, Any], told: str
+    benchmark: str, params: dict[str, Any], message: str
 ) -> None:
-    assert told in refused(benchmark, **params)
+    assert message in refused(benchmark, **params)
 
 
 def test_what_can_be_is_not_refused() -> None:
@@ -266,8 +266,8 @@ def test_a_batch_is_no_arrival_of_vmis() -> None:
 def test_the_limit_of_a_sample_leaves_room_for_every_wait(
     benchmark: str, params: dict[str, Any], least: float
 ) -> None:
-    found = get(benchmark)
-    assert least <= found.limit(found.Params.model_validate(params)) <= least + 60
+    result = get(benchmark)
+    assert least <= result.limit(result.Params.model_validate(params)) <= least + 60
 
 
 def planned(folder: Path, text: str) -> Any:
@@ -277,7 +277,7 @@ def planned(folder: Path, text: str) -> Any:
 
 def test_the_plan_has_the_limit_unless_the_suite_sets_one(tmp_path: Path) -> None:
     both = "name: s\nentries:\n  - {benchmark: vmi-burst, name: a}\n  - {benchmark: vmi-burst, name: b, params: {counts: [9]}, timeout: 5m}\n"
-    assert [each.timeout >= 3600 + 2 * 900 for each in planned(tmp_path, both).points] == [
+    assert [point.timeout >= 3600 + 2 * 900 for point in planned(tmp_path, both).points] == [
         True,
         False,
     ]
@@ -286,12 +286,12 @@ def test_the_plan_has_the_limit_unless_the_suite_sets_one(tmp_path: Path) -> Non
 def test_the_suites_plan_what_they_say() -> None:
     """2,000 training jobs 5 at a time each second, 1,000 distributed ones of 7 workers with a claim; 100, and 400 to 800 VMIs a day."""
     suites = Path(__file__).parents[2] / "suites"
-    found = {
+    result = {
         name: make_plan(load.load(str(suites / name))).points
         for name in ("scale.yaml", "vmi-daily.yaml", "vmi-daily-scale.yaml")
     }
     training, distributed = (
-        get("scale").Params.model_validate(each.params) for each in found["scale.yaml"]
+        get("scale").Params.model_validate(item.params) for item in result["scale.yaml"]
     )
     assert (
         training.count,
@@ -306,10 +306,10 @@ def test_the_suites_plan_what_they_say() -> None:
     ) == (1000, 7, True, [0, 5.0])
     assert get("scale").limit(distributed) > 5 * 1000
     counts = [
-        get("vmi-burst").Params.model_validate(each.params).counts
-        for name in found
+        get("vmi-burst").Params.model_validate(item.params).counts
+        for name in result
         if "vmi" in name
-        for each in found[name]
+        for item in result[name]
     ]
     assert counts == [[100], [400, 600, 800]]
 
@@ -329,7 +329,7 @@ def test_a_template_of_your_own_goes_into_the_plan_with_its_variables(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("apiVersion: v1\nkind: Pod\nmetadata: {name: '${name}'}\n", "Pod brings up no VMI"),
         (
@@ -340,7 +340,7 @@ def test_a_template_of_your_own_goes_into_the_plan_with_its_variables(
     ],
 )
 def test_a_bad_template_is_told_when_the_suite_is_read(
-    tmp_path: Path, text: str, told: str
+    tmp_path: Path, text: str, message: str
 ) -> None:
     (tmp_path / "t.yaml").write_text(text)
     with pytest.raises(BadDocument) as caught:
@@ -348,7 +348,7 @@ def test_a_bad_template_is_told_when_the_suite_is_read(
             tmp_path,
             f"name: s\nentries:\n  - {{benchmark: vmi-burst, params: {{template: {tmp_path / 't.yaml'}}}}}\n",
         )
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_no_such_file_is_told_when_the_suite_is_read(tmp_path: Path) -> None:

@@ -40,13 +40,13 @@ def result(kind: str, count: int, stuck: int = 0, **figures: float | None) -> di
     )
     records, items = {}, []
     for i in range(count):
-        made = Record(kind, f"u{i}", f"r-{i}", "ns", "")
+        record = Record(kind, f"u{i}", f"r-{i}", "ns", "")
         for second, stage in enumerate(("created", *(way if i >= stuck else ())), 1):
-            made.put(stage, received_ns=BASE + second * SECOND + i * 1_000_000)
-        made.put("deleting", received_ns=BASE + 20 * SECOND)
-        made.put("gone", received_ns=BASE + 21 * SECOND)
-        records[made.uid] = made
-        items.append(Submission(i, made.name, "ns", BASE, BASE, BASE + 1, made.uid))
+            record.put(stage, received_ns=BASE + second * SECOND + i * 1_000_000)
+        record.put("deleting", received_ns=BASE + 20 * SECOND)
+        record.put("gone", received_ns=BASE + 21 * SECOND)
+        records[record.uid] = record
+        items.append(Submission(i, record.name, "ns", BASE, BASE, BASE + 1, record.uid))
     rows = list(
         rows_of(
             items,
@@ -86,19 +86,23 @@ def result(kind: str, count: int, stuck: int = 0, **figures: float | None) -> di
     return asdict(made_of)
 
 
-def parsed(benchmark: str, told: dict[str, Any]) -> tuple[list[Measurement], Output]:
-    found = get(benchmark)
+def parsed(benchmark: str, raw: dict[str, Any]) -> tuple[list[Measurement], Output]:
+    benchmark_class = get(benchmark)
     texts = (
-        {"result": told}
+        {"result": raw}
         if benchmark == "scale"
-        else {"results": {"capacity": None, "results": [told]}}
+        else {"results": {"capacity": None, "results": [raw]}}
     )
     output = Output({key: orjson.dumps(text).decode() for key, text in texts.items()})
-    return found.parse(output, found.Params.model_validate({})), output
+    return benchmark_class.parse(output, benchmark_class.Params.model_validate({})), output
 
 
-def values(found: list[Measurement], metric: str) -> dict[str, float]:
-    return {each.stat: each.value for each in found if each.metric == metric}
+def values(measurements: list[Measurement], metric: str) -> dict[str, float]:
+    return {
+        measurement.stat: measurement.value
+        for measurement in measurements
+        if measurement.metric == metric
+    }
 
 
 @pytest.mark.parametrize(
@@ -112,61 +116,68 @@ def values(found: list[Measurement], metric: str) -> dict[str, float]:
 def test_the_headline_the_objects_and_the_gates(
     benchmark: str, kind: str, headline: str, median: float
 ) -> None:
-    found, output = parsed(benchmark, result(kind, 100, churn_cycles=3.0))
-    assert values(found, headline)["p50"] == pytest.approx(median)
-    assert set(values(found, headline)) == {"p50", "p95"}, "100 are too few for a p99"
-    assert {each.metric for each in found} <= {each.name for each in get(benchmark).metrics}
-    stages = {str(each.coords["stage"]) for each in found if each.metric == "object_latency"}
+    measurements, output = parsed(benchmark, result(kind, 100, churn_cycles=3.0))
+    assert values(measurements, headline)["p50"] == pytest.approx(median)
+    assert set(values(measurements, headline)) == {"p50", "p95"}, "100 are too few for a p99"
+    assert {item.metric for item in measurements} <= {item.name for item in get(benchmark).metrics}
+    stages = {str(item.coords["stage"]) for item in measurements if item.metric == "object_latency"}
     assert {
         "vmi-burst": "creation_to_running",
         "vmi-steady": "running",
         "scale": "submission_to_scheduled",
     }[benchmark] in stages
     assert {"created", "deletion"} <= stages
-    assert sorted(each.value for each in found if each.metric == "gates_failed") == [0.0, 1.0], (
-        "no data is a breach"
-    )
-    assert values(found, "api_latency") == {"p99": 0.02}
+    assert sorted(item.value for item in measurements if item.metric == "gates_failed") == [
+        0.0,
+        1.0,
+    ], "no data is a breach"
+    assert values(measurements, "api_latency") == {"p99": 0.02}
     whole = orjson.loads(next(iter(output.texts.values())))
     rows = (whole if benchmark == "scale" else whole["results"][0])["rows"]
-    assert len(rows) == 100 * len({each["stage"] for each in rows}), (
+    assert len(rows) == 100 * len({item["stage"] for item in rows}), (
         "every stage of every object stays in the part"
     )
-    assert stages == {each["stage"] for each in rows if each["status"] == "ok"}, (
+    assert stages == {item["stage"] for item in rows if item["status"] == "ok"}, (
         "the charts have every stage that was seen"
     )
     assert {"api_time", "event_time", "receive_time", "source", "resolution_s"} <= set(rows[0])
 
 
 def test_a_steady_state_has_its_cycles_and_the_trace() -> None:
-    found, _ = parsed("vmi-steady", result(VMI, 9, churn_cycles=3.0))
-    assert values(found, "churn_cycles") == {"value": 3.0}
-    assert [(each.coords["seconds"], each.value) for each in found if each.metric == "running"] == [
+    measurements, _ = parsed("vmi-steady", result(VMI, 9, churn_cycles=3.0))
+    assert values(measurements, "churn_cycles") == {"value": 3.0}
+    assert [
+        (measurement.coords["seconds"], measurement.value)
+        for measurement in measurements
+        if measurement.metric == "running"
+    ] == [
         (0.0, 0.0),
         (3.0, 9.0),
     ]
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "kind", "told"),
+    ("benchmark", "kind", "message"),
     [("vmi-steady", VMI, "5.0% of 100 never ran"), ("scale", "Pod", "5.0% did not reach the goal")],
 )
-def test_what_never_came_is_invalid_and_kept(benchmark: str, kind: str, told: str) -> None:
-    with pytest.raises(Invalid, match=told) as caught:
+def test_what_never_came_is_invalid_and_kept(benchmark: str, kind: str, message: str) -> None:
+    with pytest.raises(Invalid, match=message) as caught:
         parsed(benchmark, result(kind, 100, stuck=5, churn_cycles=1.0))
     missing = {
-        each.subject for each in caught.value.measurements if each.metric == "object_missing"
+        measurement.subject
+        for measurement in caught.value.measurements
+        if measurement.metric == "object_missing"
     }
     assert missing == {f"r-{i}" for i in range(5)}
 
 
 @pytest.mark.parametrize("benchmark", ["vmi-burst", "vmi-steady", "scale"])
 def test_what_was_not_alone_on_the_cluster_is_invalid_and_kept(benchmark: str) -> None:
-    told = result("Pod" if benchmark == "scale" else VMI, 9, churn_cycles=1.0) | {
-        "disturbed": "performance run x took the cluster meanwhile"
+    message = result("Pod" if benchmark == "scale" else VMI, 9, churn_cycles=1.0) | {
+        "disturbed": "performance run x took the cluster over"
     }
-    with pytest.raises(Invalid, match="performance run x took the cluster meanwhile") as caught:
-        parsed(benchmark, told)
+    with pytest.raises(Invalid, match="performance run x took the cluster over") as caught:
+        parsed(benchmark, message)
     assert caught.value.measurements
 
 

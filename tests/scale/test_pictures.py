@@ -15,8 +15,16 @@ class TestDashboard:
         file = Path(__file__).parents[2] / "deploy" / "grafana" / "kubevirt.json"
         board = orjson.loads(file.read_bytes())
         expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-        assert all("sum by (le" in each for each in expressions if "histogram_quantile" in each)
-        assert not [each for each in expressions if "rate(kubevirt_workqueue_depth" in each]
+        assert all(
+            "sum by (le" in expression
+            for expression in expressions
+            if "histogram_quantile" in expression
+        )
+        assert not [
+            expression
+            for expression in expressions
+            if "rate(kubevirt_workqueue_depth" in expression
+        ]
         places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]}
         assert (
             len(places) == len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
@@ -27,7 +35,7 @@ class TestDashboard:
             "container_cpu_usage",
             "workqueue_depth",
         ):
-            assert any(word in each for each in expressions), word
+            assert any(word in expression for expression in expressions), word
 
 
 class TestCharts:
@@ -49,7 +57,7 @@ class TestCharts:
             for i in range(60)
         ]
         stages = stages_of(rows)
-        assert [(each.name, len(each.seconds), each.missing) for each in stages] == [
+        assert [(item.name, len(item.seconds), item.missing) for item in stages] == [
             ("scheduled", 54, 6),
             ("running", 54, 6),
         ]
@@ -120,7 +128,9 @@ class TestCharts:
             "ready",
         ]
         rows = charts.timeline(stages)
-        assert [each.get_text() for each in rows.axes[0].get_yticklabels()] == drawn[::-1]
+        assert [yticklabel.get_text() for yticklabel in rows.axes[0].get_yticklabels()] == drawn[
+            ::-1
+        ]
         assert (
             rows.texts[0].get_text()
             == f"The last object reached workload ready after {at + 2:.3g} s"
@@ -192,7 +202,7 @@ class TestCharts:
             ("small", 3, "a"), ("ladder", 4, "b"), ("ladder", 8, "b"), ("ladder", 8, "c")
         )
         groups = of_results(rows)
-        assert [(each.entry, each.count, each.samples) for each in groups] == [
+        assert [(item.entry, item.count, item.samples) for item in groups] == [
             ("small", 3, 1),
             ("ladder", 4, 1),
             ("ladder", 8, 2),
@@ -212,11 +222,11 @@ class TestCharts:
     def test_simulated_nodes_are_told_under_each_chart(self) -> None:
         from perfdag.charts.benchmarks import scale as charts
 
-        for tool, told in (("perfdag", 0), (measurements.tool("perfdag", True), 1)):
+        for tool, message in (("perfdag", 0), (measurements.tool("perfdag", True), 1)):
             drawn = [figure for _, figure in charts.drawings(self.table(("e", 5, "a"), tool=tool))]
             assert len(drawn) == 5
             assert all(
-                sum("simulated nodes" in each.get_text() for each in figure.texts) == told
+                sum("simulated nodes" in text.get_text() for text in figure.texts) == message
                 for figure in drawn
             )
 
@@ -286,8 +296,8 @@ class TestCharts:
                 lambda counts, of: drawn.append((counts, of)),
             )
             for scenario in ("burst", "submit"):
-                told = {"runs": [{**run, "scenario": scenario} for run in runs]}
-                (tmp_path / "summary.json").write_bytes(orjson.dumps(told))
+                message = {"runs": [{**run, "scenario": scenario} for run in runs]}
+                (tmp_path / "summary.json").write_bytes(orjson.dumps(message))
                 assert main(["scale", "plot", "-o", str(tmp_path), "--plot", "api-calls"]) == 0
         names = (
             "POST-virtualmachineinstances",

@@ -92,8 +92,8 @@ class TestPrometheus:
             ]
         }
 
-        async def query(self: Any, asked: Any, path: str = "") -> dict[str, Any]:
-            return dict.fromkeys(asked, data)
+        async def query(self: Any, request: Any, path: str = "") -> dict[str, Any]:
+            return dict.fromkeys(request, data)
 
         monkeypatch.setattr(prometheus.Prometheus, "query", query)
         gaps, note = await prometheus.wait_for_scrape(url, now, time.monotonic())
@@ -119,8 +119,8 @@ class TestPrometheus:
         """
         quick = [(0.0, 0.0), (60.0, 100.0), (120.0, 190.0), (180.0, 190.0)]
         every = [(0.0, 900.0), (60.0, 1000.0), (120.0, 1100.0), (180.0, 1100.0)]
-        found = series.p99({0.1: quick, 2.0: every, math.inf: every})
-        assert (found["_min"], found["_max"]) == (
+        result = series.p99({0.1: quick, 2.0: every, math.inf: every})
+        assert (result["_min"], result["_max"]) == (
             pytest.approx(0.099),
             pytest.approx(0.1 + 1.9 * 0.9),
         )
@@ -185,14 +185,14 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
     (tmp_path / "p.yml").write_text(json.dumps({"scrape_configs": [job]}))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    said = (tmp_path / "log").open("wb")
+    log = (tmp_path / "log").open("wb")
     argv = [
         "prometheus",
         f"--config.file={tmp_path / 'p.yml'}",
         f"--storage.tsdb.path={tmp_path / 'db'}",
     ]
     server = await asyncio.create_subprocess_exec(
-        *argv, f"--web.listen-address=127.0.0.1:{port}", stdout=said, stderr=said
+        *argv, f"--web.listen-address=127.0.0.1:{port}", stdout=log, stderr=log
     )
     try:
         url = prometheus.Prometheus(f"http://127.0.0.1:{port}")
@@ -210,25 +210,26 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
         more, ended = 500, time.time()
         seconds = ended - began
         gaps, _ = await prometheus.wait_for_scrape(url, ended)
-        found = await prometheus.component_figures(url, began, ended, gaps)
-        assert found["virt_api_cpu_cores_avg"] == pytest.approx(0.25, rel=0.25)
-        assert found["virt_api_memory_bytes_avg"] == pytest.approx(2e8)
-        assert found["workqueue_depth_max"] == 3
+        figures = await prometheus.component_figures(url, began, ended, gaps)
+        assert figures["virt_api_cpu_cores_avg"] == pytest.approx(0.25, rel=0.25)
+        assert figures["virt_api_memory_bytes_avg"] == pytest.approx(2e8)
+        assert figures["workqueue_depth_max"] == 3
         for name, most in (
             ("workqueue_adds", 1),
             ("virt_requests/PATCH-virtualmachineinstances", 2),
         ):
-            assert 40 * seconds + 500 <= (found[name] or 0) / most <= 40 * (seconds + 6) + 500, (
+            assert 40 * seconds + 500 <= (figures[name] or 0) / most <= 40 * (seconds + 6) + 500, (
                 "to the first scrape after the end"
             )
-        assert found["workqueue_p99_s_max"] == pytest.approx(0.1 + 0.9 * 0.99)
-        assert found["node_cpu_ratio_avg"] == pytest.approx(0.4, abs=0.02), (
+        assert figures["workqueue_p99_s_max"] == pytest.approx(0.1 + 0.9 * 0.99)
+        assert figures["node_cpu_ratio_avg"] == pytest.approx(0.4, abs=0.02), (
             "of the run alone, however short"
         )
-        assert found["node_memory_ratio_avg"] == pytest.approx(0.75)
-        assert found["virt_handler_cpu_cores_avg"] is None
+        assert figures["node_memory_ratio_avg"] == pytest.approx(0.75)
+        assert figures["virt_handler_cpu_cores_avg"] is None
         assert (
-            gates.evaluate([gates.parse("virt_handler_cpu_cores_avg < 1")], found)[0].passed is None
+            gates.evaluate([gates.parse("virt_handler_cpu_cores_avg < 1")], figures)[0].passed
+            is None
         )
         short = await prometheus.component_figures(url, ended - 3.0, ended, gaps)
         assert short == dict.fromkeys(prometheus.names()), "one scrape or two tell nothing of 3 s"
@@ -236,7 +237,7 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
         server.terminate()
         await server.wait()
         exporter.close()
-        said.close()
+        log.close()
 
 
 async def test_no_prometheus_is_said() -> None:
@@ -250,9 +251,11 @@ async def test_a_token_is_sent_and_a_refusal_names_its_option(tmp_path: Path) ->
     (tmp_path / "token").write_text("secret\n")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked = await reader.readuntil(b"\r\n\r\n")
+        request = await reader.readuntil(b"\r\n\r\n")
         body = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
-        status = b"200 OK" if b"Authorization: Bearer secret\r\n" in asked else b"401 Unauthorized"
+        status = (
+            b"200 OK" if b"Authorization: Bearer secret\r\n" in request else b"401 Unauthorized"
+        )
         writer.write(
             b"HTTP/1.1 "
             + status
@@ -280,10 +283,10 @@ async def test_its_certificate_is_checked_against_the_authority_that_is_given(
         files = ["-keyout", str(tmp_path / f"{name}.key"), "-out", str(tmp_path / f"{name}.crt")]
         options = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1"
         argv = ["openssl", *options.split(), *files]
-        made = await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             *argv, "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", stderr=-3
         )
-        assert await made.wait() == 0
+        assert await process.wait() == 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

@@ -27,15 +27,15 @@ def namespace(there: dict[str, list[dict[str, Any]]]) -> ApiServer:
         api = "batch/v1" if kind == "Job" else "v1"
         server.add(
             *(
-                {"apiVersion": api, "kind": kind, "metadata": {"namespace": "ns", **each}}
-                for each in every
+                {"apiVersion": api, "kind": kind, "metadata": {"namespace": "ns", **item}}
+                for item in every
             )
         )
     return server
 
 
 @pytest.mark.parametrize(
-    ("there", "refused", "told"),
+    ("there", "refused", "message"),
     [
         ({}, "", ""),
         ({"Job": [{"name": "x", "labels": {RUN_LABEL: "q"}}]}, "", "Job x is in it"),
@@ -53,16 +53,16 @@ def namespace(there: dict[str, list[dict[str, Any]]]) -> ApiServer:
     ],
 )
 async def test_a_namespace_goes_with_the_run_that_made_it_only_where_nothing_else_is_there(
-    there: dict[str, list[dict[str, Any]]], refused: str, told: str
+    there: dict[str, list[dict[str, Any]]], refused: str, message: str
 ) -> None:
     """Of another kind than the run's, or without a label, as what Run:ai's command line submits."""
-    server, said = namespace(there), list[str]()
+    server, output = namespace(there), list[str]()
     if refused:
         server.fail(f"GET .*/{refused}\\b", 403)
-    assert await remove_namespaces(server.client(), "r", ["ns"], 5.0, said.append) == 0
-    assert bool(server.of("Namespace")) is bool(told)
-    assert said == (
-        [f"the namespace ns, which was made for this run, stays: {told}"] if told else []
+    assert await remove_namespaces(server.client(), "r", ["ns"], 5.0, output.append) == 0
+    assert bool(server.of("Namespace")) is bool(message)
+    assert output == (
+        [f"the namespace ns, which was made for this run, stays: {message}"] if message else []
     )
 
 
@@ -108,7 +108,7 @@ async def test_a_queue_of_volcano_is_closed_where_that_is_asked_for() -> None:
     server = queues("only queue with state `Closed` can be deleted, queue `a` state is `Open`")
     assert await remove_run(server.client(), "r", None, 1, 5.0) == 0
     assert (server.names("Queue"), server.names("Pod")) == ([], [])
-    assert [each["target"]["name"] for each in server.of("Command")] == ["a"]
+    assert [item["target"]["name"] for item in server.of("Command")] == ["a"]
 
 
 def test_names_are_those_of_a_service_too() -> None:

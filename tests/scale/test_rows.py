@@ -64,8 +64,8 @@ class TestStages:
             "metadata": {"name": "c", "uid": "u", "managedFields": wrote},
             "status": {"phase": "Bound"},
         }
-        found = {stage: at for stage, at, _ in extractor("", "PersistentVolumeClaim")(body)}
-        assert found["bound"] == unix_ns("2026-01-01T00:00:05Z")
+        result = {stage: at for stage, at, _ in extractor("", "PersistentVolumeClaim")(body)}
+        assert result["bound"] == unix_ns("2026-01-01T00:00:05Z")
 
     def test_failed_and_what_it_says(self) -> None:
         body = vmi(("Pending", "01"), ("Failed", "02"))
@@ -86,8 +86,8 @@ class TestStages:
         self, phase: str, stage: str
     ) -> None:
         past = [
-            {"status": each, "lastTransitionTime": "2026-01-01T00:00:01Z"}
-            for each in ("Pending", phase)
+            {"status": value, "lastTransitionTime": "2026-01-01T00:00:01Z"}
+            for value in ("Pending", phase)
         ]
         state = {"phase": phase, "lastTransitionTime": "2026-01-01T00:00:02Z"}
         body = {
@@ -104,12 +104,12 @@ class TestStages:
 
     def test_a_job_of_another_group_is_not_kubernetes_own(self) -> None:
         api = "batch.volcano.sh/v1alpha1"
-        found = kinds_of(api, "Job")
-        assert found[0] == (api, "Job")
-        assert sum(kind == "Job" for _, kind in found) == 1, (
+        kinds = kinds_of(api, "Job")
+        assert kinds[0] == (api, "Job")
+        assert sum(kind == "Job" for _, kind in kinds) == 1, (
             "records are told apart by the kind's name"
         )
-        assert ("v1", "Pod") in found
+        assert ("v1", "Pod") in kinds
         assert {step.name for step in chain(api, "Job")} > {
             step.name for step in chain("batch/v1", "Job")
         }
@@ -120,8 +120,8 @@ class TestStages:
             deletionTimestamp="2026-01-01T00:01:00Z",
             deletionGracePeriodSeconds=30,
         )
-        found = {stage: at for stage, at, _ in extractor("", "VirtualMachineInstance")(body)}
-        assert found["deleting"] == unix_ns("2026-01-01T00:00:30Z")
+        result = {stage: at for stage, at, _ in extractor("", "VirtualMachineInstance")(body)}
+        assert result["deleting"] == unix_ns("2026-01-01T00:00:30Z")
 
     def test_unschedulable_and_gated_are_not_scheduled(self) -> None:
         def stages(reason: str) -> set[str]:
@@ -151,26 +151,26 @@ class TestStages:
 
 def record(kind: str, uid: str, owner: str, **stages: int) -> Record:
     """Stages in ms of receive time after BASE."""
-    made = Record(kind, uid, uid, "ns", owner)
+    created = Record(kind, uid, uid, "ns", owner)
     for stage, ms in stages.items():
-        made.put(stage, received_ns=BASE + ms * 1_000_000)
-    return made
+        created.put(stage, received_ns=BASE + ms * 1_000_000)
+    return created
 
 
 def rows_for(
     records: list[Record], kind: str, expected: int | None = None, until: int = 60_000
 ) -> dict[str, Row]:
     item = Submission(0, "root", "ns", BASE, BASE, BASE + 1_000_000, "root")
-    found = rows_of(
+    result = rows_of(
         [item],
-        {each.uid: each for each in records},
+        {entry.uid: entry for entry in records},
         Clocks(0, 0.0, 0.005),
         run="r",
         kind=kind,
         until_ns=BASE + until * 1_000_000,
         expected_pods=expected,
     )
-    return {row.stage: row for row in found}
+    return {row.stage: row for row in result}
 
 
 class TestRows:
@@ -222,14 +222,18 @@ class TestRows:
 
     def test_a_late_pod_of_a_gang_is_the_one_that_counts(self) -> None:
         records = self.runai_records()
-        late = next(each for each in records if each.uid == "p3")
+        late = next(item for item in records if item.uid == "p3")
         late.times_ns[3 * late.stages.index("scheduled") + 2] = BASE + 9_000_000_000
         assert rows_for(records, "DistributedWorkload", 8)[
             "submission_to_scheduled"
         ].seconds == pytest.approx(9.0)
 
     def test_a_gang_with_a_pod_missing_is_censored(self) -> None:
-        records = [each for each in self.runai_records() if each.uid not in ("p7", "c7")]
+        records = [
+            runai_record
+            for runai_record in self.runai_records()
+            if runai_record.uid not in ("p7", "c7")
+        ]
         row = rows_for(records, "DistributedWorkload", 8)["submission_to_scheduled"]
         assert row.status == "censored"
         assert row.seconds == pytest.approx(60.0), "how long it had waited"
@@ -250,11 +254,11 @@ class TestRows:
 
     def test_an_open_loop_counts_from_the_time_an_object_was_due(self) -> None:
         item = Submission(0, "root", "ns", BASE - SECOND, BASE, BASE + 1_000_000, "root")
-        made = record("Pod", "root", "", created=50, scheduled=100)
+        created = record("Pod", "root", "", created=50, scheduled=100)
         rows = {
-            each.stage: each
-            for each in rows_of(
-                [item], {"root": made}, Clocks(0), run="r", kind="Pod", until_ns=BASE + SECOND
+            row.stage: row
+            for row in rows_of(
+                [item], {"root": created}, Clocks(0), run="r", kind="Pod", until_ns=BASE + SECOND
             )
         }
         assert rows["created"].seconds == pytest.approx(1.05)
@@ -285,12 +289,14 @@ class TestRows:
 
     def test_a_set_of_vmis_has_a_row_for_each_of_them(self) -> None:
         own, kind = "VirtualMachineInstance", "VirtualMachineInstanceReplicaSet"
-        made = [
+        created = [
             record(own, f"v{i}", "root", created=20 + i, running=1020 + 1000 * i) for i in range(2)
         ]
         pods = [record("Pod", f"p{i}", f"v{i}", created=30, scheduled=40 + i) for i in range(2)]
         item = Submission(3, "root", "ns", BASE, BASE, BASE + 1_000_000, "root")
-        records = {each.uid: each for each in [record(kind, "root", "", created=10), *made, *pods]}
+        records = {
+            entry.uid: entry for entry in [record(kind, "root", "", created=10), *created, *pods]
+        }
         rows = list(
             rows_of(
                 [item],
@@ -302,13 +308,13 @@ class TestRows:
                 expected_pods=3,
             )
         )
-        ran = [each for each in rows if each.stage == "creation_to_running"]
-        assert [(each.index, each.name, each.uid, each.status) for each in ran] == [
+        ran = [entry for entry in rows if entry.stage == "creation_to_running"]
+        assert [(entry.index, entry.name, entry.uid, entry.status) for entry in ran] == [
             (9, "root-0", "v0", "ok"),
             (10, "root-1", "v1", "ok"),
             (11, "root-2", "root", "censored"),
         ]
-        assert [each.seconds for each in ran] == pytest.approx([1.01, 2.01, 8.99])
+        assert [entry.seconds for entry in ran] == pytest.approx([1.01, 2.01, 8.99])
 
     @pytest.mark.parametrize(
         ("vmis", "replicas", "want"),
@@ -326,11 +332,11 @@ class TestRows:
     def test_a_vmi_is_settled_once(
         self, vmis: list[tuple[str, ...]], replicas: int, want: int
     ) -> None:
-        made = [
+        created = [
             record("VirtualMachineInstance", f"v{i}", owner, **dict.fromkeys(stages, 1))
             for i, (owner, *stages) in enumerate(vmis)
         ]
-        assert settled(made, replicas) == want
+        assert settled(created, replicas) == want
 
     def test_names_do_not_join_only_owners_do(self) -> None:
         stray = record("Pod", "root-0", "somebody-else", created=1, scheduled=2)
@@ -339,10 +345,10 @@ class TestRows:
 
     def test_whole_seconds_of_the_api_say_so(self) -> None:
         own = "VirtualMachineInstance"
-        made = Record(own, "root", "root", "ns", "")
-        made.put("created", api_ns=BASE)
-        made.put("running", api_ns=BASE + 3 * SECOND)
-        row = rows_for([made], own)["creation_to_running"]
+        created = Record(own, "root", "root", "ns", "")
+        created.put("created", api_ns=BASE)
+        created.put("running", api_ns=BASE + 3 * SECOND)
+        row = rows_for([created], own)["creation_to_running"]
         assert (row.seconds, row.resolution_s, row.source) == (3.0, 1.0, "api")
 
     @pytest.mark.parametrize("ahead", [-0.5, -0.2, 0.0, 0.003, 0.02, 0.5])
@@ -351,13 +357,13 @@ class TestRows:
         self, ahead: float, fine: int
     ) -> None:
         """One end is of our clock, the other of the server's, which shows whole seconds: each is a second off, the mean is not."""
-        chance, took, found = random.Random(7), round(0.3 * SECOND), []
+        chance, took, result = random.Random(7), round(0.3 * SECOND), []
         for _ in range(1500):
             sent = BASE + chance.randrange(SECOND)
-            made = Record("Pod", "root", "root", "ns", "")
+            created = Record("Pod", "root", "root", "ns", "")
             done = sent + took + round(ahead * SECOND)
-            made.put("created", api_ns=done // SECOND * SECOND, received_ns=0)
-            made.put(
+            created.put("created", api_ns=done // SECOND * SECOND, received_ns=0)
+            created.put(
                 "scheduled",
                 api_ns=(done + took) // SECOND * SECOND,
                 received_ns=(sent + 2 * took) * fine,
@@ -365,24 +371,25 @@ class TestRows:
             item = Submission(0, "root", "ns", sent, sent, sent, "root")
             rows = rows_of(
                 [item],
-                {"root": made},
+                {"root": created},
                 Clocks(0, ahead),
                 run="r",
                 kind="Pod",
                 until_ns=BASE + 9 * SECOND,
             )
-            found.append({row.stage: row for row in rows})
+            result.append({row.stage: row for row in rows})
         for stage in ("created", "scheduled"):
-            assert {each[stage].status for each in found} == {"ok"}
-            assert sum(each[stage].seconds or 0.0 for each in found) / len(found) == pytest.approx(
-                0.3, abs=0.05
-            ), stage
-        assert {each["created"].source for each in found} == {"mixed"}
-        assert all((each["created"].api_time or 0.5) % 1 == 0 for each in found), (
+            assert {entry[stage].status for entry in result} == {"ok"}
+            assert sum(entry[stage].seconds or 0.0 for entry in result) / len(
+                result
+            ) == pytest.approx(0.3, abs=0.05), stage
+        assert {entry["created"].source for entry in result} == {"mixed"}
+        assert all((entry["created"].api_time or 0.5) % 1 == 0 for entry in result), (
             "the API's own second"
         )
         apart = [
-            (each["created"].reached or 0.0) - (each["created"].api_time or 0.0) for each in found
+            (entry["created"].reached or 0.0) - (entry["created"].api_time or 0.0)
+            for entry in result
         ]
         assert apart == pytest.approx([-ahead] * len(apart), abs=1e-6), "by our clock"
 
@@ -394,11 +401,11 @@ class TestRows:
         second = record("Pod", "b", "root", created=60, scheduled=70, ready=90)
         expected = 1 if kind == "Job" else None
         rows = rows_for([record(kind, "root", "", created=5), first, second], kind, expected)
-        told = {
+        message = {
             name: (rows[name].status, rows[name].seconds)
             for name in ("scheduled", "ready", "submission_to_scheduled")
         }
-        assert told == {
+        assert message == {
             "scheduled": ("ok", pytest.approx(0.01)),
             "ready": ("ok", pytest.approx(0.02)),
             "submission_to_scheduled": ("ok", pytest.approx(0.07)),
@@ -449,20 +456,20 @@ class TestRows:
         self,
     ) -> None:
         pod = record("Pod", "p", "root", created=1)
-        made = {each.uid: each for each in (record("Job", "root", "", created=1), pod)}
+        created = {value.uid: value for value in (record("Job", "root", "", created=1), pod)}
 
         def errors() -> set[str | None]:
             item = Submission(0, "root", "ns", BASE, BASE, BASE + 1, "root")
-            said = {"p": "FailedMount: no such volume", "another": "not ours"}
+            output = {"p": "FailedMount: no such volume", "another": "not ours"}
             rows = rows_of(
                 [item],
-                made,
+                created,
                 Clocks(0),
                 run="r",
                 kind="Job",
                 until_ns=BASE + SECOND,
                 expected_pods=1,
-                messages=said,
+                messages=output,
             )
             return {row.error for row in rows}
 
@@ -478,12 +485,12 @@ class TestRows:
 
     def test_percentiles_count_the_censored_and_refuse_few_samples(self) -> None:
         def rows(ok: int, never: int) -> list[Row]:
-            made = [
+            created = [
                 Row("r", i, f"n{i}", "ns", "Pod", "", "ready", "created", "ok", float(i + 1))
                 for i in range(ok)
             ]
             return (
-                made
+                created
                 + [Row("r", 0, "x", "ns", "Pod", "", "ready", "created", "censored", 60.0)] * never
             )
 

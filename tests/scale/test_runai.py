@@ -22,7 +22,7 @@ from tests.fakes.api_server import ApiServer
 
 class TestRunaiFiles:
     @pytest.mark.parametrize(
-        ("text", "told"),
+        ("text", "message"),
         [
             ("output_dir: 5", "output_dir: input should be a valid string"),
             (
@@ -31,13 +31,15 @@ class TestRunaiFiles:
             ),
         ],
     )
-    def test_a_setting_of_another_type_is_named(self, text: str, told: str, tmp_path: Path) -> None:
+    def test_a_setting_of_another_type_is_named(
+        self, text: str, message: str, tmp_path: Path
+    ) -> None:
         (tmp_path / "s.yaml").write_text(text)
-        with pytest.raises(runai.SettingsError, match=rf"s\.yaml: {re.escape(told)}"):
+        with pytest.raises(runai.SettingsError, match=rf"s\.yaml: {re.escape(message)}"):
             runai.read_settings(tmp_path / "s.yaml")
 
     @pytest.mark.parametrize(
-        ("body", "told"),
+        ("body", "message"),
         [
             ({}, "submissions"),
             ([], "submissions"),
@@ -46,10 +48,10 @@ class TestRunaiFiles:
         ],
     )
     def test_a_run_file_of_another_shape_is_named(
-        self, body: Any, told: str, tmp_path: Path
+        self, body: Any, message: str, tmp_path: Path
     ) -> None:
         (tmp_path / "run.json").write_bytes(orjson.dumps(body))
-        with pytest.raises(runai.SettingsError, match=rf"run\.json: {told}"):
+        with pytest.raises(runai.SettingsError, match=rf"run\.json: {message}"):
             read_run(tmp_path, 0)
 
     def test_nothing_of_an_earlier_run_is_left_beside_the_next(self, tmp_path: Path) -> None:
@@ -66,9 +68,9 @@ class TestRunaiFiles:
         for name in (*ours, "perf-audit-results.json", "run.json", *theirs):
             (tmp_path / name).touch()
         remove_outputs(tmp_path, ["summary.json"])
-        assert {each.name for each in tmp_path.iterdir()} == {*theirs, "run.json", "summary.json"}
+        assert {item.name for item in tmp_path.iterdir()} == {*theirs, "run.json", "summary.json"}
         remove_outputs(tmp_path, submission=True)
-        assert {each.name for each in tmp_path.iterdir()} == theirs
+        assert {item.name for item in tmp_path.iterdir()} == theirs
 
     def test_the_cli_gets_an_argument_list(self) -> None:
         argv = runai.runai_argv(runai.Settings(), "distributed", "2", 7, True)
@@ -98,7 +100,7 @@ def installed(folder: Path, group: str, entry: str) -> None:
 class TestSubmitters:
     BODY = orjson.dumps({"metadata": {"name": "j-7", "namespace": "runai-p one"}})
 
-    async def told(self, folder: Path, workload: str, **more: Any) -> list[str]:
+    async def arguments(self, folder: Path, workload: str, **more: Any) -> list[str]:
         settings = runai.Settings(
             runai_cli_path=fake_cli(folder),
             image="an/image",
@@ -122,7 +124,7 @@ class TestSubmitters:
             "-g",
             "2",
         ]
-        assert await self.told(tmp_path, "training") == [
+        assert await self.arguments(tmp_path, "training") == [
             *before,
             "--command",
             "--",
@@ -130,18 +132,18 @@ class TestSubmitters:
             "infinity",
         ]
 
-    @pytest.mark.parametrize(("given", "storage"), [("fast", "fast"), ("", "openebs-lvmpv")])
+    @pytest.mark.parametrize(("parameters", "storage"), [("fast", "fast"), ("", "openebs-lvmpv")])
     async def test_a_distributed_workload_with_a_claim(
-        self, given: str, storage: str, tmp_path: Path
+        self, parameters: str, storage: str, tmp_path: Path
     ) -> None:
         """As the tool asks for it, and of the same class as where the workload is created as an object."""
-        said = await self.told(tmp_path, "distributed", pvc=True, storage_class=given)
-        assert said[:2] == ["submit-pytorch", "j-7"]
+        output = await self.arguments(tmp_path, "distributed", pvc=True, storage_class=parameters)
+        assert output[:2] == ["submit-pytorch", "j-7"]
         claim = [
             "--new-pvc",
             f"ephemeral,size=1Mi,accessmode-rwo,path=/path-new,storageclass={storage},claimname=my-pvc",
         ]
-        assert said[10:] == [
+        assert output[10:] == [
             "--clean-pod-policy",
             "none",
             "--workers",
@@ -154,7 +156,7 @@ class TestSubmitters:
         ]
 
     async def test_an_interactive_workload(self, tmp_path: Path) -> None:
-        assert (await self.told(tmp_path, "interactive"))[10:] == [
+        assert (await self.arguments(tmp_path, "interactive"))[10:] == [
             "--interactive",
             "--command",
             "--",
@@ -214,11 +216,20 @@ class TestContext:
         settings = runai.Settings(submitter=name, kubectl_path="/bin/kubectl")
         return submitter_for(kube, SubmitRequest("training", 1, 1, Schedule(), Path(), settings))
 
-    @pytest.mark.parametrize(("context", "told"), [(None, "first"), ("second", "second")])
-    def test_kubectl_is_told_it(self, context: str | None, told: str) -> None:
+    @pytest.mark.parametrize(("context", "message"), [(None, "first"), ("second", "second")])
+    def test_kubectl_is_told_it(self, context: str | None, message: str) -> None:
         """The current one too: somebody may choose another while we submit."""
         argv = self.submitter(Kube(context=context), "kubectl")._argv
-        assert argv == ["/bin/kubectl", "--context", told, "-n", "{namespace}", "apply", "-f", "-"]
+        assert argv == [
+            "/bin/kubectl",
+            "--context",
+            message,
+            "-n",
+            "{namespace}",
+            "apply",
+            "-f",
+            "-",
+        ]
 
     def test_in_a_pod_there_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "token").write_text("t")
@@ -318,9 +329,9 @@ class TestVersion:
             )
 
         monkeypatch.setattr(workloads_benchmark, "_measure", measured)
-        found = get("scale")
-        output = found.run(
+        result = get("scale")
+        output = result.run(
             Gang([], Shape(), 60.0, "/nowhere"),
-            found.Params.model_validate({"template": "training"}),
+            result.Params.model_validate({"template": "training"}),
         )
         assert output.tool == tool

@@ -35,9 +35,9 @@ class Server:
             self.make(name)
 
     def make(self, name: str) -> None:
-        made = Record("Pod", name, name, "ns", "")
-        made.put("created", received_ns=time.monotonic_ns())
-        self.observer.adopt(made)
+        created = Record("Pod", name, name, "ns", "")
+        created.put("created", received_ns=time.monotonic_ns())
+        self.observer.adopt(created)
 
     async def resource(self, api_version: str, kind: str) -> Resource:
         return Resource(api_version, kind, f"{kind.lower()}s", True)
@@ -69,17 +69,17 @@ def left_by(
     server: Any, *names: str, in_flight: bool = False
 ) -> tuple[open_session.open_session, list[str]]:
     """A session that made pods of these names, about to be left, and what is told."""
-    told: list[str] = []
+    messages: list[str] = []
     template = load("pod", "r")
-    opened = open_session.open_session(server, template, ["ns"], "r", log=told.append)
-    here = session.Session(
+    opened = open_session.open_session(server, template, ["ns"], "r", log=messages.append)
+    run = session.Session(
         server, "r", template, ["ns"], server.observer, Heart(), None, Offset(0.0, 0.0), []
     )  # type: ignore[arg-type]
-    here.submissions = [
+    run.submissions = [
         Submission(i, name, "ns", 1, 1, 0 if in_flight else 2, name) for i, name in enumerate(names)
     ]
-    opened.session = here
-    return opened, told
+    opened.session = run
+    return opened, messages
 
 
 class TestLeaving:
@@ -89,24 +89,24 @@ class TestLeaving:
             monkeypatch.setattr(open_session, name, seconds)
 
     async def test_nothing_is_told_where_nothing_is_left(self) -> None:
-        opened, told = left_by(Server("a", "b"), "a", "b")
+        opened, message = left_by(Server("a", "b"), "a", "b")
         await opened.close()
-        assert told == []
+        assert message == []
 
     async def test_what_cannot_be_deleted_is_told_with_what_deletes_it(self) -> None:
-        opened, told = left_by(Server("a", "b", stuck=True), "a", "b")
+        opened, message = left_by(Server("a", "b", stuck=True), "a", "b")
         await opened.close()
-        assert told == [
+        assert message == [
             "2 objects of run r are left in ns; `perfdag scale delete --run r` deletes them"
         ]
 
     async def test_what_goes_with_a_namespace_that_was_made_here_is_not_told(self) -> None:
         """Leaving deletes it after the objects were waited for."""
         server = Server("a", "b", stuck=True)
-        opened, told = left_by(server, "a", "b")
+        opened, message = left_by(server, "a", "b")
         opened.stack.callback(lambda: setattr(server, "terminating", True))
         await opened.close()
-        assert told == []
+        assert message == []
 
     async def test_what_a_cut_off_request_made_has_a_time_of_its_own_to_go(
         self, monkeypatch: pytest.MonkeyPatch
@@ -114,58 +114,58 @@ class TestLeaving:
         """All the time was taken by the first pass."""
         limits: list[float] = []
 
-        async def removed(*given: Any) -> int:
-            limits.append(given[5])
+        async def removed(*parameters: Any) -> int:
+            limits.append(parameters[5])
             await asyncio.sleep(0.5 if len(limits) == 1 else 0.0)
             return 0
 
         monkeypatch.setattr(open_session, "remove", removed)
-        opened, told = left_by(Server(), "a", in_flight=True)
+        opened, message = left_by(Server(), "a", in_flight=True)
         await opened.close()
         assert limits == [0.5, pytest.approx(0.5, abs=0.2)]
-        assert told == []
+        assert message == []
 
     async def test_where_nobody_answers_that_is_told(self) -> None:
-        opened, told = left_by(Server("a", away=True), "a")
+        opened, message = left_by(Server("a", away=True), "a")
         await opened.close()
-        assert told == [
+        assert message == [
             "whether objects of run r are left in ns is not known (no answer); `perfdag scale delete --run r` deletes them"
         ]
 
     async def test_what_was_refused_is_counted_with_the_reason(self) -> None:
-        opened, told = left_by(Server("a", "b", refused="a"), "a", "b")
+        opened, message = left_by(Server("a", "b", refused="a"), "a", "b")
         await opened.close()
         why = "Pod a was not deleted: denied by a webhook"
-        assert told == [
+        assert message == [
             f"1 objects of run r are left in ns ({why}); `perfdag scale delete --run r` deletes them"
         ]
 
     async def test_what_was_refused_and_goes_with_its_namespace_is_not_told(self) -> None:
         server = Server("a", refused="a")
-        opened, told = left_by(server, "a")
+        opened, message = left_by(server, "a")
         opened.stack.callback(lambda: setattr(server, "terminating", True))
         await opened.close()
-        assert told == []
+        assert message == []
 
     async def test_where_nobody_answers_any_more_the_refusal_is_told_too(self) -> None:
         server = Server("a", refused="a")
-        opened, told = left_by(server, "a")
+        opened, message = left_by(server, "a")
         opened.stack.callback(lambda: setattr(server, "away", True))
         await opened.close()
         assert (
             "is not known (Pod a was not deleted: denied by a webhook; no answer); `perfdag scale delete"
-            in told[0]
+            in message[0]
         )
 
     async def test_what_is_left_is_counted_where_what_was_opened_cannot_be_closed(self) -> None:
         async def fails() -> None:
             raise KubeError(500, "InternalError", "no namespace was deleted")
 
-        opened, told = left_by(Server("a", "b", stuck=True), "a", "b")
+        opened, message = left_by(Server("a", "b", stuck=True), "a", "b")
         opened.stack.push_async_callback(fails)
         with pytest.raises(KubeError, match="no namespace was deleted"):
             await opened.close()
-        assert told == [
+        assert message == [
             "2 objects of run r are left in ns; `perfdag scale delete --run r` deletes them"
         ]
 
@@ -173,7 +173,7 @@ class TestLeaving:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(open_session, "LEFT_BEHIND", 60.0)
-        opened, told = left_by(Server("a", stuck=True), "a")
+        opened, message = left_by(Server("a", stuck=True), "a")
         closed: list[bool] = []
         opened.stack.callback(lambda: closed.append(True))
         closing = asyncio.create_task(opened.close())
@@ -181,13 +181,13 @@ class TestLeaving:
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
-        assert (closed, len(told)) == ([True], 1)
-        assert "not known (interrupted); `perfdag scale delete --run r`" in told[0]
+        assert (closed, len(message)) == ([True], 1)
+        assert "not known (interrupted); `perfdag scale delete --run r`" in message[0]
 
     async def test_what_appears_while_the_rest_is_waited_for_is_deleted_too(self) -> None:
         """A busy server carries out a creation that was cut off when all was looked for already: the watch tells of it."""
         server = Server()
-        opened, told = left_by(server, "a", in_flight=True)
+        opened, message = left_by(server, "a", in_flight=True)
         waits = server.observer.until
 
         async def until(done: Any, timeout: float) -> bool:
@@ -198,7 +198,7 @@ class TestLeaving:
 
         server.observer.until = until  # type: ignore[method-assign]
         await opened.close()
-        assert (server.deleted, told) == (["a"], [])
+        assert (server.deleted, message) == (["a"], [])
 
 
 class Primed:
@@ -212,14 +212,14 @@ class Primed:
         if self.how == "refused":
             raise KubeError(403, "Forbidden", "quota exceeded")
         name = str(orjson.loads(bodies[-1])["metadata"]["name"])
-        made = Record(VMI, name, name, namespace, "")
+        created = Record(VMI, name, name, namespace, "")
         for stage in (
             "created",
             *{"runs": ("running",), "stays": ("running",), "failed": ("failed",)}.get(self.how, ()),
         ):
-            made.put(stage, received_ns=time.monotonic_ns())
-        made.error = "" if self.how in ("runs", "stays") else "Unschedulable: no node"
-        self.observer.adopt(made)
+            created.put(stage, received_ns=time.monotonic_ns())
+        created.error = "" if self.how in ("runs", "stays") else "Unschedulable: no node"
+        self.observer.adopt(created)
         return name
 
     async def resource(self, api_version: str, kind: str) -> str:
@@ -254,7 +254,7 @@ async def test_a_primer_that_did_not_do_its_work_is_noted(
 
     monkeypatch.setattr(vmi, "open_session", opened)
     kube: Any = Primed(how)
-    async with vmi.primed_session(kube, vmi.Spec(namespaces=["ns"], timeout=0.1)) as here:
-        assert here.notes == (
+    async with vmi.primed_session(kube, vmi.Spec(namespaces=["ns"], timeout=0.1)) as primed_session:
+        assert primed_session.notes == (
             [f"{note}; what the first VMI costs besides may be in the figures"] if note else []
         )

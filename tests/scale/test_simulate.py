@@ -25,69 +25,72 @@ from perfdag.steps.scale.scenarios.session import Session
 
 class TestSimulate:
     def test_delays_and_failures_reach_the_stages(self) -> None:
-        found = {
-            each["metadata"]["name"]: each
-            for each in simulation.objects("kubevirt", {"vmi-running": (800, 3300)}, 5)
+        result = {
+            item["metadata"]["name"]: item
+            for item in simulation.objects("kubevirt", {"vmi-running": (800, 3300)}, 5)
         }
-        assert found["vmi-running"]["spec"]["delay"] == {
+        assert result["vmi-running"]["spec"]["delay"] == {
             "durationMilliseconds": 800,
             "jitterDurationMilliseconds": 3300,
         }
-        assert (found["vmi-running"]["spec"]["weight"], found["vmi-failed"]["spec"]["weight"]) == (
+        assert (
+            result["vmi-running"]["spec"]["weight"],
+            result["vmi-failed"]["spec"]["weight"],
+        ) == (
             95,
             5,
         )
         assert "vmi-failed" not in {
-            each["metadata"]["name"] for each in simulation.objects("kubevirt")
+            item["metadata"]["name"] for item in simulation.objects("kubevirt")
         }
         with pytest.raises(ValueError, match="no stage 'vmi-runing' in kubevirt; there are"):
             simulation.objects("kubevirt", {"vmi-runing": (1, 1)})
 
     def test_of_a_vmi_that_is_deleted_one_stage_at_a_time_has_its_turn(self) -> None:
         """One that ran succeeds first; of two stages that match KWOK would play either."""
-        found = {
-            each["metadata"]["name"]: each["spec"]
-            for each in simulation.objects("kubevirt", {"vmi-succeeded": (50, 90)})
+        result = {
+            item["metadata"]["name"]: item["spec"]
+            for item in simulation.objects("kubevirt", {"vmi-succeeded": (50, 90)})
         }
-        assert found["vmi-succeeded"]["delay"]["durationMilliseconds"] == 50
+        assert result["vmi-succeeded"]["delay"]["durationMilliseconds"] == 50
         phase = {
-            name: found[name]["selector"]["matchExpressions"][1]
+            name: result[name]["selector"]["matchExpressions"][1]
             for name in ("vmi-succeeded", "vmi-deleted")
         }
-        assert [each["key"] for each in phase.values()] == [".status.phase"] * 2
-        assert {name: (each["operator"], each["values"]) for name, each in phase.items()} == {
+        assert [item["key"] for item in phase.values()] == [".status.phase"] * 2
+        assert {name: (item["operator"], item["values"]) for name, item in phase.items()} == {
             "vmi-succeeded": ("In", ["Running"]),
             "vmi-deleted": ("NotIn", ["Running"]),
         }
 
     def test_a_vmi_that_kwok_made_anew_is_deleted_by_no_other_stage_moved_on(self) -> None:
         """What `apply` makes of a VMI that is gone has no spec; stages of a VMI that is scheduled leave it alone."""
-        found = {
-            each["metadata"]["name"]: each["spec"]
-            for each in simulation.objects("kubevirt", failures=5)
+        result = {
+            item["metadata"]["name"]: item["spec"]
+            for item in simulation.objects("kubevirt", failures=5)
         }
         spec = {
             name: [
-                key for key in found[name]["selector"]["matchExpressions"] if key["key"] == ".spec"
+                key for key in result[name]["selector"]["matchExpressions"] if key["key"] == ".spec"
             ]
-            for name in found
+            for name in result
             if "vmi-" in name
         }
-        assert {name: each[0]["operator"] for name, each in spec.items() if each} == {
+        assert {name: item[0]["operator"] for name, item in spec.items() if item} == {
             "vmi-revived": "DoesNotExist",
             "vmi-running": "Exists",
             "vmi-failed": "Exists",
         }
-        assert found["vmi-revived"]["steps"] == [{"delete": True}]
+        assert result["vmi-revived"]["steps"] == [{"delete": True}]
 
     def test_a_launcher_pod_carries_the_labels_of_its_vmi(self) -> None:
         """As KubeVirt's do: those of the run, too."""
-        (made,) = (
-            each
-            for each in simulation.objects("kubevirt")
-            if each["metadata"]["name"] == "vmi-scheduling"
+        (created,) = (
+            item
+            for item in simulation.objects("kubevirt")
+            if item["metadata"]["name"] == "vmi-scheduling"
         )
-        (pod,) = (step["apply"]["template"] for step in made["spec"]["steps"] if "apply" in step)
+        (pod,) = (step["apply"]["template"] for step in created["spec"]["steps"] if "apply" in step)
         (labels,) = (line for line in pod.splitlines() if line.strip().startswith("labels:"))
         assert ".metadata.labels" in labels
 
@@ -126,9 +129,9 @@ class TestSuites:
         suite = Path(__file__).parents[2] / "suites" / f"{name}.yaml"
         assert f'--schedule "{cron}"' in suite.read_text(), "the file says how it is rendered"
         assert main(["render", str(suite), "--schedule", cron]) == 0
-        found = {each["kind"]: each for each in yaml.safe_load_all(capsys.readouterr().out)}
-        assert found["CronWorkflow"]["spec"]["schedules"] == [cron]
-        assert found["CronWorkflow"]["spec"]["timezone"] == "Etc/UTC"
+        result = {item["kind"]: item for item in yaml.safe_load_all(capsys.readouterr().out)}
+        assert result["CronWorkflow"]["spec"]["schedules"] == [cron]
+        assert result["CronWorkflow"]["spec"]["timezone"] == "Etc/UTC"
 
 
 class TestGangs:
@@ -137,8 +140,8 @@ class TestGangs:
 
     def test_volcano_gets_a_pod_group_that_its_pods_name(self) -> None:
         group, own = (
-            orjson.loads(each.render("g-1", "ns", 1))
-            for each in gangs.gang_of(gangs.VOLCANO, self.jobs(), 4, "q").documents
+            orjson.loads(document.render("g-1", "ns", 1))
+            for document in gangs.gang_of(gangs.VOLCANO, self.jobs(), 4, "q").documents
         )
         assert (group["apiVersion"], group["kind"]) == ("scheduling.volcano.sh/v1beta1", "PodGroup")
         assert group["spec"] == {"minMember": 4, "queue": "q"}
@@ -189,10 +192,10 @@ class TestGangs:
 
 
 class Reclaiming(Session):
-    """A cluster of `room` pods: of those of the second queue `given` get a node, and as many of the first are evicted for them.
+    """A cluster of `room` pods: of those of the second queue `reclaimable` get a node, and as many of the first are evicted for them.
     The pod of a ReplicaSet is replaced and waits, that of a Job is not."""
 
-    room, given = 10, 5
+    room, reclaimable = 10, 5
 
     def _pod(self, owner: str, name: str, *stages: str) -> None:
         pod = Record("Pod", f"{owner}-{name}", f"{owner}-{name}", "ns", owner)
@@ -203,7 +206,7 @@ class Reclaiming(Session):
     async def create(self, count: int, schedule: Schedule, parallel: int) -> Submitted:
         first, now = len(self.submissions), time.monotonic_ns()
         names = [f"{self.run}-{first + i}" for i in range(count)]
-        made = Submitted(
+        submitted = Submitted(
             self.run,
             [Submission(first + i, n, "ns", now, now, now, n) for i, n in enumerate(names)],
             time.time(),
@@ -216,16 +219,16 @@ class Reclaiming(Session):
             self._pod(
                 name,
                 "0",
-                *(("created", "scheduled") if not first or i < self.given else ("created",)),
+                *(("created", "scheduled") if not first or i < self.reclaimable else ("created",)),
             )
-            if first and i < self.given:
+            if first and i < self.reclaimable:
                 victim = self.submissions[i].uid
                 self.observer.records[f"{victim}-0"].put("gone", received_ns=now)
                 if self.template.kind == "ReplicaSet":
                     self._pod(victim, "1", "created")
-        self.submissions += made.submissions
-        self.batches.append((made, schedule))
-        return made
+        self.submissions += submitted.submissions
+        self.batches.append((submitted, schedule))
+        return submitted
 
     async def wait(self, *_: Any) -> bool:
         return True
@@ -258,12 +261,12 @@ class Reclaiming(Session):
 
 
 class TestReclaim:
-    @pytest.mark.parametrize("scheduler", [gangs.VOLCANO, gangs.KAI], ids=lambda each: each.name)
-    @pytest.mark.parametrize(("given", "failed"), [(5, False), (3, True)])
+    @pytest.mark.parametrize("scheduler", [gangs.VOLCANO, gangs.KAI], ids=lambda item: item.name)
+    @pytest.mark.parametrize(("parameters", "failed"), [(5, False), (3, True)])
     async def test_what_had_to_go_is_no_miss_whether_or_not_another_waits_in_its_place(
         self,
         scheduler: gangs.GangScheduler,
-        given: int,
+        parameters: int,
         failed: bool,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
@@ -294,9 +297,9 @@ class TestReclaim:
             ("session_of", session),
         ):
             monkeypatch.setattr(gangs, name, value)
-        monkeypatch.setattr(Reclaiming, "given", given)
+        monkeypatch.setattr(Reclaiming, "reclaimable", parameters)
         result = await gangs.reclaim(None, Spec(gpus=1))  # type: ignore[arg-type]
-        assert (result.figures["evicted"], result.figures["reclaimed"]) == (given, given)
+        assert (result.figures["evicted"], result.figures["reclaimed"]) == (parameters, parameters)
         assert result.failed == failed, result.figures["success_ratio"]
 
 

@@ -25,10 +25,10 @@ from perfdag.steps.scale.scenarios.vmi_output import parse_results
 
 class TestCapacity:
     @pytest.mark.parametrize(
-        ("step", "found", "tried"), [(100, 700, 8), (150, 600, 5), (50, 700, 15)]
+        ("step", "result", "tried"), [(100, 700, 8), (150, 600, 5), (50, 700, 15)]
     )
     async def test_a_knee_is_found_within_a_step(
-        self, step: int, found: int, tried: int, monkeypatch: pytest.MonkeyPatch
+        self, step: int, result: int, tried: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Up to 700 VMIs run in 8 s, beyond it in 90: the gate says which is too long."""
         gate = gates.parse("creation_to_running_p95 < 60")
@@ -43,9 +43,9 @@ class TestCapacity:
 
         monkeypatch.setattr(vmi, "burst", burst)
         passed, results = await sizes.capacity(None, vmi.Spec(), step, 2000)  # type: ignore[arg-type]
-        assert passed == sizes.Capacity(found), "the next size failed: no lower bound"
+        assert passed == sizes.Capacity(result), "the next size failed: no lower bound"
         assert 0 <= 700 - passed.passed < step
-        assert [each.count for each in results] == [step * (i + 1) for i in range(tried)]
+        assert [item.count for item in results] == [step * (i + 1) for i in range(tried)]
 
     async def test_no_knee_ends_at_the_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
@@ -74,14 +74,14 @@ class TestCapacity:
 
         monkeypatch.setattr(vmi, "burst", burst)
         seen: list[Result] = []
-        passed, found = await sizes.capacity(None, vmi.Spec(seen=seen.append), 100, 450)  # type: ignore[arg-type]
+        passed, result = await sizes.capacity(None, vmi.Spec(seen=seen.append), 100, 450)  # type: ignore[arg-type]
         assert passed == sizes.Capacity(200, str(error))
-        assert [each.count for each in found] == [each.count for each in seen] == [100, 200]
+        assert [item.count for item in result] == [item.count for item in seen] == [100, 200]
         with pytest.raises(type(error)):
             await sizes.capacity(None, vmi.Spec(), 300, 450)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
-        ("figures", "found"),
+        ("figures", "result"),
         [
             ({}, sizes.Capacity(100, "gate api_p99 < 1: no data for api_p99", no_data=True)),
             ({"deletion_p50": 9.0}, sizes.Capacity(100)),
@@ -93,7 +93,7 @@ class TestCapacity:
     async def test_a_size_of_which_only_data_is_missing_has_not_failed(
         self,
         figures: dict[str, float | None],
-        found: sizes.Capacity,
+        result: sizes.Capacity,
         monkeypatch: pytest.MonkeyPatch,
         tmp_path: Path,
     ) -> None:
@@ -111,10 +111,10 @@ class TestCapacity:
 
         monkeypatch.setattr(vmi, "burst", burst)
         passed, results = await sizes.capacity(None, vmi.Spec(), 100, 450)  # type: ignore[arg-type]
-        assert (passed, len(results)) == (found, 2)
+        assert (passed, len(results)) == (result, 2)
         monkeypatch.setattr(scale_verbs, "on_cluster", lambda *_: run_vmi.Outcome(results, passed))
         assert main(["scale", "vmi", "capacity", "--count", "450", "-o", str(tmp_path)]) == (
-            3 if found.no_data else 0
+            3 if result.no_data else 0
         )
 
     @pytest.mark.parametrize(
@@ -130,30 +130,30 @@ class TestCapacity:
         self, sizes: tuple[int, ...], passed: int, gate: bool | None, failed: list[int]
     ) -> None:
         output = self.searched(sizes, passed, 1.0, gate)
-        found = parse_results(output, "creation_to_running")
+        results = parse_results(output, "creation_to_running")
         assert ("lower bound" in output.facts["notes"]) == (gate is None)
-        assert [each.value for each in found if each.metric == "capacity"] == [passed]
+        assert [item.value for item in results if item.metric == "capacity"] == [passed]
         breached = [
-            (each.coords or {})["count"]
-            for each in found
-            if each.metric == "gates_failed" and each.value
+            (item.coords or {})["count"]
+            for item in results
+            if item.metric == "gates_failed" and item.value
         ]
         assert breached == failed
 
     def test_a_rate_that_only_the_step_which_ended_a_search_did_not_hold_is_its_answer_too(
         self,
     ) -> None:
-        found = parse_results(
+        results = parse_results(
             self.searched((10, 20, 30), 20, 1.0, late=(30,)), "creation_to_running"
         )
-        assert [each.value for each in found if each.metric == "capacity"] == [20]
+        assert [item.value for item in results if item.metric == "capacity"] == [20]
         with pytest.raises(
             Invalid, match="the open loop did not hold its rate of 20 VMIs"
         ) as caught:
             parse_results(
                 self.searched((10, 20, 30), 20, 1.0, late=(20, 30)), "creation_to_running"
             )
-        assert {(each.coords or {}).get("count") for each in caught.value.measurements} == {
+        assert {(item.coords or {}).get("count") for item in caught.value.measurements} == {
             10,
             20,
             30,
@@ -295,26 +295,26 @@ class TestLadder:
     ) -> None:
         spec = vmi.Spec(gates=[gates.parse("api_p99 < 1"), gates.parse("left_behind <= 0")])
         results = await sizes.ladder(None, spec, [400, 600, 800, 1000], 0.0)  # type: ignore[arg-type]
-        assert [each.passed for each in results[-1].verdicts] == [None, None]
-        told = table.audit(results)
-        assert told["Values"]["api_p99"]["value"] == 0.1, "of the last size that was measured"
-        assert len(told["Rungs"]) == 3
-        assert [(each.count, each.failed, each.error) for each in results] == [
+        assert [item.passed for item in results[-1].verdicts] == [None, None]
+        audit = table.audit(results)
+        assert audit["Values"]["api_p99"]["value"] == 0.1, "of the last size that was measured"
+        assert len(audit["Rungs"]) == 3
+        assert [(item.count, item.failed, item.error) for item in results] == [
             (400, False, ""),
             (600, False, ""),
             (800, True, "no answer from https://x"),
         ]
         texts = {
             "results": orjson.dumps(
-                {"capacity": None, "results": [asdict(each) for each in results]}
+                {"capacity": None, "results": [asdict(item) for item in results]}
             ).decode()
         }
         with pytest.raises(Invalid, match="800 VMIs were not measured: no answer") as caught:
             parse_results(Output(texts), "api_p99")
         breached = {
-            (each.coords or {})["count"]: each.value
-            for each in caught.value.measurements
-            if each.metric == "gates_failed"
+            (item.coords or {})["count"]: item.value
+            for item in caught.value.measurements
+            if item.metric == "gates_failed"
         }
         assert breached == {400: 0.0, 600: 0.0, 800: 1.0}
         with pytest.raises(KubeError):
@@ -347,7 +347,7 @@ class TestLadder:
             130,
         )
         assert [
-            each["count"] for each in orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
+            run["count"] for run in orjson.loads((tmp_path / "summary.json").read_bytes())["runs"]
         ] == [400, 600]
         assert (
             f"measured before: 400, 600 VMIs; their files are in {tmp_path}"
@@ -443,7 +443,7 @@ class TestLadder:
         )
         code, names = (
             main(["scale", "vmi", "steady", "-o", str(tmp_path)]),
-            {each.name for each in tmp_path.iterdir()},
+            {item.name for item in tmp_path.iterdir()},
         )
         if live:
             assert (code, names) == (2, {*before, "run.json"})
@@ -482,7 +482,7 @@ class TestLadder:
         (outcome,) = outcomes
         texts = {
             "capacity": outcome.capacity and asdict(outcome.capacity),
-            "results": [asdict(each) for each in outcome.results],
+            "results": [asdict(item) for item in outcome.results],
         }
         with pytest.raises(Invalid, match="performance run x took the cluster over"):
             parse_results(Output({"results": orjson.dumps(texts).decode()}), "capacity")

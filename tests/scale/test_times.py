@@ -21,12 +21,12 @@ class TestTimes:
     def folder(self, tmp_path: Path, sampled: list[dict[str, Any]]) -> Path:
         submitted = [
             {
-                "jobName": each["jobName"],
+                "jobName": entry["jobName"],
                 "projectName": "p",
                 "jobNamespace": "runai-p",
                 "submitTimestamp": "2026-01-01T00:00:00.700000+00:00",
             }
-            for each in sampled
+            for entry in sampled
         ]
         (tmp_path / "submitted.json").write_bytes(orjson.dumps(submitted))
         (tmp_path / "sampled.json").write_bytes(orjson.dumps(sampled))
@@ -49,8 +49,8 @@ class TestTimes:
         return {"jobName": name, "jobNamespace": "runai-p", "projectName": "p"} | stamps
 
     def test_reference_stages_and_columns(self, tmp_path: Path) -> None:
-        found = times.read_times(self.folder(tmp_path, [self.item("a")]))
-        assert found[0].deltas == {
+        result = times.read_times(self.folder(tmp_path, [self.item("a")]))
+        assert result[0].deltas == {
             "Workload Creation": 1.0,
             "Job Creation": 1.0,
             "First Pod Creation": 1.0,
@@ -64,7 +64,7 @@ class TestTimes:
             "Total Pod Scheduling Decision": 6.0,
             "Total Backend Job Creation": None,
         }
-        times.write_csv(tmp_path / "times.csv", found)
+        times.write_csv(tmp_path / "times.csv", result)
         rows = list(csv.reader((tmp_path / "times.csv").open()))
         assert len(rows[0]) == len(rows[1]) == len(set(rows[0]))
         assert rows[1][rows[0].index("First Eviction")] == ""
@@ -93,12 +93,12 @@ class TestTimes:
         (tmp_path / "sampled.json").write_bytes(orjson.dumps(sampled))
         (tmp_path / "summary.json").write_bytes(orjson.dumps({"server_clock_ahead_s": ahead}))
         totals = [
-            each.deltas["Total Pod Scheduling Decision"] or 0.0
-            for each in times.read_times(tmp_path)
+            entry.deltas["Total Pod Scheduling Decision"] or 0.0
+            for entry in times.read_times(tmp_path)
         ]
         assert (len(totals), waiting) == (2000, [])
         assert sum(totals) / 2000 == pytest.approx(0.3, abs=0.05)
-        assert all(each == int(each) for each in totals) != watched
+        assert all(entry == int(entry) for entry in totals) != watched
 
     def test_the_time_of_submission_is_when_it_was_due(self, tmp_path: Path) -> None:
         """One that was due at 0.7 s and sent 3 s later waited for the client too, as the rows' stages say."""
@@ -108,23 +108,23 @@ class TestTimes:
         (tmp_path / "submitted.json").write_bytes(
             orjson.dumps(settings.submitted_json(Submitted("r", [sent], 0.0, 0), "p"))
         )
-        (found,) = times.read_times(tmp_path)
-        assert found.deltas["Total Pod Scheduling Decision"] == 6.0
+        (result,) = times.read_times(tmp_path)
+        assert result.deltas["Total Pod Scheduling Decision"] == 6.0
 
     def test_excluded_workloads_are_named_and_kept_in_the_table(self, tmp_path: Path) -> None:
         late_pod = self.item("late", firstPodCreatedTimestamp="08")
-        found = times.read_times(self.folder(tmp_path, [self.item("a"), late_pod, self.item("b")]))
-        assert [each.excluded != "" for each in found] == [False, True, False]
-        assert len(times.select(found, True, None, None)) == 2
-        assert len(times.select(found, False, None, None)) == 3
-        assert [each.info["jobName"] for each in times.select(found, True, 2, 1)] == ["b"]
+        result = times.read_times(self.folder(tmp_path, [self.item("a"), late_pod, self.item("b")]))
+        assert [entry.excluded != "" for entry in result] == [False, True, False]
+        assert len(times.select(result, True, None, None)) == 2
+        assert len(times.select(result, False, None, None)) == 3
+        assert [entry.info["jobName"] for entry in times.select(result, True, 2, 1)] == ["b"]
 
     def test_what_the_sample_did_not_see_is_not_said_to_wait(self, tmp_path: Path) -> None:
         """Who was sampled tells, and no clock: an open loop that is behind sends long after what is due."""
         folder = self.folder(tmp_path, [self.item("a"), self.item("waits"), self.item("later")])
         (folder / "sampled.json").write_bytes(orjson.dumps([self.item("a")]))
         (folder / "summary.json").write_bytes(orjson.dumps({"not_scheduled": ["waits"]}))
-        assert [each.excluded for each in times.read_times(folder)] == [
+        assert [read_time.excluded for read_time in times.read_times(folder)] == [
             "",
             "not scheduled when sampled",
             "not sampled",
@@ -151,11 +151,11 @@ class TestTimes:
         assert waiting == []
         self.folder(tmp_path, sampled)
         (tmp_path / "summary.json").write_bytes(orjson.dumps({"server_clock_ahead_s": 0.5}))
-        (found,) = times.read_times(tmp_path)
+        (result,) = times.read_times(tmp_path)
         assert (
-            found.excluded,
-            found.deltas["Total Pod Scheduling Decision"],
-            found.deltas["Workload Creation"],
+            result.excluded,
+            result.deltas["Total Pod Scheduling Decision"],
+            result.deltas["Workload Creation"],
         ) == ("", 5.0, None)
 
     def partly_scheduled(self, folder: Path) -> None:
@@ -196,7 +196,7 @@ class TestTimes:
         monkeypatch.setattr(
             style,
             "to_bytes",
-            lambda figure: (drawn.extend(each.get_text() for each in figure.texts), b"x"),
+            lambda figure: (drawn.extend(entry.get_text() for entry in figure.texts), b"x"),
         )
         self.partly_scheduled(tmp_path)
         assert main(["scale", "plot", "--plot", plot, skip, "-o", str(tmp_path)]) == 0
@@ -204,9 +204,9 @@ class TestTimes:
             f"4 {how}: not scheduled when sampled",
             f'2 {how}: refused: pods "NAME" is forbidden: exceeded quota',
         ]
-        said = capsys.readouterr()
-        assert said.err.splitlines() == [f"of 12 workloads {each}" for each in reasons]
-        assert f"{shown} of 12 workloads" in said.out
+        output = capsys.readouterr()
+        assert output.err.splitlines() == [f"of 12 workloads {entry}" for entry in reasons]
+        assert f"{shown} of 12 workloads" in output.out
         with (tmp_path / "times.csv").open() as file:
             rows = list(csv.DictReader(file))
         assert [row["Job Name"] for row in rows if not row["Excluded"]] == [
@@ -220,7 +220,7 @@ class TestTimes:
         )
         title, subtitle = drawn
         assert ("6 of 12" if plot == "general" or shown == 6 else "12 workloads") in title
-        assert all(each in subtitle.replace("\n", " ") for each in reasons)
+        assert all(entry in subtitle.replace("\n", " ") for entry in reasons)
 
     def test_a_run_of_which_nothing_was_scheduled_is_no_picture_of_none(
         self, tmp_path: Path
@@ -249,7 +249,7 @@ class TestTimes:
             settings.read_settings(tmp_path / "s.yaml")
 
     @pytest.mark.parametrize(
-        ("file", "body", "told"),
+        ("file", "body", "message"),
         [
             (
                 "submitted.json",
@@ -266,11 +266,11 @@ class TestTimes:
         ],
     )
     def test_files_of_another_shape_are_named_with_what_they_lack(
-        self, file: str, body: Any, told: str, tmp_path: Path
+        self, file: str, body: Any, message: str, tmp_path: Path
     ) -> None:
         self.folder(tmp_path, [self.item("a")])
         (tmp_path / file).write_bytes(orjson.dumps(body))
-        with pytest.raises(settings.SettingsError, match=told):
+        with pytest.raises(settings.SettingsError, match=message):
             times.read_times(tmp_path)
 
     def test_a_time_that_is_none_is_named(self, tmp_path: Path) -> None:

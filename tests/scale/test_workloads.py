@@ -24,13 +24,13 @@ class Heart:
     note = ""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.calls: list[str] = []
 
     def pause(self) -> None:
-        self.asked.append("pause")
+        self.calls.append("pause")
 
     def resume(self) -> None:
-        self.asked.append("resume")
+        self.calls.append("resume")
 
     def summary(self) -> dict[str, Any]:
         return {"beats": 1}
@@ -46,16 +46,16 @@ def held(count: int, *stages: str) -> session.Session:
             Record("Pod", f"p{i}", f"r-{i}-x", "n", f"j{i}"),
         )
         for second, stage in enumerate(("created", *stages), 1):
-            for each in (job, pod):
-                each.put(stage, received_ns=start + second * 10**9 + i * 10**6)
-        for each in (job, pod):
-            each.put("gone", received_ns=start + 50 * 10**9)
+            for value in (job, pod):
+                value.put(stage, received_ns=start + second * 10**9 + i * 10**6)
+        for value in (job, pod):
+            value.put("gone", received_ns=start + 50 * 10**9)
         observer.records |= {job.uid: job, pod.uid: pod}
         items.append(Submission(i, job.name, "n", start, start, start + 1, job.uid))
-    made = Submitted("r", items, time.time() - 60, start)
+    submitted = Submitted("r", items, time.time() - 60, start)
     server = ApiServer()
     server.fail("GET /version", 0)
-    here = session.Session(
+    run = session.Session(
         server.client(),
         "r",
         load("job", "r"),
@@ -67,8 +67,8 @@ def held(count: int, *stages: str) -> session.Session:
         [],
         1,
     )  # type: ignore[arg-type]
-    here.submissions, here.batches = items, [(made, Schedule())]
-    return here
+    run.submissions, run.batches = items, [(submitted, Schedule())]
+    return run
 
 
 @pytest.fixture(autouse=True)
@@ -107,17 +107,17 @@ async def test_what_did_not_come_is_counted() -> None:
 
 
 async def test_lag_and_cpu_are_not_those_of_our_own_figures() -> None:
-    here = held(10, "scheduled")
-    await base.finish("fill", workloads.Spec(), here, {})
-    assert here.heartbeat.asked == ["pause", "resume", "pause"]  # type: ignore[attr-defined]
+    run = held(10, "scheduled")
+    await base.finish("fill", workloads.Spec(), run, {})
+    assert run.heartbeat.calls == ["pause", "resume", "pause"]  # type: ignore[attr-defined]
 
 
 async def test_a_deletion_that_fails_costs_no_rows() -> None:
-    here = held(10, "scheduled")
+    run = held(10, "scheduled")
     server = ApiServer()
     server.fail(".", 0)
-    here.kube = server.client()
-    result = await base.finish("fill", workloads.Spec(), here, {})
+    run.kube = server.client()
+    result = await base.finish("fill", workloads.Spec(), run, {})
     assert result.figures["success_ratio"] == 1.0
     assert any(
         note.startswith("the deletion was not observed to its end: no answer")
@@ -141,24 +141,24 @@ async def test_pods_on_simulated_and_on_real_nodes_are_noted(
         return played, ""
 
     monkeypatch.setattr(session, "simulated_nodes", nodes)
-    here = held(2, "scheduled")
+    run = held(2, "scheduled")
     for i in range(2):
-        here.observer.records[f"p{i}"].node = f"n{i}"
-    result = await base.finish("fill", workloads.Spec(count=2), here, {})
+        run.observer.records[f"p{i}"].node = f"n{i}"
+    result = await base.finish("fill", workloads.Spec(count=2), run, {})
     assert any("on simulated and on real nodes" in note for note in result.facts["notes"]) == mixed
 
 
 @pytest.mark.parametrize(
-    ("again", "status"), [("released", 422), ("gone", 404), ("forbidden", 403)]
+    ("second", "status"), [("released", 422), ("gone", 404), ("forbidden", 403)]
 )
 async def test_a_pod_that_is_gone_or_released_does_not_end_the_release(
-    again: str, status: int
+    second: str, status: int
 ) -> None:
     """The answer to the first request is lost; the second finds the pod as the first left it."""
     server = ApiServer(
         *({"kind": "Pod", "metadata": {"name": name, "namespace": "n"}} for name in "abc")
     )
-    server.fail("PATCH .*/a", status, again)
+    server.fail("PATCH .*/a", status, second)
     server.fail("PATCH .*/a", 503, times=1)
     kube = server.client(retries=1)
     pods = [Record("Pod", name, name, "n", "") for name in "abc"]
@@ -167,12 +167,12 @@ async def test_a_pod_that_is_gone_or_released_does_not_end_the_release(
             await workloads.release(kube, pods, 1)
         return
     await workloads.release(kube, pods, 1)
-    asked = [request for request in server.requests if request.method == "PATCH"]
-    assert [each.path.rpartition("/")[2] for each in asked] == ["a", "a", "b", "c"]
-    assert {each.headers["Content-Type"] for each in asked} == {STRATEGIC_PATCH}
+    requests = [request for request in server.requests if request.method == "PATCH"]
+    assert [item.path.rpartition("/")[2] for item in requests] == ["a", "a", "b", "c"]
+    assert {item.headers["Content-Type"] for item in requests} == {STRATEGIC_PATCH}
     assert all(
-        each.body == {"spec": {"schedulingGates": [{"$patch": "delete", "name": "perfdag/hold"}]}}
-        for each in asked
+        item.body == {"spec": {"schedulingGates": [{"$patch": "delete", "name": "perfdag/hold"}]}}
+        for item in requests
     )
     assert all("released" in pod.stages for pod in pods)
 
@@ -182,9 +182,9 @@ async def test_a_schedule_that_the_deadline_cut_off_was_not_held() -> None:
         async def submit(self, bodies: Any, namespace: str, tally: Any) -> str:
             return "made"
 
-    here, schedule = held(0), Schedule("constant", 20.0)
-    here.submitter, here.deadline = Quick(), time.monotonic() + 0.3
-    made = await here.create(1000, schedule, 4)
-    told = made.summary(schedule)
-    assert (told["held"], told["not_sent"] > 900) == (False, True)
-    assert "given up at the sample's own time limit" in here.notes[-1]
+    run, schedule = held(0), Schedule("constant", 20.0)
+    run.submitter, run.deadline = Quick(), time.monotonic() + 0.3
+    submitted = await run.create(1000, schedule, 4)
+    summary = submitted.summary(schedule)
+    assert (summary["held"], summary["not_sent"] > 900) == (False, True)
+    assert "given up at the sample's own time limit" in run.notes[-1]

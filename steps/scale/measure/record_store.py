@@ -43,12 +43,12 @@ class RecordStore:
         """Add a record and the strays it owns, because watches of different kinds are not ordered."""
         todo = [record]
         while todo:
-            each = todo.pop()
-            self.strays.pop(each.uid, None)
-            self.records[each.uid] = each
-            for at, stage in enumerate(each.stages):
-                self._count(each.kind, stage, each.stages[:at])
-            todo += self._owned_by.pop(each.uid, ())
+            adopted = todo.pop()
+            self.strays.pop(adopted.uid, None)
+            self.records[adopted.uid] = adopted
+            for at, stage in enumerate(adopted.stages):
+                self._count(adopted.kind, stage, adopted.stages[:at])
+            todo += self._owned_by.pop(adopted.uid, ())
 
     def add_stray(self, record: Record) -> None:
         self.strays[record.uid] = record
@@ -117,8 +117,8 @@ class RecordStore:
             default=0,
         )
         early = {
-            uid: [list(event) for event in sorted(told) if not event[1] or event[1] >= since]
-            for uid, told in self.pending_events.items()
+            uid: [list(event) for event in sorted(stages) if not event[1] or event[1] >= since]
+            for uid, stages in self.pending_events.items()
         }
         mark = {
             "run": self.run,
@@ -129,7 +129,7 @@ class RecordStore:
             },  # the API server forgets Events in an hour
             "warned_at": {uid: at for uid, at in self.warned_at.items() if uid in known},
             "events": {
-                uid: told for uid, told in early.items() if told
+                uid: stages for uid, stages in early.items() if stages
             },  # what was before the run is of others
         }
         ours, strays = self.records.values(), self.strays.values()
@@ -161,5 +161,5 @@ class RecordStore:
             mark["warned_at"],
         )
         self.pending_events = {
-            uid: {(stage, at) for stage, at in told} for uid, told in mark["events"].items()
+            uid: {(stage, at) for stage, at in stages} for uid, stages in mark["events"].items()
         }

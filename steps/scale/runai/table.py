@@ -80,7 +80,7 @@ def audit(results: Sequence[Result]) -> dict[str, Any]:
         }
         for result in results
     ]
-    last = max(i for i, each in enumerate(results) if i == 0 or not each.error)
+    last = max(i for i, result in enumerate(results) if i == 0 or not result.error)
     return {"Values": rungs[last]["Values"], "Rungs": rungs}
 
 

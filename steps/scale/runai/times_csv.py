@@ -129,8 +129,8 @@ def _read(path: Path, *keys: str) -> list[dict[str, Any]]:
         raise SettingsError(f"cannot read {path}: {error}") from None
     if not isinstance(data, list):
         raise SettingsError(f"{path} is not a list of workloads")
-    for number, each in enumerate(data, 1):
-        lacking = [key for key in keys if not isinstance(each, dict) or key not in each]
+    for number, workload in enumerate(data, 1):
+        lacking = [key for key in keys if not isinstance(workload, dict) or key not in workload]
         if lacking:
             raise SettingsError(
                 f"{path}: workload {number} of {len(data)} has no {', '.join(lacking)}"

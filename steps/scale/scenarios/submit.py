@@ -96,7 +96,7 @@ async def gated(kube: Kube, spec: Spec) -> Result:
         if not await session.all_reached(spec.timeout, "scheduled"):
             session.notes.append(f"not all pods scheduled {session.wait_end(spec.timeout)}")
         times = [pod.times("scheduled") for pod in session.observer.of("Pod")]
-        at = [found[2] / 1e9 for found in times if found and found[2]]
+        at = [moments[2] / 1e9 for moments in times if moments and moments[2]]
         mean = len(at) / (max(at) - start / 1e9) if at else None
         extra = {"schedule_rate": mean, "release_seconds": (released - start) / 1e9}
         if at and released / 1e9 - start / 1e9 > RELEASE_BOUND * (max(at) - start / 1e9):
