@@ -24,8 +24,7 @@ import orjson
 import yaml
 
 from perfdag.app.cluster.view import View
-from perfdag.kube import client as kube
-from perfdag.kube.client import Kube
+from perfdag.kube.client import Kube, run_with_client
 from perfdag.kube.objects import Object
 from perfdag.results.samples import SampleRecord, read_sample
 from perfdag.store.open import open_store
@@ -72,7 +71,7 @@ def look(name: str, namespace: str) -> View:
     async def work(client: Kube) -> View:
         return View(await client.get(await client.resource(ARGO, "Workflow"), name, namespace))
 
-    return kube.run(work)
+    return run_with_client(work)
 
 
 def parts(view: View) -> list[SampleRecord]:
@@ -202,7 +201,7 @@ def daemon_pair(namespace: str, count: int) -> float:
             ],
         },
     }
-    made = kube.run(lambda each: each.create(body))
+    made = run_with_client(lambda each: each.create(body))
     name = made["metadata"]["name"]
     while (view_now := look(name, namespace)).phase not in ("Succeeded", "Failed", "Error"):
         time.sleep(1)
@@ -220,7 +219,7 @@ def look_template(namespace: str) -> Object:
             await client.resource(ARGO, "WorkflowTemplate"), "perfdag", namespace
         )
 
-    return kube.run(work)
+    return run_with_client(work)
 
 
 def cost_of_batches(args: argparse.Namespace) -> None:
@@ -248,7 +247,7 @@ class Seen:
 
     def watch(self, every: float = 5.0) -> None:
         """Look until `ended`; what was there before is not counted."""
-        self.before = {each["metadata"]["uid"] for _, each in kube.run(self._there)}
+        self.before = {each["metadata"]["uid"] for _, each in run_with_client(self._there)}
         while not self.ended.wait(every):
             self._look()
 
@@ -266,7 +265,7 @@ class Seen:
         ]
 
     def _look(self) -> None:
-        for kind, each in kube.run(self._there):
+        for kind, each in run_with_client(self._there):
             uid = each["metadata"]["uid"]
             if uid in self.before:
                 continue
@@ -334,14 +333,14 @@ def render(args: argparse.Namespace) -> None:
     from perfdag.app.cluster.manifest_suite import suite_text
     from perfdag.plan.plan import make_plan
     from perfdag.steps.runner.limits import check_size
-    from perfdag.suite import load as suite
+    from perfdag.suite.load import parse_suite
     from perfdag.workflows import runs
     from perfdag.workflows.emit import dump
 
     text = "name: big\nentries:\n  - benchmark: command\n    params: {argv: [ls]}\n    permutations:\n      product:\n"
     text += f"        expected: {list(range(1, 101))}\n        exit_code: {list(range(100))}\n"
     start = time.perf_counter()
-    loaded = suite.loads(text)
+    loaded = parse_suite(text)
     plan = make_plan(loaded)
     check_size(plan)
     made = dump(

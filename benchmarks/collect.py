@@ -29,7 +29,7 @@ from perfdag.results.samples import SampleRecord, now, sample_key
 from perfdag.store.base import Store
 from perfdag.store.folder import FolderStore
 from perfdag.store.s3 import S3Store
-from perfdag.suite import load
+from perfdag.suite.load import parse_suite
 
 ROWS_A_PART = 100
 FOLDER_US_A_ROW = 15.0
@@ -42,7 +42,7 @@ def make(parts: int) -> tuple[Plan, list[tuple[str, bytes]]]:
     side = parts // 100
     axes = f"{{expected: {list(range(1, side + 1))}, exit_code: {list(range(100))}}}"
     plan = make_plan(
-        load.loads(
+        parse_suite(
             f"name: big\nentries:\n  - {{benchmark: command, params: {{argv: [ls]}}, permutations: {{product: {axes}}}}}\n"
         )
     )

@@ -35,7 +35,7 @@ from perfdag.shape import Shape
 from perfdag.steps.measure import MeasuringLoop, Site
 from perfdag.steps.openfoam.benchmark import DEBIAN_ROOT
 from perfdag.store.folder import FolderStore
-from perfdag.suite import load
+from perfdag.suite.load import parse_suite
 from perfdag.suite.point import Point
 
 ROUNDS = 5
@@ -143,7 +143,7 @@ def measure(name: str, params: dict[str, Any], rounds: int) -> Cost:
     """Measure `rounds` samples. Raises SampleError where the tool is absent or fails."""
     entry = {"benchmark": name.partition(",")[0], "params": params, **SHAPES.get(name, {})}
     plan = make_plan(
-        load.loads(
+        parse_suite(
             json.dumps(
                 {"name": "overhead", "repetitions": rounds, "timeout": "120s", "entries": [entry]}
             )

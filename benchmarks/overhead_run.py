@@ -19,7 +19,7 @@ from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.steps.measure import MeasuringLoop, Site
 from perfdag.store.folder import FolderStore
-from perfdag.suite import load
+from perfdag.suite.load import parse_suite
 from perfdag.suite.point import Point
 
 SAMPLES = 200
@@ -48,7 +48,7 @@ class Watcher:
 def main() -> int:
     """Print the overhead and its ratio to plain subprocess calls; 1 where it is over its limit."""
     text = f"name: overhead\nentries:\n  - {{benchmark: command, params: {{argv: [sleep, '0.01']}}, permutations: {{product: {{env: [{', '.join(f'{{N: {str(i)!r}}}' for i in range(SAMPLES))}]}}}}}}\n"
-    plan = make_plan(load.loads(text))
+    plan = make_plan(parse_suite(text))
     watcher = Watcher()
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         lead = MeasuringLoop(

@@ -16,7 +16,7 @@ from typing import Any
 from limits import at_most
 
 from perfdag.plan.plan import make_plan
-from perfdag.suite import load
+from perfdag.suite.load import parse_suite
 
 LIMITS = {10_000: (1.0, None), 100_000: (5.0, 500.0)}  # points: seconds, MB
 HELP_SECONDS = 0.1  # over python -c pass
@@ -31,9 +31,9 @@ def text(points: int) -> str:
 
 def measure(points: int, queue: "multiprocessing.Queue[Any]") -> None:
     """Time one plan in a process of its own, so that its peak memory is its own."""
-    make_plan(load.loads(text(100)))  # imports are not planning
+    make_plan(parse_suite(text(100)))  # imports are not planning
     start = time.perf_counter()
-    plan = make_plan(load.loads(text(points)))
+    plan = make_plan(parse_suite(text(points)))
     dumped = plan.dump()
     seconds = time.perf_counter() - start
     start = time.perf_counter()

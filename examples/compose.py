@@ -14,11 +14,11 @@ from hera.workflows import models as m
 
 from perfdag.cli.render import inline
 from perfdag.kube.security import restricted
-from perfdag.suite import load
+from perfdag.suite.load import load_suite
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import Installation, template
 
-loaded, scope = load.load(sys.argv[1]), os.environ.get("CLUSTER_SCOPE") == "1" or None
+loaded, scope = load_suite(sys.argv[1]), os.environ.get("CLUSTER_SCOPE") == "1" or None
 installed = template(
     Installation(store=sys.argv[2], lock_namespace=os.environ.get("LOCK_NAMESPACE", "perfdag"))
 )

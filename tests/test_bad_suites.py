@@ -7,7 +7,7 @@ import yaml
 
 from perfdag.benchmark import registry
 from perfdag.plan.plan import make_plan
-from perfdag.suite import load
+from perfdag.suite.load import load_suite, parse_suite
 from perfdag.suite.yaml_document import BadDocument
 
 CASES = yaml.safe_load((Path(__file__).parent / "bad_suites.yaml").read_text())
@@ -22,7 +22,7 @@ def test_bad_suite(case: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(str(case["suite"]))
     (tmp_path / "broken.yaml").write_text("name: broken\nentries:\n  - benchmark: nope\n")
     with pytest.raises(BadDocument) as refused:
-        make_plan(load.load("suite.yaml"))
+        make_plan(load_suite("suite.yaml"))
     said = [str(problem).removeprefix("suite.yaml:") for problem in refused.value.problems]
     expected = [
         text.replace("{benchmarks}", ", ".join(registry.names())) for text in case["expect"]
@@ -37,4 +37,4 @@ def test_bad_suite(case: dict[str, object], tmp_path: Path) -> None:
 )
 def test_a_text_that_would_exhaust_the_stack_is_refused(text: str, line: int) -> None:
     with pytest.raises(BadDocument, match=f"suite.yaml:{line}: nested deeper than 40"):
-        load.loads(text)
+        parse_suite(text)

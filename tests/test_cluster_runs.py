@@ -16,8 +16,7 @@ from perfdag.app.cluster.view import View
 from perfdag.app.cluster.watch import describe, follow_run
 from perfdag.cli import main
 from perfdag.cli.options import log
-from perfdag.kube import client as kube
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.labels import WATCHDOG_DONE
 from perfdag.kube.pods import Pod
 from perfdag.plan.ab import on_cluster, prepare_duet
@@ -26,7 +25,7 @@ from perfdag.steps.runner.plan import step
 from perfdag.store.base import StoreError
 from perfdag.store.open import open_store
 from perfdag.store.s3 import S3Store
-from perfdag.suite.load import loads
+from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
 from .steps.test_plan_step import place as here
@@ -49,10 +48,10 @@ class Place:
         async def work(client: Kube) -> list[dict[str, Any]]:
             return await client.list(await client.resource(ARGO, "Workflow"), self.namespace)
 
-        return kube.run(work)
+        return run_with_client(work)
 
     def create(self, body: dict[str, Any]) -> dict[str, Any]:
-        return kube.run(lambda client: client.create(body, self.namespace))
+        return run_with_client(lambda client: client.create(body, self.namespace))
 
     def workflow(self, run_id: str, store: str, **labels: str) -> dict[str, Any]:
         """One that a controller leaves alone: it waits for a template that is not there."""
@@ -73,7 +72,7 @@ def place(s3_root: str) -> Iterator[Place]:
     if "KUBECONFIG" not in os.environ:
         pytest.skip("KUBECONFIG is not set: no cluster to test against")
     name = f"perfdag-cli-{uuid.uuid4().hex[:6]}"
-    kube.run(
+    run_with_client(
         lambda client: client.create(
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         )
@@ -102,7 +101,7 @@ def place(s3_root: str) -> Iterator[Place]:
                 await client.delete(kind, each["metadata"]["name"], name)
             await client.delete(await client.resource("v1", "Namespace"), name)
 
-        kube.run(remove)
+        run_with_client(remove)
 
 
 @pytest.mark.argo
@@ -137,7 +136,7 @@ def test_a_resume_goes_on_with_the_store_suite_and_priority_of_the_run(
     assert place.workflows() == []
 
     elsewhere = f"{place.store}/elsewhere"
-    plan = make_plan(loads(SUITE))
+    plan = make_plan(parse_suite(SUITE))
     open_store(elsewhere).put(f"runs/{plan.run_id}/plan.json", plan.dump())
     first = place.workflow(plan.run_id, elsewhere)
     assert place.perfdag("submit", "--resume", plan.run_id) == 0
@@ -153,8 +152,8 @@ def test_a_resume_goes_on_with_the_store_suite_and_priority_of_the_run(
 def test_delete_takes_all_workflows_of_a_run_and_the_results_of_what_confirms_it(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store, plan = open_store(place.store), make_plan(loads(SUITE))
-    again = make_plan(loads(SUITE))
+    store, plan = open_store(place.store), make_plan(parse_suite(SUITE))
+    again = make_plan(parse_suite(SUITE))
     plan.options["confirmed"] = [again.run_id]
     for each in (plan, again):
         store.put(f"runs/{each.run_id}/plan.json", each.dump())
@@ -205,7 +204,7 @@ def test_delete_takes_all_workflows_of_a_run_and_the_results_of_what_confirms_it
             await client.resource("v1", "PersistentVolumeClaim"), place.namespace
         )
 
-    assert kube.run(claims) == []
+    assert run_with_client(claims) == []
     assert store.list("runs") == []
     assert store.list("results") == []
 
@@ -214,7 +213,7 @@ def test_delete_takes_all_workflows_of_a_run_and_the_results_of_what_confirms_it
 def test_results_outlive_the_workflow_and_are_deleted_by_their_store(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store, plan = open_store(place.store), make_plan(loads(SUITE))
+    store, plan = open_store(place.store), make_plan(parse_suite(SUITE))
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     store.put(
         f"results/suite=s/month={plan.run_id[:4]}-{plan.run_id[4:6]}/{plan.run_id}.parquet", b""
@@ -235,7 +234,7 @@ def test_results_outlive_the_workflow_and_are_deleted_by_their_store(
 def test_results_that_another_store_has_keep_the_workflow(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = make_plan(loads(SUITE))
+    plan = make_plan(parse_suite(SUITE))
     open_store(place.store).put(f"runs/{plan.run_id}/plan.json", plan.dump())
     place.workflow(plan.run_id, place.store)
     assert place.perfdag("delete", plan.run_id, "--results", "--store", f"{place.store}/wrong") == 2
@@ -248,7 +247,11 @@ def test_results_that_another_store_has_keep_the_workflow(
 def test_a_second_try_deletes_what_is_left_of_one_whose_store_went_away(
     place: Place, reached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, plan, again = open_store(place.store), make_plan(loads(SUITE)), make_plan(loads(SUITE))
+    store, plan, again = (
+        open_store(place.store),
+        make_plan(parse_suite(SUITE)),
+        make_plan(parse_suite(SUITE)),
+    )
     plan.options["confirmed"] = [
         "20260101T000000Z-00000000",
         again.run_id,
@@ -287,7 +290,7 @@ def test_results_on_a_claim_are_refused_before_anything_is_deleted(
 
 @pytest.mark.argo
 def test_a_workflow_that_argo_submitted_has_the_labels_of_its_run_at_the_end(place: Place) -> None:
-    plan = make_plan(loads(SUITE))
+    plan = make_plan(parse_suite(SUITE))
     made = place.workflow("", place.store, **{"perfdag/run": "", "perfdag/suite": ""})["metadata"]
     label_workflow(
         replace(here(), workflow=made["name"], namespace=place.namespace),
@@ -317,7 +320,7 @@ def podgroups(place: Place) -> Iterator[None]:
             return False
         return True
 
-    if kube.run(there):
+    if run_with_client(there):
         pytest.skip("this cluster has Volcano")
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {
@@ -334,19 +337,19 @@ def podgroups(place: Place) -> Iterator[None]:
     async def remove(client: Kube) -> None:
         await client.delete(await client.resource(crd["apiVersion"], crd["kind"]), called)
 
-    kube.run(
+    run_with_client(
         lambda client: client.create(
             {**crd, "metadata": {"name": called}, "spec": {**spec, "names": names}}
         )
     )
     try:
         deadline = time.monotonic() + 30
-        while not kube.run(there):
+        while not run_with_client(there):
             assert time.monotonic() < deadline, "the kind is not served"
             time.sleep(0.2)
         yield
     finally:
-        kube.run(remove)
+        run_with_client(remove)
 
 
 @pytest.mark.argo
@@ -359,10 +362,10 @@ def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(
         "benchmark: command, name: one, scheduler: volcano, hosts: {count: 3},",
     )
     duel = on_cluster(
-        prepare_duet(loads(text), loads(text, settings=["one.env.X=x"]), ("a", "b"), 8)
+        prepare_duet(parse_suite(text), parse_suite(text, settings=["one.env.X=x"]), ("a", "b"), 8)
     )
     for fan, members, plans in (
-        ("batches", 3, [make_plan(loads(text))]),
+        ("batches", 3, [make_plan(parse_suite(text))]),
         ("duels", 6, [duel.a, duel.b]),
     ):
         for each in plans:
@@ -378,7 +381,7 @@ def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(
         async def groups(client: Kube) -> list[dict[str, Any]]:
             return await client.list(await client.resource(*PODGROUP), place.namespace)
 
-        [group] = kube.run(groups)
+        [group] = run_with_client(groups)
         assert group["metadata"]["name"] == f"perfdag-{owner['uid']}-b0", (
             "the annotation of the pods names it"
         )
@@ -386,7 +389,7 @@ def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(
         assert [each["uid"] for each in group["metadata"]["ownerReferences"]] == [owner["uid"]]
         assert (tmp_path / fan / fan).read_text() == "[0]", "the batch is measured"
         assert place.perfdag("delete", plans[0].run_id) == 0
-        assert kube.run(groups) == []
+        assert run_with_client(groups) == []
 
 
 async def test_a_refusal_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -586,7 +589,7 @@ def test_nothing_is_submitted_to_an_installation_of_another_version(
         "kind": "WorkflowTemplate",
         "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]},
     }
-    monkeypatch.setattr("perfdag.kube.client.run", lambda work: found)
+    monkeypatch.setattr("perfdag.kube.client.run_with_client", lambda work: found)
     with pytest.raises(NotInstalled, match="another version: perfdag install --namespace bench"):
         installed_template("bench")
 

@@ -8,7 +8,7 @@ from perfdag.plan.plan import make_plan
 from perfdag.results.collect import gather
 from perfdag.results.samples import SampleRecord, now, sample_key
 from perfdag.store.folder import FolderStore
-from perfdag.suite import load
+from perfdag.suite.load import parse_suite
 
 KIND = {"kubelet": "v1.34.4", "type": "m5.large"}
 WHERE = {
@@ -22,7 +22,7 @@ WHERE = {
 
 def test_rows_name_the_cluster_and_the_kinds_of_node_they_used(tmp_path: Path) -> None:
     plan = make_plan(
-        load.loads("name: s\nentries:\n  - {benchmark: command, params: {argv: ['true']}}\n")
+        parse_suite("name: s\nentries:\n  - {benchmark: command, params: {argv: ['true']}}\n")
     )
     plan.where = WHERE
     store = FolderStore(str(tmp_path))

@@ -11,8 +11,7 @@ from perfdag.app.doctor import argo, store_claim
 from perfdag.app.doctor import cluster as doctor_cluster
 from perfdag.app.doctor import rights as doctor_rights
 from perfdag.app.doctor.finding import Finding
-from perfdag.kube import client as kube
-from perfdag.kube.client import Kube
+from perfdag.kube.client import Kube, run_with_client
 from perfdag.workflows.templates import Installation
 from tests.fakes.api_server import ApiServer, failure
 
@@ -171,11 +170,11 @@ def test_an_installation_on_a_real_api_server(s3_root: str) -> None:
     async def remove(client: Kube) -> None:
         await client.delete(await client.resource("v1", "Namespace"), name)
 
-    kube.run(make)
+    run_with_client(make)
     try:
         found = {each.what: each for each in doctor_cluster.check_cluster(None, None, name)}
     finally:
-        kube.run(remove)
+        run_with_client(remove)
     assert found["service account perfdag-run has its rights"].state == "ok"
     assert found["service account perfdag-measure has its rights"].state == "ok"
     assert found[f"there is no service account perfdag-finish in {name}"].state == "missing"

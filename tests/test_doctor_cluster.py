@@ -13,7 +13,7 @@ from perfdag.kube.client import Kube
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.runner.feasibility import unmet
-from perfdag.suite import load
+from perfdag.suite.load import load_suite, parse_suite
 
 from .steps.test_room import STORAGE, cluster, network
 
@@ -113,7 +113,7 @@ def test_cuda_in_pods_without_a_gpu_is_found(tmp_path: Path) -> None:
         + entry % ("without", "")
         + entry % ("with", ", resources: {nvidia.com/gpu: 1}")
     )
-    plan = make_plan(load.load(str(file)))
+    plan = make_plan(load_suite(str(file)))
     found = gpu_findings(plan, [Shape.model_validate(each) for each in plan.shapes])
     assert [each.what for each in found] == [
         "entry without: device is cuda, but its pods request no GPU"
@@ -162,7 +162,7 @@ def test_rendering_and_submitting_say_it_too(
 )
 def test_rights_are_asked_for_where_a_point_uses_them(entries: str, allowed: list[str]) -> None:
     assert (
-        benchmarks_with_rights(make_plan(load.loads(f"name: s\nentries:\n{entries}\n"))) == allowed
+        benchmarks_with_rights(make_plan(parse_suite(f"name: s\nentries:\n{entries}\n"))) == allowed
     )
 
 

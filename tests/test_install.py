@@ -11,8 +11,7 @@ import pytest
 from perfdag.app.cluster.store_secret import STORE_KEYS, secret_notes, store_secret
 from perfdag.app.cluster.template import installed_template
 from perfdag.cli import main
-from perfdag.kube import client as kube
-from perfdag.kube.client import Kube
+from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.objects import Object
 from perfdag.workflows import age, runs
 from tests.fakes.api_server import ApiServer, kubeconfig
@@ -199,7 +198,7 @@ def namespace() -> Iterator[str]:
     if "KUBECONFIG" not in os.environ:
         pytest.skip("KUBECONFIG is not set: no cluster to test against")
     name = f"perfdag-install-{uuid.uuid4().hex[:6]}"
-    kube.run(
+    run_with_client(
         lambda client: client.create(
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         )
@@ -214,7 +213,7 @@ def namespace() -> Iterator[str]:
                     await client.delete(resource, each["metadata"]["name"])
 
     yield name
-    kube.run(remove)
+    run_with_client(remove)
 
 
 def listed(api: str, kind: str, namespace: str) -> dict[str, Object]:
@@ -224,7 +223,7 @@ def listed(api: str, kind: str, namespace: str) -> dict[str, Object]:
             for each in await client.list(await client.resource(api, kind), namespace)
         }
 
-    return kube.run(work)
+    return run_with_client(work)
 
 
 @pytest.fixture
@@ -233,8 +232,8 @@ def argo() -> None:
         await client.resource(ARGO, "WorkflowTemplate")
 
     try:
-        kube.run(look, retries=0)
-    except kube.KubeError:
+        run_with_client(look, retries=0)
+    except KubeError:
         pytest.skip("no Argo Workflows on this cluster: its templates cannot be applied")
 
 
@@ -259,7 +258,7 @@ def test_a_real_api_server_loses_what_is_left_out_and_keeps_what_runs_made(
             await client.create(body, namespace)
 
     assert install(namespace, *EVERY, "--keep-secret") == 0
-    kube.run(runs_made)
+    run_with_client(runs_made)
     assert set(listed("networking.k8s.io/v1", "NetworkPolicy", namespace)) == {"perfdag-measuring"}
     assert install(namespace, "--namespaced", "--keep-secret") == 0
     assert listed("networking.k8s.io/v1", "NetworkPolicy", namespace) == {}
@@ -297,7 +296,7 @@ def test_keys_of_before_are_not_in_the_secret(
         "metadata": {"name": "perfdag-store"},
         "stringData": before,
     }
-    kube.run(lambda client: getattr(client, how)(body, namespace))
+    run_with_client(lambda client: getattr(client, how)(body, namespace))
     no_keys(monkeypatch)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")

@@ -15,8 +15,9 @@ import pytest
 import yaml
 from aiohttp import web
 
-from perfdag.kube.client import Event, Kube, KubeError, Resource, run
-from perfdag.kube.config import Cluster, Credentials, load
+from perfdag.kube.client import Event, Kube, KubeError, Resource, run_with_client
+from perfdag.kube.config import Cluster, load_config
+from perfdag.kube.credentials import Credentials
 from perfdag.kube.reader import METADATA
 from tests.fakes.api_server import ApiServer, Handle, client, served
 
@@ -44,7 +45,7 @@ def kubeconfig(
 class TestConfig:
     async def test_token_and_ca_data(self, tmp_path: Path) -> None:
         ca = {"certificate-authority-data": base64.b64encode(PEM.encode()).decode()}
-        cluster = load(kubeconfig=kubeconfig(tmp_path / "c", {"token": "abc"}, ca))
+        cluster = load_config(kubeconfig=kubeconfig(tmp_path / "c", {"token": "abc"}, ca))
         assert (cluster.server, cluster.namespace, cluster.ca) == (
             "https://127.0.0.1:1",
             "here",
@@ -56,7 +57,9 @@ class TestConfig:
         for name, text in (("ca", PEM), ("crt", "C"), ("key", "K"), ("token", "t1\n")):
             (tmp_path / name).write_text(text)
         user = {"client-certificate": "crt", "client-key": "key", "tokenFile": "token"}
-        cluster = load(kubeconfig=kubeconfig(tmp_path / "c", user, {"certificate-authority": "ca"}))
+        cluster = load_config(
+            kubeconfig=kubeconfig(tmp_path / "c", user, {"certificate-authority": "ca"})
+        )
         assert cluster.client_pem == ("C", "K")
         assert cluster.ca == PEM
         assert await cluster.credentials.header() == "Bearer t1"
@@ -80,7 +83,7 @@ class TestConfig:
             "args": ["a b;c"],
         }
         spec["env"] = [{"name": "COUNT", "value": str(tmp_path / "count")}]
-        cluster = load(kubeconfig=kubeconfig(tmp_path / "c", {"exec": spec}))
+        cluster = load_config(kubeconfig=kubeconfig(tmp_path / "c", {"exec": spec}))
         assert await cluster.credentials.header() == "Bearer a b;c"
         assert await cluster.credentials.header() == "Bearer a b;c"
         assert (tmp_path / "count").read_text() == "x\n"
@@ -88,9 +91,11 @@ class TestConfig:
     async def test_exec_plugin_that_is_missing_or_fails(self, tmp_path: Path) -> None:
         spec = {"apiVersion": "v1", "command": "no-such-plugin", "installHint": "get it there"}
         with pytest.raises(KubeError, match=r"no-such-plugin.*get it there"):
-            await load(kubeconfig=kubeconfig(tmp_path / "c", {"exec": spec})).credentials.header()
+            await load_config(
+                kubeconfig=kubeconfig(tmp_path / "c", {"exec": spec})
+            ).credentials.header()
         with pytest.raises(KubeError, match=r"ended with 1"):
-            await load(
+            await load_config(
                 kubeconfig=kubeconfig(tmp_path / "c", {"exec": {**spec, "command": "false"}})
             ).credentials.header()
 
@@ -101,10 +106,10 @@ class TestConfig:
                 kubeconfig(tmp_path / "b", {"token": "b"}, name="two"),
             )
         )
-        assert load(kubeconfig=both).credentials.token == "a"
-        assert load("two", both).credentials.token == "b"
+        assert load_config(kubeconfig=both).credentials.token == "a"
+        assert load_config("two", both).credentials.token == "b"
         with pytest.raises(KubeError, match=r"no context 'three'.*it has: one, two"):
-            load("three", both)
+            load_config("three", both)
 
     @pytest.mark.parametrize(
         ("text", "told"),
@@ -118,24 +123,26 @@ class TestConfig:
     def test_a_bad_file_is_one_clear_line(self, tmp_path: Path, text: str, told: str) -> None:
         (tmp_path / "c").write_text(text)
         with pytest.raises(KubeError, match=told) as caught:
-            load(kubeconfig=str(tmp_path / "c"))
+            load_config(kubeconfig=str(tmp_path / "c"))
         assert "\n" not in str(caught.value)
         assert (caught.value.status, caught.value.reason) == (0, "Config")
 
     def test_bad_base64_and_missing_file_are_named(self, tmp_path: Path) -> None:
         with pytest.raises(KubeError, match=r"certificate-authority-data"):
-            load(kubeconfig=kubeconfig(tmp_path / "c", {}, {"certificate-authority-data": "%%%"}))
+            load_config(
+                kubeconfig=kubeconfig(tmp_path / "c", {}, {"certificate-authority-data": "%%%"})
+            )
         with pytest.raises(KubeError, match=r"client-key"):
-            load(kubeconfig=kubeconfig(tmp_path / "c", {"client-key": "nowhere"}))
+            load_config(kubeconfig=kubeconfig(tmp_path / "c", {"client-key": "nowhere"}))
 
     def test_no_cluster_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
         monkeypatch.delenv("KUBECONFIG", raising=False)
         with pytest.raises(KubeError, match=r"set KUBECONFIG"):
-            load()
+            load_config()
         with pytest.raises(KubeError, match=r"no kubeconfig at"):
-            load(kubeconfig=str(tmp_path / "none"))
+            load_config(kubeconfig=str(tmp_path / "none"))
 
     async def test_in_a_pod(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, text in (("token", "pod"), ("namespace", "mine"), ("ca.crt", PEM)):
@@ -145,7 +152,7 @@ class TestConfig:
         monkeypatch.delenv("KUBECONFIG", raising=False)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-        cluster = load()
+        cluster = load_config()
         assert (cluster.server, cluster.namespace) == ("https://[fd00::1]:443", "mine")
         assert await cluster.credentials.header() == "Bearer pod"
 
@@ -159,7 +166,8 @@ class TestConfig:
             ("https://198.51.100.7", "http://127.0.0.1:9"),
         ):
             assert (
-                load(kubeconfig=kubeconfig(tmp_path / "c", {}, {"server": server})).proxy == proxy
+                load_config(kubeconfig=kubeconfig(tmp_path / "c", {}, {"server": server})).proxy
+                == proxy
             )
 
 
@@ -504,7 +512,7 @@ class TestCluster:
             answer = await kube.request(
                 "POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/weak/token", json=body
             )
-            weak = load()
+            weak = load_config()
             weak.credentials = Credentials(token=answer["status"]["token"], expires=float("inf"))
         async with Kube(weak) as kube:
             with pytest.raises(KubeError, match=r"cannot list resource.*grant it") as caught:
@@ -533,4 +541,4 @@ class TestCluster:
         async def version(kube: Kube) -> str:
             return str((await kube.request("GET", "/version"))["gitVersion"])
 
-        assert run(version).startswith("v")
+        assert run_with_client(version).startswith("v")

@@ -16,7 +16,7 @@ from perfdag.hosts.base import Finished
 from perfdag.hosts.disturbance import Moment
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, SampleError
-from perfdag.results.schema import load
+from perfdag.results.schema import load_rows
 from perfdag.store.folder import FolderStore
 
 
@@ -170,7 +170,7 @@ def test_a_quota_of_our_own_cgroup_makes_samples_invalid(
     assert subprocess.run(argv, capture_output=True, check=False).returncode == 1
     (row,) = (
         each
-        for each in load(FolderStore(str(tmp_path / "store"))).to_pylist()
+        for each in load_rows(FolderStore(str(tmp_path / "store"))).to_pylist()
         if each["benchmark"] == "command"
     )
     assert row["status"] == "invalid"

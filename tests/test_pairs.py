@@ -17,8 +17,8 @@ from perfdag.results.collect import gather
 from perfdag.steps.measure import MeasuringLoop, Site
 from perfdag.steps.runner.gang import wrong_place
 from perfdag.store.folder import FolderStore
-from perfdag.suite import load
 from perfdag.suite.host_pairs import rounds
+from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
 
 from .steps.test_lead import FakeBenchmark, Watcher
@@ -28,7 +28,7 @@ TEXT = "name: s\nretries: 0\n{more}entries:\n  - benchmark: {name}\n    hosts: {
 
 
 def planned(hosts: str, more: str = "", name: str = "iperf") -> Plan:
-    return make_plan(load.loads(TEXT.format(hosts=hosts, more=more, name=name)))
+    return make_plan(parse_suite(TEXT.format(hosts=hosts, more=more, name=name)))
 
 
 def told(hosts: str, more: str = "", name: str = "iperf") -> str:

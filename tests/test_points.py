@@ -13,8 +13,8 @@ from perfdag.app.cluster.manifest_suite import suite_text
 from perfdag.cli import main
 from perfdag.plan.order import order
 from perfdag.plan.plan import Plan, make_plan, read_plan
-from perfdag.suite import load
 from perfdag.suite.enumerate import enumerate_points
+from perfdag.suite.load import load_suite, parse_suite
 from perfdag.suite.model import Until
 from perfdag.suite.yaml_document import BadDocument
 
@@ -32,7 +32,7 @@ def plan_of(entry: dict[str, Any] | list[dict[str, Any]], **keys: Any) -> Plan:
     for each in entries:
         each.setdefault("benchmark", "command")
         each.setdefault("params", {"argv": ["ls"]})
-    return make_plan(load.loads(orjson.dumps({"name": "s", **keys, "entries": entries}).decode()))
+    return make_plan(parse_suite(orjson.dumps({"name": "s", **keys, "entries": entries}).decode()))
 
 
 def params_of(plan: Plan, *names: str) -> list[tuple[Any, ...]]:
@@ -164,7 +164,7 @@ def test_a_condition_on_rows_of_zip_holds_for_both_values() -> None:
 
 def test_a_condition_on_what_set_fixes_leaves_nothing_out_and_is_no_mistake() -> None:
     text = "name: s\nentries:\n  - {benchmark: fio, permutations: {product: {bs: [4KiB, 1MiB], iodepth: [1, 8]}, exclude: [{bs: 1MiB}]}}\n"
-    plan = make_plan(load.loads(text, settings=["fio.bs=1MiB"]))
+    plan = make_plan(parse_suite(text, settings=["fio.bs=1MiB"]))
     assert sorted(params_of(plan, "bs", "iodepth")) == [(1 << 20, 1), (1 << 20, 8)]
 
 
@@ -283,7 +283,7 @@ def test_shapes_alternate_between_rounds() -> None:
 
 def test_defaults_give_params_to_the_benchmarks_that_have_them() -> None:
     plan = make_plan(
-        load.loads(
+        parse_suite(
             "name: s\ndefaults: {params: {exit_code: 3}, repetitions: 2}\nentries:\n  - {benchmark: command, params: {argv: [ls]}}\n"
         )
     )
@@ -299,7 +299,7 @@ def test_set_changes_a_parameter_an_axis_a_shape_key_and_the_suite() -> None:
         "repetitions=4",
         "command.argv=[id]",
     ]
-    plan = make_plan(load.loads(text, settings=settings))
+    plan = make_plan(parse_suite(text, settings=settings))
     assert [(p.params["exit_code"], p.params["argv"], p.repetitions) for p in plan.points] == [
         (5, ["id"], 4)
     ]
@@ -327,13 +327,13 @@ def test_a_bad_set_is_refused_as_such(setting: str, text: str) -> None:
         "{benchmark: command, params: {argv: [ls]}, permutations: {product: {exit_code: [0, 1]}}}"
     )
     with pytest.raises(BadDocument, match=text.replace("?", r"\?")) as refused:
-        make_plan(load.loads(f"name: s\nentries:\n  - {entry}\n", settings=[setting]))
+        make_plan(parse_suite(f"name: s\nentries:\n  - {entry}\n", settings=[setting]))
     assert {each.file for each in refused.value.problems} == {"--set"}
 
 
 def test_only_selects_by_entry_label_or_id() -> None:
     text = "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}, permutations: {product: {exit_code: [1, 2]}}}\n"
-    loaded = load.loads(text)
+    loaded = parse_suite(text)
     every = enumerate_points(loaded).points
     assert len(enumerate_points(loaded, ["comm*"]).points) == 2
     assert [p.label for p in enumerate_points(loaded, ["command/exit_code=2"]).points] == [
@@ -355,7 +355,7 @@ def test_include_brings_the_entries_of_another_file(tmp_path: Any) -> None:
     (tmp_path / "more.yaml").write_text(
         "name: more\ninclude: base.yaml\nentries:\n  - {benchmark: command, name: second, params: {argv: [id]}}\n"
     )
-    assert [p.entry for p in make_plan(load.load(tmp_path / "more.yaml")).points] == [
+    assert [p.entry for p in make_plan(load_suite(tmp_path / "more.yaml")).points] == [
         "first",
         "second",
     ]
@@ -375,10 +375,10 @@ def test_an_included_file_keeps_its_own_defaults_also_when_it_travels_as_one_tex
         "name: more\nrepetitions: 3\ninclude: base.yaml\ndefaults: {timeout: 10s, retries: 1, until: {relative_spread: 0.2, max_repetitions: 20}}\n"
         "entries:\n  - {benchmark: command, name: own, params: {argv: [pwd]}}\n"
     )
-    loaded = load.load(tmp_path / "more.yaml")
+    loaded = load_suite(tmp_path / "more.yaml")
     plan, travelled = (
         make_plan(loaded, run_id="x"),
-        make_plan(load.loads(suite_text(loaded)), run_id="x"),
+        make_plan(parse_suite(suite_text(loaded)), run_id="x"),
     )
     assert [
         (p.timeout, p.retries, p.repetitions, p.until and p.until.max_repetitions)
@@ -418,8 +418,8 @@ def test_a_setting_is_not_part_of_the_text_that_travels(tmp_path: Any) -> None:
     )
     (tmp_path / "more.yaml").write_text("name: more\ninclude: base.yaml\n")
     settings = ["first.exit_code=3", "first.retries=4"]
-    loaded = load.load(tmp_path / "more.yaml", settings)
-    travelled = make_plan(load.loads(suite_text(loaded), settings=settings))
+    loaded = load_suite(tmp_path / "more.yaml", settings)
+    travelled = make_plan(parse_suite(suite_text(loaded), settings=settings))
     assert [(p.params["exit_code"], p.retries) for p in travelled.points] == [(3, 4)]
 
 
@@ -432,7 +432,7 @@ def test_checks_of_an_included_file_are_refused(tmp_path: Any) -> None:
         BadDocument,
         match=r"base.yaml:2: checks: the checks of an included file are not looked at; move them to .*more.yaml",
     ):
-        load.load(tmp_path / "more.yaml")
+        load_suite(tmp_path / "more.yaml")
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -465,25 +465,25 @@ def test_set_reaches_the_keys_of_an_entry_too() -> None:
         "command.retries=0",
         "command.until=null",
     ]
-    (point,) = make_plan(load.loads(text, settings=settings)).points
+    (point,) = make_plan(parse_suite(text, settings=settings)).points
     assert (point.repetitions, point.timeout, point.retries, point.until) == (7, 120, 0, None)
 
 
 def test_what_set_gives_a_key_of_an_entry_is_no_fault_of_its_file() -> None:
     text = "name: s\nentries:\n  - {benchmark: iperf, timeout: 20s, params: {duration: 5s}}\n"
-    (point,) = make_plan(load.loads(text)).points
+    (point,) = make_plan(parse_suite(text)).points
     assert point.timeout == 20
     for changes, said in (
         (["iperf.timeout=5s"], "--set:1: iperf.timeout: 5 s would"),
         (["timeout=5s", "iperf.timeout=null"], "--set:1: timeout: 5 s"),
     ):
         with pytest.raises(BadDocument, match=said):
-            make_plan(load.loads(text, settings=changes))
+            make_plan(parse_suite(text, settings=changes))
 
 
 def test_set_prefers_a_parameter_to_a_key_of_the_entry() -> None:
     (point,) = make_plan(
-        load.loads(
+        parse_suite(
             "name: s\nentries:\n  - {benchmark: vmi-burst}\n", settings=["vmi-burst.timeout=77s"]
         )
     ).points
@@ -526,7 +526,7 @@ def test_privileges_of_a_suite_leave_a_benchmark_its_own(
 
 def test_an_entry_and_its_defaults_may_each_have_a_part_of_what_belongs_together() -> None:
     plan = make_plan(
-        load.loads(
+        parse_suite(
             "name: s\ndefaults: {privileges: [mtu], volume: {kind: hostPath}, node_selector: {example.com/disk-kind: nvme_1}}\n"
             "entries:\n  - {benchmark: command, params: {argv: [ls]}, network: {mtu: 9000, interface: bond0.100},"
             " volume: {path: /mnt}, resources: {cpu: 500m, memory: 1.5Gi, example.com/gpu: 1, ephemeral-storage: 1e9}}\n"

@@ -16,7 +16,7 @@ import pytest
 from perfdag.app.progress import Progress
 from perfdag.plan.plan import SAMPLE_OVERHEAD, make_plan
 from perfdag.results.samples import SampleRecord
-from perfdag.suite import load
+from perfdag.suite.load import parse_suite
 
 SUITE = """name: shown
 repetitions: 2
@@ -94,7 +94,7 @@ def test_elsewhere_each_sample_has_a_plain_line(tmp_path: Path) -> None:
 
 def test_a_log_says_that_a_long_sample_has_begun() -> None:
     text = "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls], expected: 29.0}, permutations: {product: {expected: [29.0, 600.0]}}}\n"
-    plan = make_plan(load.loads(text))
+    plan = make_plan(parse_suite(text))
     lines: list[str] = []
     progress: Any = Progress(plan, lines.append)
     short, long = sorted(plan.points, key=lambda point: point.seconds)
@@ -106,7 +106,7 @@ def test_a_log_says_that_a_long_sample_has_begun() -> None:
 
 def test_the_time_left_follows_what_samples_take(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls], expected: 1.7}, permutations: {product: {exit_code: [0, 1, 2, 3]}}}\n"
-    plan = make_plan(load.loads(text))
+    plan = make_plan(parse_suite(text))
     clock = [100.0]
     monkeypatch.setattr("perfdag.app.progress.time.monotonic", lambda: clock[0])
     expected = 1.7 + SAMPLE_OVERHEAD
@@ -128,7 +128,7 @@ def test_rounds_that_until_may_add_are_not_promised() -> None:
         "name: s\nentries:\n  - {benchmark: command, repetitions: 2, until: {relative_spread: 0.01, max_repetitions: 30},"
         " params: {argv: [ls], expected: 1.7}}\n"
     )
-    plan = make_plan(load.loads(text))
+    plan = make_plan(parse_suite(text))
     progress: Any = Progress(plan, print)
     assert (
         progress.left()

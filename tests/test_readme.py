@@ -17,7 +17,7 @@ from perfdag.cli import main, parser
 from perfdag.hosts import canary
 from perfdag.plan.plan import make_plan
 from perfdag.steps.command import Command, CommandParams
-from perfdag.suite import load
+from perfdag.suite.load import load_suite, parse_suite
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -103,7 +103,7 @@ def test_the_dry_run_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_example_suite_can_be_planned(page: str, points: int) -> None:
     text = re.search(r"```yaml\n(.*?)```", (ROOT / page).read_text(), re.S)
     assert text is not None
-    assert len(make_plan(load.loads(text[1])).points) == points
+    assert len(make_plan(parse_suite(text[1])).points) == points
 
 
 def test_the_table_of_benchmarks_is_current() -> None:
@@ -238,7 +238,7 @@ def test_the_duckdb_line_reads_a_real_run(
 
 
 def test_the_quick_suite_is_what_the_readme_says() -> None:
-    plan = make_plan(load.load(ROOT / "suites/quick.yaml"))
+    plan = make_plan(load_suite(ROOT / "suites/quick.yaml"))
     assert len({point.benchmark for point in plan.points}) >= 3
     assert len(plan.points) >= 10
     assert all(point.repetitions >= 3 for point in plan.points)

@@ -26,12 +26,12 @@ from perfdag.hosts.processes import descendants
 from perfdag.plan.ab import prepare_duet
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import load_plan
-from perfdag.results.schema import SAMPLES, load
+from perfdag.results.schema import SAMPLES, load_rows
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
 from perfdag.store.s3 import S3Store
-from perfdag.suite import load as suite
+from perfdag.suite.load import load_suite
 from tests.conftest import SuiteWriter
 
 
@@ -97,7 +97,7 @@ def test_what_this_machine_cannot_give_is_skipped_and_every_row_says_where_and_w
         "  - {name: volume, benchmark: command, params: {argv: ['true']}, volume: {size: 1GiB}}\n"
     )
     assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
-    rows = load(FolderStore(str(tmp_path / "store"))).to_pylist()
+    rows = load_rows(FolderStore(str(tmp_path / "store"))).to_pylist()
     skipped = {row["entry"]: row["error"] for row in rows if row["status"] == "skipped"}
     assert skipped == {
         "net": "network.interface: needs a cluster (perfdag submit)",
@@ -138,7 +138,7 @@ def test_the_parquet_file_has_the_schema_and_reads_back(
     write_suite: SuiteWriter, tmp_path: Path
 ) -> None:
     main(["run", str(write_suite.sleeps()), "--store", str(tmp_path / "store"), "--no-report"])
-    table = load(FolderStore(str(tmp_path / "store")))
+    table = load_rows(FolderStore(str(tmp_path / "store")))
     assert table.column_names == SAMPLES.names
     plain = pq.read_table(
         next((tmp_path / "store").glob("results/*/*/*.parquet")), partitioning=None
@@ -583,7 +583,7 @@ def test_a_run_of_ab_is_not_resumed_by_run(
 ) -> None:
     """One variant measured alone would be analysed as if it had been measured beside the other."""
     store = FolderStore(str(tmp_path / "store"))
-    loaded = suite.load(write_suite.sleeps(1, 1))
+    loaded = load_suite(write_suite.sleeps(1, 1))
     duel = prepare_duet(loaded, loaded, ("one", "two"), 8)
     for plan in (duel.a, duel.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
@@ -643,7 +643,7 @@ def test_a_run_on_s3_has_the_same_rows(
     suite = write_suite.sleeps()
     assert main(["run", str(suite), "--store", s3_root, "--no-report"]) == 0
     assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
-    far, near = load(S3Store(s3_root, 5)), load(FolderStore(str(tmp_path / "store")))
+    far, near = load_rows(S3Store(s3_root, 5)), load_rows(FolderStore(str(tmp_path / "store")))
     same = [
         "suite",
         "entry",
@@ -742,7 +742,9 @@ def test_s3_that_vanishes_mid_run_is_exit_4_and_resume_completes(
     monkeypatch.setattr(S3Store, "put", put)
     proxy.gone.clear()
     assert main(["run", "--resume", "last", "--store", s3_root, "--no-report"]) == 0
-    rows = [row for row in load(S3Store(s3_root, 5)).to_pylist() if row["benchmark"] != "canary"]
+    rows = [
+        row for row in load_rows(S3Store(s3_root, 5)).to_pylist() if row["benchmark"] != "canary"
+    ]
     assert len(rows) == 6
     assert {row["status"] for row in rows} == {"ok"}
     assert {row["attempt"] for row in rows} == {1}

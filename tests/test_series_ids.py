@@ -11,7 +11,7 @@ from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.samples import SampleRecord, as_row, now, sample_key
 from perfdag.store.folder import FolderStore
-from perfdag.suite import load
+from perfdag.suite.load import parse_suite
 
 RECORDED = Path(__file__).parent / "recorded/series_ids.json"
 """Point and series ids by benchmark and `metric stat coords`, recorded with version 1 of the schema."""
@@ -31,7 +31,7 @@ COORDS = ({}, {"direction": "read", "message_bytes": 4096})
 def series_ids(store: FolderStore, name: str) -> dict[str, str]:
     """Return the ids of one point of a benchmark and of its rows: every metric, two statistics, two sets of coordinates."""
     entry = f"{{benchmark: {name}, {NEEDS.get(name, '')}repetitions: 1}}"
-    plan = make_plan(load.loads(f"name: ids\nentries:\n  - {entry}\n"))
+    plan = make_plan(parse_suite(f"name: ids\nentries:\n  - {entry}\n"))
     store_sample(store, plan, name)
     table, _ = gather(store, plan)
     columns = [table[column].to_pylist() for column in ("metric", "stat", "coords", "series_id")]

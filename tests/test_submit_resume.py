@@ -13,7 +13,7 @@ from perfdag.results.confirming import store_confirming_plans
 from perfdag.results.samples import SampleRecord, sample_key
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
-from perfdag.suite.load import loads
+from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
 SUITE = "name: s\npriority: 7\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
@@ -79,7 +79,7 @@ def unreached(monkeypatch: pytest.MonkeyPatch) -> None:
 def put(
     store: FolderStore, run_id: str, where: dict[str, Any] | None = None, measured: bool = True
 ) -> Plan:
-    plan = make_plan(loads(SUITE), run_id=run_id)
+    plan = make_plan(parse_suite(SUITE), run_id=run_id)
     plan.where = {"namespace": "bench", "cluster": "k8s-1"} if where is None else where
     store.put(f"runs/{run_id}/plan.json", plan.dump())
     if measured:
@@ -119,7 +119,7 @@ def test_where_no_workflow_is_left_the_store_knows_the_last_run(
     assert resume("last") == 0
     store_confirming_plans(store, plan, {plan.points[0].id})
     assert resume("last") == 0, "what confirms a run is measured with it"
-    duel = on_cluster(prepare_duet(loads(SUITE), loads(SUITE), ("a", "b"), 8))
+    duel = on_cluster(prepare_duet(parse_suite(SUITE), parse_suite(SUITE), ("a", "b"), 8))
     for each in (duel.a, duel.b):
         store.put(f"runs/{each.run_id}/plan.json", each.dump())
     assert resume(duel.b.run_id) == 0

@@ -13,7 +13,7 @@ from perfdag.charts.pages import words
 from perfdag.charts.pages.pick import benchmarks
 from perfdag.charts.series import Cell, band_words, metrics, of_benchmark, read, runs_words, sweep
 from perfdag.results.runs import load_plan
-from perfdag.results.schema import load
+from perfdag.results.schema import load_rows
 from perfdag.store.open import open_store
 
 PANELS = 5
@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     store = open_store(argv[0])
     plan = load_plan(store, argv[1])
-    table = load(store, suites=[plan.suite], runs=[plan.run_id])
+    table = load_rows(store, suites=[plan.suite], runs=[plan.run_id])
     with style.house():
         svg, png = style.to_bytes(overview(table))
     Path(argv[2]).write_bytes(svg if argv[2].endswith(".svg") else png)

@@ -11,7 +11,7 @@ from perfdag.regress import selection
 from perfdag.regress.changes import series_names
 from perfdag.regress.run_medians import COLUMNS, medians_of_rows
 from perfdag.regress.selection import Selection
-from perfdag.results import schema
+from perfdag.results.schema import load_rows
 from perfdag.stats.robust import median, spread
 from perfdag.store.open import open_store
 
@@ -89,7 +89,7 @@ def read_baseline(root: str | None, name: str, suite: str | None) -> BaselineVal
     """Return the values of the runs of a baseline. Raises SelectionError, StoreError."""
     store, damaged = open_store(root), list[str]()
     runs = selection.baseline(store, name, suite)
-    rows = schema.load(
+    rows = load_rows(
         store, suites=[runs.suite], runs=list(runs.runs), columns=list(COLUMNS), damaged=damaged
     )
     medians = medians_of_rows(rows, runs.suite)

@@ -7,7 +7,7 @@ from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 from perfdag.results import exports
 from perfdag.results.collect import collect
 from perfdag.results.runs import load_plan
-from perfdag.results.schema import load
+from perfdag.results.schema import load_rows
 from perfdag.store.open import open_store
 
 
@@ -19,7 +19,7 @@ def collect_run(root: str | None, run_id: str) -> tuple[str, int]:
     store = open_store(root)
     plan = load_plan(store, run_id)
     collected = collect(store, plan)
-    rows = load(store, suites=[plan.suite], runs=[plan.run_id])
+    rows = load_rows(store, suites=[plan.suite], runs=[plan.run_id])
     lines = [f"{collected.rows} rows  {store.url(collected.key)}"]
     lines += [f"also  {export}" for export in exports.write(store, plan.run_id, rows)]
     good = all(status in ("ok", "skipped") for status in collected.statuses)

@@ -12,7 +12,7 @@ from perfdag.plan.plan import Plan
 from perfdag.regress.gate import own_gates
 from perfdag.results import exports
 from perfdag.results.collect import Collected, collect
-from perfdag.results.schema import load
+from perfdag.results.schema import load_rows
 from perfdag.results.summary import PointState, summarise
 from perfdag.store.base import Store
 
@@ -54,7 +54,7 @@ def finish_run(
     acknowledgements. Raises StoreError.
     """
     collected = collect(store, plan)
-    table = load(store, suites=[plan.suite], runs=[plan.run_id])
+    table = load_rows(store, suites=[plan.suite], runs=[plan.run_id])
     page = write_report(store, plan, table, report, history=history) if charts else None
     files = exports.write(store, plan.run_id, table)
     broken = [case for case in own_gates(table) if case.state != "ok"] if gates else []

@@ -22,7 +22,7 @@ from perfdag.signals import end_once
 from perfdag.steps.measure import MeasuringLoop, ProgressListener, Site
 from perfdag.store.base import Store, StoreError
 from perfdag.store.open import open_store
-from perfdag.suite import load
+from perfdag.suite.load import load_suite
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def plan_run(
         plan = load_plan(open_store(root), resume)
         _check_resumable(plan, root or "")
         return LocalRun(plan, root, True)
-    loaded = load.load(suite or "", settings)
+    loaded = load_suite(suite or "", settings)
     return LocalRun(make_plan(loaded, only=only), root or loaded.suite.store, False)
 
 

@@ -9,7 +9,7 @@ from perfdag.digest import canonical
 from perfdag.plan.order import concurrent_groups
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.steps.runner.limits import check_size
-from perfdag.suite import load
+from perfdag.suite.load import load_suite
 from perfdag.suite.point import Point
 from perfdag.suite.yaml_document import BadDocument
 from perfdag.units import short_seconds
@@ -20,7 +20,7 @@ MAX_POINTS = 40
 
 def plan_suite(suite: str, settings: Sequence[str], only: Sequence[str]) -> tuple[Plan, list[str]]:
     """Return the plan of a suite file and the notes on it. Raises BadDocument."""
-    loaded = load.load(suite, settings)
+    loaded = load_suite(suite, settings)
     plan = make_plan(loaded, only=only)
     return plan, [*loaded.notes, *_cluster_notes(plan)]
 

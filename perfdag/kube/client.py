@@ -17,11 +17,12 @@ from typing import Any, TypeVar
 
 import orjson
 
-from perfdag.kube.config import KubeError
+from perfdag.kube.errors import KubeError
 from perfdag.kube.objects import Object
-from perfdag.kube.reader import Event, Reader, Resource
+from perfdag.kube.reader import Reader
+from perfdag.kube.resources import Event, Resource
 
-__all__ = ["Event", "Kube", "KubeError", "Resource", "run"]
+__all__ = ["Event", "Kube", "KubeError", "Resource", "run_with_client"]
 
 T = TypeVar("T")
 
@@ -153,7 +154,7 @@ def _delete_options(grace: int | None, propagation: str) -> Object:
     return body if grace is None else body | {"gracePeriodSeconds": grace}
 
 
-def run(work: Callable[[Kube], Awaitable[T]], **options: Any) -> T:
+def run_with_client(work: Callable[[Kube], Awaitable[T]], **options: Any) -> T:
     """Open a client (`options` as for Kube), await `work(kube)`, close it; for synchronous callers.
 
     Raises KubeError and what `work` raises.

@@ -53,11 +53,11 @@ class Pod:
     """Those of every family; `address` is the one of the family asked for, None where the pod has none of it."""
 
 
-def read(pod: Object, family: str = "ipv4") -> Pod:
+def read_pod(pod: Object, family: str = "ipv4") -> Pod:
     """A Pod from the API's object; its address is of `family`."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     labels = metadata.get("labels") or {}
-    trouble, hopeless = explain(pod)
+    trouble, hopeless = pod_trouble(pod)
     addresses = [each["ip"] for each in status.get("podIPs") or []] or (
         [status["podIP"]] if status.get("podIP") else []
     )
@@ -82,7 +82,7 @@ def read(pod: Object, family: str = "ipv4") -> Pod:
     )
 
 
-async def told(kube: Kube, namespace: str, pods: Iterable[Pod]) -> list[Pod]:
+async def with_events(kube: Kube, namespace: str, pods: Iterable[Pod]) -> list[Pod]:
     """The pods, with the last warning of its events for one that is Pending for some time while its status says nothing: a volume that is
     not mounted, a network that is not there. As they are where events may not be read. Raises KubeError.
     """
@@ -137,7 +137,7 @@ def _moment(text: str | None) -> float:
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
 
 
-def explain(pod: Object) -> tuple[str | None, bool]:
+def pod_trouble(pod: Object) -> tuple[str | None, bool]:
     """What is wrong with a pod, and whether it is hopeless: the scheduler's words, the image, the memory limit, an eviction, what
     ended before the measuring container could start.
     """

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
-from perfdag.kube.config import Cluster, KubeError, load
+from perfdag.kube.config import Cluster, load_config
+from perfdag.kube.errors import KubeError
 from perfdag.kube.objects import Object
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Transport:
         timeout: float = 30.0,
         retries: int = 6,
     ) -> None:
-        self.cluster = cluster or load(context)
+        self.cluster = cluster or load_config(context)
         self.namespace = self.cluster.namespace
         self.counts: Counter[str] = Counter()
         self._slots = asyncio.Semaphore(connections)

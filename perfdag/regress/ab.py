@@ -14,7 +14,7 @@ from perfdag.plan.plan import Plan
 from perfdag.regress.run_medians import COLUMNS, is_measured, medians_of_rows
 from perfdag.regress.series import SeriesInfo
 from perfdag.regress.tuning import Tuning, fraction
-from perfdag.results import schema
+from perfdag.results.schema import load_rows
 from perfdag.stats.paired import Bound, Paired, PairedVerdict, judge, paired, within
 from perfdag.stats.robust import Array
 from perfdag.store.base import Store
@@ -56,7 +56,7 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
     sides = []
     damaged: list[str] = []
     for plan in (duet.a, duet.b):
-        table = schema.load(
+        table = load_rows(
             store, suites=[plan.suite], runs=[plan.run_id], columns=list(COLUMNS), damaged=damaged
         )
         rows = table.filter(is_measured(table))

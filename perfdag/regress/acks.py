@@ -14,7 +14,7 @@ from perfdag.regress.result import Rules
 from perfdag.results.runs import load_plan
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.suite.checks import Check, checks_of
-from perfdag.suite.load import load
+from perfdag.suite.load import load_suite
 from perfdag.suite.yaml_document import (
     BadDocument,
     Document,
@@ -120,7 +120,7 @@ def read_checks(store: Store, run_id: str, suite_file: str | None) -> list[Check
     Return none where there is no plan. Raises BadDocument, StoreError.
     """
     if suite_file is not None:
-        return list(load(suite_file).suite.checks)
+        return list(load_suite(suite_file).suite.checks)
     try:
         plan = load_plan(store, run_id)
     except StoreError:

@@ -25,7 +25,7 @@ from perfdag.regress.run_medians import (
 from perfdag.regress.selection import Selection, SelectionError
 from perfdag.regress.series import SeriesInfo, series_labels
 from perfdag.regress.tuning import Tuning
-from perfdag.results import schema
+from perfdag.results.schema import load_rows
 from perfdag.stats.changes import WINDOW, change_points
 from perfdag.stats.robust import Array, finite, middle, robust_sigma, scale_for
 from perfdag.stats.verdicts import PAST_RUNS, Verdict, compare
@@ -197,7 +197,7 @@ def level_removed(values: Array, series_id: str, absolute: bool = False) -> Arra
 
 def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
     """Read the rows of a side: repetitions of a single run, or run medians of several."""
-    table = schema.load(
+    table = load_rows(
         store,
         suites=[selection.suite],
         runs=list(selection.runs),

@@ -30,7 +30,7 @@ from perfdag.regress.run_medians import COLUMNS, RunMedians
 from perfdag.regress.selection import SelectionError
 from perfdag.regress.thresholds import References, judge_thresholds
 from perfdag.regress.tuning import Tuning
-from perfdag.results import schema
+from perfdag.results.schema import load_rows
 from perfdag.stats.changes import HEAD, TAIL
 from perfdag.stats.variability import INFORMATIONAL
 from perfdag.store.base import Store
@@ -60,7 +60,7 @@ def check(
         runs=len(history.runs),
         store=store.root,
     )
-    table = schema.load(
+    table = load_rows(
         store, suites=[suite], runs=[run_id], columns=list(COLUMNS), damaged=gate.damaged
     )
     if not table.num_rows:

@@ -14,7 +14,7 @@ from perfdag.regress.changes import Acknowledgement, LevelChange, level_changes,
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.series import SeriesInfo
 from perfdag.regress.tuning import Tuning
-from perfdag.results import schema
+from perfdag.results.schema import load_rows
 from perfdag.stats.robust import Array, median, robust_sigma, scale_for
 from perfdag.store.base import Store
 
@@ -117,7 +117,7 @@ def object_failures(store: Store, shown: RunMedians, text: str) -> list[Failure]
     They are rows of the metric `failures` with the coordinate message. Raises StoreError.
     """
     runs = [run.run_id for run in shown.runs]
-    table = schema.load(
+    table = load_rows(
         store,
         suites=[shown.suite],
         runs=runs,

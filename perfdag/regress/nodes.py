@@ -13,7 +13,7 @@ from perfdag.regress.changes import series_names
 from perfdag.regress.environment import codes
 from perfdag.regress.run_medians import RunMedians, is_measured
 from perfdag.regress.tuning import Tuning
-from perfdag.results import schema
+from perfdag.results.schema import load_rows
 from perfdag.stats.nodes import FEWEST_NODES, Outlier, confirming, lone_gate, outliers
 from perfdag.stats.robust import Array, median, scale_for
 from perfdag.stats.variability import Variability, variability_of
@@ -57,7 +57,7 @@ class NodeOutlier:
 def recent_rows(store: Store, medians: RunMedians, newest: int = NEWEST) -> pa.Table:
     """Return the measured rows of the newest runs. Raises StoreError."""
     runs = [run.run_id for run in medians.runs[-newest:]]
-    table = schema.load(store, suites=[medians.suite], runs=runs, columns=_COLUMNS, damaged=[])
+    table = load_rows(store, suites=[medians.suite], runs=runs, columns=_COLUMNS, damaged=[])
     return table.filter(is_measured(table))
 
 

@@ -16,7 +16,7 @@ from perfdag.regress.run_medians import COLUMNS, RunMedians, medians_of_rows
 from perfdag.regress.selection import SelectionError, baseline
 from perfdag.regress.series import SeriesInfo, series_labels
 from perfdag.regress.tuning import covers
-from perfdag.results import schema
+from perfdag.results.schema import load_rows
 from perfdag.stats.changes import change_points
 from perfdag.stats.percentiles import TooFewSamplesError, percentile
 from perfdag.stats.robust import Array, median
@@ -139,7 +139,7 @@ def _reference(past: References, rule: Check) -> RunMedians | None:
         return None
     chosen = baseline(past.store, rule.baseline, past.history.suite)
     damaged: list[str] = []
-    rows = schema.load(
+    rows = load_rows(
         past.store,
         suites=[chosen.suite],
         runs=list(chosen.runs),

@@ -85,7 +85,7 @@ DICTIONARY_COLUMNS = tuple(
 """Text columns with few distinct values, read dictionary-encoded to save memory."""
 
 
-def load(
+def load_rows(
     store: Store,
     *,
     suites: Sequence[str] | None = None,

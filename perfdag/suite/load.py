@@ -21,7 +21,7 @@ from perfdag.suite.yaml_document import (
 )
 
 
-def load(file: Path | str, settings: Iterable[str] = ()) -> Loaded:
+def load_suite(file: Path | str, settings: Iterable[str] = ()) -> Loaded:
     """Return a suite file with its includes and its `--set` settings, such as `entry.param=value`.
 
     Raises BadDocument.
@@ -31,7 +31,7 @@ def load(file: Path | str, settings: Iterable[str] = ()) -> Loaded:
     )
 
 
-def loads(text: str, file: str = "suite.yaml", settings: Iterable[str] = ()) -> Loaded:
+def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = ()) -> Loaded:
     """Do as `load` with a text. Includes are relative to the folder of `file`."""
     return _load_or_raise(parse_document(text, file), settings, Path(file).parent, (file,))
 

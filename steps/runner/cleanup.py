@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from perfdag.kube.argo import inputs_of, nodes_of, template_of
-from perfdag.kube.client import Kube, KubeError, run
+from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.objects import Object
 from perfdag.plan.plan import Plan
 from perfdag.results.confirming import ROUNDS
@@ -38,7 +38,7 @@ def delete(here: PodContext, plan: Plan, phase: str) -> None:
             await kube.delete(await kube.resource(api, kind), name, here.namespace)
 
     try:
-        run(work)
+        run_with_client(work)
     except KubeError as error:
         text = f"claims, PodGroups and the key pair of this run stay until its workflow is deleted: {error}"
         print(text, file=sys.stderr)  # noqa: T201

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import orjson
 
-from perfdag.kube.client import run
+from perfdag.kube.client import run_with_client
 from perfdag.plan.plan import Plan
 from perfdag.regress.acks import unattended_rules
 from perfdag.regress.gate import check
@@ -44,7 +44,9 @@ def step(here: PodContext, out: Path) -> list[str]:
         for name in FANS
         for number in made[name]
     }
-    for number, (status, reason) in run(lambda kube: create_each(kube, here, plan, wanted)).items():
+    for number, (status, reason) in run_with_client(
+        lambda kube: create_each(kube, here, plan, wanted)
+    ).items():
         again, index = plan_of_batch(store, plan, number)
         missing_reason.write(store, again.run_id, MissingReason("batch", status, reason, index))
         made = {name: [each for each in left if each != number] for name, left in made.items()}

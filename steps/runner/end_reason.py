@@ -8,7 +8,7 @@ import re
 import time
 from datetime import datetime
 
-from perfdag.kube.client import Kube, KubeError, run
+from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.objects import Object
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
@@ -58,7 +58,7 @@ def _with_variant(text: str, pods: int) -> str:
 
 def copy_annotation(here: PodContext, store: Store, plan: Plan) -> None:
     """Copy the reasons of a watchdog without a store into the store. Raises StoreError, KubeError."""
-    workflow = run(lambda kube: _workflow(kube, here))
+    workflow = run_with_client(lambda kube: _workflow(kube, here))
     annotations = workflow["metadata"].get("annotations") or {}
     write = BatchReasons(plan, store)
     for batch, text in missing_reason.from_annotations(owner(workflow), annotations).items():
@@ -75,7 +75,7 @@ def record(here: PodContext, store: Store, plan: Plan, phase: str) -> None:
     if phase == "Succeeded" or (foreign and stored_samples(store, plan.run_id)):
         return
     try:
-        reason = end_of(run(lambda kube: _workflow(kube, here)), time.time())
+        reason = end_of(run_with_client(lambda kube: _workflow(kube, here)), time.time())
     except KubeError:
         reason = None
     text = f"workflow {here.workflow} {reason or f'ended {phase}'}"

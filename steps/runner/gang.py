@@ -17,7 +17,7 @@ from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.pods import Pod, read, selector, told, troubles
+from perfdag.kube.pods import Pod, read_pod, selector, troubles, with_events
 from perfdag.kube.podspec import VOLUME, shares, ssh_port
 from perfdag.kube.security import USER
 from perfdag.outcome import Infrastructure
@@ -333,7 +333,7 @@ async def running(
             listed = await kube.list(
                 kind, here.namespace, labels=selector(run_id, here.workflow, number, attempt)
             )
-            pods = {pod.name: pod for pod in (read(each, family) for each in listed)}
+            pods = {pod.name: pod for pod in (read_pod(each, family) for each in listed)}
             there = [
                 pod
                 for pod in pods.values()
@@ -348,7 +348,7 @@ async def running(
                     f"{ended[0].name} ended before the gang was complete: {ended[0].trouble or ended[0].phase}"
                 )
             if time.monotonic() > deadline:
-                why = absent(await told(kube, here.namespace, pods.values()), wanted)
+                why = absent(await with_events(kube, here.namespace, pods.values()), wanted)
                 raise GangUnavailable(
                     f"{len(there)} of {wanted} pods ran within {limit:g} s (pending_limit): {why}"
                 )

@@ -14,8 +14,8 @@ from types import FrameType
 
 from perfdag.hosts.processes import descendants
 from perfdag.hosts.ssh_connection import ALIAS, config_text
-from perfdag.kube.client import Kube, KubeError, run
-from perfdag.kube.pods import RANK, read, selector
+from perfdag.kube.client import Kube, KubeError, run_with_client
+from perfdag.kube.pods import RANK, read_pod, selector
 from perfdag.signals import end_once
 from perfdag.steps.runner.pod_context import PodContext
 
@@ -34,10 +34,10 @@ def lead_ended(here: PodContext, batch: int, attempt: int) -> int | None:
     async def phases(kube: Kube) -> set[str]:
         wanted = f"{selector(here.run_id, here.workflow, batch, attempt)},{RANK}=0"
         listed = await kube.list(await kube.resource("v1", "Pod"), here.namespace, labels=wanted)
-        return {read(each).phase for each in listed}
+        return {read_pod(each).phase for each in listed}
 
     try:
-        found = run(phases, retries=0)
+        found = run_with_client(phases, retries=0)
     except KubeError:
         return None
     return 0 if "Succeeded" in found else RETRYABLE if "Failed" in found else None

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from perfdag.kube.client import Kube, KubeError, run
+from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.labels import LABEL
 from perfdag.kube.objects import Object
 from perfdag.kube.podspec import (
@@ -54,7 +54,7 @@ def plan_of(
 
     Raises BadDocument, StoreError.
     """
-    from perfdag.suite import load
+    from perfdag.suite.load import parse_suite
 
     try:
         return read_plan(store.get(f"{run_folder(here.run_id)}/plan.json"))
@@ -63,7 +63,7 @@ def plan_of(
     except ValueError as error:
         raise StoreError(str(error)) from None
     given = options(environment)
-    loaded = load.loads(suite_text(environment, store, mounted), settings=given.settings)
+    loaded = parse_suite(suite_text(environment, store, mounted), settings=given.settings)
     return make_plan(loaded, only=given.only, run_id=here.run_id, trigger=here.trigger or "manual")
 
 
@@ -179,7 +179,7 @@ def step(here: PodContext, out: Path, environment: Mapping[str, str]) -> Plan:
     plan = plan_of(here, store, environment)
     plans = variants(store, plan)
     if any(stored_samples(store, each.run_id) for each in plans) and (
-        why := resume_obstacle(plan, run(cluster_name), here.store)
+        why := resume_obstacle(plan, run_with_client(cluster_name), here.store)
     ):
         raise refuse(why)  # before anything of that run is changed
     for each in plans:
@@ -188,12 +188,14 @@ def step(here: PodContext, out: Path, environment: Mapping[str, str]) -> Plan:
     _put(store, plans)  # first of all: whatever the cluster refuses, there are rows that say so
     budget.begin(store, plan.run_id)
     try:
-        facts, unable = run(
+        facts, unable = run_with_client(
             lambda kube: _prepare(
                 kube, here, plans, [number for name in FANS for number in made[name]]
             )
         )
-        classed = run(lambda kube: has_class(kube, priority_class(plan.options.get("priority", 0))))
+        classed = run_with_client(
+            lambda kube: has_class(kube, priority_class(plan.options.get("priority", 0)))
+        )
     except (KubeError, PeerError) as error:
         for each in plans:
             missing_reason.write(store, each.run_id, MissingReason("plan", "failed", str(error)))

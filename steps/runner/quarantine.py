@@ -14,7 +14,7 @@ from perfdag import signals
 from perfdag.benchmark import registry
 from perfdag.kube.client import Kube
 from perfdag.kube.objects import Object
-from perfdag.kube.pods import ATTEMPT, explain, selector
+from perfdag.kube.pods import ATTEMPT, pod_trouble, selector
 from perfdag.plan.order import concurrent_groups
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
@@ -64,7 +64,7 @@ def killed(pods: Iterable[Object]) -> tuple[list[str], str] | None:
     """
     gang = list(pods)
     present = [pod for pod in gang if not pod["metadata"].get("deletionTimestamp")]
-    troubles = (explain(pod)[0] for pod in present)
+    troubles = (pod_trouble(pod)[0] for pod in present)
     how = next((trouble for trouble in troubles if trouble and trouble.startswith(_KILLED)), None)
     statuses = [
         status

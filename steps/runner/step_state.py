@@ -9,8 +9,7 @@ start of the attempt too. The state of a step stays until the step's next pod be
 import sys
 from collections.abc import Callable, Collection
 
-from perfdag.kube import client as kube
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.labels import BEGAN, ENDED, STEP, UNRECOVERABLE
 from perfdag.kube.objects import Object
 from perfdag.steps.runner.pod_context import PodContext
@@ -58,6 +57,6 @@ def _record(here: PodContext, name: str, state: str) -> None:
         await client.patch(kind, here.workflow, body, here.namespace)
 
     try:
-        kube.run(patch)
+        run_with_client(patch)
     except KubeError as error:  # without the record Argo repeats the step only where it ended early
         print(f"cannot record on the workflow that {name} {state}: {error}", file=sys.stderr)  # noqa: T201

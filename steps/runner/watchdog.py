@@ -12,7 +12,7 @@ from perfdag.kube.argo import inputs_of, nodes_of, template_of
 from perfdag.kube.client import Kube, KubeError, Resource
 from perfdag.kube.labels import UNRECOVERABLE, WATCHDOG_DONE
 from perfdag.kube.objects import Object
-from perfdag.kube.pods import Pod, is_pulling, is_unpacking, read, selector, told
+from perfdag.kube.pods import Pod, is_pulling, is_unpacking, read_pod, selector, with_events
 from perfdag.plan.gated import gated
 from perfdag.results import missing_reason
 from perfdag.results.runs import load_plan, variants
@@ -319,7 +319,7 @@ async def _watch(
 async def _pods_of(kube: Kube, kind: Resource, here: PodContext) -> list[Pod]:
     labels = selector(here.run_id, here.workflow)
     pods = await kube.list(kind, here.namespace, labels=labels)
-    return await told(kube, here.namespace, [read(pod) for pod in pods])
+    return await with_events(kube, here.namespace, [read_pod(pod) for pod in pods])
 
 
 async def _give_up(kube: Kube, kind: Resource, here: PodContext, doomed: list[Pod]) -> None:

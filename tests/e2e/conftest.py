@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube import client as kube
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.objects import Object
 
 IMAGES = os.environ.get("PERFDAG_TEST_IMAGES", "localhost/perfdag-{name}:1")
@@ -41,7 +40,7 @@ def _missing() -> str | None:
             raise KubeError(0, "NoNode", "no real node runs pods here")
 
     try:
-        kube.run(argo, retries=0)
+        run_with_client(argo, retries=0)
     except KubeError as error:
         return str(error)
     return None
@@ -81,7 +80,7 @@ class Namespace:
         async def work(client: Kube) -> list[Object]:
             return await client.list(await client.resource(api, kind), self.name, labels=labels)
 
-        return kube.run(work)
+        return run_with_client(work)
 
     def has(self, kind: str, api: str) -> bool:
         """Whether the cluster serves that kind."""
@@ -95,7 +94,7 @@ class Namespace:
                 return False
             return True
 
-        return kube.run(work)
+        return run_with_client(work)
 
     def delete(self, kind: str, name: str, api: str = "v1") -> None:
         """Delete an object at once."""
@@ -103,7 +102,7 @@ class Namespace:
         async def work(client: Kube) -> None:
             await client.delete(await client.resource(api, kind), name, self.name, grace=0)
 
-        kube.run(work)
+        run_with_client(work)
 
     def until(self, found: Callable[[], Any], seconds: float, what: str) -> Any:
         """Wait for a truth; fails the test after `seconds`."""
@@ -213,7 +212,7 @@ def installed(security: str, *options: str) -> Iterator[Namespace]:
     name = f"perfdag-e2e-{uuid.uuid4().hex[:6]}"
     made = Namespace(name, f"s3://{os.environ.get('PERFDAG_TEST_BUCKET', 'perfdag')}/tests/{name}")
     labels = {"pod-security.kubernetes.io/enforce": security}
-    kube.run(
+    run_with_client(
         lambda client: client.create(
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
         )

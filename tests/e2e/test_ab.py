@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfdag.results.runs import load_plan
-from perfdag.results.schema import load
+from perfdag.results.schema import load_rows
 from perfdag.steps.runner.duet import IDLE_LIMIT, recalled
 from perfdag.store.open import open_store
 
@@ -34,7 +34,7 @@ def test_ab_on_the_same_nodes(bench: Namespace, tmp_path: Path) -> None:
     run_id = said.stdout.split()[1]
     store = open_store(bench.store)
     duel = recalled(store, load_plan(store, run_id))
-    rows = load(store, suites=["sides"], runs=[duel.a.run_id, duel.b.run_id]).to_pylist()
+    rows = load_rows(store, suites=["sides"], runs=[duel.a.run_id, duel.b.run_id]).to_pylist()
     rows = [row for row in rows if row["benchmark"] == "command"]
     assert [row["status"] for row in rows] == ["ok"] * (BLOCKS * 4)
     idle = [json.loads(row["env"])["sample"]["idle_cpus"] for row in rows]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from perfdag.kube import client as kube
 from perfdag.kube.argo import nodes_of
+from perfdag.kube.client import run_with_client
 from perfdag.kube.objects import Object
 from perfdag.workflows import age
 
@@ -21,7 +21,7 @@ def test_a_suite_without_a_run_fails_the_check(bench: Namespace) -> None:
         "metadata": {"generateName": "age-"},
         "spec": spec,
     }
-    name = kube.run(lambda client: client.create(body, bench.name))["metadata"]["name"]
+    name = run_with_client(lambda client: client.create(body, bench.name))["metadata"]["name"]
 
     def ended() -> Object | None:
         workflows = {item["metadata"]["name"]: item for item in bench.objects("Workflow", ARGO)}

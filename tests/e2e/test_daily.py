@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from perfdag.kube import client as kube
-from perfdag.kube.client import Kube
+from perfdag.kube.client import Kube, run_with_client
 from perfdag.kube.objects import Object
 from perfdag.plan.plan import make_plan, new_run_id
 from perfdag.results.collect import collect, result_key
@@ -22,7 +21,7 @@ from perfdag.results.runs import load_plan
 from perfdag.results.samples import SampleRecord, sample_key, stored_samples
 from perfdag.steps.runner.cluster_facts import cluster_facts
 from perfdag.store.open import open_store
-from perfdag.suite.load import load
+from perfdag.suite.load import load_suite
 
 from .conftest import Namespace
 
@@ -46,11 +45,11 @@ def _past(root: str, suite: Path, usual: dict[str, float]) -> None:
     store, rng, here = (
         open_store(root),
         np.random.default_rng(1),
-        kube.run(cluster_facts)["cluster"],
+        run_with_client(cluster_facts)["cluster"],
     )
     for night in range(NIGHTS, 0, -1):
         plan = make_plan(
-            load(str(suite)),
+            load_suite(str(suite)),
             run_id=new_run_id(datetime.now(UTC) - timedelta(days=night)),
             trigger="cron",
         )
@@ -94,11 +93,11 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
         kind = await client.resource(ARGO, "CronWorkflow")
         await client.patch(kind, "perfdag-nightly", {"spec": {"suspend": True}}, bench.name)
 
-    kube.run(apply)
+    run_with_client(apply)
     fired = bench.until(
         lambda: _workflow(bench, "perfdag/suite=nightly"), 90, "workflow of the schedule"
     )
-    kube.run(suspend)
+    run_with_client(suspend)
     name = fired["metadata"]["name"]
     ended = bench.watch(name)
     assert ended.returncode == 3, ended.stdout + ended.stderr
@@ -174,11 +173,11 @@ def hook(bench: Namespace) -> Iterator[Hook]:
         )
 
     threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True).start()
-    kube.run(lambda client: tell(client, address))
+    run_with_client(lambda client: tell(client, address))
     try:
         yield made
     finally:
-        kube.run(lambda client: tell(client, None))
+        run_with_client(lambda client: tell(client, None))
         made.shutdown()
         made.server_close()
 

@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from perfdag.kube import client as kube
-from perfdag.kube.client import Kube
+from perfdag.kube.client import Kube, run_with_client
 from perfdag.store.open import open_store
 
 from .conftest import Namespace, sleeps
@@ -147,8 +146,8 @@ def test_a_volume_that_is_never_mounted_has_its_reason(bench: Namespace, tmp_pat
         "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
         "  - {benchmark: command, name: bad, volume: {claim: gone}, params: {argv: [sleep, '0.1']}}\n"
     )
-    kube.run(lambda client: client.create(volume))
-    kube.run(lambda client: client.create(claim, bench.name))
+    run_with_client(lambda client: client.create(volume))
+    run_with_client(lambda client: client.create(claim, bench.name))
     try:
         name = bench.submit(suite)
         run_id = bench.run_id(name)
@@ -235,7 +234,7 @@ def test_a_quota_has_its_reason(bench: Namespace, tmp_path: Path) -> None:
         "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
         "  - {benchmark: command, name: bad, resources: {ephemeral-storage: 2Gi}, params: {argv: [sleep, '0.1']}}\n"
     )
-    kube.run(lambda client: client.create(quota))
+    run_with_client(lambda client: client.create(quota))
     try:
         name = bench.submit(suite)
         ended = bench.watch(name)
@@ -381,11 +380,11 @@ def proxy(bench: Namespace) -> Iterator[Proxy]:
             await client.resource("v1", "Secret"), "perfdag-store", {"stringData": told}, bench.name
         )
 
-    kube.run(lambda client: point(client, made.port))
+    run_with_client(lambda client: point(client, made.port))
     try:
         yield made
     finally:
-        kube.run(lambda client: point(client, endpoint.port or 80))
+        run_with_client(lambda client: point(client, endpoint.port or 80))
         made.close()
 
 

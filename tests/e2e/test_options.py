@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.kube import client as kube
-from perfdag.kube.client import Kube
+from perfdag.kube.client import Kube, run_with_client
 
 from .conftest import Namespace, installed, sleeps
 
@@ -21,7 +20,7 @@ def wide() -> Iterator[Namespace]:
         "restricted", "--cluster-scope", "--network-policy", "--pull-secret", "registry"
     ) as made:
         yield made
-        kube.run(_remove_templates)
+        run_with_client(_remove_templates)
 
 
 async def _remove_templates(client: Kube) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube import client as kube
-from perfdag.kube.client import Kube
+from perfdag.kube.client import Kube, run_with_client
 from perfdag.steps.queue.manifests.model import Queues
 from perfdag.steps.queue.manifests.objects import manifests
 
@@ -26,7 +25,7 @@ def deployment(namespace: str, name: str) -> dict[str, Any]:
     async def work(client: Kube) -> dict[str, Any]:
         return await client.get(await client.resource("apps/v1", "Deployment"), name, namespace)
 
-    return kube.run(work)
+    return run_with_client(work)
 
 
 def available(namespace: str, replicas: dict[str, int], seconds: float = 90) -> None:
@@ -63,7 +62,7 @@ def queues() -> Iterator[str]:
         await client.delete(await client.resource("v1", "Namespace"), namespace)
 
     try:
-        kube.run(apply)
+        run_with_client(apply)
         available(
             namespace,
             {
@@ -76,7 +75,7 @@ def queues() -> Iterator[str]:
         )
         yield namespace
     finally:
-        kube.run(remove)
+        run_with_client(remove)
 
 
 @pytest.fixture

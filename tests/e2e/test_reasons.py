@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.kube import client as kube
+from perfdag.kube.client import Kube, run_with_client
 from perfdag.kube.objects import Object
 from perfdag.store.open import open_store
 
@@ -25,7 +25,7 @@ def _quota(bench: Namespace) -> Iterator[None]:
         "metadata": {"name": "small"},
         "spec": {"hard": {"requests.ephemeral-storage": "3Gi"}},
     }
-    kube.run(lambda client: client.create(body, bench.name))
+    run_with_client(lambda client: client.create(body, bench.name))
     try:
         yield
     finally:
@@ -116,7 +116,7 @@ def _cpus(quantity: str) -> float:
 def _real_nodes() -> list[Object]:
     """Nodes that run pods."""
 
-    async def work(client: kube.Kube) -> list[Object]:
+    async def work(client: Kube) -> list[Object]:
         nodes = await client.list(await client.resource("v1", "Node"))
         return [
             node
@@ -124,4 +124,4 @@ def _real_nodes() -> list[Object]:
             if "kwok.x-k8s.io/node" not in node["metadata"].get("annotations", {})
         ]
 
-    return kube.run(work)
+    return run_with_client(work)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube import client as kube
+from perfdag.kube.client import Kube, run_with_client
 
 from .conftest import IMAGES, Namespace
 
@@ -39,12 +39,12 @@ def _needs(name: str) -> None:
     """Skip where no real node has the image, and say how it comes there."""
     image = IMAGES.replace("{name}", name)
 
-    async def nodes(client: kube.Kube) -> list[dict[str, Any]]:
+    async def nodes(client: Kube) -> list[dict[str, Any]]:
         return await client.list(await client.resource("v1", "Node"))
 
     there = {
         each
-        for node in kube.run(nodes)
+        for node in run_with_client(nodes)
         for held in node["status"].get("images") or []
         for each in held.get("names") or []
     }

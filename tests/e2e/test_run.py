@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.kube import client as kube
+from perfdag.kube.client import run_with_client
 from perfdag.results.collect import gather
 from perfdag.results.runs import load_plan, runs
 from perfdag.store.open import open_store
@@ -163,7 +163,7 @@ def test_suite_text_through_a_config_map(bench: Namespace, tmp_path: Path) -> No
     from perfdag.workflows.runs import config_map
 
     body = config_map(bench.name, "nasty", _suite(tmp_path).read_text())
-    kube.run(lambda client: client.create(body))
+    run_with_client(lambda client: client.create(body))
     argv = [
         "argo",
         "submit",
@@ -225,7 +225,7 @@ def test_the_templates_in_a_dag_of_ones_own(bench: Namespace, tmp_path: Path) ->
         argv, capture_output=True, text=True, check=True, env={**os.environ, "IMAGES": IMAGES}
     )
     body = yaml.safe_load(printed.stdout)
-    name = kube.run(lambda client: client.create(body, bench.name))["metadata"]["name"]
+    name = run_with_client(lambda client: client.create(body, bench.name))["metadata"]["name"]
     ended = bench.watch(name)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     [workflow] = [

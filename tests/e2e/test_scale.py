@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.kube import client as kube
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.steps.scale.cluster import kwok_nodes, simulation
 from perfdag.steps.scale.model.templates import RUN_LABEL
 
@@ -27,7 +26,7 @@ def kubevirt(restricted: Namespace) -> None:
         await simulation.install(client, "kubevirt")
 
     try:
-        kube.run(work)
+        run_with_client(work)
     except KubeError as error:
         pytest.skip(f"KubeVirt cannot be simulated here: {error}")
 
@@ -112,12 +111,12 @@ def test_a_burst_whose_run_is_deleted_leaves_nothing(
         async def work(client: Kube) -> int:
             return len(await client.list(await client.resource(api, kind), name, labels=RUN_LABEL))
 
-        return kube.run(work)
+        return run_with_client(work)
 
     path = tmp_path / "burst.yaml"
     params = f"{{counts: [300], primer: false, parallel: 4, namespace: {name}}}"
     path.write_text(f"name: cut\nentries:\n  - {{benchmark: vmi-burst, params: {params}}}\n")
-    kube.run(
+    run_with_client(
         lambda client: client.create(
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         )
@@ -134,4 +133,4 @@ def test_a_burst_whose_run_is_deleted_leaves_nothing(
         async def remove(client: Kube) -> None:
             await client.delete(await client.resource("v1", "Namespace"), name)
 
-        kube.run(remove)
+        run_with_client(remove)

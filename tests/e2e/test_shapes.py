@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from perfdag.kube import client as kube
+from perfdag.kube.client import run_with_client
 from perfdag.results.collect import gather
 from perfdag.results.runs import load_plan
 from perfdag.store.open import open_store
@@ -66,7 +66,7 @@ class Disks:
             "metadata": {"name": f"{self.bench.name}-{name}"},
             "spec": spec,
         }
-        kube.run(lambda client: client.create(body))
+        run_with_client(lambda client: client.create(body))
         return folder
 
     def device(self, name: str) -> str:
@@ -98,7 +98,7 @@ class Disks:
             "metadata": {"name": f"{self.bench.name}-{name}"},
             "spec": spec,
         }
-        kube.run(lambda client: client.create(body))
+        run_with_client(lambda client: client.create(body))
         return self.loops[-1]
 
     def claim(self, name: str, access: str) -> None:
@@ -114,7 +114,7 @@ class Disks:
             "metadata": {"name": name},
             "spec": spec,
         }
-        kube.run(lambda client: client.create(body, self.bench.name))
+        run_with_client(lambda client: client.create(body, self.bench.name))
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.kube import client as kube
-from perfdag.kube.client import Kube
+from perfdag.kube.client import Kube, run_with_client
 
 from .conftest import Namespace, sleeps
 
@@ -29,7 +28,7 @@ def test_a_cordoned_node_waits_and_goes_on(bench: Namespace, tmp_path: Path) -> 
             await client.resource("v1", "Node"), node, {"spec": {"unschedulable": on}}
         )
 
-    kube.run(lambda client: cordon(client, True))
+    run_with_client(lambda client: cordon(client, True))
     try:
         bench.until(
             lambda: "unschedulable" in bench.perfdag("status", name).stdout,
@@ -37,7 +36,7 @@ def test_a_cordoned_node_waits_and_goes_on(bench: Namespace, tmp_path: Path) -> 
             "pod that waits for the node",
         )
     finally:
-        kube.run(lambda client: cordon(client, False))
+        run_with_client(lambda client: cordon(client, False))
     assert bench.watch(name).returncode == 0
     bench.assert_complete(run_id, 6)
 
@@ -116,7 +115,7 @@ def network(bench: Namespace) -> Iterator[str]:
     }
     if bench.has(*NETWORK):
         pytest.skip("Multus is here: its networks have configurations of their own")
-    kube.run(
+    run_with_client(
         lambda client: client.create(
             {
                 **crd,
@@ -132,7 +131,7 @@ def network(bench: Namespace) -> Iterator[str]:
     try:
         bench.until(lambda: bench.has(*NETWORK), 30, "kind of Multus")
         body = {"apiVersion": NETWORK[1], "kind": NETWORK[0], "metadata": {"name": "extra"}}
-        kube.run(lambda client: client.create(body, bench.name))
+        run_with_client(lambda client: client.create(body, bench.name))
         yield f"{bench.name}/extra"
     finally:
         bench.delete("CustomResourceDefinition", called, "apiextensions.k8s.io/v1")

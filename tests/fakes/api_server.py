@@ -21,7 +21,8 @@ import yaml
 from aiohttp import web
 
 from perfdag.kube.client import Kube
-from perfdag.kube.config import Cluster, Credentials
+from perfdag.kube.config import Cluster
+from perfdag.kube.credentials import Credentials
 from perfdag.kube.objects import Object
 
 KINDS = {

@@ -15,7 +15,7 @@ from perfdag.steps.resnet50.interference_params import InterferenceParams
 from perfdag.steps.resnet50.overhead_params import OverheadParams
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.system_under_test import Stub
-from perfdag.suite import load as suite
+from perfdag.suite.load import load_suite
 
 
 @pytest.mark.parametrize(
@@ -234,11 +234,11 @@ def test_the_entries_of_the_suites_that_wait_for_a_users_own_can_be_switched_on(
             r"^  #(?=- name|  |resources)", "  ", (SUITES / f"{name}.yaml").read_text(), flags=re.M
         )
     )
-    assert {point.entry for point in make_plan(suite.load(str(file))).points} >= entries
+    assert {point.entry for point in make_plan(load_suite(str(file))).points} >= entries
 
 
 def test_the_suite_of_a_gpu_asks_what_it_says_of_every_point() -> None:
-    plan = make_plan(suite.load(str(SUITES / "ml-gpu.yaml")))
+    plan = make_plan(load_suite(str(SUITES / "ml-gpu.yaml")))
     bounds = [
         point.params["latency_bound"]
         for point in plan.points

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfdag.cli import main
-from perfdag.results import schema
+from perfdag.results.schema import load_rows
 from perfdag.store.open import open_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -34,7 +34,7 @@ def test_they_run_and_their_rows_add_up(tmp_path: Path) -> None:
     assert main(["scale", "simulate", "kubevirt"]) == 0
     (tmp_path / "s.yaml").write_text(SUITE.format(id=uuid.uuid4().hex[:6]))
     assert main(["run", str(tmp_path / "s.yaml"), "--store", str(tmp_path / "store")]) == 0
-    rows = schema.load(open_store(str(tmp_path / "store")), suites=["control-plane"]).to_pylist()
+    rows = load_rows(open_store(str(tmp_path / "store")), suites=["control-plane"]).to_pylist()
     value = {
         (row["entry"], row["metric"], row["stat"]): row["value"]
         for row in rows

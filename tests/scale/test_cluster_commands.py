@@ -327,7 +327,7 @@ class TestCommands:
         self, tmp_path: Path, most: int, capacity: float, code: int
     ) -> None:
         """As on the command line: the size that broke the gate is the answer."""
-        from perfdag.results import schema
+        from perfdag.results.schema import load_rows
         from perfdag.store.open import open_store
 
         assert self.cli("nodes", "--count", "20") == 0
@@ -343,7 +343,7 @@ class TestCommands:
             )
             == code
         )
-        rows = schema.load(open_store(str(tmp_path / "store")), suites=["grow"]).to_pylist()
+        rows = load_rows(open_store(str(tmp_path / "store")), suites=["grow"]).to_pylist()
         assert [row["value"] for row in rows if row["metric"] == "capacity"] == [capacity]
 
     @pytest.mark.slow

@@ -260,7 +260,7 @@ def test_a_sample_of_vmis_that_never_run_keeps_their_rows(tmp_path: Path) -> Non
     """As a suite runs it, with a limit that the entry sets."""
     if "KUBECONFIG" not in os.environ:
         pytest.skip("KUBECONFIG is not set: no cluster to test against")
-    from perfdag.results import schema
+    from perfdag.results.schema import load_rows
     from perfdag.store.open import open_store
 
     assert main(["scale", "nodes", "--count", "20"]) == 0
@@ -278,7 +278,7 @@ def test_a_sample_of_vmis_that_never_run_keeps_their_rows(tmp_path: Path) -> Non
         )
     finally:
         main(["scale", "simulate", "kubevirt"])
-    rows = schema.load(open_store(str(tmp_path / "store")), suites=["stuck"]).to_pylist()
+    rows = load_rows(open_store(str(tmp_path / "store")), suites=["stuck"]).to_pylist()
     never = [
         row
         for row in rows

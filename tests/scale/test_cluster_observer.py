@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from perfdag.kube.client import Kube
-from perfdag.kube.config import load as load_config
+from perfdag.kube.config import load_config
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.templates import RUN_LABEL, Document, load
 

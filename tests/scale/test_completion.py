@@ -7,8 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag.kube import config
 from perfdag.kube.client import Kube, KubeError, Resource
+from perfdag.kube.config import Cluster
+from perfdag.kube.credentials import Credentials
 from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.rows import rows_of, with_deletion
 from perfdag.steps.scale.measure import completion
@@ -610,9 +611,7 @@ async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_m
     request = submit.SubmitRequest(
         "training", 1, 1, Schedule(), tmp_path, settings, lock_timeout=7.0, log=messages.append
     )
-    kube = Kube(
-        config.Cluster("http://none.invalid", "one", "default", config.Credentials(), "test")
-    )
+    kube = Kube(Cluster("http://none.invalid", "one", "default", Credentials(), "test"))
     if goes_on:
         assert await submit.submit(kube, request) == "done"  # type: ignore[comparison-overlap]
         assert messages == ["other performance runs are not kept out: no right to leases"]

@@ -9,7 +9,7 @@ from perfdag.benchmark.registry import get
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.scale.model.templates import built_in
-from perfdag.suite import load
+from perfdag.suite.load import load_suite
 from perfdag.suite.yaml_document import BadDocument
 
 _PODS = "template: {{spec: {{containers: []}}}}}}\n"
@@ -272,7 +272,7 @@ def test_the_limit_of_a_sample_leaves_room_for_every_wait(
 
 def planned(folder: Path, text: str) -> Any:
     (folder / "s.yaml").write_text(text)
-    return make_plan(load.load(str(folder / "s.yaml")))
+    return make_plan(load_suite(str(folder / "s.yaml")))
 
 
 def test_the_plan_has_the_limit_unless_the_suite_sets_one(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_the_suites_plan_what_they_say() -> None:
     """2,000 training jobs 5 at a time each second, 1,000 distributed ones of 7 workers with a claim; 100, and 400 to 800 VMIs a day."""
     suites = Path(__file__).parents[2] / "suites"
     result = {
-        name: make_plan(load.load(str(suites / name))).points
+        name: make_plan(load_suite(str(suites / name))).points
         for name in ("scale.yaml", "vmi-daily.yaml", "vmi-daily-scale.yaml")
     }
     training, distributed = (

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from perfdag.kube import config as kubeconfig
+from perfdag.kube import config
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster.runai_version import runai_version
 from perfdag.steps.scale.figures.rows import Row
@@ -233,7 +233,7 @@ class TestContext:
 
     def test_in_a_pod_there_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "token").write_text("t")
-        monkeypatch.setattr(kubeconfig, "SERVICE_ACCOUNT", tmp_path)
+        monkeypatch.setattr(config, "SERVICE_ACCOUNT", tmp_path)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.delenv("KUBECONFIG")

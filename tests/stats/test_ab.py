@@ -14,7 +14,7 @@ from perfdag.results.runs import load_plan
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
 from perfdag.suite.checks import share
-from perfdag.suite.load import loads
+from perfdag.suite.load import parse_suite
 from tests.stats.synthetic import put, rows
 
 SUITE = """\
@@ -30,7 +30,7 @@ ABSOLUTE = "checks: [{metric: '*', min_effect: 0.001, absolute: true}]\n"
 
 def duel(text: str = SUITE, limit: float | None = 0.05) -> Duet:
     return prepare_duet(
-        loads(text), loads(text, settings=["one.env.X=x"]), ("a", "b"), 10, (), limit
+        parse_suite(text), parse_suite(text, settings=["one.env.X=x"]), ("a", "b"), 10, (), limit
     )
 
 

@@ -21,7 +21,7 @@ from perfdag.results.samples import sample_key
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from perfdag.suite.checks import Check
-from perfdag.suite.load import loads
+from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
 from perfdag.units import quantity
 from tests.stats.receiver import Receiver
@@ -560,7 +560,7 @@ def test_the_commands_of_messages_can_be_run(
         return shlex.split(words)
 
     plan = make_plan(
-        loads(
+        parse_suite(
             "name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: ['true']}}\n"
         ),
         run_id=run_id(40),
@@ -584,7 +584,7 @@ def test_a_run_is_gone_on_with_only_for_what_it_has_no_samples_of(store: Store) 
         for name in ("failed", "waiting")
     ]
     plan = make_plan(
-        loads("name: net\nentries:\n" + "".join(f"  - {each}\n" for each in commands)),
+        parse_suite("name: net\nentries:\n" + "".join(f"  - {each}\n" for each in commands)),
         run_id=run_id(5),
     )
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
@@ -719,7 +719,7 @@ def test_only_a_run_of_this_machine_is_confirmed_on_it(
 ) -> None:
     text = "name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [ls]}}\n"
     nights(store, 30, lambda n, p: 1e10 * (0.7 if n == 29 and p == "streams=8" else 1.0))
-    plan = make_plan(loads(text), run_id=run_id(29))
+    plan = make_plan(parse_suite(text), run_id=run_id(29))
     plan.where = where
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     assert main(["check", "last", "--store", store.root]) == 0

@@ -32,14 +32,14 @@ from perfdag.regress.nodes import node_outliers, noise_report, recent_rows, runs
 from perfdag.regress.run_medians import medians_of_rows
 from perfdag.regress.selection import SelectionError, select
 from perfdag.regress.tuning import Tuning
-from perfdag.results import schema
 from perfdag.results.months import delete_rollup
 from perfdag.results.runs import load_plan
+from perfdag.results.schema import SAMPLES, load_rows
 from perfdag.steps.measure import MeasuringLoop
 from perfdag.store.base import Store, StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
-from perfdag.suite.load import load
+from perfdag.suite.load import load_suite
 from tests.stats.synthetic import nights, put, rows, run_id
 
 
@@ -378,7 +378,7 @@ def test_compare_honours_the_checks_of_the_suite(
     (tmp_path / "net.yaml").write_text(
         "name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [ls]}}\n"
     )
-    plan = make_plan(load(tmp_path / "net.yaml"), run_id=run_id(20))
+    plan = make_plan(load_suite(tmp_path / "net.yaml"), run_id=run_id(20))
     plan.suite_text += "checks:\n  - {entry: iperf, metric: throughput, min_effect: 2%}\n"
     store.put(f"runs/{run_id(20)}/plan.json", plan.dump())
     assert word() == "worse"
@@ -549,7 +549,7 @@ def test_nobody_is_named_for_the_level_that_all_nodes_had_when_it_was_used(
                 {"streams=1": [speed * (least if (node, night) == ("n0", 99) else 1.0)]},
                 nodes=[node],
             )
-    table = pa.Table.from_pylist(made, schema=schema.SAMPLES)
+    table = pa.Table.from_pylist(made, schema=SAMPLES)
     assert [
         each.outlier.node for each in node_outliers(medians_of_rows(table, "net"), table, Tuning())
     ] == ([slow] if slow else [])
@@ -613,11 +613,11 @@ def test_the_last_step_puts_the_history_beside_the_report(store: Store, tmp_path
     text = "name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [ls]}}\n"
     (tmp_path / "net.yaml").write_text(text)
     nights(store, 2, step)
-    plan = make_plan(load(tmp_path / "net.yaml"), run_id=run_id(1))
+    plan = make_plan(load_suite(tmp_path / "net.yaml"), run_id=run_id(1))
     assert past(store, plan) is None  # two runs are no history
     nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
-    plan = make_plan(load(tmp_path / "net.yaml"), run_id=run_id(39))
-    write_report(store, plan, schema.load(store, runs=[run_id(39)]), print, history=True)
+    plan = make_plan(load_suite(tmp_path / "net.yaml"), run_id=run_id(39))
+    write_report(store, plan, load_rows(store, runs=[run_id(39)]), print, history=True)
     assert (
         '<a href="history.html">History of the suite</a>'
         in store.get(f"runs/{run_id(39)}/report.html").decode()
@@ -628,7 +628,7 @@ def test_the_last_step_puts_the_history_beside_the_report(store: Store, tmp_path
     assert "2026-02-08" in page
     assert page.count("<figure>") == 3  # small multiples, overview, noise
     assert "<script" not in page
-    write_report(store, plan, schema.load(store, runs=[run_id(39)]), print)
+    write_report(store, plan, load_rows(store, runs=[run_id(39)]), print)
     assert "history.html" not in store.get(f"runs/{run_id(39)}/report.html").decode()
 
 
@@ -721,7 +721,7 @@ def test_ab_keeps_to_its_budget_and_lists_what_one_variant_alone_has(
     assert made["series"] == []
     assert made["unpaired"] == ['command - | argv=["false"] wall_time: only A has values']
     store = open_store(None)
-    rows = schema.load(
+    rows = load_rows(
         store, runs=[made["a"]["run_id"]], columns=["benchmark", "status", "error"]
     ).to_pylist()
     skipped = [row for row in rows if row["status"] == "skipped"]

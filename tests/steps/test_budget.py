@@ -15,7 +15,7 @@ from perfdag.steps.runner import budget, gang
 from perfdag.steps.runner.gang import ProgressReporter
 from perfdag.steps.runner.pod_context import from_environment
 from perfdag.store.folder import FolderStore
-from perfdag.suite.load import loads
+from perfdag.suite.load import parse_suite
 
 SUITE = "name: s\nbudget: 30m\nentries: [{benchmark: command, repetitions: 2, params: {argv: ['true'], expected: 0.1}}]\n"
 
@@ -31,7 +31,7 @@ def queued(tmp_path: Path) -> tuple[FolderStore, Plan]:
             "PERFDAG_STORE": "s3://b",
         }
     )
-    return FolderStore(str(tmp_path)), make_plan(loads(SUITE), run_id=place.run_id)
+    return FolderStore(str(tmp_path)), make_plan(parse_suite(SUITE), run_id=place.run_id)
 
 
 def measured(store: FolderStore, plan: Plan) -> int:

@@ -19,7 +19,7 @@ from perfdag.steps.runner import duet, gang, quarantine
 from perfdag.steps.runner.gang import Hosts, ProgressReporter
 from perfdag.steps.runner.quarantine import UnderWay, killed, known
 from perfdag.store.folder import FolderStore
-from perfdag.suite.load import loads
+from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
 from .test_duel import made
@@ -99,7 +99,9 @@ def suite(good: int, kills: int, repetitions: int) -> Plan:
         f"  - {{benchmark: command, name: bad{each}, params: {{argv: {KILLS}, expected: {each + 1}}}}}\n"
         for each in range(kills)
     ]
-    return make_plan(loads(f"name: s\nrepetitions: {repetitions}\nentries:\n{''.join(fine + bad)}"))
+    return make_plan(
+        parse_suite(f"name: s\nrepetitions: {repetitions}\nentries:\n{''.join(fine + bad)}")
+    )
 
 
 @pytest.mark.parametrize(("good", "kills", "repetitions"), [(7, 1, 3), (6, 2, 3)])

@@ -19,7 +19,7 @@ from perfdag.steps.runner import duet
 from perfdag.steps.runner.gang import Hosts, ProgressReporter
 from perfdag.steps.runner.plan import outputs
 from perfdag.store.folder import FolderStore
-from perfdag.suite.load import loads
+from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
 
 from .test_plan_step import place
@@ -36,7 +36,9 @@ def made(text: str = SUITE, a: tuple[str, ...] = (), b: tuple[str, ...] = ("one.
     settings = [[each] for each in (*a, *b)]
     assert settings
     return on_cluster(
-        prepare_duet(loads(text, settings=list(a)), loads(text, settings=list(b)), ("a", "b"), 8)
+        prepare_duet(
+            parse_suite(text, settings=list(a)), parse_suite(text, settings=list(b)), ("a", "b"), 8
+        )
     )
 
 
@@ -83,7 +85,9 @@ entries:
   - {benchmark: resnet50, name: one, image: loadgen, params: {system: stub, scenario: single-stream, min_queries: 100, min_duration: 1s}}
 """
     sandboxed = plain.replace("name: one,", "name: one, runtime_class: kata,")
-    found = on_cluster(prepare_duet(loads(plain), loads(sandboxed), ("plain", "kata"), 8))
+    found = on_cluster(
+        prepare_duet(parse_suite(plain), parse_suite(sandboxed), ("plain", "kata"), 8)
+    )
     given = outputs(found.a, place(found.a.run_id), set(), found.b)
     a, b = (json.loads(json.dumps(each["patch"])) for each in given["shapes"])
     assert "runtimeClassName" not in a

@@ -12,7 +12,7 @@ from perfdag.results.missing_reason import MissingReason, write
 from perfdag.results.samples import SampleRecord, sample_key
 from perfdag.steps.runner import end_reason
 from perfdag.store.folder import FolderStore
-from perfdag.suite.load import loads
+from perfdag.suite.load import parse_suite
 
 from .test_plan_step import place
 
@@ -52,8 +52,8 @@ def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(
     def away(work: object) -> None:
         raise KubeError(0, "Unreachable", "no")
 
-    monkeypatch.setattr(end_reason, "run", away)
-    store, plan = FolderStore(str(tmp_path)), make_plan(loads(SUITE))
+    monkeypatch.setattr(end_reason, "run_with_client", away)
+    store, plan = FolderStore(str(tmp_path)), make_plan(parse_suite(SUITE))
     end_reason.record(place(), store, plan, "Succeeded")
     assert gather(store, plan)[0]["error"].to_pylist() == ["planned, but no result was stored"] * 3
     end_reason.record(place(), store, plan, "Failed")
@@ -69,7 +69,7 @@ def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(
 
 
 def test_a_run_that_it_was_not_let_go_on_with_is_none_of_its(tmp_path: Path) -> None:
-    store, plan = FolderStore(str(tmp_path)), make_plan(loads(SUITE))
+    store, plan = FolderStore(str(tmp_path)), make_plan(parse_suite(SUITE))
     store.put(sample_key(plan.run_id, plan.key(0)), SampleRecord(plan.points[0].id, 1, "ok").dump())
     end_reason.record(place(), store, plan, "Failed")
     assert store.list(f"runs/{plan.run_id}/notes") == []

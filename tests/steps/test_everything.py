@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from perfdag.shape import Shape
-from perfdag.suite import load
 from perfdag.suite.enumerate import enumerate_points
+from perfdag.suite.load import load_suite
 from perfdag.suite.point import Enumerated
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ GOLDEN: dict[str, list[dict[str, Any]]] = json.loads(
 
 @pytest.fixture(scope="module")
 def everything() -> Enumerated:
-    return enumerate_points(load.load(ROOT / "suites/everything.yaml"))
+    return enumerate_points(load_suite(ROOT / "suites/everything.yaml"))
 
 
 def _at(data: Any, path: str) -> Any:
@@ -59,7 +59,7 @@ def test_nothing_is_there_beyond_the_examples_but_what_runs_anywhere(
 
 @pytest.mark.parametrize("name", ["network", "mpi", "storage"])
 def test_the_ready_suites_plan(name: str) -> None:
-    assert enumerate_points(load.load(ROOT / f"suites/{name}.yaml")).points
+    assert enumerate_points(load_suite(ROOT / f"suites/{name}.yaml")).points
 
 
 def test_each_field_of_the_examples_is_in_the_table() -> None:

@@ -7,7 +7,7 @@ import pytest
 from perfdag.cli import main
 from perfdag.regress.result import CheckResult
 from perfdag.results.runs import load_plan
-from perfdag.results.schema import load
+from perfdag.results.schema import load_rows
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 
@@ -61,14 +61,14 @@ def test_the_rows_of_a_run_that_was_ended_say_so(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "perfdag.steps.runner.end_reason.run",
+        "perfdag.steps.runner.end_reason.run_with_client",
         lambda work: {"metadata": {}, "spec": {"shutdown": "Stop"}},
     )
     monkeypatch.setenv("PERFDAG_WORKFLOW", "wf-1")
     run_id = newest(store)
     store.delete(f"runs/{run_id}/parts")
     assert main(["step", "finish", "--phase", "Failed"]) == 1
-    assert load(store, suites=["tiny"], runs=[run_id])["error"].to_pylist() == [
+    assert load_rows(store, suites=["tiny"], runs=[run_id])["error"].to_pylist() == [
         "workflow wf-1 was ended by `argo stop`"
     ]
 

@@ -21,7 +21,7 @@ from perfdag.steps.runner.gang import GangUnavailable, ProgressReporter, absent
 from perfdag.steps.runner.peer import REFUSED, RETRYABLE
 from perfdag.steps.runner.quarantine import suspects_last
 from perfdag.store.folder import FolderStore
-from perfdag.suite.load import loads
+from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
 from .test_plan_step import place
@@ -31,18 +31,18 @@ PAIRS = "name: p\nentries:\n  - benchmark: iperf\n    hosts: {count: 4, pairs: a
 
 
 def test_a_first_attempt_keeps_the_order_of_the_plan() -> None:
-    plan = make_plan(loads(SLEEPS))
+    plan = make_plan(parse_suite(SLEEPS))
     assert suspects_last(plan, [3, 1, 4, 0, 2], [4, 0, 2], 0, {}) == [3, 1, 4, 0, 2]
 
 
 def test_a_retry_measures_what_was_under_way_last() -> None:
-    plan = make_plan(loads(SLEEPS))
+    plan = make_plan(parse_suite(SLEEPS))
     assert suspects_last(plan, [3, 1, 4, 0, 2], [4, 0, 2], 1, {}) == [3, 1, 0, 2, 4]
     assert suspects_last(plan, [3, 1, 4, 0, 2], [2], 2, {}) == [3, 1, 4, 0, 2]
 
 
 def test_a_retry_keeps_pairs_together_that_are_measured_at_once() -> None:
-    plan = make_plan(loads(PAIRS))
+    plan = make_plan(parse_suite(PAIRS))
     samples = plan.batches[0].samples
     again = suspects_last(plan, samples, samples, 1, {})
     assert again == [*samples[2:], *samples[:2]]
@@ -99,7 +99,7 @@ async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_
 def test_want_of_rights_is_noted_and_not_tried_again(
     tmp_path: Path, error: Exception, code: int
 ) -> None:
-    plan, store = make_plan(loads(SLEEPS)), FolderStore(str(tmp_path))
+    plan, store = make_plan(parse_suite(SLEEPS)), FolderStore(str(tmp_path))
     assert gang.fell_apart(store, [plan], 0, "batch 0, attempt 0", False, error) == code
     assert str(error) in store.get(f"runs/{plan.run_id}/notes/batch-0.json").decode()
     with pytest.raises(KubeError):  # an API server that is away may be back for the next attempt
@@ -181,7 +181,7 @@ def test_a_volume_that_was_written_to_before_is_called_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, volume: dict[str, str], facts: dict[str, bool]
 ) -> None:
     plan = make_plan(
-        loads(
+        parse_suite(
             f"name: s\nentries: [{{benchmark: command, volume: {json.dumps(volume)}, params: {{argv: ['true']}}}}]\n"
         )
     )
@@ -264,7 +264,7 @@ def test_progress_is_told_to_argo_and_counts_what_others_stored(
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(file))
     said = ProgressReporter(4)
     assert file.read_text() == "0/4\n"
-    point = make_plan(loads(SLEEPS)).points[0]
+    point = make_plan(parse_suite(SLEEPS)).points[0]
     said.ended(point, SampleRecord(point.id, 1, "failed", "it broke"))
     assert file.read_text() == "1/4\n"
     said.count(2)

@@ -17,7 +17,7 @@ from perfdag.shape import Shape
 from perfdag.steps.measure import MeasuringLoop, Site
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
-from perfdag.suite import load
+from perfdag.suite.load import parse_suite
 from perfdag.suite.point import Point
 
 
@@ -77,7 +77,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeBenchmark]:
 def measure(
     tmp_path: Path, text: str, place: Site | None = None
 ) -> tuple[Plan, Watcher, FolderStore]:
-    plan = make_plan(load.loads(text))
+    plan = make_plan(parse_suite(text))
     watcher, store = Watcher(), FolderStore(str(tmp_path / "store"))
     MeasuringLoop(
         plan, store, place or Site(hosts_for=local_hosts, refuses=needs_cluster), watcher
@@ -225,7 +225,7 @@ def test_a_canary_frames_each_round(tmp_path: Path, fake: type[FakeBenchmark]) -
 def test_a_round_that_a_budget_ends_is_framed_too(
     tmp_path: Path, fake: type[FakeBenchmark]
 ) -> None:
-    plan, store = make_plan(load.loads(ONE + "    repetitions: 3\n")), FolderStore(str(tmp_path))
+    plan, store = make_plan(parse_suite(ONE + "    repetitions: 3\n")), FolderStore(str(tmp_path))
     times = iter([0.0, 99.0])
     lead = MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher(), lambda: next(times))
     assert not lead.measure(range(3), deadline=10.0)
@@ -242,7 +242,7 @@ def test_a_sample_that_cannot_be_stored_ends_the_run_before_the_next(
                 raise StoreError("gone")
             super().put(key, data)
 
-    plan = make_plan(load.loads(ONE + "    repetitions: 3\n"))
+    plan = make_plan(parse_suite(ONE + "    repetitions: 3\n"))
     lead = MeasuringLoop(plan, FailingStore(str(tmp_path)), Site(hosts_for=local_hosts), Watcher())
     fake.script = [1.0, 2.0, 3.0]
     with pytest.raises(StoreError):
@@ -265,7 +265,7 @@ def test_until_is_resumed_with_what_was_measured_before(
     tmp_path: Path, fake: type[FakeBenchmark]
 ) -> None:
     text = ONE + "    until: {relative_spread: 0.01, max_repetitions: 12}\n"
-    plan = make_plan(load.loads(text))
+    plan = make_plan(parse_suite(text))
     store = FolderStore(str(tmp_path / "store"))
     fake.script = [1.0] * 4
     MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher()).measure(range(4))
@@ -278,7 +278,7 @@ def test_until_is_resumed_with_what_was_measured_before(
 def test_until_measures_again_what_it_cannot_read_back(
     tmp_path: Path, fake: type[FakeBenchmark]
 ) -> None:
-    plan = make_plan(load.loads(ONE + "    until: {relative_spread: 0.01, max_repetitions: 12}\n"))
+    plan = make_plan(parse_suite(ONE + "    until: {relative_spread: 0.01, max_repetitions: 12}\n"))
     store = FolderStore(str(tmp_path / "store"))
     MeasuringLoop(plan, store, Site(hosts_for=local_hosts), Watcher()).measure(range(4))
     store.put(sample_key(plan.run_id, plan.key(1)), b'{"schema": 1, "poi')

@@ -23,7 +23,7 @@ from perfdag.steps.runner.gang import Hosts
 from perfdag.steps.runner.watchdog import Watchdog, _watch
 from perfdag.store.base import Store
 from perfdag.store.folder import FolderStore
-from perfdag.suite.load import loads
+from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer, Request
 
 from .test_duel import made
@@ -53,7 +53,7 @@ def stands(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gang_that_stood_in_the_end_is_not_what_its_pods_once_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
+    plan, store = make_plan(parse_suite(SUITE)), FolderStore(str(tmp_path))
     write(store, plan.run_id, MissingReason("batch", "failed", PENDING, 0))
     monkeypatch.setattr(gang.budget, "deadline", lambda *_: 0.0)
     assert gang.lead(place(), store, plan, 0, 0, True) == 0
@@ -64,7 +64,7 @@ def test_a_gang_that_stood_in_the_end_is_not_what_its_pods_once_waited_for(
 def test_a_run_that_is_stopped_says_so_of_a_batch_that_had_to_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
+    plan, store = make_plan(parse_suite(SUITE)), FolderStore(str(tmp_path))
     write(store, plan.run_id, MissingReason("batch", "failed", PENDING, 0))
 
     def stopped(*_: Any) -> None:
@@ -74,7 +74,7 @@ def test_a_run_that_is_stopped_says_so_of_a_batch_that_had_to_wait(
     with pytest.raises(SystemExit):
         gang.lead(place(), store, plan, 0, 0, True)
     monkeypatch.setattr(
-        end_reason, "run", lambda work: {"metadata": {}, "spec": {"shutdown": "Stop"}}
+        end_reason, "run_with_client", lambda work: {"metadata": {}, "spec": {"shutdown": "Stop"}}
     )
     end_reason.record(place(), store, plan, "Failed")
     assert reasons(store, plan) == {("missing", "workflow wf was ended by `argo stop`")}
@@ -82,7 +82,7 @@ def test_a_run_that_is_stopped_says_so_of_a_batch_that_had_to_wait(
 
 def test_a_spent_budget_is_what_a_watchdog_without_a_store_cannot_know(tmp_path: Path) -> None:
     """Its notes come to the store with the last step, after those of the leads."""
-    plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
+    plan, store = make_plan(parse_suite(SUITE)), FolderStore(str(tmp_path))
     write(store, plan.run_id, budget_spent(100, 0))
     write(store, plan.run_id, MissingReason("batch", "failed", PENDING, 0))
     assert reasons(store, plan) == {("skipped", "the budget of 100 s was spent")}
@@ -115,7 +115,7 @@ def test_a_duel_that_stands_takes_away_what_was_noted_of_both_variants(
 def test_what_ends_the_next_gang_too_is_noted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
+    plan, store = make_plan(parse_suite(SUITE)), FolderStore(str(tmp_path))
     monkeypatch.setattr(gang, "known", lambda *_: {})
     monkeypatch.setattr(gang, "_measure", lambda *_: None)
     watchdog, oom = (
@@ -137,7 +137,7 @@ async def test_what_a_watchdog_without_a_store_noted_is_over_when_the_gang_stand
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stands: bool
 ) -> None:
     """The notes of the lead, which has the store, are newer."""
-    plan, store = make_plan(loads(SUITE)), FolderStore(str(tmp_path))
+    plan, store = make_plan(parse_suite(SUITE)), FolderStore(str(tmp_path))
     write(store, plan.run_id, MissingReason("batch", "failed", "the peer on node-1 is gone", 0))
     workflow: dict[str, Any] = {
         "apiVersion": "argoproj.io/v1alpha1",
@@ -184,7 +184,7 @@ async def test_what_a_watchdog_without_a_store_noted_is_over_when_the_gang_stand
     workflow["metadata"]["annotations"] = as_annotation(
         OWNER, {k: v for k, v in left.items() if not k}
     )
-    monkeypatch.setattr("perfdag.steps.runner.end_reason.run", lambda work: workflow)
+    monkeypatch.setattr("perfdag.steps.runner.end_reason.run_with_client", lambda work: workflow)
     copy_annotation(place(), store, plan)
     assert reasons(store, plan) == {
         ("failed", "the peer on node-1 is gone" if stands else PENDING.replace("rank 0", "rank 1"))

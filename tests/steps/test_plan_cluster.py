@@ -11,17 +11,16 @@ import orjson
 import pytest
 import yaml
 
-from perfdag.kube import client as kube
 from perfdag.kube import podspec
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.pods import read, told
+from perfdag.kube.client import Kube, KubeError, run_with_client
+from perfdag.kube.pods import read_pod, with_events
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import gather
 from perfdag.results.runs import load_plan
 from perfdag.steps.runner.plan import FANS, step
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.open import open_store
-from perfdag.suite.load import loads
+from perfdag.suite.load import parse_suite
 from perfdag.workflows import base
 from perfdag.workflows.templates import Installation
 
@@ -78,9 +77,9 @@ def here(s3_root: str) -> Iterator[PodContext]:
         await client.delete(await client.resource("v1", "PersistentVolume"), name)
         await client.delete(await client.resource("v1", "Namespace"), name)
 
-    uid = kube.run(make)
+    uid = run_with_client(make)
     yield replace(place(), store=s3_root, workflow_uid=uid, namespace=name)
-    kube.run(remove)
+    run_with_client(remove)
 
 
 def test_the_rest_is_measured_and_the_rows_say_why(here: PodContext, tmp_path: Path) -> None:
@@ -91,10 +90,10 @@ def test_the_rest_is_measured_and_the_rows_say_why(here: PodContext, tmp_path: P
             return False
         return True
 
-    if kube.run(volcano):
+    if run_with_client(volcano):
         pytest.skip("this cluster has Volcano")
     store = open_store(here.store)
-    plan = make_plan(loads(SUITE.replace("STORAGE", here.namespace)), run_id=here.run_id)
+    plan = make_plan(parse_suite(SUITE.replace("STORAGE", here.namespace)), run_id=here.run_id)
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     out = tmp_path / "out"
     step(here, out, {})
@@ -126,7 +125,7 @@ def made_classes(here: PodContext) -> None:
             if each["kind"] == "PriorityClass":
                 await client.apply(each)
 
-    kube.run(make)
+    run_with_client(make)
 
 
 @pytest.fixture(params=[False, True], ids=["cluster-wide", "namespaced"])
@@ -165,13 +164,13 @@ def as_account(
     usual = os.environ["KUBECONFIG"]
     config = yaml.safe_load(Path(usual).read_text())
     config["users"] = [
-        {"name": each["name"], "user": {"token": kube.run(make)}} for each in config["users"]
+        {"name": each["name"], "user": {"token": run_with_client(make)}} for each in config["users"]
     ]
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     yield request.param
     monkeypatch.setenv("KUBECONFIG", usual)
-    kube.run(remove)
+    run_with_client(remove)
 
 
 def classes_of(out: Path) -> set[str | None]:
@@ -188,7 +187,7 @@ def test_pods_name_no_priority_class_that_is_not_there(
         podspec, "PRIORITY_CLASSES", ("perfdag-not-there", "perfdag-not-there-either")
     )
     plan = make_plan(
-        loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"),
+        parse_suite("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"),
         run_id=here.run_id,
     )
     open_store(here.store).put(f"runs/{plan.run_id}/plan.json", plan.dump())
@@ -200,7 +199,7 @@ def test_the_rights_of_an_installation_are_enough(
     here: PodContext, as_account: bool, tmp_path: Path
 ) -> None:
     store = open_store(here.store)
-    plan = make_plan(loads(SUITE.replace("STORAGE", here.namespace)), run_id=here.run_id)
+    plan = make_plan(parse_suite(SUITE.replace("STORAGE", here.namespace)), run_id=here.run_id)
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     step(here, tmp_path / "out", {})
     stored = load_plan(store, here.run_id)
@@ -220,14 +219,14 @@ def test_the_rights_of_an_installation_are_enough(
         with pytest.raises(KubeError, match="forbidden"):
             await client.create(pod, here.namespace)
         kind = await client.resource("v1", "Pod")
-        assert await told(client, here.namespace, [replace(read(pod), created=0.0)])
+        assert await with_events(client, here.namespace, [replace(read_pod(pod), created=0.0)])
         with pytest.raises(KubeError) as refused:  # it may, but there is no such pod
             await client.patch(
                 kind, "p", {"status": {"phase": "Failed"}}, here.namespace, subresource="status"
             )
         return refused.value.reason
 
-    assert kube.run(give_up) == "NotFound"
+    assert run_with_client(give_up) == "NotFound"
 
 
 def test_the_events_of_a_pod_that_waits_are_read(here: PodContext) -> None:
@@ -264,7 +263,7 @@ def test_the_events_of_a_pod_that_waits_are_read(here: PodContext) -> None:
                 here.namespace,
             )
         listed = await client.list(await client.resource("v1", "Pod"), here.namespace)
-        waited = [replace(read(each), created=0.0) for each in listed]
-        return [pod.trouble for pod in await told(client, here.namespace, waited)]
+        waited = [replace(read_pod(each), created=0.0) for each in listed]
+        return [pod.trouble for pod in await with_events(client, here.namespace, waited)]
 
-    assert kube.run(work) == ["FailedMount: it is not there"]
+    assert run_with_client(work) == ["FailedMount: it is not there"]

@@ -22,7 +22,7 @@ from perfdag.steps.runner.peer import PeerError
 from perfdag.steps.runner.plan import step
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.folder import FolderStore
-from perfdag.suite.load import loads
+from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
 from tests.fakes.api_server import ApiServer
 
@@ -76,7 +76,7 @@ def workflow(uid: str) -> PodContext:
 
 
 def put(store: FolderStore, where: dict[str, Any]) -> Plan:
-    plan = make_plan(loads(SUITE), run_id=place().run_id)
+    plan = make_plan(parse_suite(SUITE), run_id=place().run_id)
     plan.where = where
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     return plan
@@ -178,7 +178,7 @@ def test_a_run_goes_on_where_it_was_and_each_sample_keeps_the_facts_of_its_workf
 def test_the_command_that_goes_on_with_a_run_is_of_the_verb_that_began_it(
     where: dict[str, str], options: dict[str, Any] | None, root: str, command: str
 ) -> None:
-    loaded = loads(SUITE)
+    loaded = parse_suite(SUITE)
     if options is None:
         plan, first = (made := make_plan(loaded)), made.run_id
     else:

@@ -18,7 +18,7 @@ from perfdag.steps.runner.parameters import suite_text
 from perfdag.steps.runner.plan import FANS, batch_objects, kept, outputs, plan_of
 from perfdag.steps.runner.pod_context import PodContext, from_environment
 from perfdag.store.folder import FolderStore
-from perfdag.suite.load import loads
+from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
 
 NASTY = "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) `id`\nsecond: line\n- {{ item"
@@ -75,13 +75,13 @@ def test_every_pod_of_a_workflow_finds_the_same_run_id() -> None:
 
 def test_a_stored_plan_is_continued(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
-    plan = make_plan(loads(suite()), run_id=place().run_id)
+    plan = make_plan(parse_suite(suite()), run_id=place().run_id)
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     assert plan_of(place(), store, {}).dump() == plan.dump()
 
 
 def test_outputs_are_integers_and_shapes_and_skip_what_is_stored() -> None:
-    plan = make_plan(loads(suite(4, "batch_time: 2600ms\n")), run_id=place().run_id)
+    plan = make_plan(parse_suite(suite(4, "batch_time: 2600ms\n")), run_id=place().run_id)
     assert len(plan.batches) == 2
     made = outputs(plan, place(), set())
     assert made["batches"] == [0, 1]
@@ -96,7 +96,7 @@ def test_outputs_are_integers_and_shapes_and_skip_what_is_stored() -> None:
 
 def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
-    plan = make_plan(loads(suite(2)), run_id=place().run_id)
+    plan = make_plan(parse_suite(suite(2)), run_id=place().run_id)
     whole, cut = (f"runs/{plan.run_id}/parts/{plan.key(position)}.json" for position in range(2))
     store.put(whole, SampleRecord("p", 1, "ok").dump())
     store.put(cut, store.get(whole)[:-20])
@@ -105,18 +105,18 @@ def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(tmp_path:
 
 
 def test_10_000_points_travel_as_a_few_bytes() -> None:
-    plan = make_plan(loads(suite(10_000)), run_id=place().run_id)
+    plan = make_plan(parse_suite(suite(10_000)), run_id=place().run_id)
     assert len(json.dumps(outputs(plan, place(), set()))) < 10_000
 
 
 def test_too_many_batches_are_refused_with_the_knob() -> None:
     with pytest.raises(BadDocument, match="isolation"):
-        check_size(make_plan(loads(suite(1001, "isolation: pod\n"))))
+        check_size(make_plan(parse_suite(suite(1001, "isolation: pod\n"))))
 
 
 def test_pairs_share_the_pods_of_one_gang() -> None:
     text = "name: s\nentries:\n  - benchmark: iperf\n    hosts: {count: 4, pairs: all}\n    repetitions: 2\n"
-    made = outputs(make_plan(loads(text), run_id=place().run_id), place(), set())
+    made = outputs(make_plan(parse_suite(text), run_id=place().run_id), place(), set())
     assert (made["batches"], made["shapeof"][0]) == ([0], {"s": "0", "n": "4", "turn": "gang"})
 
 
@@ -133,7 +133,7 @@ def test_a_network_is_an_annotation_and_a_peers_port_is_what_its_lead_calls(
     network: str, key: str
 ) -> None:
     text = f"name: s\nentries: [{{benchmark: command, hosts: {{count: 3}}, network: {network}, params: {{argv: ['true']}}}}]\n"
-    plan = make_plan(loads(text), run_id=place().run_id)
+    plan = make_plan(parse_suite(text), run_id=place().run_id)
     [made] = outputs(plan, place(), set())["shapes"]
     assert made["netkey"] == key
     assert made["network"] == {"{host: true}": "host", "{}": "pod"}.get(network, "bench/net")
@@ -151,7 +151,7 @@ def test_gangs_of_several_hosts_take_turns_unless_volcano_places_them() -> None:
             ("four", "hosts: {count: 4}, scheduler: volcano"),
         )
     )
-    plan = make_plan(loads(f"name: s\nentries:\n{entries}"), run_id=place().run_id)
+    plan = make_plan(parse_suite(f"name: s\nentries:\n{entries}"), run_id=place().run_id)
     made = outputs(plan, place(), set())["shapeof"][: len(plan.batches)]
     assert sorted((each["n"], each["turn"] == "gang") for each in made) == [
         ("1", False),
@@ -172,7 +172,7 @@ def test_shapes_of_every_network_are_fanned_out_over_in_the_plans_order() -> Non
             ("host", "{host: true}"),
         )
     )
-    plan = make_plan(loads(text), run_id="r")
+    plan = make_plan(parse_suite(text), run_id="r")
     assert len(plan.batches) == 18
     made = outputs(plan, place(), set())
     assert {name: made[name] for name in FANS} == {"batches": list(range(18)), "duels": []}
@@ -186,7 +186,7 @@ def test_shapes_of_every_network_are_fanned_out_over_in_the_plans_order() -> Non
 
 def test_an_allowed_benchmark_has_pods_and_an_account_of_its_own() -> None:
     text = "name: s\nentries:\n  - {benchmark: vmi-burst}\n  - {benchmark: vmi-steady}\n  - {benchmark: command, params: {argv: ['true']}}\n"
-    plan = make_plan(loads(text), run_id="r")
+    plan = make_plan(parse_suite(text), run_id="r")
     shapes = {point.benchmark: point.shape for point in plan.points}
     assert len(set(shapes.values())) == 3, "rights are not lent to what shares the pods"
     made = outputs(plan, replace(place(), allowed=("vmi-burst",)), set())
@@ -226,7 +226,7 @@ def test_spread_on_one_node_is_invalid() -> None:
 
 @pytest.mark.parametrize(("priority", "name"), [(0, "perfdag"), (1, "perfdag-preempting")])
 def test_pods_have_the_priority_class_of_their_suite(priority: int, name: str) -> None:
-    plan = make_plan(loads(suite(1, f"priority: {priority}\n")), run_id="r")
+    plan = make_plan(parse_suite(suite(1, f"priority: {priority}\n")), run_id="r")
     [shape] = outputs(plan, place(), set())["shapes"]
     assert shape["patch"]["priorityClassName"] == name
 
@@ -235,7 +235,7 @@ def test_too_many_shapes_are_refused_before_anything_is_made() -> None:
     shapes = json.dumps([{"node_selector": {"n": "x" * 60 + str(n)}} for n in range(150)])
     text = f"name: s\nentries:\n  - benchmark: command\n    params: {{argv: ['true']}}\n    permutations: {{explicit: {shapes}}}\n"
     with pytest.raises(BadDocument, match="distinct shapes"):
-        check_size(make_plan(loads(text)))
+        check_size(make_plan(parse_suite(text)))
 
 
 @pytest.mark.parametrize("store", ["", "./perfdag-results", "/var/results"])
@@ -247,7 +247,7 @@ def test_a_store_that_no_other_pod_finds_is_refused(store: str) -> None:
 def test_the_claim_that_pods_share_is_the_workflows_own() -> None:
     """A run that is resumed would else measure on the claim of an earlier Workflow, which is deleted with that one."""
     plan = make_plan(
-        loads(
+        parse_suite(
             "name: s\nentries: [{benchmark: command, volume: {access: ReadWriteMany}, params: {argv: ['true']}}]\n"
         )
     )

@@ -12,7 +12,7 @@ import pytest
 
 from perfdag.kube.argo import nodes_of
 from perfdag.kube.labels import UNRECOVERABLE, WATCHDOG_DONE
-from perfdag.kube.pods import Pod, explain, read, selector, told
+from perfdag.kube.pods import Pod, pod_trouble, read_pod, selector, with_events
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import gather
@@ -26,7 +26,7 @@ from perfdag.steps.runner.step_state import unrecoverable_annotation, unrecovera
 from perfdag.steps.runner.watchdog import Watchdog, _watch, failed, finished
 from perfdag.store.base import Store, StoreError
 from perfdag.store.folder import FolderStore
-from perfdag.suite.load import loads
+from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
 from .test_plan_step import place
@@ -35,7 +35,7 @@ from .test_plan_step import place
 @pytest.fixture
 def watchdog(tmp_path: Path) -> Watchdog:
     plan = make_plan(
-        loads(
+        parse_suite(
             "name: s\npending_limit: 60s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
         )
     )
@@ -169,9 +169,9 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
     workflow["metadata"] |= done[0][1]["metadata"]
     hopeless = unrecoverable_batches(workflow)
     notes = from_annotations(OURS, workflow["metadata"]["annotations"])
-    told = {0, 7} if believed else {0}
-    assert hopeless == told
-    assert (set(notes), set(kept)) == ((told, set()) if claimed else (set(), {0}))
+    expected = {0, 7} if believed else {0}
+    assert hopeless == expected
+    assert (set(notes), set(kept)) == ((expected, set()) if claimed else (set(), {0}))
     assert done[0][1]["metadata"]["annotations"][WATCHDOG_DONE] is None, (
         "of the go before argo retry: this watchdog is made anew where it is lost"
     )
@@ -192,10 +192,12 @@ def test_notes_of_a_watchdog_without_a_store_fit_into_an_object_and_come_into_th
     }
     assert len(from_annotations(OURS, many)) > 100
     plan, store = (
-        make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n")),
+        make_plan(
+            parse_suite("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n")
+        ),
         FolderStore(str(tmp_path)),
     )
-    monkeypatch.setattr("perfdag.steps.runner.end_reason.run", lambda work: ours)
+    monkeypatch.setattr("perfdag.steps.runner.end_reason.run_with_client", lambda work: ours)
     for of in (COPIED, RETRIED, OURS):
         assert notes(tmp_path) == []
         ours["metadata"]["annotations"] = as_annotation(
@@ -344,7 +346,7 @@ def test_explain_prefers_the_container_over_the_condition() -> None:
         "spec": {"containers": []},
         "status": {"phase": "Pending", "containerStatuses": [waiting]},
     }
-    assert explain(body) == ("ErrImageNeverPull: not present (container main, image i)", True)
+    assert pod_trouble(body) == ("ErrImageNeverPull: not present (container main, image i)", True)
 
 
 @pytest.mark.parametrize(
@@ -364,7 +366,9 @@ def test_a_node_that_still_unpacks_a_large_image_is_waited_for(said: str, hopele
         "image": "i",
         "state": {"waiting": {"reason": "CreateContainerError", "message": said}},
     }
-    assert explain({"spec": {"containers": []}, "status": {"containerStatuses": [waiting]}}) == (
+    assert pod_trouble(
+        {"spec": {"containers": []}, "status": {"containerStatuses": [waiting]}}
+    ) == (
         f"CreateContainerError: {said} (container main, image i)",
         hopeless,
     )
@@ -434,7 +438,7 @@ def test_what_ended_before_the_measuring_container_is_told_and_an_mtu_is_refused
         },
     }
     peer = replace(pod(None, phase="Running", uid="v"), rank=1)
-    assert watchdog.look([read(body), peer], 0) == ([peer] if final else [])
+    assert watchdog.look([read_pod(body), peer], 0) == ([peer] if final else [])
     assert [words in each for each in notes(tmp_path)] == [True]
     assert watchdog.hopeless == ({0} if final else set())
 
@@ -448,7 +452,7 @@ def test_the_memory_limit_that_an_init_container_passed_is_its_own() -> None:
         "spec": {"initContainers": [limited], "containers": []},
         "status": status,
     }
-    assert explain(body) == ("OOMKilled: container mtu passed its memory limit of 128Mi", False)
+    assert pod_trouble(body) == ("OOMKilled: container mtu passed its memory limit of 128Mi", False)
 
 
 def test_addresses_by_family() -> None:
@@ -464,11 +468,14 @@ def test_addresses_by_family() -> None:
             "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}],
         },
     }
-    assert read(body).address == "10.0.0.1"
-    assert read(body, "ipv6").address == "fd00::1"
+    assert read_pod(body).address == "10.0.0.1"
+    assert read_pod(body, "ipv6").address == "fd00::1"
     body["status"]["podIPs"].pop()
-    assert (read(body, "ipv6").address, read(body, "ipv6").addresses) == (None, ("10.0.0.1",))
-    assert (read(body).batch, read(body).attempt, read(body).rank) == (3, 1, 2)
+    assert (read_pod(body, "ipv6").address, read_pod(body, "ipv6").addresses) == (
+        None,
+        ("10.0.0.1",),
+    )
+    assert (read_pod(body).batch, read_pod(body).attempt, read_pod(body).rank) == (3, 1, 2)
 
 
 def test_many_left_a_long_listing_and_a_long_wait_make_counting_rarer() -> None:
@@ -480,7 +487,7 @@ def test_many_left_a_long_listing_and_a_long_wait_make_counting_rarer() -> None:
 def test_the_samples_of_both_variants_are_counted(tmp_path: Path) -> None:
     text = "name: s\nentries: [{benchmark: command, repetitions: 2, params: {argv: ['true']}}]\n"
     store = FolderStore(str(tmp_path))
-    duel = prepare_duet(loads(text), loads(text), ("a", "b"), 8)
+    duel = prepare_duet(parse_suite(text), parse_suite(text), ("a", "b"), 8)
     for each in (duel.a, duel.b):
         store.put(f"runs/{each.run_id}/plan.json", each.dump())
     samples = len(duel.a.order) + len(duel.b.order)
@@ -489,7 +496,7 @@ def test_the_samples_of_both_variants_are_counted(tmp_path: Path) -> None:
     for position in range(len(duel.a.order)):
         store.put(sample_key(duel.a.run_id, duel.a.key(position)), b"{}")
     assert missing(store, plans) == samples - len(duel.a.order)
-    alone = make_plan(loads(text))
+    alone = make_plan(parse_suite(text))
     assert missing(store, [alone]) == 2
     store.put(sample_key(alone.run_id, alone.key(0)), b"{}")
     assert missing(store, [alone]) == 1
@@ -500,7 +507,9 @@ async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(
 ) -> None:
     store, plan = (
         FolderStore(str(tmp_path)),
-        make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n")),
+        make_plan(
+            parse_suite("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n")
+        ),
     )
     answers: list[int | None] = [1, None, 1, 0]
 
@@ -652,10 +661,10 @@ async def test_a_silent_pod_is_told_the_last_warning_of_its_events() -> None:
         event("Other", "2026-01-01T00:00:08Z"),
         event("X", "2026-01-02T00:00:00Z", "v"),
     )
-    [found] = await told(server.client(), "bench", [pod(None)])
+    [found] = await with_events(server.client(), "bench", [pod(None)])
     assert found.trouble == "FailedMount: what FailedMount means"
     kept = [pod("Unschedulable: x"), pod(None, phase="Running")]
-    assert await told(server.client(), "bench", kept) == kept
+    assert await with_events(server.client(), "bench", kept) == kept
     assert server.count("/events") == 1
 
 
@@ -664,14 +673,16 @@ async def test_young_pods_and_those_of_which_nobody_may_read_are_left_alone() ->
     from dataclasses import replace
 
     young = replace(pod(None), created=time.time() - 2)
-    assert await told(ApiServer(event("FailedMount", "2026")).client(), "bench", [young]) == [young]
+    assert await with_events(
+        ApiServer(event("FailedMount", "2026")).client(), "bench", [young]
+    ) == [young]
     old = replace(pod(None), created=time.time() - 20, node="n")
     refusing = ApiServer(event("FailedMount", "2026"))
     refusing.fail("/events", 403)
-    assert await told(refusing.client(), "bench", [old]) == [old]
-    assert await told(ApiServer(event("FailedScheduling", "2026")).client(), "bench", [old]) == [
-        old
-    ]
+    assert await with_events(refusing.client(), "bench", [old]) == [old]
+    assert await with_events(
+        ApiServer(event("FailedScheduling", "2026")).client(), "bench", [old]
+    ) == [old]
 
 
 def test_a_pod_of_which_nothing_is_told_is_noted_before_its_time_is_over(
@@ -694,10 +705,12 @@ def test_what_was_given_up_keeps_its_reason(watchdog: Watchdog, tmp_path: Path) 
 def test_a_batch_that_confirms_is_noted_in_the_run_that_it_is_of(tmp_path: Path) -> None:
 
     store = FolderStore(str(tmp_path))
-    plan = make_plan(loads("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"))
+    plan = make_plan(
+        parse_suite("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n")
+    )
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     watchdog = Watchdog(
-        60.0, BatchReasons(make_plan(loads(plan.suite_text), run_id=plan.run_id), store)
+        60.0, BatchReasons(make_plan(parse_suite(plan.suite_text), run_id=plan.run_id), store)
     )
     [first, _] = store_confirming_plans(store, plan, {plan.points[0].id})
     watchdog.note(1, "no room")
@@ -707,7 +720,7 @@ def test_a_batch_that_confirms_is_noted_in_the_run_that_it_is_of(tmp_path: Path)
 def test_why_pods_of_two_variants_never_started_is_in_the_rows_of_both(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
     text = "name: s\nentries: [{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}]\n"
-    duel = on_cluster(prepare_duet(loads(text), loads(text), ("a", "b"), 8))
+    duel = on_cluster(prepare_duet(parse_suite(text), parse_suite(text), ("a", "b"), 8))
     for each in (duel.a, duel.b):
         store.put(f"runs/{each.run_id}/plan.json", each.dump())
     for rank, letter in ((1, "A"), (2, "B")):

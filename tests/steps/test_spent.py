@@ -8,7 +8,7 @@ import pytest
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.confirming import ROUNDS
 from perfdag.steps.runner import cleanup
-from perfdag.suite.load import loads
+from perfdag.suite.load import parse_suite
 from perfdag.workflows.rights import FINISH
 from tests.fakes.api_server import ApiServer
 
@@ -27,7 +27,7 @@ entries:
 
 def made() -> tuple[Plan, dict[str, list[int]]]:
     """A plan, and the batches of each of its entries."""
-    plan = make_plan(loads(SUITE), run_id=place().run_id)
+    plan = make_plan(parse_suite(SUITE), run_id=place().run_id)
     entries: dict[str, list[int]] = {}
     for number, batch in enumerate(plan.batches):
         entries.setdefault(plan.points[plan.order[batch.samples[0]][0]].entry, []).append(number)

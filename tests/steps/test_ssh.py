@@ -18,7 +18,7 @@ from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import make_plan
 from perfdag.steps.runner import gang, peer
 from perfdag.steps.runner.gang import GangUnavailable
-from perfdag.suite.load import loads
+from perfdag.suite.load import parse_suite
 
 from .test_plan_step import place
 
@@ -219,7 +219,7 @@ def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
     monkeypatch.setattr(gang, "ssh_port", lambda *told: served.port)
     monkeypatch.setattr(gang, "ssh_config", lambda: peer.client_config(keys, tmp_path / "lead"))
     plan = make_plan(
-        loads(
+        parse_suite(
             "name: s\nentries: [{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}]\n"
         )
     )

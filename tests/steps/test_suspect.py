@@ -16,7 +16,7 @@ from perfdag.results.samples import SampleRecord, sample_key
 from perfdag.steps.runner import confirm
 from perfdag.steps.runner.plan import outputs
 from perfdag.store.folder import FolderStore
-from perfdag.suite.load import loads
+from perfdag.suite.load import parse_suite
 
 from .test_plan_step import place
 
@@ -34,7 +34,7 @@ entries:
 
 def stored(tmp_path: Path) -> tuple[FolderStore, Plan]:
     store = FolderStore(str(tmp_path / "store"))
-    plan = make_plan(loads(SUITE), run_id=place().run_id, trigger="cron")
+    plan = make_plan(parse_suite(SUITE), run_id=place().run_id, trigger="cron")
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     return store, plan
 

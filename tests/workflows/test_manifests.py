@@ -451,8 +451,7 @@ def test_server_side_apply() -> None:
     """The API server takes every object as it is: nothing unknown, nothing pruned."""
     if not os.environ.get("KUBECONFIG"):
         pytest.skip("needs KUBECONFIG: no API server to apply to")
-    from perfdag.kube import client as kube
-    from perfdag.kube.client import Kube, KubeError
+    from perfdag.kube.client import Kube, KubeError, run_with_client
 
     namespace = f"perfdag-apply-{uuid.uuid4().hex[:6]}"
     as_is = {"WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow"}
@@ -497,7 +496,7 @@ def test_server_side_apply() -> None:
             await client.delete(await client.resource("v1", "Namespace"), namespace)
         return there
 
-    found = kube.run(check)
+    found = run_with_client(check)
     assert found >= {
         "Role",
         "ClusterRole",

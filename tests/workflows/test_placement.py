@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube import client as kube
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.objects import Object
 from perfdag.kube.podspec import _WIDE
 
@@ -64,7 +63,7 @@ class Nodes:
     def place(self, *pods: tuple[int, Object]) -> list[str | None]:
         """Create pods, each in one of the two namespaces, one after the other is placed; their nodes as numbers, None for one without room."""
         return [
-            kube.run(
+            run_with_client(
                 lambda client, body=body, space=space: self._placed(
                     client, body, self.spaces[space]
                 )
@@ -107,7 +106,7 @@ class Nodes:
                 for each in await client.list(kind, space):
                     await client.delete(kind, each["metadata"]["name"], space, grace=0)
 
-        kube.run(work)
+        run_with_client(work)
 
 
 @pytest.fixture(scope="module")
@@ -146,12 +145,12 @@ def pool() -> Iterator[Nodes]:
             await client.delete(await client.resource("v1", "Namespace"), space)
 
     try:
-        kube.run(make)
+        run_with_client(make)
     except KubeError as error:
         pytest.skip(f"no simulated nodes here: {error}")
     yield made
     made.clear()
-    kube.run(remove)
+    run_with_client(remove)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from perfdag.plan.ab import on_cluster, stored_duet
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import collect
 from perfdag.results.runs import variants
-from perfdag.results.schema import load
+from perfdag.results.schema import load_rows
 from perfdag.steps.runner.limits import check_size
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
@@ -70,6 +70,6 @@ def finish(store: Store, plan: Plan, report: Callable[[str], None]) -> AbResult:
     duet = stored_duet(*variants(store, plan))
     for variant in (duet.a, duet.b):
         collect(store, variant)
-        rows = load(store, suites=[variant.suite], runs=[variant.run_id])
+        rows = load_rows(store, suites=[variant.suite], runs=[variant.run_id])
         write_report(store, variant, rows, report)
     return conclude(store, duet)

@@ -15,7 +15,7 @@ from perfdag.plan.ab import Duet
 from perfdag.regress.ab import Outcome, SeriesVerdict, analyse, outcome_data
 from perfdag.regress.comparison import percent
 from perfdag.regress.tuning import Tuning
-from perfdag.results.schema import load
+from perfdag.results.schema import load_rows
 from perfdag.store.base import Store
 from perfdag.suite.checks import checks_of
 from perfdag.units import short
@@ -47,7 +47,7 @@ class AbResult:
 
 def conclude(store: Store, duet: Duet, *, everything: bool = False) -> AbResult:
     """Compare the collected variants and store the outcome beside run A. Raises StoreError."""
-    rows = load(
+    rows = load_rows(
         store,
         suites=[duet.a.suite],
         runs=[duet.a.run_id, duet.b.run_id],

@@ -7,8 +7,8 @@ from perfdag.app.errors import CommandError
 from perfdag.plan.ab import Duet, prepare_duet, stored_duet
 from perfdag.results.runs import load_plan, variants
 from perfdag.store.open import open_store
-from perfdag.suite import load
 from perfdag.suite.checks import share
+from perfdag.suite.load import load_suite
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ def plan_variants(request: AbRequest) -> tuple[Duet, str | None]:
             "the variants do not differ: add --a and --b (entry.param=value), or a second suite"
         )
     other = request.other or request.suite
-    a = load.load(request.suite, [*request.settings, *request.a])
-    b = load.load(other, [*request.settings, *request.b])
+    a = load_suite(request.suite, [*request.settings, *request.a])
+    b = load_suite(other, [*request.settings, *request.b])
     words = (" ".join(request.a) or request.suite, " ".join(request.b) or other)
     duet = prepare_duet(a, b, words, request.blocks, request.only, limit)
     return duet, request.root or a.suite.store

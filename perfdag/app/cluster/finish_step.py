@@ -10,8 +10,7 @@ from perfdag.app.finish import finish_run
 from perfdag.app.gate import check_after_run
 from perfdag.app.result_text import result_text
 from perfdag.exit_codes import EXIT_REACH
-from perfdag.kube import client
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import collect
@@ -95,6 +94,6 @@ def label_workflow(context: PodContext, plan: Plan, store: Store, report: Report
         await kube.patch(kind, context.workflow, patch, context.namespace)
 
     try:
-        client.run(patch_workflow)
+        run_with_client(patch_workflow)
     except KubeError as error:
         report(f"the Workflow has no annotation with its report: {error}")

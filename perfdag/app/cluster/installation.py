@@ -7,7 +7,7 @@ from perfdag.app.cluster.store_secret import remove_old_keys, secret_notes, stor
 from perfdag.app.doctor import store_claim
 from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
-from perfdag.kube import client as kube
+from perfdag.kube.client import Kube, run_with_client
 from perfdag.kube.objects import Object
 from perfdag.workflows.base import objects
 from perfdag.workflows.containers import Installation
@@ -69,7 +69,7 @@ def install(
         bodies += [secret] if secret else []
         notes = secret_notes(installation.store_secret, secret)
 
-    async def work(client: kube.Kube) -> None:
+    async def work(client: Kube) -> None:
         await _apply_all(client, bodies, dry_run, output)
         await _prune(client, installation, bodies, dry_run, output, report)
         for note in notes:
@@ -79,11 +79,11 @@ def install(
         ):
             report(f"perfdag install: {finding.what}: {finding.do}")
 
-    kube.run(work)
+    run_with_client(work)
 
 
 async def _apply_all(
-    client: kube.Kube, bodies: list[Object], dry_run: bool, output: Callable[[str], None]
+    client: Kube, bodies: list[Object], dry_run: bool, output: Callable[[str], None]
 ) -> None:
     for body in bodies:
         if dry_run:
@@ -95,7 +95,7 @@ async def _apply_all(
         output(f"{'checked' if dry_run else 'applied'}  {body['kind']} {body['metadata']['name']}")
 
 
-async def _check(client: kube.Kube, body: Object) -> None:
+async def _check(client: Kube, body: Object) -> None:
     """Let the API server check an object without changing anything. Raises KubeError."""
     resource = await client.resource(body["apiVersion"], body["kind"])
     path = resource.path(body["metadata"].get("namespace"), body["metadata"]["name"])
@@ -105,7 +105,7 @@ async def _check(client: kube.Kube, body: Object) -> None:
 
 
 async def _prune(
-    client: kube.Kube,
+    client: Kube,
     installation: Installation,
     bodies: list[Object],
     dry_run: bool,

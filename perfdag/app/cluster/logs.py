@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from perfdag.app.cluster.find import find_workflow
 from perfdag.app.cluster.view import is_executor_line, view_run
-from perfdag.kube import client as kube
+from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.pods import Pod
 
 
@@ -22,14 +22,14 @@ def write_logs(
     KubeError.
     """
 
-    async def write(client: kube.Kube) -> None:
+    async def write(client: Kube) -> None:
         workflow = await find_workflow(client, name, namespace)
         view = await view_run(client, workflow["metadata"]["name"], namespace)
         for pod in sorted(view.pods, key=_order):
             if batch in (None, pod.batch):
                 await _write_pod(client, pod, namespace, tail, output, report)
 
-    kube.run(write)
+    run_with_client(write)
 
 
 def _order(pod: Pod) -> tuple[int, int, str]:
@@ -37,7 +37,7 @@ def _order(pod: Pod) -> tuple[int, int, str]:
 
 
 async def _write_pod(
-    client: kube.Kube,
+    client: Kube,
     pod: Pod,
     namespace: str,
     tail: int | None,
@@ -53,5 +53,5 @@ async def _write_pod(
         async for line in client.logs(pod.name, namespace, container="main", tail=tail):
             if not is_executor_line(line):
                 output(f"{label}: {line}")
-    except kube.KubeError as error:
+    except KubeError as error:
         report(f"{label}: no log: {error}")

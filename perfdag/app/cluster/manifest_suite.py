@@ -13,7 +13,7 @@ from perfdag.shape import merge
 from perfdag.steps.devices import without_gpu
 from perfdag.steps.runner.limits import check_size
 from perfdag.store.open import on_cluster
-from perfdag.suite import load
+from perfdag.suite.load import load_suite
 from perfdag.suite.model import ENTRY_KEYS, Loaded, Source
 from perfdag.suite.yaml_document import BadDocument, Problem
 from perfdag.workflows import age, lint, runs
@@ -38,7 +38,7 @@ def suite_manifests(
             f"--store {store}: pods share no folder with this machine; "
             "name s3://bucket/prefix or claim://NAME"
         )
-    loaded = load.load(file)
+    loaded = load_suite(file)
     plan = make_plan(loaded)
     check_size(plan)
     report_missing_gpus(plan, report)

@@ -10,10 +10,9 @@ from perfdag.app.cluster.template import ARGO
 from perfdag.app.cluster.view import View
 from perfdag.app.errors import CommandError
 from perfdag.exit_codes import EXIT_REACH
-from perfdag.kube import client as kube
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.objects import Object
-from perfdag.kube.reader import Resource
+from perfdag.kube.resources import Resource
 from perfdag.results.collect import result_key
 from perfdag.results.runs import load_plan
 from perfdag.store.base import NotStoredError, Store
@@ -40,7 +39,7 @@ def delete_run(
     `output` receives what was deleted. Raises CommandError, StoreError, KubeError.
     """
     try:
-        workflows = kube.run(lambda client: workflows_of_run(client, name, namespace))
+        workflows = run_with_client(lambda client: workflows_of_run(client, name, namespace))
     except NoRun as error:
         if results:
             _delete_old_results(name, root, error, output)
@@ -49,7 +48,7 @@ def delete_run(
     view = View(workflows[-1])
     # Read the keys first: if the store cannot be reached, nothing is deleted.
     keys = _results_of(view, root) if results else []
-    remaining = kube.run(lambda client: _delete_objects(client, workflows, namespace))
+    remaining = run_with_client(lambda client: _delete_objects(client, workflows, namespace))
     for workflow in workflows:
         run_id = view.run_id or "(no plan)"
         output(f"deleted workflow {workflow['metadata']['name']} of run {run_id}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from perfdag.app.cluster.find import NoRun, workflows_of_run
 from perfdag.app.cluster.view import SUITE_LABEL, View
 from perfdag.app.errors import CommandError
-from perfdag.kube import client as kube
+from perfdag.kube.client import Kube, run_with_client
 from perfdag.plan.plan import Plan
 from perfdag.results.runs import load_plan, resume_obstacle
 from perfdag.results.samples import stored_samples
@@ -37,7 +37,7 @@ def resumable_run(
     the store. `root` is the store that the user named, `default_store` that of the installation.
     Raises CommandError, NotStoredError if the store has no such run, KubeError.
     """
-    view = kube.run(lambda client: _first_workflow(client, name, namespace))
+    view = run_with_client(lambda client: _first_workflow(client, name, namespace))
     store = root or (view.parameter("store") if view else "") or default_store
     run_id = view.run_id if view else name
     if not run_id:
@@ -64,7 +64,7 @@ def _stored_run(root: str, run_id: str, report: Callable[[str], None]) -> Submit
         store = open_store(root)
         plan = _measured_plan(store, load_plan(store, run_id))
         if stored_samples(store, plan.run_id):
-            obstacle = resume_obstacle(plan, kube.run(cluster_name), store.root)
+            obstacle = resume_obstacle(plan, run_with_client(cluster_name), store.root)
             if obstacle:
                 raise CommandError(obstacle)
     except NotStoredError:
@@ -78,7 +78,7 @@ def _stored_run(root: str, run_id: str, report: Callable[[str], None]) -> Submit
     return SubmittedRun(plan.run_id, root, plan.suite, int(plan.options.get("priority", 0)))
 
 
-async def _first_workflow(client: kube.Kube, name: str, namespace: str) -> View | None:
+async def _first_workflow(client: Kube, name: str, namespace: str) -> View | None:
     try:
         return View((await workflows_of_run(client, name, namespace))[0])
     except NoRun:

@@ -6,7 +6,7 @@ from typing import Any
 from perfdag.app.cluster.find import find_workflow
 from perfdag.app.cluster.view import View, last_log_line, view_run
 from perfdag.app.cluster.watch import clock, describe
-from perfdag.kube import client as kube
+from perfdag.kube.client import Kube, run_with_client
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class RunStatus:
 def run_status(name: str, namespace: str) -> RunStatus:
     """Return the status of a run. Raises NoRun, KubeError."""
 
-    async def look(client: kube.Kube) -> RunStatus:
+    async def look(client: Kube) -> RunStatus:
         workflow = await find_workflow(client, name, namespace)
         view = await view_run(client, workflow["metadata"]["name"], namespace)
         return RunStatus(view, await last_log_line(client, view, namespace))
 
-    return kube.run(look)
+    return run_with_client(look)

@@ -14,7 +14,7 @@ from perfdag.plan.plan import Plan, make_plan
 from perfdag.steps.runner.limits import check_size
 from perfdag.store.base import StoreError
 from perfdag.store.open import on_cluster, open_store
-from perfdag.suite import load
+from perfdag.suite.load import load_suite
 from perfdag.suite.model import Loaded
 
 
@@ -29,7 +29,7 @@ class Submission:
 
     def plan(self) -> tuple[Loaded, Plan]:
         """Load and plan the suite, so that a bad one creates nothing. Raises BadDocument."""
-        loaded = load.load(self.file, self.settings)
+        loaded = load_suite(self.file, self.settings)
         plan = make_plan(loaded, only=self.only)
         check_size(plan)
         # Before its first step, the plan already names the place where the run may continue.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from perfdag.app.errors import CommandError
 from perfdag.exit_codes import EXIT_REACH
-from perfdag.kube import client as kube
+from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.objects import Object
 
 ARGO = "argoproj.io/v1alpha1"
@@ -49,7 +49,7 @@ class InstalledTemplate:
         body = runs.workflow(
             self.namespace, suite, parameters, parameters["run"], priority, self.cluster_scope
         )
-        workflow = kube.run(lambda client: client.create(body, self.namespace))
+        workflow = run_with_client(lambda client: client.create(body, self.namespace))
         return str(workflow["metadata"]["name"])
 
 
@@ -59,7 +59,7 @@ def installed_template(namespace: str) -> InstalledTemplate:
     Raises NotInstalled, KubeError.
     """
     command = f"perfdag install --namespace {namespace} --store ..."
-    template = kube.run(lambda client: _get_template(client, namespace))
+    template = run_with_client(lambda client: _get_template(client, namespace))
     if template is None:
         raise NotInstalled(f"perfdag is not installed in namespace {namespace}: {command}")
     if is_other_version(template["spec"]):
@@ -68,11 +68,11 @@ def installed_template(namespace: str) -> InstalledTemplate:
     return InstalledTemplate(namespace, cluster_scope, template_parameters(template))
 
 
-async def _get_template(client: kube.Kube, namespace: str) -> Object | None:
+async def _get_template(client: Kube, namespace: str) -> Object | None:
     for kind in ("WorkflowTemplate", "ClusterWorkflowTemplate"):
         try:
             return await client.get(await client.resource(ARGO, kind), "perfdag", namespace)
-        except kube.KubeError as error:
+        except KubeError as error:
             if error.status != 404:
                 raise
     return None

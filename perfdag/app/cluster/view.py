@@ -11,7 +11,7 @@ from perfdag.kube.argo import inputs_of, nodes_of, template_of
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.labels import WATCHDOG_DONE
 from perfdag.kube.objects import Object
-from perfdag.kube.pods import Pod, read, told, troubles
+from perfdag.kube.pods import Pod, read_pod, troubles, with_events
 
 DONE = {"Succeeded", "Failed", "Error"}
 OTHER_VERSION = "its templates are of another version of perfdag: perfdag install again"
@@ -204,7 +204,7 @@ async def view_run(client: Kube, workflow: str, namespace: str) -> View:
     pods = await client.resource("v1", "Pod")
     body = await client.get(workflows, workflow, namespace)
     items = await client.list(pods, namespace, labels=f"workflows.argoproj.io/workflow={workflow}")
-    return View(body, await told(client, namespace, [read(item) for item in items]))
+    return View(body, await with_events(client, namespace, [read_pod(item) for item in items]))
 
 
 async def last_log_line(client: Kube, view: View, namespace: str) -> str | None:

@@ -7,8 +7,7 @@ from perfdag.app.doctor.requirements import check_requirements
 from perfdag.app.doctor.rights import check_account, check_user, required_rights
 from perfdag.app.doctor.store_claim import check_claim
 from perfdag.app.doctor.store_pod import check_store
-from perfdag.kube import client as kube
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.objects import Object
 from perfdag.plan.plan import Plan
 from perfdag.steps.runner.feasibility import real
@@ -19,7 +18,7 @@ MIN_VERSION = (1, 29)
 def check_cluster(plan: Plan | None, root: str | None, namespace: str) -> list[Finding]:
     """Return the findings for the cluster that KUBECONFIG names, and for what a plan requires."""
     try:
-        return kube.run(lambda client: _check(client, plan, root, namespace), retries=1)
+        return run_with_client(lambda client: _check(client, plan, root, namespace), retries=1)
     except KubeError as error:
         advice = "set KUBECONFIG to a cluster that can be reached"
         return [Finding("missing", f"the cluster: {error}", advice)]

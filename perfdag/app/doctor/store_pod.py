@@ -6,7 +6,7 @@ import time
 from perfdag.app.doctor.finding import Finding
 from perfdag.kube.client import Kube
 from perfdag.kube.objects import Object
-from perfdag.kube.pods import read, told
+from perfdag.kube.pods import read_pod, with_events
 from perfdag.kube.podspec import STORE, claim_patch
 from perfdag.kube.security import hardened, helper, pod_security
 from perfdag.store.open import on_cluster
@@ -72,7 +72,9 @@ async def _wait(client: Kube, name: str, namespace: str, root: str, install: str
     resource = await client.resource("v1", "Pod")
     deadline = time.monotonic() + POD_TIMEOUT
     while True:
-        [pod] = await told(client, namespace, [read(await client.get(resource, name, namespace))])
+        [pod] = await with_events(
+            client, namespace, [read_pod(await client.get(resource, name, namespace))]
+        )
         if pod.phase == "Succeeded":
             return Finding("ok", f"a pod can write and read store {root}")
         if pod.phase == "Failed":

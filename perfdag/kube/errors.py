@@ -1,0 +1,30 @@
+"""The error of the Kubernetes client."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class KubeError(Exception):
+    """A failure of the cluster or of the way to it, in one line: what, where, and what to do.
+
+    `status` is the HTTP status, 0 where there was no answer; `reason` is the API server's own word (NotFound,
+    Forbidden,
+    AlreadyExists ...), `Config` or `Unreachable`; `details` is the server's Status object where there is one.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        hint: str = "",
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.status, self.reason, self.message, self.hint = status, reason, message, hint
+        self.details = dict(details or {})
+        super().__init__(f"{message}; {hint}" if hint else message)
+
+
+def config_error(message: str, hint: str = "") -> KubeError:
+    """The error of a kubeconfig that cannot be used."""
+    return KubeError(0, "Config", message, hint)
