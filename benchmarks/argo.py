@@ -53,16 +53,16 @@ def submit(suite: str, namespace: str) -> tuple[str, float]:
         path = Path(folder) / "suite.yaml"
         path.write_text(suite)
         start = time.monotonic()
-        said = subprocess.run(
+        output = subprocess.run(
             [sys.executable, "-m", "perfdag", "submit", str(path), "-n", namespace, "--watch"],
             capture_output=True,
             text=True,
             check=False,
         )
     seconds = time.monotonic() - start
-    if said.returncode != 0:
-        sys.exit(f"{said.stdout[-2000:]}\n{said.stderr[-2000:]}")
-    return said.stdout.split("workflow ")[1].split()[0], seconds
+    if output.returncode != 0:
+        sys.exit(f"{output.stdout[-2000:]}\n{output.stderr[-2000:]}")
+    return output.stdout.split("workflow ")[1].split()[0], seconds
 
 
 def look(name: str, namespace: str) -> View:
@@ -126,15 +126,15 @@ def daemon_pair(namespace: str, count: int) -> float:
     """Seconds that `count` points take as a DAG of daemon server and client each."""
     view = look_template(namespace)
     image = next(
-        each["container"]["image"]
-        for each in view["spec"]["templates"]
-        if each["name"] == "watchdog-pod"
+        template["container"]["image"]
+        for template in view["spec"]["templates"]
+        if template["name"] == "watchdog-pod"
     ).replace("-base:", "-iperf:")
     patch = (
         next(
-            each["podSpecPatch"]
-            for each in view["spec"]["templates"]
-            if each["name"] == "watchdog-pod"
+            template["podSpecPatch"]
+            for template in view["spec"]["templates"]
+            if template["name"] == "watchdog-pod"
         )
         .rpartition(": '")[2]
         .removesuffix("'}}")
@@ -201,8 +201,8 @@ def daemon_pair(namespace: str, count: int) -> float:
             ],
         },
     }
-    made = run_with_client(lambda each: each.create(body))
-    name = made["metadata"]["name"]
+    workflow = run_with_client(lambda client: client.create(body))
+    name = workflow["metadata"]["name"]
     while (view_now := look(name, namespace)).phase not in ("Succeeded", "Failed", "Error"):
         time.sleep(1)
     if view_now.phase != "Succeeded":
@@ -226,9 +226,9 @@ def cost_of_batches(args: argparse.Namespace) -> None:
     """What two further batches cost."""
     _, one = submit(iperf(6), args.namespace)
     _, three = submit(iperf(6, "batch_time: 3s\n"), args.namespace)
-    each = (three - one) / 2
+    seconds = (three - one) / 2
     print(
-        f"6 points in 1 batch: {one:.1f} s; in 3 batches: {three:.1f} s; {against(f'{each:.1f} s for each further batch', each, BATCH)}"
+        f"6 points in 1 batch: {one:.1f} s; in 3 batches: {three:.1f} s; {against(f'{seconds:.1f} s for each further batch', seconds, BATCH)}"
     )
 
 
@@ -247,7 +247,7 @@ class Seen:
 
     def watch(self, every: float = 5.0) -> None:
         """Look until `ended`; what was there before is not counted."""
-        self.before = {each["metadata"]["uid"] for _, each in run_with_client(self._there)}
+        self.before = {resource["metadata"]["uid"] for _, resource in run_with_client(self._there)}
         while not self.ended.wait(every):
             self._look()
 
@@ -259,18 +259,18 @@ class Seen:
             (ARGO, "WorkflowTaskResult"),
         )
         return [
-            (kind, each)
+            (kind, resource)
             for api, kind in kinds
-            for each in await client.list(await client.resource(api, kind), self.namespace)
+            for resource in await client.list(await client.resource(api, kind), self.namespace)
         ]
 
     def _look(self) -> None:
-        for kind, each in run_with_client(self._there):
-            uid = each["metadata"]["uid"]
+        for kind, resource in run_with_client(self._there):
+            uid = resource["metadata"]["uid"]
             if uid in self.before:
                 continue
-            whole = len(orjson.dumps(each))
-            status = len(orjson.dumps(each.pop("status", {}))) if kind == "Workflow" else 0
+            whole = len(orjson.dumps(resource))
+            status = len(orjson.dumps(resource.pop("status", {}))) if kind == "Workflow" else 0
             self.status = max(self.status, status)
             self.largest = max(self.largest, (whole - status if self.apart else whole, kind))
             if kind == "Pod":
@@ -343,7 +343,7 @@ def render(args: argparse.Namespace) -> None:
     loaded = parse_suite(text)
     plan = make_plan(loaded)
     check_size(plan)
-    made = dump(
+    manifest = dump(
         [
             runs.config_map("bench", "big", suite_text(loaded)),
             runs.workflow("bench", "big", {"configmap": "perfdag-suite-big"}),
@@ -351,7 +351,7 @@ def render(args: argparse.Namespace) -> None:
     )
     seconds = time.perf_counter() - start
     print(
-        f"{len(plan.points):,} points {against(f'planned and rendered in {seconds:.2f} s', seconds, RENDER)}, {len(made):,} B of YAML"
+        f"{len(plan.points):,} points {against(f'planned and rendered in {seconds:.2f} s', seconds, RENDER)}, {len(manifest):,} B of YAML"
     )
 
 

@@ -47,7 +47,7 @@ def make(parts: int) -> tuple[Plan, list[tuple[str, bytes]]]:
         )
     )
     env = facts.gather()
-    made = []
+    objects = []
     for position, (index, repetition) in enumerate(plan.order):
         rows = [
             {
@@ -78,8 +78,8 @@ def make(parts: int) -> tuple[Plan, list[tuple[str, bytes]]]:
             nodes=["node"],
         )
         part.order_index = position
-        made.append((sample_key(plan.run_id, plan.key(position)), part.dump()))
-    return plan, made
+        objects.append((sample_key(plan.run_id, plan.key(position)), part.dump()))
+    return plan, objects
 
 
 def timed(store: Store, plan: Plan, queue: "multiprocessing.Queue[Any]") -> None:
@@ -146,19 +146,19 @@ def main() -> int:
     parser.add_argument("--s3", metavar="ROOT")
     parser.add_argument("--parts", type=int, default=10_000)
     args = parser.parse_args()
-    plan, made = make(args.parts)
+    plan, objects = make(args.parts)
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-        for key, data in made:
+        for key, data in objects:
             target = Path(folder) / key
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
         start = time.perf_counter()
-        for key, _ in made:
+        for key, _ in objects:
             (Path(folder) / key).read_bytes()
         baseline = time.perf_counter() - start
         seconds, rows, memory = in_child(collect_folder, folder, plan)
     print(
-        f"folder: {rows:,} rows of {len(made):,} parts in {seconds:.1f} s, {seconds / rows * 1e6:.1f} us a row, {seconds / baseline:.1f} x reading the files, peak {memory:.0f} MB"
+        f"folder: {rows:,} rows of {len(objects):,} parts in {seconds:.1f} s, {seconds / rows * 1e6:.1f} us a row, {seconds / baseline:.1f} x reading the files, peak {memory:.0f} MB"
     )
     held = [
         at_most("a row", seconds / rows * 1e6, FOLDER_US_A_ROW, "us"),
@@ -170,11 +170,11 @@ def main() -> int:
         root = f"{args.s3.rstrip('/')}/{secrets.token_hex(4)}"
         store = S3Store(root, 10.0)
         with ThreadPoolExecutor(16) as pool:
-            list(pool.map(lambda each: store.put(*each), made))
-        baseline = in_child(read_s3, root, [key for key, _ in made])
+            list(pool.map(lambda item: store.put(*item), objects))
+        baseline = in_child(read_s3, root, [key for key, _ in objects])
         seconds, rows, memory = in_child(collect_s3, root, plan)
         print(
-            f"S3: {rows:,} rows of {len(made):,} parts in {seconds:.1f} s, {seconds / baseline:.2f} x reading the objects over 16 connections ({baseline:.1f} s), peak {memory:.0f} MB"
+            f"S3: {rows:,} rows of {len(objects):,} parts in {seconds:.1f} s, {seconds / baseline:.2f} x reading the objects over 16 connections ({baseline:.1f} s), peak {memory:.0f} MB"
         )
         store.delete("")
         held += [

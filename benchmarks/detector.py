@@ -54,8 +54,8 @@ def alarms(models: list[str], series: int, runs: int) -> bool:
     )
     kept = True
     for model, min_effect in [
-        *((each, 0.05) for each in models),
-        *((each, 0.03) for each in models if each == "lognormal CV 2 %"),
+        *((model, 0.05) for model in models),
+        *((model, 0.03) for model in models if model == "lognormal CV 2 %"),
     ]:
         hits, nights = false_alarms(model, series, runs, min_effect)
         low, high = wilson(hits, nights)
@@ -81,14 +81,14 @@ def steps(series: int) -> bool:
         (0.05, 0.02, 10, 0.03),
         (0.10, 0.05, 10, 0.05),
     ):
-        found = nights_to_find(step, cv, series, within=within, min_effect=min_effect)
-        low, high = wilson(int((found <= within).sum()), series)
-        part = f"{100 * (found <= within).mean():5.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+        result = nights_to_find(step, cv, series, within=within, min_effect=min_effect)
+        low, high = wilson(int((result <= within).sum()), series)
+        part = f"{100 * (result <= within).mean():5.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
         what = f"{100 * step:3.0f} % at CV {100 * cv:.0f} %, min_effect {100 * min_effect:.0f} %"
         print(
-            f"  {what}: {part} within {within} runs, median run {np.median(found):.0f}", flush=True
+            f"  {what}: {part} within {within} runs, median run {np.median(result):.0f}", flush=True
         )
-        kept &= cv > 0.02 or (found <= within).mean() >= 0.95
+        kept &= cv > 0.02 or (result <= within).mean() >= 0.95
     return kept
 
 
@@ -130,7 +130,7 @@ def main() -> int:
     args = parser.parse_args()
     kept = True
     if args.part in (None, "alarms"):
-        kept = alarms([each for each in MODELS if args.model in each], args.series, args.runs)
+        kept = alarms([model for model in MODELS if args.model in model], args.series, args.runs)
     if args.part in (None, "steps"):
         kept &= steps(20 * args.series)
     if args.part in (None, "pairs"):

@@ -51,16 +51,16 @@ def fill(store: Store, runs: int, series: int, repetitions: int, suite: str = "n
             * np.where(stepped & (night > runs * 2 / 3), 0.9, 1)
         )
         name = run_id(night, suite)
-        made = table.set_column(SAMPLES.get_field_index("value"), "value", pa.array(value))
-        made = made.set_column(
+        changed = table.set_column(SAMPLES.get_field_index("value"), "value", pa.array(value))
+        changed = changed.set_column(
             SAMPLES.get_field_index("run_id"), "run_id", pa.array([name] * len(value))
         )
         moment = pa.scalar(START + timedelta(days=night), pa.timestamp("us", tz="UTC"))
-        made = made.set_column(
+        changed = changed.set_column(
             SAMPLES.get_field_index("started_at"), "started_at", pa.repeat(moment, len(value))
         )
         sink = pa.BufferOutputStream()
-        pq.write_table(made, sink, compression="zstd", store_schema=False)
+        pq.write_table(changed, sink, compression="zstd", store_schema=False)
         store.put(
             f"results/suite={suite}/month={name[:4]}-{name[4:6]}/{name}.parquet",
             sink.getvalue().to_pybytes(),
@@ -69,12 +69,12 @@ def fill(store: Store, runs: int, series: int, repetitions: int, suite: str = "n
 
 def timed(work: Callable[[], object], times: int = 3) -> tuple[float, float]:
     """Wall and CPU seconds of the best of a few calls; on a busy machine the CPU's tell what a quiet one would take."""
-    found = []
+    result = []
     for _ in range(times):
         start, cpu = time.perf_counter(), _cpu()
         work()
-        found.append((time.perf_counter() - start, _cpu() - cpu))
-    return min(found)
+        result.append((time.perf_counter() - start, _cpu() - cpu))
+    return min(result)
 
 
 def _cpu() -> float:
@@ -82,7 +82,7 @@ def _cpu() -> float:
     return spent.user + spent.system + spent.children_user + spent.children_system
 
 
-def said(pair: tuple[float, float]) -> str:
+def text_of(pair: tuple[float, float]) -> str:
     """Wall and CPU seconds in columns."""
     return f"{pair[0]:7.2f} s wall {pair[1]:7.2f} s CPU"
 
@@ -103,19 +103,19 @@ def main() -> int:
         fill(store, args.runs, args.series, 3)
         without = timed(lambda: rollup.read_run_medians(store, "net", write_back=False), 1)
         first = timed(lambda: rollup.read_run_medians(store, "net"), 1)
-        print(f"first read, which writes the roll-up  {said(first)}")
+        print(f"first read, which writes the roll-up  {text_of(first)}")
         reading = timed(lambda: rollup.read_run_medians(store, "net"))
         print(
-            f"reading by the roll-up                {said(reading)}   {without[0] / reading[0]:.1f} times as fast as file by file"
+            f"reading by the roll-up                {text_of(reading)}   {without[0] / reading[0]:.1f} times as fast as file by file"
         )
         trends = rollup.read_run_medians(store, "net")
-        found = series_of(trends, Tuning())
+        result = series_of(trends, Tuning())
         changes = timed(lambda: series_of(trends, Tuning()))
         print(
-            f"change points of {len(found)} x {len(trends.runs)}          {said(changes)}   {sum(len(s.findings) for s in found)} found"
+            f"change points of {len(result)} x {len(trends.runs)}          {text_of(changes)}   {sum(len(s.findings) for s in result)} found"
         )
         whole = timed(lambda: series_of(rollup.read_run_medians(store, "net"), Tuning()))
-        print(f"history                               {said(whole)}")
+        print(f"history                               {text_of(whole)}")
         held = [at_most("wall time", whole[0], 3.0 if remote else 1.0, "s")]
         words = ["history", "net", "--store", store.root]
         script = f"import sys; from perfdag.cli import main; sys.exit(main({words!r}))"
@@ -123,14 +123,14 @@ def main() -> int:
             lambda: subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
         )
         print(
-            f"`perfdag history net`, a new process  {said(walls)}   {walls[0] / whole[0]:.1f} times the answer alone"
+            f"`perfdag history net`, a new process  {text_of(walls)}   {walls[0] / whole[0]:.1f} times the answer alone"
         )
         held.append(at_most("wall time", walls[0], 4.0 if remote else 2.0, "s"))
         fill(store, 2, 2000, 5, suite="big")
         sides = [(store, Selection(run_id(n, "big"), "big", (run_id(n, "big"),))) for n in range(2)]
         rollup.read_run_medians(store, "big")
         comparing = timed(lambda: compare_selections(sides[0], sides[1], Tuning()))
-        print(f"compare of two runs of 10,000 rows    {said(comparing)}")
+        print(f"compare of two runs of 10,000 rows    {text_of(comparing)}")
         held.append(at_most("wall time", comparing[0], 1.0, "s"))
     return 0 if all(held) else 1
 

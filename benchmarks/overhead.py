@@ -153,9 +153,9 @@ def measure(name: str, params: dict[str, Any], rounds: int) -> Cost:
     hosts = [Watched() for _ in range(Shape.model_validate(plan.shapes[0]).hosts.count)]
     watcher, run = Watcher(name, hosts), benchmark.run
 
-    def watched(gang: Gang, given: Any) -> Output:
+    def watched(gang: Gang, options: Any) -> Output:
         watcher.prepared(gang)
-        return run(gang, given)
+        return run(gang, options)
 
     with tempfile.TemporaryDirectory() as folder, patch.object(benchmark, "run", watched):
         MeasuringLoop(
@@ -166,7 +166,7 @@ def measure(name: str, params: dict[str, Any], rounds: int) -> Cost:
 
 def tool_time(hosts: list[Watched]) -> float:
     """The longest command in s, and the longest laying out of files before it."""
-    laid = max((each.stop().seconds for host in hosts for each in host.laying), default=0.0)
+    laid = max((item.stop().seconds for host in hosts for item in host.laying), default=0.0)
     return laid + max(seconds for host in hosts for _, seconds in host.commands)
 
 

@@ -59,10 +59,10 @@ class Running:
 def ports(count: int) -> list[int]:
     """Free ports of the loopback."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    found = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return found
+    values = [item.getsockname()[1] for item in sockets]
+    for item in sockets:
+        item.close()
+    return values
 
 
 def fetch(port: int, path: str) -> str:
@@ -236,26 +236,26 @@ def compare(args: argparse.Namespace) -> bool:
         for case, into in figures.items():
             loaded(case, args.seconds, into)
     base = statistics.median(figures[cases[0]].rates)
-    for case, found in figures.items():
+    for case, result in figures.items():
         middle, spread = (
-            statistics.median(found.rates),
-            f"[{min(found.rates):.0f} to {max(found.rates):.0f}]",
+            statistics.median(result.rates),
+            f"[{min(result.rates):.0f} to {max(result.rates):.0f}]",
         )
         text = f"{case.name:<66} {middle:6.0f}/s {spread:<16}"
         if case.clients > 1:
-            text += f" {middle / base:5.2f} x; frontend {1e6 * statistics.median(found.costs):3.0f} us CPU an item;"
+            text += f" {middle / base:5.2f} x; frontend {1e6 * statistics.median(result.costs):3.0f} us CPU an item;"
         for what, values in (
-            ("dispatch", found.dispatches if case.clients > 1 else []),
-            ("round trip", found.round_trips),
+            ("dispatch", result.dispatches if case.clients > 1 else []),
+            ("round trip", result.round_trips),
         ):
             if values:
                 text += f" {what} p50 {1e3 * percentile(values, 0.5):.1f} p99 {1e3 * percentile(values, 0.99):.1f} ms;"
         print(text.rstrip(";"))
-    print(json.dumps({case.name: found.rates for case, found in figures.items()}))
+    print(json.dumps({case.name: result.rates for case, result in figures.items()}))
     held = True
     if args.original:
         theirs, ours_at_it = (
-            statistics.median(found.rates) for found in list(figures.values())[:2]
+            statistics.median(result.rates) for result in list(figures.values())[:2]
         )
         held = limit(
             "throughput over the original frontend's, original wire",
@@ -263,11 +263,11 @@ def compare(args: argparse.Namespace) -> bool:
             LEAST_RATIO,
             at_least=True,
         )
-    for case, found in figures.items():
+    for case, result in figures.items():
         if case.stuck and case.clients > 1:
             held &= limit(
                 f"{case.name}: p99 of the dispatch in ms",
-                1e3 * percentile(found.dispatches, 0.99),
+                1e3 * percentile(result.dispatches, 0.99),
                 MOST_DISPATCH_MS,
             )
     return held

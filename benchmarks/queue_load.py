@@ -129,10 +129,10 @@ class Load:
         self.clients[sock.fileno()] = (sock, now)
 
     def _answered(self, fd: int) -> None:
-        sock, asked = self.clients[fd]
+        sock, sent_at = self.clients[fd]
         data = sock.recv(4096)
         outcome, now = self.outcome, time.monotonic()
-        outcome.round_trips.append(now - asked)
+        outcome.round_trips.append(now - sent_at)
         if b'"Retcode":0' in data or b'"Retcode": 0' in data:
             outcome.done += 1
         else:
@@ -154,7 +154,7 @@ class Load:
         self.backends[sock.fileno()] = (sock, now)
 
     def _handed(self, fd: int) -> None:
-        sock, asked = self.backends[fd]
+        sock, sent_at = self.backends[fd]
         data = sock.recv(4096)
         if b'mpty":true' in data or b'mpty": true' in data:
             sock.close()
@@ -164,7 +164,7 @@ class Load:
         if not data:
             raise SystemExit("the frontend closed a backend's connection")
         now = time.monotonic()
-        self.outcome.dispatches.append(now - asked)
+        self.outcome.dispatches.append(now - sent_at)
         self.working.append((now + self.work, sock))
 
     def _reply(self, sock: socket.socket | None) -> None:

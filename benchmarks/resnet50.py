@@ -110,12 +110,12 @@ def loop(blocks: int, batches: int) -> bool:
     timed(bare), timed(harness)
     wall, cpu = [], []
     for order in orders(blocks, seed=0):
-        found: dict[str, list[tuple[float, float]]] = {"A": [], "B": []}
+        result: dict[str, list[tuple[float, float]]] = {"A": [], "B": []}
         for side in order:
-            found[side].append(timed(bare if side == "A" else harness))
-        rate = {side: statistics.fmean(each for each, _ in pairs) for side, pairs in found.items()}
+            result[side].append(timed(bare if side == "A" else harness))
+        rate = {side: statistics.fmean(item for item, _ in pairs) for side, pairs in result.items()}
         wall.append(rate["B"] / rate["A"])
-        cpu.append(sum(c for _, c in found["B"]) / sum(c for _, c in found["A"]))
+        cpu.append(sum(c for _, c in result["B"]) / sum(c for _, c in result["A"]))
     print(f"loop: harness / bare samples/s at batch {BATCH}: {interval(wall)}")
     print(f"      processor time a sample: {interval(cpu)}")
     return at_most("away from the bare loop, relative", abs(statistics.median(wall) - 1), LOOP)
@@ -123,8 +123,8 @@ def loop(blocks: int, batches: int) -> bool:
 
 def interval(ratios: list[float]) -> str:
     """Median of paired ratios with the interval of the median."""
-    found = spread(ratios)
-    return f"median {statistics.median(ratios):.4f} ({found.kind} {found.low:.4f} to {found.high:.4f}, {len(ratios)} blocks)"
+    result = spread(ratios)
+    return f"median {statistics.median(ratios):.4f} ({result.kind} {result.low:.4f} to {result.high:.4f}, {len(ratios)} blocks)"
 
 
 def stub(blocks: int) -> bool:
@@ -156,39 +156,39 @@ def peak(seconds: float, service: float) -> bool:
     bound = 7.5 * service
     theory = md1_peak(bound, service)
     queries = round(theory * seconds)
-    asked = 1 - late_allowed(queries) / queries
-    strict = md1_peak(bound, service, asked)
+    percentile = 1 - late_allowed(queries) / queries
+    strict = md1_peak(bound, service, percentile)
     print(
-        f"peak: M/D/1 theory, {service * 1e3:g} ms of service, p99 within {bound * 1e3:g} ms: {theory:.1f}/s; p{asked * 100:.2f}, which early "
+        f"peak: M/D/1 theory, {service * 1e3:g} ms of service, p99 within {bound * 1e3:g} ms: {theory:.1f}/s; p{percentile * 100:.2f}, which early "
         f"stopping asks of the {queries} queries of {seconds:g} s: {strict:.1f}/s"
     )
     alone = trial(service, bound, 5.0, 0.05 * theory).percentiles[0.5] - service
-    real = md1_peak(bound - alone, service, asked)
+    real = md1_peak(bound - alone, service, percentile)
     print(
         f"      a lone query takes {alone * 1e3:.3f} ms more than its service (two threads woken): less that, {real:.1f}/s",
         flush=True,
     )
 
     def held(rate: float, duration: float) -> bool:
-        found = trial(service, bound, duration, rate)
+        result = trial(service, bound, duration, rate)
         print(
-            f"      {rate:7.1f}/s {'valid' if found.valid else 'invalid'} p99 {found.percentiles[0.99] * 1e3:.3f} ms of {found.queries}",
+            f"      {rate:7.1f}/s {'valid' if result.valid else 'invalid'} p99 {result.percentiles[0.99] * 1e3:.3f} ms of {result.queries}",
             flush=True,
         )
-        return found.valid
+        return result.valid
 
-    found = find_peak(
+    result = find_peak(
         lambda rate: held(rate, min(seconds, 15.0)),
         lambda rate: held(rate, seconds),
         0.8 * theory,
         precision=0.005,
     )
-    full = sum(each.validation for each in found.probes)
+    full = sum(probe.validation for probe in result.probes)
     print(
-        f"peak: found {found.rate:.1f}/s in {len(found.probes) - full} short and {full} full trials: {found.rate / theory:.4f} of theory, "
-        f"{found.rate / strict:.4f} of that for what early stopping asks, {found.rate / real:.4f} of that less the waking"
+        f"peak: found {result.rate:.1f}/s in {len(result.probes) - full} short and {full} full trials: {result.rate / theory:.4f} of theory, "
+        f"{result.rate / strict:.4f} of that for what early stopping asks, {result.rate / real:.4f} of that less the waking"
     )
-    return at_most("away from theory, relative", abs(found.rate / theory - 1), PEAK)
+    return at_most("away from theory, relative", abs(result.rate / theory - 1), PEAK)
 
 
 def trial(service: float, bound: float, seconds: float, rate: float) -> loadgen_log.Summary:

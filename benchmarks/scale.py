@@ -73,10 +73,10 @@ def load_template(kind: str, run: str) -> Template:
 async def ours(kind: str, count: int, namespace: str) -> None:
     """Create with the generator."""
     async with Kube() as kube:
-        made = load_template(kind, "bench")
+        template = load_template(kind, "bench")
         await generate(
-            await ApiSubmitter.open(kube, made),
-            made,
+            await ApiSubmitter.open(kube, template),
+            template,
             count,
             [namespace],
             Schedule(),
@@ -88,13 +88,13 @@ async def ours(kind: str, count: int, namespace: str) -> None:
 async def ours_observed(kind: str, count: int, namespace: str) -> None:
     """Create with the generator while the observer watches, and keep all records to the end."""
     async with Kube() as kube:
-        made = load_template(kind, "bench")
+        template = load_template(kind, "bench")
         async with Observer(
             kube, "bench", [KINDS[kind]], [namespace], primary=[KINDS[kind][1]]
         ) as observer:
             await generate(
-                await ApiSubmitter.open(kube, made),
-                made,
+                await ApiSubmitter.open(kube, template),
+                template,
                 count,
                 [namespace],
                 Schedule(),
@@ -109,9 +109,9 @@ def in_process(work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> tu
     queue: Any = multiprocessing.get_context("spawn").SimpleQueue()
     process = multiprocessing.get_context("spawn").Process(target=_child, args=(queue, work, args))
     process.start()
-    found: tuple[float, float] = queue.get()
+    result: tuple[float, float] = queue.get()
     process.join()
-    return found
+    return result
 
 
 def _child(queue: Any, work: Callable[..., Coroutine[Any, Any, None]], args: Any) -> None:
@@ -170,8 +170,8 @@ async def create(rounds: int) -> bool:
     async with Kube() as kube:  # the kind alone, with no Stage that reacts to it
         await simulation.install(kube, "kubevirt")
         stages = await kube.resource("kwok.x-k8s.io/v1alpha1", "Stage")
-        for each in await kube.list(stages, labels=f"{kwok_nodes.LABEL}=kubevirt"):
-            await kube.delete(stages, each["metadata"]["name"])
+        for item in await kube.list(stages, labels=f"{kwok_nodes.LABEL}=kubevirt"):
+            await kube.delete(stages, item["metadata"]["name"])
     for kind, count in (("vmi", 1000), ("pod", 2000)):
         figures: dict[str, list[tuple[float, float, float]]] = {"perfdag": [], "kube-burner": []}
         for turn in range(rounds):
@@ -185,13 +185,13 @@ async def create(rounds: int) -> bool:
                     figures[who].append(
                         await rate(kind, count, partial(burner, program, kind, count))
                     )
-        for who, found in figures.items():
-            if found:
-                rates = sorted(each[0] for each in found)
-                middle = [statistics.median(each[i] for each in found) for i in range(3)]
+        for who, result in figures.items():
+            if result:
+                rates = sorted(figure[0] for figure in result)
+                middle = [statistics.median(figure[i] for figure in result) for i in range(3)]
                 spread = f"{rates[0]:.0f} to {rates[-1]:.0f}"
                 print(
-                    f"create {count} {kind}: {who} {middle[0]:.0f}/s ({spread}, n={len(found)}), {middle[1]:.0f} MiB, {middle[2]:.2f} s CPU"
+                    f"create {count} {kind}: {who} {middle[0]:.0f}/s ({spread}, n={len(result)}), {middle[1]:.0f} MiB, {middle[2]:.2f} s CPU"
                 )
         if figures["kube-burner"]:
             ratio = statistics.median(
@@ -228,30 +228,30 @@ async def watch() -> bool:
     """Lag of the watch while 100 objects are created each second for 15 s."""
     namespace = f"perfdag-bench-{time.time_ns() % 10**9}"
     async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
-        made = load_template("pod", "bench")
+        template = load_template("pod", "bench")
         async with (
             Observer(kube, "bench", [KINDS["pod"]], [namespace], primary=["Pod"]),
             Heartbeat(kube, "bench", namespace, 0.05) as heart,
         ):
             schedule = Schedule("constant", 100)
             done = await generate(
-                await ApiSubmitter.open(kube, made),
-                made,
+                await ApiSubmitter.open(kube, template),
+                template,
                 1500,
                 [namespace],
                 schedule,
                 50,
                 run="bench",
             )
-        told, lag = done.summary(schedule), heart.summary()
+        rates, lag = done.summary(schedule), heart.summary()
         if lag["p99_s"] is None or lag["after_answer_p99_s"] is None:
             raise SystemExit(f"only {lag['beats']} heartbeats came back, too few for a p99")
         print(
             f"watch lag at 100 objects/s, p99: at most {1e3 * lag['p99_s']:.1f} ms (the server's write included), at least "
             f"{1e3 * lag['after_answer_p99_s']:.1f} ms (from its answer); median {1e3 * (lag['median_s'] or 0):.1f} ms, "
-            f"n={lag['beats']} (limit p99 50 ms: {verdict(lag['p99_s'] < LAG_LIMIT)}); rate {told['rate_share']:.1%} ({verdict(told['held'])})"
+            f"n={lag['beats']} (limit p99 50 ms: {verdict(lag['p99_s'] < LAG_LIMIT)}); rate {rates['rate_share']:.1%} ({verdict(rates['held'])})"
         )
-        return bool(lag["p99_s"] < LAG_LIMIT and told["held"])
+        return bool(lag["p99_s"] < LAG_LIMIT and rates["held"])
 
 
 async def jobs(count: int, nodes: int) -> bool:
@@ -299,8 +299,8 @@ async def burst() -> bool:
         result = await vmi.burst(kube, vmi.Spec(timeout=900), 800)
         figures = result.figures
         held = figures["success_ratio"] == 1.0 and not figures["left_behind"]
-        told = f"success {figures['success_ratio']}, left behind {figures['left_behind']:.0f} ({verdict(held)})"
-        print(f"800 VMIs: {time.monotonic() - start:.0f} s, {told}")
+        text = f"success {figures['success_ratio']}, left behind {figures['left_behind']:.0f} ({verdict(held)})"
+        print(f"800 VMIs: {time.monotonic() - start:.0f} s, {text}")
         quantiles = ", ".join(
             f"{p} {figures[f'creation_to_running_{p}']:.2f} s" for p in ("p50", "p95", "p99")
         )
@@ -321,8 +321,8 @@ async def truth() -> bool:
             async for event in kube.watch(await kube.resource(*KINDS["vmi"]), namespace):
                 phases = event.object.get("status", {}).get("phaseTransitionTimestamps", [])
                 at = {
-                    each["phase"]: unix_ns(each["phaseTransitionTimestamp"]) / 1e9
-                    for each in phases
+                    phase["phase"]: unix_ns(phase["phaseTransitionTimestamp"]) / 1e9
+                    for phase in phases
                 }
                 if "Scheduling" in at:
                     played[event.object["metadata"]["name"]] = at["Scheduling"] - at["Pending"]
@@ -348,10 +348,10 @@ async def truth() -> bool:
     real = sorted(played.values())
     apart = {p: abs((rank(measured, p, 1) or 0.0) - (rank(real, p, 1) or 0.0)) for p in (0.5, 0.95)}
     held = len(measured) == len(real) == 100 and max(apart.values()) <= TRUTH_LIMIT
-    told = ", ".join(f"p{100 * p:g} {1e3 * value:.1f} ms" for p, value in apart.items())
+    text = ", ".join(f"p{100 * p:g} {1e3 * value:.1f} ms" for p, value in apart.items())
     lag = 1e3 * (result.figures["watch_lag_p99"] or 0.0)
     print(
-        f"measured against played, 0.8 to 3.3 s, n={len(measured)}: {told} apart (limit 20 ms: {verdict(held)}); watch lag p99 {lag:.1f} ms"
+        f"measured against played, 0.8 to 3.3 s, n={len(measured)}: {text} apart (limit 20 ms: {verdict(held)}); watch lag p99 {lag:.1f} ms"
     )
     return held
 

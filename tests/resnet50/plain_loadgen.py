@@ -30,7 +30,7 @@ def main(service: float, queries: int, rate: float | None) -> None:
 
     def answer(samples: Any) -> None:
         time.sleep(service)
-        lg.QuerySamplesComplete([lg.QuerySampleResponse(each.id, 0, 0) for each in samples])
+        lg.QuerySamplesComplete([lg.QuerySampleResponse(sample.id, 0, 0) for sample in samples])
 
     settings, logs = lg.TestSettings(), lg.LogSettings()
     settings.scenario = lg.TestScenario.Server if rate else lg.TestScenario.SingleStream

@@ -55,7 +55,7 @@ def test_an_errand_that_fails_is_told_and_waits_for_nobody() -> None:
     batcher = seen.batcher(2, 0.0)
     batcher.errand(broken)
     batcher.close()
-    assert [str(each) for each in seen.errors] == ["cold"]
+    assert [str(error) for error in seen.errors] == ["cold"]
 
 
 def test_everything_is_answered_once_in_batches_no_larger_than_asked() -> None:

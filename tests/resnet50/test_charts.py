@@ -42,10 +42,10 @@ def value(metric: str, number: float, unit: str, **more: Any) -> dict[str, Any]:
 
 def drawn(module: Any, rows: pa.Table) -> dict[str, Figure]:
     with style.house():
-        found = dict(module.figures(rows))
-        for figure in found.values():
+        values = dict(module.figures(rows))
+        for figure in values.values():
             style.to_bytes(figure)
-    return found
+    return values
 
 
 def test_offline_says_what_was_published_and_that_it_is_unverified() -> None:
@@ -59,13 +59,13 @@ def test_offline_says_what_was_published_and_that_it_is_unverified() -> None:
         for batch in (1, 32)
         for r in (1, 2, 3)
     ]
-    said = words(drawn(resnet50, table(*samples))["offline"])
-    assert "published for a Tesla T4, unverified: batch 1 200 /s, batch 32 3.5 k/s" in said
-    assert "Highest throughput" in said
+    message = words(drawn(resnet50, table(*samples))["offline"])
+    assert "published for a Tesla T4, unverified: batch 1 200 /s, batch 32 3.5 k/s" in message
+    assert "Highest throughput" in message
 
 
 def test_accuracy_is_held_against_the_reference() -> None:
-    given = (
+    options = (
         ("fp32", 0.7646, 50000, 0.7613),
         ("bf16", 0.75, 50000, 0.7613),
         ("tf32", 0.79, 50000, 0.80858),
@@ -87,16 +87,16 @@ def test_accuracy_is_held_against_the_reference() -> None:
                 else []
             ),
         )
-        for precision, top1, images, reference in given
+        for precision, top1, images, reference in options
     ]
     figure = drawn(resnet50, table(*samples))["accuracy"]
-    said = words(figure)
-    assert "76.46 % of the fp32 reference" in said
+    message = words(figure)
+    assert "76.46 % of the fp32 reference" in message
     assert (
         "precision=fp32 reached (76.13 %), precision=bf16 NOT reached (76.13 %), precision=tf32 NOT reached (80.86 %)"
-        in said
+        in message
     )
-    assert "precision=fp16 of 1,000 images: no verdict" in said
+    assert "precision=fp16 of 1,000 images: no verdict" in message
     assert any(list(line.get_xdata()) == [0.76456] * 2 for line in figure.axes[0].lines)
 
 
@@ -143,11 +143,11 @@ def test_server_shows_percentiles_and_the_point_that_failed() -> None:
             error="LoadGen says INVALID",
         ),
     )
-    said = words(drawn(resnet50, rows)["server-latency"])
-    assert "published for a Tesla T4, unverified: batch 1 10 ms, batch 8 15 ms" in said
-    assert "LoadGen says INVALID" in said
-    assert "dotted: the bound" in said
-    assert "latency (ms), lower is better" in said
+    message = words(drawn(resnet50, rows)["server-latency"])
+    assert "published for a Tesla T4, unverified: batch 1 10 ms, batch 8 15 ms" in message
+    assert "LoadGen says INVALID" in message
+    assert "dotted: the bound" in message
+    assert "latency (ms), lower is better" in message
 
 
 def test_single_stream_has_the_published_figure_beside_it() -> None:
@@ -191,13 +191,13 @@ def test_phases_of_every_point_are_shown_with_their_marks() -> None:
         sample("resnet50", {"scenario": "offline", "batch": batch}, 1, phases(0.040 + batch / 1000))
         for batch in range(1, 31)
     ]
-    found = drawn(resnet50, table(*samples))
-    assert [len(found[name].axes[0].get_yticklabels()) for name in ("phases", "phases-2")] == [
+    result = drawn(resnet50, table(*samples))
+    assert [len(result[name].axes[0].get_yticklabels()) for name in ("phases", "phases-2")] == [
         24,
         6,
     ]
-    assert "part 2 of 2, 6 of 30 points" in words(found["phases-2"])
-    assert "Compute is 62 to 64 % of what is timed" in words(found["phases-2"])
+    assert "part 2 of 2, 6 of 30 points" in words(result["phases-2"])
+    assert "Compute is 62 to 64 % of what is timed" in words(result["phases-2"])
     smoke, unchecked = {"fast": "not comparable"}, {"logits_checked": False}
     marked = [
         sample(
@@ -208,45 +208,49 @@ def test_phases_of_every_point_are_shown_with_their_marks() -> None:
         )
         for at in (1, 2)
     ]
-    said = words(drawn(resnet50, table(*marked))["phases"])
-    assert "Compute is 60 % of what is timed (smoke test: not comparable)" in said
-    assert said.count("(logits not checked)") == said.count("batch=2 (logits not checked)") == 1
+    message = words(drawn(resnet50, table(*marked))["phases"])
+    assert "Compute is 60 % of what is timed (smoke test: not comparable)" in message
+    assert (
+        message.count("(logits not checked)") == message.count("batch=2 (logits not checked)") == 1
+    )
     other = sample(
         "resnet50",
         {"scenario": "offline", "batch": 1},
         2,
         phases(0.080, **smoke, loadgen="INVALID"),
     )
-    said = words(drawn(resnet50, table(marked[0], other))["phases"])
+    message = words(drawn(resnet50, table(marked[0], other))["phases"])
     assert (
-        "Compute is 60 % of what is timed (smoke test: not comparable) " in said
+        "Compute is 60 % of what is timed (smoke test: not comparable) " in message
     )  # of the series that is drawn, not of the other one
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "said"),
+    ("low", "high", "message"),
     [
         (0.02, 0.04, "passes"),
         (-0.01, 0.07, "inconclusive: about 40 pairs would tell"),
         (0.06, 0.09, "fails"),
     ],
 )
-def test_overhead_says_its_verdict(low: float, high: float, said: str) -> None:
+def test_overhead_says_its_verdict(low: float, high: float, message: str) -> None:
     values = [
         value("overhead", (low + high) / 2, "1", stat="mean", headline=True),
         value("overhead_bound", low, "1", stat="low"),
         value("overhead_bound", high, "1", stat="high"),
         value("pairs_needed", 40, "1"),
     ]
-    found = drawn(resnet50_overhead, table(sample("resnet50-overhead", {"limit": 0.05}, 1, values)))
-    assert said in words(found["overhead"])
+    result = drawn(
+        resnet50_overhead, table(sample("resnet50-overhead", {"limit": 0.05}, 1, values))
+    )
+    assert message in words(result["overhead"])
 
 
 @pytest.mark.parametrize(
-    ("marks", "said"), [({}, ["3 of 6"]), ({"fast": "not comparable", "loadgen": "INVALID"}, [])]
+    ("marks", "message"), [({}, ["3 of 6"]), ({"fast": "not comparable", "loadgen": "INVALID"}, [])]
 )
 def test_overhead_says_of_how_many_treatments_loadgen_says_invalid(
-    marks: dict[str, Any], said: list[str]
+    marks: dict[str, Any], message: list[str]
 ) -> None:
     overhead = (("overhead", "mean"), ("overhead_bound", "low"), ("overhead_bound", "high"))
     samples = []
@@ -256,8 +260,10 @@ def test_overhead_says_of_how_many_treatments_loadgen_says_invalid(
             valid = 0 if side == "treatment" and pair in late else 1
             values.append(value("valid", valid, "1", coords={"side": side, "pair": pair, **marks}))
         samples.append(sample("resnet50-overhead", {"limit": 0.05}, repetition, values))
-    found = words(drawn(resnet50_overhead, table(*samples))["overhead"])
-    assert re.findall(r"LoadGen says INVALID of the treatment in (\d of \d) runs", found) == said
+    result = words(drawn(resnet50_overhead, table(*samples))["overhead"])
+    assert (
+        re.findall(r"LoadGen says INVALID of the treatment in (\d of \d) runs", result) == message
+    )
 
 
 @pytest.mark.parametrize(
@@ -282,22 +288,22 @@ def test_interference_is_a_matrix_of_copies(scenario: str, headings: str, findin
     rows = sample("resnet50-interference", params, 1, values)
     for number, kept in enumerate((0.4, 0.6)):
         late = value("valid", number, "1", coords={"when": "together"})
-        for each in sample(
+        for item in sample(
             "resnet50-interference", params, 1, [value("rate_kept", kept, "1"), *inflated, late]
         ):
-            rows.append({**each, "subject": f"copy {number}"})
-    said = words(drawn(resnet50_interference, table(rows))["matrix"])
-    assert finding in said
-    assert "copy 1" in said
-    assert "fairness (Jain) 0.990; LoadGen says INVALID together of copy 0;" in said
-    assert f"together {headings} copy" in said
+            rows.append({**item, "subject": f"copy {number}"})
+    message = words(drawn(resnet50_interference, table(rows))["matrix"])
+    assert finding in message
+    assert "copy 1" in message
+    assert "fairness (Jain) 0.990; LoadGen says INVALID together of copy 0;" in message
+    assert f"together {headings} copy" in message
 
 
 def test_one_invalid_sample_does_not_move_the_medians_of_the_valid() -> None:
     rows = []
     for repetition, status, kept in ((1, "ok", 0.9), (2, "invalid", 0.1)):
         error = None if status == "ok" else "the copies ran at once for 46 % of the time only"
-        found = sample(
+        result = sample(
             "resnet50-interference",
             {"copies": 2},
             repetition,
@@ -305,17 +311,21 @@ def test_one_invalid_sample_does_not_move_the_medians_of_the_valid() -> None:
             status=status,
             error=error,
         )
-        rows += [{**each, "subject": f"copy {number}"} for each in found for number in range(2)]
+        rows += [
+            {**measurement, "subject": f"copy {number}"}
+            for measurement in result
+            for number in range(2)
+        ]
     assert "each of 2 copies keeps 90 % of its rate" in words(
         drawn(resnet50_interference, table(rows))["matrix"]
     )
-    said = words(
+    message = words(
         drawn(resnet50_interference, table([row for row in rows if row["status"] == "invalid"]))[
             "matrix"
         ]
     )
-    assert "each of 2 copies keeps 10 % of its rate" in said
-    assert "no valid sample: invalid: the copies ran at once" in said
+    assert "each of 2 copies keeps 10 % of its rate" in message
+    assert "no valid sample: invalid: the copies ran at once" in message
 
 
 MARKS = {
@@ -327,7 +337,7 @@ MARKS = {
 
 
 def test_marks_stand_in_the_titles_of_comparisons() -> None:
-    said = "(smoke test: not comparable; LoadGen says INVALID; logits not checked; weights not verified)"
+    message = "(smoke test: not comparable; LoadGen says INVALID; logits not checked; weights not verified)"
     costs = [
         ("overhead", 0.03, "mean"),
         ("overhead_bound", 0.02, "low"),
@@ -335,13 +345,13 @@ def test_marks_stand_in_the_titles_of_comparisons() -> None:
     ]
     values = [value(metric, number, "1", stat=stat, coords=MARKS) for metric, number, stat in costs]
     samples = [sample("resnet50-overhead", {"limit": limit}, 1, values) for limit in (0.05, 0.06)]
-    assert f"passes {said}" in words(drawn(resnet50_overhead, table(samples[0]))["overhead"])
-    assert words(drawn(resnet50_overhead, table(*samples))["overhead"]).count(said) == 2
+    assert f"passes {message}" in words(drawn(resnet50_overhead, table(samples[0]))["overhead"])
+    assert words(drawn(resnet50_overhead, table(*samples))["overhead"]).count(message) == 2
     rows = sample(
         "resnet50-interference", {"copies": 2}, 1, [value("rate_kept", 0.5, "1", coords=MARKS)]
     )
-    assert said in words(
-        drawn(resnet50_interference, table([{**each, "subject": "copy 0"} for each in rows]))[
+    assert message in words(
+        drawn(resnet50_interference, table([{**row, "subject": "copy 0"} for row in rows]))[
             "matrix"
         ]
     )

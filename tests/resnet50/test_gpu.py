@@ -59,11 +59,11 @@ def span(start: float, end: float) -> gpu_queries.Span:
 
 
 def test_what_the_gpu_did_meanwhile() -> None:
-    (found,) = gpu_queries.during(samples(4, 4, 0, 0), gpu_queries.DYNAMIC)
-    assert found["samples"] == 4
-    assert found["sm_clock"] == {"low": 1.47e9, "median": pytest.approx(1.485e9), "high": 1.5e9}
-    assert found["utilisation"]["high"] == pytest.approx(0.99)
-    assert found["throttled"] == {"software power cap": 0.5}
+    (result,) = gpu_queries.during(samples(4, 4, 0, 0), gpu_queries.DYNAMIC)
+    assert result["samples"] == 4
+    assert result["sm_clock"] == {"low": 1.47e9, "median": pytest.approx(1.485e9), "high": 1.5e9}
+    assert result["utilisation"]["high"] == pytest.approx(0.99)
+    assert result["throttled"] == {"software power cap": 0.5}
 
 
 def test_set_up_and_idle_time_are_no_part_of_it() -> None:
@@ -74,13 +74,13 @@ def test_set_up_and_idle_time_are_no_part_of_it() -> None:
         31,
         "GPU 0 was slowed down (hardware thermal slowdown) in 6 % of the sample: mend cooling or power",
     )
-    (found,) = gpu_queries.during(text, gpu_queries.DYNAMIC, [span(29, 30)])
-    assert (found["samples"], found["throttled"], found["sm_clock"]["high"]) == (
+    (result,) = gpu_queries.during(text, gpu_queries.DYNAMIC, [span(29, 30)])
+    assert (result["samples"], result["throttled"], result["sm_clock"]["high"]) == (
         2,
         {"hardware thermal slowdown": 1.0},
         0.92e9,
     )
-    assert "in 100 % of the sample" in str(gpu_queries.slowed([found]))
+    assert "in 100 % of the sample" in str(gpu_queries.slowed([result]))
     # a driver without times, and a run between two samples, are judged by all that there is
     assert gpu_queries.during(text, gpu_queries.DYNAMIC, [span(900, 901)]) == whole
     assert gpu_queries.during(samples(1, 1), gpu_queries.DYNAMIC)[0]["samples"] == 2
@@ -90,10 +90,10 @@ def test_each_run_is_judged_by_itself() -> None:
     runs = [span(10 * number + 1, 10 * number + 9) for number in range(24)]
     text = samples(*[0x40 if 20 < at < 40 else 0 for at in range(480)])
     assert gpu_queries.slowed(gpu_queries.during(text, gpu_queries.DYNAMIC)) is None
-    (found,) = gpu_queries.during(text, gpu_queries.DYNAMIC, runs)
-    assert found["throttled"]["hardware thermal slowdown"] == pytest.approx(1 / 24)
+    (result,) = gpu_queries.during(text, gpu_queries.DYNAMIC, runs)
+    assert result["throttled"]["hardware thermal slowdown"] == pytest.approx(1 / 24)
     assert (
-        gpu_queries.slowed([found])
+        gpu_queries.slowed([result])
         == "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of one of its runs: mend cooling or power"
     )
 
@@ -107,10 +107,10 @@ def test_each_run_is_judged_by_itself() -> None:
     ],
 )
 def test_a_slowdown_is_held_against_the_figure(mask: int, reason: str) -> None:
-    said = gpu_queries.slowed(gpu_queries.during(samples(mask, mask, 0, 0), gpu_queries.DYNAMIC))
-    assert said is not None
-    assert reason in said
-    assert "50 %" in said
+    message = gpu_queries.slowed(gpu_queries.during(samples(mask, mask, 0, 0), gpu_queries.DYNAMIC))
+    assert message is not None
+    assert reason in message
+    assert "50 %" in message
 
 
 def test_the_power_cap_and_a_short_spike_are_not() -> None:
@@ -141,8 +141,8 @@ def test_where_a_nic_uses_the_memory_idle_samples_count() -> None:
     """Two samples of the set-up among 60 in which the GPU waits: of a tool that computes they would be all."""
     text = samples(0x40, 0x40, *[1] * 60)
     assert gpu_queries.slowed(gpu_queries.during(text, gpu_queries.DYNAMIC)) is not None
-    (found,) = gpu_queries.during(text, gpu_queries.DYNAMIC, computes=False)
-    assert (found["samples"], gpu_queries.slowed([found])) == (62, None)
+    (result,) = gpu_queries.during(text, gpu_queries.DYNAMIC, computes=False)
+    assert (result["samples"], gpu_queries.slowed([result])) == (62, None)
     assert (
         gpu_queries.slowed(
             gpu_queries.during(samples(0, *[0x41] * 60), gpu_queries.DYNAMIC, computes=False)
@@ -168,7 +168,7 @@ def test_of_a_search_for_the_peak_the_full_trials_are_judged(
         result["peak"] = {
             "rate": 100.0,
             "above": 101.0,
-            "probes": [[100.0, True, each] for each in full],
+            "probes": [[100.0, True, item] for item in full],
         }
     assert launch.measured_spans(json.dumps(result)) == spans
 
@@ -186,10 +186,10 @@ def fake_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    said = gpu_queries.problem(LocalHost())
-    assert said is not None
-    assert "no NVIDIA driver" in said
-    assert "nvidia-device-plugin" in said
+    message = gpu_queries.problem(LocalHost())
+    assert message is not None
+    assert "no NVIDIA driver" in message
+    assert "nvidia-device-plugin" in message
     assert gpu_queries.facts(LocalHost()) == []
 
 
@@ -239,9 +239,9 @@ esac
         monkeypatch,
         refusal + SAMPLING.replace(LINE, f"0, 1500, 5000, 60, 70, 1024, 0x40, {TIME}"),
     )
-    (found,) = gpu_queries.facts(LocalHost())
-    assert (found["name"], found["ecc_uncorrected"], found["pcie_width"]) == ("Tesla T4", 2, 16)
-    assert found.keys().isdisjoint({"ecc_corrected", "mig", "error"})
+    (result,) = gpu_queries.facts(LocalHost())
+    assert (result["name"], result["ecc_uncorrected"], result["pcie_width"]) == ("Tesla T4", 2, 16)
+    assert result.keys().isdisjoint({"ecc_corrected", "mig", "error"})
     with gpu_queries.watched(LocalHost()) as seen:
         await_lines(tmp_path)
     assert seen["untold"] == ["utilisation"]
@@ -333,10 +333,10 @@ def test_a_slowed_gpu_is_not_held_against_an_accuracy_run(
         monkeypatch,
         f'case "$*" in -L) echo "GPU 0: T4"; exit;; *loop*) ;; *uuid*) echo "{T4.splitlines()[0]}"; exit;; esac; {hot}',
     )
-    given = Workload.model_validate(
+    params = Workload.model_validate(
         {"device": "cuda", "system": "stub", "scenario": scenario, "imagenet": "/x"}
     )
-    with launch.watched([LocalHost()], given) as watch:
+    with launch.watched([LocalHost()], params) as watch:
         await_lines(tmp_path)
     assert str(watch.facts["slowed"]).startswith("GPU 0 was slowed")
     assert (watch.facts["against"] is None) == (scenario == "accuracy")
@@ -367,8 +367,8 @@ def test_only_the_gpu_that_the_program_used_is_judged(
     with launch.watched([host], Workload(device="cuda", system="stub")) as watch:
         watch.result_text(host, Finished([], 0, result, "", 0.3))
         await_lines(tmp_path)
-    said = watch.facts["against"]
-    assert said is None if against is None else said.startswith(against)
+    message = watch.facts["against"]
+    assert message is None if against is None else message.startswith(against)
     assert watch.used == [used]
     assert len(watch.facts["gpus"]) == 2
 
@@ -411,7 +411,7 @@ def test_the_gpu_is_judged_while_loadgen_ran(
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         (None, "the NVIDIA driver (nvidia-smi) is not installed"),
         (
@@ -426,7 +426,7 @@ def test_the_gpu_is_judged_while_loadgen_ran(
 )
 def test_cuda_asked_where_there_is_none_is_skipped_with_what_to_do(
     script: str | None,
-    said: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -448,9 +448,9 @@ def test_cuda_asked_where_there_is_none_is_skipped_with_what_to_do(
     )
     assert main(["run", str(suite), "--store", str(store), "--no-report"]) == 0
     (part,) = [
-        json.loads(each.read_text())
-        for each in store.glob("runs/*/parts/*-1.json")
-        if "canary" not in each.name
+        json.loads(path.read_text())
+        for path in store.glob("runs/*/parts/*-1.json")
+        if "canary" not in path.name
     ]
     assert part["status"] == "skipped"
-    assert said.format(host=LocalHost().name) in part["error"]
+    assert message.format(host=LocalHost().name) in part["error"]

@@ -48,7 +48,7 @@ def test_folders_with_the_numbers_of_the_classes(tmp_path: Path, width: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         (["n01440764", "n02102040"], r"2 folders \(n01440764 to n02102040\)"),
         (WORDNET[:999], "999 folders"),
@@ -58,11 +58,11 @@ def test_folders_with_the_numbers_of_the_classes(tmp_path: Path, width: int) -> 
     ],
 )
 def test_folders_that_do_not_tell_the_classes_are_refused(
-    tmp_path: Path, names: list[str], said: str
+    tmp_path: Path, names: list[str], message: str
 ) -> None:
     touch(Path(folders(tmp_path, *names)), f"{names[0]}/a.JPEG")
     with pytest.raises(
-        ValueError, match=f"{said}.* else name them in val_map.txt, a line `FILE CLASS` each"
+        ValueError, match=f"{message}.* else name them in val_map.txt, a line `FILE CLASS` each"
     ):
         labelled(str(tmp_path))
 
@@ -98,13 +98,13 @@ def test_val_map(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [("x.JPEG", "expected"), ("x.JPEG 1000", "0 to 999"), ("gone.JPEG 1", "is not in")],
 )
-def test_a_bad_line_is_named_with_its_number(tmp_path: Path, line: str, said: str) -> None:
+def test_a_bad_line_is_named_with_its_number(tmp_path: Path, line: str, message: str) -> None:
     touch(tmp_path, "x.JPEG")
     (tmp_path / "val_map.txt").write_text(f"x.JPEG 1\n{line}\n")
-    with pytest.raises(ValueError, match=f"line 2: .*{said}"):
+    with pytest.raises(ValueError, match=f"line 2: .*{message}"):
         labelled(str(tmp_path))
 
 

@@ -60,29 +60,32 @@ def run(folder: Path, **more: Any) -> dict[tuple[str, str | None], Measurement]:
     )
     benchmark = Resnet50Interference()
     output = benchmark.run(Gang([LocalHost()], Shape(), 60, str(folder)), params)
-    return {(each.metric, each.subject): each for each in benchmark.parse(output, params)}
+    return {
+        (measurement.metric, measurement.subject): measurement
+        for measurement in benchmark.parse(output, params)
+    }
 
 
 @pytest.mark.slow
 def test_two_copies_that_share_a_lock_get_half_each(tmp_path: Path) -> None:
-    found = run(tmp_path, stub={"base": 0.005, "lock": str(tmp_path / "device")})
-    assert found[("rate_kept", None)].value == pytest.approx(0.5, abs=0.12)
-    assert found[("tail_inflation", None)].value > 1.5
-    assert found[("aggregate", None)].value == pytest.approx(1.0, abs=0.2)
-    assert found[("fairness", None)].value > 0.9
+    values = run(tmp_path, stub={"base": 0.005, "lock": str(tmp_path / "device")})
+    assert values[("rate_kept", None)].value == pytest.approx(0.5, abs=0.12)
+    assert values[("tail_inflation", None)].value > 1.5
+    assert values[("aggregate", None)].value == pytest.approx(1.0, abs=0.2)
+    assert values[("fairness", None)].value > 0.9
     assert not list(tmp_path.glob("copy-*"))
 
 
 @pytest.mark.slow
 def test_offline_gives_each_copy_as_many_samples_by_what_they_did_alone(tmp_path: Path) -> None:
-    found = run(
+    values = run(
         tmp_path,
         scenario="offline",
         batch=4,
         stub={"base": 0.004, "each": 0.001, "lock": str(tmp_path / "device")},
     )
-    assert found[("overlap", None)].value > 0.8
-    assert found[("rate_kept", None)].value == pytest.approx(0.5, abs=0.12)
+    assert values[("overlap", None)].value > 0.8
+    assert values[("rate_kept", None)].value == pytest.approx(0.5, abs=0.12)
 
 
 @pytest.mark.slow
@@ -94,14 +97,14 @@ def test_copies_need_of_their_wrapper_the_standard_streams_alone_and_have_schedu
         "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
     )
     code = "import subprocess, sys; assert not any(sys.argv[1] in each for each in sys.argv[2:]); sys.exit(subprocess.call(sys.argv[2:]))"
-    given = {
+    options = {
         "wrapper": [sys.executable, "-c", code, str(tmp_path)],
         "wrapper_env": {"HIDDEN": "1"},
         "target_rate": 60,
         "latency_bound": 30,
     }
     params = InterferenceParams.model_validate(
-        {"system": "stub", "scenario": "server", "fast": True, "stub": {"base": 0.002}, **given}
+        {"system": "stub", "scenario": "server", "fast": True, "stub": {"base": 0.002}, **options}
     )
     output = Resnet50Interference().run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params)
     logs = {
@@ -121,14 +124,14 @@ class Recording(LocalHost):
 
     def __init__(self) -> None:
         super().__init__("127.0.0.1")
-        self.asked: list[tuple[list[str], Any]] = []
+        self.requests: list[tuple[list[str], Any]] = []
 
     def run(self, argv: Sequence[str], **more: Any) -> Finished:
-        self.asked.append((list(argv), more.get("env")))
+        self.requests.append((list(argv), more.get("env")))
         return Finished(list(argv), 0, "" if "-c" in argv else RECORDED.read_text(), "", 1.0)
 
     def serve(self, argv: Sequence[str], **more: Any) -> Any:
-        self.asked.append((list(argv), more.get("env")))
+        self.requests.append((list(argv), more.get("env")))
         raise Failed("enough")
 
 
@@ -136,21 +139,21 @@ class Recording(LocalHost):
 def test_the_environment_is_set_behind_the_wrapper_which_may_pass_none_on(
     benchmark: Any, tmp_path: Path
 ) -> None:
-    given = {
+    options = {
         "wrapper": ["env", "-i"],
         "wrapper_env": {"LAYER": "on it", "SECOND": "$X"},
         "python": "/there/python",
     }
     params = benchmark.Params.model_validate(
-        {"system": "stub", "scenario": "single-stream", **given}
+        {"system": "stub", "scenario": "single-stream", **options}
     )
     host = Recording()
     gang = Gang([host], Shape(), 60, str(tmp_path))
     benchmark.missing(gang, params)
     with contextlib.suppress(Failed):
         benchmark.run(gang, params)
-    assert {str(env) for _, env in host.asked} == {"None"}
-    wrapped = [argv[argv.index("env") :][:5] for argv, _ in host.asked if "env" in argv]
+    assert {str(env) for _, env in host.requests} == {"None"}
+    wrapped = [argv[argv.index("env") :][:5] for argv, _ in host.requests if "env" in argv]
     assert len(wrapped) >= 2
     assert all(argv == ["env", "-i", "env", "LAYER=on it", "SECOND=$X"] for argv in wrapped)
 
@@ -172,7 +175,7 @@ class Losing(LocalHost):
 
 
 @pytest.mark.parametrize(
-    ("end", "kind", "said"),
+    ("end", "kind", "message"),
     [
         (
             Finished([], 1, "", "boom", 1.0),
@@ -183,12 +186,12 @@ class Losing(LocalHost):
     ],
 )
 def test_a_run_that_is_lost_keeps_the_texts_of_those_before_it(
-    end: Any, kind: type[SampleError], said: str, tmp_path: Path
+    end: Any, kind: type[SampleError], message: str, tmp_path: Path
 ) -> None:
     params = InterferenceParams.model_validate({"system": "stub", "scenario": "single-stream"})
     with pytest.raises(kind) as lost:
         Resnet50Interference().run(Gang([Losing(end)], Shape(), 60, str(tmp_path)), params)
-    assert str(lost.value) == said
+    assert str(lost.value) == message
     assert json.loads(lost.value.texts["solo-0"])["program"] == 1
 
 
@@ -229,7 +232,7 @@ def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> Non
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         ({"wrapper": ["no-such-tool"]}, ["no-such-tool"]),
         (
@@ -241,20 +244,20 @@ def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> Non
     ],
 )
 def test_what_runs_behind_a_wrapper_is_looked_for_there(
-    given: dict[str, Any], said: list[str], tmp_path: Path
+    options: dict[str, Any], message: list[str], tmp_path: Path
 ) -> None:
     pytest.importorskip(
         "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
     )
     params = InterferenceParams.model_validate(
-        {"system": "stub", "scenario": "single-stream", **given}
+        {"system": "stub", "scenario": "single-stream", **options}
     )
     assert [
-        each.program
-        for each in Resnet50Interference().missing(
+        item.program
+        for item in Resnet50Interference().missing(
             Gang([LocalHost()], Shape(), 60, str(tmp_path)), params
         )
-    ] == said
+    ] == message
 
 
 NEEDY = {"wrapper": ["env", "NEED=1", "sh", "-c", 'test "$NEED" = 1 && exec "$@"', "x"]}
@@ -273,8 +276,8 @@ def test_what_runs_behind_a_wrapper_is_looked_for_in_its_environment_and_what_it
     )
     for benchmark in (Resnet50(), Resnet50Interference(), Resnet50Overhead()):
         assert benchmark.missing(gang, benchmark.Params.model_validate({**common, **NEEDY})) == []
-        says = {"wrapper": ["sh", "-c", "echo no such pod >&2; exit 1"]}
-        (tool,) = benchmark.missing(gang, benchmark.Params.model_validate({**common, **says}))
+        message = {"wrapper": ["sh", "-c", "echo no such pod >&2; exit 1"]}
+        (tool,) = benchmark.missing(gang, benchmark.Params.model_validate({**common, **message}))
         assert (tool.program, tool.advice) == (
             f"{sys.executable} (Python) behind sh",
             "n1 reports: no such pod",
@@ -286,14 +289,14 @@ def test_what_runs_behind_a_wrapper_is_looked_for_in_its_environment_and_what_it
 
 
 def test_a_wrapper_that_ends_or_is_not_there_is_a_line(tmp_path: Path) -> None:
-    for wrapper, said in (
+    for wrapper, message in (
         (["false"], "exited 1 without a result"),
         (["no-such-tool"], "no-such-tool: No such file"),
     ):
         params = InterferenceParams.model_validate(
             {"system": "stub", "scenario": "single-stream", "wrapper": wrapper}
         )
-        with pytest.raises(Failed, match=said):
+        with pytest.raises(Failed, match=message):
             run_together([LocalHost()], Gang([LocalHost()], Shape(), 60, str(tmp_path)), params, {})
 
 
@@ -306,22 +309,22 @@ def test_in_server_the_tail_is_the_headline_and_what_fairness_is_of() -> None:
         alone,
         tested=replace(
             alone.tested,
-            percentiles={each: 10 * value for each, value in alone.tested.percentiles.items()},
+            percentiles={item: 10 * value for item, value in alone.tested.percentiles.items()},
         ),
     )
-    made = measurements([alone, alone], [alone, late], params)
-    found = {each.metric: each.value for each in made if each.subject is None}
-    assert made[0].metric == "tail_inflation"
-    assert (found["rate_kept"], found["tail_inflation"]) == (1, 5.5)
-    assert found["fairness"] == pytest.approx(jain([1, 0.1]))
+    built = measurements([alone, alone], [alone, late], params)
+    values = {item.metric: item.value for item in built if item.subject is None}
+    assert built[0].metric == "tail_inflation"
+    assert (values["rate_kept"], values["tail_inflation"]) == (1, 5.5)
+    assert values["fairness"] == pytest.approx(jain([1, 0.1]))
     assert Resnet50Interference().metric("tail_inflation").headline
 
 
 @pytest.mark.slow
 def test_two_copies_that_share_nothing_keep_their_rate(tmp_path: Path) -> None:
-    found = run(tmp_path, stub={"base": 0.02})
-    assert found[("rate_kept", None)].value > 0.9
-    assert found[("aggregate", None)].value > 1.8
+    values = run(tmp_path, stub={"base": 0.02})
+    assert values[("rate_kept", None)].value > 0.9
+    assert values[("aggregate", None)].value > 1.8
 
 
 def with_memory(seen: float | None, start: float = 0.0, end: float = 10.0) -> Any:
@@ -345,7 +348,7 @@ def test_a_copy_that_sees_more_than_its_share_of_memory_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "given", "said"),
+    ("facts", "options", "message"),
     [
         ({"hosts": ["a", "a"]}, {}, None),
         (
@@ -372,9 +375,9 @@ def test_a_copy_that_sees_more_than_its_share_of_memory_is_named() -> None:
     ],
 )
 def test_copies_that_shared_nothing_are_no_interference(
-    facts: dict[str, Any], given: dict[str, Any], said: str | None
+    facts: dict[str, Any], options: dict[str, Any], message: str | None
 ) -> None:
-    params = InterferenceParams.model_validate({"scenario": "single-stream", **given})
+    params = InterferenceParams.model_validate({"scenario": "single-stream", **options})
     output = Output(
         {
             f"{when}-{number}": RECORDED.read_text()
@@ -383,10 +386,10 @@ def test_copies_that_shared_nothing_are_no_interference(
         },
         facts=facts,
     )
-    if said is None:
+    if message is None:
         assert Resnet50Interference().parse(output, params)
     else:
-        with pytest.raises(Invalid, match=said):
+        with pytest.raises(Invalid, match=message):
             Resnet50Interference().parse(output, params)
 
 
@@ -400,12 +403,14 @@ def test_p99_and_validity_of_each_copy_are_there_and_marks_as_of_one_measurement
         f"{when}-{number}": json.dumps(raw) for when in ("solo", "together") for number in range(2)
     }
     values = Resnet50Interference().parse(Output(texts), params)
-    found = {(each.metric, each.subject, each.coords.get("when")): each.value for each in values}
-    assert found[("p99_inflation", None, None)] == found[("p99_inflation", "copy 1", None)] == 1
-    assert 0.005 < found[("p99", "copy 0", "together")] < 0.01
-    assert found[("valid", "copy 1", "alone")] == 1
+    result = {
+        (value.metric, value.subject, value.coords.get("when")): value.value for value in values
+    }
+    assert result[("p99_inflation", None, None)] == result[("p99_inflation", "copy 1", None)] == 1
+    assert 0.005 < result[("p99", "copy 0", "together")] < 0.01
+    assert result[("valid", "copy 1", "alone")] == 1
     marks = {"fast": "not comparable", "logits_checked": False, "weights": "unverified"}
-    assert all(marks.items() <= each.coords.items() for each in values)
+    assert all(marks.items() <= value.coords.items() for value in values)
     texts["together-1"] = json.dumps({**raw, "model": {"weights": "random, seed 3"}})
     with pytest.raises(Invalid, match="ran different weights: none, random, seed 3"):
         Resnet50Interference().parse(Output(texts), params)
@@ -417,10 +422,10 @@ def test_without_the_p99_of_one_copy_there_is_none_over_the_copies() -> None:
     few = replace(alone, tested=replace(alone.tested, queries=458))
     for place in range(3):  # where it stands must not matter, as it does to a median with NaN
         beside = [few if number == place else alone for number in range(3)]
-        made = measurements([alone] * 3, beside, params)
-        told = [each.subject for each in made if each.metric == "p99_inflation"]
-        assert told == [f"copy {number}" for number in range(3) if number != place]
-    assert (made[1].metric, made[1].n) == ("tail_inflation", 3)
+        value = measurements([alone] * 3, beside, params)
+        values = [item.subject for item in value if item.metric == "p99_inflation"]
+        assert values == [f"copy {number}" for number in range(3) if number != place]
+    assert (value[1].metric, value[1].n) == ("tail_inflation", 3)
 
 
 def test_a_smoke_test_of_server_has_no_tail_and_its_rate_is_the_figure() -> None:
@@ -429,11 +434,11 @@ def test_a_smoke_test_of_server_has_no_tail_and_its_rate_is_the_figure() -> None
     )
     alone = read(RECORDED.with_name("server-overloaded.json").read_text())
     few = replace(alone, tested=replace(alone.tested, queries=64))
-    made = measurements([alone, alone], [alone, few], params)
-    over_copies = {each.metric for each in made if each.subject is None}
+    value = measurements([alone, alone], [alone, few], params)
+    over_copies = {item.metric for item in value if item.subject is None}
     assert over_copies == {"rate_kept", "aggregate", "overlap"}
-    assert made[0].metric == "rate_kept"
-    assert [each.subject for each in made if each.metric == "tail_inflation"] == ["copy 0"]
+    assert value[0].metric == "rate_kept"
+    assert [item.subject for item in value if item.metric == "tail_inflation"] == ["copy 0"]
     single = replace(alone, tested=replace(alone.tested, queries=44))
     assert single.tail("single-stream") == single.cost("single-stream")
     assert math.isnan(
@@ -455,13 +460,13 @@ def test_a_wrapper_that_swallows_standard_error_is_told_to_pass_it_on(tmp_path: 
     pytest.importorskip(
         "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
     )
-    given = {
+    options = {
         "system": "stub",
         "scenario": "single-stream",
         "fast": True,
         "wrapper": ["sh", "-c", 'exec "$@" 2>/dev/null', "x"],
     }
-    params = InterferenceParams.model_validate(given)
+    params = InterferenceParams.model_validate(options)
     with pytest.raises(
         Failed,
         match=r"copy 0 was not ready in time: it printed nothing.* sh must pass that on unchanged",

@@ -31,10 +31,10 @@ pytest.importorskip(
 
 def measure(folder: Path, **params: Any) -> Sequence[Any]:
     """Run the benchmark on this machine with the stub; its measurements. Raises Invalid as the lead would see it."""
-    made = Workload(system="stub", **params)
+    value = Workload(system="stub", **params)
     benchmark = Resnet50()
     gang = Gang([LocalHost()], Shape(), 120.0, str(folder))
-    return benchmark.parse(benchmark.run(gang, made), made)
+    return benchmark.parse(benchmark.run(gang, value), value)
 
 
 def server(folder: Path, queries: int) -> Sequence[Any]:
@@ -64,7 +64,10 @@ def test_one_violation_in_661_queries_is_invalid(tmp_path: Path) -> None:
     assert "at least 1 more" in str(caught.value)
     late = json.loads(caught.value.texts["result"])["tests"][0]["logs"]["detail"]
     assert '"key": "result_overlatency_query_count", "value": 1,' in late
-    assert {each.metric for each in caught.value.measurements} >= {"tail_latency", "latency"}
+    assert {measurement.metric for measurement in caught.value.measurements} >= {
+        "tail_latency",
+        "latency",
+    }
 
 
 @pytest.mark.slow
@@ -76,7 +79,7 @@ def test_one_violation_in_662_queries_is_valid(tmp_path: Path) -> None:
         except Invalid:  # a pause of the machine makes a second query late
             if not left:
                 raise
-    assert [each.n for each in values if each.metric == "tail_latency"] == [662]
+    assert [value.n for value in values if value.metric == "tail_latency"] == [662]
 
 
 def test_a_single_stream_four_times_as_fast_as_its_warm_up_is_long_enough() -> None:
@@ -115,7 +118,9 @@ def test_our_share_of_the_latency_is_small(tmp_path: Path) -> None:
             min_duration=0.5,
         )
         ours.append(
-            next(each.value for each in values if each.metric == "latency" and each.stat == "p50")
+            next(
+                value.value for value in values if value.metric == "latency" and value.stat == "p50"
+            )
         )
         bare.append(p50(service, count))
     assert statistics.median(ours) / statistics.median(bare) < 1.15
@@ -138,18 +143,18 @@ def test_the_batcher_adds_little_to_a_server() -> None:
 
 
 class Cold(Stub):
-    """The first batch of each size in a thread takes half a second; `asked` has the thread of each batch."""
+    """The first batch of each size in a thread takes half a second; `threads` has the thread of each batch."""
 
     def __init__(self) -> None:
         super().__init__(0.002)
         self.warm = threading.local()
-        self.asked: list[int] = []
+        self.threads: list[int] = []
 
     def buckets(self, largest: int) -> Sequence[int]:
         return range(1, largest + 1)
 
     def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
-        self.asked.append(threading.get_ident())
+        self.threads.append(threading.get_ident())
         if not hasattr(self.warm, f"at_{len(indices)}"):
             setattr(self.warm, f"at_{len(indices)}", True)
             time.sleep(0.5)
@@ -194,8 +199,8 @@ def test_offline_asks_min_queries_however_short_the_duration(duration: float, qu
     tested = loadgen.measure(
         Stub(1e-6), loadgen.Load("offline", 64, duration, queries, 8, 1.0), pytest.fail
     )
-    found = loadgen_log.read(tested.logs["summary"], tested.logs["detail"]).queries
-    assert queries <= found <= queries + 2
+    actual = loadgen_log.read(tested.logs["summary"], tested.logs["detail"]).queries
+    assert queries <= actual <= queries + 2
 
 
 @pytest.mark.parametrize(
@@ -204,12 +209,12 @@ def test_offline_asks_min_queries_however_short_the_duration(duration: float, qu
 def test_offline_is_sized_by_target_rate_or_the_warm_up_with_a_margin(
     monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], rate: float
 ) -> None:
-    asked: list[loadgen.Load] = []
-    monkeypatch.setattr(Program, "_test", lambda self, system, load, begin: asked.append(load))
+    requests: list[loadgen.Load] = []
+    monkeypatch.setattr(Program, "_test", lambda self, system, load, begin: requests.append(load))
     monkeypatch.setattr(Program, "_warm", lambda self, system, woken: 500.0)
-    made = Workload(system="stub", scenario="offline", min_queries=16, min_duration=0.01, **more)
-    Program(made.spec(), 1).measure()
-    assert asked[0].expected_rate == rate
+    params = Workload(system="stub", scenario="offline", min_queries=16, min_duration=0.01, **more)
+    Program(params.spec(), 1).measure()
+    assert requests[0].expected_rate == rate
 
 
 def test_several_tests_of_one_batcher_are_warmed_once() -> None:
@@ -221,9 +226,9 @@ def test_several_tests_of_one_batcher_are_warmed_once() -> None:
         for _ in range(2):
             tested = loadgen.measure(cold, load, pytest.fail, batcher=batcher)
             assert sum(size * count for size, count in tested.batches.items()) == 16
-            warming.append(len(cold.asked) - sum(tested.batches.values()))
-            assert len(set(cold.asked)) == 1
-            cold.asked.clear()
+            warming.append(len(cold.threads) - sum(tested.batches.values()))
+            assert len(set(cold.threads)) == 1
+            cold.threads.clear()
     assert warming == [2, 0]  # a batch of each size
 
 
@@ -242,13 +247,13 @@ def test_the_span_of_a_test_is_loadgens_own(scenario: str) -> None:
 class Noted(Stub):
     """When its samples were there, and when the first of them was asked for."""
 
-    loaded = asked = 0.0
+    loaded = requested = 0.0
 
     def load(self, indices: Sequence[int]) -> None:
         self.loaded = time.time()
 
     def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
-        self.asked = self.asked or time.time()
+        self.requested = self.requested or time.time()
         return super().infer(indices, ready)
 
 
@@ -257,8 +262,8 @@ def test_the_time_in_which_loadgen_makes_its_queries_is_no_part_of_the_span() ->
     began, _ = loadgen.measure(
         system, loadgen.Load("single-stream", 1, 0.05, 20, 8, 4e6), pytest.fail
     ).span
-    assert system.loaded < began <= system.asked
-    assert began - system.loaded > system.asked - began
+    assert system.loaded < began <= system.requested
+    assert began - system.loaded > system.requested - began
 
 
 def test_offline_counts_samples_and_batches(tmp_path: Path) -> None:
@@ -270,7 +275,7 @@ def test_offline_counts_samples_and_batches(tmp_path: Path) -> None:
         min_queries=200,
         min_duration=0.5,
     )
-    throughput = next(each for each in values if each.metric == "throughput")
+    throughput = next(value for value in values if value.metric == "throughput")
     assert throughput.value == pytest.approx(8 / 0.008, rel=0.1)
     assert throughput.n is not None
     assert throughput.n >= 200
@@ -288,20 +293,20 @@ def test_server_batches_what_waits(tmp_path: Path) -> None:
         min_queries=470,
         min_duration=0.5,
     )
-    assert next(each.value for each in values if each.metric == "batch_size") > 3
-    scheduled = next(each.value for each in values if each.metric == "scheduled_rate")
+    assert next(value.value for value in values if value.metric == "batch_size") > 3
+    scheduled = next(value.value for value in values if value.metric == "scheduled_rate")
     assert scheduled == pytest.approx(150, rel=0.15)
 
 
 def test_the_logs_are_kept_verbatim(tmp_path: Path) -> None:
-    made = Workload(
+    params = Workload(
         system="stub",
         scenario="single-stream",
         stub={"base": 0.001},
         min_queries=64,
         min_duration=0.1,
     )
-    output = Resnet50().run(Gang([LocalHost()], Shape(), 60.0, str(tmp_path)), made)
+    output = Resnet50().run(Gang([LocalHost()], Shape(), 60.0, str(tmp_path)), params)
     assert output.texts["mlperf_log_summary"].startswith("================")
     assert "MLPerf Results Summary" in output.texts["mlperf_log_summary"]
     assert ":::MLLOG" in output.texts["mlperf_log_detail"]
@@ -324,12 +329,12 @@ class Impatient(LocalHost):
 
 def test_a_search_that_is_killed_leaves_the_trials_that_ended(tmp_path: Path) -> None:
     params = {"target_rate": 331.0, "search_duration": 0.1, "stub": {"base": 0.0001}}
-    made = Workload(system="stub", scenario="find-peak", **params)  # two seconds a trial
+    value = Workload(system="stub", scenario="find-peak", **params)  # two seconds a trial
     with pytest.raises(
         Failed,
         match=r"did not end within [0-9.]+ s \([1-9] finished trials are kept with the sample\): .* 662 queries",
     ) as caught:
-        Resnet50().run(Gang([Impatient()], Shape(), 60.0, str(tmp_path)), made)
+        Resnet50().run(Gang([Impatient()], Shape(), 60.0, str(tmp_path)), value)
     first = json.loads(caught.value.texts["stdout"].splitlines()[0])["test"]
     assert "Result is" in first["logs"]["summary"]
     assert first["rate"] == 331.0
@@ -344,7 +349,7 @@ def test_find_peak_runs_loadgen_for_every_trial_and_validates(tmp_path: Path) ->
         "search_duration": 0.1,
         "min_duration": 0.2,
     }
-    made = Workload(
+    value = Workload(
         system="stub",
         scenario="find-peak",
         stub={"base": 0.002},
@@ -353,20 +358,24 @@ def test_find_peak_runs_loadgen_for_every_trial_and_validates(tmp_path: Path) ->
         **params,
     )
     benchmark = Resnet50()
-    output = benchmark.run(Gang([LocalHost()], Shape(), 300.0, str(tmp_path)), made)
-    found = result.read(output.texts["result"])
-    peak = found.raw["peak"]
-    assert len(found.raw["tests"]) == len(peak["probes"])
+    output = benchmark.run(Gang([LocalHost()], Shape(), 300.0, str(tmp_path)), value)
+    actual = result.read(output.texts["result"])
+    peak = actual.raw["peak"]
+    assert len(actual.raw["tests"]) == len(peak["probes"])
     assert not output.texts["result"].startswith('{"test"')
-    assert all({"summary", "detail"} <= each["logs"].keys() for each in found.raw["tests"])
+    assert all({"summary", "detail"} <= test["logs"].keys() for test in actual.raw["tests"])
     assert all(
-        '"loaded_qsl_set"' in each["logs"]["detail"] for each in found.raw["tests"]
+        '"loaded_qsl_set"' in test["logs"]["detail"] for test in actual.raw["tests"]
     )  # of the trials too, as LoadGen wrote it
     assert [peak["rate"], True, True] in peak["probes"]
     assert [peak["above"], False, True] in peak["probes"]
     assert result.read(output.texts["result"]).tested.valid
     assert peak["rate"] < 700  # 500/s for ever; 700 queries end before a backlog of 0.1 s is there
     assert (
-        next(each.value for each in benchmark.parse(output, made) if each.metric == "peak_rate")
+        next(
+            measurement.value
+            for measurement in benchmark.parse(output, value)
+            if measurement.metric == "peak_rate"
+        )
         == peak["rate"]
     )

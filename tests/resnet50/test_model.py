@@ -101,7 +101,7 @@ def test_tf32_on_a_gpu_without_it_is_refused_and_the_capability_is_in_the_facts(
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (
             "The NVIDIA driver on your system is too old (found version 11040).\nPlease update it",
@@ -124,7 +124,7 @@ def test_tf32_on_a_gpu_without_it_is_refused_and_the_capability_is_in_the_facts(
     ],
 )
 def test_a_gpu_that_pytorch_cannot_use_is_told_in_its_own_words(
-    error: str, said: str, monkeypatch: pytest.MonkeyPatch
+    error: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def init() -> None:
         if error:
@@ -134,7 +134,7 @@ def test_a_gpu_that_pytorch_cannot_use_is_told_in_its_own_words(
     monkeypatch.setattr(subject, "Path", lambda path: SimpleNamespace(exists=lambda: True))
     with pytest.raises(UnusableError) as caught:
         subject.ModelSubject(spec(device="cuda"), 1)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_images_are_the_same_in_any_set() -> None:
@@ -159,23 +159,23 @@ def checked(system: Any, wanted: Any, precision: str, size: int = 4) -> Any:
 
 
 def test_eager_fp32_agrees_with_the_reference_at_every_size(net: Any, wanted: Any) -> None:
-    made = system(net, batch=6)
+    network = system(net, batch=6)
     for size, images in ((1, 4), (3, 6), (6, 6)):  # no size is checked on fewer than the whole set
-        found = checked(made, wanted, "fp32", size)
-        assert found["ok"]
-        assert found["error"] < 1e-4
-        assert (found["same_class"], found["images"]) == (images, images)
+        result = checked(network, wanted, "fp32", size)
+        assert result["ok"]
+        assert result["error"] < 1e-4
+        assert (result["same_class"], result["images"]) == (images, images)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_is_within_its_tolerance_and_really_differs(
     net: Any, wanted: Any, precision: str
 ) -> None:
-    made = system(net, precision=precision)
-    found = checked(made, wanted, precision)
-    assert found["ok"]
-    assert found["error"] > 1e-4
-    assert not checked(made, wanted, "fp32")["ok"]
+    network = system(net, precision=precision)
+    result = checked(network, wanted, precision)
+    assert result["ok"]
+    assert result["error"] > 1e-4
+    assert not checked(network, wanted, "fp32")["ok"]
 
 
 def test_corrupted_weights_are_caught(net: Any, wanted: Any) -> None:
@@ -192,8 +192,8 @@ def test_one_weight_that_is_not_a_number_is_caught(net: Any, wanted: Any) -> Non
     broken = system(net)
     with torch.no_grad():
         broken._net.fc.weight[3, 5] = float("nan")
-    found = checked(broken, wanted, "fp32")
-    assert (found["ok"], found["finite"], found["error"]) == (False, False, None)
+    result = checked(broken, wanted, "fp32")
+    assert (result["ok"], result["finite"], result["error"]) == (False, False, None)
 
 
 def test_another_class_is_caught_within_the_tolerance_unless_it_is_a_tie() -> None:
@@ -201,9 +201,9 @@ def test_another_class_is_caught_within_the_tolerance_unless_it_is_a_tie() -> No
     wanted[0, :3] = torch.tensor([10.0, 9.9, 10.0 - 1e-7])
     other = wanted.clone()
     other[0, 1] = 10.05  # 1 % of the norm, and another class
-    found = logits.compare_logits(other, wanted, "bf16")
-    assert (found["ok"], found["same_class"]) == (False, 0)
-    assert found["error"] < found["tolerance"]
+    result = logits.compare_logits(other, wanted, "bf16")
+    assert (result["ok"], result["same_class"]) == (False, 0)
+    assert result["error"] < result["tolerance"]
     tied = wanted.clone()
     tied[0, 2] = 10.00001
     assert logits.compare_logits(tied, wanted, "fp32")["ok"]
@@ -214,8 +214,8 @@ def test_a_batch_size_that_goes_wrong_alone_is_caught(monkeypatch: pytest.Monkey
 
     subject = ModelSubject(spec(batch=5, scenario="server", target_rate=5, threads=1), 1)
     assert list(subject.system.buckets(5)) == [1, 2, 4, 5]
-    found = subject.check_logits()
-    assert (found["ok"], found["images"], found["by_size"].keys()) == (True, 17, {1, 2, 4, 5})
+    result = subject.check_logits()
+    assert (result["ok"], result["images"], result["by_size"].keys()) == (True, 17, {1, 2, 4, 5})
     plain = subject.system._net
     # a kernel that is chosen for batches of 5 alone and gets the last image wrong
     monkeypatch.setattr(
@@ -226,25 +226,25 @@ def test_a_batch_size_that_goes_wrong_alone_is_caught(monkeypatch: pytest.Monkey
             * torch.tensor([1.0] * (len(batch) - 1) + [-(len(batch) == 5) or 1.0]).view(-1, 1, 1, 1)
         ),
     )
-    found = subject.check_logits()
-    assert (found["ok"], found["batch"]) == (False, 5)
+    result = subject.check_logits()
+    assert (result["ok"], result["batch"]) == (False, 5)
 
 
 def test_classes_do_not_depend_on_the_batch(net: Any) -> None:
-    made = system(net, batch=4, samples=4, scenario="server", target_rate=5)
-    made.load(range(4))
-    together = list(made.infer([0, 1, 2, 3], 0.0))
-    assert together == [made.infer([index], 0.0)[0] for index in range(4)]
-    assert len(made.infer([2, 1, 0], 0.0)) == 3
+    network = system(net, batch=4, samples=4, scenario="server", target_rate=5)
+    network.load(range(4))
+    together = list(network.infer([0, 1, 2, 3], 0.0))
+    assert together == [network.infer([index], 0.0)[0] for index in range(4)]
+    assert len(network.infer([2, 1, 0], 0.0)) == 3
 
 
 def test_phases_are_positive_and_compute_dominates(net: Any) -> None:
-    made = system(net)
-    made.load(range(2))
-    found = made.phases(1, 3)
-    assert {len(each) for each in found.values()} == {3}
-    assert min(min(each) for each in found.values()) > 0
-    assert sorted(found["compute"])[1] > sorted(found["copy"])[1]
+    network = system(net)
+    network.load(range(2))
+    result = network.phases(1, 3)
+    assert {len(measurement) for measurement in result.values()} == {3}
+    assert min(min(measurement) for measurement in result.values()) > 0
+    assert sorted(result["compute"])[1] > sorted(result["copy"])[1]
 
 
 def test_weights_from_a_file_and_its_digest(tmp_path: Path, net: Any) -> None:
@@ -308,9 +308,9 @@ def test_an_image_is_resized_as_the_weights_were_evaluated(tmp_path: Path) -> No
     Image.fromarray(columns).save(file)
     assert images.decode(file, 232).min() == 255
     assert images.decode(file).shape == (224, 224, 3)
-    made = system(weights.build("random", 0)[0])
-    made.files, made.resize = [file], 232
-    assert made._raw([0]).min() == 255
+    network = system(weights.build("random", 0)[0])
+    network.files, network.resize = [file], 232
+    assert network._raw([0]).min() == 255
 
 
 def test_a_cut_image_is_named(tmp_path: Path) -> None:
@@ -324,11 +324,11 @@ def test_a_cut_image_is_named(tmp_path: Path) -> None:
 
 
 def test_batches_are_padded_to_what_was_warmed(net: Any) -> None:
-    made = system(net, batch=6, scenario="server", target_rate=5)
-    made.load([0])
-    assert list(made.buckets(6)) == [1, 2, 4, 6]
-    assert [len(made.gather([0] * count)) for count in (1, 2, 3, 5, 6)] == [1, 2, 4, 6, 6]
-    assert len(made.infer([0, 0, 0], 0.0)) == 3
+    network = system(net, batch=6, scenario="server", target_rate=5)
+    network.load([0])
+    assert list(network.buckets(6)) == [1, 2, 4, 6]
+    assert [len(network.gather([0] * count)) for count in (1, 2, 3, 5, 6)] == [1, 2, 4, 6, 6]
+    assert len(network.infer([0, 0, 0], 0.0)) == 3
 
 
 @pytest.mark.parametrize(
@@ -345,9 +345,9 @@ def test_batches_are_padded_to_what_was_warmed(net: Any) -> None:
 def test_sizes_that_a_batch_may_have(
     largest: int, scenario: str, few: bool, expected: list[int]
 ) -> None:
-    found = model.sizes(largest, scenario, few)
-    assert found == expected
-    assert len(found) <= 32
+    result = model.sizes(largest, scenario, few)
+    assert result == expected
+    assert len(result) <= 32
 
 
 class Tiny(torch.nn.Module):
@@ -360,10 +360,10 @@ class Tiny(torch.nn.Module):
 def test_every_size_is_compiled_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo import config
 
-    made: list[int] = []
+    calls: list[int] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
-        made.append(1)
+        calls.append(1)
         return graph.forward
 
     compiling = torch.compile
@@ -375,7 +375,7 @@ def test_every_size_is_compiled_however_many_there_are(monkeypatch: pytest.Monke
     with torch.inference_mode():
         for size in range(1, 13):
             assert len(net(torch.ones(size, 3))) == size
-        assert len(made) == 12
+        assert len(calls) == 12
         with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit) as caught:
             net(torch.ones(13, 3))
     assert classify(caught.value)[0] == "compiler"

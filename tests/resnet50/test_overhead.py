@@ -28,20 +28,20 @@ def costs(mean: float, half: float, n: int) -> list[float]:
     """Log ratios whose 95 % interval is about mean plus or minus half (relative)."""
     base = np.array([(-1) ** i for i in range(n)], dtype=float)
     base *= half / (student(n - 1) * statistics.stdev(base) / math.sqrt(n))
-    return [math.log1p(mean) + float(each) for each in base - base.mean()]
+    return [math.log1p(mean) + float(item) for item in base - base.mean()]
 
 
 def test_three_percent_plus_minus_one_passes() -> None:
-    found = overhead(costs(0.03, 0.01, 8), 0.05)
-    assert (found.mean, found.low, found.high) == pytest.approx((0.03, 0.02, 0.04), abs=0.001)
-    assert found.verdict == "passes"
+    result = overhead(costs(0.03, 0.01, 8), 0.05)
+    assert (result.mean, result.low, result.high) == pytest.approx((0.03, 0.02, 0.04), abs=0.001)
+    assert result.verdict == "passes"
 
 
 def test_three_percent_plus_minus_four_is_inconclusive_and_says_what_it_would_take() -> None:
-    found = overhead(costs(0.03, 0.04, 8), 0.05)
-    assert found.verdict == f"inconclusive: about {found.needed} pairs would tell"
+    result = overhead(costs(0.03, 0.04, 8), 0.05)
+    assert result.verdict == f"inconclusive: about {result.needed} pairs would tell"
     assert (
-        20 < found.needed < 60
+        20 < result.needed < 60
     )  # four times the half width wanted halves it twice: some 8 * 4, fewer for the narrower t
 
 
@@ -53,8 +53,8 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     rng = np.random.default_rng(3)
     hits = 0
     for _ in range(2000):
-        found = overhead(list(rng.normal(math.log1p(0.04), 0.02, 6)), 0.05)
-        hits += found.low <= 0.04 <= found.high
+        result = overhead(list(rng.normal(math.log1p(0.04), 0.02, 6)), 0.05)
+        hits += result.low <= 0.04 <= result.high
     assert 0.935 < hits / 2000 < 0.965
 
 
@@ -96,12 +96,12 @@ class Refusing(Drifting):
     """Its second run finds that something is wrong."""
 
     def run(self, argv: Sequence[str], **more: Any) -> Finished:
-        found = super().run(argv, **more)
+        output = super().run(argv, **more)
         error = {"program": 1, "error": {"kind": "memory", "text": "batch 9 does not fit"}}
         return (
-            found
+            output
             if self.latency < 0.010 * 1.01**1.5
-            else replace(found, code=3, stdout=json.dumps(error))
+            else replace(output, code=3, stdout=json.dumps(error))
         )
 
 
@@ -122,8 +122,8 @@ class Dying(Drifting):
     """Its third run prints nothing."""
 
     def run(self, argv: Sequence[str], **more: Any) -> Finished:
-        found = super().run(argv, **more)
-        return found if self.latency < 0.010 * 1.01**2.5 else replace(found, code=137, stdout="")
+        output = super().run(argv, **more)
+        return output if self.latency < 0.010 * 1.01**2.5 else replace(output, code=137, stdout="")
 
 
 def test_a_run_without_a_result_keeps_the_texts_of_those_before_it() -> None:
@@ -147,7 +147,10 @@ def test_the_cost_of_a_treatment_is_found_and_drift_is_not_part_of_it(
     )
     benchmark = Resnet50Overhead()
     output = benchmark.run(Gang([Drifting(cost)], Shape(), 60, "/"), params)
-    values = {(each.metric, each.stat): each.value for each in benchmark.parse(output, params)}
+    values = {
+        (measurement.metric, measurement.stat): measurement.value
+        for measurement in benchmark.parse(output, params)
+    }
     assert values[("overhead", "mean")] == pytest.approx(cost, abs=0.001)
     assert values[("overhead_bound", "low")] < cost < values[("overhead_bound", "high")]
     assert values[("passes", "value")] == verdict
@@ -173,18 +176,24 @@ def test_a_real_wrapper_is_run_and_its_cost_is_seen(tmp_path: Path) -> None:
         "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
     )
     # the wrapper swaps the program for one whose stub takes 10 ms more of 10; argv after it: python -m module --spec -
-    given = {
+    options = {
         "wrapper": [sys.executable, "-c", WRAPPER],
         "pairs": 3,
         "min_duration": 0.2,
         "min_queries": 64,
     }
-    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", **given})
+    params = OverheadParams.model_validate(
+        {"system": "stub", "scenario": "single-stream", **options}
+    )
     benchmark = Resnet50Overhead()
     output = benchmark.run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params)
-    values = [each for each in benchmark.parse(output, params) if each.metric == "cost"]
+    values = [
+        measurement
+        for measurement in benchmark.parse(output, params)
+        if measurement.metric == "cost"
+    ]
     plain, treated = (
-        [each.value for each in values if each.coords["side"] == side]
+        [value.value for value in values if value.coords["side"] == side]
         for side in ("baseline", "treatment")
     )
     assert len(plain) == len(treated) == 3
@@ -218,7 +227,7 @@ def test_invalid_runs_make_the_comparison_invalid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "other", "said"),
+    ("name", "other", "message"),
     [
         (
             "device",
@@ -248,7 +257,7 @@ def test_invalid_runs_make_the_comparison_invalid() -> None:
     ],
 )
 def test_sides_that_differ_by_more_than_the_treatment_are_no_comparison(
-    name: str, other: dict[str, Any], said: str
+    name: str, other: dict[str, Any], message: str
 ) -> None:
     params = OverheadParams.model_validate(
         {"system": "stub", "scenario": "single-stream", "wrapper": ["env"], "pairs": 2}
@@ -262,11 +271,11 @@ def test_sides_that_differ_by_more_than_the_treatment_are_no_comparison(
     assert Resnet50Overhead().parse(Output(texts), params)
     texts["002B"] = json.dumps(raw | {name: other})
     with pytest.raises(
-        Invalid, match=rf"{said.split()[0]} is .* in the baseline and .* and .* in the treatment"
+        Invalid, match=rf"{message.split()[0]} is .* in the baseline and .* and .* in the treatment"
     ):
         Resnet50Overhead().parse(Output(texts), params)
     texts["001B"] = texts["002B"]
-    with pytest.raises(Invalid, match=said):
+    with pytest.raises(Invalid, match=message):
         Resnet50Overhead().parse(Output(texts), params)
 
 
@@ -293,16 +302,16 @@ def test_another_loadgen_is_no_comparison_and_both_sides_are_in_the_facts() -> N
         """LoadGen is another version behind the wrapper."""
 
         def run(self, argv: Sequence[str], **more: Any) -> Finished:
-            found = super().run(argv, **more)
+            result = super().run(argv, **more)
             return (
                 replace(
-                    found,
+                    result,
                     stdout=re.sub(
-                        r'(loadgen_version\\", \\"value\\": \\")\S+', r"\g<1>9.9.9", found.stdout
+                        r'(loadgen_version\\", \\"value\\": \\")\S+', r"\g<1>9.9.9", result.stdout
                     ),
                 )
                 if argv[0] == "treated"
-                else found
+                else result
             )
 
     output = Resnet50Overhead().run(Gang([Newer(0.0)], Shape(), 60, "/"), params)
@@ -317,8 +326,8 @@ def test_another_loadgen_is_no_comparison_and_both_sides_are_in_the_facts() -> N
 def test_a_treatment_that_breaks_the_latency_bound_fails_and_a_baseline_that_does_is_invalid() -> (
     None
 ):
-    given = {"scenario": "server", "target_rate": 400, "wrapper": ["env"], "pairs": 3}
-    params = OverheadParams.model_validate({"system": "stub", **given})
+    options = {"scenario": "server", "target_rate": 400, "wrapper": ["env"], "pairs": 3}
+    params = OverheadParams.model_validate({"system": "stub", **options})
     raw = json.loads(RECORDED.with_name("server-overloaded.json").read_text())
     logs = raw["tests"][0]["logs"]
     held = {name: text.replace("INVALID", "VALID") for name, text in logs.items()}
@@ -326,17 +335,17 @@ def test_a_treatment_that_breaks_the_latency_bound_fails_and_a_baseline_that_doe
         r'("result_99.00_percentile_latency_ns", "value": )\d+', r"\g<1>9000000", held["detail"]
     )
     plain, late = (
-        json.dumps({**raw, "tests": [raw["tests"][0] | {"logs": each}]}) for each in (held, logs)
+        json.dumps({**raw, "tests": [raw["tests"][0] | {"logs": item}]}) for item in (held, logs)
     )
     texts = {"order": "ABBAAB"} | {
         f"{n:03}{side}": plain if side == "A" else late for n, side in enumerate("ABBAAB")
     }
     values = Resnet50Overhead().parse(Output(texts), params)
-    assert next(each.value for each in values if each.metric == "passes") == 0
+    assert next(value.value for value in values if value.metric == "passes") == 0
     valid = {
-        (each.coords["side"], each.coords["pair"]): each.value
-        for each in values
-        if each.metric == "valid"
+        (value.coords["side"], value.coords["pair"]): value.value
+        for value in values
+        if value.metric == "valid"
     }
     assert valid == {
         (side, pair): float(side == "baseline")
@@ -355,8 +364,10 @@ def test_a_treatment_that_breaks_the_latency_bound_fails_and_a_baseline_that_doe
 
 
 def test_marks_and_facts_are_those_of_one_measurement() -> None:
-    given = {"wrapper": ["env"], "pairs": 2, "check_logits": False, "fast": True}
-    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", **given})
+    options = {"wrapper": ["env"], "pairs": 2, "check_logits": False, "fast": True}
+    params = OverheadParams.model_validate(
+        {"system": "stub", "scenario": "single-stream", **options}
+    )
     raw = json.loads(RECORDED.read_text())
     raw["model"]["weights_verified"] = False
     raw["tests"][0]["logs"] = {
@@ -373,8 +384,8 @@ def test_marks_and_facts_are_those_of_one_measurement() -> None:
         "weights": "unverified",
     }
     assert all(
-        marks.items() <= each.coords.items()
-        for each in Resnet50Overhead().parse(Output(texts), params)
+        marks.items() <= measurement.coords.items()
+        for measurement in Resnet50Overhead().parse(Output(texts), params)
     )
     facts = program_facts(texts)
     assert facts["model"]["weights_verified"] is False
@@ -393,13 +404,15 @@ def test_a_slowed_gpu_makes_the_comparison_invalid() -> None:
 
 
 def test_the_treatment_may_have_an_interpreter_of_its_own() -> None:
-    given = {
+    options = {
         "wrapper": ["treated"],
         "pairs": 2,
         "python": "/here/python",
         "treatment_python": "/there/python",
     }
-    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", **given})
+    params = OverheadParams.model_validate(
+        {"system": "stub", "scenario": "single-stream", **options}
+    )
     output = Resnet50Overhead().run(Gang([Drifting(0.0)], Shape(), 60, "/"), params)
     assert [argv[:2] for argv in output.argv] == [
         ["/here/python", "-m"],
@@ -408,7 +421,7 @@ def test_the_treatment_may_have_an_interpreter_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         ({"wrapper": ["env"], "treatment_python": sys.executable}, []),
         (
@@ -428,11 +441,13 @@ def test_the_treatment_may_have_an_interpreter_of_its_own() -> None:
     ],
 )
 def test_the_interpreter_of_the_treatment_is_tried_behind_its_wrapper(
-    given: dict[str, Any], said: list[str], tmp_path: Path
+    options: dict[str, Any], message: list[str], tmp_path: Path
 ) -> None:
     pytest.importorskip(
         "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
     )
-    params = OverheadParams.model_validate({"system": "stub", "scenario": "single-stream", **given})
+    params = OverheadParams.model_validate(
+        {"system": "stub", "scenario": "single-stream", **options}
+    )
     tools = Resnet50Overhead().missing(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params)
-    assert [each.program for each in tools] == said
+    assert [tool.program for tool in tools] == message

@@ -19,7 +19,7 @@ from perfdag.suite.load import load_suite
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "message"),
     [
         ({"batch": 0}, "greater than or equal to 1"),
         ({"scenario": "server", "target_rate": 0}, "greater than 0"),
@@ -80,8 +80,8 @@ from perfdag.suite.load import load_suite
         ),
     ],
 )
-def test_refused(params: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_refused(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         Workload.model_validate(params)
 
 
@@ -98,10 +98,10 @@ def test_a_smoke_test_may_stop_early() -> None:
 
 def test_queries_that_are_surely_enough_for_min_duration_are_taken() -> None:
     for rate, duration, most in ((20.0, 60.0, 1309), (5.0, 600.0, 3169), (1000.0, 600.0, 602329)):
-        made = Workload(
+        params = Workload(
             scenario="server", target_rate=rate, min_duration=duration, max_queries=most
         )
-        assert most - 3 * most**0.5 >= rate * made.duration() > most - 1 - 3 * (most - 1) ** 0.5
+        assert most - 3 * most**0.5 >= rate * params.duration() > most - 1 - 3 * (most - 1) ** 0.5
 
 
 @pytest.mark.parametrize(("scenario", "least"), [("server", 459), ("single-stream", 64)])
@@ -139,8 +139,8 @@ def test_memory_share_needs_the_whole() -> None:
 
 
 def test_defaults_are_mlperfs() -> None:
-    made = Workload.model_validate({"scenario": "server", "target_rate": 100})
-    assert (made.latency_bound, made.duration(), made.queries()) == (0.015, 600.0, 100)
+    params = Workload.model_validate({"scenario": "server", "target_rate": 100})
+    assert (params.latency_bound, params.duration(), params.queries()) == (0.015, 600.0, 100)
     assert Workload().queries() == 24576
 
 
@@ -185,9 +185,9 @@ def test_fast_is_seconds() -> None:
 def test_a_run_takes_what_its_queries_take_to_arrive(
     params: dict[str, Any], least: float, expected: float
 ) -> None:
-    made = Workload.model_validate(params)
-    assert get("resnet50").least_seconds(made) == pytest.approx(least)
-    assert get("resnet50").seconds(made) == pytest.approx(expected)
+    value = Workload.model_validate(params)
+    assert get("resnet50").least_seconds(value) == pytest.approx(least)
+    assert get("resnet50").seconds(value) == pytest.approx(expected)
 
 
 def test_a_gpu_asked_of_the_cluster_but_not_used_is_refused() -> None:
@@ -199,20 +199,20 @@ def test_a_gpu_asked_of_the_cluster_but_not_used_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("placement", "said"), [("spread", "puts"), ("any", "may put"), ("packed", None)]
+    ("placement", "message"), [("spread", "puts"), ("any", "may put"), ("packed", None)]
 )
-def test_copies_on_different_nodes_are_refused(placement: str, said: str | None) -> None:
+def test_copies_on_different_nodes_are_refused(placement: str, message: str | None) -> None:
     shape = Shape.model_validate({"hosts": {"count": 2, "placement": placement}})
     problems = get("resnet50-interference").check(InterferenceParams(), shape)
-    expected = f"hosts.placement {placement} {said} copies on different nodes, where they cannot interfere: use packed"
-    assert problems == ([] if said is None else [expected])
+    expected = f"hosts.placement {placement} {message} copies on different nodes, where they cannot interfere: use packed"
+    assert problems == ([] if message is None else [expected])
 
 
 @pytest.mark.parametrize("name", ["resnet50", "resnet50-overhead", "resnet50-interference"])
 def test_each_benchmark_says_when_its_clock_runs(name: str) -> None:
-    found = get(name)
-    assert "LoadGen" in found.clock()
-    assert found.metrics[0].headline
+    result = get(name)
+    assert "LoadGen" in result.clock()
+    assert result.metrics[0].headline
 
 
 SUITES = Path(__file__).parents[2] / "suites"
@@ -258,7 +258,7 @@ def test_the_suite_of_a_gpu_asks_what_it_says_of_every_point() -> None:
         ("fp16", "compile"),
     }
     for point in plan.points:
-        found = get(point.benchmark)
-        assert point.timeout > 2 * found.seconds(found.Params.model_validate(point.params)), (
+        result = get(point.benchmark)
+        assert point.timeout > 2 * result.seconds(result.Params.model_validate(point.params)), (
             point.entry
         )

@@ -21,25 +21,25 @@ def test_search_lands_within_three_percent_of_theory(start: float) -> None:
     def held(rate: float) -> bool:
         return late_share(rate, SERVICE, BOUND, 400_000, seed=7) <= 0.01
 
-    found = find_peak(held, held, start)
-    assert found.rate == pytest.approx(md1_peak(BOUND, SERVICE), rel=0.03)
-    assert found.above is not None
-    assert found.above / found.rate <= 1.0101
-    full = {each.rate: each.valid for each in found.probes if each.validation}
-    assert (full[found.rate], full[found.above]) == (True, False)
+    result = find_peak(held, held, start)
+    assert result.rate == pytest.approx(md1_peak(BOUND, SERVICE), rel=0.03)
+    assert result.above is not None
+    assert result.above / result.rate <= 1.0101
+    full = {probe.rate: probe.valid for probe in result.probes if probe.validation}
+    assert (full[result.rate], full[result.above]) == (True, False)
 
 
 @pytest.mark.parametrize("short", [60.0, 97.0, 110.0, 180.0])
 def test_short_trials_that_erred_are_corrected_by_full_ones(short: float) -> None:
-    found = find_peak(lambda rate: rate <= short, lambda rate: rate <= 100, 50.0)
-    assert 99 <= found.rate <= 100
-    assert found.above is not None
-    assert 100 < found.above <= found.rate * 1.0101
+    result = find_peak(lambda rate: rate <= short, lambda rate: rate <= 100, 50.0)
+    assert 99 <= result.rate <= 100
+    assert result.above is not None
+    assert 100 < result.above <= result.rate * 1.0101
 
 
 def test_where_short_trials_were_right_two_full_ones_do() -> None:
-    found = find_peak(lambda rate: rate <= 100, lambda rate: rate <= 100, 50.0)
-    assert [each.valid for each in found.probes if each.validation] == [True, False]
+    result = find_peak(lambda rate: rate <= 100, lambda rate: rate <= 100, 50.0)
+    assert [probe.valid for probe in result.probes if probe.validation] == [True, False]
 
 
 def test_no_rate_holds() -> None:
@@ -58,8 +58,8 @@ def test_a_search_that_would_never_end_is_ended() -> None:
 
 
 def test_every_rate_holds_up_to_the_highest() -> None:
-    found = find_peak(lambda rate: True, lambda rate: True, 50.0, highest=200.0)
-    assert (found.rate, found.above) == (200.0, None)
+    result = find_peak(lambda rate: True, lambda rate: True, 50.0, highest=200.0)
+    assert (result.rate, result.above) == (200.0, None)
 
 
 @pytest.mark.parametrize("start", [0.0, -1.0, math.nan])

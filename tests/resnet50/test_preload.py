@@ -33,10 +33,10 @@ COMMON = {
 @pytest.fixture
 def layer(tmp_path: Path) -> str:
     """A library that nothing else has loaded: a copy of the C library's mathematics."""
-    found = re.search(r"(/\S*/libm[.-]\S*)$", Path("/proc/self/maps").read_text(), re.M)
-    if found is None:
+    result = re.search(r"(/\S*/libm[.-]\S*)$", Path("/proc/self/maps").read_text(), re.M)
+    if result is None:
         pytest.skip("no libm is mapped here to make a library of")
-    return str(shutil.copy(found[1], tmp_path / "layer.so"))
+    return str(shutil.copy(result[1], tmp_path / "layer.so"))
 
 
 def test_a_library_is_found_by_its_path_or_its_name(tmp_path: Path) -> None:
@@ -85,13 +85,13 @@ def test_a_layer_that_is_loaded_is_a_treatment_whatever_the_wrapper_passes_on(
         "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
     )
     benchmark, gang = Resnet50Overhead(), Gang([LocalHost()], Shape(), 60, str(tmp_path))
-    given = {
+    options = {
         **COMMON,
         "wrapper": wrapper,
         "wrapper_env": {"LD_PRELOAD": layer, "LAYER": "on"},
         "pairs": 2,
     }
-    params = benchmark.Params.model_validate(given)
+    params = benchmark.Params.model_validate(options)
     assert benchmark.missing(gang, params) == []
     output = benchmark.run(gang, params)
     assert benchmark.parse(output, params)
@@ -152,7 +152,7 @@ def test_a_library_that_was_broken_before_is_nobodys_treatment(
 
 
 @pytest.mark.parametrize(
-    ("plain", "treated", "said"),
+    ("plain", "treated", "message"),
     [
         (
             {"preloaded": {"/l.so": False}},
@@ -178,22 +178,22 @@ def test_a_library_that_was_broken_before_is_nobodys_treatment(
     ],
 )
 def test_the_sides_differ_by_the_layer(
-    plain: dict[str, Any], treated: dict[str, Any], said: str | None
+    plain: dict[str, Any], treated: dict[str, Any], message: str | None
 ) -> None:
-    given = {
+    options = {
         "system": "stub",
         "scenario": "single-stream",
         "wrapper_env": {"LD_PRELOAD": "/l.so", "L": "1"},
         "pairs": 2,
     }
-    params = Resnet50Overhead.Params.model_validate(given)
+    params = Resnet50Overhead.Params.model_validate(options)
     raw = json.loads(RECORDED.read_text())
     texts = {"order": "ABBA"} | {
         f"{n:03}{side}": json.dumps(raw | (plain if side == "A" else treated))
         for n, side in enumerate("ABBA")
     }
-    if said is None:
+    if message is None:
         assert Resnet50Overhead().parse(Output(texts), params)
     else:
-        with pytest.raises(Invalid, match=said):
+        with pytest.raises(Invalid, match=message):
             Resnet50Overhead().parse(Output(texts), params)

@@ -28,9 +28,12 @@ SMALL = {"fast": True, "threads": 1, "samples": 4}
 
 def run(folder: Path, **params: Any) -> tuple[Output, dict[tuple[str, str], float]]:
     """Run the benchmark; what the program said, and its values by metric and stat."""
-    made = Workload.model_validate({**SMALL, **params})
-    output = Resnet50().run(Gang([LocalHost()], Shape(), 300.0, str(folder)), made)
-    return output, {(each.metric, each.stat): each.value for each in Resnet50().parse(output, made)}
+    value = Workload.model_validate({**SMALL, **params})
+    output = Resnet50().run(Gang([LocalHost()], Shape(), 300.0, str(folder)), value)
+    return output, {
+        (measurement.metric, measurement.stat): measurement.value
+        for measurement in Resnet50().parse(output, value)
+    }
 
 
 def torch() -> Any:
@@ -58,11 +61,11 @@ def said_by(
 
     monkeypatch.setattr(system_under_test, "Stub", system)
     monkeypatch.setattr(program.os, "_exit", ended)
-    made = Workload.model_validate(
+    value = Workload.model_validate(
         {**SMALL, "system": "stub", "batch": 64, "stub": {"base": 0.001}, **params}
     )
     with (folder / "out").open("wb") as out:
-        measured = program.Program(made.spec(), out.fileno())
+        measured = program.Program(value.spec(), out.fileno())
         try:
             measured.measure()
         except Exception as error:
@@ -70,9 +73,9 @@ def said_by(
                 measured.fail(error)
         else:
             measured.emit()
-    printed = launch.result_text(Finished([], 0, (folder / "out").read_text(), "", 1.0), made)
+    printed = launch.result_text(Finished([], 0, (folder / "out").read_text(), "", 1.0), value)
     with pytest.raises(Failed) as caught:
-        Resnet50().parse(Output({"result": printed}), made)
+        Resnet50().parse(Output({"result": printed}), value)
     return str(caught.value)
 
 
@@ -88,8 +91,8 @@ def test_a_batch_that_does_not_fit_names_the_largest_that_does(
                 raise RuntimeError(NO_MEMORY)
             return super().infer(indices, ready)
 
-    said = said_by(Small, tmp_path, monkeypatch)
-    assert said.startswith(
+    message = said_by(Small, tmp_path, monkeypatch)
+    assert message.startswith(
         "batch 64 does not fit in the memory of cpu: the largest that fits is 5 "
     )
 
@@ -152,15 +155,15 @@ def test_a_search_whose_trials_max_queries_ends_is_no_peak_of_the_system(
         "max_queries": 662,
         "fast": False,
     }
-    said = said_by(Stub, tmp_path, monkeypatch, batch=1, target_rate=900.0, **params)
+    message = said_by(Stub, tmp_path, monkeypatch, batch=1, target_rate=900.0, **params)
     assert (
-        said
+        message
         == "max_queries 662 ended a trial at 900/s before it had lasted 1 s: raise it, or leave it out"
     )
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "message"),
     [
         (
             {
@@ -188,10 +191,10 @@ def test_a_search_whose_trials_max_queries_ends_is_no_peak_of_the_system(
     ],
 )
 def test_a_program_that_takes_too_long_says_what_makes_it_so(
-    params: dict[str, Any], said: str
+    params: dict[str, Any], message: str
 ) -> None:
     trials = '{"test": {}}\n{"test": {"logs": ' if params["scenario"] == "find-peak" else ""
-    with pytest.raises(Failed, match=said):
+    with pytest.raises(Failed, match=message):
         launch.result_text(
             Finished([], -9, trials, "", 9.0, timed_out=True),
             Workload.model_validate({**SMALL, **params}),
@@ -199,16 +202,16 @@ def test_a_program_that_takes_too_long_says_what_makes_it_so(
 
 
 def test_the_result_is_the_last_line() -> None:
-    made = Workload.model_validate(SMALL)
+    params = Workload.model_validate(SMALL)
     for before in ("", '{"test": {}}\n', '{"test": {}}\n{"test": {}}\n'):
         assert (
-            launch.result_text(Finished([], 0, before + '{"program": 1}\n', "", 1.0), made)
+            launch.result_text(Finished([], 0, before + '{"program": 1}\n', "", 1.0), params)
             == '{"program": 1}\n'
         )
 
 
 @pytest.mark.parametrize(
-    ("finished", "said"),
+    ("finished", "message"),
     [
         (
             Finished([], -9, "", "", 4.0),
@@ -228,8 +231,8 @@ def test_the_result_is_the_last_line() -> None:
         ),
     ],
 )
-def test_a_program_that_ends_without_a_result_says_why(finished: Finished, said: str) -> None:
-    with pytest.raises(Failed, match=said):
+def test_a_program_that_ends_without_a_result_says_why(finished: Finished, message: str) -> None:
+    with pytest.raises(Failed, match=message):
         launch.result_text(finished, Workload.model_validate({**SMALL, "batch": 8}))
 
 
@@ -239,7 +242,7 @@ def test_compiled_bf16_on_one_cpu(tmp_path: Path) -> None:
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed, and torch.compile needs it on a CPU")
     cpu = min(os.sched_getaffinity(0))
-    given = {
+    options = {
         "scenario": "offline",
         "backend": "compile",
         "precision": "bf16",
@@ -249,7 +252,7 @@ def test_compiled_bf16_on_one_cpu(tmp_path: Path) -> None:
     # a cache of its own: an earlier compilation would hide how long one takes
     output, values = run(
         tmp_path,
-        **given,
+        **options,
         threads=None,
         wrapper_env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")},
     )
@@ -265,7 +268,7 @@ def test_compiled_bf16_on_one_cpu(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_server_is_checked_at_every_size_that_it_may_run(tmp_path: Path) -> None:
     torch()
-    given = {
+    options = {
         "scenario": "server",
         "batch": 3,
         "target_rate": 20.0,
@@ -273,7 +276,7 @@ def test_server_is_checked_at_every_size_that_it_may_run(tmp_path: Path) -> None
         "max_delay": 0.05,
         "min_queries": 16,
     }
-    output, values = run(tmp_path, **given)
+    output, values = run(tmp_path, **options)
     raw = json.loads(output.texts["result"])
     assert (
         raw["warmup"]["by_size"].keys()
@@ -331,9 +334,9 @@ def test_weights_that_change_while_it_runs_make_the_row_invalid(
             with torch().no_grad():
                 self._net.layer3[2].conv2.weight[:8, ::3] *= -64.0
 
-    made = Workload.model_validate({**SMALL, "scenario": "offline", "min_queries": 2, "seed": 3})
+    params = Workload.model_validate({**SMALL, "scenario": "offline", "min_queries": 2, "seed": 3})
     with (tmp_path / "out").open("wb") as out:
-        measured = program.Program(made.spec(), out.fileno())
+        measured = program.Program(params.spec(), out.fileno())
         subject = ModelSubject(dict(measured.spec), 1)
         subject.system.__class__ = Failing
         monkeypatch.setattr(program, "model_subject", lambda spec: subject)
@@ -345,4 +348,4 @@ def test_weights_that_change_while_it_runs_make_the_row_invalid(
         Invalid,
         match=r"logits differ by .* after the measurement: weights or arithmetic are corrupted",
     ):
-        Resnet50().parse(output, made)
+        Resnet50().parse(output, params)

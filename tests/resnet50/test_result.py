@@ -41,13 +41,13 @@ def params(scenario: str, **more: Any) -> Workload:
     )
 
 
-def parse(raw: dict[str, Any], given: Workload) -> list[Measurement]:
-    return Resnet50().parse(Output({"result": json.dumps(raw)}), given)
+def parse(raw: dict[str, Any], options: Workload) -> list[Measurement]:
+    return Resnet50().parse(Output({"result": json.dumps(raw)}), options)
 
 
 def value(values: list[Measurement], metric: str, stat: str | None = None) -> float:
     return next(
-        each.value for each in values if each.metric == metric and stat in (None, each.stat)
+        item.value for item in values if item.metric == metric and stat in (None, item.stat)
     )
 
 
@@ -65,9 +65,9 @@ def test_single_stream() -> None:
 
 def test_percentiles_that_the_samples_cannot_carry_are_left_out() -> None:
     stats = {
-        each.stat
-        for each in parse(recorded("single-stream"), params("single-stream"))
-        if each.metric == "latency"
+        measurement.stat
+        for measurement in parse(recorded("single-stream"), params("single-stream"))
+        if measurement.metric == "latency"
     }
     assert stats == {
         "p50",
@@ -80,12 +80,12 @@ def test_percentiles_that_the_samples_cannot_carry_are_left_out() -> None:
 
 def test_offline() -> None:
     values = parse(recorded("offline"), params("offline", batch=8, price_per_hour=0.54))
-    throughput = next(each for each in values if each.metric == "throughput")
+    throughput = next(item for item in values if item.metric == "throughput")
     assert throughput.n is not None
     assert throughput.n >= 640
     assert 2000 < throughput.value <= 4000
     assert value(values, "cost_per_million") == pytest.approx(0.54 / 3600 / throughput.value * 1e6)
-    assert next(each.coords for each in values if each.metric == "cost_per_million") == {
+    assert next(item.coords for item in values if item.metric == "cost_per_million") == {
         "currency": "USD"
     }
 
@@ -109,13 +109,13 @@ def test_cost_of_a_million() -> None:
         Invalid
     ) as caught:  # an overloaded server: its cost is that of what it completed
         parse(recorded("server-overloaded"), params("server", price_per_hour=3.6))
-    found = caught.value.measurements
-    assert value(found, "cost_per_million") == pytest.approx(1e3 / value(found, "completed_rate"))
+    actual = caught.value.measurements
+    assert value(actual, "cost_per_million") == pytest.approx(1e3 / value(actual, "completed_rate"))
 
 
 def test_a_fast_run_says_that_it_is_not_comparable() -> None:
     values = parse(recorded("offline"), params("offline", batch=8, fast=True))
-    assert all(each.coords["fast"] == "not comparable" for each in values)
+    assert all(item.coords["fast"] == "not comparable" for item in values)
 
 
 def test_a_fast_run_with_too_few_queries_is_marked_not_refused() -> None:
@@ -129,7 +129,7 @@ def test_a_fast_run_with_too_few_queries_is_marked_not_refused() -> None:
         '"result_query_count", "value": 500', '"result_query_count", "value": 20'
     )
     values = parse(raw, params("server", fast=True))
-    assert {each.coords["loadgen"] for each in values} == {"INVALID"}
+    assert {item.coords["loadgen"] for item in values} == {"INVALID"}
     with pytest.raises(Invalid):
         parse(raw, params("server"))
 
@@ -138,7 +138,7 @@ def test_a_run_without_the_check_of_logits_is_flagged() -> None:
     raw = recorded("offline")
     del raw["logits"], raw["logits_after"]
     values = parse(raw, params("offline", batch=8, check_logits=False))
-    assert all(each.coords["logits_checked"] is False for each in values)
+    assert all(item.coords["logits_checked"] is False for item in values)
     with pytest.raises(Invalid, match="not checked before"):
         parse(raw, params("offline", batch=8))
 
@@ -155,7 +155,7 @@ def test_corrupted_logits_are_invalid_before_and_after(name: str, when: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (
             {"error": None, "finite": False},
@@ -171,7 +171,7 @@ def test_corrupted_logits_are_invalid_before_and_after(name: str, when: str) -> 
         ),
     ],
 )
-def test_how_logits_differ_is_said_with_the_batch(more: dict[str, Any], said: str) -> None:
+def test_how_logits_differ_is_said_with_the_batch(more: dict[str, Any], message: str) -> None:
     raw = recorded("offline")
     raw["logits"] = {
         "ok": False,
@@ -182,7 +182,7 @@ def test_how_logits_differ_is_said_with_the_batch(more: dict[str, Any], said: st
         "batch": 16,
         **more,
     }
-    with pytest.raises(Invalid, match=said):
+    with pytest.raises(Invalid, match=message):
         parse(raw, params("offline", batch=8))
 
 
@@ -192,15 +192,15 @@ def test_compile_time_is_apart_by_size_and_in_all() -> None:
         name: text.replace("INVALID", "VALID") for name, text in raw["tests"][0]["logs"].items()
     }
     raw["warmup"]["by_size"] = {"8": [9.02, 0.02], "1": [5.01, 0.01]}
-    given = Workload.model_validate(
+    options = Workload.model_validate(
         {"scenario": "server", "target_rate": 400, "batch": 8, "backend": "compile"}
     )
-    found = {
-        each.coords.get("batch", each.stat): each.value
-        for each in parse(raw, given)
-        if each.metric == "compile_time"
+    values = {
+        measurement.coords.get("batch", measurement.stat): measurement.value
+        for measurement in parse(raw, options)
+        if measurement.metric == "compile_time"
     }
-    assert found == pytest.approx({1: 5.0, 8: 9.0, "total": 14.0})
+    assert values == pytest.approx({1: 5.0, 8: 9.0, "total": 14.0})
 
 
 def test_a_clock_that_stops_early_is_invalid() -> None:
@@ -263,11 +263,11 @@ def test_a_log_cut_anywhere_yields_all_or_an_error(name: str, log: str) -> None:
         cut = copy.deepcopy(raw["tests"][0]["logs"])
         cut[log] = text[:at]
         try:
-            found = loadgen_log.read(cut["summary"], cut["detail"])
+            actual = loadgen_log.read(cut["summary"], cut["detail"])
         except loadgen_log.UnreadableError:
             continue
-        assert found.valid == whole.valid
-        assert dict(found.percentiles).items() <= dict(whole.percentiles).items()
+        assert actual.valid == whole.valid
+        assert dict(actual.percentiles).items() <= dict(whole.percentiles).items()
 
 
 def test_logs_of_two_tests_are_not_mixed() -> None:
@@ -279,8 +279,8 @@ def test_logs_of_two_tests_are_not_mixed() -> None:
         loadgen_log.read(valid["summary"], invalid["detail"])
 
 
-def seed_row(made: dict[str, Any], repetition: int = 1, **more: Any) -> dict[str, Any]:
-    env = json.dumps({"sample": {"seed_json": made}})
+def seed_row(built: dict[str, Any], repetition: int = 1, **more: Any) -> dict[str, Any]:
+    env = json.dumps({"sample": {"seed_json": built}})
     return {"env": env, "phase": "measure", "point": "p", "repetition": repetition, **more}
 
 
@@ -296,7 +296,7 @@ def test_the_seed_document_has_its_fields() -> None:
     whole = documents([seed_row(offline), seed_row(single, 2)])["resnet50.json"]
     assert set(whole) == {"timestamp", "gpu_info", "benchmarks"}
     assert {"name", "cuda_version", "total_memory_gb"} <= set(whole["gpu_info"])
-    first, second = sorted(whole["benchmarks"], key=lambda each: str(each["scenario"]))
+    first, second = sorted(whole["benchmarks"], key=lambda item: str(item["scenario"]))
     assert {"scenario", "batch_size", "throughput_samples_per_sec", "duration_sec"} <= set(first)
     assert first["scenario"] == "offline"
     assert {"scenario", "batch_size", "latency_p90_ms"} <= set(second)
@@ -305,18 +305,18 @@ def test_the_seed_document_has_its_fields() -> None:
 
 
 def test_the_seed_document_holds_a_sample_once_and_a_device_each() -> None:
-    made = {"gpu_info": {"name": "X"}, "timestamp": "t", "benchmarks": [{"scenario": "offline"}]}
+    built = {"gpu_info": {"name": "X"}, "timestamp": "t", "benchmarks": [{"scenario": "offline"}]}
     rows = [
-        seed_row(made),
-        seed_row(made),
-        seed_row(made, 2),
-        seed_row(made, 3, phase="warmup"),
-        seed_row(made, 4, env=None),
+        seed_row(built),
+        seed_row(built),
+        seed_row(built, 2),
+        seed_row(built, 3, phase="warmup"),
+        seed_row(built, 4, env=None),
     ]
-    assert documents(rows) == {"resnet50.json": {**made, "benchmarks": made["benchmarks"] * 2}}
-    other = {**made, "gpu_info": {"name": "Y"}}
-    found = documents([seed_row(made), seed_row(other, 2)])
-    assert {name: each["gpu_info"]["name"] for name, each in found.items()} == {
+    assert documents(rows) == {"resnet50.json": {**built, "benchmarks": built["benchmarks"] * 2}}
+    other = {**built, "gpu_info": {"name": "Y"}}
+    actual = documents([seed_row(built), seed_row(other, 2)])
+    assert {name: item["gpu_info"]["name"] for name, item in actual.items()} == {
         "resnet50-1.json": "X",
         "resnet50-2.json": "Y",
     }
@@ -339,7 +339,7 @@ def test_a_run_writes_the_seed_document_beside_its_report(
     (file,) = root.glob("runs/*/resnet50.json")
     assert f"also    {file}" in capsys.readouterr().out
     first = file.read_bytes()
-    assert [each["scenario"] for each in json.loads(first)["benchmarks"]] == ["offline"]
+    assert [benchmark["scenario"] for benchmark in json.loads(first)["benchmarks"]] == ["offline"]
     assert main(["collect", "last", "--store", str(root)]) == 0
     assert file.read_bytes() == first
 
@@ -361,9 +361,9 @@ def test_an_export_that_fails_costs_no_other(
         Command, "exports", lambda self, rows: {"count.txt": str(rows.num_rows).encode()}
     )
     rows = pa.table({"benchmark": ["resnet50", "command", "command", "of another package"]})
-    said = exports.write(FolderStore(str(tmp_path)), "r1", rows)
+    message = exports.write(FolderStore(str(tmp_path)), "r1", rows)
     assert (tmp_path / "runs/r1/count.txt").read_text() == "2"
-    assert sorted(said) == sorted(
+    assert sorted(message) == sorted(
         [
             f"{tmp_path}/runs/r1/count.txt",
             "not written, export of resnet50: ValueError: no such row",
@@ -384,7 +384,8 @@ def test_unverified_weights_and_a_peak_without_an_upper_end_are_in_the_coordinat
     raw = recorded("single-stream")
     raw["model"]["weights_verified"] = False
     assert all(
-        each.coords["weights"] == "unverified" for each in parse(raw, params("single-stream"))
+        measurement.coords["weights"] == "unverified"
+        for measurement in parse(raw, params("single-stream"))
     )
     for above, bound in ((None, "at least"), (130.0, None)):
         raw = recorded("server-overloaded")
@@ -392,8 +393,12 @@ def test_unverified_weights_and_a_peak_without_an_upper_end_are_in_the_coordinat
             name: text.replace("INVALID", "VALID") for name, text in raw["tests"][0]["logs"].items()
         }
         raw |= {"answer": 0, "peak": {"rate": 123.0, "above": above}}
-        found = next(each for each in parse(raw, params("find-peak")) if each.metric == "peak_rate")
-        assert found.coords.get("bound") == bound
+        actual = next(
+            measurement
+            for measurement in parse(raw, params("find-peak"))
+            if measurement.metric == "peak_rate"
+        )
+        assert actual.coords.get("bound") == bound
 
 
 @pytest.mark.parametrize(
@@ -405,9 +410,9 @@ def test_accuracy_has_its_reference_and_verdict(
 ) -> None:
     raw = recorded("offline")
     raw["accuracy"] = {"top1": top1, "images": images, "reference": 0.80858, "resize": 232}
-    given = params("accuracy", imagenet="/x")
-    (entry,) = seed_json(result.read(json.dumps(raw)), given, {})["benchmarks"]
-    found = {
+    options = params("accuracy", imagenet="/x")
+    (entry,) = seed_json(result.read(json.dumps(raw)), options, {})["benchmarks"]
+    actual = {
         "top1": top1,
         "images": images,
         "reference_top1": 0.80858,
@@ -415,18 +420,18 @@ def test_accuracy_has_its_reference_and_verdict(
         "resize": 232,
         "reached": reached,
     }
-    assert found.items() <= entry.items()
+    assert actual.items() <= entry.items()
     assert entry["valid"] is True
-    values = {each.metric: each.value for each in parse(raw, given)}
+    values = {measurement.metric: measurement.value for measurement in parse(raw, options)}
     assert (values["top1"], values["images"], values["top1_reference"]) == (top1, images, 0.80858)
     assert values.get("top1_reached") == reached
     raw["logits_after"] = WRONG
-    (entry,) = seed_json(result.read(json.dumps(raw)), given, {})["benchmarks"]
+    (entry,) = seed_json(result.read(json.dumps(raw)), options, {})["benchmarks"]
     assert entry["valid"] is False
 
 
 @pytest.mark.parametrize(
-    ("more", "facts", "said"),
+    ("more", "facts", "message"),
     [
         ({}, {}, None),
         ({"clock": {"honest": False, "words": "the clock stopped"}}, {}, "the clock stopped"),
@@ -441,7 +446,7 @@ def test_accuracy_has_its_reference_and_verdict(
 def test_accuracy_is_not_invalid_for_its_times_which_are_left_out(
     more: dict[str, Any],
     facts: dict[str, Any],
-    said: str | None,
+    message: str | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -454,7 +459,7 @@ def test_accuracy_is_not_invalid_for_its_times_which_are_left_out(
         "phases": {"forward": [0.01, 0.02, 0.03]},
         "warmup": {**raw["warmup"], "by_size": {"8": [9.02, 0.02]}},
     }
-    given = params("accuracy", imagenet="/x", system="resnet50", backend="compile")
+    options = params("accuracy", imagenet="/x", system="resnet50", backend="compile")
     monkeypatch.setattr(
         LocalHost, "run", lambda self, argv, **_: Finished(list(argv), 0, json.dumps(raw), "", 1.0)
     )
@@ -463,29 +468,31 @@ def test_accuracy_is_not_invalid_for_its_times_which_are_left_out(
         "watched",
         lambda hosts, params: nullcontext(launch.Watch(params, {**facts, "against": None})),
     )
-    output = Resnet50().run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), given)
-    values = Resnet50().parse(output, given)
+    output = Resnet50().run(Gang([LocalHost()], Shape(), 60, str(tmp_path)), options)
+    values = Resnet50().parse(output, options)
     every = {"phase_time", "first_batch", "warm_batch", "compile_time"}
-    times = {each.metric for each in values} & every
-    assert "top1" in {each.metric for each in values}
-    assert times == (set() if said else every)
-    assert {tuple(each.coords) for each in values if each.metric == "top1"} == {()}
-    assert re.search(said or "^None$", str(output.facts.get("times_left_out")))
-    (entry,) = seed_json(result.read(json.dumps(raw)), given, facts)["benchmarks"]
+    times = {item.metric for item in values} & every
+    assert "top1" in {item.metric for item in values}
+    assert times == (set() if message else every)
+    assert {tuple(item.coords) for item in values if item.metric == "top1"} == {()}
+    assert re.search(message or "^None$", str(output.facts.get("times_left_out")))
+    (entry,) = seed_json(result.read(json.dumps(raw)), options, facts)["benchmarks"]
     assert entry["valid"] is True
     with pytest.raises(Invalid, match="GPU 0 had 3 uncorrected"):
         Resnet50().parse(
             Output(output.texts, facts={"against": "GPU 0 had 3 uncorrected memory error(s)"}),
-            given,
+            options,
         )
 
 
 WRONG = {"ok": False, "error": 0.7, "tolerance": 0.001, "finite": True, "images": 4}
 
 
-def entry_of(raw: dict[str, Any], given: Workload, **facts: Any) -> dict[str, Any]:
-    found: dict[str, Any] = seed_json(result.read(json.dumps(raw)), given, facts)["benchmarks"][0]
-    return found
+def entry_of(raw: dict[str, Any], options: Workload, **facts: Any) -> dict[str, Any]:
+    actual: dict[str, Any] = seed_json(result.read(json.dumps(raw)), options, facts)["benchmarks"][
+        0
+    ]
+    return actual
 
 
 def test_the_seed_document_calls_valid_what_the_rows_do() -> None:
@@ -493,15 +500,15 @@ def test_the_seed_document_calls_valid_what_the_rows_do() -> None:
         entry_of(recorded("offline"), params("offline", batch=8)).items()
         >= {"valid": True, "reason": None, "fast": False}.items()
     )
-    for more, facts, said in (
+    for more, facts, message in (
         ({"logits": WRONG}, {}, "logits differ by 0.7"),
         ({"clock": {"honest": False, "words": "the clock stopped"}}, {}, "the clock stopped"),
         ({"warmup": {**recorded("offline")["warmup"], "stable": False}}, {}, "still differed"),
         ({}, {"against": "GPU 0 was slowed"}, "GPU 0 was slowed"),
     ):
-        found = entry_of({**recorded("offline"), **more}, params("offline", batch=8), **facts)
-        assert found["valid"] is False
-        assert said in found["reason"]
+        actual = entry_of({**recorded("offline"), **more}, params("offline", batch=8), **facts)
+        assert actual["valid"] is False
+        assert message in actual["reason"]
 
 
 @pytest.mark.parametrize(("above", "bound"), [(None, "at least"), (130.0, None)])
@@ -514,8 +521,8 @@ def test_the_seed_document_has_the_peak_with_the_load_and_bound_that_it_held(
     assert server.items() >= load.items()
     assert server.keys().isdisjoint({"peak_rate_per_sec", "bound"})
     raw |= {"answer": 0, "peak": {"rate": 400.0, "above": above}}
-    found = entry_of(raw, params("find-peak", latency_bound=0.01, target_rate=7))
-    assert found.items() >= {**load, "peak_rate_per_sec": 400.0, "bound": bound}.items()
+    actual = entry_of(raw, params("find-peak", latency_bound=0.01, target_rate=7))
+    assert actual.items() >= {**load, "peak_rate_per_sec": 400.0, "bound": bound}.items()
     assert (
         entry_of(recorded("offline"), params("offline", batch=8))
         .keys()
@@ -534,9 +541,9 @@ def test_the_seed_document_has_the_marks_of_the_rows() -> None:
         '"result_query_count", "value": 500', '"result_query_count", "value": 20'
     )
     raw["model"]["weights_verified"] = False
-    found = entry_of(raw, params("server", fast=True, check_logits=False))
+    actual = entry_of(raw, params("server", fast=True, check_logits=False))
     assert (
-        found.items()
+        actual.items()
         >= {
             "fast": True,
             "loadgen": "INVALID",
@@ -545,7 +552,7 @@ def test_the_seed_document_has_the_marks_of_the_rows() -> None:
             "valid": False,
         }.items()
     )
-    assert found["reason"].startswith("LoadGen says INVALID")
+    assert actual["reason"].startswith("LoadGen says INVALID")
 
 
 def ended_early(name: str) -> Any:
@@ -587,11 +594,11 @@ def test_a_run_that_max_queries_ended_says_so() -> None:
 
 
 def test_offline_of_fewer_samples_than_asked_is_invalid() -> None:
-    asked = result.read(json.dumps(recorded("offline"))).tested
-    assert asked is not None
-    assert parse(recorded("offline"), params("offline", batch=8, min_queries=asked.queries))
+    summary = result.read(json.dumps(recorded("offline"))).tested
+    assert summary is not None
+    assert parse(recorded("offline"), params("offline", batch=8, min_queries=summary.queries))
     with pytest.raises(
         Invalid,
-        match=f"LoadGen asked {asked.queries} samples, fewer than the {asked.queries + 1} of min_queries",
+        match=f"LoadGen requested {summary.queries} samples, fewer than the {summary.queries + 1} of min_queries",
     ):
-        parse(recorded("offline"), params("offline", batch=8, min_queries=asked.queries + 1))
+        parse(recorded("offline"), params("offline", batch=8, min_queries=summary.queries + 1))

@@ -102,9 +102,9 @@ class Device:
 def test_the_self_check_passes_with_a_synchronisation_and_fails_without() -> None:
     with_it, without = Device(0.01, True), Device(0.01, False)
     assert check_clock(with_it.infer, with_it.busy).honest
-    found = check_clock(without.infer, without.busy)
-    assert not found.honest
-    assert "before the device was done" in found.words()
+    result = check_clock(without.infer, without.busy)
+    assert not result.honest
+    assert "before the device was done" in result.words()
 
 
 @pytest.mark.parametrize("fits", [0, 1, 5, 127, 255])

@@ -36,19 +36,20 @@ FIO = Fio()
 
 
 def values(
-    found: list[Measurement], metric: str, stat: str = "value", **coords: str
+    result: list[Measurement], metric: str, stat: str = "value", **coords: str
 ) -> list[float]:
     return [
-        each.value
-        for each in found
-        if (each.metric, each.stat, dict(each.coords)) == (metric, stat, coords)
+        measurement.value
+        for measurement in result
+        if (measurement.metric, measurement.stat, dict(measurement.coords))
+        == (metric, stat, coords)
     ]
 
 
 def report_of(output: Output) -> dict[str, Any]:
     text = output.texts["client"]
-    found: dict[str, Any] = json.loads(text[text.index("{\n") :])
-    return found
+    result: dict[str, Any] = json.loads(text[text.index("{\n") :])
+    return result
 
 
 def with_report(output: Output, report: dict[str, Any]) -> Output:
@@ -58,45 +59,56 @@ def with_report(output: Output, report: dict[str, Any]) -> Output:
 def test_values_are_those_of_the_report_in_base_units() -> None:
     _, params, output = load("fio/randread")
     read = report_of(output)["jobs"][0]["read"]
-    found = FIO.parse(output, params)
-    assert values(found, "iops", direction="read") == [read["iops"]]
-    assert values(found, "bandwidth", direction="read") == [read["bw_bytes"]]
-    assert values(found, "latency", "mean", direction="read") == [
+    measurements = FIO.parse(output, params)
+    assert values(measurements, "iops", direction="read") == [read["iops"]]
+    assert values(measurements, "bandwidth", direction="read") == [read["bw_bytes"]]
+    assert values(measurements, "latency", "mean", direction="read") == [
         pytest.approx(read["lat_ns"]["mean"] / 1e9)
     ]
     p99 = read["clat_ns"]["percentile"]["99.000000"] / 1e9
-    assert values(found, "completion_latency", "p99", direction="read") == [pytest.approx(p99)]
-    assert values(found, "submission_latency", "p50", direction="read")
+    assert values(measurements, "completion_latency", "p99", direction="read") == [
+        pytest.approx(p99)
+    ]
+    assert values(measurements, "submission_latency", "p50", direction="read")
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_percentiles_are_refused_below_the_samples_they_need(name: str) -> None:
     _, params, output = load(name)
-    for each in FIO.parse(output, params):
-        if each.stat.startswith("p"):
-            assert each.n is not None
-            assert each.n >= needed(float(each.stat[1:]) / 100)
+    for measurement in FIO.parse(output, params):
+        if measurement.stat.startswith("p"):
+            assert measurement.n is not None
+            assert measurement.n >= needed(float(measurement.stat[1:]) / 100)
 
 
 def test_both_directions_and_the_syncs_of_a_mixed_load() -> None:
     _, params, output = load("fio/randrw-psync-fsync")
-    found = FIO.parse(output, params)
-    assert values(found, "iops", direction="read")[0] > values(found, "iops", direction="write")[0]
-    assert values(found, "sync_latency", "mean")
+    measurements = FIO.parse(output, params)
+    assert (
+        values(measurements, "iops", direction="read")[0]
+        > values(measurements, "iops", direction="write")[0]
+    )
+    assert values(measurements, "sync_latency", "mean")
     # psync submits and completes in one call: fio has no submission latency and there is no row of zeros
-    assert not values(found, "submission_latency", "mean", direction="read")
+    assert not values(measurements, "submission_latency", "mean", direction="read")
 
 
 def test_two_hosts_have_rows_of_their_own_and_a_total() -> None:
     _, params, output = load("fio/two-hosts")
-    found = FIO.parse(output, params)
-    iops = {each.subject: each.value for each in found if each.metric == "iops"}
+    measurements = FIO.parse(output, params)
+    iops = {
+        measurement.subject: measurement.value
+        for measurement in measurements
+        if measurement.metric == "iops"
+    }
     assert list(iops) == [None, "vm (host 0)", "vm (host 1)"]
     assert iops[None] == pytest.approx(
         sum(value for subject, value in iops.items() if subject), rel=0.05
     )
     late = {
-        each.subject: each.value for each in found if (each.metric, each.stat) == ("latency", "p99")
+        measurement.subject: measurement.value
+        for measurement in measurements
+        if (measurement.metric, measurement.stat) == ("latency", "p99")
     }
     assert len(late) == 3
     assert (
@@ -104,7 +116,7 @@ def test_two_hosts_have_rows_of_their_own_and_a_total() -> None:
         <= late[None]
         <= max(value for subject, value in late.items() if subject)
     )
-    assert 0 <= values(found, "start_skew")[0] < 5
+    assert 0 <= values(measurements, "start_skew")[0] < 5
 
 
 def test_percentiles_from_a_histogram_are_those_that_fio_computes() -> None:
@@ -119,7 +131,7 @@ def test_percentiles_from_a_histogram_are_those_that_fio_computes() -> None:
             )
 
 
-def test_what_a_killed_sample_left_is_removed_by_the_next(here: Gang, tmp_path: Path) -> None:
+def test_what_a_killed_sample_left_is_removed_by_the_next(local_gang: Gang, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     text = "from perfdag.hosts.stale_files import *; import sys; from pathlib import Path\n"
@@ -133,8 +145,8 @@ def test_what_a_killed_sample_left_is_removed_by_the_next(here: Gang, tmp_path: 
             stale_files.mark(seconds, False)
         )
     (folder / "perfdag-fio-not-ours").mkdir()
-    FIO.run(here, FioParams(rw="read", directory=str(folder), **SMALL))
-    assert sorted(each.name for each in folder.iterdir()) == [
+    FIO.run(local_gang, FioParams(rw="read", directory=str(folder), **SMALL))
+    assert sorted(path.name for path in folder.iterdir()) == [
         "perfdag-fio-elsewhere",
         "perfdag-fio-mine",
         "perfdag-fio-not-ours",
@@ -173,8 +185,8 @@ def test_after_a_kill_in_the_middle_the_next_run_leaves_no_file(tmp_path: Path) 
     ) != "":
         assert time.monotonic() < deadline, left
         time.sleep(0.02)
-    again = [*argv, str(tmp_path / "b"), "--set", "fio.runtime=100ms"]
-    assert subprocess.run(again, env=environment, capture_output=True, check=False).returncode == 0
+    second = [*argv, str(tmp_path / "b"), "--set", "fio.runtime=100ms"]
+    assert subprocess.run(second, env=environment, capture_output=True, check=False).returncode == 0
     assert list(room.iterdir()) == []
 
 
@@ -187,9 +199,9 @@ def test_a_file_that_a_killed_sample_made_does_not_stop_the_rest(tmp_path: Path)
         str(tmp_path / "store"),
     )
     target.parent.mkdir()
-    given = f"{{rw: randwrite, size: 1MiB, direct: false, runtime: 1500ms, file: {target}}}"
+    changes = f"{{rw: randwrite, size: 1MiB, direct: false, runtime: 1500ms, file: {target}}}"
     suite.write_text(
-        f"name: s\nrepetitions: 2\nentries:\n  - {{benchmark: fio, params: {given}}}\n"
+        f"name: s\nrepetitions: 2\nentries:\n  - {{benchmark: fio, params: {changes}}}\n"
     )
     argv = [sys.executable, "-m", "perfdag", "run", "--no-report", "--store", store]
     killed = subprocess.Popen(
@@ -203,7 +215,7 @@ def test_a_file_that_a_killed_sample_made_does_not_stop_the_rest(tmp_path: Path)
     finally:
         killed.kill()
         killed.wait()
-    assert {each.name for each in target.parent.iterdir()} == {"made", "made.made-by-perfdag"}, (
+    assert {path.name for path in target.parent.iterdir()} == {"made", "made.made-by-perfdag"}, (
         "the kill was in the middle"
     )
     again = subprocess.run([*argv, "--resume", "last"], capture_output=True, text=True, check=False)
@@ -224,7 +236,7 @@ def test_a_file_is_removed_only_where_its_sample_is_over_and_nobody_touched_it_s
         assert marker.exists(), "it may be in use"
     marker.write_bytes(stale_files.mark(-1, False))
     assert stale_files.sweep_file(target) == [], "changed since"
-    assert [each.name for each in tmp_path.iterdir()] == ["data"]
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
     marker.write_bytes(stale_files.mark(0.2, False))
     time.sleep(0.25)
     assert stale_files.sweep_file(target) == ["data"]
@@ -277,14 +289,14 @@ def test_fio_2_is_read_in_its_own_units() -> None:
         old = {key: block[key] / 1000 for key in ("min", "max", "mean", "stddev")}
         read[kind] = {
             **old,
-            "percentile": {p: each / 1000 for p, each in block["percentile"].items()},
+            "percentile": {p: item / 1000 for p, item in block["percentile"].items()},
         }
-    found = FIO.parse(with_report(output, report), params)
-    assert values(found, "bandwidth", direction="read")[0] == pytest.approx(
+    measurements = FIO.parse(with_report(output, report), params)
+    assert values(measurements, "bandwidth", direction="read")[0] == pytest.approx(
         values(new, "bandwidth", direction="read")[0], rel=1e-3
     )
     for stat in ("mean", "p99"):
-        assert values(found, "latency", stat, direction="read") == [
+        assert values(measurements, "latency", stat, direction="read") == [
             pytest.approx(values(new, "latency", stat, direction="read")[0])
         ]
 
@@ -312,8 +324,8 @@ def test_options_say_every_parameter() -> None:
         fsync=8,
     )
     place = Place(LocalHost(), "/mnt/a:b", None, {})
-    given = dict(options(params, place))
-    assert given["directory"] == r"/mnt/a\:b"
+    changes = dict(options(params, place))
+    assert changes["directory"] == r"/mnt/a\:b"
     expected = {
         "rw": "randrw",
         "rwmixread": "70",
@@ -331,7 +343,7 @@ def test_options_say_every_parameter() -> None:
         "fsync": "8",
     }
     expected |= {"time_based": "1", "runtime": "1500000us", "ramp_time": "2000000us"}
-    assert expected.items() <= given.items()
+    assert expected.items() <= changes.items()
     lines = job_file(params, place).splitlines()
     assert lines[0] == "[worker]"
     assert "exec_prerun=date +%s.%N" in lines
@@ -339,7 +351,7 @@ def test_options_say_every_parameter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("changes", "message"),
     [
         ({"rw": "rw,readwrite"}, "'randrw'"),
         ({"ioengine": "aio"}, "'io_uring'"),
@@ -364,9 +376,9 @@ def test_options_say_every_parameter() -> None:
         ),
     ],
 )
-def test_bad_params_are_refused_with_what_is_allowed(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValidationError, match=says):
-        FioParams(**given)
+def test_bad_params_are_refused_with_what_is_allowed(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        FioParams(**changes)
 
 
 def test_readwrite_is_rw() -> None:
@@ -376,7 +388,7 @@ def test_readwrite_is_rw() -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "shape", "says"),
+    ("params", "shape", "message"),
     [
         ({"rw": "trim"}, {}, "block device"),
         (
@@ -422,11 +434,11 @@ def test_readwrite_is_rw() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_at_plan(
-    params: dict[str, Any], shape: dict[str, Any], says: str
+    params: dict[str, Any], shape: dict[str, Any], message: str
 ) -> None:
     problems = FIO.check(FioParams(**params), Shape.model_validate(shape))
     assert len(problems) == 1
-    assert says in problems[0]
+    assert message in problems[0]
 
 
 def test_what_can_be_is_not_refused() -> None:
@@ -438,13 +450,13 @@ def test_what_can_be_is_not_refused() -> None:
         )
         == []
     )
-    for found in (
+    for result in (
         {"kind": "hostPath", "path": "/mnt/data"},
         {"claim": "kept"},
         {"claim": "kept", "mode": "Block"},
     ):
         # the default of volume.size says nothing of them
-        assert FIO.check(FioParams(size="4GiB"), Shape.model_validate({"volume": found})) == []
+        assert FIO.check(FioParams(size="4GiB"), Shape.model_validate({"volume": result})) == []
     kept = Shape.model_validate({"volume": {"mode": "Block", "claim": "precious"}})
     assert (
         FIO.check(FioParams(), kept)
@@ -473,29 +485,29 @@ def left(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Gang:
-    made = gang(tmp_path)
-    if FIO.missing(made, FioParams()):
+def local_gang(tmp_path: Path) -> Gang:
+    machines = gang(tmp_path)
+    if FIO.missing(machines, FioParams()):
         pytest.skip("fio is not installed")
-    return made
+    return machines
 
 
 SMALL: dict[str, Any] = {"size": "4MiB", "runtime": "200ms", "direct": False, "ioengine": "psync"}
 
 
-def test_a_real_run_leaves_no_file(here: Gang, tmp_path: Path) -> None:
+def test_a_real_run_leaves_no_file(local_gang: Gang, tmp_path: Path) -> None:
     params = FioParams(rw="randrw", **SMALL)
-    output = FIO.run(here, params)
-    found = FIO.parse(output, params)
-    assert values(found, "iops", direction="read")[0] > 0
-    assert values(found, "iops", direction="write")[0] > 0
+    output = FIO.run(local_gang, params)
+    measurements = FIO.parse(output, params)
+    assert values(measurements, "iops", direction="read")[0] > 0
+    assert values(measurements, "iops", direction="write")[0] > 0
     assert output.facts["filesystem"]["type"]
     assert left(tmp_path) == []
 
 
-def test_prefilled_writes_leave_no_file(here: Gang, tmp_path: Path) -> None:
+def test_prefilled_writes_leave_no_file(local_gang: Gang, tmp_path: Path) -> None:
     params = FioParams(rw="randwrite", prefill=True, **SMALL)
-    assert values(FIO.parse(FIO.run(here, params), params), "iops", direction="write")[0] > 0
+    assert values(FIO.parse(FIO.run(local_gang, params), params), "iops", direction="write")[0] > 0
     assert left(tmp_path) == []
 
 
@@ -505,14 +517,14 @@ def device(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     backing = Path("/var/tmp") / f"perfdag-test-{tmp_path.parent.name}-{os.getpid()}"
     backing.touch()
     os.truncate(backing, 8 << 20)
-    made = subprocess.run(
+    output = subprocess.run(
         ["losetup", "-f", "--show", str(backing)], capture_output=True, text=True, check=False
     )
-    if made.returncode != 0:
+    if output.returncode != 0:
         backing.unlink()
         pytest.skip("losetup is not allowed here")
-    yield made.stdout.strip(), backing
-    subprocess.run(["losetup", "-d", made.stdout.strip()], check=True)
+    yield output.stdout.strip(), backing
+    subprocess.run(["losetup", "-d", output.stdout.strip()], check=True)
     backing.unlink()
 
 
@@ -521,10 +533,10 @@ def device(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     reason="loop devices need root and losetup",
 )
 def test_reads_of_a_block_device_meet_data_once_it_is_prefilled(
-    here: Gang, device: tuple[str, Path]
+    local_gang: Gang, device: tuple[str, Path]
 ) -> None:
     name, backing = device
-    volume = dataclasses.replace(here, volume=name)
+    volume = dataclasses.replace(local_gang, volume=name)
     params = FioParams(rw="randread", **SMALL)
     FIO.parse(FIO.run(volume, params), params)
     assert backing.stat().st_blocks == 0, "without it fio reads holes"
@@ -538,25 +550,25 @@ def test_reads_of_a_block_device_meet_data_once_it_is_prefilled(
     reason="loop devices need root and losetup",
 )
 @pytest.mark.parametrize(
-    ("given", "by"),
+    ("changes", "by"),
     [({"rw": "randwrite"}, "randwrite"), ({"rw": "read", "prefill": True}, "prefill")],
 )
 def test_the_device_of_an_existing_claim_is_not_written_over(
-    here: Gang, device: tuple[str, Path], given: dict[str, Any], by: str
+    local_gang: Gang, device: tuple[str, Path], changes: dict[str, Any], by: str
 ) -> None:
     name, backing = device
     claimed = Shape.model_validate({"volume": {"mode": "Block", "claim": "precious"}})
-    volume = dataclasses.replace(here, volume=name, shape=claimed)
+    volume = dataclasses.replace(local_gang, volume=name, shape=claimed)
     with pytest.raises(Failed, match=f"{name} on .* exists and {by} would destroy its data"):
-        FIO.run(volume, FioParams(**given, **SMALL))
+        FIO.run(volume, FioParams(**changes, **SMALL))
     assert backing.stat().st_blocks == 0
-    params = FioParams(**given, **SMALL, overwrite=True)
+    params = FioParams(**changes, **SMALL, overwrite=True)
     FIO.parse(FIO.run(volume, params), params)
     assert backing.stat().st_blocks > 0
 
 
 def test_files_of_several_hosts_are_laid_out_before_the_measured_run(
-    here: Gang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_gang: Gang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served: list[list[str]] = []
     start = LocalHost.serve
@@ -572,7 +584,7 @@ def test_files_of_several_hosts_are_laid_out_before_the_measured_run(
 
 
 def test_laying_out_that_takes_too_long_is_said_and_leaves_no_file(
-    here: Gang, tmp_path: Path
+    local_gang: Gang, tmp_path: Path
 ) -> None:
     slow = dataclasses.replace(gang(tmp_path, 2), timeout=0.3)
     with pytest.raises(Failed, match=r"laying out files on .* did not end within \d\.\d s"):
@@ -590,27 +602,27 @@ def test_hosts_that_start_apart_are_invalid() -> None:
     assert values(wrong.value.measurements, "start_skew") == [pytest.approx(0.2)]
 
 
-def test_a_real_run_on_two_hosts(here: Gang, tmp_path: Path) -> None:
+def test_a_real_run_on_two_hosts(local_gang: Gang, tmp_path: Path) -> None:
     params = FioParams(
         rw="randread", **{**SMALL, "runtime": "4s"}
     )  # both start within a tenth of it on a busy machine too
     two = gang(tmp_path, 2)
-    found = FIO.parse(FIO.run(two, params), params)
-    assert len([each for each in found if each.metric == "iops"]) == 3
-    assert values(found, "start_skew")[0] >= 0
+    measurements = FIO.parse(FIO.run(two, params), params)
+    assert len([measurement for measurement in measurements if measurement.metric == "iops"]) == 3
+    assert values(measurements, "start_skew")[0] >= 0
     assert left(tmp_path) == []
 
 
-def test_a_failed_run_leaves_no_file(here: Gang, tmp_path: Path) -> None:
-    slow = dataclasses.replace(here, timeout=0.5)
+def test_a_failed_run_leaves_no_file(local_gang: Gang, tmp_path: Path) -> None:
+    slow = dataclasses.replace(local_gang, timeout=0.5)
     with pytest.raises(Failed, match="did not end within"):
         FIO.run(slow, FioParams(rw="write", **{**SMALL, "runtime": "20s"}))
     assert left(tmp_path) == []
 
 
-def test_too_little_space_is_said_with_numbers(here: Gang) -> None:
+def test_too_little_space_is_said_with_numbers(local_gang: Gang) -> None:
     with pytest.raises(Failed, match=r"has \d+ B free, fio needs \d+ B"):
-        FIO.run(here, FioParams(size="4PiB"))
+        FIO.run(local_gang, FioParams(size="4PiB"))
 
 
 class Pod:
@@ -620,12 +632,12 @@ class Pod:
         self.name = name
         self.put, self.remove = LocalHost().put, LocalHost().remove
 
-    def run(self, argv: Any, **given: Any) -> Finished:
+    def run(self, argv: Any, **changes: Any) -> Finished:
         return Finished(list(argv), 1, "", "", 0.0)
 
 
 @pytest.mark.parametrize(
-    ("volume", "nodes", "kind", "says"),
+    ("volume", "nodes", "kind", "message"),
     [
         ({}, "aabb", "ext4", None),  # a claim of its own for each
         ({"access": "ReadWriteMany"}, "abcd", "nfs4", "(size x numjobs x 4 hosts)"),
@@ -660,7 +672,7 @@ def test_room_is_counted_for_the_hosts_that_share_it(
     volume: dict[str, Any] | None,
     nodes: str,
     kind: str,
-    says: str | None,
+    message: str | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -675,74 +687,80 @@ def test_room_is_counted_for_the_hosts_that_share_it(
     hosts: Any = [LocalHost(name=node.lower()) if node.isupper() else Pod(node) for node in nodes]
     four = Gang(hosts, shape, 60, str(tmp_path / "scratch"), mounted)
     params = FioParams(size="2GiB", direct=False)
-    if says is None:
+    if message is None:
         with files.files(four, params) as places:
             assert len(places) == 4
         return
     with pytest.raises(Failed) as full, files.files(four, params):
         pass
-    assert says in str(full.value)
+    assert message in str(full.value)
 
 
-def test_direct_io_in_memory_is_skipped(here: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_direct_io_in_memory_is_skipped(local_gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         files,
         "filesystem",
         lambda host, path: {"type": "tmpfs", "mount": "/dev/shm", "free_bytes": 1 << 40},
     )
     with pytest.raises(Skip, match="direct: false"):
-        FIO.run(here, FioParams(directory=here.scratch))
+        FIO.run(local_gang, FioParams(directory=local_gang.scratch))
 
 
-def test_scratch_in_memory_gives_way_to_a_disk(here: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scratch_in_memory_gives_way_to_a_disk(
+    local_gang: Gang, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "filesystem", lambda host, path: {"type": "tmpfs"})
-    assert files.home(here, FioParams(), here.hosts[0]) == "/var/tmp"
-    assert files.home(here, FioParams(direct=False), here.hosts[0]) == here.scratch
+    assert files.home(local_gang, FioParams(), local_gang.hosts[0]) == "/var/tmp"
+    assert (
+        files.home(local_gang, FioParams(direct=False), local_gang.hosts[0]) == local_gang.scratch
+    )
 
 
-def test_data_of_others_is_neither_overwritten_nor_removed(here: Gang, tmp_path: Path) -> None:
+def test_data_of_others_is_neither_overwritten_nor_removed(
+    local_gang: Gang, tmp_path: Path
+) -> None:
     precious = tmp_path / "precious"
     precious.write_bytes(b"data" * 2048)
     with pytest.raises(Failed, match="would destroy its data"):
-        FIO.run(here, FioParams(rw="write", file=str(precious), **SMALL))
+        FIO.run(local_gang, FioParams(rw="write", file=str(precious), **SMALL))
     params = FioParams(rw="read", file=str(precious), **{**SMALL, "size": "8KiB"})
-    FIO.parse(FIO.run(here, params), params)
+    FIO.parse(FIO.run(local_gang, params), params)
     assert precious.read_bytes() == b"data" * 2048
 
 
 def test_a_file_or_device_shorter_than_size_is_refused(
-    here: Gang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_gang: Gang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = tmp_path / "short"
     short.write_bytes(b"data" * 1024)
     with pytest.raises(Failed, match="holds 4096 B, size is 4194304 B"):
-        FIO.run(here, FioParams(rw="read", file=str(short), **SMALL))
+        FIO.run(local_gang, FioParams(rw="read", file=str(short), **SMALL))
     assert short.stat().st_size == 4096
     monkeypatch.setattr(
         files, "filesystem", lambda host, path: {"type": "block", "total_bytes": 1 << 20}
     )
     with pytest.raises(Failed, match="holds 1048576 B"):
-        FIO.run(here, FioParams(rw="read", file="/dev/null", **SMALL))
+        FIO.run(local_gang, FioParams(rw="read", file="/dev/null", **SMALL))
 
 
-def test_a_file_of_its_own_is_removed(here: Gang, tmp_path: Path) -> None:
+def test_a_file_of_its_own_is_removed(local_gang: Gang, tmp_path: Path) -> None:
     with pytest.raises(
         Failed, match=f"folder {tmp_path}/typo of file {tmp_path}/typo/made does not exist"
     ):
-        FIO.run(here, FioParams(rw="write", file=str(tmp_path / "typo/made"), **SMALL))
+        FIO.run(local_gang, FioParams(rw="write", file=str(tmp_path / "typo/made"), **SMALL))
     assert not (tmp_path / "typo").exists()
     params = FioParams(rw="write", file=str(tmp_path / "made"), **SMALL)
-    FIO.parse(FIO.run(here, params), params)
+    FIO.parse(FIO.run(local_gang, params), params)
     assert not (tmp_path / "made").exists()
 
 
-def test_a_missing_directory_is_said(here: Gang) -> None:
+def test_a_missing_directory_is_said(local_gang: Gang) -> None:
     with pytest.raises(Failed, match="does not exist"):
-        FIO.run(here, FioParams(directory="/no/such/folder"))
+        FIO.run(local_gang, FioParams(directory="/no/such/folder"))
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         ("ext4", None),
         ("xfs", None),
@@ -753,16 +771,16 @@ def test_a_missing_directory_is_said(here: Gang) -> None:
 )
 @pytest.mark.parametrize("direct", [True, False])
 def test_what_direct_io_may_not_be_is_told_of_the_file_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, said: str | None, direct: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, message: str | None, direct: bool
 ) -> None:
-    found = filesystem(LocalHost(), str(tmp_path))
+    result = filesystem(LocalHost(), str(tmp_path))
     monkeypatch.setattr(
-        files, "filesystem", lambda host, path: {**found, "type": kind}
+        files, "filesystem", lambda host, path: {**result, "type": kind}
     )  # a fake mount
     gang = Gang([LocalHost()], Shape(), 30, str(tmp_path))
     with files.files(gang, FioParams(direct=direct, size=4096, directory=str(tmp_path))) as [place]:
-        told = place.described.get("direct_io")
-    assert (told is None) if said is None or not direct else said in str(told)
+        requested = place.described.get("direct_io")
+    assert (requested is None) if message is None or not direct else message in str(requested)
 
 
 @pytest.mark.parametrize(

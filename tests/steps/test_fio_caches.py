@@ -26,7 +26,7 @@ class Recording(LocalHost):
         super().__init__()
         self.code, self.did = code, []  # type: ignore[var-annotated]
 
-    def run(self, argv: Any, **given: Any) -> Finished:
+    def run(self, argv: Any, **options: Any) -> Finished:
         if "drop_caches" in argv[-1]:
             self.did.append("drop")
             return Finished(
@@ -34,13 +34,13 @@ class Recording(LocalHost):
             )
         if argv[0] == "fio":
             self.did.append("measure")
-        return super().run(argv, **given)
+        return super().run(argv, **options)
 
-    def serve(self, argv: Any, **given: Any) -> LocalProcess:
+    def serve(self, argv: Any, **options: Any) -> LocalProcess:
         if argv[0] == "fio":
             assert "--create_only=1" in argv
             self.did.append("lay out")
-        return super().serve(argv, **given)
+        return super().serve(argv, **options)
 
 
 @pytest.mark.skipif(shutil.which("fio") is None, reason="needs fio")

@@ -24,12 +24,13 @@ IMB = Imb()
 
 
 def values(
-    found: list[Measurement], metric: str, stat: str = "value", **coords: int
+    result: list[Measurement], metric: str, stat: str = "value", **coords: int
 ) -> list[float]:
     return [
-        each.value
-        for each in found
-        if (each.metric, each.stat, dict(each.coords)) == (metric, stat, coords)
+        measurement.value
+        for measurement in result
+        if (measurement.metric, measurement.stat, dict(measurement.coords))
+        == (metric, stat, coords)
     ]
 
 
@@ -41,15 +42,23 @@ def replaced(output: Output, pattern: str, new: str) -> Output:
 
 def test_every_size_has_latency_and_bandwidth() -> None:
     _, params, output = load("imb/pingpong-tcp")
-    found = IMB.parse(output, params)
-    sizes = [each.coords["message_bytes"] for each in found if each.metric == "latency"]
+    measurements = IMB.parse(output, params)
+    sizes = [
+        measurement.coords["message_bytes"]
+        for measurement in measurements
+        if measurement.metric == "latency"
+    ]
     assert sizes == [0, *(2**log for log in range(11))]
-    latency = values(found, "latency", "mean", message_bytes=1024)[0]
-    assert values(found, "bandwidth", message_bytes=1024) == [pytest.approx(1024 / latency)]
-    assert values(found, "zero_byte_latency") == values(found, "latency", "mean", message_bytes=0)
-    speeds = [each.value for each in found if each.metric == "bandwidth"]
-    assert values(found, "peak_bandwidth") == [max(speeds)]
-    assert values(found, "half_bandwidth_size")[0] in sizes
+    latency = values(measurements, "latency", "mean", message_bytes=1024)[0]
+    assert values(measurements, "bandwidth", message_bytes=1024) == [pytest.approx(1024 / latency)]
+    assert values(measurements, "zero_byte_latency") == values(
+        measurements, "latency", "mean", message_bytes=0
+    )
+    speeds = [
+        measurement.value for measurement in measurements if measurement.metric == "bandwidth"
+    ]
+    assert values(measurements, "peak_bandwidth") == [max(speeds)]
+    assert values(measurements, "half_bandwidth_size")[0] in sizes
 
 
 @pytest.mark.parametrize(("name", "messages"), [("imb/pingpong-shm", 1), ("imb/sendrecv-shm", 2)])
@@ -58,29 +67,34 @@ def test_bandwidth_agrees_with_the_printed_column(name: str, messages: int) -> N
     *_, last = [
         line.split() for line in output.texts["stdout"].splitlines() if re.match(r"\s+1024\s", line)
     ]
-    found = IMB.parse(output, params)
-    assert values(found, "bandwidth", message_bytes=1024)[0] == pytest.approx(
+    measurements = IMB.parse(output, params)
+    assert values(measurements, "bandwidth", message_bytes=1024)[0] == pytest.approx(
         float(last[-1]) * 1e6, rel=0.02
     )
 
 
 def test_an_old_imb_whose_mbyte_is_2_to_the_20_gives_the_same_bandwidth() -> None:
     _, params, output = load("imb/pingpong-shm")
-    old = replaced(output, r"(\d+\.\d\d)$", lambda found: f"{float(found[1]) * 1e6 / 2**20:.2f}")  # type: ignore[arg-type]
+    old = replaced(output, r"(\d+\.\d\d)$", lambda result: f"{float(result[1]) * 1e6 / 2**20:.2f}")  # type: ignore[arg-type]
     assert IMB.parse(old, params) == IMB.parse(output, params)
 
 
 def test_collectives_have_extremes_over_the_ranks() -> None:
     _, params, output = load("imb/allreduce-tcp")
-    found = IMB.parse(output, params)
+    measurements = IMB.parse(output, params)
     low, mean, high = (
-        values(found, "latency", stat, message_bytes=1024)[0] for stat in ("min", "mean", "max")
+        values(measurements, "latency", stat, message_bytes=1024)[0]
+        for stat in ("min", "mean", "max")
     )
     assert low <= mean <= high
-    assert values(found, "operation_time") == [mean]
-    assert not values(found, "zero_byte_latency")
+    assert values(measurements, "operation_time") == [mean]
+    assert not values(measurements, "zero_byte_latency")
     # Allreduce adds floats: no messages of 1 and 2 bytes
-    assert {each.coords["message_bytes"] for each in found if each.metric == "latency"} == {
+    assert {
+        measurement.coords["message_bytes"]
+        for measurement in measurements
+        if measurement.metric == "latency"
+    } == {
         0,
         *(2**log for log in range(2, 11)),
     }
@@ -109,7 +123,7 @@ def test_a_table_of_fewer_ranks_or_sizes_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "pattern", "new", "says"),
+    ("name", "pattern", "new", "message"),
     [
         (
             "imb/pingpong-tcp",
@@ -123,10 +137,10 @@ def test_a_table_of_fewer_ranks_or_sizes_fails() -> None:
     ],
 )
 def test_a_fallback_is_invalid_and_keeps_its_values(
-    name: str, pattern: str, new: str, says: str
+    name: str, pattern: str, new: str, message: str
 ) -> None:
     _, params, output = load(name)
-    with pytest.raises(Invalid, match=says) as caught:
+    with pytest.raises(Invalid, match=message) as caught:
         IMB.parse(replaced(output, pattern, new), params)
     assert caught.value.measurements
 
@@ -141,7 +155,7 @@ def test_rdma_is_what_the_provider_says(provider: str, fits: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("options", "message"),
     [
         ({"benchmark": "PongPing"}, "'PingPong'"),
         ({"transport": "ucx"}, "'tcp', 'shm' or 'rdma'"),
@@ -159,9 +173,9 @@ def test_rdma_is_what_the_provider_says(provider: str, fits: bool) -> None:
         ({"benchmark": "Reduce_scatter", "ranks": 16, "max_log": 30}, "at most 28 with 16 ranks"),
     ],
 )
-def test_bad_params_are_refused_with_what_is_allowed(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValidationError, match=says):
-        ImbParams(**given)
+def test_bad_params_are_refused_with_what_is_allowed(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ImbParams(**options)
 
 
 def test_shapes() -> None:
@@ -195,7 +209,7 @@ def test_shapes() -> None:
 
 def test_more_ranks_than_the_cpus_of_a_pod_are_refused_when_planning() -> None:
     params = ImbParams(benchmark="Allreduce", ranks=16, ranks_per_host=8)
-    for cpu, says in (
+    for cpu, message in (
         (1, "resources.cpu 1"),
         ("7500m", "resources.cpu 7500m"),
         ("8", None),
@@ -204,31 +218,31 @@ def test_more_ranks_than_the_cpus_of_a_pod_are_refused_when_planning() -> None:
         shape = Shape.model_validate({"hosts": {"count": 2}, "resources": {"cpu": cpu}})
         problems = IMB.check(params, shape)
         assert [
-            f"on a cluster 8 processes in each pod, and {says}, would be" in each
-            for each in problems
-        ] == ([True] if says else [])
+            f"on a cluster 8 processes in each pod, and {message}, would be" in problem
+            for problem in problems
+        ] == ([True] if message else [])
         assert IMB.check(params.model_copy(update={"oversubscribe": True}), shape) == []
 
 
 def test_rdma_needs_a_device_that_is_no_gpu_and_the_right_to_lock_memory() -> None:
     rdma = ImbParams(transport="rdma")
-    asked = IMB.shape(rdma)
-    assert asked == {"hosts": {"count": 2}, "privileges": ["rdma"]}
-    for given in (
+    requests = IMB.shape(rdma)
+    assert requests == {"hosts": {"count": 2}, "privileges": ["rdma"]}
+    for options in (
         {},
         {"resources": {"nvidia.com/gpu": 1}},
         {"resources": {"nvidia.com/mig-1g.5gb": 1, "cpu": 2}},
     ):
         assert (
             "transport: rdma needs an RDMA network"
-            in IMB.check(rdma, Shape.model_validate({**asked, **given}))[0]
+            in IMB.check(rdma, Shape.model_validate({**requests, **options}))[0]
         )
-    for given in (
+    for options in (
         {"network": {"name": "default/net"}},
         {"network": {"host": True}},
         {"resources": {"rdma/hca_shared_devices_a": 1}},
     ):
-        assert IMB.check(rdma, Shape.model_validate({**asked, **given})) == []
+        assert IMB.check(rdma, Shape.model_validate({**requests, **options})) == []
 
 
 class Named(LocalHost):
@@ -239,15 +253,15 @@ class Named(LocalHost):
 
 
 def gang(params: ImbParams, scratch: Path, addresses: tuple[str, ...] = (), **shape: Any) -> Gang:
-    made = Shape.model_validate(merge(IMB.shape(params), shape))
+    value = Shape.model_validate(merge(IMB.shape(params), shape))
     hosts = [Named(address) for address in addresses] or [
-        LocalHost() for _ in range(made.hosts.count)
+        LocalHost() for _ in range(value.hosts.count)
     ]
-    return Gang(hosts, made, 60, str(scratch))
+    return Gang(hosts, value, 60, str(scratch))
 
 
-def needs(params: ImbParams, here: Gang) -> None:
-    if IMB.missing(here, params):
+def needs(params: ImbParams, local_gang: Gang) -> None:
+    if IMB.missing(local_gang, params):
         pytest.skip("IMB-MPI1 is not installed (pip install impi-rt)")
 
 
@@ -255,17 +269,17 @@ def test_commands_name_the_hosts_and_the_interface(tmp_path: Path) -> None:
     params = ImbParams(
         benchmark="Alltoall", ranks=8, ranks_per_host=4, max_log=16, min_log=4, iterations=50
     )
-    here = gang(params, tmp_path, ("10.0.0.1", "10.0.0.2"), network={"interface": "net1"})
-    rsh = intelmpi.rsh_script(here)
+    local_gang = gang(params, tmp_path, ("10.0.0.1", "10.0.0.2"), network={"interface": "net1"})
+    rsh = intelmpi.rsh_script(local_gang)
     assert rsh is not None
     assert "perfdag step rsh" in Path(rsh).read_text()
-    argv = intelmpi.mpirun(here, "/opt/impi", 8, rsh)
+    argv = intelmpi.mpirun(local_gang, "/opt/impi", 8, rsh)
     expected = f"/opt/impi/bin/mpirun -n 8 -hosts 10.0.0.1,10.0.0.2 -ppn 4 -iface net1 -bootstrap-exec {rsh}"
     assert " ".join(argv) == expected
     assert (
         " ".join(IMB.arguments(params, None)) == "Alltoall -npmin 8 -iter 50 -time 10 -msglog 4:16"
     )
-    env = intelmpi.environment(here, "/opt/impi", "tcp")
+    env = intelmpi.environment(local_gang, "/opt/impi", "tcp")
     # one fabric for all ranks, collectives over it too, the interface by name, the libraries on every rank
     assert env["I_MPI_FABRICS"] == "ofi"
     assert env["I_MPI_COLL_INTRANODE"] == "pt2pt"
@@ -283,11 +297,13 @@ def test_open_mpi_over_rdma_has_no_shared_memory_between_ranks_of_a_host(tmp_pat
 
 def test_all_of_imbs_benchmarks_are_known(tmp_path: Path) -> None:
     params = ImbParams(transport="shm")
-    here = gang(params, tmp_path)
-    needs(params, here)
-    root = intelmpi.root_of(here.hosts[0])
+    local_gang = gang(params, tmp_path)
+    needs(params, local_gang)
+    root = intelmpi.root_of(local_gang.hosts[0])
     listed = LocalHost().run(
-        [f"{root}/bin/IMB-MPI1", "-list"], timeout=30, env=intelmpi.environment(here, root, "shm")
+        [f"{root}/bin/IMB-MPI1", "-list"],
+        timeout=30,
+        env=intelmpi.environment(local_gang, root, "shm"),
     )
     assert set(re.findall(r"^    (\w+)", listed.stdout, re.M)) == set(KNOWN)
 
@@ -295,26 +311,26 @@ def test_all_of_imbs_benchmarks_are_known(tmp_path: Path) -> None:
 def test_the_sizes_of_every_benchmark_are_those_that_imb_measures(tmp_path: Path) -> None:
     """One run of IMB with all of them; each table is read by itself."""
     params = ImbParams(transport="shm", min_log=1, max_log=4, iterations=2, oversubscribe=True)
-    here = gang(params, tmp_path)
-    needs(params, here)
-    root = intelmpi.root_of(here.hosts[0])
+    local_gang = gang(params, tmp_path)
+    needs(params, local_gang)
+    root = intelmpi.root_of(local_gang.hosts[0])
     argv = [
-        *intelmpi.mpirun(here, root, 2, None),
+        *intelmpi.mpirun(local_gang, root, 2, None),
         f"{root}/bin/IMB-MPI1",
         *IMB.arguments(params, None)[1:],
         *KNOWN,
     ]
-    said = (
+    message = (
         LocalHost()
-        .run(argv, timeout=60, env=intelmpi.environment(here, root, "shm", True))
+        .run(argv, timeout=60, env=intelmpi.environment(local_gang, root, "shm", True))
         .check("IMB")
         .stdout
     )
-    head, *tables = re.split(r"(?=^# Benchmarking )", said, flags=re.M)
+    head, *tables = re.split(r"(?=^# Benchmarking )", message, flags=re.M)
     assert [table.split()[2] for table in tables] == list(KNOWN)
     for table in tables:
-        each = params.model_copy(update={"benchmark": table.split()[2]})
-        assert IMB.parse(Output({"stdout": head + table}), each), each.benchmark
+        item = params.model_copy(update={"benchmark": table.split()[2]})
+        assert IMB.parse(Output({"stdout": head + table}), item), item.benchmark
 
 
 @pytest.mark.parametrize("benchmark", ["PingPong", "Barrier"])
@@ -322,9 +338,9 @@ def test_a_real_run_in_shared_memory(benchmark: str, tmp_path: Path) -> None:
     params = ImbParams(
         benchmark=benchmark, transport="shm", max_log=4, iterations=20, oversubscribe=True
     )
-    here = gang(params, tmp_path)
-    needs(params, here)
-    output = IMB.run(here, params)
+    local_gang = gang(params, tmp_path)
+    needs(params, local_gang)
+    output = IMB.run(local_gang, params)
     assert IMB.parse(output, params)
     assert output.facts["fabric"] == "shm"
 
@@ -332,17 +348,17 @@ def test_a_real_run_in_shared_memory(benchmark: str, tmp_path: Path) -> None:
 def test_collectives_over_tcp_do_not_use_shared_memory(tmp_path: Path) -> None:
     """A Barrier of two ranks costs 0.3 us in shared memory and some 10 us over loopback: 2 us lies well between."""
     params = ImbParams(benchmark="Barrier", ranks_per_host=2, iterations=200, oversubscribe=True)
-    here = gang(params, tmp_path)
-    needs(params, here)
-    assert values(IMB.parse(IMB.run(here, params), params), "operation_time")[0] > 2e-6
+    local_gang = gang(params, tmp_path)
+    needs(params, local_gang)
+    assert values(IMB.parse(IMB.run(local_gang, params), params), "operation_time")[0] > 2e-6
 
 
 def test_an_interface_that_is_not_there_is_noticed(tmp_path: Path) -> None:
     params = ImbParams(max_log=2, iterations=10, oversubscribe=True)
-    here = gang(params, tmp_path, network={"interface": "nope0"})
-    needs(params, here)
+    local_gang = gang(params, tmp_path, network={"interface": "nope0"})
+    needs(params, local_gang)
     with pytest.raises((Invalid, Failed), match=r"interface nope0 was requested|exited"):
-        IMB.parse(IMB.run(here, params), params)
+        IMB.parse(IMB.run(local_gang, params), params)
 
 
 def test_ranks_on_two_hosts_are_started_by_the_remote_shell(
@@ -350,15 +366,15 @@ def test_ranks_on_two_hosts_are_started_by_the_remote_shell(
 ) -> None:
     """Hydra's bootstrap with a remote shell of ours that runs its command here: two addresses, one rank each."""
     params = ImbParams(max_log=2, iterations=10, oversubscribe=True)
-    here = gang(params, tmp_path, network={"interface": "lo"})
-    here.hosts = [LocalHost(), LocalHost("127.0.0.2")]
-    needs(params, here)
+    local_gang = gang(params, tmp_path, network={"interface": "lo"})
+    local_gang.hosts = [LocalHost(), LocalHost("127.0.0.2")]
+    needs(params, local_gang)
     shell, log = tmp_path / "shell", tmp_path / "log"
     words = 'while [ "${1#-}" != "$1" ]; do shift; done\n'
     shell.write_text(f'#!/bin/sh\n{words}echo "$1" >>{log}\nshift\nexec sh -c "$*"\n')
     shell.chmod(0o755)
     monkeypatch.setattr(intelmpi, "rsh_script", lambda gang: str(shell))
-    output = IMB.run(here, params)
+    output = IMB.run(local_gang, params)
     assert values(IMB.parse(output, params), "zero_byte_latency")[0] > 0
     assert log.read_text().split() == ["127.0.0.2"]
     # the same output, had it been asked on two nodes: MPI names one
@@ -377,12 +393,12 @@ def test_a_size_that_does_not_fit_costs_the_larger_ones_and_no_other(
     params = ImbParams(
         benchmark="Alltoall", transport="shm", max_log=14, iterations=10, oversubscribe=True
     )
-    here = gang(params, tmp_path)
-    needs(params, here)
+    local_gang = gang(params, tmp_path)
+    needs(params, local_gang)
     monkeypatch.setattr(
         "perfdag.steps.imb.placement.buffer_memory", lambda *_: buffers("Alltoall", 2) * 8192
     )
-    output = IMB.run(here, params)
+    output = IMB.run(local_gang, params)
     assert output.facts["ranks_of"] == {os.uname().nodename: 2}
     with pytest.raises(
         Failed,
@@ -390,7 +406,7 @@ def test_a_size_that_does_not_fit_costs_the_larger_ones_and_no_other(
     ) as caught:
         IMB.parse(output, params)
     kept = caught.value.measurements
-    assert {each.coords["message_bytes"] for each in kept if each.metric == "latency"} == set(
+    assert {item.coords["message_bytes"] for item in kept if item.metric == "latency"} == set(
         params.sizes()
     ) - {16384}
     assert not values(kept, "operation_time"), "it is of the largest size, which is not there"
@@ -399,7 +415,7 @@ def test_a_size_that_does_not_fit_costs_the_larger_ones_and_no_other(
 def test_what_ended_the_table_is_said() -> None:
     """The two lines are IMB 2021.11's own, for another size each, on a table that was recorded."""
     _, params, output = load("imb/allreduce-tcp")
-    for size, line, says in (
+    for size, line, message in (
         (
             512,
             'time-out.; Time limit (secs_per_sample * msg_sizes_list_len) is over; use "-time X"',
@@ -412,9 +428,12 @@ def test_what_ended_the_table_is_said() -> None:
         ),
     ):
         ended = replaced(output, rf"^ +{size} [^#]*", f"          {size} {line}\n\n\n")
-        with pytest.raises(Failed, match=says) as caught:
+        with pytest.raises(Failed, match=message) as caught:
             IMB.parse(ended, params)
-        assert max(each.coords["message_bytes"] for each in caught.value.measurements) == size // 2
+        assert (
+            max(measurement.coords["message_bytes"] for measurement in caught.value.measurements)
+            == size // 2
+        )
         with pytest.raises(Failed, match="lacks 1 of"):
             IMB.parse(replaced(ended, r"^ +64 .*\n", ""), params)
         with pytest.raises(Invalid, match="tcp was requested, MPI used verbs") as wrong:
@@ -423,21 +442,25 @@ def test_what_ended_the_table_is_said() -> None:
 
 
 def test_imb_is_told_how_much_memory_its_buffers_may_take() -> None:
-    def told(memory: float | None, **given: Any) -> str | None:
-        words = IMB.arguments(ImbParams(**given), memory)
+    def memory_option(memory: float | None, **options: Any) -> str | None:
+        words = IMB.arguments(ImbParams(**options), memory)
         return words[words.index("-mem") + 1] if "-mem" in words else None
 
     many: dict[str, Any] = {"benchmark": "Alltoall", "ranks": 256, "ranks_per_host": 64}
     assert (
         ImbParams(**many).memory() == 2 * 256 * 2**22 == 2 * GIB
     )  # as IMB says where it is out of memory: needed X= 2.001 GB
-    assert told(None) is told(8 * GIB) is None
-    assert (told(None, **many), told(4 * GIB, **many), told(GIB / 2, **many)) == (
+    assert memory_option(None) is memory_option(8 * GIB) is None
+    assert (
+        memory_option(None, **many),
+        memory_option(4 * GIB, **many),
+        memory_option(GIB / 2, **many),
+    ) == (
         "2.000001",
         "2.000001",
         "0.500001",
     )
-    assert told(2**20) == "0.000978", (
+    assert memory_option(2**20) == "0.000978", (
         "less than by itself, where a rank that takes it would be killed"
     )
     pods = Shape.model_validate({"hosts": {"count": 4}, "resources": {"memory": "64Gi"}})
@@ -460,18 +483,18 @@ def test_the_memory_of_a_rank_is_its_part_of_the_host_that_has_the_least(
             )
 
     params = ImbParams(benchmark="Alltoall", ranks=16)
-    here = dataclasses.replace(gang(params, tmp_path), hosts=[LocalHost(), Small("10.0.0.2")])
-    assert placement.buffer_memory(here, params) == pytest.approx(0.8 * GIB / 8)
+    local_gang = dataclasses.replace(gang(params, tmp_path), hosts=[LocalHost(), Small("10.0.0.2")])
+    assert placement.buffer_memory(local_gang, params) == pytest.approx(0.8 * GIB / 8)
     assert placement.buffer_memory(gang(ImbParams(), tmp_path), ImbParams()) is None
 
 
 def test_the_default_limit_leaves_imb_the_time_that_it_was_given() -> None:
-    for given in (
+    for options in (
         {"time_per_size": 600},
         {"benchmark": "Barrier", "time_per_size": 600},
         {"benchmark": "Bcast", "ranks": 1024},
     ):
-        params = ImbParams(**given)  # type: ignore[arg-type]
+        params = ImbParams(**options)  # type: ignore[arg-type]
         own = params.time_per_size * (
             1 if params.benchmark == "Barrier" else params.max_log - params.min_log
         )
@@ -491,10 +514,12 @@ def test_rdma_without_a_device_is_skipped(tmp_path: Path) -> None:
 def test_openmpi_needs_an_imb_of_its_own_and_mpirun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lacking(**given: str) -> list[str]:
+    def lacking(**options: str) -> list[str]:
         return [
             tool.program
-            for tool in IMB.missing(gang(ImbParams(), tmp_path), ImbParams(mpi="openmpi", **given))
+            for tool in IMB.missing(
+                gang(ImbParams(), tmp_path), ImbParams(mpi="openmpi", **options)
+            )
         ]  # type: ignore[arg-type]
 
     program = tmp_path / "bin/IMB-MPI1"
@@ -532,7 +557,7 @@ def test_more_ranks_than_cpus_are_skipped_unless_asked_for(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("hosts", "placed", "says"),
+    ("hosts", "placed", "message"),
     [
         (["a", "b"], {"a": 2, "b": 2}, None),
         (
@@ -555,9 +580,9 @@ def test_more_ranks_than_cpus_are_skipped_unless_asked_for(tmp_path: Path) -> No
     ],
 )
 def test_ranks_that_did_not_run_where_they_were_asked_are_noticed(
-    hosts: list[str], placed: dict[str, int], says: str | None
+    hosts: list[str], placed: dict[str, int], message: str | None
 ) -> None:
-    assert placement.wrong_placement(hosts, placed, 4) == says
+    assert placement.wrong_placement(hosts, placed, 4) == message
 
 
 def test_both_libraries_say_where_the_ranks_ran() -> None:
@@ -604,17 +629,17 @@ def test_shared_memory_of_open_mpi_5_is_called_sm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "version"),
+    ("message", "version"),
     [
         ("mpirun (Open MPI) 4.1.4\n\nReport bugs to ...", "Open MPI 4.1.4"),
         ("mpirun (Open MPI) 5.0.7rc2", "Open MPI 5.0.7rc2"),
     ],
 )
 def test_the_version_of_open_mpi_is_its_mpiruns(
-    said: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    message: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "mpirun"
-    program.write_text(f"#!/bin/sh\necho '{said}'\n")
+    program.write_text(f"#!/bin/sh\necho '{message}'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert openmpi.version(LocalHost()) == version
@@ -629,14 +654,14 @@ def test_the_version_of_open_mpi_is_its_mpiruns(
 )
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
 def test_a_real_run_with_open_mpi(transport: str, tmp_path: Path) -> None:
-    given = {
+    options = {
         "mpi": "openmpi",
         "program": os.environ["PERFDAG_IMB_OPENMPI"],
         "max_log": 4,
         "iterations": 10,
         "oversubscribe": True,
     }
-    params = ImbParams(transport=transport, **given)  # type: ignore[arg-type]
+    params = ImbParams(transport=transport, **options)  # type: ignore[arg-type]
     output = IMB.run(gang(params, tmp_path), params)
     assert values(IMB.parse(output, params), "zero_byte_latency")[0] > 0
     assert re.fullmatch(r"IMB-MPI1, Open MPI \d+\.\d+\.\S+", output.tool)

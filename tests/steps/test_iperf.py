@@ -25,8 +25,8 @@ from tests.recorded.record import load
 IPERF = Iperf()
 
 
-def values(found: list[Measurement], metric: str) -> list[float]:
-    return [each.value for each in found if each.metric == metric]
+def values(result: list[Measurement], metric: str) -> list[float]:
+    return [measurement.value for measurement in result if measurement.metric == metric]
 
 
 def changed(name: str, **start_or_end: Any) -> tuple[IperfParams, Output]:
@@ -48,20 +48,26 @@ def changed(name: str, **start_or_end: Any) -> tuple[IperfParams, Output]:
 def test_tcp_values_are_those_of_the_report() -> None:
     _, params, output = load("iperf/tcp")
     end = json.loads(output.texts["client"])["end"]
-    found = IPERF.parse(output, params)
-    assert values(found, "throughput") == [end["sum_received"]["bits_per_second"]]
-    assert values(found, "retransmits") == [end["sum_sent"]["retransmits"]]
-    assert values(found, "sender_cpu") == [end["cpu_utilization_percent"]["host_total"] / 100]
-    assert values(found, "rtt")[0] == pytest.approx(end["streams"][0]["sender"]["mean_rtt"] / 1e6)
+    measurements = IPERF.parse(output, params)
+    assert values(measurements, "throughput") == [end["sum_received"]["bits_per_second"]]
+    assert values(measurements, "retransmits") == [end["sum_sent"]["retransmits"]]
+    assert values(measurements, "sender_cpu") == [
+        end["cpu_utilization_percent"]["host_total"] / 100
+    ]
+    assert values(measurements, "rtt")[0] == pytest.approx(
+        end["streams"][0]["sender"]["mean_rtt"] / 1e6
+    )
 
 
 def test_both_directions_add_up() -> None:
     _, params, output = load("iperf/tcp-2-streams-bidirectional")
-    found = IPERF.parse(output, params)
-    assert sum(values(found, "direction_throughput")) == pytest.approx(
-        values(found, "throughput")[0]
+    measurements = IPERF.parse(output, params)
+    assert sum(values(measurements, "direction_throughput")) == pytest.approx(
+        values(measurements, "throughput")[0]
     )
-    assert {each.coords["direction"] for each in found if each.coords} == {
+    assert {
+        measurement.coords["direction"] for measurement in measurements if measurement.coords
+    } == {
         "client_to_server",
         "server_to_client",
     }
@@ -76,11 +82,13 @@ def test_reverse_counts_the_server_as_the_sender() -> None:
 def test_udp_loss_is_a_fraction_of_the_datagrams() -> None:
     _, params, output = load("iperf/udp-lossy")
     total = json.loads(output.texts["client"])["end"]["sum_received"]
-    found = IPERF.parse(output, params)
-    assert values(found, "lost_fraction") == [total["lost_packets"] / total["packets"]]
+    measurements = IPERF.parse(output, params)
+    assert values(measurements, "lost_fraction") == [total["lost_packets"] / total["packets"]]
     # iperf3's own percentage is of what the sender counted, the datagrams under way at the end included
-    assert values(found, "lost_fraction") == [pytest.approx(total["lost_percent"] / 100, rel=0.01)]
-    assert values(found, "jitter") == [pytest.approx(total["jitter_ms"] / 1000)]
+    assert values(measurements, "lost_fraction") == [
+        pytest.approx(total["lost_percent"] / 100, rel=0.01)
+    ]
+    assert values(measurements, "jitter") == [pytest.approx(total["jitter_ms"] / 1000)]
 
 
 def test_udp_of_an_old_iperf3_counts_what_arrived() -> None:
@@ -200,7 +208,7 @@ def test_iperf2_without_one_stream_fails() -> None:
 
 def test_iperf2_tells_the_seconds_and_the_senders_window() -> None:
     _, params, output = load("iperf/iperf2-tcp-seconds")
-    found = IPERF.parse(output, params)
+    measurements = IPERF.parse(output, params)
     lines = [
         line
         for line in output.texts["client"].splitlines()
@@ -209,15 +217,19 @@ def test_iperf2_tells_the_seconds_and_the_senders_window() -> None:
     assert len(lines) == 6, "two streams, three seconds"
     rtts = [int(line.split("/")[-1].split("(")[0]) / 1e6 for line in lines]
     windows = [int(re.findall(r"(\d+)K/", line)[0]) * 1024 for line in lines]
-    for metric, said in (("rtt", rtts), ("congestion_window", windows)):
-        got = {each.stat: (each.value, each.n) for each in found if each.metric == metric}
+    for metric, message in (("rtt", rtts), ("congestion_window", windows)):
+        got = {
+            measurement.stat: (measurement.value, measurement.n)
+            for measurement in measurements
+            if measurement.metric == metric
+        }
         assert got == {
-            "mean": (pytest.approx(sum(said) / 6), 6),
-            "min": (min(said), 6),
-            "max": (max(said), 6),
+            "mean": (pytest.approx(sum(message) / 6), 6),
+            "min": (min(message), 6),
+            "max": (max(message), 6),
         }
     totals = re.findall(r"\[  [12]\] 0\.0000-3\.\d+ sec  (\d+) Bytes", output.texts["server"])
-    assert values(found, "throughput")[0] == pytest.approx(
+    assert values(measurements, "throughput")[0] == pytest.approx(
         8 * sum(map(int, totals)) / 3, rel=0.01
     ), "the seconds are not counted again"
 
@@ -239,7 +251,10 @@ def test_iperf2_whose_sender_was_cut_off_fails() -> None:
 def test_iperf2_on_a_system_that_tells_no_window_has_none() -> None:
     _, params, output = load("iperf/iperf2-tcp-seconds")
     output.texts["client"] = re.sub(r"\d+K/\d+\(\d+\) us", "NA", output.texts["client"])
-    assert not {each.metric for each in IPERF.parse(output, params)} & {"rtt", "congestion_window"}
+    assert not {measurement.metric for measurement in IPERF.parse(output, params)} & {
+        "rtt",
+        "congestion_window",
+    }
 
 
 _CONNECTED = (
@@ -248,7 +263,7 @@ _CONNECTED = (
 
 
 @pytest.mark.parametrize(
-    ("given", "text", "says"),
+    ("options", "text", "reason"),
     [
         (
             {"congestion": "bbr"},
@@ -271,13 +286,15 @@ _CONNECTED = (
 )
 @pytest.mark.parametrize("side", ["client", "server"])
 def test_less_than_was_asked_of_iperf2_is_invalid(
-    given: dict[str, Any], text: str, says: str, side: str
+    options: dict[str, Any], text: str, reason: str, side: str
 ) -> None:
     _, _, output = load("iperf/iperf2-tcp")
-    output.texts = {role: re.sub(r"\(icwnd\S*\)", "", said) for role, said in output.texts.items()}
+    output.texts = {
+        role: re.sub(r"\(icwnd\S*\)", "", message) for role, message in output.texts.items()
+    }
     output.texts[side] = text + output.texts[side]
-    with pytest.raises(Invalid, match=says):
-        IPERF.parse(output, IperfParams(implementation="iperf2", **given))
+    with pytest.raises(Invalid, match=reason):
+        IPERF.parse(output, IperfParams(implementation="iperf2", **options))
 
 
 def test_a_doubled_window_and_room_for_options_are_what_was_asked_of_iperf2() -> None:
@@ -289,8 +306,8 @@ def test_a_doubled_window_and_room_for_options_are_what_was_asked_of_iperf2() ->
     output.texts["client"] = lines + re.sub(
         r"mss/irtt=\d+/\d+/", "mss/irtt=9/1000/", output.texts["client"]
     )
-    asked = params.model_copy(update={"window": 1 << 20, "mss": 1000, "congestion": "reno"})
-    assert values(IPERF.parse(output, asked), "throughput")
+    requests = params.model_copy(update={"window": 1 << 20, "mss": 1000, "congestion": "reno"})
+    assert values(IPERF.parse(output, requests), "throughput")
 
 
 def test_the_version_is_part_of_the_series() -> None:
@@ -336,7 +353,7 @@ def test_commands_say_every_parameter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("options", "message"),
     [
         ({"protocol": "sctp"}, "'tcp' or 'udp'"),
         ({"implementation": "iperf"}, "'iperf3' or 'iperf2'"),
@@ -352,9 +369,9 @@ def test_commands_say_every_parameter() -> None:
         ({"stream": 2}, "Extra inputs"),
     ],
 )
-def test_bad_params_are_refused_with_what_is_allowed(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValidationError, match=says):
-        IperfParams(**given)
+def test_bad_params_are_refused_with_what_is_allowed(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        IperfParams(**options)
 
 
 def test_one_host_is_not_enough() -> None:
@@ -383,7 +400,7 @@ class Watching(LocalHost):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[str | None] = []
+        self.requests: list[str | None] = []
         self.serving: set[int] = set()
 
     def serve(self, argv: Sequence[str], **options: Any) -> Any:
@@ -392,30 +409,32 @@ class Watching(LocalHost):
         return server
 
     def run(self, argv: Sequence[str], **options: Any) -> Any:
-        self.asked.append(options.get("cpus"))
+        self.requests.append(options.get("cpus"))
         return super().run(argv, **options)
 
 
-@pytest.mark.parametrize("given", [{"duration": 1}, {"implementation": "iperf2", "duration": 0.5}])
+@pytest.mark.parametrize(
+    "options", [{"duration": 1}, {"implementation": "iperf2", "duration": 0.5}]
+)
 def test_a_real_run_with_client_and_server_on_their_own_cpus(
-    given: dict[str, Any], tmp_path: Any
+    options: dict[str, Any], tmp_path: Any
 ) -> None:
-    params = IperfParams(**given)
+    params = IperfParams(**options)
     last = max(os.sched_getaffinity(0))
     client, server = Watching(), Watching()
-    here = gang(params, str(tmp_path), hosts={"cpus": {"client": "0", "server": str(last)}})
-    here = replace(here, hosts=[client, server])
-    if IPERF.missing(here, params):
+    local_gang = gang(params, str(tmp_path), hosts={"cpus": {"client": "0", "server": str(last)}})
+    local_gang = replace(local_gang, hosts=[client, server])
+    if IPERF.missing(local_gang, params):
         pytest.skip(f"{params.implementation} is not installed")
-    output = IPERF.run(here, params)
+    output = IPERF.run(local_gang, params)
     assert values(IPERF.parse(output, params), "throughput")[0] > 1e6
-    assert (client.asked[0], server.serving) == ("0", {last})
+    assert (client.requests[0], server.serving) == ("0", {last})
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(shutil.which("iperf") is None, reason="iperf2 is not installed")
 @pytest.mark.parametrize(
-    ("given", "error", "says"),
+    ("options", "error", "message"),
     [
         (
             {"congestion": "nosuch"},
@@ -440,10 +459,10 @@ def test_a_real_run_with_client_and_server_on_their_own_cpus(
     ],
 )
 def test_what_the_kernel_refuses_iperf2_is_said(
-    given: dict[str, Any], error: type[Exception], says: str, tmp_path: Any
+    options: dict[str, Any], error: type[Exception], message: str, tmp_path: Any
 ) -> None:
-    params = IperfParams(implementation="iperf2", duration=0.5, **given)
-    with pytest.raises(error, match=says):
+    params = IperfParams(implementation="iperf2", duration=0.5, **options)
+    with pytest.raises(error, match=message):
         IPERF.parse(IPERF.run(gang(params, str(tmp_path)), params), params)
 
 
@@ -476,11 +495,11 @@ def test_a_real_run_over_ipv6(tmp_path: Any) -> None:
     except OSError:
         pytest.skip("no IPv6 loopback here")
     for params in (IperfParams(duration=1), IperfParams(implementation="iperf2", duration=0.5)):
-        here = gang(params, str(tmp_path))
-        if IPERF.missing(here, params):
+        local_gang = gang(params, str(tmp_path))
+        if IPERF.missing(local_gang, params):
             pytest.skip(f"{params.implementation} is not installed")
-        here.hosts = [LocalHost("::1"), LocalHost("::1")]
-        assert values(IPERF.parse(IPERF.run(here, params), params), "throughput")[0] > 1e6
+        local_gang.hosts = [LocalHost("::1"), LocalHost("::1")]
+        assert values(IPERF.parse(IPERF.run(local_gang, params), params), "throughput")[0] > 1e6
 
 
 @pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed")
@@ -489,14 +508,14 @@ def test_a_server_of_somebody_else_is_never_measured(implementation: str, tmp_pa
     others, mine = LocalHost(), IperfParams(implementation=implementation, duration=1)
     with others.serve(["iperf3", "-s", "-p", str(port := others.free_port())], port=port):
         params = mine.model_copy(update={"port": port})
-        here = gang(params, str(tmp_path))
-        if IPERF.missing(here, params):
+        local_gang = gang(params, str(tmp_path))
+        if IPERF.missing(local_gang, params):
             pytest.skip(f"{implementation} is not installed")
         with pytest.raises(
             Failed,
             match=f"tcp port {port} is in use on .*; end who listens there, or use another port",
         ):
-            IPERF.run(here, params)
+            IPERF.run(local_gang, params)
 
 
 @pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed")
@@ -547,8 +566,14 @@ def test_a_test_that_another_server_answered_fails(
 )
 def test_the_rate_of_each_second_is_the_receivers(name: str, seconds: list[float] | None) -> None:
     _, params, output = load(f"iperf/{name}")
-    found = [each for each in IPERF.parse(output, params) if each.metric == "second_throughput"]
-    assert [each.subject for each in found] == [f"second {k + 1}" for k in range(len(found))]
+    result = [
+        measurement
+        for measurement in IPERF.parse(output, params)
+        if measurement.metric == "second_throughput"
+    ]
+    assert [measurement.subject for measurement in result] == [
+        f"second {k + 1}" for k in range(len(result))
+    ]
     if seconds is None:  # both directions: what the server got, and what the client got
         got = re.findall(
             r"\[( ?\*?)1\] \d\.0000-[12]\.0000 sec +\d+ Bytes +(\d+) ", output.texts["client"]
@@ -556,17 +581,17 @@ def test_the_rate_of_each_second_is_the_receivers(name: str, seconds: list[float
         there = re.findall(
             r"\[  1\] \d\.0000-[12]\.0000 sec +\d+ Bytes +(\d+) ", output.texts["server"]
         )
-        here = [rate for star, rate in got if "*" in star]
-        seconds = [float(a) + float(b) for a, b in zip(here, there, strict=True)]
+        local_gang = [rate for star, rate in got if "*" in star]
+        seconds = [float(a) + float(b) for a, b in zip(local_gang, there, strict=True)]
         assert len(seconds) == 2
-    assert [each.value for each in found] == pytest.approx(
+    assert [measurement.value for measurement in result] == pytest.approx(
         seconds, rel=1e-6 if "iperf2" in name or name == "tcp-reverse" else 1e-2
     )
 
 
 def test_a_long_run_has_300_rates_at_most() -> None:
-    found = iperf3.by_second([1.0, 3.0] * 400)
-    assert len(found) == 267
-    assert found[1].subject == "second 4"
-    assert found[0].value == pytest.approx(5 / 3)
+    result = iperf3.by_second([1.0, 3.0] * 400)
+    assert len(result) == 267
+    assert result[1].subject == "second 4"
+    assert result[0].value == pytest.approx(5 / 3)
     assert iperf3.by_second([1.0]) == []

@@ -52,9 +52,9 @@ def test_published_sizes_and_time_steps() -> None:
     ]
     sizes = ("S", "M", "XL", "XXL")
     published = [OpenFoamParams(size=size).cavity() for size in sizes]  # type: ignore[arg-type]
-    assert [each.delta_t for each in published] == [1e-3, 2.5e-4, 6.25e-5, 6.25e-5]
-    assert [each.time_steps for each in published] == [500, 2000, 100, 100]
-    assert [each.pressure_iterations for each in published] == [250, 650, 1300, 2600]
+    assert [item.delta_t for item in published] == [1e-3, 2.5e-4, 6.25e-5, 6.25e-5]
+    assert [item.time_steps for item in published] == [500, 2000, 100, 100]
+    assert [item.pressure_iterations for item in published] == [250, 650, 1300, 2600]
     assert [case.default_delta_t(n) for n in (100, 200, 400)] == pytest.approx(
         [1e-3, 2.5e-4, 6.25e-5]
     )
@@ -63,7 +63,7 @@ def test_published_sizes_and_time_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "says"),
+    ("bad", "message"),
     [
         (
             {"procs": 7, "nodes": 2},
@@ -82,11 +82,11 @@ def test_published_sizes_and_time_steps() -> None:
         ),
     ],
 )
-def test_bad_parameters_are_refused(bad: dict[str, Any], says: str | None) -> None:
-    if says is None:
+def test_bad_parameters_are_refused(bad: dict[str, Any], message: str | None) -> None:
+    if message is None:
         OpenFoamParams(**bad)
         return
-    with pytest.raises(ValidationError, match=says):
+    with pytest.raises(ValidationError, match=message):
         OpenFoamParams(**bad)
 
 
@@ -165,21 +165,21 @@ def test_mpirun_names_hosts_with_slots_and_the_transport() -> None:
 
 
 def test_a_serial_log() -> None:
-    found = values(output("xs-1-proc.stdout"), OpenFoamParams(size="XS"))
-    assert found["solve_time", "value"] == pytest.approx(3.419091)
-    assert found["cell_steps_rate", "value"] == pytest.approx(20**3 * 20 / 3.419091)
-    assert found["step_time", "min"] <= found["step_time", "p50"] <= found["step_time", "max"]
-    assert found["pressure_iterations", "value"] == 20 * 2 * 250
-    assert found["memory", "value"] == found["memory", "max"] == 62922752
-    assert ("decompose_time", "value") not in found
+    result = values(output("xs-1-proc.stdout"), OpenFoamParams(size="XS"))
+    assert result["solve_time", "value"] == pytest.approx(3.419091)
+    assert result["cell_steps_rate", "value"] == pytest.approx(20**3 * 20 / 3.419091)
+    assert result["step_time", "min"] <= result["step_time", "p50"] <= result["step_time", "max"]
+    assert result["pressure_iterations", "value"] == 20 * 2 * 250
+    assert result["memory", "value"] == result["memory", "max"] == 62922752
+    assert ("decompose_time", "value") not in result
 
 
 def test_a_parallel_log_and_its_residuals() -> None:
     measured = OpenFoam().parse(output("xs-2-procs.stdout"), TWO)
-    found = {(m.metric, m.stat): m.value for m in measured if not m.coords}
-    assert found["memory", "value"] == 141291520
-    assert found["memory", "max"] == 70676480
-    assert found["decompose_time", "value"] == 0.5
+    result = {(m.metric, m.stat): m.value for m in measured if not m.coords}
+    assert result["memory", "value"] == 141291520
+    assert result["memory", "max"] == 70676480
+    assert result["decompose_time", "value"] == 0.5
     assert {m.coords["field"]: m.value for m in measured if m.metric == "residual"} == {
         "Ux": 0.000113342,
         "Uy": 0.000262942,
@@ -190,11 +190,11 @@ def test_a_parallel_log_and_its_residuals() -> None:
 
 def test_size_s_and_a_tolerance() -> None:
     for name, procs in (("s-1-proc.stdout", 1), ("s-2-procs.stdout", 2)):
-        found = values(output(name), OpenFoamParams(size="S", time_steps=3, procs=procs))
-        assert found["cell_steps_rate", "value"] == pytest.approx(
-            3e6 / found["solve_time", "value"]
+        result = values(output(name), OpenFoamParams(size="S", time_steps=3, procs=procs))
+        assert result["cell_steps_rate", "value"] == pytest.approx(
+            3e6 / result["solve_time", "value"]
         )
-        assert found["pressure_iterations", "value"] == 3 * 2 * 250
+        assert result["pressure_iterations", "value"] == 3 * 2 * 250
     gamg = OpenFoamParams(cells=16, time_steps=5, solver="GAMG", stop="tolerance", tolerance=1e-6)
     assert values(output("gamg-tolerance.stdout"), gamg)["pressure_iterations", "value"] == 65
 
@@ -216,7 +216,7 @@ def test_a_gang_of_two_pods_has_a_rank_in_each() -> None:
 def test_a_run_of_many_hours_parses() -> None:
     later = re.sub(
         r"^(\d+\.\d+)\t",
-        lambda found: f"{float(found[1]) * 10_000:.6f}\t",
+        lambda result: f"{float(result[1]) * 10_000:.6f}\t",
         recorded("xs-2-procs.stdout"),
         flags=re.M,
     )
@@ -281,14 +281,14 @@ def test_what_was_not_asked_is_invalid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layer", "says"),
+    ("layer", "message"),
     [(None, "does not say what it used"), ("ucx", "used ucx, which is not transport: tcp")],
 )
-def test_over_several_hosts_the_transport_must_be_known(layer: str | None, says: str) -> None:
+def test_over_several_hosts_the_transport_must_be_known(layer: str | None, message: str) -> None:
     params = OpenFoamParams(
         cells=16, time_steps=5, pressure_iterations=50, procs=2, nodes=2, oversubscribe=True
     )
-    with pytest.raises(Invalid, match=f"Open MPI {says}") as wrong:
+    with pytest.raises(Invalid, match=f"Open MPI {message}") as wrong:
         OpenFoam().parse(
             output("gang-2-pods.stdout", {"addresses": 2, "point_to_point": layer}), params
         )
@@ -372,14 +372,14 @@ def test_a_custom_openfoam_reaches_the_ranks_on_other_hosts(
         "FOAM_USER_LIBBIN": "",
     }.items():
         monkeypatch.setenv(name, value)
-    found = environment()
-    assert found["WM_PROJECT_DIR"] == str(tmp_path)
-    assert (found["WM_OPTIONS"], found["FOAM_LIBBIN"], found["FOAM_SIGFPE"]) == (
+    result = environment()
+    assert result["WM_PROJECT_DIR"] == str(tmp_path)
+    assert (result["WM_OPTIONS"], result["FOAM_LIBBIN"], result["FOAM_SIGFPE"]) == (
         "linux64Gcc",
         "/opt/of/lib",
         "true",
     )
-    assert "FOAM_USER_LIBBIN" not in found
+    assert "FOAM_USER_LIBBIN" not in result
 
 
 def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
@@ -405,12 +405,12 @@ def test_two_runs_on_one_volume_have_cases_of_their_own(
         Gang([LocalHost()], Shape(), 20, str(tmp_path / name / "s"), volume=str(volume))
         for name in ("one", "two")
     ]
-    for each in gangs:
-        OpenFoam().prepare(each, OpenFoamParams(cells=4))
+    for gang in gangs:
+        OpenFoam().prepare(gang, OpenFoamParams(cells=4))
     assert sorted(str(path) for path in volume.iterdir()) == sorted(
-        each.notes["case"] for each in gangs
+        gang.notes["case"] for gang in gangs
     )
-    assert all((Path(each.notes["case"]) / "system/controlDict").exists() for each in gangs)
+    assert all((Path(gang.notes["case"]) / "system/controlDict").exists() for gang in gangs)
 
 
 def test_a_mesh_that_fails_leaves_no_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,22 +434,22 @@ needs_openfoam = pytest.mark.skipif(
 def measured(params: OpenFoamParams, scratch: Path) -> tuple[Output, dict[tuple[str, str], float]]:
     benchmark, gang = OpenFoam(), Gang([LocalHost()], Shape(), 120, str(scratch))
     benchmark.prepare(gang, params)
-    made = benchmark.run(gang, params)
-    return made, values(made, params)
+    value = benchmark.run(gang, params)
+    return value, values(value, params)
 
 
 @needs_openfoam
 def test_the_real_solver_alone_and_in_parallel(tmp_path: Path) -> None:
-    made, one = measured(
+    params, one = measured(
         OpenFoamParams(cells=10, time_steps=4, pressure_iterations=50), tmp_path / "one"
     )
-    assert made.tool.startswith("OpenFOAM ")
+    assert params.tool.startswith("OpenFOAM ")
     assert one["wall_time", "value"] > one["solve_time", "value"] > 0
     parallel = OpenFoamParams(
         cells=10, time_steps=4, pressure_iterations=50, procs=2, oversubscribe=True
     )
-    made, two = measured(parallel, tmp_path / "two")
-    assert made.facts["point_to_point"] == "ob1"
+    params, two = measured(parallel, tmp_path / "two")
+    assert params.facts["point_to_point"] == "ob1"
     # the same physics, cut in two
     assert two["courant_max", "value"] == pytest.approx(one["courant_max", "value"], rel=1e-3)
 
@@ -480,7 +480,7 @@ def test_more_processes_than_cpus_are_skipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "shape", "says"),
+    ("params", "shape", "message"),
     [
         (
             {"size": "M"},
@@ -495,21 +495,21 @@ def test_more_processes_than_cpus_are_skipped(tmp_path: Path) -> None:
     ],
 )
 def test_a_case_that_does_not_fit_is_refused_when_planning(
-    params: dict[str, Any], shape: dict[str, Any], says: str
+    params: dict[str, Any], shape: dict[str, Any], message: str
 ) -> None:
     (problem,) = OpenFoam().check(OpenFoamParams(**params), Shape.model_validate(shape))
-    assert says in problem
+    assert message in problem
     (problem,) = OpenFoam().check(
         OpenFoamParams(), Shape.model_validate({"volume": {"size": "1GiB", "mode": "Block"}})
     )
     assert "volume.mode is Block" in problem
     fits = {"resources": {"memory": "8Gi"}, "volume": {"size": "1GiB"}}
     assert OpenFoam().check(OpenFoamParams(**params), Shape.model_validate(fits)) == []
-    for found in (
+    for result in (
         {"kind": "hostPath", "path": "/mnt/data"},
         {"claim": "kept"},
     ):  # the default of volume.size says nothing of them
-        shape = Shape.model_validate({"hosts": {"count": 2}, "volume": found})
+        shape = Shape.model_validate({"hosts": {"count": 2}, "volume": result})
         assert OpenFoam().check(OpenFoamParams(size="M", procs=8, nodes=2), shape) == []
 
 
@@ -534,7 +534,7 @@ def test_a_case_that_does_not_fit_on_the_disk_is_not_begun(
     stand_in(tmp_path, monkeypatch, 0)
     volume = tmp_path / "volume"
     volume.mkdir()
-    here = Gang([LocalHost()], Shape(), 20, str(tmp_path / "s"), volume=str(volume))
+    local_gang = Gang([LocalHost()], Shape(), 20, str(tmp_path / "s"), volume=str(volume))
     monkeypatch.setattr(
         footprint, "filesystem", lambda host, path: {"mount": path, "free_bytes": 1 << 30}
     )
@@ -542,5 +542,5 @@ def test_a_case_that_does_not_fit_on_the_disk_is_not_begun(
         Failed,
         match=rf"{volume} on .* has 1 GiB free, the case of 64,000,000 cells needs 7.749 GiB; free some",
     ):
-        OpenFoam().prepare(here, OpenFoamParams(size="XL"))
+        OpenFoam().prepare(local_gang, OpenFoamParams(size="XL"))
     assert list(volume.iterdir()) == []

@@ -28,12 +28,12 @@ class Pod:
         )
 
 
-def pods(*told: tuple[str, ...]) -> list[Host]:
-    return [Pod(*each) for each in told]  # type: ignore[misc]
+def pods(*requested: tuple[str, ...]) -> list[Host]:
+    return [Pod(*item) for item in requested]  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
-    ("told", "ranks", "says"),
+    ("requested", "ranks", "message"),
     [
         ([("a", "0-3"), ("a", "4-7")], 8, None),  # CPUs of their own
         ([("a", "0-3"), ("a", "0-3")], 8, "a has 4 CPUs for 8 processes"),  # the node's, shared
@@ -57,14 +57,14 @@ def pods(*told: tuple[str, ...]) -> list[Host]:
     ],
 )
 def test_each_pod_and_each_node_has_cpus_for_its_ranks(
-    told: list[tuple[str, ...]], ranks: int, says: str | None
+    requested: list[tuple[str, ...]], ranks: int, message: str | None
 ) -> None:
-    if says is None:
-        openmpi.need_cpus(pods(*told), ranks)
+    if message is None:
+        openmpi.need_cpus(pods(*requested), ranks)
         return
     with pytest.raises(Skip) as few:
-        openmpi.need_cpus(pods(*told), ranks)
-    assert says in str(few.value)
+        openmpi.need_cpus(pods(*requested), ranks)
+    assert message in str(few.value)
 
 
 def test_this_machine_several_times_has_its_cpus_once(monkeypatch: pytest.MonkeyPatch) -> None:

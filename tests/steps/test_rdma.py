@@ -85,7 +85,7 @@ def test_every_parameter_reaches_the_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "says"),
+    ("bad", "message"),
     [
         ({"iterations": 4}, "greater than or equal to 5"),
         ({"mode": "read", "connection": "UC"}, "it has RC, XRC, DC"),
@@ -108,8 +108,8 @@ def test_every_parameter_reaches_the_command() -> None:
         ({"mode": "send", "connection": "XRC", "qps": 11, "iterations": 10}, "use 10 or fewer"),
     ],
 )
-def test_bad_parameters_are_refused(bad: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValidationError, match=says):
+def test_bad_parameters_are_refused(bad: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         BandwidthParams(**bad)
 
 
@@ -128,28 +128,28 @@ def test_buffers_in_a_gpu_cannot_be_polled_for_the_latency_of_a_write() -> None:
 def test_the_real_tools_take_exactly_the_combinations_that_are_accepted() -> None:
     """perftest reads its arguments before it looks for a device: with none it ends at once, and says which of the two was wrong."""
 
-    def differs(benchmark: Any, **given: Any) -> str | None:
+    def differs(benchmark: Any, **options: Any) -> str | None:
         try:
-            model = benchmark.Params(**given)
+            model = benchmark.Params(**options)
         except ValidationError:
-            model = benchmark.Params.model_construct(**benchmark.Params().model_dump() | given)
+            model = benchmark.Params.model_construct(**benchmark.Params().model_dump() | options)
             accepted = False
         else:
             accepted = True
         argv = benchmark.arguments(model, model.runs()[0])
         ended = subprocess.run(argv, capture_output=True, text=True, timeout=10)
-        said = ended.stdout + ended.stderr
+        message = ended.stdout + ended.stderr
         return (
             None
-            if any(words in said for words in verbs.NO_DEVICE) == accepted
-            else f"{given}: {' '.join(argv)}: {said}"
+            if any(words in message for words in verbs.NO_DEVICE) == accepted
+            else f"{options}: {' '.join(argv)}: {message}"
         )
 
     both = (RdmaBandwidth(), RdmaLatency())
     ways = itertools.product(
         both, ("read", "write", "send", "atomic"), ("RC", "UC", "UD", "XRC", "DC"), (False, True)
     )
-    found = [
+    values = [
         differs(benchmark, mode=mode, connection=way, rdma_cm=by_cm)
         for benchmark, mode, way, by_cm in ways
     ]
@@ -164,11 +164,11 @@ def test_the_real_tools_take_exactly_the_combinations_that_are_accepted() -> Non
         {"mode": "atomic", "atomic": "CMP_AND_SWAP"},
         {"mode": "atomic", "duration": 10.0},
     ):
-        found += [differs(benchmark, **more) for benchmark in both]
-    found += [
+        values += [differs(benchmark, **more) for benchmark in both]
+    values += [
         differs(both[0], **more) for more in ({"qps": 16384, "bidirectional": True}, {"qps": 16385})
     ]
-    assert [each for each in found if each] == []
+    assert [measurement for measurement in values if measurement] == []
 
 
 @pytest.mark.parametrize(
@@ -188,9 +188,9 @@ def test_the_real_tools_take_exactly_the_combinations_that_are_accepted() -> Non
 def test_the_default_limit_leaves_room_for_all_bytes_over_a_slow_link(
     benchmark: Any, params: dict[str, Any], messages: int
 ) -> None:
-    made = benchmark.Params(**params)
-    at_10_gbit = messages * sum(made.expected_sizes()) * 8 / 10e9
-    assert at_10_gbit < benchmark.seconds(made) < benchmark.limit(made)
+    value = benchmark.Params(**params)
+    at_10_gbit = messages * sum(value.expected_sizes()) * 8 / 10e9
+    assert at_10_gbit < benchmark.seconds(value) < benchmark.limit(value)
 
 
 def test_a_timed_run_takes_its_time_whatever_the_size() -> None:
@@ -200,15 +200,15 @@ def test_a_timed_run_takes_its_time_whatever_the_size() -> None:
 @pytest.mark.parametrize("benchmark", [RdmaBandwidth(), RdmaLatency()])
 def test_a_suite_without_a_network_or_device_is_refused(benchmark: Any) -> None:
     params = benchmark.Params()
-    asked = benchmark.shape(params)
-    assert asked == {"hosts": {"count": 2}, "privileges": ["rdma"]}
-    assert "needs an RDMA network" in benchmark.check(params, Shape.model_validate(asked))[0]
-    for given in (
+    requests = benchmark.shape(params)
+    assert requests == {"hosts": {"count": 2}, "privileges": ["rdma"]}
+    assert "needs an RDMA network" in benchmark.check(params, Shape.model_validate(requests))[0]
+    for options in (
         {"network": {"name": "default/mlnx-net"}},
         {"network": {"host": True}},
         {"resources": {"rdma/hca_shared_devices_a": 1}},
     ):
-        assert benchmark.check(params, Shape.model_validate({**asked, **given})) == []
+        assert benchmark.check(params, Shape.model_validate({**requests, **options})) == []
     for name in (
         "cpu",
         "nvidia.com/gpu",
@@ -218,7 +218,9 @@ def test_a_suite_without_a_network_or_device_is_refused(benchmark: Any) -> None:
     ):
         assert (
             "needs an RDMA network"
-            in benchmark.check(params, Shape.model_validate({**asked, "resources": {name: 2}}))[0]
+            in benchmark.check(params, Shape.model_validate({**requests, "resources": {name: 2}}))[
+                0
+            ]
         )
 
 
@@ -226,10 +228,10 @@ def test_a_suite_without_a_network_or_device_is_refused(benchmark: Any) -> None:
 
 
 def test_bandwidth_of_all_sizes() -> None:
-    found = RdmaBandwidth().parse(
+    measurements = RdmaBandwidth().parse(
         output(text("constructed-write-bw-all-26.04.txt")), BandwidthParams()
     )
-    by = {(m.metric, m.stat, m.coords.get("message_bytes")): m for m in found}
+    by = {(m.metric, m.stat, m.coords.get("message_bytes")): m for m in measurements}
     assert len({key[2] for key in by if key[2]}) == 23
     assert by["bandwidth", "mean", 1 << 23].value == pytest.approx(97.5e9)
     assert by["bandwidth", "max", 1 << 23].value == pytest.approx(98.475e9, rel=1e-3)
@@ -240,27 +242,27 @@ def test_bandwidth_of_all_sizes() -> None:
 
 def test_megabytes_of_old_versions_are_mebibytes() -> None:
     params = BandwidthParams(mode="read", iterations=25, qps=512, sizes=[65536])
-    found = {
+    values = {
         (m.metric, m.stat): m.value
         for m in RdmaBandwidth().parse(output(text("constructed-read-bw-65536-4.5.txt")), params)
     }
-    assert found["bandwidth", "mean"] == pytest.approx(11648.70 * 2**20 * 8)
+    assert values["bandwidth", "mean"] == pytest.approx(11648.70 * 2**20 * 8)
     # the rate times the size gives the same, which proves the unit
-    assert found["message_rate", "mean"] * 65536 * 8 == pytest.approx(
-        found["bandwidth", "mean"], rel=1e-4
+    assert values["message_rate", "mean"] * 65536 * 8 == pytest.approx(
+        values["bandwidth", "mean"], rel=1e-4
     )
 
 
 def test_duration_mode_has_no_peak() -> None:
     params = BandwidthParams(duration="10s", sizes=[65536])
-    found = {
+    result = {
         (m.metric, m.stat)
         for m in RdmaBandwidth().parse(
             output(text("constructed-write-bw-65536-duration.txt")), params
         )
     }
-    assert ("bandwidth", "mean") in found
-    assert ("bandwidth", "max") not in found
+    assert ("bandwidth", "mean") in result
+    assert ("bandwidth", "max") not in result
 
 
 def test_json_is_read_where_it_is_json_and_the_text_otherwise() -> None:
@@ -272,10 +274,10 @@ def test_json_is_read_where_it_is_json_and_the_text_otherwise() -> None:
 
 
 def test_latency_of_all_sizes() -> None:
-    found = RdmaLatency().parse(
+    measurements = RdmaLatency().parse(
         output(text("constructed-read-lat-all-26.04.txt")), LatencyParams(mode="read")
     )
-    by = {(m.metric, m.stat, m.coords.get("message_bytes")): m.value for m in found}
+    by = {(m.metric, m.stat, m.coords.get("message_bytes")): m.value for m in measurements}
     assert by["lowest_latency", "value", 2] == pytest.approx(1.62e-6)
     assert by["latency", "p50", 2] == pytest.approx(1.62e-6)
     assert {stat for metric, stat, _ in by if metric == "latency"} == {
@@ -306,12 +308,12 @@ def test_latency_of_all_sizes() -> None:
 
 def test_latency_in_duration_mode() -> None:
     params = LatencyParams(mode="send", duration="10s", sizes=[2])
-    found = {
+    values = {
         (m.metric, m.stat): m.value
         for m in RdmaLatency().parse(output(text("constructed-send-lat-duration.txt")), params)
     }
-    assert found["latency", "mean"] == pytest.approx(1.56e-6)
-    assert found["exchange_rate", "mean"] == pytest.approx(641025.64)
+    assert values["latency", "mean"] == pytest.approx(1.56e-6)
+    assert values["exchange_rate", "mean"] == pytest.approx(641025.64)
 
 
 def test_cut_and_garbled_reports_are_failed() -> None:
@@ -344,7 +346,7 @@ def test_cycles_are_no_microseconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "old", "new", "says"),
+    ("options", "old", "new", "message"),
     [
         (
             {"mtu": 4096},
@@ -366,19 +368,19 @@ def test_cycles_are_no_microseconds() -> None:
     ],
 )
 def test_what_perftest_says_it_used_must_be_what_was_asked(
-    given: dict[str, Any], old: str, new: str, says: str | None
+    options: dict[str, Any], old: str, new: str, message: str | None
 ) -> None:
     whole = (
         text("constructed-write-bw-all-26.04.txt").replace(old, new)
         if old
         else text("constructed-write-bw-all-26.04.txt")
     )
-    if says is None:
-        whole = whole.replace("Connection type : RC", f"Connection type : {given['connection']}")
-        assert RdmaBandwidth().parse(output(whole), BandwidthParams(**given))
+    if message is None:
+        whole = whole.replace("Connection type : RC", f"Connection type : {options['connection']}")
+        assert RdmaBandwidth().parse(output(whole), BandwidthParams(**options))
         return
-    with pytest.raises(Invalid, match=re.escape(says)) as wrong:
-        RdmaBandwidth().parse(output(whole), BandwidthParams(**given))
+    with pytest.raises(Invalid, match=re.escape(message)) as wrong:
+        RdmaBandwidth().parse(output(whole), BandwidthParams(**options))
     assert wrong.value.measurements
 
 
@@ -433,10 +435,10 @@ esac"""
 
 
 def test_the_link_is_read_from_the_head() -> None:
-    found = report.read_info(text("constructed-write-bw-all-26.04.txt"))
-    assert found["device"] == "mlx5_0"
-    assert found["mtu"] == "4096[B]"
-    assert found["link_type"] == "Ethernet"
+    result = report.read_info(text("constructed-write-bw-all-26.04.txt"))
+    assert result["device"] == "mlx5_0"
+    assert result["mtu"] == "4096[B]"
+    assert result["link_type"] == "Ethernet"
 
 
 # -- the real tool without a device --------------------------------------------------------------
@@ -495,14 +497,14 @@ def test_the_recorded_error_is_known() -> None:
 
 
 def test_buffers_that_cannot_be_locked_say_what_to_do() -> None:
-    said = "Couldn't allocate MR\nfailed to create mr\nFailed to create MR\n Couldn't create IB resources\n"
-    finished = Finished(["ib_read_bw"], 1, "", said, 0.1)
+    message = "Couldn't allocate MR\nfailed to create mr\nFailed to create MR\n Couldn't create IB resources\n"
+    finished = Finished(["ib_read_bw"], 1, "", message, 0.1)
     with pytest.raises(
         Failed,
         match=r"could not lock its buffers; the limit of locked memory on node-1 is \d+ .* raise LimitMEMLOCK",
     ):
         verbs.check_finished(
-            "ib_read_bw", LocalHost(name="node-1"), finished, {"client0": said, "server0": ""}
+            "ib_read_bw", LocalHost(name="node-1"), finished, {"client0": message, "server0": ""}
         )
 
 
@@ -520,7 +522,7 @@ esac"""
 
 
 @pytest.mark.parametrize(
-    ("nodes", "names", "mask", "errors", "cuda", "visible", "says"),
+    ("nodes", "names", "mask", "errors", "cuda", "visible", "message"),
     [
         (
             ("a", "b"),
@@ -565,18 +567,18 @@ def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figu
     errors: int,
     cuda: int,
     visible: str,
-    says: str | None,
+    message: str | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given = {
+    options = {
         "TABLE": RECORDED / "constructed-write-bw-all-26.04.txt",
         "BROKEN": tmp_path / "broken",
         "MASK": mask,
         "ERRORS": errors,
     }
     for name, script in (("nvidia-smi", SMI), ("ib_write_bw", CUDA_TOOL)):
-        for word, value in given.items():
+        for word, value in options.items():
             script = script.replace(word, str(value))
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
@@ -587,17 +589,17 @@ def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figu
     benchmark, params = RdmaBandwidth(), BandwidthParams(cuda=cuda)
     gang = Gang([LocalHost(name=name) for name in nodes], Shape(), 20, str(tmp_path))
     benchmark.prepare(gang, params)
-    found = benchmark.provenance(gang, params)["gpus"]
-    assert {host: gpus[0]["name"] for host, gpus in found.items()} == dict.fromkeys(
+    result = benchmark.provenance(gang, params)["gpus"]
+    assert {host: gpus[0]["name"] for host, gpus in result.items()} == dict.fromkeys(
         names, "Tesla T4"
     )
-    made = benchmark.run(gang, params)
-    assert list(made.facts["gpu"]) == names
-    if says is None:
-        assert benchmark.parse(made, params)
+    built = benchmark.run(gang, params)
+    assert list(built.facts["gpu"]) == names
+    if message is None:
+        assert benchmark.parse(built, params)
         return
-    with pytest.raises(Invalid, match=re.escape(f"{names[0]}: {says}")) as wrong:
-        benchmark.parse(made, params)
+    with pytest.raises(Invalid, match=re.escape(f"{names[0]}: {message}")) as wrong:
+        benchmark.parse(built, params)
     assert wrong.value.measurements
 
 
@@ -620,22 +622,24 @@ esac"""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(LocalProcess, "await_listening", lambda *_: None)  # the tool here is a text
     benchmark, params = RdmaBandwidth(), BandwidthParams(cuda=0)
-    made = benchmark.run(
+    value = benchmark.run(
         Gang([LocalHost(name="a"), LocalHost(name="b")], Shape(), 20, str(tmp_path)), params
     )
-    assert [host["during"][0]["samples"] for host in made.facts["gpu"].values()] == [62, 62]
-    assert benchmark.parse(made, params)
+    assert [host["during"][0]["samples"] for host in value.facts["gpu"].values()] == [62, 62]
+    assert benchmark.parse(value, params)
 
 
 def test_of_mig_and_of_gpus_that_are_not_there_it_is_not_known_which_one_is_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    found = [{"index": 0, "uuid": "GPU-1"}, {"index": 1, "uuid": "GPU-2"}]
-    assert gpu_watch.uuids_of_device(LocalHost(), found, 1) == {"GPU-2"}
-    assert not gpu_watch.uuids_of_device(LocalHost(), found, 2)
+    result = [{"index": 0, "uuid": "GPU-1"}, {"index": 1, "uuid": "GPU-2"}]
+    assert gpu_watch.uuids_of_device(LocalHost(), result, 1) == {"GPU-2"}
+    assert not gpu_watch.uuids_of_device(LocalHost(), result, 2)
     assert not gpu_watch.uuids_of_device(LocalHost(), [{"error": "the driver does not answer"}], 0)
-    assert not gpu_watch.uuids_of_device(LocalHost(), [found[0], {**found[1], "mig": "Enabled"}], 0)
+    assert not gpu_watch.uuids_of_device(
+        LocalHost(), [result[0], {**result[1], "mig": "Enabled"}], 0
+    )
 
 
 def test_memlock_is_recorded() -> None:

@@ -12,7 +12,7 @@ from perfdag.steps.rdma.latency import LatencyParams
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("changes", "message"),
     [
         (["; rm -rf /"], "pattern"),
         (["--"], "pattern"),
@@ -39,9 +39,9 @@ from perfdag.steps.rdma.latency import LatencyParams
         (["--tc"], "such as --tc=1"),
     ],
 )
-def test_what_may_not_be_given_is_refused(given: list[str], says: str) -> None:
-    with pytest.raises(ValidationError, match=says):
-        BandwidthParams(extra_args=given)
+def test_what_may_not_be_given_is_refused(changes: list[str], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        BandwidthParams(extra_args=changes)
 
 
 def test_options_that_no_parameter_gives_are_free_and_those_of_bandwidth_are_no_parameters_of_latency() -> (

@@ -134,13 +134,13 @@ def test_a_cut_line_of_a_rank_is_failed(line: str) -> None:
 # -- more than an hour ---------------------------------------------------------------------------
 
 
-def one(found: list[Measurement], metric: str, stat: str = "value", **coords: Any) -> float:
+def one(result: list[Measurement], metric: str, stat: str = "value", **coords: Any) -> float:
     (value,) = [
-        each.value
-        for each in found
-        if (each.metric, each.stat) == (metric, stat)
-        and coords.items() <= each.coords.items()
-        and not each.subject
+        measurement.value
+        for measurement in result
+        if (measurement.metric, measurement.stat) == (metric, stat)
+        and coords.items() <= measurement.coords.items()
+        and not measurement.subject
     ]
     return value
 
@@ -178,7 +178,7 @@ def test_iperf2_of_an_hour() -> None:
     for role in ("client", "server"):
         output.texts[role] = re.sub(
             r"(\d+\.\d+)-\s*(\d+\.\d+) sec",
-            lambda found: f"{float(found[1]) * 7200:.4f}-{float(found[2]) * 7200:.4f} sec",
+            lambda result: f"{float(result[1]) * 7200:.4f}-{float(result[2]) * 7200:.4f} sec",
             output.texts[role],
         )
     long = params.model_copy(update={"duration": 7200.0})
@@ -193,9 +193,12 @@ def test_fio_of_hours() -> None:
     side["runtime"], side["total_ios"] = 30_000_000, 10**11  # ms; more than 2^31 of both
     side["lat_ns"]["N"], side["lat_ns"]["max"] = 10**11, 4 * 10**12
     output.texts["client"] = json.dumps(report)
-    found = benchmark.parse(output, params.model_copy(update={"runtime": 30_000.0}))
-    assert one(found, "latency", "max", direction="read") == 4000.0
-    assert next(each.n for each in found if each.metric == "iops") == 10**11
+    measurements = benchmark.parse(output, params.model_copy(update={"runtime": 30_000.0}))
+    assert one(measurements, "latency", "max", direction="read") == 4000.0
+    assert (
+        next(measurement.n for measurement in measurements if measurement.metric == "iops")
+        == 10**11
+    )
 
 
 def test_imb_of_hours() -> None:
@@ -217,8 +220,11 @@ def test_rdma_of_hours() -> None:
     output.texts["client0"] = re.sub(
         r"^( *65536 +)\d+", r"\g<1>13500000000", output.texts["client0"], flags=re.M
     )
-    found = benchmark.parse(output, params)
-    assert next(each.n for each in found if each.metric == "bandwidth") == 13_500_000_000
+    measurements = benchmark.parse(output, params)
+    assert (
+        next(measurement.n for measurement in measurements if measurement.metric == "bandwidth")
+        == 13_500_000_000
+    )
     assert "-D 7200" in " ".join(benchmark.arguments(params, 65536))
     timed = LatencyParams(mode="send", duration="2h", sizes=[2])
     benchmark, _, output = perftest(RdmaLatency(), timed, "send-lat-duration.txt")
@@ -226,7 +232,11 @@ def test_rdma_of_hours() -> None:
         r"^( *2 +)\d+", r"\g<1>4600000000", output.texts["client0"], flags=re.M
     )
     assert (
-        next(each.n for each in benchmark.parse(output, timed) if each.metric == "latency")
+        next(
+            measurement.n
+            for measurement in benchmark.parse(output, timed)
+            if measurement.metric == "latency"
+        )
         == 4_600_000_000
     )
 

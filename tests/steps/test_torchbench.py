@@ -40,21 +40,21 @@ def params_of(name: str) -> TorchbenchParams:
 @pytest.mark.parametrize("name", NAMES)
 def test_real_outputs(name: str) -> None:
     params = params_of(name)
-    found = {(m.metric, m.stat): m for m in Torchbench().parse(recorded(name), params)}
-    median = found["batch_time", "value"]
+    values = {(m.metric, m.stat): m for m in Torchbench().parse(recorded(name), params)}
+    median = values["batch_time", "value"]
     assert median.n == 10
     assert (
-        found["batch_time_spread", "min"].value
+        values["batch_time_spread", "min"].value
         <= median.value
-        <= found["batch_time_spread", "max"].value
+        <= values["batch_time_spread", "max"].value
     )
-    assert found["samples_rate", "value"].value == pytest.approx(params.batch_size / median.value)
+    assert values["samples_rate", "value"].value == pytest.approx(params.batch_size / median.value)
     # a process that holds torch: hundreds of MB, and not the 100 GB that run.py prints
-    assert 2e8 < found["cpu_memory", "value"].value < 2e10
-    assert ("batch_time_spread", "p99") not in found
-    each = [m for m in Torchbench().parse(recorded(name), params) if m.metric == "iteration_time"]
-    assert [m.coords["iteration"] for m in each] == list(range(1, 11))
-    assert sorted(m.value for m in each)[0] == found["batch_time_spread", "min"].value
+    assert 2e8 < values["cpu_memory", "value"].value < 2e10
+    assert ("batch_time_spread", "p99") not in values
+    item = [m for m in Torchbench().parse(recorded(name), params) if m.metric == "iteration_time"]
+    assert [m.coords["iteration"] for m in item] == list(range(1, 11))
+    assert sorted(m.value for m in item)[0] == values["batch_time_spread", "min"].value
 
 
 @pytest.mark.parametrize(("n", "stats"), [(43, set()), (44, {"p90"}), (459, {"p90", "p99"})])
@@ -67,15 +67,15 @@ def test_percentiles_are_nearest_rank_of_enough_batches(n: int, stats: set[str])
         "batches": 1,
     }
     params = params_of(NAMES[0]).model_copy(update={"iterations": n})
-    made = Torchbench().parse(
+    measurements = Torchbench().parse(
         Output({"stdout": printed + MARK + json.dumps(report) + "\n"}), params
     )
-    assert sum(m.n or 0 for m in made if m.metric == "iteration_time") == n
-    assert len([m for m in made if m.metric == "iteration_time"]) == min(n, 100)
-    found = {m.stat: m.value for m in made if m.metric == "batch_time_spread"}
-    assert found.keys() & {"p90", "p99"} == stats
+    assert sum(m.n or 0 for m in measurements if m.metric == "iteration_time") == n
+    assert len([m for m in measurements if m.metric == "iteration_time"]) == min(n, 100)
+    values = {m.stat: m.value for m in measurements if m.metric == "batch_time_spread"}
+    assert values.keys() & {"p90", "p99"} == stats
     if n == 459:
-        assert found["p99"] == pytest.approx(0.455)  # the 455th of 459: ceil(0.99 * 459)
+        assert values["p99"] == pytest.approx(0.455)  # the 455th of 459: ceil(0.99 * 459)
 
 
 def test_both_models_and_odd_batches_were_recorded() -> None:
@@ -85,11 +85,11 @@ def test_both_models_and_odd_batches_were_recorded() -> None:
         "alexnet-train-2",
         "llama-eval-1",
         "resnet50-eval-1",
-    } <= {each.removesuffix(".stdout") for each in NAMES}
+    } <= {name.removesuffix(".stdout") for name in NAMES}
 
 
 @pytest.mark.parametrize(
-    ("bad", "says"),
+    ("bad", "message"),
     [
         ({"batch_size": 0}, "greater than or equal to 1"),
         ({"model": "resnet5"}, "near: resnet50"),
@@ -120,8 +120,8 @@ def test_both_models_and_odd_batches_were_recorded() -> None:
         ({"iterations": 1}, "3"),
     ],
 )
-def test_bad_parameters_are_refused(bad: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValidationError, match=says):
+def test_bad_parameters_are_refused(bad: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         TorchbenchParams(**bad)
 
 
@@ -153,7 +153,9 @@ def test_arguments_are_those_of_run_py() -> None:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_run_py_is_asked_for_no_peak_of_memory(device: Any) -> None:
     """It would clear torch's own count after the measured batches and run two to fifteen others."""
-    assert not any("peak_mem" in each for each in arguments(TorchbenchParams(device=device)))
+    assert not any(
+        "peak_mem" in argument for argument in arguments(TorchbenchParams(device=device))
+    )
 
 
 def test_a_log_of_another_version_reads_the_same() -> None:
@@ -163,10 +165,10 @@ def test_a_log_of_another_version_reads_the_same() -> None:
     warned = "/x/torch/cuda/__init__.py:118: UserWarning: CUDA initialization: no driver\n  return torch._C._cuda_getDeviceCount() > 0\n"
     more = "PT2 Compilation time:      0.000 seconds\nTime to first batch:         99.0000 ms\n"
     other = json.dumps(json.loads(report) | {"torch": "2.3.1+cpu", "dynamo_cache": None})
-    made = Torchbench().parse(
+    measurements = Torchbench().parse(
         Output({"stdout": warned + head + more + MARK + other + "\n"}), params
     )
-    assert made == Torchbench().parse(recorded(NAMES[0]), params)
+    assert measurements == Torchbench().parse(recorded(NAMES[0]), params)
 
 
 def test_cut_and_garbled_outputs_are_failed() -> None:
@@ -208,10 +210,10 @@ def test_a_cuda_report_counts_the_gpus_used() -> None:
         gpus_visible=2,
         gpus_used=1,
     )
-    found = {m.metric: m.value for m in Torchbench().parse(good, params)}
-    assert found["gpus_used"] == 1
-    assert found["gpus_visible"] == 2
-    assert found["gpu_memory"] == 5 << 20
+    values = {m.metric: m.value for m in Torchbench().parse(good, params)}
+    assert values["gpus_used"] == 1
+    assert values["gpus_visible"] == 2
+    assert values["gpu_memory"] == 5 << 20
     with pytest.raises(Invalid, match="with 2 GPUs, not cuda with 1"):
         Torchbench().parse(
             changed(
@@ -240,7 +242,7 @@ def test_a_missing_checkout_or_torch_is_skipped_with_what_to_do(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "says"),
+    ("message", "kind", "reason"),
     [
         # the last line of hf_distil_whisper at the pinned commit with transformers 4.57
         (
@@ -258,22 +260,22 @@ def test_a_missing_checkout_or_torch_is_skipped_with_what_to_do(tmp_path: Path) 
     ],
 )
 def test_what_run_py_could_not_do_is_said_in_a_line(
-    said: str, kind: type[Exception], says: str
+    message: str, kind: type[Exception], reason: str
 ) -> None:
-    found = report.explain_failure(
-        TorchbenchParams(), f"Traceback (most recent call last):\n{said}\n", {}
+    result = report.explain_failure(
+        TorchbenchParams(), f"Traceback (most recent call last):\n{message}\n", {}
     )
-    assert type(found) is kind
-    assert says in str(found)
+    assert type(result) is kind
+    assert reason in str(result)
     assert report.explain_failure(TorchbenchParams(), "RuntimeError: other", {}) is None
 
 
 def test_compile_time_is_torchs_own_where_run_py_prints_none() -> None:
     params = params_of(NAMES[0]).model_copy(update={"compile": True})
-    found = {
+    values = {
         m.metric: m.value for m in Torchbench().parse(changed(NAMES[0], compile_s=7.25), params)
     }
-    assert found["compile_time"] == 7.25
+    assert values["compile_time"] == 7.25
 
 
 def test_a_slowed_gpu_is_invalid() -> None:
@@ -455,13 +457,13 @@ def test_the_gpu_that_was_used_is_held_against_the_figures(
     )
     gang = Gang([LocalHost()], Shape(), 20, str(tmp_path))
     benchmark.prepare(gang, params)
-    assert [each["uuid"] for each in benchmark.provenance(gang, params)["gpus"]] == [
+    assert [gpu["uuid"] for gpu in benchmark.provenance(gang, params)["gpus"]] == [
         "GPU-a",
         "GPU-b",
     ]
-    found = benchmark.run(gang, params).facts
-    assert [each["index"] for each in found["during"]] == [0, 1]
-    assert (found["against"] or "").partition(" in ")[0] == (against or "")
+    facts = benchmark.run(gang, params).facts
+    assert [item["index"] for item in facts["during"]] == [0, 1]
+    assert (facts["against"] or "").partition(" in ")[0] == (against or "")
 
 
 def test_the_gpu_is_judged_while_batches_were_timed(
@@ -508,9 +510,9 @@ sys.exit(runner.main(sys.argv[1:]))
     )
     gang = Gang([LocalHost()], Shape(), 20, str(tmp_path))
     benchmark.prepare(gang, params)
-    found = benchmark.run(gang, params).facts
-    assert found["during"][0]["samples"] == 2
-    assert "GPU 0 was slowed down (hardware thermal slowdown) in 100 %" in found["against"]
+    facts = benchmark.run(gang, params).facts
+    assert facts["during"][0]["samples"] == 2
+    assert "GPU 0 was slowed down (hardware thermal slowdown) in 100 %" in facts["against"]
 
 
 @pytest.mark.slow
