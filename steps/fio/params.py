@@ -1,10 +1,11 @@
 """Parameters of fio."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from perfdag.benchmark.contract import Params
+from perfdag.benchmark.rules import refuse
 from perfdag.units import Duration, PositiveDuration, Size
 
 _SYNCHRONOUS = ("sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "splice")
@@ -102,42 +103,51 @@ class FioParams(Params):
         return self.prefill or self.directions != ("read",)
 
     @model_validator(mode="after")
-    def _possible(self) -> "FioParams":
-        if self.directory is not None and self.file is not None:
-            raise ValueError("directory and file exclude each other; set one of them")
-        if self.file is not None and self.nrfiles > 1:
-            raise ValueError("nrfiles: file names one file; leave it at 1, or use directory")
-        if (share := self.size // self.nrfiles) < self.bs:
-            raise ValueError(f"size / nrfiles is {share} B, less than one I/O of bs {self.bs} B")
-        if self.iodepth > 1 and self.ioengine in _SYNCHRONOUS:
-            raise ValueError(
+    def _possible(self) -> Self:
+        share = self.size // self.nrfiles
+        refuse(
+            (
+                self.directory is not None and self.file is not None,
+                "directory and file exclude each other; set one of them",
+            ),
+            (
+                self.file is not None and self.nrfiles > 1,
+                "nrfiles: file names one file; leave it at 1, or use directory",
+            ),
+            (
+                share < self.bs,
+                f"size / nrfiles is {share} B, less than one I/O of bs {self.bs} B",
+            ),
+            (
+                self.iodepth > 1 and self.ioengine in _SYNCHRONOUS,
                 f"iodepth {self.iodepth}: {self.ioengine} has one I/O in flight;"
-                " use libaio, io_uring or posixaio, or numjobs"
-            )
-        if self.iodepth > 1 and self.ioengine == "libaio" and not self.direct:
-            raise ValueError(
+                " use libaio, io_uring or posixaio, or numjobs",
+            ),
+            (
+                self.iodepth > 1 and self.ioengine == "libaio" and not self.direct,
                 f"iodepth {self.iodepth}: through the page cache libaio has one I/O in flight;"
-                " use direct: true, io_uring or posixaio, or numjobs"
-            )
-        if self.ioengine == "mmap" and self.direct:
-            raise ValueError("ioengine mmap works through the page cache; set direct: false")
-        if self.direct and self.bs % 512:
-            raise ValueError(
+                " use direct: true, io_uring or posixaio, or numjobs",
+            ),
+            (
+                self.ioengine == "mmap" and self.direct,
+                "ioengine mmap works through the page cache; set direct: false",
+            ),
+            (
+                self.direct and self.bs % 512 != 0,
                 f"bs {self.bs} B: direct I/O needs a multiple of 512 B;"
-                " change bs or set direct: false"
-            )
-        if self.percentage_random != 100 and not self.rw.startswith("rand"):
-            raise ValueError(
+                " change bs or set direct: false",
+            ),
+            (
+                self.percentage_random != 100 and not self.rw.startswith("rand"),
                 f"percentage_random: rw is {self.rw}, not random;"
-                " use one of randread, randwrite, randrw"
-            )
-        if (
-            self.prefill
-            and self.directions == ("read",)
-            and self.file is not None
-            and not self.overwrite
-        ):
-            raise ValueError(
-                f"prefill writes over {self.file}; set overwrite: true, or prefill: false"
-            )
+                " use one of randread, randwrite, randrw",
+            ),
+            (
+                self.prefill
+                and self.directions == ("read",)
+                and self.file is not None
+                and not self.overwrite,
+                f"prefill writes over {self.file}; set overwrite: true, or prefill: false",
+            ),
+        )
         return self

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from perfdag.benchmark.contract import Params
+from perfdag.benchmark.rules import refuse
 from perfdag.steps.imb import operations
 from perfdag.steps.imb.operations import BANDS, COLLECTIVES, KNOWN, PAIRS, REDUCTIONS, SYNCS
 from perfdag.units import PositiveDuration
@@ -47,20 +48,32 @@ class ImbParams(Params):
 
     @model_validator(mode="after")
     def _possible(self) -> "ImbParams":
-        if self.benchmark in REDUCTIONS and self.max_log < 2:
-            raise ValueError(f"{self.benchmark} works on 4-byte floats; max_log is at least 2")
-        if self.min_log > self.max_log:
-            raise ValueError(f"min_log {self.min_log} is above max_log {self.max_log}")
-        if self.ranks_per_host is not None and self.ranks % self.ranks_per_host:
-            raise ValueError(
-                f"ranks {self.ranks} is not a multiple of ranks_per_host {self.ranks_per_host}"
-            )
-        if self.benchmark in PAIRS and self.ranks != 2:
-            raise ValueError(f"{self.benchmark} runs between exactly 2 ranks, not {self.ranks}")
-        if self.benchmark in BANDS and self.ranks % 2:
-            raise ValueError(f"{self.benchmark} needs an even number of ranks, not {self.ranks}")
-        if self.program is not None and self.mpi == "intel":
-            raise ValueError("program belongs to mpi: openmpi; intel brings its own")
+        refuse(
+            (
+                self.benchmark in REDUCTIONS and self.max_log < 2,
+                f"{self.benchmark} works on 4-byte floats; max_log is at least 2",
+            ),
+            (
+                self.min_log > self.max_log,
+                f"min_log {self.min_log} is above max_log {self.max_log}",
+            ),
+            (
+                self.ranks_per_host is not None and self.ranks % self.ranks_per_host,
+                f"ranks {self.ranks} is not a multiple of ranks_per_host {self.ranks_per_host}",
+            ),
+            (
+                self.benchmark in PAIRS and self.ranks != 2,
+                f"{self.benchmark} runs between exactly 2 ranks, not {self.ranks}",
+            ),
+            (
+                self.benchmark in BANDS and self.ranks % 2,
+                f"{self.benchmark} needs an even number of ranks, not {self.ranks}",
+            ),
+            (
+                self.program is not None and self.mpi == "intel",
+                "program belongs to mpi: openmpi; intel brings its own",
+            ),
+        )
         if operations.too_large(self.benchmark, self.ranks, 2**self.max_log):
             largest = next(
                 log

@@ -1,10 +1,11 @@
 """Parameters of iperf."""
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from perfdag.benchmark.contract import Params
+from perfdag.benchmark.rules import refuse
 from perfdag.units import BitRate, Duration, PositiveDuration, Size
 
 
@@ -45,32 +46,41 @@ class IperfParams(Params):
     )
 
     @model_validator(mode="after")
-    def _possible(self) -> "IperfParams":
-        if self.reverse and self.bidirectional:
-            raise ValueError("reverse and bidirectional exclude each other; set one of them")
-        if self.protocol == "udp":
-            conflicts = [name for name in ("mss", "congestion", "zerocopy") if getattr(self, name)]
-            if conflicts:
-                raise ValueError(f"{', '.join(conflicts)}: tcp only; leave out with protocol: udp")
-        if self.implementation == "iperf2":
-            conflicts = [name for name in ("omit", "zerocopy") if getattr(self, name)]
-            if conflicts:
-                raise ValueError(
-                    f"{', '.join(conflicts)}: iperf3 only; leave out with implementation: iperf2"
+    def _possible(self) -> Self:
+        udp, iperf2 = self.protocol == "udp", self.implementation == "iperf2"
+        tcp_only = [name for name in ("mss", "congestion", "zerocopy") if getattr(self, name)]
+        iperf3_only = [name for name in ("omit", "zerocopy") if getattr(self, name)]
+        refuse(
+            (
+                self.reverse and self.bidirectional,
+                "reverse and bidirectional exclude each other; set one of them",
+            ),
+            (
+                udp and tcp_only,
+                f"{', '.join(tcp_only)}: tcp only; leave out with protocol: udp",
+            ),
+            (
+                iperf2 and iperf3_only,
+                f"{', '.join(iperf3_only)}: iperf3 only; leave out with implementation: iperf2",
+            ),
+            (
+                iperf2 and udp and self.rate == 0,
+                "rate: iperf2 has no unlimited UDP; give a rate, or use implementation: iperf3",
+            ),
+            (
+                iperf2 and udp and self.bidirectional,
+                "bidirectional udp: iperf3 only; use implementation: iperf3",
+            ),
+            *(
+                (
+                    not iperf2 and seconds % 1,
+                    f"{name}: iperf3 takes whole seconds, not {seconds:g}; iperf2 takes parts",
                 )
-            if self.rate == 0 and self.protocol == "udp":
-                raise ValueError(
-                    "rate: iperf2 has no unlimited UDP; give a rate, or use implementation: iperf3"
-                )
-            if self.bidirectional and self.protocol == "udp":
-                raise ValueError("bidirectional udp: iperf3 only; use implementation: iperf3")
-        else:
-            for name in ("duration", "omit"):
-                if getattr(self, name) % 1:
-                    raise ValueError(
-                        f"{name}: iperf3 takes whole seconds, not {getattr(self, name):g};"
-                        " iperf2 takes parts"
-                    )
-            if self.omit > 60 or self.duration > 86400:
-                raise ValueError("iperf3 takes a duration up to 86400 s and an omit up to 60 s")
+                for name, seconds in (("duration", self.duration), ("omit", self.omit))
+            ),
+            (
+                not iperf2 and (self.omit > 60 or self.duration > 86400),
+                "iperf3 takes a duration up to 86400 s and an omit up to 60 s",
+            ),
+        )
         return self

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from perfdag.benchmark.contract import Params
+from perfdag.benchmark.rules import refuse
 from perfdag.steps.mpi import openmpi
 from perfdag.steps.openfoam import case
 
@@ -77,29 +78,31 @@ class OpenFoamParams(Params):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        if self.size and self.cells:
-            raise ValueError("set `size` or `cells`, not both")
-        if self.procs % self.nodes:
-            near = [n for n in range(1, self.procs + 1) if self.procs % n == 0]
-            raise ValueError(
+        parts, cells = max(case.split(self.procs)), self.cavity().cells
+        divisors = [str(n) for n in range(1, self.procs + 1) if self.procs % n == 0]
+        refuse(
+            (self.size and self.cells, "set `size` or `cells`, not both"),
+            (
+                self.procs % self.nodes,
                 f"procs ({self.procs}) is not divisible by nodes ({self.nodes});"
-                f" nodes may be {', '.join(map(str, near))}"
-            )
-        if self.procs_per_node and self.procs_per_node * self.nodes != self.procs:
-            raise ValueError(
+                f" nodes may be {', '.join(divisors)}",
+            ),
+            (
+                self.procs_per_node and self.procs_per_node * self.nodes != self.procs,
                 f"procs_per_node ({self.procs_per_node}) times nodes ({self.nodes})"
-                f" is not procs ({self.procs})"
-            )
-        if self.transport == "rdma" and self.nodes == 1:
-            raise ValueError(
+                f" is not procs ({self.procs})",
+            ),
+            (
+                self.transport == "rdma" and self.nodes == 1,
                 "transport rdma is between hosts, and nodes is 1: within a host all goes through"
-                " shared memory; use more nodes, or tcp"
-            )
-        if max(case.split(self.procs)) > self.cavity().cells:
-            raise ValueError(
-                f"procs ({self.procs}) would cut {self.cavity().cells} cells an edge into"
-                f" {max(case.split(self.procs))} parts; use fewer"
-            )
+                " shared memory; use more nodes, or tcp",
+            ),
+            (
+                parts > cells,
+                f"procs ({self.procs}) would cut {cells} cells an edge into {parts} parts;"
+                " use fewer",
+            ),
+        )
         return self
 
     def cavity(self) -> case.Cavity:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from perfdag.benchmark.contract import Params
+from perfdag.benchmark.rules import refuse
 from perfdag.steps.rdma import options
 from perfdag.units import PositiveDuration, Size
 
@@ -84,39 +85,44 @@ class RdmaParams(Params):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        if self.connection not in _CONNECTIONS[self.mode]:
-            raise ValueError(
-                f"mode {self.mode} has no connection {self.connection};"
-                f" it has {', '.join(_CONNECTIONS[self.mode])}"
-            )
-        if self.rdma_cm and self.connection not in _BY_CM:
-            raise ValueError(
-                f"rdma_cm connects {' and '.join(_BY_CM)} only, not {self.connection};"
-                " leave rdma_cm out, or use one of these"
-            )
-        if self.duration is not None and self.sizes == "all" and self.mode != "atomic":
-            raise ValueError(
-                "duration needs sizes as a list, for example sizes: [65536];"
-                " perftest cannot time all sizes"
-            )
-        if self.mode == "atomic" and self.sizes not in ("all", [8]):
-            raise ValueError("mode atomic measures 8 bytes; leave sizes out")
-        if self.duration is not None and self.duration < 3:
-            raise ValueError(
-                "duration must be 3 s or more: perftest leaves out a margin at both ends"
-            )
-        if self.duration is not None and self.duration % 1:
-            whole = int(self.duration)
-            raise ValueError(
-                f"duration {self.duration:g} s: perftest takes whole seconds;"
-                f" use {whole}s or {whole + 1}s"
-            )
+        listed, by_cm = self.sizes != "all", " and ".join(_BY_CM)
         largest = 0 if self.sizes == "all" else max(self.sizes)
-        if self.connection == "UD" and largest > (self.mtu or 4096):
-            raise ValueError(
+        seconds = 3.0 if self.duration is None else self.duration
+        refuse(
+            (
+                self.connection not in _CONNECTIONS[self.mode],
+                f"mode {self.mode} has no connection {self.connection};"
+                f" it has {', '.join(_CONNECTIONS[self.mode])}",
+            ),
+            (
+                self.rdma_cm and self.connection not in _BY_CM,
+                f"rdma_cm connects {by_cm} only, not {self.connection};"
+                " leave rdma_cm out, or use one of these",
+            ),
+            (
+                self.duration is not None and not listed and self.mode != "atomic",
+                "duration needs sizes as a list, for example sizes: [65536];"
+                " perftest cannot time all sizes",
+            ),
+            (
+                self.mode == "atomic" and self.sizes not in ("all", [8]),
+                "mode atomic measures 8 bytes; leave sizes out",
+            ),
+            (
+                seconds < 3,
+                "duration must be 3 s or more: perftest leaves out a margin at both ends",
+            ),
+            (
+                seconds % 1,
+                f"duration {seconds:g} s: perftest takes whole seconds;"
+                f" use {int(seconds)}s or {int(seconds) + 1}s",
+            ),
+            (
+                self.connection == "UD" and largest > (self.mtu or 4096),
                 f"sizes: {largest} B is more than one datagram; UD ends at the path MTU,"
-                f" at most {self.mtu or 4096} B"
-            )
+                f" at most {self.mtu or 4096} B",
+            ),
+        )
         return self
 
     def runs(self) -> list[int | None]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from perfdag.benchmark import contract
+from perfdag.benchmark.rules import refuse
 from perfdag.quantities import CpuList
 from perfdag.units import Duration, PositiveDuration
 
@@ -170,61 +171,63 @@ class Workload(contract.Params):
 
     @model_validator(mode="after")
     def _fits(self) -> "Workload":
-        if self.scenario == "server" and self.target_rate is None:
-            raise ValueError(
+        scenario, verdict = self.scenario, VERDICT_QUERIES.get(self.scenario, 0)
+        needed = self.queries() if self.fast else max(self.queries(), verdict)
+        queries = f"its {needed} queries" if self.fast else f"the {needed} queries of a verdict"
+        mend = "lower min_queries" if self.fast else "say fast: true"
+        too_few = self.max_queries is not None and self.max_queries < needed
+        refuse(
+            (
+                scenario == "server" and self.target_rate is None,
                 "scenario server needs target_rate, queries/s that arrive;"
-                " find-peak finds the highest that holds latency_bound"
-            )
-        if self.target_rate is not None and self.scenario in ("single-stream", "accuracy"):
-            raise ValueError(
-                f"target_rate does nothing in scenario {self.scenario},"
-                " which sends as fast as it is answered: leave it out"
-            )
-        if self.max_queries is not None and self.scenario in ("offline", "accuracy"):
-            raise ValueError(
-                f"max_queries does nothing in scenario {self.scenario},"
-                " whose one query holds all samples: use min_duration"
-            )
-        needed = (
-            self.queries()
-            if self.fast
-            else max(self.queries(), VERDICT_QUERIES.get(self.scenario, 0))
+                " find-peak finds the highest that holds latency_bound",
+            ),
+            (
+                self.target_rate is not None and scenario in ("single-stream", "accuracy"),
+                f"target_rate does nothing in scenario {scenario},"
+                " which sends as fast as it is answered: leave it out",
+            ),
+            (
+                self.max_queries is not None and scenario in ("offline", "accuracy"),
+                f"max_queries does nothing in scenario {scenario},"
+                " whose one query holds all samples: use min_duration",
+            ),
+            (
+                too_few,
+                f"max_queries {self.max_queries} ends a run before {queries}: raise it, or {mend}",
+            ),
         )
-        if self.max_queries is not None and self.max_queries < needed:
-            of = (
-                f"its {needed} queries: raise it, or lower min_queries"
-                if self.fast
-                else f"the {needed} queries of a verdict: raise it, or say fast: true"
-            )
-            raise ValueError(f"max_queries {self.max_queries} ends a run before {of}")
-        if self.scenario == "server" and self.max_queries and self.target_rate:
+        if scenario == "server" and self.max_queries and self.target_rate:
             arrive = _surely(self.target_rate * self.duration())
-            if self.max_queries < arrive:
-                raise ValueError(
+            refuse(
+                (
+                    self.max_queries < arrive,
                     f"max_queries {self.max_queries} at {self.target_rate:g}/s (Poisson) may end"
-                    " a run before min_duration "
-                    f"({self.duration():g} s), which LoadGen calls INVALID: raise it to {arrive},"
-                    " three standard deviations over the mean, "
-                    "lower min_duration, or leave it out"
+                    f" a run before min_duration ({self.duration():g} s), which LoadGen calls"
+                    f" INVALID: raise it to {arrive}, three standard deviations over the mean,"
+                    " lower min_duration, or leave it out",
                 )
-        if self.precision == "tf32" and self.device != "cuda":
-            raise ValueError(
+            )
+        refuse(
+            (
+                self.precision == "tf32" and self.device != "cuda",
                 "precision tf32 is a mode of NVIDIA GPUs: device: cuda, or precision fp32,"
-                " bf16 or fp16"
-            )
-        if self.scenario == "accuracy" and self.imagenet is None:
-            raise ValueError(
+                " bf16 or fp16",
+            ),
+            (
+                scenario == "accuracy" and self.imagenet is None,
                 "scenario accuracy needs imagenet, a folder of validation images;"
-                " none is shipped with perfdag"
-            )
-        if self.scenario == "single-stream" and self.batch != 1:
-            raise ValueError(
-                f"scenario single-stream sends one sample at a time: batch 1, not {self.batch}"
-            )
-        if self.weights_sha256 is not None and self.weights == "random":
-            raise ValueError(
-                "weights_sha256 needs a weights file; random weights are identified by seed"
-            )
+                " none is shipped with perfdag",
+            ),
+            (
+                scenario == "single-stream" and self.batch != 1,
+                f"scenario single-stream sends one sample at a time: batch 1, not {self.batch}",
+            ),
+            (
+                self.weights_sha256 is not None and self.weights == "random",
+                "weights_sha256 needs a weights file; random weights are identified by seed",
+            ),
+        )
         return self
 
     def duration(self) -> float:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from perfdag.benchmark.contract import Params
+from perfdag.benchmark.rules import refuse
 
 COMMIT = "0e83c440a51cd63464fee34724d01b7c814ce39b"
 _MODELS = """
@@ -106,13 +107,19 @@ class TorchbenchParams(Params):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        if self.test == "train" and self.model in _EVAL_ONLY:
-            raise ValueError(f"{self.model} has no train, only eval")
-        if self.gpus != 1:
-            raise ValueError(f"gpus: {self.gpus}: run.py drives one GPU; the only value is 1")
-        if self.precision and self.precision not in _PRECISIONS[self.device]:
-            raise ValueError(
-                f"precision {self.precision}:"
-                f" device {self.device} has {', '.join(_PRECISIONS[self.device])}"
-            )
+        precisions = _PRECISIONS[self.device]
+        refuse(
+            (
+                self.test == "train" and self.model in _EVAL_ONLY,
+                f"{self.model} has no train, only eval",
+            ),
+            (
+                self.gpus != 1,
+                f"gpus: {self.gpus}: run.py drives one GPU; the only value is 1",
+            ),
+            (
+                self.precision and self.precision not in precisions,
+                f"precision {self.precision}: device {self.device} has {', '.join(precisions)}",
+            ),
+        )
         return self

@@ -116,35 +116,29 @@ def _check_request(
     measurements: list[Measurement],
 ) -> None:
     """Raise Invalid if device, batch, precision or number of GPUs are not the requested ones."""
-    if report["device"] != params.device or (
-        params.device == "cuda" and report["gpus_used"] != params.gpus
-    ):
-        raise Invalid(
-            f"ran on {report['device']} with {report.get('gpus_used', 0)} GPUs,"
-            f" not {params.device} with {params.gpus}",
-            output.texts,
-            measurements,
-        )
-    if report["batch_size"] != params.batch_size:
-        raise Invalid(
+    gpus = report.get("gpus_used", 0)
+    checks = (
+        (
+            report["device"] != params.device or (params.device == "cuda" and gpus != params.gpus),
+            f"ran on {report['device']} with {gpus} GPUs, not {params.device} with {params.gpus}",
+        ),
+        (
+            report["batch_size"] != params.batch_size,
             f"{params.model} used batch size {report['batch_size']}, not {params.batch_size}",
-            output.texts,
-            measurements,
-        )
-    if params.precision and report.get("precision") != params.precision:
-        raise Invalid(
+        ),
+        (
+            params.precision and report.get("precision") != params.precision,
             f"{params.model} used precision {report.get('precision')}, not {params.precision}",
-            output.texts,
-            measurements,
-        )
-    if params.threads and report.get("threads") != params.threads:
-        raise Invalid(
+        ),
+        (
+            params.threads and report.get("threads") != params.threads,
             f"torch used {report.get('threads')} threads, not {params.threads}",
-            output.texts,
-            measurements,
-        )
-    if output.facts.get("against"):
-        raise Invalid(output.facts["against"], output.texts, measurements)
+        ),
+        (output.facts.get("against"), str(output.facts.get("against"))),
+    )
+    reason = next((text for wrong, text in checks if wrong), None)
+    if reason:
+        raise Invalid(reason, output.texts, measurements)
 
 
 def explain_failure(
