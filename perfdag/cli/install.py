@@ -8,7 +8,7 @@ from perfdag.exit_codes import EXIT_OK
 
 EPILOG = """examples:
   perfdag install --namespace bench --store s3://bench/results --create-namespace
-  perfdag install --namespace bench --store claim://results --images 'registry.example/bench/perfdag-{name}:1.0'
+  perfdag install --namespace bench --store claim://results --images 'registry.example/{name}:1.0'
   perfdag install --namespace bench --store s3://bench/results --namespaced --dry-run
 """
 

@@ -10,7 +10,7 @@ from perfdag.exit_codes import EXIT_OK
 EPILOG = """examples:
   perfdag render --base --namespace bench --store s3://bench/results
   perfdag render suites/quick.yaml --namespace bench | kubectl create -f -
-  perfdag render suites/quick.yaml --schedule '0 2 * * *' --schedule '0 14 * * 1-5' | kubectl apply -f -
+  perfdag render suites/quick.yaml --schedule '0 2 * * *' | kubectl apply -f -
   perfdag render suites/quick.yaml --schedule '41 4 * * *' --store s3://bench/nightly
 """
 
@@ -22,8 +22,8 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         help="print the manifests, for kubectl or GitOps",
         description="Print manifests. With --base: what `perfdag install` applies.\n"
         "With SUITE: a Workflow for `kubectl create`, which gives it a name.\n"
-        "With SUITE and --schedule: a CronWorkflow for `kubectl apply`, and a second one that fails "
-        "when\nthe newest run of the suite is too old.",
+        "With SUITE and --schedule: a CronWorkflow for `kubectl apply`, and a second one that "
+        "fails when\nthe newest run of the suite is too old.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

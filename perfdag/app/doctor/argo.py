@@ -34,8 +34,13 @@ async def check_argo(client: Kube) -> list[Finding]:
         try:
             await client.resource(ARGO, kind)
         except KubeError:
-            advice = f"install Argo Workflows {MIN_VERSION_TEXT} (its CRDs and controller)"
-            findings.append(Finding("missing", f"Argo Workflows: no kind {kind}", advice))
+            findings.append(
+                Finding(
+                    "missing",
+                    f"Argo Workflows: no kind {kind}",
+                    f"install Argo Workflows {MIN_VERSION_TEXT} (its CRDs and controller)",
+                )
+            )
     if findings:
         return findings
     workflows = await list_readable(client, ARGO, "Workflow") or []
@@ -51,7 +56,7 @@ async def check_argo(client: Kube) -> list[Finding]:
 
 
 async def _check_version(client: Kube) -> list[Finding]:
-    """Check the version by the controller's image if its Deployment is readable, else by the CRDs."""
+    """Check the version by the image of the controller; if that is not readable, by the CRDs."""
     deployments = await list_readable(client, "apps/v1", "Deployment") or []
     images = [
         container["image"]
@@ -66,20 +71,32 @@ async def _check_version(client: Kube) -> list[Finding]:
     definitions = await list_readable(client, "apiextensions.k8s.io/v1", kind) or []
     knows = _knows_pending_timeout(definitions)
     if knows is None:
-        text = "Argo's version is unknown: neither its controller nor its CRDs show it"
-        return [Finding("warn", text, f"make sure that it is {MIN_VERSION_TEXT}")]
+        return [
+            Finding(
+                "warn",
+                "Argo's version is unknown: neither its controller nor its CRDs show it",
+                f"make sure that it is {MIN_VERSION_TEXT}",
+            )
+        ]
     if knows:
-        text = f"Argo's CRDs are of {MIN_VERSION_TEXT} (they know pendingTimeout)"
-        return [Finding("ok", text)]
-    text = "Argo's CRDs do not know pendingTimeout: they are older than 4.1"
-    return [Finding("missing", text, f"use Argo Workflows {MIN_VERSION_TEXT}")]
+        return [Finding("ok", f"Argo's CRDs are of {MIN_VERSION_TEXT} (they know pendingTimeout)")]
+    return [
+        Finding(
+            "missing",
+            "Argo's CRDs do not know pendingTimeout: they are older than 4.1",
+            f"use Argo Workflows {MIN_VERSION_TEXT}",
+        )
+    ]
 
 
 def _image_finding(image: str, version: tuple[int, int]) -> Finding:
     if version >= MIN_VERSION:
         return Finding("ok", f"Argo's controller is {image}")
-    text = f"Argo's controller is {image}: runs would wait forever for pods that never start"
-    return Finding("missing", text, f"use {MIN_VERSION_TEXT}, which has pendingTimeout")
+    return Finding(
+        "missing",
+        f"Argo's controller is {image}: runs would wait forever for pods that never start",
+        f"use {MIN_VERSION_TEXT}, which has pendingTimeout",
+    )
 
 
 def image_version(image: str) -> tuple[int, int] | None:

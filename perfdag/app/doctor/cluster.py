@@ -20,8 +20,13 @@ def check_cluster(plan: Plan | None, root: str | None, namespace: str) -> list[F
     try:
         return run_with_client(lambda client: _check(client, plan, root, namespace), retries=1)
     except KubeError as error:
-        advice = "set KUBECONFIG to a cluster that can be reached"
-        return [Finding("missing", f"the cluster: {error}", advice)]
+        return [
+            Finding(
+                "missing",
+                f"the cluster: {error}",
+                "set KUBECONFIG to a cluster that can be reached",
+            )
+        ]
 
 
 async def _check(
@@ -63,12 +68,22 @@ async def check_installation(client: Kube, namespace: str, root: str | None) -> 
     ]
     template = next((item for item in templates if item["metadata"]["name"] == "perfdag"), None)
     if template is None:
-        text = f"perfdag is not installed in namespace {namespace}"
-        return [Finding("missing", text, f"perfdag install --namespace {namespace} --store ...")]
+        return [
+            Finding(
+                "missing",
+                f"perfdag is not installed in namespace {namespace}",
+                f"perfdag install --namespace {namespace} --store ...",
+            )
+        ]
     install = _install_again(namespace)
     if is_other_version(template["spec"]):
-        text = f"perfdag in namespace {namespace} was installed by another version"
-        return [Finding("missing", text, install)]
+        return [
+            Finding(
+                "missing",
+                f"perfdag in namespace {namespace} was installed by another version",
+                install,
+            )
+        ]
     findings = [Finding("ok", f"perfdag is installed in namespace {namespace}")]
     findings.append(await check_user(client, namespace))
     for name, rights in required_rights().items():

@@ -116,10 +116,20 @@ def _noise() -> list[Finding]:
     findings = []
     governor = gather().get("cpu_governor")
     if governor not in (None, "performance"):
-        text = f"CPU governor is {governor}: the clock frequency changes with the load"
-        findings.append(Finding("warn", text, "cpupower frequency-set -g performance"))
+        findings.append(
+            Finding(
+                "warn",
+                f"CPU governor is {governor}: the clock frequency changes with the load",
+                "cpupower frequency-set -g performance",
+            )
+        )
     load = disturbance.runnable()
     if load > disturbance.LOAD_LIMIT * (os.cpu_count() or 1):
-        text = f"{load} tasks are runnable now: other work disturbs the measurement"
-        findings.append(Finding("warn", text, "stop it, or expect samples marked as noisy"))
+        findings.append(
+            Finding(
+                "warn",
+                f"{load} tasks are runnable now: other work disturbs the measurement",
+                "stop it, or expect samples marked as noisy",
+            )
+        )
     return findings or [Finding("ok", "no source of noise seen")]

@@ -92,9 +92,10 @@ def benchmarks_with_rights(plan: Plan) -> list[str]:
     names = set()
     for point in plan.points:
         benchmark = registry.get(point.benchmark)
-        if benchmark.api and point.benchmark not in names:
-            if benchmark.uses_api(benchmark.Params.model_validate(point.params)):
-                names.add(point.benchmark)
+        if not benchmark.api or point.benchmark in names:
+            continue
+        if benchmark.uses_api(benchmark.Params.model_validate(point.params)):
+            names.add(point.benchmark)
     return sorted(names)
 
 

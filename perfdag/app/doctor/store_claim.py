@@ -21,8 +21,13 @@ async def check_claim(client: Kube, namespace: str, root: str, parallel: int) ->
             return []
         if error.status != 404:
             raise
-        advice = "create it, or use --store s3://bucket/prefix"
-        return [Finding("missing", f"there is no claim {name} in {namespace}", advice)]
+        return [
+            Finding(
+                "missing",
+                f"there is no claim {name} in {namespace}",
+                "create it, or use --store s3://bucket/prefix",
+            )
+        ]
     modes = (claim.get("status") or {}).get("accessModes") or claim["spec"].get("accessModes") or []
     if parallel == 1 or "ReadWriteMany" in modes:
         return []

@@ -79,8 +79,11 @@ async def _wait(client: Kube, name: str, namespace: str, root: str, install: str
             return Finding("ok", f"a pod can write and read store {root}")
         if pod.phase == "Failed":
             log = " ".join([line async for line in client.logs(name, namespace)])[-300:]
-            text = f"store {root} from a pod: {log}"
-            return Finding("missing", text, f"repair the store or its Secret ({install})")
+            return Finding(
+                "missing",
+                f"store {root} from a pod: {log}",
+                f"repair the store or its Secret ({install})",
+            )
         if pod.hopeless or time.monotonic() > deadline:
             text = f"a pod in {namespace} did not start within {POD_TIMEOUT:g} s"
             trouble = pod.trouble or pod.phase
