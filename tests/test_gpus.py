@@ -100,7 +100,7 @@ def test_a_driver_that_hangs_is_asked_once_and_not_waited_for(
     (tmp_path / "nvidia-smi").write_text(
         f"#!/bin/sh\necho asked >>{tmp_path}/asked\nexec sleep 2\n"
     )
-    monkeypatch.setattr(asking, "_LIMIT", 0.2)
+    monkeypatch.setattr(asking, "TIMEOUT", 0.2)
     monkeypatch.setattr(
         subprocess.Popen, "kill", lambda *_: None
     )  # what SIGKILL is to a process that waits in the driver

@@ -251,14 +251,14 @@ def test_all_that_was_started_ends_with_perfdag_when_it_is_killed(
 
 def test_the_one_that_waits_for_the_end_is_one_and_is_started_again_where_it_was_ended() -> None:
     first = processes.marked()
-    watcher = processes._watcher
+    watcher = processes.watcher
     assert watcher is not None
     assert processes.marked() == first
-    assert processes._watcher is watcher
+    assert processes.watcher is watcher
     watcher.kill()
     watcher.wait()
     assert processes.marked() == first
-    assert processes._watcher is not watcher
+    assert processes.watcher is not watcher
 
 
 def test_what_an_orderly_end_leaves_is_ended_too_and_what_is_not_of_perfdag_is_not() -> None:
@@ -321,7 +321,7 @@ def test_the_kernels_list_of_children_and_a_scan_agree() -> None:
         deadline = time.monotonic() + 4
         while len(processes.descendants(shell.pid)) < 3 and time.monotonic() < deadline:
             time.sleep(0.02)
-        scanned, queue = processes._scanned(), [shell.pid]
+        scanned, queue = processes.scan_children(), [shell.pid]
         found = []
         while queue:
             queue += (below := scanned(queue.pop()))
@@ -343,7 +343,10 @@ def test_only_the_head_of_a_tcp_table_is_read() -> None:
         yield "   2: 0100007F:AAAA 0100007F:0016 01\n"
         raise AssertionError("read beyond the first connection")
 
-    assert processes.listening_ports("".join(processes._listed(table())), "tcp") == {22, 8080}
+    assert processes.listening_ports("".join(processes.listening_rows(table())), "tcp") == {
+        22,
+        8080,
+    }
 
 
 def test_a_file_that_cannot_be_written_is_named_with_its_host(tmp_path: Path) -> None:

@@ -185,10 +185,10 @@ def test_two_variants_are_compared_as_it_stands(
         name = "stand-in"
         Params = Streams
 
-    known = registry._entry_points()
+    known = registry.benchmark_entry_points()
     monkeypatch.setattr(
         registry,
-        "_entry_points",
+        "benchmark_entry_points",
         lambda: {**known, "stand-in": SimpleNamespace(load=lambda: StandIn)},
     )
     monkeypatch.setattr(registry, "names", lambda: (*sorted(known), "stand-in"))

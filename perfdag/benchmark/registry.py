@@ -10,16 +10,16 @@ from perfdag.benchmark.contract import Benchmark
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all installed benchmarks, sorted."""
-    return tuple(sorted(_entry_points()))
+    return tuple(sorted(benchmark_entry_points()))
 
 
 @cache
-def _entry_points() -> dict[str, EntryPoint]:
+def benchmark_entry_points() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group="perfdag.benchmarks")}
 
 
 @cache
 def get(name: str) -> Benchmark[Any]:
     """Return the benchmark of that name. Raises KeyError if none is installed."""
-    benchmark: type[Benchmark[Any]] = _entry_points()[name].load()
+    benchmark: type[Benchmark[Any]] = benchmark_entry_points()[name].load()
     return benchmark()

@@ -29,7 +29,7 @@ _PERCENT = {"utilisation"}
 _TEXT = {"name", "uuid", "driver", "vbios", "persistence", "compute_mode", "ecc", "mig"}
 _LEAST = ("name", "driver", "memory_bytes")
 """Known to every version; one that does not know a field refuses all of them."""
-_LIMIT = 5.0
+TIMEOUT = 5.0
 """Seconds of a question. All of them fit into what a peer is given for its facts (SshHost.facts), or a hung driver would cost the others too."""
 
 
@@ -82,7 +82,7 @@ def _asked(program: str, *options: str) -> tuple[int, str] | None:
     except OSError:
         return None
     try:
-        said, _ = asking.communicate(timeout=_LIMIT)
+        said, _ = asking.communicate(timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
         return None
     finally:

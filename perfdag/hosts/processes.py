@@ -18,7 +18,7 @@ Proto = Literal["tcp", "udp"]
 _LISTEN, _UDP_OPEN = "0A", "07"
 _token = os.urandom(16).hex()
 _starting = threading.Lock()
-_watcher: "subprocess.Popen[bytes] | None" = None
+watcher: "subprocess.Popen[bytes] | None" = None
 
 
 def marked() -> dict[str, str]:
@@ -26,11 +26,11 @@ def marked() -> dict[str, str]:
 
     A signal at the parent's death (PR_SET_PDEATHSIG) would reach the command alone, not the workers that it forked.
     """
-    global _watcher
+    global watcher
     with _starting:
-        if _watcher is None or _watcher.poll() is not None:
+        if watcher is None or watcher.poll() is not None:
             # a session of its own: Ctrl-C is not for it. It keeps nothing of ours open but the pipe whose end it waits for
-            _watcher = subprocess.Popen(
+            watcher = subprocess.Popen(
                 [sys.executable, "-I", "-S", reaper.__file__, _token],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -44,7 +44,11 @@ def marked() -> dict[str, str]:
 
 def descendants(pid: int) -> list[int]:
     """Process ids below `pid` now, found by parent id, so those that left its process group are in it too."""
-    of = _children if Path("/proc/self/task").exists() and _kernel_lists_children() else _scanned()
+    of = (
+        _children
+        if Path("/proc/self/task").exists() and _kernel_lists_children()
+        else scan_children()
+    )
     found, queue = [], [pid]
     while queue:
         below = of(queue.pop())
@@ -68,7 +72,7 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _scanned() -> Callable[[int], list[int]]:
+def scan_children() -> Callable[[int], list[int]]:
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -118,12 +122,14 @@ def listening(port: int, proto: Proto) -> bool:
         return not _bindable(port, proto)
     for table in tables:
         with contextlib.suppress(OSError), table.open() as rows:
-            if port in listening_ports("".join(_listed(rows) if proto == "tcp" else rows), proto):
+            if port in listening_ports(
+                "".join(listening_rows(rows) if proto == "tcp" else rows), proto
+            ):
                 return True
     return False
 
 
-def _listed(rows: Iterable[str]) -> Iterator[str]:
+def listening_rows(rows: Iterable[str]) -> Iterator[str]:
     """The head of a TCP table: the kernel lists those that listen before all connections (net/ipv4/tcp_ipv4.c), of which there may be many."""
     for number, row in enumerate(rows):
         if number and row.split()[3] != _LISTEN:

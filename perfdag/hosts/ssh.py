@@ -209,7 +209,7 @@ class SshHost:
 
         Raises Failed, Infrastructure.
         """
-        if port is not None and port in self._ports(proto):
+        if port is not None and port in self.used_ports(proto):
             raise Failed(
                 f"{proto} port {port} is in use on {self.name}; end who listens there,"
                 " or use another port"
@@ -221,16 +221,16 @@ class SshHost:
         server = SshServer(self, list(argv), popen, token, out, err)
         if port is not None:
             server.await_listening(
-                lambda: port in self._ports(proto), f"{proto} port {port}", ready
+                lambda: port in self.used_ports(proto), f"{proto} port {port}", ready
             )
         return server
 
-    def _ports(self, proto: Proto) -> set[int]:
+    def used_ports(self, proto: Proto) -> set[int]:
         return listening_ports(self._sh(_TABLES.format(proto=proto), 10), proto)
 
     def free_port(self, proto: Proto = "tcp") -> int:
         """Return a free port below the kernel's range for outgoing connections."""
-        taken = self._ports(proto)
+        taken = self.used_ports(proto)
         return next(
             port for port in iter(lambda: random.randint(10000, 32000), None) if port not in taken
         )

@@ -38,7 +38,7 @@ _HOSTNAME = "kubernetes.io/hostname"
 
 _ZONE = "topology.kubernetes.io/zone"
 
-_WIDE = 32  # pods of a gang above which anti-affinity is too slow for the scheduler and topologySpread is used
+WIDE_GANG = 32  # pods of a gang above which anti-affinity is too slow for the scheduler and topologySpread is used
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def _placement(shape: Shape, spec: Object, context: Context) -> None:
     if shape.hosts.exclusive:
         anti += [_away(_others("run", context.run_id)), _away(_others("batch", BATCH))]
     if shape.hosts.placement == "spread" and shape.hosts.count > 1:
-        if shape.hosts.count > _WIDE:
+        if shape.hosts.count > WIDE_GANG:
             spec["topologySpreadConstraints"] = [
                 {
                     "maxSkew": 1,

@@ -123,8 +123,8 @@ def _reach(windows: Array) -> Array:
 
 def _screen(windows: Array, tail: int) -> NDArray[np.bool_]:
     """Return which windows, one per row, are worth a permutation test."""
-    rows = _steps(windows.T)
-    best = _energies(rows, np.arange(HEAD, WINDOW - tail + 1)).max(axis=0)
+    rows = distribution_steps(windows.T)
+    best = energy_statistics(rows, np.arange(HEAD, WINDOW - tail + 1)).max(axis=0)
     # Mean distance of all ordered pairs from the sorted values: 2 / n^2 * sum_i (2 i - n + 1) x_i.
     weights = 2 * np.arange(WINDOW) - WINDOW + 1
     mean_distance = 2 / WINDOW**2 * (np.sort(windows, axis=1) @ weights)
@@ -137,8 +137,8 @@ def _divide(x: Array, a: int, b: int, tail: int, rng: np.random.Generator) -> li
     ks = np.arange(HEAD if a == 0 else tail, b - a - tail + 1)
     if not ks.size:
         return []
-    steps = _steps(x[a:b, None])
-    observed = _energies(steps.copy(), ks)[:, 0]
+    steps = distribution_steps(x[a:b, None])
+    observed = energy_statistics(steps.copy(), ks)[:, 0]
     best = int(observed.argmax())
     if not _any_split_beats_chance(steps[:, 0], ks, float(observed[best]), rng):
         return []
@@ -146,7 +146,7 @@ def _divide(x: Array, a: int, b: int, tail: int, rng: np.random.Generator) -> li
     return [*_divide(x, a, k, tail, rng), k, *_divide(x, k, b, tail, rng)]
 
 
-def _steps(x: Array) -> Floats:
+def distribution_steps(x: Array) -> Floats:
     """Return the scaled steps of the centred empirical distribution, (n, P) to (n, P, n - 1).
 
     On the line, the energy distance of two samples is 2 * integral (F - G)^2. Let g be the gaps
@@ -164,7 +164,7 @@ def _steps(x: Array) -> Floats:
     return steps
 
 
-def _energies(rows: Floats, ks: NDArray[np.int64]) -> Array:
+def energy_statistics(rows: Floats, ks: NDArray[np.int64]) -> Array:
     """Return the energy statistic of splits after `ks` values, shape (len(ks), P).
 
     `rows` has the steps of P orderings, shape (n, P, n - 1), and is overwritten.
@@ -185,7 +185,7 @@ def _any_split_beats_chance(
     n, bar, exceeded = len(steps), observed * (1 - 1e-5), 0
     for chunk in (20, permutations - 20):
         order = np.argsort(rng.random((n, chunk)), axis=0)
-        exceeded += int((_energies(steps.take(order, axis=0), ks).max(axis=0) >= bar).sum())
+        exceeded += int((energy_statistics(steps.take(order, axis=0), ks).max(axis=0) >= bar).sum())
         if exceeded > allowed:
             return False
     return True
@@ -197,7 +197,7 @@ def _split_beats_chance(x: Array, k: int, rng: np.random.Generator) -> bool:
     The steps of all values sum to zero, so either side gives the same result.
     """
     permutations, allowed = STRICT
-    steps = _steps(x[:, None])[:, 0]
+    steps = distribution_steps(x[:, None])[:, 0]
     bar, exceeded = float((steps[:k].sum(axis=0) ** 2).sum()) * (1 - 1e-5), 0
     smaller = min(k, x.size - k)
     for start in range(0, permutations, 37):  # so many stay in the cache

@@ -300,7 +300,7 @@ async def _watch(profile: Profile, params: QueueAutoscaleParams) -> dict[str, An
             ]
             for target in watched:
                 await target.find()
-                await _scaled(target)
+                await require_scaler(target)
             for load in loads:
                 await load.up(CLIENT_SECONDS)
             lines = [queue_gauges(kube, namespace, target.containers) for target in watched]
@@ -315,7 +315,7 @@ async def _watch(profile: Profile, params: QueueAutoscaleParams) -> dict[str, An
         raise Failed(str(error)) from None
 
 
-async def _scaled(target: "DeploymentTarget") -> None:
+async def require_scaler(target: "DeploymentTarget") -> None:
     """Raises ValueError where nothing scales it; where one may not look, the trace will show it."""
     from perfdag.kube.client import KubeError
 

@@ -164,7 +164,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         return []
 
     def run(self, gang: Gang, params: QueueScalingParams) -> Output:
-        argv = _argv(params)
+        argv = validator_argv(params)
         server = gang.hosts[0].serve(argv)
         try:
             done = server.wait(gang.timeout, GRACE)
@@ -206,7 +206,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         return measured
 
 
-def _argv(params: QueueScalingParams) -> list[str]:
+def validator_argv(params: QueueScalingParams) -> list[str]:
     """The validator's command line, with time enough for the items."""
     argv = [
         sys.executable,

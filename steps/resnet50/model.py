@@ -37,7 +37,7 @@ class Resnet50:
             spec["batch"], spec["scenario"], spec["backend"] == "compile" or spec["fast"]
         )
         self._plain: Any = net.to(self._device, self._dtype, memory_format=torch.channels_last)
-        self._net: Any = (
+        self.net: Any = (
             compiled(self._plain, len(self._sizes)) if spec["backend"] == "compile" else self._plain
         )
         self._store, self._row = torch.empty(0), {}  # type: tuple[torch.Tensor, dict[int, int]]
@@ -92,7 +92,7 @@ class Resnet50:
     def logits(self, batch: torch.Tensor) -> torch.Tensor:
         """Run the network, (n, 3, 224, 224) to (n, 1000); on CUDA it may return early."""
         with torch.inference_mode():
-            out: torch.Tensor = self._net(batch)
+            out: torch.Tensor = self.net(batch)
             return out
 
     def infer(self, indices: Sequence[int], ready: float = 0.0) -> Sequence[int]:

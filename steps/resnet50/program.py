@@ -79,7 +79,7 @@ class Program:
         )
         system.load(range(self.spec["samples"]) if self.spec["scenario"] != "accuracy" else [0])
         self._doing = "at batch {batch}: lower batch"
-        rate = self._warm(system, subject.wake() if self.spec["backend"] == "compile" else 0.0)
+        rate = self.warm_all(system, subject.wake() if self.spec["backend"] == "compile" else 0.0)
         # The batch fitted alone. The checks need as much once more, or another program started.
         self._doing = (
             "at the checks of batch {batch}, which fitted in the warm-up: lower batch,"
@@ -100,12 +100,12 @@ class Program:
         else:
             expected = self.spec["target_rate"] or (rate if self.spec["fast"] else MARGIN * rate)
             load = self._load(expected if self.spec["scenario"] == "offline" else rate)
-            self.result["answer"] = self._test(system, load, begin=subject.arm)
+            self.result["answer"] = self.run_test(system, load, begin=subject.arm)
         if self.spec["check_logits"]:
             # Memory that was corrupted during the run shows only now.
             self.result["logits_after"] = subject.check_logits()
 
-    def _warm(self, system: System, woken: float) -> float:
+    def warm_all(self, system: System, woken: float) -> float:
         """Warm every batch size and return the rate (1/s) of the largest.
 
         `woken` is the seconds of a batch before the first.
@@ -170,7 +170,7 @@ class Program:
         }
         return loadgen.Load(**(base | changes))
 
-    def _test(
+    def run_test(
         self,
         system: System,
         load: loadgen.Load,
@@ -198,7 +198,7 @@ class Program:
 
         def held(rate: float, seconds: float) -> bool:
             load = replace(server, target_rate=rate, min_duration=seconds)
-            test = self.result["tests"][self._test(system, load, batcher=batcher)]
+            test = self.result["tests"][self.run_test(system, load, batcher=batcher)]
             self._print({"test": test})  # at once, to keep the trials of a killed search
             logs = test["logs"]
             trial = loadgen_log.read(logs["summary"], logs["detail"])
@@ -244,7 +244,7 @@ class Program:
         published = imagenet.published(self.result["model"].get("weights_sha256"))
         subject.system.files, subject.system.resize = [file for file, _ in images], published.resize
         held = min(len(images), 1024)
-        self._test(
+        self.run_test(
             subject.system,
             self._load(rate, scenario="offline", mode="accuracy", samples=held, total=len(images)),
         )

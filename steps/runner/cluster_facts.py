@@ -26,7 +26,7 @@ async def cluster_facts(kube: Kube) -> Object:
         "kubernetes": version.get("gitVersion"),
         "nodes": nodes and {node["metadata"]["name"]: _node(node) for node in nodes},
         "csi": drivers if drivers is None else sorted(each["metadata"]["name"] for each in drivers),
-        "daemons": daemons if daemons is None else _images(daemons),
+        "daemons": daemons if daemons is None else driver_images(daemons),
         "cluster": await cluster_name(kube),
     }
 
@@ -51,7 +51,7 @@ async def _listed(kube: Kube, api: str, kind: str) -> list[Object] | None:
         raise
 
 
-def _images(daemons: list[Object]) -> Object:
+def driver_images(daemons: list[Object]) -> Object:
     """Images with their tags, by DaemonSet, of those that are a CNI's or a CSI driver's by their name or that of an image."""
     found = {}
     for each in daemons:

@@ -146,7 +146,7 @@ def lead(here: PodContext, store: Store, plan: Plan, number: int, attempt: int, 
         crashes = of_pairs(duel, known(here, store, number, attempt))
         for each in (duel.a, duel.b):
             mark(store, each, list(skip_crashers(here, store, each, number, crashes)), None)
-        _drive(here, store, duel, number, attempt)
+        drive_batch(here, store, duel, number, attempt)
         return 0
     except (GangUnavailable, GangLost, Infrastructure, KubeError) as error:
         return fell_apart(
@@ -154,7 +154,7 @@ def lead(here: PodContext, store: Store, plan: Plan, number: int, attempt: int, 
         )
 
 
-def _drive(here: PodContext, store: Store, duel: Duet, number: int, attempt: int) -> None:
+def drive_batch(here: PodContext, store: Store, duel: Duet, number: int, attempt: int) -> None:
     shapes = {letter: plan.shape_of(number) for letter, plan in (("A", duel.a), ("B", duel.b))}
     n, family = shapes["A"].hosts.count, shapes["A"].network.family
     limit = float(duel.a.options.get("pending_limit", 600))
@@ -174,14 +174,14 @@ def _drive(here: PodContext, store: Store, duel: Duet, number: int, attempt: int
         connect(others, [by_rank[n + rank] for rank in range(n)], config, shapes["B"], here.run_id)
         for plan in (duel.a, duel.b):
             missing_reason.forget_batch(store, plan.run_id, number)
-        _rounds(here, store, duel, number, mine, others)
+        measure_rounds(here, store, duel, number, mine, others)
         measured = True
     finally:
         others.dismiss(measured)
         mine.dismiss(measured)
 
 
-def _rounds(
+def measure_rounds(
     here: PodContext, store: Store, duel: Duet, number: int, mine: Hosts, others: Hosts
 ) -> None:
     plans = {"A": duel.a, "B": duel.b}
@@ -242,7 +242,7 @@ def _obey(here: PodContext, plan: Plan, number: int, attempt: int, home: Path) -
         order = (home / ORDERS).read_text().strip()
         try:
             if measuring is None:
-                measuring = _second(here, plan, number, attempt)
+                measuring = second_variant(here, plan, number, attempt)
             wanted = set(plan.batches[number].samples)
             measuring.measure(
                 [each for each in positions(plan, int(order)) if each in wanted], batch=number
@@ -255,7 +255,7 @@ def _obey(here: PodContext, plan: Plan, number: int, attempt: int, home: Path) -
         (home / ANSWERS).write_text(f"{answer}\n")
 
 
-def _second(here: PodContext, plan: Plan, number: int, attempt: int) -> MeasuringLoop:
+def second_variant(here: PodContext, plan: Plan, number: int, attempt: int) -> MeasuringLoop:
     shape = plan.shape_of(number)
     n = shape.hosts.count
     limit = float(plan.options.get("pending_limit", 600))

@@ -88,7 +88,7 @@ def lead(here: PodContext, store: Store, plan: Plan, number: int, attempt: int, 
         with assembled(here, plan, shape, number, attempt) as gang:
             missing_reason.forget_batch(store, plan.run_id, index)
             reused = shares(shape.volume) and used_before(here, store, number)
-            _measure(
+            measure_batch(
                 store,
                 plan,
                 place_for(here, shape, gang, reused),
@@ -121,7 +121,7 @@ def fell_apart(
     return peer.REFUSED if refused else peer.RETRYABLE
 
 
-def _measure(
+def measure_batch(
     store: Store,
     plan: Plan,
     place: Site,
@@ -288,19 +288,19 @@ def own_host(here: PodContext, pods: dict[str, Pod], shape: Shape) -> LocalHost:
     own = pods.get(here.pod)
     address = (own.address if own else None) or here.address
     local = LocalHost(address, here.node)
-    extra = _extra_address(local, shape)
+    extra = extra_address(local, shape)
     return LocalHost(extra, here.node) if extra else local
 
 
 def _measured_host(host: SshHost, shape: Shape) -> Host:
     """Return a peer with its address on the measured network. Raises GangUnavailable."""
-    extra = _extra_address(host, shape)
+    extra = extra_address(host, shape)
     if extra:
         host.measure(extra)
     return host
 
 
-def _extra_address(host: Host, shape: Shape) -> str | None:
+def extra_address(host: Host, shape: Shape) -> str | None:
     """Return the address on the interface of a Multus network; the host tells it before any API does."""
     if not shape.network.name or shape.network.default:
         return None
@@ -339,7 +339,7 @@ async def running(
                 for pod in pods.values()
                 if pod.phase == "Running" and pod.addresses and pod.node
             ]
-            _of_family(there, family, wanted)
+            check_family(there, family, wanted)
             if len(there) >= wanted:
                 return {pod.name: pod for pod in there}
             ended = [pod for pod in pods.values() if pod.phase in ("Failed", "Succeeded")]
@@ -366,7 +366,7 @@ def absent(pods: Sequence[Pod], wanted: int) -> str:
     return "; ".join([*(troubles(pods) or waiting), *unmade])
 
 
-def _of_family(pods: Sequence[Pod], family: str, wanted: int) -> None:
+def check_family(pods: Sequence[Pod], family: str, wanted: int) -> None:
     """Raises GangUnavailable where a pod has no address of the family that is to be measured. One pod alone may do without IPv4: it is no peer."""
     lacking = next((pod for pod in pods if not pod.address), None)
     if lacking and (wanted > 1 or family == "ipv6"):

@@ -253,11 +253,13 @@ async def watch_run(here: PodContext, pending: str) -> bool:
     limit = pending_limit(pending)
     async with Kube() as kube:
         if here.claimed:
-            return await _watch(kube, here, limit, None)
+            return await watch_workflow(kube, here, limit, None)
         store = here.open()
         plan = load_plan(store, here.run_id)
         plans = variants(store, plan)
-        watches = [asyncio.create_task(_watch(kube, here, limit, BatchReasons(plan, store)))]
+        watches = [
+            asyncio.create_task(watch_workflow(kube, here, limit, BatchReasons(plan, store)))
+        ]
         if not gated(plan):
             watches.append(asyncio.create_task(all_stored(store, plans)))
         done, others = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
@@ -267,7 +269,7 @@ async def watch_run(here: PodContext, pending: str) -> bool:
         return any(results)
 
 
-async def _watch(
+async def watch_workflow(
     kube: Kube, here: PodContext, limit: float, write: Callable[[int, str], None] | None
 ) -> bool:
     """Look until the last batch is over; return whether none failed.

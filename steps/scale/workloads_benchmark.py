@@ -257,7 +257,7 @@ class Scale(Benchmark[ScaleParams]):
         try:
             spec = params.spec()
             spec.deadline, spec.log = time.monotonic() + gang.timeout, log
-            result = signals.run(_measure(spec, params))
+            result = signals.run(measure_workloads(spec, params))
         except submit.ScenarioUnavailableError as error:
             raise Skip(str(error)) from None
         except ValueError as error:
@@ -333,6 +333,6 @@ class Scale(Benchmark[ScaleParams]):
         return measurements
 
 
-async def _measure(spec: submit.Spec, params: ScaleParams) -> Result:
+async def measure_workloads(spec: submit.Spec, params: ScaleParams) -> Result:
     async with Kube(connections=connections(spec.parallel)) as kube:
         return await submit.exclusive(kube, spec, params.scenario, params.lock_timeout)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale, _scaled
+from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale, require_scaler
 from perfdag.steps.queue.manifests.model import Queues
 from perfdag.steps.queue.manifests.objects import manifests
 from perfdag.steps.queue.scaling_benchmark import QueueScaling
@@ -81,7 +81,7 @@ async def test_pods_that_a_cron_job_starts_are_backends_too() -> None:
         named("Pod", "of-stranger", "stranger", theirs),
     )
     assert await target.scaler() == f"CronJob {NAME}"
-    await _scaled(target)
+    await require_scaler(target)
     assert await target.ready() == 2
     listed = {
         body.path.rpartition("/")[2]
@@ -103,4 +103,4 @@ async def test_a_deployment_that_neither_an_autoscaler_nor_a_cron_job_scales_is_
         "spec": {"jobTemplate": {}},
     }  # of that name, and none of a queue
     with pytest.raises(ValueError, match="no HorizontalPodAutoscaler, and no CronJob of its name"):
-        await _scaled((await find_target(*queue_objects("none"), stranger))[0])
+        await require_scaler((await find_target(*queue_objects("none"), stranger))[0])

@@ -15,7 +15,7 @@ import yaml
 from perfdag.cli import main
 from perfdag.kube.client import KubeError
 from perfdag.steps.queue.client.stats import ClientStats
-from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams, _argv
+from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams, validator_argv
 from perfdag.steps.queue.validate import scalability_laws
 from perfdag.steps.queue.validate.local import Local
 from perfdag.steps.queue.validate.spread import failure_hint, failures_by_subject, work_by_node
@@ -254,7 +254,7 @@ def test_a_command_that_cannot_run_is_refused_by_the_plan(
 def test_replicas_are_given_the_time_of_an_item_to_go(
     params: dict[str, Any], seconds: float
 ) -> None:
-    argv = _argv(QueueScalingParams.model_validate(params))
+    argv = validator_argv(QueueScalingParams.model_validate(params))
     assert float(argv[argv.index("--scale-timeout") + 1]) == seconds
 
 

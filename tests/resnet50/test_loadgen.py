@@ -210,8 +210,10 @@ def test_offline_is_sized_by_target_rate_or_the_warm_up_with_a_margin(
     monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], rate: float
 ) -> None:
     requests: list[loadgen.Load] = []
-    monkeypatch.setattr(Program, "_test", lambda self, system, load, begin: requests.append(load))
-    monkeypatch.setattr(Program, "_warm", lambda self, system, woken: 500.0)
+    monkeypatch.setattr(
+        Program, "run_test", lambda self, system, load, begin: requests.append(load)
+    )
+    monkeypatch.setattr(Program, "warm_all", lambda self, system, woken: 500.0)
     params = Workload(system="stub", scenario="offline", min_queries=16, min_duration=0.01, **more)
     Program(params.spec(), 1).measure()
     assert requests[0].expected_rate == rate

@@ -182,7 +182,7 @@ def test_corrupted_weights_are_caught(net: Any, wanted: Any) -> None:
     broken = system(net)
     with torch.no_grad():
         weight = next(
-            module for name, module in broken._net.named_modules() if name == "layer3.2.conv2"
+            module for name, module in broken.net.named_modules() if name == "layer3.2.conv2"
         ).weight
         weight[:8, ::3] *= -64.0
     assert not checked(broken, wanted, "fp32")["ok"]
@@ -191,7 +191,7 @@ def test_corrupted_weights_are_caught(net: Any, wanted: Any) -> None:
 def test_one_weight_that_is_not_a_number_is_caught(net: Any, wanted: Any) -> None:
     broken = system(net)
     with torch.no_grad():
-        broken._net.fc.weight[3, 5] = float("nan")
+        broken.net.fc.weight[3, 5] = float("nan")
     result = checked(broken, wanted, "fp32")
     assert (result["ok"], result["finite"], result["error"]) == (False, False, None)
 
@@ -216,11 +216,11 @@ def test_a_batch_size_that_goes_wrong_alone_is_caught(monkeypatch: pytest.Monkey
     assert list(subject.system.buckets(5)) == [1, 2, 4, 5]
     result = subject.check_logits()
     assert (result["ok"], result["images"], result["by_size"].keys()) == (True, 17, {1, 2, 4, 5})
-    plain = subject.system._net
+    plain = subject.system.net
     # a kernel that is chosen for batches of 5 alone and gets the last image wrong
     monkeypatch.setattr(
         subject.system,
-        "_net",
+        "net",
         lambda batch: plain(
             batch
             * torch.tensor([1.0] * (len(batch) - 1) + [-(len(batch) == 5) or 1.0]).view(-1, 1, 1, 1)

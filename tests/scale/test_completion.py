@@ -168,7 +168,7 @@ class TestAnyKind:
     ) -> None:
         """A pod that is ready, succeeds and goes is one: at 20,000 Jobs a look holds up the loop that notes when changes arrive."""
         looks: list[bool] = []
-        monkeypatch.setattr(completion, "_count_in_workloads", lambda *_: looks.append(True) or 10)
+        monkeypatch.setattr(completion, "count_in_workloads", lambda *_: looks.append(True) or 10)
         observer = self.jobs(
             *(record("Pod", f"p{name}", name, created=2, ready=3, succeeded=4) for name in "abcd")
         )
@@ -605,7 +605,7 @@ async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_m
         return "done"
 
     monkeypatch.setattr(submit, "ExclusiveRun", Lock)
-    monkeypatch.setattr(submit, "_submit", submitted)
+    monkeypatch.setattr(submit, "submit_run", submitted)
     messages: list[str] = []
     settings = runai.Settings(submitter="runai-cli")
     request = submit.SubmitRequest(

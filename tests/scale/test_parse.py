@@ -182,10 +182,14 @@ def test_what_was_not_alone_on_the_cluster_is_invalid_and_kept(benchmark: str) -
 
 
 @pytest.mark.parametrize(
-    ("name", "module"), [("vmi-burst", "scenarios.vmi_output"), ("scale", "workloads_benchmark")]
+    ("name", "function"),
+    [
+        ("vmi-burst", "scenarios.vmi_output.measure_vmis"),
+        ("scale", "workloads_benchmark.measure_workloads"),
+    ],
 )
 def test_what_a_run_says_is_in_the_log_of_its_pod(
-    name: str, module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, function: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Among it who else measures on the cluster, and the id by which a killed run is deleted."""
 
@@ -197,7 +201,7 @@ def test_what_a_run_says_is_in_the_log_of_its_pod(
         raise Refused
 
     monkeypatch.setattr(
-        f"perfdag.steps.scale.{module}._measure",
+        f"perfdag.steps.scale.{function}",
         measure,
     )
     with pytest.raises(Refused):

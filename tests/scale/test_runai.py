@@ -219,7 +219,7 @@ class TestContext:
     @pytest.mark.parametrize(("context", "message"), [(None, "first"), ("second", "second")])
     def test_kubectl_is_told_it(self, context: str | None, message: str) -> None:
         """The current one too: somebody may choose another while we submit."""
-        argv = self.submitter(Kube(context=context), "kubectl")._argv
+        argv = self.submitter(Kube(context=context), "kubectl").argv
         assert argv == [
             "/bin/kubectl",
             "--context",
@@ -238,11 +238,11 @@ class TestContext:
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.delenv("KUBECONFIG")
         for name in ("kubectl", "runai-cli"):
-            assert "--context" not in self.submitter(Kube(), name)._argv
+            assert "--context" not in self.submitter(Kube(), name).argv
 
     def test_the_command_line_of_runai_takes_the_current_one_alone(self) -> None:
         for context in (None, "first"):
-            assert self.submitter(Kube(context=context), "runai-cli")._argv[0] == "runai"
+            assert self.submitter(Kube(context=context), "runai-cli").argv[0] == "runai"
         with pytest.raises(
             runai.SettingsError,
             match=r"submits to the current context.* not to 'second'; .*kubectl config use-context second",
@@ -328,7 +328,7 @@ class TestVersion:
                 "submit", 1, "r", [], [], {}, {"simulated": False, "runai_version": version}
             )
 
-        monkeypatch.setattr(workloads_benchmark, "_measure", measured)
+        monkeypatch.setattr(workloads_benchmark, "measure_workloads", measured)
         result = get("scale")
         output = result.run(
             Gang([], Shape(), 60.0, "/nowhere"),

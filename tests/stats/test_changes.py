@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from perfdag.stats.changes import _energies, _steps, change_points
+from perfdag.stats.changes import change_points, distribution_steps, energy_statistics
 
 
 def noise(n: int, cv: float = 0.02, seed: int = 0) -> np.ndarray:
@@ -115,8 +115,8 @@ def test_energy_is_the_two_sample_statistic() -> None:
             np.abs(left[:, None] - left[None]).mean() + np.abs(right[:, None] - right[None]).mean()
         )
         expected = k * (20 - k) / 20 * (2 * cross - within)
-        steps = _steps(x[:, None])
-        assert _energies(steps.copy(), np.array([k]))[0, 0] == pytest.approx(
+        steps = distribution_steps(x[:, None])
+        assert energy_statistics(steps.copy(), np.array([k]))[0, 0] == pytest.approx(
             expected, rel=1e-4, abs=1e-4
         )
 

@@ -35,7 +35,7 @@ def queued(tmp_path: Path) -> tuple[FolderStore, Plan]:
 
 
 def measured(store: FolderStore, plan: Plan) -> int:
-    gang._measure(
+    gang.measure_batch(
         store,
         plan,
         Site(hosts_for=lambda _: [LocalHost()]),

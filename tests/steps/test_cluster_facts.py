@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.steps.runner.cluster_facts import _images, cluster_facts
+from perfdag.steps.runner.cluster_facts import cluster_facts, driver_images
 from tests.fakes.api_server import ApiServer
 
 
@@ -32,9 +32,9 @@ def daemon(name: str, *images: str) -> dict[str, Any]:
     ],
 )
 def test_a_network_or_storage_is_known_by_its_name_or_its_image(name: str, image: str) -> None:
-    assert _images([daemon("node-exporter", "prom/node-exporter:v1.8.0"), daemon(name, image)]) == {
-        name: [image]
-    }
+    assert driver_images(
+        [daemon("node-exporter", "prom/node-exporter:v1.8.0"), daemon(name, image)]
+    ) == {name: [image]}
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,13 @@ def test_a_network_or_storage_is_known_by_its_name_or_its_image(name: str, image
     [("netdata", "netdata/netdata:v1.45"), ("fluent-bit", "fluent/fluent-bit:3.0")],
 )
 def test_others_are_left_out(name: str, image: str) -> None:
-    assert _images([daemon(name, image)]) == {}
+    assert driver_images([daemon(name, image)]) == {}
 
 
 def test_all_images_of_a_daemon_are_told_in_order() -> None:
-    assert _images([daemon("canal", "flannel:1", "calico/node:2"), daemon("a-csi", "x:1")]) == {
+    assert driver_images(
+        [daemon("canal", "flannel:1", "calico/node:2"), daemon("a-csi", "x:1")]
+    ) == {
         "a-csi": ["x:1"],
         "canal": ["calico/node:2", "flannel:1"],
     }

@@ -230,7 +230,7 @@ def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
                 cluster.store, plan, [each for each in asked if plan.order[each][0] == 0], 0.0
             )
 
-    monkeypatch.setattr(duet, "_drive", drive)
+    monkeypatch.setattr(duet, "drive_batch", drive)
     codes = [
         cluster.attempt(
             each,

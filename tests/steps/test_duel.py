@@ -166,7 +166,7 @@ def _run(
     monkeypatch.setattr(duet, "place_for", lambda *_: Site(hosts_for=lambda _: [LocalHost()]))
     monkeypatch.setattr(
         duet,
-        "_second",
+        "second_variant",
         lambda *_: MeasuringLoop(
             found.b, store, Site(hosts_for=lambda _: [LocalHost()]), ProgressReporter(1)
         ),
@@ -175,7 +175,7 @@ def _run(
     second = Second(tmp_path / "peer")
     duet.follow(place(), found.b, 0, 0, second.home)
     mine, others = Hosts([LocalHost()], {}), Hosts([], {}, [second])  # type: ignore[list-item]
-    duet._rounds(place(), store, found, 0, mine, others)
+    duet.measure_rounds(place(), store, found, 0, mine, others)
     return store, found, second
 
 

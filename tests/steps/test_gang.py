@@ -193,7 +193,9 @@ def test_a_volume_that_was_written_to_before_is_called_reused(
 
     monkeypatch.setattr(gang, "assembled", assembled)
     monkeypatch.setattr(gang, "known", lambda *_: {})
-    monkeypatch.setattr(gang, "_measure", lambda store, plan, place, *_: seen.append(place.facts))
+    monkeypatch.setattr(
+        gang, "measure_batch", lambda store, plan, place, *_: seen.append(place.facts)
+    )
     ours, next_workflow = place(), replace(place(), workflow_uid="another")
     for here, attempt in ((ours, 0), (ours, 1), (next_workflow, 0)):
         assert gang.lead(here, store, plan, 0, attempt, False) == 0
@@ -215,8 +217,8 @@ def test_pods_without_an_address_of_the_family_are_no_gang() -> None:
     four = Pod("a", 0, 0, 0, "Running", "n", None, addresses=("10.0.0.1",))
     for family, wanted in (("ipv6", 1), ("ipv4", 2)):
         with pytest.raises(GangUnavailable, match=f"a has no {family} address, only 10.0.0.1"):
-            gang._of_family([four], family, wanted)
-    gang._of_family([four], "ipv4", 1)
+            gang.check_family([four], family, wanted)
+    gang.check_family([four], "ipv4", 1)
 
 
 @pytest.mark.parametrize(
@@ -251,10 +253,10 @@ def test_the_address_of_an_extra_network_is_a_global_one(scope: str) -> None:
 
     shape = Shape.model_validate({"network": {"name": "a/b", "family": "ipv6"}})
     if scope == "global":
-        assert gang._extra_address(Host(), shape) == "fd00::1"  # type: ignore[arg-type]
+        assert gang.extra_address(Host(), shape) == "fd00::1"  # type: ignore[arg-type]
     else:
         with pytest.raises(GangUnavailable, match="no address on net1"):
-            gang._extra_address(Host(), shape)  # type: ignore[arg-type]
+            gang.extra_address(Host(), shape)  # type: ignore[arg-type]
 
 
 def test_progress_is_told_to_argo_and_counts_what_others_stored(

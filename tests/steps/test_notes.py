@@ -20,7 +20,7 @@ from perfdag.results.missing_reason import (
 from perfdag.steps.runner import duet, end_reason, gang
 from perfdag.steps.runner.end_reason import BatchReasons, copy_annotation
 from perfdag.steps.runner.gang import Hosts
-from perfdag.steps.runner.watchdog import Watchdog, _watch
+from perfdag.steps.runner.watchdog import Watchdog, watch_workflow
 from perfdag.store.base import Store
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -70,7 +70,7 @@ def test_a_run_that_is_stopped_says_so_of_a_batch_that_had_to_wait(
     def stopped(*_: Any) -> None:
         raise SystemExit(75)
 
-    monkeypatch.setattr(gang, "_measure", stopped)
+    monkeypatch.setattr(gang, "measure_batch", stopped)
     with pytest.raises(SystemExit):
         gang.lead(place(), store, plan, 0, 0, True)
     monkeypatch.setattr(
@@ -106,7 +106,7 @@ def test_a_duel_that_stands_takes_away_what_was_noted_of_both_variants(
     monkeypatch.setattr(duet, "ssh_config", lambda: tmp_path)
     monkeypatch.setattr(duet, "add_peers", lambda *_: None)
     monkeypatch.setattr(duet, "connect", lambda *_: None)
-    monkeypatch.setattr(duet, "_rounds", lambda *_: None)
+    monkeypatch.setattr(duet, "measure_rounds", lambda *_: None)
     assert duet.lead(here, store, found.a, 0, 0, False) == 0
     assert [store.list(f"runs/{plan.run_id}/notes") for plan in (found.a, found.b)] == [[], []]
 
@@ -117,7 +117,7 @@ def test_what_ends_the_next_gang_too_is_noted_again(
 ) -> None:
     plan, store = make_plan(parse_suite(SUITE)), FolderStore(str(tmp_path))
     monkeypatch.setattr(gang, "known", lambda *_: {})
-    monkeypatch.setattr(gang, "_measure", lambda *_: None)
+    monkeypatch.setattr(gang, "measure_batch", lambda *_: None)
     watchdog, oom = (
         Watchdog(60.0, BatchReasons(plan, store)),
         "OOMKilled: container main passed its memory limit of 1Gi",
@@ -175,7 +175,7 @@ async def test_what_a_watchdog_without_a_store_noted_is_over_when_the_gang_stand
     server.on("GET .*/pods", pods)
     monkeypatch.setattr("perfdag.steps.runner.watchdog.EVERY", 0.01)
     monkeypatch.setattr("perfdag.steps.runner.watchdog.HOPELESS_SECONDS", 0.0)
-    await _watch(server.client(), place(), 60.0, None)
+    await watch_workflow(server.client(), place(), 60.0, None)
     [workflow] = server.of("Workflow")
     assert from_annotations(OWNER, workflow["metadata"]["annotations"]).keys() == (
         {1} if stands else {0, 1}

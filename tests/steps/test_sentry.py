@@ -23,7 +23,7 @@ from perfdag.steps.runner.completion import all_stored, missing, until_next
 from perfdag.steps.runner.end_reason import BatchReasons, copy_annotation
 from perfdag.steps.runner.peer import REFUSED, RETRYABLE
 from perfdag.steps.runner.step_state import unrecoverable_annotation, unrecoverable_batches
-from perfdag.steps.runner.watchdog import Watchdog, _watch, failed, finished
+from perfdag.steps.runner.watchdog import Watchdog, failed, finished, watch_workflow
 from perfdag.store.base import Store, StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -159,7 +159,9 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
     monkeypatch.setattr("perfdag.steps.runner.watchdog.EVERY", 0.01)
     monkeypatch.setattr("perfdag.steps.runner.watchdog.HOPELESS_SECONDS", 0.0)
     kept: dict[int, str] = {}
-    assert not await _watch(server.client(), here, 60.0, None if claimed else kept.__setitem__)
+    assert not await watch_workflow(
+        server.client(), here, 60.0, None if claimed else kept.__setitem__
+    )
     done = [
         (each.path.split("/namespaces/")[1].split("/")[1], each.body)
         for each in server.requests

@@ -157,7 +157,7 @@ def test_a_server_that_ended_is_not_taken_for_another_that_listens(
     tables = [{1}, {1, 5201}]  # somebody was faster between the two looks
     monkeypatch.setattr(
         host,
-        "_ports",
+        "used_ports",
         lambda proto: tables.pop(0) if len(tables) > 1 else time.sleep(1) or tables[0],
     )
     with pytest.raises(

@@ -11,7 +11,7 @@ import pytest
 
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.objects import Object
-from perfdag.kube.podspec import _WIDE
+from perfdag.kube.podspec import WIDE_GANG
 
 from .pods import pod
 
@@ -242,13 +242,13 @@ def test_a_step_keeps_away_from_what_is_measured_and_the_other_way_round_where_t
     )
 
 
-@pytest.mark.parametrize("count", [4, _WIDE + 1])
+@pytest.mark.parametrize("count", [4, WIDE_GANG + 1])
 def test_spread_is_a_node_each_and_no_more_than_there_are(nodes: Nodes, count: int) -> None:
     """A gang of few by anti-affinity; one of many by topologySpread, which lets a node have two once all have one: what ran is compared."""
     asked = nodes.shape(hosts={"count": count, "placement": "spread"})
     placed = nodes.place(*((0, pod(asked, f"p-{rank}", rank=rank)) for rank in range(4)))
     assert sorted(map(str, placed)) == ["0", "1", "2", "3"]
-    assert nodes.place((0, pod(asked, "fifth", rank=4)))[0] is None or count > _WIDE
+    assert nodes.place((0, pod(asked, "fifth", rank=4)))[0] is None or count > WIDE_GANG
 
 
 def test_packed_zones_and_taints(nodes: Nodes) -> None:

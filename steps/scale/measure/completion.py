@@ -44,11 +44,11 @@ def reached(
     return (
         counts["Pod", goal]
         if most < enough
-        else _count_in_workloads(observer, api_version, kind, members, goal)
+        else count_in_workloads(observer, api_version, kind, members, goal)
     )
 
 
-def _count_in_workloads(
+def count_in_workloads(
     observer: Observer, api_version: str, kind: str, members: int, goal: str
 ) -> int:
     """Pods that reached the goal or failed for good, `members` of a workload at most."""

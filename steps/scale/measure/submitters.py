@@ -78,7 +78,7 @@ class CommandSubmitter:
     def __init__(
         self, kube: Kube, argv: Sequence[str], timeout: float = 60.0, reads_input: bool = True
     ) -> None:
-        self._kube, self._argv, self._timeout, self._reads = kube, list(argv), timeout, reads_input
+        self._kube, self.argv, self._timeout, self._reads = kube, list(argv), timeout, reads_input
 
     async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
         """See Submitter. Placeholders in argv: {name}, {namespace}, {project}."""
@@ -88,7 +88,7 @@ class CommandSubmitter:
             "namespace": namespace,
             "project": namespace.removeprefix("runai-"),
         }
-        argv = [_fill(word, words) for word in self._argv]
+        argv = [_fill(word, words) for word in self.argv]
         text = orjson.dumps(
             {"apiVersion": "v1", "kind": "List", "items": [orjson.loads(body) for body in bodies]}
         )

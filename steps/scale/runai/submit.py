@@ -127,10 +127,10 @@ async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
             if error.status != 403:
                 raise
             request.log(f"other performance runs are not kept out: {error}")
-        return await _submit(kube, request, template, namespaces, submitter, run)
+        return await submit_run(kube, request, template, namespaces, submitter, run)
 
 
-async def _submit(
+async def submit_run(
     kube: Kube,
     request: SubmitRequest,
     template: Template,

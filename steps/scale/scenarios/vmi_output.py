@@ -28,7 +28,7 @@ def run_scenario(
     try:
         spec = params.spec()
         spec.deadline, spec.log = time.monotonic() + timeout, run_vmi.log
-        outcome = signals.run(_measure(spec, request))
+        outcome = signals.run(measure_vmis(spec, request))
     except ValueError as error:
         raise Failed(str(error)) from None
     except KubeError as error:
@@ -46,7 +46,7 @@ def run_scenario(
     )
 
 
-async def _measure(spec: vmi.Spec, request: run_vmi.VmiRequest) -> run_vmi.Outcome:
+async def measure_vmis(spec: vmi.Spec, request: run_vmi.VmiRequest) -> run_vmi.Outcome:
     async with Kube(connections=connections(spec.parallel)) as kube:
         return await run_vmi.measure(kube, spec, request)
 
