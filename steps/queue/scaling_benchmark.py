@@ -15,9 +15,12 @@ from perfdag.steps.queue.validate.spread import subject
 from perfdag.units import PositiveDuration
 
 GRACE = 20.0
-"""Seconds that a validator told to end has to put the replicas back, within the 30 that a pod is given; a client that is gone costs it 10."""
+"""Seconds for a terminated validator to restore the replicas, below the 30 s grace of a pod.
+
+A client that does not answer costs it 10 s.
+"""
 ITEM = 5.0
-"""Seconds that an item is taken to run where neither the command nor `item` says."""
+"""Assumed seconds of an item if neither the command nor `item` states them."""
 API_RULES: tuple[dict[str, Any], ...] = (
     {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
     {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["patch"]},
@@ -51,7 +54,8 @@ class QueueScalingParams(Params):
     )
     scale_timeout: PositiveDuration = Field(
         120.0,
-        description="for replicas to come, or to end their item and go; one item and half a minute where that is more",
+        description="seconds for replicas to start, or to end their item and stop; at least one "
+        "item and 30 s",
     )
     item: PositiveDuration | None = Field(
         None,
@@ -76,12 +80,13 @@ class QueueScalingParams(Params):
 
 
 class QueueScaling(Benchmark[QueueScalingParams]):
-    """Throughput of a work queue over 1, 2, 4 ... replicas of its backend, with the fitted scalability laws.
+    """Throughput of a work queue over 1, 2, 4 ... replicas, with the fitted scalability laws.
 
-    Every number of replicas is loaded with as many requests at once and measured when its rate is steady.
+    Every number of replicas gets as many requests in parallel, and is measured at a steady rate.
 
-    Clock: the client's monotonic clock. For each request slot it starts at a completion, once every replica has worked, and stops at a
-    later one, in windows of at least 3 items a slot, until three windows agree.
+    Clock: the client's monotonic clock. For every request slot it starts at a completion, after
+    every replica has worked, and stops at a later one. Windows have at least 3 items a slot, and the
+    measurement ends when three windows agree.
     """
 
     name: ClassVar[str] = "queue-scaling"
@@ -104,7 +109,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "gain",
             "1",
             "higher",
-            "throughput relative to the step before, by number of replicas, with its 95 % interval (lower, upper)",
+            "throughput relative to the step before, by number of replicas, with its 95 % interval",
         ),
         Metric(
             "latency",
@@ -135,12 +140,12 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "failures",
             "1",
             "lower",
-            "failed requests by number of replicas, where there are any; a subject is a node, or one device of it",
+            "failed requests by number of replicas, if any; a subject is a node or its device",
         ),
     )
 
     def seconds(self, params: QueueScalingParams) -> float:
-        """A guess: 13 items each step."""
+        """Return an estimate: 13 items per step."""
         return 5 + (params.limit.bit_length() + 2) * (13 * (_item(params) or ITEM) + 2)
 
     def uses_api(self, params: QueueScalingParams) -> bool:
@@ -150,9 +155,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         if params.deployment:
             own = [name for name in ("glob", "item_limit") if getattr(params, name)]
             return (
-                [
-                    f"{' and '.join(own)}: the backends of a Deployment have their own, in its manifest (glob, limit)"
-                ]
+                [f"{' and '.join(own)}: set them in the manifest of the Deployment (glob, limit)"]
                 if own
                 else []
             )
@@ -207,19 +210,9 @@ class QueueScaling(Benchmark[QueueScalingParams]):
 
 
 def validator_argv(params: QueueScalingParams) -> list[str]:
-    """The validator's command line, with time enough for the items."""
-    argv = [
-        sys.executable,
-        "-m",
-        "perfdag",
-        "queue",
-        "validate",
-        "--json",
-        "--limit",
-        f"{params.limit}",
-        "--factor",
-        f"{params.factor}",
-    ]
+    """Return the command line of the validator, with time enough for the items."""
+    argv = [sys.executable, "-m", "perfdag", "queue", "validate", "--json"]
+    argv += ["--limit", f"{params.limit}", "--factor", f"{params.factor}"]
     item = _item(params) or 0.0
     argv += ["--tolerance", f"{params.tolerance}", "--timeout", f"{max(params.timeout, 16 * item)}"]
     argv += [
@@ -243,7 +236,7 @@ def validator_argv(params: QueueScalingParams) -> list[str]:
 
 
 def _item(params: QueueScalingParams) -> float | None:
-    """Seconds of one item, None where nothing says."""
+    """Return the seconds of one item; None if unknown."""
     if params.item or params.deployment:
         return params.item
     try:
@@ -253,7 +246,7 @@ def _item(params: QueueScalingParams) -> float | None:
 
 
 def _refusal(done: Finished) -> str | None:
-    """The API server's words where a right that is missing ended the validator, which says so last."""
+    """Return the API server's message if a missing right ended the validator."""
     last = done.stderr.strip().rpartition("\n")[2]
     return last.removeprefix("perfdag: ") if " is forbidden: User " in last else None
 

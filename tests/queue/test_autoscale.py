@@ -11,9 +11,10 @@ import pytest
 
 from perfdag.benchmark.contract import Output
 from perfdag.outcome import Failed, Invalid, Measurement
+from perfdag.steps.queue.autoscale.params import QueueAutoscaleParams
 from perfdag.steps.queue.autoscale.run import run_locally, run_on_target, trace_json
 from perfdag.steps.queue.autoscale.scores import HpaModel, Profile, Sample, score, simulate
-from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale, QueueAutoscaleParams
+from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale
 from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.frontend.frontend import Frontend
 
@@ -109,7 +110,7 @@ def test_a_load_that_was_followed_is_ok_and_requests_without_an_answer_are_not()
     with pytest.raises(Invalid, match="3 of 10 requests were not answered") as raised:
         parsed(params, FOLLOWED, success=7)
     assert raised.value.measurements
-    with pytest.raises(Invalid, match="100 ms late at p99 of its requests on queue-1"):
+    with pytest.raises(Invalid, match="100 ms late at p99 on queue-1"):
         parsed(params, FOLLOWED, schedule_lag={"p99": None, "late": 3.0})
 
 
@@ -222,11 +223,11 @@ def test_a_scaler_that_never_came_there_is_invalid(samples: list[Sample], messag
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"deployments": ["a", "b"], "queues": 2}, "queues counts"),
+        ({"deployments": ["a", "b"], "queues": 2}, "queues is for local queues"),
         ({"deployments": ["a", "b"], "clients": ["c"]}, "1 clients for 2 deployments"),
         ({"deployments": ["a", "a"]}, "names a twice"),
-        ({"deployments": ["a"], "low": 1, "high": 1.4}, "nothing to follow"),
-        ({"low": 0.1, "high": 0.2}, "nothing to follow"),
+        ({"deployments": ["a"], "low": 1, "high": 1.4}, "the load must change"),
+        ({"low": 0.1, "high": 0.2}, "the load must change"),
         ({"clients": ["c"]}, "belong to deployments"),
         ({"deployments": ["a", "b"]}, ""),
         ({}, ""),

@@ -19,8 +19,9 @@ import pytest
 from perfdag.steps.queue.backend.backend import Backend, Options
 from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.backend.workload import Outcome, Workload, device, shorter
-from perfdag.steps.queue.client.load import KeptWire, Work, request
+from perfdag.steps.queue.client.load import request
 from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.client.wires import KeptWire, Work
 from perfdag.steps.queue.frontend.dispatcher import Limits
 from perfdag.steps.queue.wire import Address, address
 from tests.queue.conftest import Start, clients, workers

@@ -11,15 +11,9 @@ from aiohttp.test_utils import make_mocked_request
 
 from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.client.control import Control
-from perfdag.steps.queue.client.load import (
-    ClosedLoop,
-    KeptWire,
-    OpenLoop,
-    OriginalWire,
-    Work,
-    schedule,
-)
+from perfdag.steps.queue.client.load import ClosedLoop, OpenLoop, schedule
 from perfdag.steps.queue.client.stats import ClientStats, Latencies
+from perfdag.steps.queue.client.wires import KeptWire, OriginalWire, Work
 from perfdag.steps.queue.frontend.dispatcher import Limits
 from perfdag.steps.queue.http import serve
 from perfdag.steps.queue.wire import Address

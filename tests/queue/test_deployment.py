@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale, require_scaler
+from perfdag.steps.queue.autoscale.watch import require_scaler
+from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale
 from perfdag.steps.queue.manifests.model import Queues
 from perfdag.steps.queue.manifests.objects import manifests
 from perfdag.steps.queue.scaling_benchmark import QueueScaling

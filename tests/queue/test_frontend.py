@@ -12,8 +12,9 @@ from collections import Counter
 import pytest
 
 from perfdag.steps.queue.backend.processes import Processes
-from perfdag.steps.queue.client.load import ClosedLoop, KeptWire, OriginalWire, Work, request
+from perfdag.steps.queue.client.load import ClosedLoop, request
 from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.client.wires import KeptWire, OriginalWire, Work
 from perfdag.steps.queue.frontend.dispatcher import Limits
 from perfdag.steps.queue.frontend.fifo import Queue
 from perfdag.steps.queue.frontend.frontend import Frontend

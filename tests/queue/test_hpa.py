@@ -23,7 +23,8 @@ import yaml
 from perfdag.benchmark.contract import Gang
 from perfdag.hosts.local import LocalHost
 from perfdag.shape import Shape
-from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale, QueueAutoscaleParams
+from perfdag.steps.queue.autoscale.params import QueueAutoscaleParams
+from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale
 from perfdag.steps.queue.manifests.model import Queues
 from perfdag.steps.queue.manifests.objects import manifests
 from tests.queue.metrics_api import CUSTOM, EXTERNAL, objects, serve

@@ -17,10 +17,12 @@ import pytest
 import yaml
 
 from perfdag.steps.queue.backend.processes import Processes
-from perfdag.steps.queue.client.load import ClosedLoop, KeptWire, Work
+from perfdag.steps.queue.client.load import ClosedLoop
 from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.client.wires import KeptWire, Work
+from perfdag.steps.queue.manifests.deployments import FRONTEND
 from perfdag.steps.queue.manifests.model import Queues
-from perfdag.steps.queue.manifests.objects import FRONTEND, manifests
+from perfdag.steps.queue.manifests.objects import manifests
 from tests.queue.conftest import Start, clients, workers
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "queue.json"

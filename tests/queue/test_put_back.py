@@ -25,7 +25,8 @@ from perfdag.cli import main
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
 from perfdag.shape import Shape
-from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale, QueueAutoscaleParams
+from perfdag.steps.queue.autoscale.params import QueueAutoscaleParams
+from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale
 from perfdag.steps.queue.client.stats import ClientStats
 from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams
 from perfdag.steps.queue.validate.deployment import DeploymentTarget

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfdag.steps.queue.frontend.exposition import escape
-from perfdag.steps.queue.manifests.objects import PORTS
+from perfdag.steps.queue.manifests.deployments import PORTS
 
 if TYPE_CHECKING:
     from perfdag.kube.client import Kube

@@ -16,8 +16,9 @@ from perfdag.outcome import Failed
 from perfdag.steps.queue.autoscale.queue_gauges import GaugeReader
 from perfdag.steps.queue.autoscale.scores import HpaModel, Profile, Sample
 from perfdag.steps.queue.backend.processes import Processes
-from perfdag.steps.queue.client.load import KeptWire, Work, request
+from perfdag.steps.queue.client.load import request
 from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.client.wires import KeptWire, Work
 from perfdag.steps.queue.frontend.dispatcher import Limits
 from perfdag.steps.queue.frontend.fifo import clock
 from perfdag.steps.queue.frontend.frontend import Frontend

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from typing import Any
 
 from perfdag.kube.objects import Object
+from perfdag.steps.queue.manifests.deployments import (
+    FRONTEND,
+    PORTS,
+    backend,
+    client,
+    frontend,
+    meta,
+)
 from perfdag.steps.queue.manifests.model import Data, Queue, Queues
 from perfdag.steps.queue.manifests.scalers import scaling
-
-FRONTEND = "perfdag-queue-frontend"
-PORTS = {"clients": 9997, "metrics": 9998, "workers": 9999}
 
 
 def manifests(queues: Queues, token: str | None = None) -> list[Object]:
@@ -23,7 +27,7 @@ def manifests(queues: Queues, token: str | None = None) -> list[Object]:
     owned = [(shared, body) for body in _shared(queues, token)]
     for queue in queues.queues:
         owned += [(f"queue {queue.name!r}", body) for body in _of_queue(queues, queue)]
-    for owner, body in scaling(queues, _backend):
+    for owner, body in scaling(queues):
         owned.append((f"queue {owner.name!r}" if owner else shared, body))
     return _distinct(owned)
 
@@ -33,13 +37,13 @@ def _shared(queues: Queues, token: str | None) -> list[Object]:
     objects = [_namespace(queues.namespace, rootless), _account(queues.namespace)]
     if any(queues.host_of(queue) for queue in queues.queues):
         objects.append(_secret(queues.namespace, token or secrets.token_urlsafe(24)))
-    objects += [*_network(queues), _frontend(queues), _service(queues.namespace, FRONTEND, PORTS)]
+    objects += [*_network(queues), frontend(queues), _service(queues.namespace, FRONTEND, PORTS)]
     return objects + (_monitor(queues, queues.monitor) if queues.monitor else [])
 
 
 def _of_queue(queues: Queues, queue: Queue) -> list[Object]:
     objects = _volume(queues.namespace, queue.data) if queue.data and queue.data.nfs_server else []
-    objects += [_backend(queues, queue), _client(queues, queue)]
+    objects += [backend(queues, queue), client(queues, queue)]
     objects.append(_service(queues.namespace, f"{queue.object_name}-client", {"control": 9996}))
     return [*objects, _ingress(queues, queue)] if queues.host_of(queue) else objects
 
@@ -61,27 +65,19 @@ def _distinct(owned: list[tuple[str, Object]]) -> list[Object]:
     return [body for _, body in by_name.values()]
 
 
-def _meta(namespace: str | None, name: str, **more: Any) -> Object:
-    meta: Object = {
-        "name": name,
-        "labels": {"app.kubernetes.io/part-of": "perfdag-queue", "app.kubernetes.io/name": name},
-    }
-    return {**meta, **({"namespace": namespace} if namespace else {}), **more}
-
-
 def _namespace(name: str, restricted: bool) -> Object:
-    meta = _meta(None, name)
-    meta["labels"]["pod-security.kubernetes.io/enforce"] = (
+    metadata = meta(None, name)
+    metadata["labels"]["pod-security.kubernetes.io/enforce"] = (
         "restricted" if restricted else "baseline"
     )
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": meta}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 
 
 def _account(namespace: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": _meta(namespace, "perfdag-queue"),
+        "metadata": meta(namespace, "perfdag-queue"),
         "automountServiceAccountToken": False,
     }
 
@@ -90,7 +86,7 @@ def _secret(namespace: str, token: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": _meta(namespace, "perfdag-queue-token"),
+        "metadata": meta(namespace, "perfdag-queue-token"),
         "stringData": {"token": token},
     }
 
@@ -104,7 +100,7 @@ def _network(queues: Queues) -> list[Object]:
         {
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",
-            "metadata": _meta(queues.namespace, FRONTEND),
+            "metadata": meta(queues.namespace, FRONTEND),
             "spec": {
                 "podSelector": {"matchLabels": {"app.kubernetes.io/name": FRONTEND}},
                 "policyTypes": ["Ingress"],
@@ -117,92 +113,11 @@ def _network(queues: Queues) -> list[Object]:
     ]
 
 
-def pod(queues: Queues, name: str, container: Object, root: bool = False, **spec: Any) -> Object:
-    """Return a pod template that PodSecurity ``restricted`` admits (``baseline`` with root)."""
-    security: Object = {"seccompProfile": {"type": "RuntimeDefault"}}
-    selector = {**queues.node_selector, **spec.pop("nodeSelector", {})}
-    spec |= {"nodeSelector": selector} if selector else {}
-    security |= (
-        {"runAsUser": 0}
-        if root
-        else {"runAsNonRoot": True, "runAsUser": 65534, "runAsGroup": 65534}
-    )
-    return {
-        "metadata": {
-            "labels": {"app.kubernetes.io/part-of": "perfdag-queue", "app.kubernetes.io/name": name}
-        },
-        "spec": {
-            "serviceAccountName": "perfdag-queue",
-            "automountServiceAccountToken": False,
-            "securityContext": security,
-            "containers": [
-                {
-                    "imagePullPolicy": queues.pull,
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "readOnlyRootFilesystem": True,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
-                    **container,
-                }
-            ],
-            **spec,
-        },
-    }
-
-
-def _deployment(namespace: str, name: str, replicas: int | None, template: Object) -> Object:
-    spec: Object = {
-        "selector": {"matchLabels": {"app.kubernetes.io/name": name}},
-        "template": template,
-    }
-    if replicas is not None:
-        spec["replicas"] = replicas
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": _meta(namespace, name),
-        "spec": spec,
-    }
-
-
-def _healthy(port: int) -> Object:
-    return {"httpGet": {"path": "/healthz", "port": port}, "periodSeconds": 2, "timeoutSeconds": 2}
-
-
-def _frontend(queues: Queues) -> Object:
-    command = [
-        "perfdag",
-        "queue",
-        "frontend",
-        "--caddr",
-        ":9997",
-        "--maddr",
-        ":9998",
-        "--waddr",
-        ":9999",
-    ]
-    command += ["--qmax", str(queues.longest), "--retries", str(queues.retries)]
-    command += ["--reply-timeout", f"{queues.reply_timeout:g}"] if queues.reply_timeout else []
-    command += [queue.name for queue in queues.queues]
-    container = {
-        "name": "frontend",
-        "image": queues.image,
-        "command": command,
-        "ports": [{"name": name, "containerPort": port} for name, port in PORTS.items()],
-        "readinessProbe": _healthy(PORTS["metrics"]),
-        "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
-    }
-    deployment = _deployment(queues.namespace, FRONTEND, 1, pod(queues, FRONTEND, container))
-    deployment["spec"]["strategy"] = {"type": "Recreate"}  # two frontends would split a queue
-    return deployment
-
-
 def _service(namespace: str, name: str, ports: dict[str, int]) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _meta(namespace, name),
+        "metadata": meta(namespace, name),
         "spec": {
             "selector": {"app.kubernetes.io/name": name},
             "ports": [
@@ -232,25 +147,28 @@ def _monitor(queues: Queues, prometheus: str) -> list[Object]:
     )
     group, name = "rbac.authorization.k8s.io", "perfdag-queue-monitor"
     subject = {"kind": "ServiceAccount", "name": queues.monitor_account, "namespace": prometheus}
-    meta = _meta(namespace, FRONTEND)
+    metadata = meta(namespace, FRONTEND)
     return [
         {
             "apiVersion": f"{group}/v1",
             "kind": "Role",
-            "metadata": _meta(namespace, name),
+            "metadata": meta(namespace, name),
             "rules": rules,
         },
         {
             "apiVersion": f"{group}/v1",
             "kind": "RoleBinding",
-            "metadata": _meta(namespace, name),
+            "metadata": meta(namespace, name),
             "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
             "subjects": [subject],
         },
         {
             "apiVersion": "monitoring.coreos.com/v1",
             "kind": "ServiceMonitor",
-            "metadata": {**meta, "labels": {**meta["labels"], **queues.monitor_labels}},
+            "metadata": {
+                **metadata,
+                "labels": {**metadata["labels"], **queues.monitor_labels},
+            },
             "spec": {
                 "selector": {"matchLabels": {"app.kubernetes.io/name": FRONTEND}},
                 "namespaceSelector": {"matchNames": [namespace]},
@@ -268,7 +186,7 @@ def _volume(namespace: str, data: Data) -> list[Object]:
         {
             "apiVersion": "v1",
             "kind": "PersistentVolume",
-            "metadata": _meta(None, name),
+            "metadata": meta(None, name),
             "spec": {
                 **shared,
                 "capacity": {"storage": data.size},
@@ -280,7 +198,7 @@ def _volume(namespace: str, data: Data) -> list[Object]:
         {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
-            "metadata": _meta(namespace, data.claim),
+            "metadata": meta(namespace, data.claim),
             "spec": {
                 **shared,
                 "volumeName": name,
@@ -290,98 +208,19 @@ def _volume(namespace: str, data: Data) -> list[Object]:
     ]
 
 
-def _backend(queues: Queues, queue: Queue, exits: bool = False) -> Object:
-    """Return the backends' Deployment; with ``exits`` they end on an empty queue, for a CronJob."""
-    command = ["perfdag", "queue", "backend", "--faddr", f"{FRONTEND}:9999", "--name", queue.name]
-    command += [
-        "--limit",
-        f"{queue.limit:g}",
-        "--node-env",
-        "NODE_NAME",
-        "--pod-env",
-        "POD_NAME",
-        "--null-in",
-    ]
-    command += ["--glob", queue.glob] if queue.glob else []
-    command += ["--exit-when-empty"] if exits else []
-    fields = (("NODE_NAME", "spec.nodeName"), ("POD_NAME", "metadata.name"))
-    container: Object = {
-        "name": "backend",
-        "image": queue.image or queues.image,
-        "command": [*command, "--", *queue.command],
-        "env": [
-            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields
-        ],
-        "resources": {"requests": {**queue.requests, **queue.resources}, "limits": queue.resources},
-    }
-    spec: Object = {"terminationGracePeriodSeconds": queue.grace_seconds}
-    if queue.data:
-        container["volumeMounts"] = [
-            {"name": "data", "mountPath": queue.data.mount, "readOnly": True}
-        ]
-        spec["volumes"] = [
-            {
-                "name": "data",
-                "persistentVolumeClaim": {"claimName": queue.data.claim, "readOnly": True},
-            }
-        ]
-    spec |= {"nodeSelector": queue.node_selector} if queue.node_selector else {}
-    spec |= {"tolerations": queue.tolerations} if queue.tolerations else {}
-    template = pod(queues, queue.object_name, container, queue.root, **spec)
-    # With an autoscaler, the manifest must not reset the number of replicas.
-    replicas = None if queue.autoscale.by in ("custom", "external", "keda") else queue.replicas
-    return _deployment(queues.namespace, queue.object_name, replicas, template)
-
-
-def _client(queues: Queues, queue: Queue) -> Object:
-    name = f"{queue.object_name}-client"
-    command = [
-        "perfdag",
-        "queue",
-        "client",
-        "--caddr",
-        ":9996",
-        "--faddr",
-        f"{FRONTEND}:9997",
-        "--name",
-        queue.name,
-    ]
-    command += [
-        "--req-now",
-        str(queue.parallel),
-        "--req-max",
-        str(max(queue.parallel, queue.most_parallel)),
-    ]
-    command += (
-        ["--limit", f"{queue.limit:g}"] if queue.limit else []
-    )  # the frontend drops hung backends
-    container: Object = {
-        "name": "client",
-        "image": queues.image,
-        "command": command,
-        "ports": [{"name": "control", "containerPort": 9996}],
-        "readinessProbe": _healthy(9996),
-        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
-    }
-    if queues.host_of(queue):
-        source = {"secretKeyRef": {"name": "perfdag-queue-token", "key": "token"}}
-        container["env"] = [{"name": "PERFDAG_QUEUE_TOKEN", "valueFrom": source}]
-    return _deployment(queues.namespace, name, 1, pod(queues, name, container))
-
-
 def _ingress(queues: Queues, queue: Queue) -> Object:
     name = f"{queue.object_name}-client"
-    backend = {"service": {"name": name, "port": {"number": 9996}}}
+    service = {"service": {"name": name, "port": {"number": 9996}}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "Ingress",
-        "metadata": _meta(queues.namespace, name),
+        "metadata": meta(queues.namespace, name),
         "spec": {
             "ingressClassName": queues.ingress_class,
             "rules": [
                 {
                     "host": queues.host_of(queue),
-                    "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]},
+                    "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": service}]},
                 }
             ],
         },

@@ -7,22 +7,15 @@ whose backends end when the queue is empty. A ConfigMap holds the rules of prome
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from perfdag.kube.objects import Object
+from perfdag.steps.queue.manifests.deployments import FRONTEND, backend
 from perfdag.steps.queue.manifests.model import Queue, Queues
 
-FRONTEND = "perfdag-queue-frontend"
 _PART = {"app.kubernetes.io/part-of": "perfdag-queue"}
 
 
-def scaling(
-    queues: Queues, backend: Callable[[Queues, Queue, bool], Object]
-) -> list[tuple[Queue | None, Object]]:
-    """Return the scaling objects with their queues (None: shared).
-
-    ``backend`` returns a queue's Deployment.
-    """
+def scaling(queues: Queues) -> list[tuple[Queue | None, Object]]:
+    """Return the scaling objects with their queues (None: shared)."""
     objects: list[tuple[Queue | None, Object]] = []
     for queue in queues.queues:
         by = queue.autoscale.by
@@ -31,14 +24,8 @@ def scaling(
         elif by == "keda":
             objects.append((queue, _keda(queues, queue)))
         elif by == "cron":
-            objects.append(
-                (
-                    queue,
-                    _cron(
-                        queues.namespace, queue, backend(queues, queue, True)["spec"]["template"]
-                    ),
-                )
-            )
+            template = backend(queues, queue, exits=True)["spec"]["template"]
+            objects.append((queue, _cron(queues.namespace, queue, template)))
     if any(queue.autoscale.by in ("custom", "external") for queue in queues.queues):
         objects.append((None, _adapter(queues.namespace)))
     return objects

@@ -8,8 +8,9 @@ from typing import Any
 
 from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.backend.workload import Workload, device
-from perfdag.steps.queue.client.load import ClosedLoop, KeptWire, Work
+from perfdag.steps.queue.client.load import ClosedLoop
 from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.client.wires import KeptWire, Work
 from perfdag.steps.queue.frontend.dispatcher import Limits
 from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.validate.targets import LocalLoad, LocalTarget

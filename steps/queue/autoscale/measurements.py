@@ -1,0 +1,92 @@
+"""From the trace of a queue to measurements, and to reasons why a trace is no result."""
+
+from typing import Any
+
+from perfdag.outcome import Measurement
+from perfdag.steps.queue.autoscale.params import QueueAutoscaleParams
+from perfdag.steps.queue.autoscale.scores import Sample, score
+from perfdag.steps.queue.validate.spread import failures_by_subject
+
+GRID = 60
+"""Moments of a trace that become rows, for the chart."""
+
+
+def failure_text(queue: str, client: Any) -> str:
+    """Say how many requests failed, with their causes and devices."""
+    causes = ", ".join(f"{count} {cause}" for cause, count in client["causes"].items())
+    where = ", ".join(
+        f"{count} on {name}" for name, count in failures_by_subject(client["nodes"]).items()
+    )
+    return f"{queue}: {client['failure']} requests failed ({causes})" + (
+        f": {where}" if where else ""
+    )
+
+
+def invalid_reasons(queue: str, one: Any, params: QueueAutoscaleParams) -> list[str]:
+    """Return why a trace is no result, or an empty list.
+
+    Reasons are unanswered requests, a height never reached, and backends never released.
+    """
+    client, trace, reasons = one["client"], [Sample(*sample) for sample in one["trace"]], []
+    unanswered = client["scheduled"] - client["success"] - client["failure"]
+    # A client in a pod runs a closed loop, in which requests are in flight at the end.
+    if unanswered and not params.deployments:
+        reasons.append(
+            f"{unanswered} of {client['scheduled']} requests were not answered "
+            f"{params.duration:g} s after the load ended"
+        )
+    scored, peak = score(trace), max(sample.needed for sample in trace)
+    if peak > trace[0].needed and scored.reaction is None:
+        most = max(sample.have for sample in trace)
+        reasons.append(
+            f"at most {most} of the {peak} backends needed were ready: raise duration, or the "
+            "limit of the scaler"
+        )
+    if trace[-1].needed < peak and scored.release is None:
+        reasons.append(
+            f"{trace[-1].have} backends were left at the end, {trace[-1].needed} needed: raise "
+            "duration, or shorten the window"
+        )
+    return [f"{queue}: {reason}" for reason in reasons]
+
+
+def measurements_of(queue: str, one: Any, params: QueueAutoscaleParams) -> list[Measurement]:
+    """Return the measurements of one queue: scores, latencies, the trace and failures."""
+    trace = [Sample(*fields) for fields in one["trace"]]
+    result = score(trace)
+    at = {"queue": queue}
+    values = {"reaction": result.reaction, "release": result.release, "overshoot": result.overshoot}
+    values |= {
+        "oscillations": float(result.oscillations),
+        "wasted": result.wasted,
+        "missing": result.missing,
+    }
+    measurements = [
+        Measurement(name, value, coords=at) for name, value in values.items() if value is not None
+    ]
+    latency = one["client"]["latency"]
+    measurements += [
+        Measurement("latency", latency[p], stat=p, coords=at, n=latency["count"])
+        for p in ("p50", "p95")
+        if latency.get(p) is not None
+    ]
+    for k in range(GRID):  # the same moments in every repetition
+        moment = params.duration * k / GRID
+        sample = next((fields for fields in trace if fields.at >= moment), trace[-1])
+        when = {**at, "elapsed": round(moment, 3)}
+        levels = {
+            "replicas": sample.have,
+            "needed": sample.needed,
+            "depth": sample.depth,
+            "wait": sample.wait,
+        }
+        measurements += [
+            Measurement(name, float(value), coords=when, subject=f"at {moment:g} s")
+            for name, value in levels.items()
+            if value is not None
+        ]
+    failures = failures_by_subject(one["client"]["nodes"])
+    return measurements + [
+        Measurement("failures", float(count), coords=at, subject=where)
+        for where, count in failures.items()
+    ]
