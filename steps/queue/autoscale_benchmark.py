@@ -90,7 +90,7 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
             "wait",
             "s",
             "none",
-            "longest wait in the frontend's window, with items that wait now; a subject is a moment",
+            "longest wait in the frontend's window, waiting items too; a subject is a moment",
         ),
         Metric(
             "failures",

@@ -85,7 +85,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     Every number of replicas gets as many requests in parallel, and is measured at a steady rate.
 
     Clock: the client's monotonic clock. For every request slot it starts at a completion, after
-    every replica has worked, and stops at a later one. Windows have at least 3 items a slot, and the
+    every replica has worked, and stops at a later one. Windows have at least 3 items a slot. The
     measurement ends when three windows agree.
     """
 

@@ -29,7 +29,7 @@ def test_what_belongs_to_backends_here_is_refused_with_a_deployment(own: dict[st
         QueueScalingParams.model_validate({"deployment": "d", **own}), None
     )
     assert raised == [
-        f"{' and '.join(own)}: the backends of a Deployment have their own, in its manifest (glob, limit)"
+        f"{' and '.join(own)}: set them in the manifest of the Deployment (glob, limit)"
     ]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from perfdag.app.queue.signals import until_signal
 from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 from perfdag.steps.queue import http, wire
-from perfdag.steps.queue.client import control, load
+from perfdag.steps.queue.client import control, load, wires
 from perfdag.steps.queue.client.stats import ClientStats
 
 TOKEN_VARIABLE = "PERFDAG_QUEUE_TOKEN"
@@ -76,9 +76,9 @@ def _check(options: ClientOptions) -> None:
 
 async def _serve(options: ClientOptions, report: Callable[[str], None]) -> tuple[str, int]:
     stats, frontend = ClientStats(), wire.address(options.frontend)
-    work = load.Work(options.queue, options.arguments, options.limit, options.retries)
+    work = wires.Work(options.queue, options.arguments, options.limit, options.retries)
     connection = (
-        load.KeptWire(frontend, work) if options.kept else load.OriginalWire(frontend, work)
+        wires.KeptWire(frontend, work) if options.kept else wires.OriginalWire(frontend, work)
     )
     closed_loop, open_loop = None, None
     if options.rate:

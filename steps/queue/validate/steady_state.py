@@ -158,6 +158,7 @@ def _agree(rates: Sequence[float], tolerance: float) -> bool:
 
 
 def summarize(rates: Sequence[float], steady: bool, seconds: float, stats: Stats) -> Rate:
+    """Return the mean rate of windows, with its standard error."""
     mean = statistics.fmean(rates) if rates else 0.0
     error = statistics.stdev(rates) / math.sqrt(len(rates)) if len(rates) > 1 else math.inf
     return Rate(mean, error, tuple(rates), steady, seconds, stats)
