@@ -32,8 +32,9 @@ from perfdag.outcome import SampleError, Skip
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
-from perfdag.steps.measure import MeasuringLoop, Site
+from perfdag.steps.measure import MeasuringLoop
 from perfdag.steps.openfoam.benchmark import DEBIAN_ROOT
+from perfdag.steps.site import Site
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.point import Point
@@ -135,7 +136,7 @@ class Watcher:
             self._prepared + (tool_time(self.hosts) if self._alone is None else self._alone)
         )
 
-    def passed(self, point: Point, repetition: int, why: str) -> None:
+    def skipped(self, point: Point, repetition: int, why: str) -> None:
         """Nothing is passed over here."""
 
 

@@ -17,7 +17,8 @@ from limits import at_most
 from perfdag.app.local_run import local_hosts, needs_cluster
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
-from perfdag.steps.measure import MeasuringLoop, Site
+from perfdag.steps.measure import MeasuringLoop
+from perfdag.steps.site import Site
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.point import Point
@@ -41,7 +42,7 @@ class Watcher:
         self.moments.append(time.perf_counter())
         self.inside.append(part.rows[0]["value"])
 
-    def passed(self, point: Point, repetition: int, why: str) -> None:
+    def skipped(self, point: Point, repetition: int, why: str) -> None:
         """Not needed."""
 
 

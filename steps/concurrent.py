@@ -25,10 +25,10 @@ def two_of(hosts: Sequence[Host], pair: Pair) -> list[Host]:
 def at_once(
     samples: Sequence[Callable[[], SampleRecord]], halt: Callable[[], None]
 ) -> list[SampleRecord]:
-    """Run samples concurrently and return their parts in order.
+    """Run samples concurrently; return their records in order.
 
     Raises the exception of a sample after all have ended. An interrupt calls `halt` and kills
-    every child process, as nobody keeps these samples.
+    every child process: these samples are not stored.
     """
     with ThreadPoolExecutor(len(samples)) as pool:
         running = [pool.submit(sample) for sample in samples]
@@ -42,14 +42,16 @@ def at_once(
             raise
 
 
-def not_together(parts: Sequence[SampleRecord]) -> list[str | None]:
+def not_together(records: Sequence[SampleRecord]) -> list[str | None]:
     """Return for each sample why its companions did not overlap with it; None if they did."""
-    return [_alone(part, [other for other in parts if other is not part]) for part in parts]
+    return [
+        _alone(record, [other for other in records if other is not record]) for record in records
+    ]
 
 
-def _alone(part: SampleRecord, others: Sequence[SampleRecord]) -> str | None:
+def _alone(record: SampleRecord, others: Sequence[SampleRecord]) -> str | None:
     claim = f"{len(others) + 1} pairs were to be measured at once"
-    start, end = _times(part)
+    start, end = _times(record)
     for other in others:
         if other.status != "ok":
             return f"{claim}, but another of them was {other.status}: {other.error}"
@@ -61,5 +63,5 @@ def _alone(part: SampleRecord, others: Sequence[SampleRecord]) -> str | None:
     return None
 
 
-def _times(part: SampleRecord) -> tuple[datetime, datetime]:
-    return datetime.fromisoformat(part.started_at), datetime.fromisoformat(part.finished_at)
+def _times(record: SampleRecord) -> tuple[datetime, datetime]:
+    return datetime.fromisoformat(record.started_at), datetime.fromisoformat(record.finished_at)

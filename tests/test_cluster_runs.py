@@ -366,7 +366,7 @@ def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(
     )
     for fan, members, plans in (
         ("batches", 3, [make_plan(parse_suite(text))]),
-        ("duels", 6, [duel.a, duel.b]),
+        ("duets", 6, [duel.a, duel.b]),
     ):
         for each in plans:
             open_store(place.store).put(f"runs/{each.run_id}/plan.json", each.dump())

@@ -9,8 +9,8 @@ import pytest
 
 from perfdag.cli import main
 from perfdag.hosts.local import LocalHost
+from perfdag.hosts.packages import install_command
 from perfdag.steps.imb.benchmark import Imb
-from perfdag.steps.measure import how_to_get
 from perfdag.steps.mpi import intelmpi
 
 
@@ -64,7 +64,7 @@ def test_an_environment_that_uv_made_has_no_pip(pip: bool, monkeypatch: pytest.M
         if pip
         else f"uv pip install --python {sys.executable} impi-rt"
     )
-    assert how_to_get({"pip": "impi-rt"}) == here
+    assert install_command({"pip": "impi-rt"}) == here
 
 
 def test_a_tool_that_no_package_brings_here_has_its_own_advice(

@@ -15,7 +15,7 @@ from perfdag.shape import Shape
 from perfdag.steps.runner.feasibility import unmet
 from perfdag.suite.load import load_suite, parse_suite
 
-from .steps.test_room import STORAGE, cluster, network
+from .steps.test_feasibility import STORAGE, cluster, network
 
 FAST = {"apiVersion": STORAGE, "kind": "StorageClass", "metadata": {"name": "fast"}}
 

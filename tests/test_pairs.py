@@ -14,15 +14,16 @@ from perfdag.outcome import Failed
 from perfdag.plan.order import concurrent_groups
 from perfdag.plan.plan import Plan, make_plan, read_plan
 from perfdag.results.collect import gather
-from perfdag.steps.measure import MeasuringLoop, Site
-from perfdag.steps.runner.gang import wrong_place
+from perfdag.steps.measure import MeasuringLoop
+from perfdag.steps.runner.placement import wrong_placement
+from perfdag.steps.site import Site
 from perfdag.store.folder import FolderStore
 from perfdag.suite.host_pairs import rounds
 from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
 
-from .steps.test_lead import FakeBenchmark, Watcher
-from .steps.test_lead import fake as fake
+from .steps.test_measure import FakeBenchmark, Watcher
+from .steps.test_measure import fake as fake
 
 TEXT = "name: s\nretries: 0\n{more}entries:\n  - benchmark: {name}\n    hosts: {hosts}\n"
 
@@ -159,7 +160,7 @@ def lead(
     watcher = Watcher()
     return (
         MeasuringLoop(
-            plan, store, Site(hosts_for=lambda shape: hosts, placed=wrong_place), watcher
+            plan, store, Site(hosts_for=lambda shape: hosts, misplacement=wrong_placement), watcher
         ),
         store,
         watcher.parts,
@@ -197,7 +198,7 @@ def test_spread_was_asked_and_one_node_used_is_invalid(
         "1-2": "invalid",
     }
     assert (
-        "2 nodes were asked for (placement: spread), but 2 hosts were on node-b"
+        "2 nodes are required (placement: spread), but 2 hosts were on node-b"
         in by_pair["1-2"]["error"]
     )
     assert by_pair["1-2"]["same_node"] is True

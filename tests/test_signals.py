@@ -10,7 +10,7 @@ import pytest
 CLEARS = """
 import time
 from perfdag.signals import end_once
-from perfdag.steps.runner.peer import stop
+from perfdag.steps.runner.exit_codes import exit_retryable
 end_once({end})
 try:
     print("ready", flush=True)
@@ -21,7 +21,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize(("end", "code"), [("stop", 75), ("", -signal.SIGINT)])
+@pytest.mark.parametrize(("end", "code"), [("exit_retryable", 75), ("", -signal.SIGINT)])
 def test_what_the_first_signal_began_to_clear_is_cleared(end: str, code: int) -> None:
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", CLEARS.format(end=end)],
@@ -41,7 +41,7 @@ def test_what_the_first_signal_began_to_clear_is_cleared(end: str, code: int) ->
 BUSY = """
 import asyncio, time
 from perfdag import signals
-from perfdag.steps.runner.peer import stop
+from perfdag.steps.runner.exit_codes import exit_retryable
 
 async def spin():
     print("ready", flush=True)
@@ -64,7 +64,8 @@ signals.run(main())
 
 
 @pytest.mark.parametrize(
-    ("end", "code", "error"), [("stop", 75, ""), ("", -signal.SIGINT, "KeyboardInterrupt")]
+    ("end", "code", "error"),
+    [("exit_retryable", 75, ""), ("", -signal.SIGINT, "KeyboardInterrupt")],
 )
 def test_a_signal_in_the_midst_of_a_task_lets_all_of_them_clear_away(
     end: str, code: int, error: str

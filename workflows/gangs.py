@@ -58,9 +58,9 @@ def _turns(made: Installation) -> m.Synchronization | None:
     )
 
 
-def duel(made: Installation, rank: Container) -> DAG:
+def duet(made: Installation, rank: Container) -> DAG:
     """Ranks of both variants of one batch: those of A first, those of B counted on."""
-    attempt, count = _attempts(made, "duel"), m.IntOrString(root=f"{{{{={_of_batch('n')}}}}}")
+    attempt, count = _attempts(made, "duet"), m.IntOrString(root=f"{{{{={_of_batch('n')}}}}}")
     with attempt:
         _ranks("a", rank, "s", m.Sequence(count=count))
         _ranks("b", rank, "t", m.Sequence(start=count, count=count))
@@ -107,7 +107,7 @@ def rank(made: Installation) -> Container:
         args=[
             "step",
             # the first pod of variant B leads its own gang when it is told to
-            f"{{{{=inputs.parameters.rank == '0' ? 'lead' : inputs.parameters.rank == {_of_batch('n')} ? 'second' : 'peer'}}}}",
+            f"{{{{=inputs.parameters.rank == '0' ? 'lead' : inputs.parameters.rank == {_of_batch('n')} ? 'lead-b' : 'peer'}}}}",
             "--batch",
             "{{inputs.parameters.batch}}",
             "--rank",

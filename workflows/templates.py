@@ -1,4 +1,4 @@
-"""The WorkflowTemplate: plan -> gang (or duel) over batches, beside a watchdog -> suspect -> those batches again; onExit finish. By topology,
+"""The WorkflowTemplate: plan -> gang (or duet) over batches, beside a watchdog -> confirm -> those batches again; onExit finish. By topology,
 never by benchmark.
 
 Names of parameters have no hyphen, so that expressions can reach them with a dot. Suite text is never in a parameter, an argument or the
@@ -23,13 +23,13 @@ from perfdag.kube.labels import BEGAN, ENDED, LABEL, STEP, WATCHDOG_DONE
 from perfdag.kube.security import restricted
 from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
-from perfdag.workflows.gangs import duel, gang, rank
+from perfdag.workflows.gangs import duet, gang, rank
 
 NAME = "perfdag"
 PLAN_SECONDS, FINISH_SECONDS = 1800, 3600
 # the run id as it was given, empty where plan makes one, and as plan says it: there are runs whose plan was refused
 _GIVEN, _MADE = "workflow.parameters.run", "workflow.outputs.parameters.run"
-_FANS = {"batches": "gang", "duels": "duel"}
+_FANS = {"batches": "gang", "duets": "duet"}
 
 
 def template(made: Installation) -> WorkflowTemplate:
@@ -67,10 +67,10 @@ def template(made: Installation) -> WorkflowTemplate:
         plan = tried(made, "plan", _plan(made), lost(made, "plan", PLAN_SECONDS))
         anew = f"lastRetry.status == 'Error' || '{{{{workflow.annotations.{WATCHDOG_DONE}}}}}' != '{{{{workflow.uid}}}}'"
         watchdog = tried(made, "watchdog", _watchdog(made), anew)
-        suspect = tried(made, "suspect", _suspect(made), lost(made, "suspect", FINISH_SECONDS))
+        confirm = tried(made, "confirm", _confirm(made), lost(made, "confirm", FINISH_SECONDS))
         tried(made, "finish", _finish(made), lost(made, "finish", FINISH_SECONDS))
         pods = rank(made)
-        fans = [gang(made, pods), duel(made, pods)]
+        fans = [gang(made, pods), duet(made, pods)]
         # a DAG of its own: the watchdog beside it is no batch, and must not take a batch's place under the limit
         with DAG(
             name="batches", fail_fast=False, inputs=[Parameter(name=name) for name in _FANS]
@@ -89,16 +89,16 @@ def template(made: Installation) -> WorkflowTemplate:
             # a batch that failed is no reason to leave the suspicious points of the others unconfirmed
             measured = "batches.Succeeded || batches.Failed || batches.Errored"
             Task(
-                name="suspect",
-                template=suspect,
+                name="confirm",
+                template=confirm,
                 depends=measured,
                 when="{{tasks.plan.outputs.parameters.gated}} == true",
             )
             Task(
-                name="again",
+                name="confirming",
                 template=batches,
-                depends="suspect.Succeeded",
-                arguments=_fans_of("suspect"),
+                depends="confirm.Succeeded",
+                arguments=_fans_of("confirm"),
             )
     return w
 
@@ -180,7 +180,7 @@ def _plan(made: Installation) -> Container:
         volume_mounts=[m.VolumeMount(name="suite", mount_path="/perfdag/suite", read_only=True)],
         outputs=[
             Parameter(name="batches", value_from=m.ValueFrom(path="/tmp/perfdag-plan/batches")),
-            Parameter(name="duels", value_from=m.ValueFrom(path="/tmp/perfdag-plan/duels")),
+            Parameter(name="duets", value_from=m.ValueFrom(path="/tmp/perfdag-plan/duets")),
             Parameter(
                 name="shapeof",
                 global_name="shapeof",
@@ -227,19 +227,19 @@ def _watchdog(made: Installation) -> Container:
     )
 
 
-def _suspect(made: Installation) -> Container:
+def _confirm(made: Installation) -> Container:
     return container(
         made,
-        "suspect-pod",
+        "confirm-pod",
         image=made.image("finish"),
-        args=["step", "suspect", "--out", "/tmp/perfdag-suspect"],
+        args=["step", "confirm", "--out", "/tmp/perfdag-confirm"],
         outputs=[
-            Parameter(name=name, value_from=m.ValueFrom(path=f"/tmp/perfdag-suspect/{name}"))
+            Parameter(name=name, value_from=m.ValueFrom(path=f"/tmp/perfdag-confirm/{name}"))
             for name in _FANS
         ],
         active_deadline_seconds=FINISH_SECONDS,
         affinity=ASIDE,
-        labels=labels("suspect", _MADE),
+        labels=labels("confirm", _MADE),
         pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "256Mi"})),
     )
 

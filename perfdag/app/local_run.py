@@ -19,7 +19,8 @@ from perfdag.results.runs import load_plan, resume_command
 from perfdag.results.samples import delete_damaged_samples
 from perfdag.shape import Shape
 from perfdag.signals import end_once
-from perfdag.steps.measure import MeasuringLoop, ProgressListener, Site
+from perfdag.steps.measure import MeasuringLoop, ProgressListener
+from perfdag.steps.site import Site
 from perfdag.store.base import Store, StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite

@@ -85,7 +85,7 @@ class Progress:
         elif part.status not in ("ok", "skipped"):
             self._live.console.print(line, markup=False, highlight=False)
 
-    def passed(self, point: Point, repetition: int, why: str) -> None:
+    def skipped(self, point: Point, repetition: int, why: str) -> None:
         self._expected_left -= _expected_seconds(point, repetition)
         self.done += 1
 

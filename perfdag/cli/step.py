@@ -25,7 +25,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     steps = parser.add_subparsers(dest="step", metavar="STEP", required=True)
     for name, text, run in (
         ("plan", "make the plan, the run's key pair and claims", plan),
-        ("suspect", "plan the runs that confirm suspicious points", confirm),
+        ("confirm", "plan the runs that confirm suspicious points", confirm),
     ):
         step = steps.add_parser(name, help=text)
         step.add_argument("--out", type=Path, required=True, help="folder of the output parameters")
@@ -34,7 +34,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     for name, text in (
         ("lead", "measure a batch"),
         ("peer", "serve the lead"),
-        ("second", "serve the lead, and lead the gang of variant B"),
+        ("lead-b", "serve the lead, and lead the gang of variant B"),
     ):
         rank = steps.add_parser(name, help=text)
         rank.add_argument("--batch", type=int, required=True)
@@ -96,8 +96,8 @@ def measure(args: argparse.Namespace) -> int:
 
     if args.step == "lead":
         return batch_steps.lead(args.batch, args.attempt, args.attempts)
-    if args.step == "second":
-        batch_steps.start_second_lead(args.batch, args.attempt)
+    if args.step == "lead-b":
+        batch_steps.start_lead_b(args.batch, args.attempt)
     return batch_steps.peer(args.batch, args.attempt, args.port, args.pending)
 
 

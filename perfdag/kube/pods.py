@@ -34,7 +34,7 @@ QUIET_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Pod:
-    """One pod. `trouble` is why it does not run (None: no trouble), `hopeless` whether waiting cannot mend it."""
+    """One pod. `trouble` is why it does not run (None: no trouble), `unrecoverable` whether waiting cannot mend it."""
 
     name: str
     batch: int | None
@@ -44,7 +44,7 @@ class Pod:
     node: str | None
     address: str | None
     trouble: str | None = None
-    hopeless: bool = False
+    unrecoverable: bool = False
     image_digest: str | None = None
     uid: str = ""
     created: float = 0.0
@@ -57,7 +57,7 @@ def read_pod(pod: Object, family: str = "ipv4") -> Pod:
     """A Pod from the API's object; its address is of `family`."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     labels = metadata.get("labels") or {}
-    trouble, hopeless = pod_trouble(pod)
+    trouble, unrecoverable = pod_trouble(pod)
     addresses = [each["ip"] for each in status.get("podIPs") or []] or (
         [status["podIP"]] if status.get("podIP") else []
     )
@@ -74,7 +74,7 @@ def read_pod(pod: Object, family: str = "ipv4") -> Pod:
         (pod.get("spec") or {}).get("nodeName"),
         next(iter(wanted), None),
         trouble,
-        hopeless,
+        unrecoverable,
         main.get("imageID") or None,
         metadata.get("uid", ""),
         _moment(metadata.get("creationTimestamp")),
@@ -138,7 +138,7 @@ def _moment(text: str | None) -> float:
 
 
 def pod_trouble(pod: Object) -> tuple[str | None, bool]:
-    """What is wrong with a pod, and whether it is hopeless: the scheduler's words, the image, the memory limit, an eviction, what
+    """What is wrong with a pod, and whether it is unrecoverable: the scheduler's words, the image, the memory limit, an eviction, what
     ended before the measuring container could start.
     """
     status = pod.get("status") or {}

@@ -1,8 +1,8 @@
 """The budget of a run on a cluster: when its clock began, and what is left of it.
 
-The plan step begins it, so that neither the wait for other runs' lock nor that for a node to plan on is counted. What ends a run stops
-it: a run that is retried or resumed later has all of its budget for what is left. A run that confirms another has a clock of its own, which
-its first batch begins, or the night that was measured would leave it nothing.
+The plan step starts the clock, so that the wait for other runs and for a node does not count. The last
+step stops it: a run that is retried or resumed has all of its budget for what is left. The first batch
+of a confirming run starts a clock of its own, or the first measurement would leave it nothing.
 """
 
 import time
@@ -13,19 +13,19 @@ from perfdag.store.base import NotStoredError, Store
 
 
 def begin(store: Store, run_id: str) -> float:
-    """Begin the clock of a run now; seconds since the epoch, by this node's clock. Raises StoreError."""
+    """Start the clock of a run; return the time in seconds since 1970. Raises StoreError."""
     now = time.time()
     store.put(_key(run_id), f"{now:.3f}\n".encode())
     return now
 
 
 def end(store: Store, run_id: str) -> None:
-    """Stop the clock of a run; whoever measures next begins it anew. Raises StoreError."""
+    """Stop the clock of a run; the next gang starts it again. Raises StoreError."""
     store.delete(_key(run_id))
 
 
 def deadline(store: Store, run_id: str, plan: Plan) -> float | None:
-    """When the budget of the run is spent, on this process' monotonic clock in seconds; None: it has no budget. Raises StoreError."""
+    """Return when the budget is spent, in monotonic seconds; None: no budget. Raises StoreError."""
     if not plan.budget:
         return None
     try:

@@ -14,54 +14,47 @@ from perfdag.results.confirming import confirming_batches, plan_of_batch, store_
 from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import load_plan
 from perfdag.results.samples import run_folder, stored_samples
-from perfdag.steps.runner.plan import FANS, batch_objects, create_each, shape_of
+from perfdag.steps.runner.batch_objects import batch_objects, create_for_batches, shape_of
+from perfdag.steps.runner.plan_outputs import FANS
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.base import Store
 from perfdag.suite.checks import checks_of
 
 
-def step(here: PodContext, out: Path) -> list[str]:
+def step(context: PodContext, out: Path) -> list[str]:
     """Collect the run and plan the runs that confirm its suspicious points; return those points.
 
     Writes the numbers of their batches below `out`. Points are named by entry and label. Raises
     BadDocument, StoreError, KubeError.
     """
-    store = here.open()
-    plan = load_plan(store, here.run_id)
+    store = context.open()
+    plan = load_plan(store, context.run_id)
     if "confirmed" in plan.options:  # a resumed run keeps its plan
-        confirming = planned(store, plan)
+        confirming = resumed(store, plan)
     else:
         collect(store, plan)
-        found = check(
-            store, plan.suite, plan.run_id, unattended_rules(store, checks_of(plan.suite_text))
-        ).confirm
-        confirming = (
-            store_confirming_plans(store, plan, {each.point for each in found}) if found else []
-        )
-    made = outputs(store, plan, confirming)
-    wanted = {
-        number: batch_objects(shape_of(plan, number), here, plan, number)
-        for name in FANS
-        for number in made[name]
+        rules = unattended_rules(store, checks_of(plan.suite_text))
+        points = {case.point for case in check(store, plan.suite, plan.run_id, rules).confirm}
+        confirming = store_confirming_plans(store, plan, points) if points else []
+    left = batches_left(store, plan, confirming)
+    objects = {
+        number: batch_objects(shape_of(plan, number), context, plan, number) for number in left
     }
-    for number, (status, reason) in run_with_client(
-        lambda kube: create_each(kube, here, plan, wanted)
-    ).items():
-        again, index = plan_of_batch(store, plan, number)
-        missing_reason.write(store, again.run_id, MissingReason("batch", status, reason, index))
-        made = {name: [each for each in left if each != number] for name, left in made.items()}
+    refusals = run_with_client(lambda kube: create_for_batches(kube, context, plan, objects))
+    for number, (status, text) in refusals.items():
+        member, index = plan_of_batch(store, plan, number)
+        missing_reason.write(store, member.run_id, MissingReason("batch", status, text, index))
+    fans: dict[str, list[int]] = dict.fromkeys(FANS, [])
+    fans["batches"] = [number for number in left if number not in refusals]
     out.mkdir(parents=True, exist_ok=True)
-    for name, value in made.items():
-        (out / name).write_text(orjson.dumps(value).decode())
-    return (
-        [f"{point.entry} {point.label}".strip() for point in confirming[0].points]
-        if confirming
-        else []
-    )
+    for name, numbers in fans.items():
+        (out / name).write_text(orjson.dumps(numbers).decode())
+    points_again = confirming[0].points if confirming else []
+    return [f"{point.entry} {point.label}".strip() for point in points_again]
 
 
-def planned(store: Store, plan: Plan) -> list[Plan]:
-    """Return the confirming runs of a resumed run, without reasons of before and in its Workflow.
+def resumed(store: Store, plan: Plan) -> list[Plan]:
+    """Return the confirming runs of a resumed run, without earlier reasons and in its Workflow.
 
     Raises StoreError.
     """
@@ -73,15 +66,14 @@ def planned(store: Store, plan: Plan) -> list[Plan]:
     return confirming
 
 
-def outputs(store: Store, plan: Plan, confirming: list[Plan]) -> dict[str, list[int]]:
-    """Return the batches that Argo fans out over, in the order of the confirming runs."""
-    stored = {each.run_id: stored_samples(store, each.run_id) for each in confirming}
-    left = [
+def batches_left(store: Store, plan: Plan, confirming: list[Plan]) -> list[int]:
+    """Return the confirming batches with missing samples, in the order of the confirming runs."""
+    stored = {member.run_id: stored_samples(store, member.run_id) for member in confirming}
+    return [
         number
-        for number, made, index in confirming_batches(plan, confirming)
+        for number, member, index in confirming_batches(plan, confirming)
         if any(
-            made.key(position) not in stored[made.run_id]
-            for position in made.batches[index].samples
+            member.key(position) not in stored[member.run_id]
+            for position in member.batches[index].samples
         )
     ]
-    return {"batches": left, "duels": []}

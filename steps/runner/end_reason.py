@@ -1,11 +1,12 @@
-"""Write why samples of a run on Argo are missing, from the watchdog and from the last step.
+"""Write why samples of a run on Argo are missing: from the lead, the watchdog and the last step.
 
-perfdag.results.missing_reason defines the record and its channels. This module decides whose run a reason
-belongs to: a batch of variant A or B, or of a run that confirms another.
+perfdag.results.missing_reason defines the record and its channels. This module decides whose run
+a reason belongs to: a batch of variant A or B, or of a run that confirms another.
 """
 
 import re
 import time
+from collections.abc import Sequence
 from datetime import datetime
 
 from perfdag.kube.client import Kube, KubeError, run_with_client
@@ -16,6 +17,7 @@ from perfdag.results.confirming import plan_of_batch
 from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import load_plan, variants
 from perfdag.results.samples import stored_samples
+from perfdag.steps.runner.exit_codes import REFUSED, RETRYABLE
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.steps.runner.step_state import owner
 from perfdag.store.base import Store
@@ -47,6 +49,25 @@ class BatchReasons:
         missing_reason.write(self._store, plan.run_id, reason)
 
 
+def record_failed_attempt(
+    store: Store, plans: Sequence[Plan], index: int, name: str, last: bool, error: Exception
+) -> int:
+    """Write why an attempt at batch `index` of the plans ended early; `name` is for the log.
+
+    Return RETRYABLE, or REFUSED if the pod lacks rights. Raises StoreError, and any other KubeError.
+    """
+    refused = isinstance(error, KubeError)
+    if isinstance(error, KubeError) and error.status != 403:
+        raise error
+    print(f"{name}: {error}", flush=True)  # noqa: T201
+    reason = MissingReason("batch", "failed", str(error), index)
+    for plan in plans:
+        missing_reason.write(store, plan.run_id, reason)
+    if last:
+        print(f"{name}: this was the last attempt; the rows have the reason", flush=True)  # noqa: T201
+    return REFUSED if refused else RETRYABLE
+
+
 def _with_variant(text: str, pods: int) -> str:
     """Return the text with the variant of its pod, by its rank; each variant has `pods` pods."""
     return re.sub(
@@ -56,37 +77,37 @@ def _with_variant(text: str, pods: int) -> str:
     )
 
 
-def copy_annotation(here: PodContext, store: Store, plan: Plan) -> None:
+def copy_annotation(context: PodContext, store: Store, plan: Plan) -> None:
     """Copy the reasons of a watchdog without a store into the store. Raises StoreError, KubeError."""
-    workflow = run_with_client(lambda kube: _workflow(kube, here))
+    workflow = run_with_client(lambda kube: _workflow(kube, context))
     annotations = workflow["metadata"].get("annotations") or {}
     write = BatchReasons(plan, store)
     for batch, text in missing_reason.from_annotations(owner(workflow), annotations).items():
         write(batch, text)
 
 
-def record(here: PodContext, store: Store, plan: Plan, phase: str) -> None:
+def record(context: PodContext, store: Store, plan: Plan, phase: str) -> None:
     """Write that the Workflow did not succeed, for the run's samples and those that confirm it.
 
     `phase` is Argo's. A run that belongs to another Workflow gets no reason, except where it has no
     sample yet. Raises StoreError.
     """
-    foreign = plan.where.get("workflow_uid") != here.workflow_uid
+    foreign = plan.where.get("workflow_uid") != context.workflow_uid
     if phase == "Succeeded" or (foreign and stored_samples(store, plan.run_id)):
         return
     try:
-        reason = end_of(run_with_client(lambda kube: _workflow(kube, here)), time.time())
+        reason = end_of(run_with_client(lambda kube: _workflow(kube, context)), time.time())
     except KubeError:
         reason = None
-    text = f"workflow {here.workflow} {reason or f'ended {phase}'}"
+    text = f"workflow {context.workflow} {reason or f'ended {phase}'}"
     confirming = [load_plan(store, run_id) for run_id in plan.options.get("confirmed", [])]
     for member in [*variants(store, plan), *confirming]:
         missing_reason.write(store, member.run_id, MissingReason("workflow", "missing", text))
 
 
-async def _workflow(kube: Kube, here: PodContext) -> Object:
+async def _workflow(kube: Kube, context: PodContext) -> Object:
     kind = await kube.resource("argoproj.io/v1alpha1", "Workflow")
-    return await kube.get(kind, here.workflow, here.namespace)
+    return await kube.get(kind, context.workflow, context.namespace)
 
 
 def end_of(workflow: Object, now: float) -> str | None:

@@ -1,4 +1,4 @@
-"""What one workflow holds of a plan; light to import, since `perfdag plan` says it too."""
+"""How much of a plan one Workflow can hold. Light to import: `perfdag plan` checks it too."""
 
 from typing import Any
 
@@ -10,31 +10,37 @@ from perfdag.shape import Shape
 from perfdag.suite.yaml_document import BadDocument, Problem
 
 MAX_SHAPES = 75_000
-"""Bytes of all patches as text within JSON: they stand twice in the Workflow, as what plan said and as the workflow's own, beside its
-templates, which Argo stores twice too; an object has less than 256 KiB."""
-_LONG_IMAGE = "registry.of-a-usual-length.example/benchmarks/perfdag-{name}:1.0"  # where the installation's is not known
+"""Bytes of all patches as text within JSON.
+
+They stand twice in the Workflow: as outputs of the plan step and of the Workflow. Its templates, which
+Argo stores twice too, need the rest of the 256 KiB of an object.
+"""
+_LONG_IMAGE = "registry.of-a-usual-length.example/benchmarks/perfdag-{name}:1.0"
+"""Stands for the images of the installation where these are not known."""
 
 
 def refuse(text: str) -> BadDocument:
-    """An error of the input, exit code 2."""
+    """Return an error of the input, which ends the step with exit code 2."""
     return BadDocument([Problem("suite", 1, "", text)])
 
 
 def check_size(plan: Plan) -> None:
-    """Raises BadDocument for a plan of too many batches or too many shapes for one workflow, naming the knob."""
+    """Raise BadDocument if a plan has too many batches or shapes; the message names the settings."""
     if len(plan.batches) > MAX_BATCHES:
-        knob = "raise batch_time or rounds_per_batch, use isolation: batch, or split the suite"
         raise refuse(
-            f"{len(plan.batches):,} batches are more than {MAX_BATCHES:,}, which is what one workflow holds; {knob}"
+            f"{len(plan.batches):,} batches are more than {MAX_BATCHES:,}, which is what one "
+            "workflow holds; raise batch_time or rounds_per_batch, use isolation: batch, "
+            "or split the suite"
         )
     context = Context(plan.run_id, 36 * "0", _LONG_IMAGE, priority_class=PRIORITY_CLASSES[1])
     check_shapes([{"patch": patch(Shape.model_validate(shape), context)} for shape in plan.shapes])
 
 
-def check_shapes(described: list[dict[str, Any]]) -> None:
-    """Raises BadDocument where the shapes, as Argo gets them, are too many bytes."""
-    size = len(orjson.dumps(orjson.dumps(described).decode()))
+def check_shapes(shapes: list[dict[str, Any]]) -> None:
+    """Raise BadDocument if the shapes, as Argo gets them, are too many bytes."""
+    size = len(orjson.dumps(orjson.dumps(shapes).decode()))
     if size > MAX_SHAPES:
         raise refuse(
-            f"{len(described)} distinct shapes are too many for one workflow ({size:,} of {MAX_SHAPES:,} bytes); split the suite by shape"
+            f"{len(shapes)} distinct shapes are too many for one workflow "
+            f"({size:,} of {MAX_SHAPES:,} bytes); split the suite by shape"
         )

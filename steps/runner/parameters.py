@@ -1,4 +1,4 @@
-"""What a run on a cluster is given by parameters of its Workflow: the suite, and the options that change it."""
+"""The parameters of a Workflow that make its plan: the suite, and the options that change it."""
 
 import base64
 from collections.abc import Mapping
@@ -19,21 +19,25 @@ _FORM = (
 
 @dataclass(frozen=True)
 class Options:
-    """What `--set` and `--only` take, each as often as it is given."""
+    """The values of `--set` and of `--only`."""
 
     settings: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
 
 
 def suite_text(environment: Mapping[str, str], store: Store, mounted: Path = SUITE_FILE) -> str:
-    """The suite as it was given: base64, a key of the store, or a ConfigMap. Raises BadDocument, StoreError."""
+    """Return the text of the suite: from base64, from a key of the store, or from a ConfigMap.
+
+    Raises BadDocument, StoreError.
+    """
     encoded, key = environment.get("PERFDAG_SUITE", ""), environment.get("PERFDAG_URL", "")
     if encoded:
         try:
-            return _decoded(encoded).decode()
+            return _decode(encoded).decode()
         except ValueError as error:
             raise refuse(
-                f'the parameter suite is not base64 of a suite file ({error}); give -p suite="$(base64 -w0 suite.yaml)"'
+                f"the parameter suite is not base64 of a suite file ({error}); "
+                'give -p suite="$(base64 -w0 suite.yaml)"'
             ) from None
     if key:
         return store.get(key.removeprefix(f"{store.root}/")).decode()
@@ -45,31 +49,35 @@ def suite_text(environment: Mapping[str, str], store: Store, mounted: Path = SUI
 
 
 def options(environment: Mapping[str, str]) -> Options:
-    """The parameter options: base64 of a JSON object with lists of texts. Raises BadDocument."""
+    """Return the parameter options: base64 of a JSON object with lists of texts.
+
+    Raises BadDocument.
+    """
     encoded = environment.get("PERFDAG_OPTIONS", "")
     if not encoded:
         return Options()
     try:
-        given = orjson.loads(_decoded(encoded))
+        document = orjson.loads(_decode(encoded))
     except ValueError as error:
-        raise _refused(f"it is not base64 of JSON ({error})") from None
-    if not isinstance(given, dict):
-        raise _refused("it is no JSON object")
-    known = [each.name for each in fields(Options)]
-    for name, value in given.items():
+        raise _refuse_options(f"it is not base64 of JSON ({error})") from None
+    if not isinstance(document, dict):
+        raise _refuse_options("it is no JSON object")
+    known = [option.name for option in fields(Options)]
+    for name, value in document.items():
         if name not in known:
-            raise _refused(f"{name} is not one of its keys: {', '.join(known)}")
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise _refused(f"{name} is no list of texts")
-    return Options(**{name: tuple(value) for name, value in given.items()})
+            raise _refuse_options(f"{name} is not one of its keys: {', '.join(known)}")
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise _refuse_options(f"{name} is no list of texts")
+    return Options(**{name: tuple(value) for name, value in document.items()})
 
 
-def _decoded(text: str) -> bytes:
-    """Raises ValueError (binascii.Error is one)."""
+def _decode(text: str) -> bytes:
+    """Return the bytes of a base64 text with line breaks. Raises ValueError."""
     return base64.b64decode("".join(text.split()), validate=True)
 
 
-def _refused(why: str) -> BadDocument:
+def _refuse_options(why: str) -> BadDocument:
     return refuse(
-        f"the parameter options holds what --set (as settings) and --only take, and {why}; give {_FORM}"
+        "the parameter options holds the values of --set (as settings) and of --only, "
+        f"and {why}; give {_FORM}"
     )

@@ -1,4 +1,4 @@
-"""The context of a run's pod, from its environment: the run, the store, the Workflow, the pod."""
+"""The context of a pod of a run, from its environment: the run, the store, the Workflow."""
 
 import os
 from collections.abc import Mapping
@@ -15,13 +15,18 @@ from perfdag.units import seconds
 
 PATIENCE = 300.0
 """Seconds for which a write is repeated while the store is out of reach."""
-PENDING_GRACE = 10  # seconds that Argo lets pods be Pending beyond the suite's pending_limit, which the watchdog keeps and gives a reason for
+PENDING_GRACE = 10
+"""Seconds that Argo lets pods be Pending beyond the suite's pending_limit.
+
+The watchdog enforces the limit itself and records the reason.
+"""
 KEYS = Path("/perfdag/keys")
+"""The folder where the Secret with the key pair is mounted."""
 
 
 @dataclass(frozen=True)
 class PodContext:
-    """The environment of a step's pod; a text is empty where its variable is not set."""
+    """The environment of a pod of a run; a text is empty if its variable is not set."""
 
     store: str
     run_id: str
@@ -41,13 +46,25 @@ class PodContext:
 
     @property
     def claimed(self) -> bool:
-        """Whether the store is a PersistentVolumeClaim, which not every pod mounts."""
+        """Whether the store is a PersistentVolumeClaim, which only some pods mount."""
         return self.store.startswith("claim://")
 
+    @property
+    def where(self) -> dict[str, str]:
+        """Provenance of a sample that this run measures."""
+        return {
+            "store": self.store,
+            "namespace": self.namespace,
+            "workflow_uid": self.workflow_uid,
+        }
+
     def open(self) -> Store:
-        """Open the store. Raises StoreError, and BadDocument for a store that other pods cannot reach."""
+        """Open the store. Raises StoreError, and BadDocument if other pods cannot reach it."""
         if not on_cluster(self.store):
-            text = f"{self.store or 'no store'}: pods share no folder; give --store s3://bucket/prefix or claim://NAME"
+            text = (
+                f"{self.store or 'no store'}: pods share no folder; "
+                "give --store s3://bucket/prefix or claim://NAME"
+            )
             raise BadDocument([Problem("suite", 1, "store", text)])
         return open_store(STORE if self.claimed else self.store, PATIENCE)
 
@@ -55,7 +72,8 @@ class PodContext:
 def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
     """Read the context.
 
-    Without a run id the Workflow's uid and creation time give one: all of its pods compute the same.
+    Without a run id, the uid and the creation time of the Workflow give one: all its pods compute the
+    same.
     """
 
     def of(name: str) -> str:

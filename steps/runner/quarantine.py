@@ -2,13 +2,11 @@
 
 A retry measures a suspect last; after two crashes it is recorded as failed and skipped. When memory
 ends, the kernel may kill the whole container, and no process in it can tell what it measured. So the
-lead keeps the point in the termination message, which Kubernetes keeps of a container that ended. The
-next attempt's lead reads it from the pods, and copies it to the store, since pods are deleted.
+lead keeps the point in the termination message of its container, which survives the process. The next
+attempt's lead reads the message from the pods, and copies it to the store before pods are deleted.
 """
 
-import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 
 from perfdag import signals
 from perfdag.benchmark import registry
@@ -21,9 +19,7 @@ from perfdag.results import missing_reason
 from perfdag.results.samples import SampleRecord, now, sample_key, stored_samples
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.base import Store
-from perfdag.suite.point import Point
 
-MESSAGE = Path("/dev/termination-log")
 CRASHES = 2
 """Gangs that a point may crash; of two variants side by side both together."""
 _KILLED = ("OOMKilled", "Evicted", "main ended with exit code 137")
@@ -31,29 +27,6 @@ _KILLED = ("OOMKilled", "Evicted", "main ended with exit code 137")
 
 CrashHistory = Mapping[str, Sequence[str]]
 """By the id of a point: how each gang ended that measured it."""
-
-
-class UnderWay:
-    """The samples under way, in the termination message of this container."""
-
-    def __init__(self) -> None:
-        self._samples: dict[str, str] = {}
-
-    def began(self, point: Point, repetition: int) -> None:
-        """Add a sample; several may be measured at once."""
-        self._samples[point.id] = point.sample(repetition)
-        self._write()
-
-    def ended(self, point: Point) -> None:
-        """Remove a sample: it is stored."""
-        self._samples.pop(point.id, None)
-        self._write()
-
-    def _write(self) -> None:
-        # the kubelet makes the file: where it is absent nobody reads it
-        with contextlib.suppress(OSError), MESSAGE.open("r+") as file:
-            file.write(missing_reason.as_termination_message(self._samples))
-            file.truncate()
 
 
 def killed(pods: Iterable[Object]) -> tuple[list[str], str] | None:
@@ -76,7 +49,7 @@ def killed(pods: Iterable[Object]) -> tuple[list[str], str] | None:
     return (points, how) if how and points else None
 
 
-def known(here: PodContext, store: Store, number: int, attempt: int) -> CrashHistory:
+def known_crashes(context: PodContext, store: Store, number: int, attempt: int) -> CrashHistory:
     """Return the crashes of earlier attempts at a batch, and store those that are new.
 
     Raises StoreError, KubeError.
@@ -86,17 +59,19 @@ def known(here: PodContext, store: Store, number: int, attempt: int) -> CrashHis
 
     async def list_pods() -> list[Object]:
         async with Kube() as kube:
-            labels = selector(here.run_id, here.workflow, number)
-            return await kube.list(await kube.resource("v1", "Pod"), here.namespace, labels=labels)
+            labels = selector(context.run_id, context.workflow, number)
+            return await kube.list(
+                await kube.resource("v1", "Pod"), context.namespace, labels=labels
+            )
 
     gangs: dict[str, list[Object]] = {}
     for pod in signals.run(list_pods()):
         gangs.setdefault(pod["metadata"]["labels"][ATTEMPT], []).append(pod)
-    batch = f"{here.workflow_uid}-b{number}"
+    batch = f"{context.workflow_uid}-b{number}"
     for earlier, pods in gangs.items():
         if earlier != str(attempt) and (crash := killed(pods)):
-            missing_reason.write_crash(store, here.run_id, batch, earlier, *crash)
-    return missing_reason.stored_crashes(store, here.run_id, batch)
+            missing_reason.write_crash(store, context.run_id, batch, earlier, *crash)
+    return missing_reason.stored_crashes(store, context.run_id, batch)
 
 
 def suspects_last(
@@ -125,7 +100,7 @@ def suspects_last(
 
 
 def skip_crashers(
-    here: PodContext, store: Store, plan: Plan, index: int, crashes: CrashHistory
+    context: PodContext, store: Store, plan: Plan, index: int, crashes: CrashHistory
 ) -> dict[int, SampleRecord]:
     """Store the samples of points with CRASHES crashes as failed; return them by position.
 
@@ -139,22 +114,21 @@ def skip_crashers(
         if len(ends) < CRASHES or plan.key(position) in stored:
             continue
         moment, how = now(), " ".join(ends[-1].split())
-        part = SampleRecord(
+        record = SampleRecord(
             point.id,
             repetition,
             "failed",
-            error=f"{len(ends)} gangs ended while this point was measured, so it is measured no more: {how}",
+            error=(
+                f"{len(ends)} gangs ended while this point was measured, "
+                f"so it is measured no more: {how}"
+            ),
             started_at=moment,
             finished_at=moment,
             benchmark_version=str(registry.get(point.benchmark).version),
             batch=index,
             order_index=position,
-            where={
-                "store": here.store,
-                "namespace": here.namespace,
-                "workflow_uid": here.workflow_uid,
-            },
+            where=context.where,
         )
-        store.put(sample_key(plan.run_id, plan.key(position)), part.dump())
-        skipped[position] = part
+        store.put(sample_key(plan.run_id, plan.key(position)), record.dump())
+        skipped[position] = record
     return skipped

@@ -33,30 +33,31 @@ def unrecoverable_annotation(owner: str, batches: Collection[int]) -> dict[str, 
     return {UNRECOVERABLE: f"{owner},{','.join(map(str, sorted(batches)))},"} if batches else {}
 
 
-def step(here: PodContext, name: str, work: Callable[[], int]) -> int:
+def step(context: PodContext, name: str, work: Callable[[], int]) -> int:
     """Run a step and return its exit code; record on the Workflow that it began, and that it failed.
 
     A step that fails by itself would fail again. One that is evicted or killed records no end, and
     Argo runs it again.
     """
-    _record(here, name, BEGAN)
+    _record(context, name, BEGAN)
     try:
         code = work()
     except Exception:
-        _record(here, name, ENDED)
+        _record(context, name, ENDED)
         raise
     if code:
-        _record(here, name, ENDED)
+        _record(context, name, ENDED)
     return code
 
 
-def _record(here: PodContext, name: str, state: str) -> None:
-    async def patch(client: Kube) -> None:
-        kind = await client.resource("argoproj.io/v1alpha1", "Workflow")
-        body = {"metadata": {"annotations": {STEP: f"{here.workflow_uid} {name} {state}"}}}
-        await client.patch(kind, here.workflow, body, here.namespace)
+def _record(context: PodContext, name: str, state: str) -> None:
+    async def patch(kube: Kube) -> None:
+        kind = await kube.resource("argoproj.io/v1alpha1", "Workflow")
+        body = {"metadata": {"annotations": {STEP: f"{context.workflow_uid} {name} {state}"}}}
+        await kube.patch(kind, context.workflow, body, context.namespace)
 
     try:
         run_with_client(patch)
     except KubeError as error:  # without the record Argo repeats the step only where it ended early
-        print(f"cannot record on the workflow that {name} {state}: {error}", file=sys.stderr)  # noqa: T201
+        text = f"cannot record on the workflow that {name} {state}: {error}"
+        print(text, file=sys.stderr)  # noqa: T201

@@ -12,8 +12,8 @@ from perfdag.results.confirming import confirming_plans
 from perfdag.results.samples import stored_samples
 from perfdag.steps.measure import Site
 from perfdag.steps.runner import budget, gang
-from perfdag.steps.runner.gang import ProgressReporter
 from perfdag.steps.runner.pod_context import from_environment
+from perfdag.steps.runner.progress import ProgressReporter
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 

@@ -11,14 +11,17 @@ import pytest
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
 from perfdag.kube.client import KubeError
-from perfdag.kube.pods import Pod
+from perfdag.kube.pods import Pod, selector
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps.measure import PRECISE
-from perfdag.steps.runner import gang
-from perfdag.steps.runner.gang import GangUnavailable, ProgressReporter, absent
-from perfdag.steps.runner.peer import REFUSED, RETRYABLE
+from perfdag.steps.runner import gang, gather
+from perfdag.steps.runner.end_reason import record_failed_attempt
+from perfdag.steps.runner.exit_codes import REFUSED, RETRYABLE
+from perfdag.steps.runner.gather import GangUnavailable, why_too_few
+from perfdag.steps.runner.placement import site_of
+from perfdag.steps.runner.progress import ProgressReporter
 from perfdag.steps.runner.quarantine import suspects_last
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -54,8 +57,11 @@ def waits(name: str, trouble: str | None = None) -> Pod:
 
 
 def test_a_peer_that_is_stuck_is_named_and_is_not_one_that_was_never_created() -> None:
-    assert absent([waits("b")], 1) == "b is Pending on node-1, and no event says why"
-    assert absent([waits("b", "FailedMount: x")], 2) == "b: FailedMount: x; 1 pods were not created"
+    assert why_too_few([waits("b")], 1) == "b is Pending on node-1, and no event says why"
+    assert (
+        why_too_few([waits("b", "FailedMount: x")], 2)
+        == "b: FailedMount: x; 1 pods were not created"
+    )
 
 
 async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_its_own(
@@ -86,10 +92,11 @@ async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_
         of("wf-of-yesterday", "Failed"),
         of(here.workflow, "Running"),
     ]
-    monkeypatch.setattr(gang, "Kube", ApiServer(*there).client)
-    assert list(await gang.running(here, here.run_id, 0, 0, 1, 5.0, "ipv4")) == ["wf-Running"]
+    monkeypatch.setattr(gather, "Kube", ApiServer(*there).client)
+    labels = selector(here.run_id, here.workflow, 0, 0)
+    assert list(await gather.running(here, labels, 1, 5.0, "ipv4")) == ["wf-Running"]
     with pytest.raises(GangUnavailable, match="1 of 2 pods"):
-        await gang.running(here, here.run_id, 0, 0, 2, 0.0, "ipv4")
+        await gather.running(here, labels, 2, 0.0, "ipv4")
 
 
 @pytest.mark.parametrize(
@@ -100,10 +107,10 @@ def test_want_of_rights_is_noted_and_not_tried_again(
     tmp_path: Path, error: Exception, code: int
 ) -> None:
     plan, store = make_plan(parse_suite(SLEEPS)), FolderStore(str(tmp_path))
-    assert gang.fell_apart(store, [plan], 0, "batch 0, attempt 0", False, error) == code
+    assert record_failed_attempt(store, [plan], 0, "batch 0, attempt 0", False, error) == code
     assert str(error) in store.get(f"runs/{plan.run_id}/notes/batch-0.json").decode()
     with pytest.raises(KubeError):  # an API server that is away may be back for the next attempt
-        gang.fell_apart(
+        record_failed_attempt(
             store, [plan], 0, "batch 0, attempt 0", False, KubeError(503, "Unavailable", "no")
         )
 
@@ -149,8 +156,8 @@ def test_hosts_of_different_images_are_no_gang(
     digests: tuple[str | None, ...], used: tuple[int, ...], why: str | None
 ) -> None:
     shape = Shape.model_validate({"hosts": {"count": len(digests)}})
-    there = gang.place_for(place(), shape, gang.Hosts([], gang_of(*digests)))
-    found = there.placed(shape, hosts_on(*used))
+    there = site_of(place(), shape, gather.Hosts([], gang_of(*digests)))
+    found = there.misplacement(shape, hosts_on(*used))
     assert found is None if why is None else why in str(found)
 
 
@@ -160,7 +167,7 @@ def test_the_variants_of_an_ab_test_have_each_an_image() -> None:
     beside = {name: replace(pod, node=f"node-{(pod.rank or 0) % 2}") for name, pod in pods.items()}
     for name in (place().pod, "p2"):
         assert (
-            gang.place_for(replace(place(), pod=name), shape, gang.Hosts([], beside)).placed(
+            site_of(replace(place(), pod=name), shape, gather.Hosts([], beside)).misplacement(
                 shape, hosts_on(0, 1)
             )
             is None
@@ -189,10 +196,10 @@ def test_a_volume_that_was_written_to_before_is_called_reused(
 
     @contextlib.contextmanager
     def assembled(*_: Any) -> Any:
-        yield gang.Hosts(hosts_on(0), gang_of(None))
+        yield gather.Hosts(hosts_on(0), gang_of(None))
 
     monkeypatch.setattr(gang, "assembled", assembled)
-    monkeypatch.setattr(gang, "known", lambda *_: {})
+    monkeypatch.setattr(gang, "known_crashes", lambda *_: {})
     monkeypatch.setattr(
         gang, "measure_batch", lambda store, plan, place, *_: seen.append(place.facts)
     )
@@ -205,7 +212,7 @@ def test_a_volume_that_was_written_to_before_is_called_reused(
 
 def test_a_folder_of_the_node_that_only_root_may_write_to_says_what_to_do(tmp_path: Path) -> None:
     shape = Shape.model_validate({"volume": {"kind": "hostPath", "path": "/mnt/data"}})
-    advice = gang.place_for(place(), shape, gang.Hosts([], {})).advice
+    advice = site_of(place(), shape, gather.Hosts([], {})).advice
     wants = "volume.path: make it writable for uid 1000, which pods run as: chown 1000 /mnt/data on the node"
     assert advice(shape, "writing /perfdag/volume/x on n: Permission denied") == wants
     assert advice(shape, "writing /tmp/x on n: Permission denied") is None
@@ -217,8 +224,8 @@ def test_pods_without_an_address_of_the_family_are_no_gang() -> None:
     four = Pod("a", 0, 0, 0, "Running", "n", None, addresses=("10.0.0.1",))
     for family, wanted in (("ipv6", 1), ("ipv4", 2)):
         with pytest.raises(GangUnavailable, match=f"a has no {family} address, only 10.0.0.1"):
-            gang.check_family([four], family, wanted)
-    gang.check_family([four], "ipv4", 1)
+            gather.require_family([four], family, wanted)
+    gather.require_family([four], "ipv4", 1)
 
 
 @pytest.mark.parametrize(
@@ -228,11 +235,11 @@ def test_pods_without_an_address_of_the_family_are_no_gang() -> None:
 def test_a_peer_that_no_ssh_reaches_may_be_behind_a_path_of_smaller_packets(
     network: dict[str, int], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gang, "CONNECT_PATIENCE", 0.1)
+    monkeypatch.setattr(gather, "CONNECT_PATIENCE", 0.1)
     shape = Shape.model_validate({"image": "x", "hosts": {"count": 2}, "network": network})
     with pytest.raises(GangUnavailable, match=said):
-        gang.connect(
-            gang.Hosts([], {}),
+        gather.connect(
+            gather.Hosts([], {}),
             [Pod("a", 1, 0, 0, "Running", "n", "127.0.0.1")],
             tmp_path / "none",
             shape,
@@ -253,10 +260,10 @@ def test_the_address_of_an_extra_network_is_a_global_one(scope: str) -> None:
 
     shape = Shape.model_validate({"network": {"name": "a/b", "family": "ipv6"}})
     if scope == "global":
-        assert gang.extra_address(Host(), shape) == "fd00::1"  # type: ignore[arg-type]
+        assert gather.extra_address(Host(), shape) == "fd00::1"  # type: ignore[arg-type]
     else:
         with pytest.raises(GangUnavailable, match="no address on net1"):
-            gang.extra_address(Host(), shape)  # type: ignore[arg-type]
+            gather.extra_address(Host(), shape)  # type: ignore[arg-type]
 
 
 def test_progress_is_told_to_argo_and_counts_what_others_stored(
@@ -271,9 +278,9 @@ def test_progress_is_told_to_argo_and_counts_what_others_stored(
     assert file.read_text() == "1/4\n"
     said.count(2)
     assert file.read_text() == "3/4\n"
-    said.passed(point, 1, "stored before")
+    said.skipped(point, 1, "stored before")
     assert file.read_text() == "3/4\n"
-    said.passed(point, 4, PRECISE)
+    said.skipped(point, 4, PRECISE)
     assert file.read_text() == "4/4\n", "what `until` does not need is not waited for"
     assert capsys.readouterr().out.splitlines() == [
         f"1/4 failed command {point.label} repetition 1: it broke",

@@ -18,9 +18,9 @@ from perfdag.results.missing_reason import MissingReason, budget_spent, write
 from perfdag.results.runs import load_plan, resume_command, resume_obstacle
 from perfdag.results.samples import SampleRecord, now, sample_key
 from perfdag.steps.runner.parameters import Options, options
-from perfdag.steps.runner.peer import PeerError
 from perfdag.steps.runner.plan import step
 from perfdag.steps.runner.pod_context import PodContext
+from perfdag.steps.runner.ssh_keys import PeerError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
@@ -224,7 +224,7 @@ def test_want_of_a_key_pair_is_said_and_no_traceback(
         raise PeerError("ssh-keygen is not installed")
 
     plan = put(store, {})
-    monkeypatch.setattr("perfdag.steps.runner.plan.make_keys", keys)
+    monkeypatch.setattr("perfdag.steps.runner.batch_objects.make_keys", keys)
     with pytest.raises(PeerError):
         run(cluster("k8s-1", {}), "a")
     assert gather(store, plan)[0]["error"].to_pylist() == ["ssh-keygen is not installed"] * 4

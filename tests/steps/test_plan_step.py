@@ -12,10 +12,12 @@ from perfdag.kube.podspec import BATCH, ssh_port
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
-from perfdag.steps.runner.gang import wrong_place
+from perfdag.steps.runner.batch_objects import batch_objects
 from perfdag.steps.runner.limits import check_size
 from perfdag.steps.runner.parameters import suite_text
-from perfdag.steps.runner.plan import FANS, batch_objects, kept, outputs, plan_of
+from perfdag.steps.runner.placement import wrong_placement
+from perfdag.steps.runner.plan import kept, plan_of
+from perfdag.steps.runner.plan_outputs import FANS, outputs
 from perfdag.steps.runner.pod_context import PodContext, from_environment
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -175,7 +177,7 @@ def test_shapes_of_every_network_are_fanned_out_over_in_the_plans_order() -> Non
     plan = make_plan(parse_suite(text), run_id="r")
     assert len(plan.batches) == 18
     made = outputs(plan, place(), set())
-    assert {name: made[name] for name in FANS} == {"batches": list(range(18)), "duels": []}
+    assert {name: made[name] for name in FANS} == {"batches": list(range(18)), "duets": []}
     networks = [
         made["shapes"][int(made["shapeof"][number]["s"])]["network"] for number in made["batches"]
     ]
@@ -215,12 +217,12 @@ def test_an_allowed_benchmark_has_pods_and_an_account_of_its_own() -> None:
 def test_spread_on_one_node_is_invalid() -> None:
     spread = Shape.model_validate({"hosts": {"count": 2, "placement": "spread"}})
     same = [LocalHost(name="node-1"), LocalHost(name="node-1")]
-    assert "2 hosts were on node-1" in (wrong_place(spread, same) or "")
-    assert wrong_place(spread, [LocalHost(name="node-1"), LocalHost(name="node-2")]) is None
+    assert "2 hosts were on node-1" in (wrong_placement(spread, same) or "")
+    assert wrong_placement(spread, [LocalHost(name="node-1"), LocalHost(name="node-2")]) is None
     packed = Shape.model_validate({"hosts": {"count": 2, "placement": "packed"}})
-    assert wrong_place(packed, same) is None
+    assert wrong_placement(packed, same) is None
     assert "node-1, node-2" in (
-        wrong_place(packed, [LocalHost(name="node-2"), LocalHost(name="node-1")]) or ""
+        wrong_placement(packed, [LocalHost(name="node-2"), LocalHost(name="node-1")]) or ""
     )
 
 

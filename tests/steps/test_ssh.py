@@ -16,8 +16,9 @@ from perfdag.hosts.ssh import SshHost
 from perfdag.kube.pods import Pod
 from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import make_plan
-from perfdag.steps.runner import gang, peer
-from perfdag.steps.runner.gang import GangUnavailable
+from perfdag.steps.runner import gather, peer, ssh_keys
+from perfdag.steps.runner.exit_codes import RETRYABLE
+from perfdag.steps.runner.gather import GangUnavailable
 from perfdag.suite.load import parse_suite
 
 from .test_plan_step import place
@@ -36,17 +37,19 @@ def _port() -> int:
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> peer.Keys:
+def keys(tmp_path_factory: pytest.TempPathFactory) -> ssh_keys.Keys:
     folder = tmp_path_factory.mktemp("keys")
-    peer.make_keys(folder)
-    return peer.Keys(folder)
+    ssh_keys.make_keys(folder)
+    return ssh_keys.Keys(folder)
 
 
 class Served:
-    def __init__(self, keys: peer.Keys, home: Path, pending: float = 30, lost: float = 30) -> None:
+    def __init__(
+        self, keys: ssh_keys.Keys, home: Path, pending: float = 30, lost: float = 30
+    ) -> None:
         self.port = _port()
         code = (
-            "import sys; from pathlib import Path; from perfdag.steps.runner.peer import *; "
+            "import sys; from pathlib import Path; from perfdag.steps.runner.peer import *; from perfdag.steps.runner.ssh_keys import Keys; "
             "sys.exit(serve(Keys(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])))"
         )
         argv = [
@@ -63,7 +66,7 @@ class Served:
 
 
 @pytest.fixture
-def served(keys: peer.Keys, tmp_path: Path) -> Iterator[Served]:
+def served(keys: ssh_keys.Keys, tmp_path: Path) -> Iterator[Served]:
     made = Served(keys, tmp_path / "peer", 30, 1)
     yield made
     if made.process.poll() is None:
@@ -72,8 +75,10 @@ def served(keys: peer.Keys, tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.fixture
-def host(served: Served, keys: peer.Keys, tmp_path: Path) -> Iterator[SshHost]:
-    made = SshHost("127.0.0.1", "node-x", peer.client_config(keys, tmp_path / "lead"), served.port)
+def host(served: Served, keys: ssh_keys.Keys, tmp_path: Path) -> Iterator[SshHost]:
+    made = SshHost(
+        "127.0.0.1", "node-x", ssh_keys.client_config(keys, tmp_path / "lead"), served.port
+    )
     made.connect(10)
     yield made
     made.close()
@@ -197,11 +202,11 @@ def test_commands_share_the_connection(host: SshHost, served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [None, GangUnavailable("the store is away"), SystemExit(peer.RETRYABLE)]
+    "error", [None, GangUnavailable("the store is away"), SystemExit(RETRYABLE)]
 )
 def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
     served: Served,
-    keys: peer.Keys,
+    keys: ssh_keys.Keys,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: BaseException | None,
@@ -215,9 +220,11 @@ def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
             for rank in range(2)
         }
 
-    monkeypatch.setattr(gang, "running", running)
-    monkeypatch.setattr(gang, "ssh_port", lambda *told: served.port)
-    monkeypatch.setattr(gang, "ssh_config", lambda: peer.client_config(keys, tmp_path / "lead"))
+    monkeypatch.setattr(gather, "running", running)
+    monkeypatch.setattr(gather, "ssh_port", lambda *told: served.port)
+    monkeypatch.setattr(
+        gather, "lead_config", lambda: ssh_keys.client_config(keys, tmp_path / "lead")
+    )
     plan = make_plan(
         parse_suite(
             "name: s\nentries: [{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}]\n"
@@ -225,12 +232,12 @@ def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
     )
     with (
         contextlib.suppress(GangUnavailable, SystemExit),
-        gang.assembled(here, plan, plan.shape_of(0), 0, 0) as hosts,
+        gather.assembled(here, plan, plan.shape_of(0), 0, 0) as hosts,
     ):
         assert [each.name for each in hosts.peers] == ["node-1"]
         if error:
             raise error
-    assert served.process.wait(10) == (peer.RETRYABLE if error else 0)
+    assert served.process.wait(10) == (RETRYABLE if error else 0)
 
 
 def test_a_lost_lead_ends_the_peer_retryable(host: SshHost, served: Served) -> None:
@@ -238,11 +245,11 @@ def test_a_lost_lead_ends_the_peer_retryable(host: SshHost, served: Served) -> N
         ["sleep", "1"], timeout=10
     )  # a lead that comes and goes between two looks of the peer was never there
     host.close()
-    assert served.process.wait(15) == peer.RETRYABLE
+    assert served.process.wait(15) == RETRYABLE
 
 
-def test_no_lead_ever_ends_the_peer_retryable(keys: peer.Keys, tmp_path: Path) -> None:
-    assert Served(keys, tmp_path / "alone", pending=1).process.wait(15) == peer.RETRYABLE
+def test_no_lead_ever_ends_the_peer_retryable(keys: ssh_keys.Keys, tmp_path: Path) -> None:
+    assert Served(keys, tmp_path / "alone", pending=1).process.wait(15) == RETRYABLE
 
 
 def test_a_killed_peer_is_infrastructure(host: SshHost, served: Served) -> None:
@@ -260,9 +267,12 @@ def test_a_killed_peer_is_infrastructure(host: SshHost, served: Served) -> None:
 
 def test_an_unknown_host_key_is_refused(served: Served, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    peer.make_keys(other)
+    ssh_keys.make_keys(other)
     stranger = SshHost(
-        "127.0.0.1", "node-x", peer.client_config(peer.Keys(other), tmp_path / "lead2"), served.port
+        "127.0.0.1",
+        "node-x",
+        ssh_keys.client_config(ssh_keys.Keys(other), tmp_path / "lead2"),
+        served.port,
     )
     with pytest.raises(Infrastructure, match=r"no ssh to node-x"):
         stranger.connect(2)

@@ -26,7 +26,7 @@ from perfdag.workflows.templates import FINISH_SECONDS, PLAN_SECONDS, Installati
 from .pods import pod
 
 GOLDEN = Path(__file__).parent / "golden"
-FANS = ("gang", "duel")
+FANS = ("gang", "duet")
 NASTY = "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) $HOME `id`\nsecond: line # not a comment\n- {{ item\n"
 INSTALLATIONS = {
     "base": Installation(namespace="bench", store="s3://bench/results"),
@@ -246,7 +246,7 @@ def test_batches_of_all_shapes_are_one_fan() -> None:
     fans = {each["withParam"]: each["template"] for each in made["batches"]["dag"]["tasks"]}
     assert fans == {
         "{{inputs.parameters.batches}}": "gang",
-        "{{inputs.parameters.duels}}": "duel",
+        "{{inputs.parameters.duets}}": "duet",
     }, "a plan has one of both"
     assert {task["template"] for name in FANS for task in made[name]["dag"]["tasks"]} == {"rank"}
     assert [key for key in made["rank"]["metadata"]["annotations"] if ".netkey" in key], (
@@ -263,7 +263,7 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
     )
     pods = [each for each in template["spec"]["templates"] if "container" in each]
     said = "{{workflow.outputs.parameters.pending}}"
-    steps = {"plan-pod": "30s", "watchdog-pod": "30s", "suspect-pod": "30s", "finish-pod": "30s"}
+    steps = {"plan-pod": "30s", "watchdog-pod": "30s", "confirm-pod": "30s", "finish-pod": "30s"}
     assert {each["name"]: each.get("pendingTimeout") for each in pods} == {**steps, "rank": said}
     assert not any("retryStrategy" in each for each in pods), (
         "Argo forgets the pendingTimeout of a template that has one"
@@ -273,7 +273,7 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
         for each in template["spec"]["templates"]
         if "retryStrategy" in each
     }
-    steps = {"plan": PLAN_SECONDS, "suspect": FINISH_SECONDS, "finish": FINISH_SECONDS}
+    steps = {"plan": PLAN_SECONDS, "confirm": FINISH_SECONDS, "finish": FINISH_SECONDS}
     assert {name: each["retryPolicy"] for name, each in tried.items()} == dict.fromkeys(
         (*steps, "watchdog", *FANS), "Always"
     )
@@ -339,7 +339,7 @@ def test_pods_of_every_step_are_labelled_by_their_run() -> None:
         if "container" in each
     }
     given, made = "{{workflow.parameters.run}}", "{{workflow.outputs.parameters.run}}"
-    steps = {"plan-pod": given, "watchdog-pod": made, "suspect-pod": made, "finish-pod": given}
+    steps = {"plan-pod": given, "watchdog-pod": made, "confirm-pod": made, "finish-pod": given}
     assert found == {**steps, "rank": made}
 
 
@@ -363,7 +363,7 @@ def test_pods_that_measure_nothing_keep_away_from_those_that_do() -> None:
             ]
         }
     }
-    steps = ("plan-pod", "watchdog-pod", "suspect-pod", "finish-pod", "age-pod")
+    steps = ("plan-pod", "watchdog-pod", "confirm-pod", "finish-pod", "age-pod")
     assert {each["name"]: each.get("affinity") for each in pods} == {
         **dict.fromkeys(steps, away),
         "rank": None,

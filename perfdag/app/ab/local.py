@@ -74,7 +74,7 @@ class _SampleCounter:
         if part.status != "ok":
             self._report(f"  {point.entry} {point.label}: {part.status}: {part.error}")
 
-    def passed(self, point: Point, repetition: int, why: str) -> None:
+    def skipped(self, point: Point, repetition: int, why: str) -> None:
         self.done += 1
 
 

@@ -10,9 +10,11 @@ from perfdag.plan.plan import Plan
 from perfdag.results.runs import load_plan
 from perfdag.signals import end_once
 from perfdag.steps.runner import duet, gang
-from perfdag.steps.runner.peer import Keys, PeerError, lead_ended, serve, stop
+from perfdag.steps.runner.exit_codes import exit_retryable
+from perfdag.steps.runner.peer import exit_code_of_lead, serve
 from perfdag.steps.runner.pod_context import KEYS, from_environment, pending_limit, scratch_home
-from perfdag.steps.runner.watchdog import watch_run
+from perfdag.steps.runner.ssh_keys import Keys, PeerError
+from perfdag.steps.runner.watch import watch_run
 from perfdag.store.open import open_store
 
 STORE_PATIENCE = 5.0
@@ -21,7 +23,7 @@ STORE_PATIENCE = 5.0
 
 def lead(batch: int, attempt: int, last_attempt: int) -> int:
     """Measure a batch and return its exit code. Raises StoreError."""
-    end_once(stop)
+    end_once(exit_retryable)
     context = from_environment()
     store = context.open()
     plan = load_plan(store, context.run_id)
@@ -38,20 +40,20 @@ def peer(batch: int, attempt: int, port: int, pending: str) -> int:
             scratch_home() / "peer",
             port,
             pending_limit(pending),
-            ended=lambda: lead_ended(context, batch, attempt),
+            lead_exit_code=lambda: exit_code_of_lead(context, batch, attempt),
         )
     except PeerError as error:
         raise CommandError(str(error), EXIT_FAILED) from None
 
 
-def start_second_lead(batch: int, attempt: int) -> None:
+def start_lead_b(batch: int, attempt: int) -> None:
     """Start the lead of variant B, which measures while this pod serves as a peer.
 
     Raises StoreError.
     """
     context = from_environment()
     store = context.open()
-    plan: Plan = duet.recalled(store, load_plan(store, context.run_id)).b
+    plan: Plan = duet.load_duet(store, load_plan(store, context.run_id)).b
     duet.follow(context, plan, batch, attempt, scratch_home() / "peer")
 
 

@@ -73,7 +73,7 @@ def _record_end(context: PodContext, store: Store, plan: Plan, phase: str, repor
 def _release(context: PodContext, store: Store, plan: Plan, phase: str, report: Report) -> None:
     """Label the Workflow and delete what the run no longer needs."""
     label_workflow(context, plan, store, report)
-    cleanup.delete(context, plan, phase)
+    cleanup.release(context, plan, phase)
 
 
 def label_workflow(context: PodContext, plan: Plan, store: Store, report: Report) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from perfdag.app.errors import CommandError
 from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 from perfdag.steps.runner import confirm, plan, step_state
-from perfdag.steps.runner.peer import PeerError
 from perfdag.steps.runner.pod_context import from_environment
+from perfdag.steps.runner.ssh_keys import PeerError
 
 
 def plan_step(folder: Path, output: Callable[[str], None]) -> int:
@@ -45,4 +45,4 @@ def confirm_step(folder: Path, output: Callable[[str], None]) -> int:
         output(f"measured again now: {', '.join(names)}" if names else "nothing to measure again")
         return EXIT_OK
 
-    return step_state.step(context, "suspect", work)
+    return step_state.step(context, "confirm", work)

@@ -13,10 +13,10 @@ from perfdag.hosts import disturbance
 from perfdag.hosts.base import Finished
 from perfdag.hosts.facts import gather
 from perfdag.hosts.local import LocalHost
+from perfdag.hosts.packages import install_command
 from perfdag.outcome import SampleError
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
-from perfdag.steps.measure import how_to_get
 from perfdag.store.base import StoreError
 from perfdag.store.open import open_store
 
@@ -85,7 +85,7 @@ def _absent(name: str, tools: list[Tool]) -> list[Finding]:
         Finding(
             "missing",
             f"{name}: {program} is not installed",
-            tool.advice or how_to_get(tool.packages),
+            tool.advice or install_command(tool.packages),
         )
         for program, tool in {tool.program: tool for tool in tools}.items()
     ]

@@ -84,7 +84,7 @@ async def _wait(client: Kube, name: str, namespace: str, root: str, install: str
                 f"store {root} from a pod: {log}",
                 f"repair the store or its Secret ({install})",
             )
-        if pod.hopeless or time.monotonic() > deadline:
+        if pod.unrecoverable or time.monotonic() > deadline:
             text = f"a pod in {namespace} did not start within {POD_TIMEOUT:g} s"
             trouble = pod.trouble or pod.phase
             return Finding("missing", f"{text}: {trouble}", "correct what this message names")

@@ -14,15 +14,17 @@ from perfdag.hosts.local import LocalHost
 from perfdag.plan.ab import positions
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.samples import SampleRecord, read_sample, sample_key, stored_samples
-from perfdag.steps.measure import MeasuringLoop, Site
-from perfdag.steps.runner import duet, gang, quarantine
-from perfdag.steps.runner.gang import Hosts, ProgressReporter
-from perfdag.steps.runner.quarantine import UnderWay, killed, known
+from perfdag.steps.measure import MeasuringLoop
+from perfdag.steps.runner import duet, gang, idle, progress, quarantine
+from perfdag.steps.runner.gather import Hosts
+from perfdag.steps.runner.progress import ProgressReporter, UnderWay
+from perfdag.steps.runner.quarantine import killed, known_crashes
+from perfdag.steps.site import Site
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
-from .test_duel import made
+from .test_duet import made
 from .test_plan_step import place
 
 OOM = {"exitCode": 137, "reason": "OOMKilled"}
@@ -50,7 +52,7 @@ class Cluster:
         server.on("GET .*/pods", lambda _: {"metadata": {}, "items": self.pods})
         self.message = tmp_path / "termination-log"
         self.store = FolderStore(str(tmp_path / "store"))
-        monkeypatch.setattr(quarantine, "MESSAGE", self.message)
+        monkeypatch.setattr(progress, "TERMINATION_MESSAGE", self.message)
         monkeypatch.setattr(quarantine, "Kube", server.client)
 
         @contextlib.contextmanager
@@ -149,13 +151,13 @@ def test_where_the_pods_of_the_last_attempt_are_gone_all_of_a_point_goes_last(
 def test_what_is_known_outlives_the_pods_and_is_of_one_workflow(cluster: Cluster) -> None:
     id_of = suite(0, 1, 1).points[0].id
     cluster.pods = [ended(f"measuring x (1/3) [{id_of}]", **OOM)]
-    assert known(place(), cluster.store, 0, 0) == {}
+    assert known_crashes(place(), cluster.store, 0, 0) == {}
     once = {id_of: ["OOMKilled: container main passed its memory limit of 300Mi"]}
-    assert known(place(), cluster.store, 0, 1) == once
+    assert known_crashes(place(), cluster.store, 0, 1) == once
     cluster.pods = []
-    assert known(place(), cluster.store, 0, 2) == once
-    assert known(replace(place(), workflow_uid="of a resume"), cluster.store, 0, 2) == {}
-    assert known(place(), cluster.store, 1, 2) == {}
+    assert known_crashes(place(), cluster.store, 0, 2) == once
+    assert known_crashes(replace(place(), workflow_uid="of a resume"), cluster.store, 0, 2) == {}
+    assert known_crashes(place(), cluster.store, 1, 2) == {}
 
 
 def test_a_peer_that_is_killed_tells_of_the_sample_that_its_lead_measured() -> None:
@@ -226,7 +228,7 @@ def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
             )
             asked = [each for each in positions(plan, repetition) if each in wanted]
             lead.measure(asked)
-            duet.mark(
+            idle.mark(
                 cluster.store, plan, [each for each in asked if plan.order[each][0] == 0], 0.0
             )
 
@@ -259,9 +261,9 @@ def test_pairs_that_share_a_point_are_counted_together() -> None:
     first, second, third = (pair for pair in zip(found.a.points, found.b.points, strict=True))
     shared = {each.id for each in (*first, *second)}
     assert (len(shared), third[0].id) == (3, third[1].id)
-    assert duet.of_pairs(found, {first[0].id: ["x"], first[1].id: ["y"]}).keys() == shared
+    assert duet.shared_crashes(found, {first[0].id: ["x"], first[1].id: ["y"]}).keys() == shared
     assert {
         len(each)
-        for each in duet.of_pairs(found, {first[0].id: ["x"], first[1].id: ["y"]}).values()
+        for each in duet.shared_crashes(found, {first[0].id: ["x"], first[1].id: ["y"]}).values()
     } == {2}
-    assert duet.of_pairs(found, {third[0].id: ["x"]}) == {third[0].id: ["x"]}
+    assert duet.shared_crashes(found, {third[0].id: ["x"]}) == {third[0].id: ["x"]}

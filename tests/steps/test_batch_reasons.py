@@ -19,14 +19,15 @@ from perfdag.results.missing_reason import (
 )
 from perfdag.steps.runner import duet, end_reason, gang
 from perfdag.steps.runner.end_reason import BatchReasons, copy_annotation
-from perfdag.steps.runner.gang import Hosts
-from perfdag.steps.runner.watchdog import Watchdog, watch_workflow
+from perfdag.steps.runner.gather import Hosts
+from perfdag.steps.runner.watch import watch_pods
+from perfdag.steps.runner.watchdog import Watchdog
 from perfdag.store.base import Store
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer, Request
 
-from .test_duel import made
+from .test_duet import made
 from .test_plan_step import place
 
 SUITE = "name: s\nbudget: 100s\nrepetitions: 3\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
@@ -99,11 +100,8 @@ def test_a_duel_that_stands_takes_away_what_was_noted_of_both_variants(
     for rank in (0, 1):
         beside[f"p{rank}"] = Pod(f"p{rank}", 0, 0, rank, "Running", "node-1", "127.0.0.1")
 
-    async def running(*_: Any) -> dict[str, Pod]:
-        return beside
-
-    monkeypatch.setattr(duet, "running", running)
-    monkeypatch.setattr(duet, "ssh_config", lambda: tmp_path)
+    monkeypatch.setattr(duet, "wait_for_pods", lambda *_: beside)
+    monkeypatch.setattr(duet, "lead_config", lambda: tmp_path)
     monkeypatch.setattr(duet, "add_peers", lambda *_: None)
     monkeypatch.setattr(duet, "connect", lambda *_: None)
     monkeypatch.setattr(duet, "measure_rounds", lambda *_: None)
@@ -116,7 +114,7 @@ def test_what_ends_the_next_gang_too_is_noted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, store = make_plan(parse_suite(SUITE)), FolderStore(str(tmp_path))
-    monkeypatch.setattr(gang, "known", lambda *_: {})
+    monkeypatch.setattr(gang, "known_crashes", lambda *_: {})
     monkeypatch.setattr(gang, "measure_batch", lambda *_: None)
     watchdog, oom = (
         Watchdog(60.0, BatchReasons(plan, store)),
@@ -173,9 +171,9 @@ async def test_what_a_watchdog_without_a_store_noted_is_over_when_the_gang_stand
 
     server = ApiServer(workflow)
     server.on("GET .*/pods", pods)
-    monkeypatch.setattr("perfdag.steps.runner.watchdog.EVERY", 0.01)
-    monkeypatch.setattr("perfdag.steps.runner.watchdog.HOPELESS_SECONDS", 0.0)
-    await watch_workflow(server.client(), place(), 60.0, None)
+    monkeypatch.setattr("perfdag.steps.runner.watch.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("perfdag.steps.runner.watchdog.UNRECOVERABLE_SECONDS", 0.0)
+    await watch_pods(server.client(), place(), 60.0, None)
     [workflow] = server.of("Workflow")
     assert from_annotations(OWNER, workflow["metadata"]["annotations"]).keys() == (
         {1} if stands else {0, 1}

@@ -57,7 +57,7 @@ def workflow(phases: dict[int, str]) -> dict[str, Any]:
 
 def test_a_run_that_was_measured_leaves_no_claim_podgroup_or_key_pair() -> None:
     plan, entries = made()
-    found = cleanup.spent(place(), plan)
+    found = cleanup.releasable(place(), plan)
     claims = {
         ("v1", "PersistentVolumeClaim", f"perfdag-uid-b{number}") for number in entries["shared"]
     }
@@ -85,7 +85,7 @@ def test_what_argo_retry_would_measure_again_keeps_what_it_needs() -> None:
         entries["gang"][0]: "Error",
         len(plan.batches): "Succeeded",
     }
-    assert cleanup.measured(workflow(ended)) == {done, len(plan.batches)}
+    assert cleanup.measured_batches(workflow(ended)) == {done, len(plan.batches)}
     assert cleanup.of_batches(place(), plan, {done}) == [
         ("v1", "PersistentVolumeClaim", f"perfdag-uid-b{done}")
     ]
@@ -94,7 +94,7 @@ def test_what_argo_retry_would_measure_again_keeps_what_it_needs() -> None:
 def test_a_run_that_was_resumed_clears_what_its_earlier_workflows_have() -> None:
     plan, entries = made()
     plan.where = {"workflow_uid": "uid", "before": {"old": {}}}
-    found = {name for _, _, name in cleanup.spent(place(), plan)}
+    found = {name for _, _, name in cleanup.releasable(place(), plan)}
     assert {
         f"perfdag-{uid}-b{number}"
         for uid in ("uid", "old")
@@ -130,9 +130,9 @@ def test_each_is_deleted_by_its_name_with_the_rights_of_finish(
                 verbs.add((kind, request.method.lower()))
         return verbs
 
-    cleanup.delete(place(), plan, "Failed")
+    cleanup.release(place(), plan, "Failed")
     assert asked() == {("workflows", "get"), ("persistentvolumeclaims", "delete")}
-    cleanup.delete(place(), plan, "Succeeded")
+    cleanup.release(place(), plan, "Succeeded")
     assert asked() == {
         ("workflows", "get"),
         *((kind, "delete") for kind in ("persistentvolumeclaims", "secrets", "podgroups")),
@@ -146,5 +146,5 @@ def test_each_is_deleted_by_its_name_with_the_rights_of_finish(
     } <= asked()
 
     server.fail(".", 403, "you may not")
-    cleanup.delete(replace(place(), workflow="w"), plan, "Succeeded")
+    cleanup.release(replace(place(), workflow="w"), plan, "Succeeded")
     assert "you may not" in capsys.readouterr().err

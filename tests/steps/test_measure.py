@@ -14,7 +14,8 @@ from perfdag.outcome import Failed, Infrastructure, Invalid, Measurement, Sample
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.samples import SampleRecord, read_sample, sample_key
 from perfdag.shape import Shape
-from perfdag.steps.measure import MeasuringLoop, Site
+from perfdag.steps.measure import MeasuringLoop
+from perfdag.steps.site import Site
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -59,7 +60,7 @@ class Watcher:
     def ended(self, point: Point, part: SampleRecord) -> None:
         self.parts.append(part)
 
-    def passed(self, point: Point, repetition: int, why: str) -> None:
+    def skipped(self, point: Point, repetition: int, why: str) -> None:
         self.passes.append(why)
 
 
@@ -195,7 +196,8 @@ def test_hosts_that_are_not_placed_as_asked_make_it_invalid(
     tmp_path: Path, fake: type[FakeBenchmark]
 ) -> None:
     place = Site(
-        hosts_for=local_hosts, placed=lambda shape, hosts: "spread was asked, one node was used"
+        hosts_for=local_hosts,
+        misplacement=lambda shape, hosts: "spread was asked, one node was used",
     )
     _, watcher, _ = measure(tmp_path, ONE, place)
     assert (watcher.parts[0].status, watcher.parts[0].error) == (

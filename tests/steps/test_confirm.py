@@ -14,7 +14,7 @@ from perfdag.results.missing_reason import MissingReason, write
 from perfdag.results.runs import load_plan
 from perfdag.results.samples import SampleRecord, sample_key
 from perfdag.steps.runner import confirm
-from perfdag.steps.runner.plan import outputs
+from perfdag.steps.runner.plan_outputs import outputs
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 
@@ -87,23 +87,17 @@ def test_what_is_stored_is_not_measured_again_and_the_rest_in_the_order_of_its_r
 ) -> None:
     store, plan = stored(tmp_path)
     confirming = store_confirming_plans(store, plan, of(plan, "one", "net"))
-    assert confirm.outputs(store, plan, []) == {"batches": [], "duels": []}
+    assert confirm.batches_left(store, plan, []) == []
     found = confirming_batches(plan, confirming)
     assert [made.run_id for _, made, _ in found] == [
         each.run_id for each in confirming for _ in each.batches
     ]
-    assert confirm.outputs(store, plan, confirming) == {
-        "batches": [number for number, _, _ in found],
-        "duels": [],
-    }
+    assert confirm.batches_left(store, plan, confirming) == [number for number, _, _ in found]
     done = confirming[0]
     for position in range(len(done.order)):
         store.put(sample_key(done.run_id, done.key(position)), SampleRecord("x", 1, "ok").dump())
-    after = confirm.outputs(store, plan, confirming)
-    assert after == {
-        "batches": [number for number, made, _ in found if made is not done],
-        "duels": [],
-    }
+    after = confirm.batches_left(store, plan, confirming)
+    assert after == [number for number, made, _ in found if made is not done]
 
 
 def test_what_goes_on_in_another_workflow_has_the_facts_of_both(tmp_path: Path) -> None:
@@ -112,7 +106,7 @@ def test_what_goes_on_in_another_workflow_has_the_facts_of_both(tmp_path: Path) 
     made = store_confirming_plans(store, plan, of(plan, "one"))
     plan.where = {"workflow_uid": "b", "before": {"a": {"workflow_uid": "a"}}}
     write(store, made[0].run_id, MissingReason("batch", "failed", "there was no room", 0))
-    assert [each.run_id for each in confirm.planned(store, plan)] == [each.run_id for each in made]
+    assert [each.run_id for each in confirm.resumed(store, plan)] == [each.run_id for each in made]
     assert [load_plan(store, each.run_id).where for each in made] == [plan.where] * ROUNDS
     assert store.list(f"runs/{made[0].run_id}/notes") == [], (
         "why an earlier Workflow did not measure it is no reason of this one"

@@ -14,10 +14,12 @@ from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.plan.plan import Plan
 from perfdag.results.runs import load_plan
 from perfdag.results.samples import SampleRecord, read_sample, sample_key, stored_samples
-from perfdag.steps.measure import MeasuringLoop, Site
-from perfdag.steps.runner import duet
-from perfdag.steps.runner.gang import Hosts, ProgressReporter
-from perfdag.steps.runner.plan import outputs
+from perfdag.steps.measure import MeasuringLoop
+from perfdag.steps.runner import duet, idle
+from perfdag.steps.runner.gather import Hosts
+from perfdag.steps.runner.plan_outputs import outputs
+from perfdag.steps.runner.progress import ProgressReporter
+from perfdag.steps.site import Site
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
@@ -43,10 +45,10 @@ def made(text: str = SUITE, a: tuple[str, ...] = (), b: tuple[str, ...] = ("one.
 
 
 def test_cpu_time_of_both_cgroup_versions() -> None:
-    assert duet.cpu_seconds("usage_usec 2500000\nuser_usec 1\n") == 2.5
-    assert duet.cpu_seconds("1500000000\n") == 1.5
-    assert duet.cpu_seconds("nr_periods 0\nnr_throttled 0\n") is None
-    assert duet.cpu_seconds("") is None
+    assert idle.cpu_seconds("usage_usec 2500000\nuser_usec 1\n") == 2.5
+    assert idle.cpu_seconds("1500000000\n") == 1.5
+    assert idle.cpu_seconds("nr_periods 0\nnr_throttled 0\n") is None
+    assert idle.cpu_seconds("") is None
 
 
 def test_points_of_equal_shapes_share_their_pods_for_all_blocks() -> None:
@@ -99,7 +101,7 @@ entries:
 def test_pods_of_both_variants_are_told_where_to_be() -> None:
     found = made(PAIR, a=("one.network.host=true",), b=("one.network.name=bench/net",))
     given = outputs(found.a, place(found.a.run_id), set(), found.b)
-    assert (given["batches"], given["duels"]) == ([], [0])
+    assert (given["batches"], given["duets"]) == ([], [0])
     assert given["shapeof"] == [{"s": "0", "t": "1", "n": "2", "turn": "gang"}]
     a, b = (json.loads(json.dumps(each["patch"])) for each in given["shapes"])
     assert a["hostNetwork"]
@@ -163,15 +165,15 @@ def _run(
     found = made(text)
     for plan in (found.a, found.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    monkeypatch.setattr(duet, "place_for", lambda *_: Site(hosts_for=lambda _: [LocalHost()]))
+    monkeypatch.setattr(duet, "site_of", lambda *_: Site(hosts_for=lambda _: [LocalHost()]))
     monkeypatch.setattr(
         duet,
-        "second_variant",
+        "loop_of_b",
         lambda *_: MeasuringLoop(
             found.b, store, Site(hosts_for=lambda _: [LocalHost()]), ProgressReporter(1)
         ),
     )
-    monkeypatch.setattr(duet.Idle, "most", lambda _: idle.pop(0) if len(idle) > 1 else idle[0])
+    monkeypatch.setattr(duet.IdleMeter, "most", lambda _: idle.pop(0) if len(idle) > 1 else idle[0])
     second = Second(tmp_path / "peer")
     duet.follow(place(), found.b, 0, 0, second.home)
     mine, others = Hosts([LocalHost()], {}), Hosts([], {}, [second])  # type: ignore[list-item]
@@ -229,7 +231,7 @@ def test_a_spent_budget_ends_both_variants_between_two_rounds(
         duet, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(turns))})
     )
     monkeypatch.setattr(
-        duet, "Idle", type("Quiet", (), {"__init__": lambda *_: None, "most": lambda _: 0.01})
+        duet, "IdleMeter", type("Quiet", (), {"__init__": lambda *_: None, "most": lambda _: 0.01})
     )
     store, found, _ = _run(tmp_path, monkeypatch, [0.01], f"budget: 1000s\n{SUITE}")
     assert [len(_parts(store, plan)) for plan in (found.a, found.b)] in ([2, 3], [3, 2])
@@ -275,7 +277,7 @@ def test_what_was_not_marked_or_cannot_be_read_is_measured_again(tmp_path: Path)
         part = SampleRecord(found.a.points[0].id, 1, "ok", facts=facts)
         store.put(sample_key(found.a.run_id, found.a.key(position)), part.dump())
     store.put(sample_key(found.a.run_id, found.a.key(2)), b'{"schema"')
-    duet.forget_unmarked(store, found.a, found.a.batches[0].samples)
+    idle.forget_unmarked(store, found.a, found.a.batches[0].samples)
     assert stored_samples(store, found.a.run_id) == {found.a.key(0)}
 
 
@@ -300,7 +302,7 @@ def test_the_stored_plans_are_one_duel(tmp_path: Path) -> None:
     found = made()
     for plan in (found.a, found.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    again = duet.recalled(store, load_plan(store, found.b.run_id))
+    again = duet.load_duet(store, load_plan(store, found.b.run_id))
     assert (again.a.run_id, again.b.run_id, again.blocks) == (
         found.a.run_id,
         found.b.run_id,

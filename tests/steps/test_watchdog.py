@@ -19,11 +19,18 @@ from perfdag.results.collect import gather
 from perfdag.results.confirming import store_confirming_plans
 from perfdag.results.missing_reason import as_annotation, from_annotations
 from perfdag.results.samples import sample_key
-from perfdag.steps.runner.completion import all_stored, missing, until_next
 from perfdag.steps.runner.end_reason import BatchReasons, copy_annotation
-from perfdag.steps.runner.peer import REFUSED, RETRYABLE
+from perfdag.steps.runner.exit_codes import REFUSED, RETRYABLE
 from perfdag.steps.runner.step_state import unrecoverable_annotation, unrecoverable_batches
-from perfdag.steps.runner.watchdog import Watchdog, failed, finished, watch_workflow
+from perfdag.steps.runner.watch import (
+    all_stored,
+    count_missing,
+    failed,
+    finished,
+    poll_delay,
+    watch_pods,
+)
+from perfdag.steps.runner.watchdog import Watchdog
 from perfdag.store.base import Store, StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -45,12 +52,12 @@ def watchdog(tmp_path: Path) -> Watchdog:
 def pod(
     trouble: str | None,
     *,
-    hopeless: bool = False,
+    unrecoverable: bool = False,
     attempt: int = 0,
     phase: str = "Pending",
     uid: str = "u",
 ) -> Pod:
-    return Pod("p", 0, attempt, 0, phase, None, None, trouble, hopeless, None, uid)
+    return Pod("p", 0, attempt, 0, phase, None, None, trouble, unrecoverable, None, uid)
 
 
 def notes(tmp_path: Path) -> list[str]:
@@ -69,8 +76,8 @@ def test_a_missing_image_is_noted_at_once_and_given_up_after_20_s(
 
 
 def test_the_retry_of_a_gang_given_up_is_given_up_at_once(watchdog: Watchdog) -> None:
-    watchdog.look([pod("ErrImageNeverPull: x", hopeless=True)], 0)
-    assert watchdog.look([pod("ErrImageNeverPull: x", hopeless=True)], 4)
+    watchdog.look([pod("ErrImageNeverPull: x", unrecoverable=True)], 0)
+    assert watchdog.look([pod("ErrImageNeverPull: x", unrecoverable=True)], 4)
     again = pod("ImagePullBackOff: x", attempt=1, uid="v")
     assert watchdog.look([again], 10) == []
     assert watchdog.look([again], 14) == [again]
@@ -89,20 +96,20 @@ def test_what_ended_a_lead_decides_whether_there_is_another_attempt(
     assert watchdog.look([ended, peer], 0) == ([peer] if over else [])
     noted = [f"exit code {code}" in each for each in notes(tmp_path)]
     assert noted == ([] if code in (REFUSED, RETRYABLE) else [True]), "those two say why themselves"
-    assert watchdog.hopeless == ({0} if over else set())
+    assert watchdog.unrecoverable == ({0} if over else set())
 
 
 def test_a_gang_given_up_is_hopeless(watchdog: Watchdog) -> None:
-    watchdog.look([pod("ErrImageNeverPull: x", hopeless=True)], 0)
-    assert watchdog.hopeless == set()
-    watchdog.look([pod("ErrImageNeverPull: x", hopeless=True)], 4)
-    assert watchdog.hopeless == {0}
+    watchdog.look([pod("ErrImageNeverPull: x", unrecoverable=True)], 0)
+    assert watchdog.unrecoverable == set()
+    watchdog.look([pod("ErrImageNeverPull: x", unrecoverable=True)], 4)
+    assert watchdog.unrecoverable == {0}
 
 
 def test_what_an_earlier_watchdog_gave_up_is_waited_for_as_long_as_anything(
     watchdog: Watchdog, tmp_path: Path
 ) -> None:
-    watchdog.believed = {0}
+    watchdog.earlier = {0}
     full = pod("Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.")
     assert watchdog.look([full], 0) == watchdog.look([full], 30) == []
     (said,) = notes(tmp_path)
@@ -156,12 +163,10 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
         "PATCH .*/pods", lambda _: server.of("Workflow")[0]["status"].update(phase="Failed") or {}
     )
 
-    monkeypatch.setattr("perfdag.steps.runner.watchdog.EVERY", 0.01)
-    monkeypatch.setattr("perfdag.steps.runner.watchdog.HOPELESS_SECONDS", 0.0)
+    monkeypatch.setattr("perfdag.steps.runner.watch.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("perfdag.steps.runner.watchdog.UNRECOVERABLE_SECONDS", 0.0)
     kept: dict[int, str] = {}
-    assert not await watch_workflow(
-        server.client(), here, 60.0, None if claimed else kept.__setitem__
-    )
+    assert not await watch_pods(server.client(), here, 60.0, None if claimed else kept.__setitem__)
     done = [
         (each.path.split("/namespaces/")[1].split("/")[1], each.body)
         for each in server.requests
@@ -169,11 +174,11 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
     ]
     assert [kind for kind, _ in done] == ["workflows", "pods", "workflows"]
     workflow["metadata"] |= done[0][1]["metadata"]
-    hopeless = unrecoverable_batches(workflow)
+    unrecoverable = unrecoverable_batches(workflow)
     notes = from_annotations(OURS, workflow["metadata"]["annotations"])
-    expected = {0, 7} if believed else {0}
-    assert hopeless == expected
-    assert (set(notes), set(kept)) == ((expected, set()) if claimed else (set(), {0}))
+    told = {0, 7} if believed else {0}
+    assert unrecoverable == told
+    assert (set(notes), set(kept)) == ((told, set()) if claimed else (set(), {0}))
     assert done[0][1]["metadata"]["annotations"][WATCHDOG_DONE] is None, (
         "of the go before argo retry: this watchdog is made anew where it is lost"
     )
@@ -270,15 +275,17 @@ def test_a_quota_is_noted(watchdog: Watchdog, tmp_path: Path) -> None:
         "message": 'pods "x" is forbidden: exceeded quota: tight',
         "inputs": {"parameters": [{"name": "batch", "value": "0"}, {"name": "rank", "value": "0"}]},
     }
-    watchdog.refused({"n": node}, 0)
+    watchdog.note_refusals({"n": node}, 0)
     assert "exceeded quota" in notes(tmp_path)[0]
-    assert watchdog.hopeless == set()
-    watchdog.refused({"n": node}, 55)
-    assert watchdog.hopeless == {0}, "Argo is about to give it up, and would wait as long again"
+    assert watchdog.unrecoverable == set()
+    watchdog.note_refusals({"n": node}, 55)
+    assert watchdog.unrecoverable == {0}, (
+        "Argo is about to give it up, and would wait as long again"
+    )
 
 
 @pytest.mark.parametrize(
-    ("fields", "noted", "hopeless"),
+    ("fields", "noted", "unrecoverable"),
     [
         (
             {
@@ -305,11 +312,11 @@ def test_a_quota_is_noted(watchdog: Watchdog, tmp_path: Path) -> None:
     ],
 )
 def test_whatever_a_pod_was_not_made_for_is_noted(
-    watchdog: Watchdog, tmp_path: Path, fields: dict[str, str], noted: bool, hopeless: bool
+    watchdog: Watchdog, tmp_path: Path, fields: dict[str, str], noted: bool, unrecoverable: bool
 ) -> None:
     inputs = {"parameters": [{"name": "batch", "value": "0"}, {"name": "rank", "value": "1"}]}
-    watchdog.refused({"n": {"type": "Pod", "phase": "Error", "inputs": inputs, **fields}}, 0)
-    assert watchdog.hopeless == ({0} if hopeless else set())
+    watchdog.note_refusals({"n": {"type": "Pod", "phase": "Error", "inputs": inputs, **fields}}, 0)
+    assert watchdog.unrecoverable == ({0} if unrecoverable else set())
     assert [fields["message"].replace('"', '\\"') in each for each in notes(tmp_path)] == [
         True
     ] * noted
@@ -333,7 +340,7 @@ def test_the_refusals_of_a_gang_are_noted_once_each(
         for rank in range(2)
     }
     for _ in range(3):
-        watchdog.refused(made, 0)
+        watchdog.note_refusals(made, 0)
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
@@ -352,7 +359,7 @@ def test_explain_prefers_the_container_over_the_condition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "hopeless"),
+    ("said", "unrecoverable"),
     [
         ("context deadline exceeded", False),
         ('failed to reserve container name "main_x": name "main_x" is reserved for "4f3a"', False),
@@ -362,7 +369,9 @@ def test_explain_prefers_the_container_over_the_condition() -> None:
         ),
     ],
 )
-def test_a_node_that_still_unpacks_a_large_image_is_waited_for(said: str, hopeless: bool) -> None:
+def test_a_node_that_still_unpacks_a_large_image_is_waited_for(
+    said: str, unrecoverable: bool
+) -> None:
     waiting = {
         "name": "main",
         "image": "i",
@@ -372,7 +381,7 @@ def test_a_node_that_still_unpacks_a_large_image_is_waited_for(said: str, hopele
         {"spec": {"containers": []}, "status": {"containerStatuses": [waiting]}}
     ) == (
         f"CreateContainerError: {said} (container main, image i)",
-        hopeless,
+        unrecoverable,
     )
 
 
@@ -394,7 +403,7 @@ def test_another_attempt_may_find_a_large_image_unpacked(
     assert ["is reserved for" in each for each in notes(tmp_path)] == [True], (
         "why it was ended is noted, not that it was"
     )
-    assert watchdog.hopeless == set()
+    assert watchdog.unrecoverable == set()
 
 
 TOO_LARGE = "Error: mtu greater than device maximum.\n"
@@ -442,7 +451,7 @@ def test_what_ended_before_the_measuring_container_is_told_and_an_mtu_is_refused
     peer = replace(pod(None, phase="Running", uid="v"), rank=1)
     assert watchdog.look([read_pod(body), peer], 0) == ([peer] if final else [])
     assert [words in each for each in notes(tmp_path)] == [True]
-    assert watchdog.hopeless == ({0} if final else set())
+    assert watchdog.unrecoverable == ({0} if final else set())
 
 
 def test_the_memory_limit_that_an_init_container_passed_is_its_own() -> None:
@@ -481,9 +490,9 @@ def test_addresses_by_family() -> None:
 
 
 def test_many_left_a_long_listing_and_a_long_wait_make_counting_rarer() -> None:
-    assert [until_next(left, 0.01, 0) for left in (1, 2, 10, 10_000)] == [0.5, 0.5, 2.0, 30.0]
-    assert until_next(1, 0.5, 0) == 10.0
-    assert [until_next(1, 0.01, still) for still in (1, 20, 600)] == [0.5, 1.0, 3.0]
+    assert [poll_delay(left, 0.01, 0) for left in (1, 2, 10, 10_000)] == [0.5, 0.5, 2.0, 30.0]
+    assert poll_delay(1, 0.5, 0) == 10.0
+    assert [poll_delay(1, 0.01, still) for still in (1, 20, 600)] == [0.5, 1.0, 3.0]
 
 
 def test_the_samples_of_both_variants_are_counted(tmp_path: Path) -> None:
@@ -494,14 +503,14 @@ def test_the_samples_of_both_variants_are_counted(tmp_path: Path) -> None:
         store.put(f"runs/{each.run_id}/plan.json", each.dump())
     samples = len(duel.a.order) + len(duel.b.order)
     plans = [duel.a, duel.b]
-    assert missing(store, plans) == samples
+    assert count_missing(store, plans) == samples
     for position in range(len(duel.a.order)):
         store.put(sample_key(duel.a.run_id, duel.a.key(position)), b"{}")
-    assert missing(store, plans) == samples - len(duel.a.order)
+    assert count_missing(store, plans) == samples - len(duel.a.order)
     alone = make_plan(parse_suite(text))
-    assert missing(store, [alone]) == 2
+    assert count_missing(store, [alone]) == 2
     store.put(sample_key(alone.run_id, alone.key(0)), b"{}")
-    assert missing(store, [alone]) == 1
+    assert count_missing(store, [alone]) == 1
 
 
 async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(
@@ -521,9 +530,9 @@ async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(
             raise StoreError("away")
         return answer
 
-    monkeypatch.setattr("perfdag.steps.runner.completion.missing", counted)
-    monkeypatch.setattr("perfdag.steps.runner.completion.EVERY", 0.01)
-    monkeypatch.setattr("perfdag.steps.runner.completion.LAST_EVERY", 0.01)
+    monkeypatch.setattr("perfdag.steps.runner.watch.count_missing", counted)
+    monkeypatch.setattr("perfdag.steps.runner.watch.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("perfdag.steps.runner.watch._SHORTEST_DELAY", 0.01)
     await all_stored(store, [plan])
     assert answers == []
 
@@ -545,7 +554,7 @@ def test_finished_reads_compressed_nodes() -> None:
 
     nodes = {
         "a": {"name": "w.batches", "templateName": "batches", "phase": "Failed"},
-        "b": {"templateName": "suspect", "phase": "Skipped"},
+        "b": {"templateName": "confirm", "phase": "Skipped"},
     }
     packed = base64.b64encode(gzip.compress(json.dumps(nodes).encode())).decode()
     workflow: dict[str, Any] = {
@@ -560,7 +569,7 @@ def test_finished_reads_compressed_nodes() -> None:
 def _nodes(fan: str, *suspects: str) -> dict[str, Any]:
     """Of a fan and of the step after it: the step's own node, and those of its attempts where it had some."""
     steps = {
-        f"s{number}": {"templateName": "suspect", "phase": phase}
+        f"s{number}": {"templateName": "confirm", "phase": phase}
         for number, phase in enumerate(suspects)
     }
     return {"b": {"templateName": "batches", "phase": fan}, **steps}
@@ -624,7 +633,7 @@ def test_the_batches_that_confirm_are_guarded_too_and_in_a_dag_of_ones_own(
     made += [
         {
             "name": f"{root}.suspect",
-            "templateRef": {"name": "perfdag", "template": "suspect"},
+            "templateRef": {"name": "perfdag", "template": "confirm"},
             "phase": phase,
         }
         for phase in suspects
@@ -757,12 +766,12 @@ def test_a_watchdog_made_anew_notes_nothing_of_an_attempt_before_the_one_that_me
         }
         for attempt, more in enumerate((refused, {"type": "Pod", "phase": "Running"}))
     }
-    watchdog.refused(nodes, 0)
+    watchdog.note_refusals(nodes, 0)
     watchdog.look([dead, pod(None, attempt=1, phase="Running", uid="v")], 0)
     assert notes(tmp_path) == []
     watchdog.look([dead, pod(oom, attempt=1, phase="Failed", uid="v")], 3)
     assert ["OOMKilled" in each for each in notes(tmp_path)] == [True]
-    watchdog.refused({}, 6)
+    watchdog.note_refusals({}, 6)
     watchdog.look([pod("InvalidImageName: no", uid="w")], 6)
     watchdog.look([pod("InvalidImageName: no", uid="w")], 12)
     assert ["InvalidImageName" in each for each in notes(tmp_path)] == [True], (
@@ -778,4 +787,4 @@ def test_a_pod_that_still_waits_of_an_attempt_before_is_ended_and_held_against_n
     for moment in range(0, 60, 3):
         doomed = watchdog.look([waiting, pod(None, attempt=1, phase="Running", uid="v")], moment)
     assert doomed == [waiting]
-    assert (notes(tmp_path), watchdog.hopeless) == ([], set())
+    assert (notes(tmp_path), watchdog.unrecoverable) == ([], set())

@@ -1,0 +1,106 @@
+"""The Kubernetes objects of a run: its Secret, and the claims and PodGroups of its batches."""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.objects import Object
+from perfdag.kube.podspec import claim_spec, shared_claim, shares
+from perfdag.plan.plan import Plan
+from perfdag.shape import Shape
+from perfdag.steps.runner.pod_context import PodContext
+from perfdag.steps.runner.ssh_keys import make_keys
+
+Refusals = dict[int, tuple[str, str]]
+"""Batches that cannot be measured: the status of their samples, and why."""
+
+
+def secret_name(workflow_uid: str) -> str:
+    """Return the name of the Secret with the key pair of a Workflow."""
+    return f"perfdag-ssh-{workflow_uid}"
+
+
+def secret(context: PodContext) -> Object:
+    """Return a Secret with a new key pair. Raises PeerError."""
+    with tempfile.TemporaryDirectory() as folder:
+        keys = make_keys(Path(folder))
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": secret_name(context.workflow_uid)},
+        "type": "Opaque",
+        "stringData": keys,
+    }
+
+
+def shape_of(plan: Plan, number: int) -> Shape:
+    """Return the shape of a batch of the run, or of one that confirms it.
+
+    perfdag.results.confirming numbers confirming batches after those of the run.
+    """
+    first = len(plan.batches)
+    if number < first:
+        return plan.shape_of(number)
+    return Shape.model_validate(plan.shapes[(number - first) % len(plan.shapes)])
+
+
+def batch_objects(shape: Shape, context: PodContext, plan: Plan, number: int) -> list[Object]:
+    """Return the shared claim and the PodGroup of a batch; most shapes need neither."""
+    objects: list[Object] = []
+    if shape.volume and shares(shape.volume):
+        name = shared_claim(context.workflow_uid, str(number))
+        objects.append(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name},
+                "spec": claim_spec(shape.volume),
+            }
+        )
+    if shape.scheduler == "volcano":
+        pods = shape.hosts.count * (2 if plan.trigger == "ab" else 1)
+        objects.append(
+            {
+                "apiVersion": "scheduling.volcano.sh/v1beta1",
+                "kind": "PodGroup",
+                "spec": {"minMember": pods},
+                "metadata": {"name": f"perfdag-{context.workflow_uid}-b{number}"},
+            }
+        )
+    return objects
+
+
+async def create_for_batches(
+    kube: Kube, context: PodContext, plan: Plan, objects: Mapping[int, list[Object]]
+) -> Refusals:
+    """Create the objects of batches; return the batches whose objects the API server refuses.
+
+    Raises KubeError if another attempt may succeed.
+    """
+    refusals: Refusals = {}
+    for number, bodies in objects.items():
+        try:
+            await create(kube, context, plan, bodies)
+        except KubeError as error:
+            if error.status in (0, 401, 429) or error.status >= 500:
+                raise
+            refusals[number] = ("skipped" if error.reason == "NoKind" else "failed", str(error))
+    return refusals
+
+
+async def create(kube: Kube, context: PodContext, plan: Plan, bodies: list[Object]) -> None:
+    """Create objects that the Workflow of the run owns. Raises KubeError."""
+    owner = {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
+        "name": context.workflow,
+        "uid": context.workflow_uid,
+    }
+    for body in bodies:
+        body["metadata"] |= {"ownerReferences": [owner], "labels": {"perfdag/run": plan.run_id}}
+        try:
+            await kube.create(body, context.namespace)
+        except KubeError as error:
+            if error.reason != "AlreadyExists":  # an earlier attempt of this step created it
+                raise

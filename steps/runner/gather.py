@@ -1,0 +1,217 @@
+"""Gather a gang: wait for its pods, connect to the peers, dismiss them at the end."""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from perfdag import signals
+from perfdag.hosts.base import Host
+from perfdag.hosts.local import LocalHost
+from perfdag.hosts.ssh import SshHost
+from perfdag.kube.client import Kube
+from perfdag.kube.pods import Pod, read_pod, selector, troubles, with_events
+from perfdag.kube.podspec import ssh_port
+from perfdag.outcome import Infrastructure
+from perfdag.plan.plan import Plan
+from perfdag.shape import Shape
+from perfdag.steps.runner.exit_codes import RETRYABLE
+from perfdag.steps.runner.pod_context import PodContext
+from perfdag.steps.runner.ssh_keys import lead_config
+
+CONNECT_PATIENCE = 30.0
+"""Seconds within which a peer must accept the lead's connection."""
+
+
+class GangUnavailable(Exception):
+    """The gang cannot measure now; another attempt may. The message says why."""
+
+
+@dataclass
+class Hosts:
+    """The hosts of a batch, rank 0 first, and their pods by name."""
+
+    hosts: list[Host]
+    pods: dict[str, Pod]
+    peers: list[SshHost] = field(default_factory=list)
+
+    def lost(self) -> str | None:
+        """Return which peer is gone, or None if all answer."""
+        gone = [peer.name for peer in self.peers if not peer.alive()]
+        return f"the peer on {gone[0]} is gone" if gone else None
+
+    def dismiss(self, measured: bool) -> None:
+        """End the peers, with exit code 0 only if the batch is measured.
+
+        `argo retry` creates only failed pods again: a peer that ended with 0 would leave half a gang.
+        """
+        for peer in self.peers:
+            peer.dismiss(0 if measured else RETRYABLE)
+            peer.close()
+
+
+@contextlib.contextmanager
+def assembled(
+    context: PodContext, plan: Plan, shape: Shape, number: int, attempt: int
+) -> Iterator[Hosts]:
+    """Yield the hosts of a batch, all reachable, and dismiss the peers at the end.
+
+    Raises GangUnavailable if they do not run within pending_limit, and KubeError.
+    """
+    count = shape.hosts.count
+    pods = wait_for_pods(context, plan, shape, number, attempt, count)
+    gang = Hosts([own_host(context, pods, shape)], pods)
+    measured = False
+    try:
+        if count > 1:
+            ranked = by_rank(pods)
+            peers = [ranked[rank] for rank in sorted(ranked) if rank]
+            add_peers(gang, peers, lead_config(), shape, context.run_id)
+        yield gang
+        measured = True
+    finally:
+        gang.dismiss(measured)
+
+
+def by_rank(pods: dict[str, Pod]) -> dict[int, Pod]:
+    """Return the pods of a batch by their rank."""
+    return {pod.rank or 0: pod for pod in pods.values()}
+
+
+def add_peers(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:
+    """Connect to the other pods of a gang, and add them to its hosts. Raises GangUnavailable."""
+    connect(gang, pods, config, shape, run_id)
+    # how `perfdag step rsh`, which MPI launchers call, reaches the peers
+    os.environ |= {
+        "PERFDAG_SSH_CONFIG": str(config),
+        "PERFDAG_SSH_PORTS": " ".join(f"{peer.at}={peer.port}" for peer in gang.peers),
+    }
+    gang.hosts += [_on_measured_network(peer, shape) for peer in gang.peers]
+
+
+def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:
+    """Connect to the peers in these pods, and end the processes that an earlier lead left in them.
+
+    Raises GangUnavailable if a peer cannot be reached.
+    """
+    for pod in pods:
+        port = ssh_port(shape, run_id, pod.rank or 0)
+        peer = SshHost(pod.address or "", pod.node or "", config, port)
+        try:
+            peer.connect(CONNECT_PATIENCE)
+            peer.clean()
+        except Infrastructure as error:
+            mtu = shape.network.mtu
+            hint = f"; does its network carry packets of {mtu} bytes (network.mtu)?" if mtu else ""
+            raise GangUnavailable(f"{error}{hint}") from None
+        gang.peers.append(peer)
+
+
+def own_host(context: PodContext, pods: dict[str, Pod], shape: Shape) -> LocalHost:
+    """Return this pod with its address on the measured network. Raises GangUnavailable."""
+    own = pods.get(context.pod)
+    address = (own.address if own else None) or context.address
+    local = LocalHost(address, context.node)
+    extra = extra_address(local, shape)
+    return LocalHost(extra, context.node) if extra else local
+
+
+def _on_measured_network(peer: SshHost, shape: Shape) -> Host:
+    extra = extra_address(peer, shape)
+    if extra:
+        peer.measure(extra)
+    return peer
+
+
+def extra_address(host: Host, shape: Shape) -> str | None:
+    """Return the address on the interface of a Multus network; None without such a network.
+
+    The host knows it before the API server does. A link-local IPv6 address often comes first, and
+    nobody reaches it without a zone.
+    """
+    if not shape.network.name or shape.network.default:
+        return None
+    interface = shape.network.interface or "net1"
+    flag = "-6" if shape.network.family == "ipv6" else "-4"
+    listing = host.run(["ip", flag, "-j", "addr", "show", "dev", interface], timeout=15)
+    try:
+        addresses = [
+            address["local"]
+            for address in orjson.loads(listing.stdout)[0]["addr_info"]
+            if address.get("scope") == "global"
+        ]
+        return str(addresses[0])
+    except (ValueError, LookupError):
+        raise GangUnavailable(
+            f"{host.name} has no address on {interface} of network {shape.network.name}: "
+            f"{listing.tail()}"
+        ) from None
+
+
+def wait_for_pods(
+    context: PodContext, plan: Plan, shape: Shape, number: int, attempt: int, count: int
+) -> dict[str, Pod]:
+    """Return the pods of a batch by name, once `count` of them run.
+
+    Raises GangUnavailable after the suite's pending_limit, and KubeError.
+    """
+    limit = float(plan.options.get("pending_limit", 600))
+    labels = selector(context.run_id, context.workflow, number, attempt)
+    return signals.run(running(context, labels, count, limit, shape.network.family))
+
+
+async def running(
+    context: PodContext, labels: str, count: int, limit: float, family: str
+) -> dict[str, Pod]:
+    """Return the selected pods by name, once `count` of them run with an address of `family`.
+
+    Raises GangUnavailable after `limit` seconds, and KubeError.
+    """
+    deadline = time.monotonic() + limit
+    async with Kube() as kube:
+        kind = await kube.resource("v1", "Pod")
+        while True:
+            listed = await kube.list(kind, context.namespace, labels=labels)
+            pods = [read_pod(pod, family) for pod in listed]
+            started = [pod for pod in pods if pod.phase == "Running" and pod.addresses and pod.node]
+            require_family(started, family, count)
+            if len(started) >= count:
+                return {pod.name: pod for pod in started}
+            ended = [pod for pod in pods if pod.phase in ("Failed", "Succeeded")]
+            if ended:
+                trouble = ended[0].trouble or ended[0].phase
+                raise GangUnavailable(
+                    f"{ended[0].name} ended before the gang was complete: {trouble}"
+                )
+            if time.monotonic() > deadline:
+                why = why_too_few(await with_events(kube, context.namespace, pods), count)
+                raise GangUnavailable(
+                    f"{len(started)} of {count} pods ran within {limit:g} s (pending_limit): {why}"
+                )
+            await asyncio.sleep(0.3)
+
+
+def why_too_few(pods: Sequence[Pod], count: int) -> str:
+    """Return why too few pods run: their troubles, or how many were not created."""
+    waiting = [
+        f"{pod.name} is {pod.phase} on {pod.node or 'no node'}, and no event says why"
+        for pod in pods
+        if pod.phase != "Running"
+    ]
+    missing = [f"{count - len(pods)} pods were not created"] if len(pods) < count else []
+    return "; ".join([*(troubles(pods) or waiting), *missing])
+
+
+def require_family(pods: Sequence[Pod], family: str, count: int) -> None:
+    """Raise GangUnavailable if a pod has no address of the family. One pod alone needs no IPv4."""
+    lacking = next((pod for pod in pods if not pod.address), None)
+    if lacking and (count > 1 or family == "ipv6"):
+        raise GangUnavailable(
+            f"{lacking.name} has no {family} address, only {', '.join(lacking.addresses)}: "
+            f"the pod network has none to give (network.family: {family})"
+        )

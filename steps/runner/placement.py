@@ -1,0 +1,94 @@
+"""The site of a gang: its hosts, its provenance, and whether it matches the shape."""
+
+from collections.abc import Iterable, Sequence
+
+from perfdag.hosts.base import Host
+from perfdag.kube.pods import Pod
+from perfdag.kube.podspec import VOLUME
+from perfdag.kube.security import USER
+from perfdag.shape import Shape
+from perfdag.steps.runner.gather import Hosts
+from perfdag.steps.runner.pod_context import PodContext
+from perfdag.steps.site import Site
+
+
+def site_of(context: PodContext, shape: Shape, gang: Hosts, reused: bool = False) -> Site:
+    """Return the site of a gang. `reused`: an earlier gang wrote to its volume."""
+    own, volume = gang.pods.get(context.pod), shape.volume
+    existing = volume is not None and (volume.claim is not None or volume.kind == "hostPath")
+    return Site(
+        hosts_for=lambda wanted: (
+            gang.hosts if wanted.hosts.count > 1 or shape.hosts.count == 1 else gang.hosts[:1]
+        ),
+        volume=VOLUME if volume else None,
+        where={
+            "image_digest": own.image_digest if own else None,
+            "pods": sorted(gang.pods),
+            **context.where,
+        },
+        facts={"volume_reused": True} if existing or reused else {},
+        misplacement=lambda wanted, hosts: (
+            wrong_placement(wanted, hosts) or wrong_images(shape, own, gang.pods.values(), hosts)
+        ),
+        advice=host_path_advice,
+        lost=gang.lost,
+    )
+
+
+def wrong_images(
+    shape: Shape, own: Pod | None, pods: Iterable[Pod], hosts: Sequence[Host]
+) -> str | None:
+    """Return why hosts run different images, or None: a tag may differ between nodes.
+
+    An image that was loaded, not pulled, may have only the digest of its configuration. No digest of
+    a manifest equals it, so the two kinds are compared apart. `own` is a pod of the gang: pods of
+    the other variant have another image.
+    """
+    count, nodes = shape.hosts.count, {host.name for host in hosts}
+    side = (own.rank or 0) // count if own else 0
+    for of_manifest in (True, False):
+        digests = {
+            pod.image_digest.rpartition("@")[2]: pod.node
+            for pod in pods
+            if (pod.rank or 0) // count == side
+            and pod.node in nodes
+            and pod.image_digest
+            and ("@" in pod.image_digest) == of_manifest
+        }
+        if len(digests) > 1:
+            listed = ", ".join(f"{digest} on {node}" for digest, node in digests.items())
+            return (
+                f"hosts ran different images: {listed}; "
+                "name the image by its digest, or pull it again on all nodes"
+            )
+    return None
+
+
+def host_path_advice(shape: Shape, error: str) -> str | None:
+    """Return what to do if a hostPath refuses its pods: the kubelet creates it for root."""
+    volume = shape.volume
+    if volume is None or volume.kind != "hostPath" or shape.privileges:
+        return None
+    if VOLUME not in error or "Permission denied" not in error:
+        return None
+    return (
+        f"volume.path: make it writable for uid {USER}, which pods run as: "
+        f"chown {USER} {volume.path} on the node"
+    )
+
+
+def wrong_placement(shape: Shape, hosts: Sequence[Host]) -> str | None:
+    """Return why hosts break the placement: spread needs one node a host, packed one node."""
+    nodes = [host.name for host in hosts]
+    distinct = sorted(set(nodes))
+    if shape.hosts.placement == "spread" and len(distinct) < len(nodes):
+        twice = next(node for node in nodes if nodes.count(node) > 1)
+        return (
+            f"{len(nodes)} nodes are required (placement: spread), "
+            f"but {nodes.count(twice)} hosts were on {twice}"
+        )
+    if shape.hosts.placement == "packed" and len(distinct) > 1:
+        return (
+            f"one node is required (placement: packed), but the hosts were on {', '.join(distinct)}"
+        )
+    return None

@@ -1,0 +1,132 @@
+"""The output parameters of the plan step: what Argo fans out over, and the pods of each batch."""
+
+from typing import Any
+
+from perfdag.kube.labels import LABEL
+from perfdag.kube.objects import Object
+from perfdag.kube.podspec import Context, account_of, patch, priority_class, ssh_port
+from perfdag.plan.gated import gated
+from perfdag.plan.plan import Plan
+from perfdag.results.confirming import ROUNDS
+from perfdag.shape import Shape
+from perfdag.steps.runner.limits import check_shapes, check_size
+from perfdag.steps.runner.pod_context import PENDING_GRACE, PodContext
+
+FANS = ("batches", "duets")
+"""Outputs with the numbers of batches that Argo fans out over: of gangs, and of two variants."""
+NETWORK = f"{LABEL}/network"
+"""Annotation of a pod outside Multus networks: the network that it measures."""
+MULTUS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
+"""Annotations that name a Multus network, by whether it replaces the pod's default network."""
+
+
+def outputs(
+    plan: Plan, context: PodContext, stored: set[str], other: Plan | None = None
+) -> dict[str, Any]:
+    """Return the output parameters by name.
+
+    `batches` lists the batches with missing samples, in the plan's order; `shapeof` has the shape
+    and the number of pods of each batch, `shapes` the distinct shapes. `other` is the second variant
+    of a plan of two; `stored` then holds the samples that both have. Raises BadDocument.
+    """
+    check_size(plan)
+    left = [
+        number
+        for number, batch in enumerate(plan.batches)
+        if any(plan.key(position) not in stored for position in batch.samples)
+    ]
+    if other:
+        shapes = _shapes_of(plan, plan, context, 0) + _shapes_of(other, plan, context, 1)
+        shapeof = _batches_of_two(plan, other)
+    else:
+        shapes = _shapes_of(plan, plan, context)
+        shapeof = _batches_of_one(plan)
+    check_shapes(shapes)
+    return {
+        "batches": [] if other else left,
+        "duets": left if other else [],
+        "shapeof": shapeof,
+        "shapes": shapes,
+        "pending": f"{int(plan.options.get('pending_limit', 600)) + PENDING_GRACE}s",
+        "run": plan.run_id,
+        "suitename": plan.suite,
+        "gated": str(gated(plan)).lower(),
+    }
+
+
+def _turn(shape: Shape, pods: int, number: int) -> str:
+    """Return the name of the mutex of a batch, for an installation where batches overlap.
+
+    All gangs share one: two half-placed gangs would deadlock. Volcano places a gang as a whole.
+    """
+    return "gang" if pods > 1 and shape.scheduler != "volcano" else str(number)
+
+
+def _batches_of_one(plan: Plan) -> list[Object]:
+    """Return the shape and the pods of each batch; batches that confirm the run come last."""
+    indices = [batch.shape for batch in plan.batches] + [*range(len(plan.shapes))] * ROUNDS
+    batches = []
+    for number, index in enumerate(indices):
+        shape = Shape.model_validate(plan.shapes[index])
+        count = shape.hosts.count
+        turn = _turn(shape, count, number)
+        batches.append({"s": str(index), "n": str(count), "turn": turn})
+    return batches
+
+
+def _batches_of_two(a: Plan, b: Plan) -> list[Object]:
+    """Return the shapes of each batch in both variants, and the pods, as many on both sides."""
+    batches = []
+    for number, (left, right) in enumerate(zip(a.batches, b.batches, strict=True)):
+        shape = Shape.model_validate(a.shapes[left.shape])
+        count = shape.hosts.count
+        second = str(len(a.shapes) + right.shape)
+        turn = _turn(shape, 2 * count, number)
+        batches.append({"s": str(left.shape), "t": second, "n": str(count), "turn": turn})
+    return batches
+
+
+def _shapes_of(
+    plan: Plan, first: Plan, context: PodContext, side: int | None = None
+) -> list[Object]:
+    """Return the shapes of a plan as Argo gets them.
+
+    `side` is 0 or 1 where the pods of two variants stand side by side; `first` is variant A, which
+    names the run.
+    """
+    accounts = {
+        point.shape: account_of(point.benchmark)
+        for point in plan.points
+        if point.benchmark in context.allowed
+    }
+    shapes = []
+    for number, raw in enumerate(plan.shapes):
+        shape = Shape.model_validate(raw)
+        count = shape.hosts.count
+        ranks = None if side is None else range(side * count, (side + 1) * count)
+        shapes.append(_shape_output(shape, first, context, accounts.get(number), ranks))
+    return shapes
+
+
+def _shape_output(
+    shape: Shape, plan: Plan, context: PodContext, account: str | None, ranks: range | None
+) -> Object:
+    patch_context = Context(
+        plan.run_id,
+        context.workflow_uid,
+        context.images,
+        context.store,
+        context.pull_policy,
+        priority_class(plan.options.get("priority", 0)),
+        account,
+        ranks,
+    )
+    ports = [ssh_port(shape, plan.run_id, rank) for rank in (0, 1)]
+    network = shape.network
+    return {
+        "patch": patch(shape, patch_context),
+        "port": str(ports[0]),
+        "step": str(ports[1] - ports[0]),
+        "netkey": MULTUS[network.default] if network.name else NETWORK,
+        "network": network.name or ("host" if network.host else "pod"),
+    }

@@ -1,0 +1,79 @@
+"""Report the progress of a lead: to its log, to Argo, and to the next attempt if it is killed."""
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from perfdag.results import missing_reason
+from perfdag.results.samples import SampleRecord
+from perfdag.steps.measure import PRECISE
+from perfdag.suite.point import Point
+
+TERMINATION_MESSAGE = Path("/dev/termination-log")
+
+
+class UnderWay:
+    """Writes the samples under way into the termination message of this container."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, str] = {}
+
+    def began(self, point: Point, repetition: int) -> None:
+        """Add a sample; several may be measured at once."""
+        self._samples[point.id] = point.sample(repetition)
+        self._write()
+
+    def ended(self, point: Point) -> None:
+        """Remove a sample: it is stored."""
+        self._samples.pop(point.id, None)
+        self._write()
+
+    def _write(self) -> None:
+        # the kubelet makes the file: where it is absent nobody reads it
+        with contextlib.suppress(OSError), TERMINATION_MESSAGE.open("r+") as file:
+            file.write(missing_reason.as_termination_message(self._samples))
+            file.truncate()
+
+
+class ProgressReporter:
+    """Report progress: lines on stdout, and N/M in Argo's progress file."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done = total, 0
+        self._file = os.environ.get("ARGO_PROGRESS_FILE")
+        self._under_way = UnderWay()
+        self._report()
+
+    def started(self, point: Point, repetition: int) -> None:
+        """Record that a sample begins."""
+        self._under_way.began(point, repetition)
+
+    def ended(self, point: Point, record: SampleRecord) -> None:
+        """Record and print that a sample is stored."""
+        self._under_way.ended(point)
+        self._done += 1
+        name = f"{point.entry} {point.label} repetition {record.repetition}"
+        error = f": {record.error}" if record.error else ""
+        print(f"{self._done}/{self._total} {record.status} {name}{error}", flush=True)  # noqa: T201
+        self._report()
+
+    def skipped(self, point: Point, repetition: int, why: str) -> None:
+        """Count a sample that `until` does not need. The total excludes samples stored before."""
+        if why == PRECISE:
+            self._done += 1
+            self._report()
+
+    def count(self, samples: int) -> None:
+        """Count samples that another pod stored."""
+        self._done += samples
+        print(f"{self._done}/{self._total}", flush=True)  # noqa: T201
+        self._report()
+
+    def _report(self) -> None:
+        if self._file:
+            try:
+                Path(self._file).write_text(f"{self._done}/{self._total}\n")
+            except OSError as error:
+                print(f"progress is not reported to Argo: {error}", file=sys.stderr)  # noqa: T201
+                self._file = None

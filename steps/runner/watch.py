@@ -1,0 +1,197 @@
+"""Watch a run: look at its pods until the last batch ends, and write what the watchdog decides."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from perfdag.kube.argo import nodes_of, template_of
+from perfdag.kube.client import Kube, KubeError, Resource
+from perfdag.kube.labels import UNRECOVERABLE, WATCHDOG_DONE
+from perfdag.kube.objects import Object
+from perfdag.kube.pods import Pod, read_pod, selector, with_events
+from perfdag.plan.gated import gated
+from perfdag.plan.plan import Plan
+from perfdag.results import missing_reason
+from perfdag.results.runs import load_plan, variants
+from perfdag.results.samples import stored_samples
+from perfdag.steps.runner.end_reason import BatchReasons
+from perfdag.steps.runner.pod_context import PodContext, pending_limit
+from perfdag.steps.runner.step_state import owner, unrecoverable_annotation, unrecoverable_batches
+from perfdag.steps.runner.watchdog import GIVEN_UP, LOOK_SECONDS, Watchdog
+from perfdag.store.base import Store, StoreError
+
+_DONE = {"Succeeded", "Failed", "Error", "Skipped", "Omitted"}
+_SHORTEST_DELAY = 0.5
+"""Least seconds between two counts of the samples."""
+_COUNT_COST = 20
+"""Seconds between two counts for each second that a count takes."""
+
+
+def finished(workflow: Object) -> bool:
+    """Return whether the Workflow or all its batches are over, those that confirm included.
+
+    The DAG of the batches may be a task of another Workflow.
+    """
+    status = workflow.get("status") or {}
+    if status.get("phase") in _DONE or workflow["spec"].get("shutdown"):
+        return True
+    fans, confirms = _phases(workflow, "batches"), _phases(workflow, "confirm")
+    if not fans or not confirms or not _DONE.issuperset([*fans, *confirms]):
+        return False
+    # confirming batches are a second fan, whose node may not exist yet
+    return "Succeeded" not in confirms or len(fans) > 1
+
+
+def failed(workflow: Object) -> bool:
+    """Return whether `argo retry` would measure batches again, or plan some that confirm.
+
+    The Workflow was stopped or ran out of time, a batch failed, or the step that confirms did.
+    """
+    fans, confirms = _phases(workflow, "batches"), _phases(workflow, "confirm")
+    # the phases of that step include its attempts: the last one may have succeeded
+    confirming = [] if "Succeeded" in confirms else confirms
+    phases = [(workflow.get("status") or {}).get("phase"), *fans, *confirming]
+    return bool(workflow["spec"].get("shutdown")) or not {"Failed", "Error"}.isdisjoint(phases)
+
+
+def _phases(workflow: Object, template: str) -> list[str | None]:
+    nodes = nodes_of(workflow).values()
+    return [node.get("phase") for node in nodes if template_of(node) == template]
+
+
+async def watch_run(context: PodContext, pending: str) -> bool:
+    """Watch the run until its last batch ends. Return True if no batch failed.
+
+    If no sample may be measured again, it ends with the last stored sample: the controller looks at a
+    Workflow every 10 s, and a watchdog that ends after the measuring pods costs one more look. If
+    batches failed, the watchdog has to fail too: `argo retry` keeps pods that succeeded, and nobody
+    would watch the pods of the retry. The watchdog does not mount a claim, which only one node may
+    have. It waits while the API server is out of reach. Raises StoreError.
+    """
+    limit = pending_limit(pending)
+    async with Kube() as kube:
+        if context.claimed:
+            return await watch_pods(kube, context, limit, None)
+        store = context.open()
+        plan = load_plan(store, context.run_id)
+        plans = variants(store, plan)
+        watches = [asyncio.create_task(watch_pods(kube, context, limit, BatchReasons(plan, store)))]
+        if not gated(plan):
+            watches.append(asyncio.create_task(all_stored(store, plans)))
+        done, others = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
+        for task in others:
+            task.cancel()
+        results = [task.result() for task in done]
+        return any(results)
+
+
+async def watch_pods(
+    kube: Kube, context: PodContext, limit: float, write: Callable[[int, str], None] | None
+) -> bool:
+    """Look at the pods until the last batch is over; return True if no batch failed.
+
+    Without `write` the reasons become an annotation of the Workflow, which the last step reads.
+    """
+    pods = await kube.resource("v1", "Pod")
+    workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
+    reasons: dict[int, str] = {}
+    watchdog = Watchdog(limit, write or (lambda batch, text: reasons.update({batch: text})))
+
+    async def annotate(annotations: Object) -> None:
+        body = {"metadata": {"annotations": annotations}}
+        await kube.patch(workflows, context.workflow, body, context.namespace)
+
+    while True:
+        try:
+            workflow = await kube.get(workflows, context.workflow, context.namespace)
+            before = workflow["metadata"].get("annotations") or {}
+            if finished(workflow):
+                # nobody else clears it
+                last: Object = {UNRECOVERABLE: None} if UNRECOVERABLE in before else {}
+                last |= {WATCHDOG_DONE: context.workflow_uid} if failed(workflow) else {}
+                if last:
+                    await annotate(last)
+                return not failed(workflow)
+            watchdog.earlier = unrecoverable_batches(workflow)
+            earlier = missing_reason.from_annotations(owner(workflow), before)
+            watchdog.note_refusals(nodes_of(workflow), time.monotonic())
+            doomed = watchdog.look(await _pods_of(kube, pods, context), time.monotonic())
+            merged = (earlier | reasons).items()
+            reasons = {batch: text for batch, text in merged if batch not in watchdog.complete}
+            # what an earlier attempt left has to go: retries read it
+            names = (UNRECOVERABLE, WATCHDOG_DONE, missing_reason.NOTES)
+            update: Object = {name: None for name in names if name in before}
+            unrecoverable = watchdog.unrecoverable | watchdog.earlier
+            update |= unrecoverable_annotation(owner(workflow), unrecoverable)
+            update |= missing_reason.as_annotation(owner(workflow), reasons)
+            if not update.items() <= before.items():
+                await annotate(update)  # before the pods end: then Argo decides about a retry
+            await _give_up(kube, pods, context, doomed)
+        except KubeError as error:
+            if error.status in (401, 403, 404):
+                raise
+            print(f"waiting for the API server: {error}", flush=True)  # noqa: T201
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _pods_of(kube: Kube, kind: Resource, context: PodContext) -> list[Pod]:
+    labels = selector(context.run_id, context.workflow)
+    pods = await kube.list(kind, context.namespace, labels=labels)
+    return await with_events(kube, context.namespace, [read_pod(pod) for pod in pods])
+
+
+async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list[Pod]) -> None:
+    """End pods so that Argo calls them failed: it creates a deleted Pending pod again."""
+    for pod in doomed:
+        if pod.node:
+            body: Object = {"spec": {"activeDeadlineSeconds": 1}}
+            await kube.patch(kind, pod.name, body, context.namespace)
+        else:  # no kubelet would end it, and each retry would wait for the whole pendingTimeout
+            message = (pod.trouble or "")[:1000]
+            body = {"status": {"phase": "Failed", "reason": GIVEN_UP, "message": message}}
+            await kube.patch(kind, pod.name, body, context.namespace, subresource="status")
+
+
+# -- the last sample -------------------------------------------------------------------------------
+
+
+def count_missing(store: Store, plans: Sequence[Plan]) -> int:
+    """Return how many samples of runs are not stored. Raises StoreError."""
+    stored = [stored_samples(store, plan.run_id) for plan in plans]
+    return sum(
+        plan.key(position) not in known
+        for plan, known in zip(plans, stored, strict=True)
+        for position in range(len(plan.order))
+    )
+
+
+def poll_delay(left: int, took: float, unchanged: float) -> float:
+    """Return the seconds until the next count of the samples, of which `left` are missing.
+
+    A count costs the store a listing. Many missing samples, a long listing (`took` seconds) and a
+    long time without a new sample (`unchanged` seconds) each make the counts rarer.
+    """
+    of_left = min(0.2 * left, 10 * LOOK_SECONDS)
+    return max(_SHORTEST_DELAY, _COUNT_COST * took, of_left, min(0.05 * unchanged, LOOK_SECONDS))
+
+
+async def all_stored(store: Store, plans: Sequence[Plan]) -> bool:
+    """Wait until every sample of these runs is stored, and return True.
+
+    Waits while the store is out of reach, without holding up the watch of the pods.
+    """
+    last, changed = -1, time.monotonic()
+    while True:
+        began = time.monotonic()
+        try:
+            left = await asyncio.to_thread(count_missing, store, plans)
+        except StoreError as error:
+            print(f"waiting for the store: {error}", flush=True)  # noqa: T201
+            await asyncio.sleep(LOOK_SECONDS)
+            continue
+        if not left:
+            return True
+        now = time.monotonic()
+        if left != last:
+            last, changed = left, now
+        await asyncio.sleep(poll_delay(left, now - began, now - changed))

@@ -1,0 +1,170 @@
+"""Measure one sample: prepare, run and parse a benchmark, and record what disturbed it."""
+
+import contextlib
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from perfdag.benchmark import registry
+from perfdag.benchmark.contract import Benchmark, Gang, Output
+from perfdag.hosts import canary, disturbance
+from perfdag.hosts.base import Host
+from perfdag.hosts.facts import env_class
+from perfdag.hosts.packages import install_command
+from perfdag.outcome import Failed, Infrastructure, SampleError, Skip
+from perfdag.results.samples import SampleRecord, as_row, now
+from perfdag.shape import Shape
+from perfdag.steps.concurrent import two_of
+from perfdag.steps.site import Site
+from perfdag.store.base import StoreError
+from perfdag.suite.point import Point
+
+
+class NoScratch(StoreError):
+    """No temporary folder can be created: the run ends, and can be resumed."""
+
+
+class Sampler:
+    """Measures samples of points, once each, at a site."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._host_facts: dict[str, dict[str, Any]] = {}
+
+    def measure(self, point: Point, shape: Shape, repetition: int) -> SampleRecord:
+        """Return the record of one attempt at a sample.
+
+        Its status is `infrastructure` if another attempt may succeed. Whatever a benchmark raises becomes a row. Raises NoScratch.
+        """
+        record = SampleRecord(
+            point.id,
+            repetition,
+            "ok",
+            started_at=now(),
+            where=dict(self._site.where),
+            facts=dict(self._site.facts),
+        )
+        benchmark: Benchmark[Any] = registry.get(point.benchmark)
+        record.benchmark_version = str(benchmark.version)
+        guard = disturbance.Guard()
+        try:
+            hosts = self._site.hosts_for(shape)
+            starter = hosts[0] if hosts else None
+            if point.pair is not None:
+                hosts, shape = two_of(hosts, point.pair), shape.pair()
+            self._add_provenance(record, hosts)
+            if refusal := self._site.refuses(shape):
+                raise Skip(refusal)
+            guard.include(hosts)
+            self._run(record, benchmark, point, shape, hosts, starter)
+            fault = self._site.misplacement(shape, hosts) or guard.throttled()
+            if fault:
+                record.status, record.error = "invalid", fault
+        except SampleError as error:
+            retryable = isinstance(error, Infrastructure)
+            record.status = "infrastructure" if retryable else error.status
+            record.error, record.texts = str(error), {**record.texts, **error.texts}
+            if not retryable:
+                _keep_values(record, benchmark, error)
+        except NoScratch:
+            raise
+        except Exception as error:  # a benchmark of another package may raise anything
+            record.status, record.rows = "failed", []
+            record.error = f"{type(error).__name__}: {error}"
+        record.noise = guard.disturbed(record.env.get("cpu_threads") or 1)
+        if record.error:
+            parts = (record.error, guard.starved(), self._site.advice(shape, record.error))
+            record.error = " ".join("; ".join(part for part in parts if part).split())
+        record.finished_at = now()
+        return record
+
+    def _run(
+        self,
+        record: SampleRecord,
+        benchmark: Benchmark[Any],
+        point: Point,
+        shape: Shape,
+        hosts: Sequence[Host],
+        starter: Host | None,
+    ) -> None:
+        params = benchmark.Params.model_validate(point.params)
+        with _scratch_folder() as scratch:
+            gang = Gang(hosts, shape, point.timeout, scratch, self._site.volume, starter=starter)
+            if missing := benchmark.missing(gang, params):
+                raise Skip(
+                    "; ".join(
+                        f"{tool.program} is not installed "
+                        f"({tool.advice or install_command(tool.packages)})"
+                        for tool in missing
+                    )
+                )
+            benchmark.prepare(gang, params)
+            record.facts |= benchmark.provenance(gang, params)
+            record.started_at = now()
+            try:
+                output: Output = benchmark.run(gang, params)
+            finally:
+                for host in hosts:
+                    if host is not starter:
+                        with contextlib.suppress(SampleError, OSError):
+                            host.remove(scratch)
+        record.texts, record.commands, record.tool = output.texts, output.argv, output.tool
+        record.facts |= output.facts
+        series = benchmark.series(output)
+        record.benchmark_version = f"{benchmark.version} {series}".strip()
+        measurements = benchmark.parse(output, params)
+        if not measurements:
+            raise Failed(f"{benchmark.name} yielded no value", output.texts)
+        record.rows = [as_row(benchmark, measurement) for measurement in measurements]
+
+    def _add_provenance(self, record: SampleRecord, hosts: Sequence[Host]) -> None:
+        for host in hosts:
+            if host.name not in self._host_facts:
+                self._host_facts[host.name] = host.facts()
+        record.nodes = [host.name for host in hosts]
+        if hosts:
+            facts = {name: self._host_facts[name] for name in record.nodes}
+            record.env = facts[hosts[0].name]
+            record.env_class = env_class(*(facts[name] for name in record.nodes))
+            peers = {name: facts[name] for name in facts if name != hosts[0].name}
+            if peers:
+                record.env = {**record.env, "peers": peers}
+
+    def canary(self, batch: int) -> SampleRecord:
+        """Return the record of a canary: a short fixed load that shows changes of the machine."""
+        before = disturbance.moment()
+        record = SampleRecord(
+            "canary",
+            0,
+            "ok",
+            started_at=now(),
+            batch=batch,
+            benchmark_version="1",
+            where=dict(self._site.where),
+        )
+        values = canary.canary()
+        record.rows = canary.canary_rows(values, 0.0)
+        record.rows[-1]["value"] = disturbance.steal(before, disturbance.moment())
+        refused = ", ".join(name for name, value in values.items() if value is None)
+        record.noise = f"no canary of {refused}: the system refused it" if refused else None
+        self._add_provenance(record, self._site.hosts_for(Shape())[:1])
+        record.finished_at = now()
+        return record
+
+
+def _keep_values(record: SampleRecord, benchmark: Benchmark[Any], error: SampleError) -> None:
+    """Keep the measurements of a failed sample; append the fault of a bad value to the error."""
+    try:
+        record.rows = [as_row(benchmark, measurement) for measurement in error.measurements]
+    except Exception as fault:
+        record.error, record.rows = f"{record.error}; {type(fault).__name__}: {fault}", []
+
+
+def _scratch_folder() -> "tempfile.TemporaryDirectory[str]":
+    try:
+        return tempfile.TemporaryDirectory(prefix="perfdag-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise NoScratch(
+            f"cannot create a temporary folder: {error}; "
+            "free some space, or name another folder with TMPDIR"
+        ) from error
