@@ -114,9 +114,9 @@ class TestCommands:
             assert output.count("\n") == 1
         for words, message in (
             (["burst", "--count", "100", "400"], "several are a ladder"),
-            (["burst", "--step", "5"], "--step goes with capacity, not burst"),
+            (["burst", "--step", "5"], "--step needs capacity, not burst"),
             (["burst", "--template", "pod"], "Pod brings up no VMI"),
-            (["burst", "--burst", "5"], "--burst goes with --arrival burst"),
+            (["burst", "--burst", "5"], "--burst needs --arrival burst"),
         ):
             assert self.cli("vmi", *words, "-o", out) == 2
             output = capsys.readouterr().err

@@ -268,9 +268,8 @@ class TestCharts:
             assert main(["scale", "plot", "-o", str(tmp_path), "--plot", *words]) == 2
             return capsys.readouterr().err
 
-        assert (
-            "--skip-errors goes with --plot general and detailed; ecdf counts what never came"
-            in plot("ecdf", "--no-skip-errors")
+        assert "--skip-errors needs --plot general or detailed; ecdf counts absent stages" in plot(
+            "ecdf", "--no-skip-errors"
         )
         assert "API calls are counted of all" in plot("api-calls", "--head", "3")
         assert "`perfdag scale vmi` and the scenarios count them" in plot("api-calls")
@@ -290,7 +289,7 @@ class TestCharts:
         ]
         drawn: list[Any] = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("perfdag.charts.style.to_bytes", lambda figure: (b"", b""))
+            patch.setattr("perfdag.app.scale.plots.to_bytes", lambda figure: (b"", b""))
             patch.setattr(
                 "perfdag.charts.benchmarks.scale.api_calls",
                 lambda counts, of: drawn.append((counts, of)),

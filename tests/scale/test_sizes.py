@@ -98,7 +98,7 @@ class TestCapacity:
         tmp_path: Path,
     ) -> None:
         """At 200 VMIs the API server's metrics are absent, and `figures` are as they are there."""
-        from perfdag.app.scale import commands as scale_verbs
+        from perfdag.app.scale import session as scale_session
         from perfdag.cli import main
 
         held = [gates.parse("api_p99 < 1"), gates.parse("deletion_p50 < 5")]
@@ -112,7 +112,9 @@ class TestCapacity:
         monkeypatch.setattr(vmi, "burst", burst)
         passed, results = await sizes.capacity(None, vmi.Spec(), 100, 450)  # type: ignore[arg-type]
         assert (passed, len(results)) == (result, 2)
-        monkeypatch.setattr(scale_verbs, "on_cluster", lambda *_: run_vmi.Outcome(results, passed))
+        monkeypatch.setattr(
+            scale_session, "on_cluster", lambda *_: run_vmi.Outcome(results, passed)
+        )
         assert main(["scale", "vmi", "capacity", "--count", "450", "-o", str(tmp_path)]) == (
             3 if result.no_data else 0
         )
@@ -331,7 +333,7 @@ class TestLadder:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        from perfdag.app.scale import commands as scale_verbs
+        from perfdag.app.scale import session as scale_session
         from perfdag.cli import main
 
         async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> None:
@@ -340,7 +342,7 @@ class TestLadder:
 
         monkeypatch.setattr(run_vmi, "measure", measure)
         monkeypatch.setattr(
-            scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(None))
+            scale_session, "on_cluster", lambda args, work, _: asyncio.run(work(None))
         )
         assert main(["scale", "vmi", "ladder", "--count", "400", "600", "-o", str(tmp_path)]) in (
             4,
@@ -358,7 +360,7 @@ class TestLadder:
         self, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another run took the Lease at 600 VMIs, which is seen when this one ends."""
-        from perfdag.app.scale import commands as scale_verbs
+        from perfdag.app.scale import session as scale_session
         from perfdag.cli import main
 
         measured = vmi.burst
@@ -371,7 +373,7 @@ class TestLadder:
         monkeypatch.setattr(vmi, "burst", burst)
         monkeypatch.setattr(run_vmi, "ExclusiveRun", Taken)
         monkeypatch.setattr(
-            scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(None))
+            scale_session, "on_cluster", lambda args, work, _: asyncio.run(work(None))
         )
         assert (
             main(
@@ -404,7 +406,7 @@ class TestLadder:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        from perfdag.app.scale import commands as scale_verbs
+        from perfdag.app.scale import session as scale_session
         from perfdag.cli import main
 
         async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> run_vmi.Outcome:
@@ -439,7 +441,7 @@ class TestLadder:
         monkeypatch.setattr(run_vmi, "measure", measure)
         monkeypatch.setattr(submit, "objects_of_run", objects_of_run)
         monkeypatch.setattr(
-            scale_verbs, "on_cluster", lambda args, work, _: asyncio.run(work(Cluster()))
+            scale_session, "on_cluster", lambda args, work, _: asyncio.run(work(Cluster()))
         )
         code, names = (
             main(["scale", "vmi", "steady", "-o", str(tmp_path)]),
@@ -464,7 +466,7 @@ class TestLadder:
         self, scenario: str, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another run takes the Lease while this one measures."""
-        from perfdag.app.scale import commands as scale_verbs
+        from perfdag.app.scale import session as scale_session
         from perfdag.cli import main
 
         outcomes: list[run_vmi.Outcome] = []
@@ -474,7 +476,7 @@ class TestLadder:
             return outcomes[-1]
 
         monkeypatch.setattr(run_vmi, "ExclusiveRun", Taken)
-        monkeypatch.setattr(scale_verbs, "on_cluster", on_cluster)
+        monkeypatch.setattr(scale_session, "on_cluster", on_cluster)
         words = (
             ["--count", "200", "--step", "100"] if scenario == "capacity" else ["--count", "100"]
         )

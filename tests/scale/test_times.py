@@ -189,12 +189,12 @@ class TestTimes:
         capsys: pytest.CaptureFixture[str],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        from perfdag.charts import style
+        from perfdag.app.scale import plots
         from perfdag.cli import main
 
         drawn: list[str] = []
         monkeypatch.setattr(
-            style,
+            plots,
             "to_bytes",
             lambda figure: (drawn.extend(entry.get_text() for entry in figure.texts), b"x"),
         )

@@ -1,243 +1,196 @@
-"""Run the commands of `perfdag scale` and return an exit code; `scale_scenarios` has the scenarios."""
+"""Submit, sample and delete workloads, and simulate nodes and systems. Return an exit code."""
 
-import argparse
-import sys
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
-if TYPE_CHECKING:
-    from perfdag.kube.client import Kube
-    from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.app.scale.session import (
+    Arrivals,
+    Print,
+    Session,
+    on_cluster,
+    parse_variables,
+    print_schedule,
+    print_stages,
+)
+from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
+from perfdag.kube.client import Kube
+from perfdag.steps.scale.cluster import kwok_nodes, simulation
+from perfdag.steps.scale.cluster.removal import remove_run
+from perfdag.steps.scale.measure.generator import connections
+from perfdag.steps.scale.runai import sample as sampling
+from perfdag.steps.scale.runai import submit as submission
+from perfdag.steps.scale.runai.run_file import RunFile
+from perfdag.steps.scale.runai.sample import SampleRequest
+from perfdag.steps.scale.runai.settings import check_submitter
+from perfdag.steps.scale.runai.submit import SubmitRequest
 
-T = TypeVar("T")
-
-
-def on_cluster(
-    args: argparse.Namespace, work: "Callable[[Kube], Awaitable[T]]", connections: int = 100
-) -> T:
-    """Run the work on the cluster of `--context`. Raises KubeError, KeyboardInterrupt."""
-    from perfdag import signals
-    from perfdag.kube.client import Kube
-
-    async def main() -> T:
-        async with Kube(context=args.context, connections=connections) as kube:
-            return await work(kube)
-
-    return signals.run_until_stopped(main())
-
-
-def log(text: str) -> None:
-    """Say how it goes."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def settings_of(args: argparse.Namespace) -> Any:
-    """Read `--settings`, and take the output folder from there by default. Raises SettingsError."""
-    from perfdag.steps.scale.runai.settings import read_settings
-
-    settings = read_settings(args.settings)
-    args.output_dir = args.output_dir or Path(settings.output_dir)
-    return settings
+KINDS = {
+    "training": "TrainingWorkload",
+    "distributed": "DistributedWorkload",
+    "interactive": "InteractiveWorkload",
+}
+PARALLEL_DELETIONS = 20
 
 
-def schedule_of(args: argparse.Namespace, parallel: int, delay: float = 0.0) -> "Schedule":
-    """Return the schedule of the arguments. Raises ValueError for an invalid combination."""
-    from perfdag.steps.scale.model.schedule import Arrival, Schedule
+@dataclass(frozen=True)
+class Workloads:
+    """What to submit. `delay` (s) separates batches of `parallel` workloads.
 
-    arrival: Arrival = args.arrival or (
-        "batch" if delay > 0 else "constant" if args.rate else "closed"
-    )
-    if args.arrival and delay > 0:
-        raise ValueError(
-            "--delay makes batches of -p; leave it out with --arrival, which takes --rate"
-        )
-    if args.burst is not None and arrival != "burst":
-        raise ValueError(f"--burst goes with --arrival burst, not {arrival}")
-    if args.seed and arrival != "poisson":
-        raise ValueError(f"--seed goes with --arrival poisson, not {arrival}")
-    return Schedule(arrival, args.rate, args.burst or parallel, delay, args.seed)
+    Without `namespaces` the workloads go to the namespace of the project.
+    """
 
-
-def variables_of(options: list[str]) -> dict[str, str]:
-    """The variables of `--var NAME=VALUE`. Raises ValueError for another form."""
-    pairs = [text.partition("=") for text in options]
-    if any(not name or not middle for name, middle, _ in pairs):
-        raise ValueError("--var is NAME=VALUE")
-    return {name: value for name, _, value in pairs}
+    template: str
+    count: int
+    parallel: int
+    delay: float
+    arrivals: Arrivals
+    workers: int
+    gpus: str
+    pvc: bool
+    project: str | None
+    namespaces: list[str]
+    create_namespace: bool
+    submitter: str | None
+    variables: list[str]
+    lock_timeout: float
 
 
-def print_schedule(batch: dict[str, Any]) -> None:
-    """What became of an open loop's schedule."""
-    if batch["held"] is None:
-        return
-    parts = [] if batch["rate_share"] is None else [f"{batch['rate_share']:.0%} of its rate"]
-    parts += [] if batch["lag_p99_s"] is None else [f"lag p99 {batch['lag_p99_s']:.3f} s"]
-    parts += [f"{batch['not_sent']} of {batch['planned']} never sent"] if batch["not_sent"] else []
-    text = f"the schedule was {'held' if batch['held'] else 'not held'}: {', '.join(parts)}"
-    print(text, file=sys.stdout if batch["held"] else sys.stderr)
-
-
-def submit(args: argparse.Namespace) -> int:
-    """Create the workloads. Return 1 if some were refused or not sent."""
-    from perfdag.steps.scale.measure.generator import connections
-    from perfdag.steps.scale.runai.settings import check_submitter
-    from perfdag.steps.scale.runai.submit import SubmitRequest, submit
-
-    settings = settings_of(args)
-    check_submitter(args.submitter or settings.submitter)
-    settings.project = args.project or settings.project
-    settings.submitter = args.submitter or settings.submitter
-    if args.num_workloads < 1 or args.num_processes < 1:
-        raise ValueError("-n and -p are 1 or more")
+def submit(session: Session, workloads: Workloads) -> int:
+    """Create the workloads. Return 1 if some were refused or not sent. Raises ValueError."""
+    settings = session.settings
+    settings.project = workloads.project or settings.project
+    settings.submitter = workloads.submitter or settings.submitter
+    check_submitter(settings.submitter)
+    if workloads.count < 1 or workloads.parallel < 1:
+        raise ValueError("-n and -p must be 1 or more")
     request = SubmitRequest(
-        template=args.template or args.workload_type,
-        count=args.num_workloads,
-        parallel=args.num_processes,
-        schedule=schedule_of(args, args.num_processes, args.delay),
-        folder=args.output_dir,
+        template=workloads.template,
+        count=workloads.count,
+        parallel=workloads.parallel,
+        schedule=workloads.arrivals.schedule(workloads.parallel, workloads.delay),
+        folder=session.folder,
         settings=settings,
-        workers=args.num_workers,
-        gpus=args.num_gpus,
-        pvc=args.pvc,
-        namespaces=args.namespace or [],
-        create_namespace=args.create_namespace,
-        variables=variables_of(args.var),
-        lock_timeout=args.lock_timeout,
-        log=log,
+        workers=workloads.workers,
+        gpus=workloads.gpus,
+        pvc=workloads.pvc,
+        namespaces=workloads.namespaces,
+        create_namespace=workloads.create_namespace,
+        variables=parse_variables(workloads.variables),
+        lock_timeout=workloads.lock_timeout,
+        log=session.log,
     )
-    file = on_cluster(args, lambda kube: submit(kube, request), connections(args.num_processes))
-    generated = file.generator
-    print(
-        f"run {file.run}: {generated['created']} of {generated['planned']} created in {generated['seconds']:.1f} s",
-        end="",
+    file = session.run(
+        lambda kube: submission.submit(kube, request), connections(workloads.parallel)
     )
-    print(f" ({generated['create_rate_per_s']:.0f}/s)" if generated["create_rate_per_s"] else "")
-    print_schedule(generated)
-    if generated["retries"]:
-        print(
-            f"tried again: {', '.join(f'{count} x {cause}' for cause, count in generated['retries'].items())}",
-            file=sys.stderr,
-        )
-    for text, count in generated["errors"].items():
-        print(f"{count} failed: {text}", file=sys.stderr)
-    return 1 if generated["failed"] or generated["not_sent"] else 0
+    batch = file.generator
+    rate = f" ({batch['create_rate_per_s']:.0f}/s)" if batch["create_rate_per_s"] else ""
+    created = f"{batch['created']} of {batch['planned']} created"
+    session.output(f"run {file.run}: {created} in {batch['seconds']:.1f} s{rate}")
+    print_schedule(session, batch)
+    if batch["retries"]:
+        causes = ", ".join(f"{count} x {cause}" for cause, count in batch["retries"].items())
+        session.log(f"tried again: {causes}")
+    for text, count in batch["errors"].items():
+        session.log(f"{count} failed: {text}")
+    return EXIT_FAILED if batch["failed"] or batch["not_sent"] else EXIT_OK
 
 
-def sample(args: argparse.Namespace) -> int:
-    """See how far they are and write the files."""
-    from perfdag.steps.scale.runai.sample import SampleRequest, sample
+def sample(
+    session: Session,
+    *,
+    watch: float | None,
+    run_id: str | None,
+    namespace: str | None,
+    workload_type: str | None,
+    project: str | None,
+) -> int:
+    """Observe the workloads of a run and write the files.
 
-    settings = settings_of(args)
-    kind = {
-        "training": "TrainingWorkload",
-        "distributed": "DistributedWorkload",
-        "interactive": "InteractiveWorkload",
-    }
+    Raises ValueError before it writes a file if type or project of the run differ.
+    """
 
-    def meant(file: Any) -> None:
-        if args.workload_type and kind[args.workload_type] != file.kind:
-            raise ValueError(f"run {file.run} is of {file.kind}, not {args.workload_type}")
-        if args.project and args.project != file.project:
+    def check(file: RunFile) -> None:
+        if workload_type and KINDS[workload_type] != file.kind:
+            raise ValueError(f"run {file.run} is of {file.kind}, not {workload_type}")
+        if project and project != file.project:
             raise ValueError(
-                f"run {file.run} was submitted to project {file.project}, not {args.project}"
+                f"run {file.run} was submitted to project {file.project}, not {project}"
             )
 
     request = SampleRequest(
-        args.output_dir, settings, args.watch, args.run_id, args.namespace, meant, log
+        session.folder, session.settings, watch, run_id, namespace, check, session.log
     )
-    got = on_cluster(args, lambda kube: sample(kube, request))
-    print(
-        f"{got.scheduled} scheduled, {got.waiting} waiting, of {len(got.file.submissions)} submitted"
-    )
-    if got.absent:
-        print(f"not on this cluster, so not observed: {', '.join(got.absent)}", file=sys.stderr)
-    print_stages(got.rows)
-    return 0
+    result = session.run(lambda kube: sampling.sample(kube, request))
+    counts = f"{result.scheduled} scheduled, {result.waiting} waiting"
+    session.output(f"{counts}, of {len(result.file.submissions)} submitted")
+    if result.absent:
+        session.log(f"not on this cluster, so not observed: {', '.join(result.absent)}")
+    print_stages(session, result.rows)
+    return EXIT_OK
 
 
-def print_stages(rows: list[Any]) -> None:
-    """Print one line per stage."""
-    from perfdag.steps.scale.figures.percentiles import summaries
-    from perfdag.units import short
+def delete(session: Session, run_id: str | None, namespace: str | None, timeout: float) -> int:
+    """Delete the objects of a run, by id or folder. Return 1 if some are left after `timeout` s."""
 
-    simulated = any(row.simulated for row in rows)
-    print(
-        f"{'stage':<24}{'since':<20}{'ok':>6}{'never':>7}{'unseen':>8}{'median':>12}{'p95':>12}{'p99':>12}   +-"
-    )
-    for summary in summaries(rows):
-        values = "".join(
-            f"{short(value, 's'):>12}" for value in (summary.p50, summary.p95, summary.p99)
+    async def work(kube: Kube) -> int:
+        if run_id:
+            return await remove_run(
+                kube, run_id, namespace, PARALLEL_DELETIONS, timeout, session.log
+            )
+        return await submission.delete(
+            kube, session.folder, PARALLEL_DELETIONS, timeout, session.log
         )
-        never = summary.censored + summary.failed
-        error = short(summary.resolution_s, "s") if summary.resolution_s is not None else "-"
-        print(
-            f"{summary.stage:<24}{summary.since:<20}{summary.ok:>6}{never:>7}{summary.unobserved:>8}{values}   {error}"
-        )
-    if simulated:
-        print("simulated nodes: these are figures of the control plane alone")
+
+    left = session.run(work)
+    session.output(f"{left} left" if left else "all deleted")
+    return EXIT_FAILED if left else EXIT_OK
 
 
-def delete(args: argparse.Namespace) -> int:
-    """Delete the workloads. Return 1 if some are left."""
-    from perfdag.steps.scale.cluster.removal import remove_run
-    from perfdag.steps.scale.runai.submit import delete
+def create_nodes(context: str | None, count: int, gpus: int, output: Print) -> int:
+    """Create simulated nodes and wait until they are Ready. Raises ValueError if they are not."""
 
-    if args.run_id and args.output_dir:
-        raise ValueError("--run and -o name a run each; give one of them")
-    settings_of(args)
-
-    async def work(kube: "Kube") -> int:
-        if args.run_id:
-            return await remove_run(kube, args.run_id, args.namespace, 20, args.timeout, log)
-        return await delete(kube, args.output_dir, 20, args.timeout, log)
-
-    left = on_cluster(args, work)
-    print(f"{left} left" if left else "all deleted")
-    return 1 if left else 0
-
-
-def nodes(args: argparse.Namespace) -> int:
-    """Make or delete simulated nodes."""
-    from perfdag.steps.scale.cluster import kwok_nodes
-
-    async def work(kube: "Kube") -> int:
-        if args.remove:
-            print(f"{await kwok_nodes.remove_nodes(kube)} nodes deleted")
-            return 0
-        created, changed = await kwok_nodes.make_nodes(kube, args.count, args.gpus)
-        if not await kwok_nodes.nodes_ready(kube, args.count):
+    async def work(kube: Kube) -> tuple[int, int]:
+        counts = await kwok_nodes.make_nodes(kube, count, gpus)
+        if not await kwok_nodes.nodes_ready(kube, count):
             raise ValueError(
-                "the nodes do not become Ready; is KWOK running and managing nodes annotated kwok.x-k8s.io/node=fake?"
+                "the nodes do not become Ready; does KWOK run, and does it manage nodes annotated "
+                "kwok.x-k8s.io/node=fake?"
             )
-        changed_text = f", {changed} that were there changed" if changed else ""
-        print(f"{created} nodes made{changed_text}, {args.count} Ready, {args.gpus} GPUs each")
-        return 0
+        return counts
 
-    return on_cluster(args, work)
+    created, changed = on_cluster(context, work)
+    changes = f", {changed} existing ones changed" if changed else ""
+    output(f"{created} nodes created{changes}, {count} Ready, {gpus} GPUs each")
+    return EXIT_OK
 
 
-def simulate(args: argparse.Namespace) -> int:
-    """Put KubeVirt's or Run:ai's Stages and CRDs on the cluster, or take them away."""
-    from perfdag.steps.scale.cluster import simulation
+def delete_nodes(context: str | None, output: Print) -> int:
+    """Delete the simulated nodes."""
+    output(f"{on_cluster(context, kwok_nodes.remove_nodes)} nodes deleted")
+    return EXIT_OK
 
-    delays = {name: (low, high) for name, low, high in map(simulation.parse_delay, args.delay)}
-    if not 0 <= args.failures <= 100:
+
+def simulate(
+    context: str | None, system: str, delays: list[str], failures: int, output: Print
+) -> int:
+    """Install the Stages and CRDs that simulate a system.
+
+    `delays` are STAGE=MS[-MS], `failures` is the percentage of VMIs that fail. Raises ValueError.
+    """
+    if not 0 <= failures <= 100:
         raise ValueError("--failures is a percentage, 0 to 100")
-    if args.remove and (delays or args.failures):
-        raise ValueError("--remove takes neither --delay nor --failures")
-    simulation.objects(
-        args.system, delays, args.failures
-    )  # says what is wrong before the cluster is asked
+    spans = {stage: (low, high) for stage, low, high in map(simulation.parse_delay, delays)}
+    simulation.objects(system, spans, failures)  # raises before anything is created
 
-    async def work(kube: "Kube") -> int:
-        if args.remove:
-            await simulation.remove(kube, args.system)
-            print(f"{args.system} is no longer simulated")
-        else:
-            print(
-                f"{args.system} simulated: {', '.join(await simulation.install(kube, args.system, delays, args.failures))}"
-            )
-        return 0
+    async def work(kube: Kube) -> Any:
+        return await simulation.install(kube, system, spans, failures)
 
-    return on_cluster(args, work)
+    output(f"{system} simulated: {', '.join(on_cluster(context, work))}")
+    return EXIT_OK
+
+
+def stop_simulation(context: str | None, system: str, output: Print) -> int:
+    """Remove the Stages and CRDs that simulate a system."""
+    on_cluster(context, lambda kube: simulation.remove(kube, system))
+    output(f"{system} is no longer simulated")
+    return EXIT_OK

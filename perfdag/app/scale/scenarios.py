@@ -1,21 +1,33 @@
-"""Run the scenarios of `perfdag scale` and return an exit code."""
+"""Run the scenarios of `perfdag scale`, write their files, and return an exit code."""
 
-import argparse
-import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from perfdag.app.scale import commands
-
-if TYPE_CHECKING:
-    from perfdag.kube.client import Kube
-    from perfdag.steps.scale.scenarios.result import Result
-    from perfdag.steps.scale.scenarios.vmi_sizes import Capacity
+from perfdag.app.scale.session import (
+    Arrivals,
+    Session,
+    parse_variables,
+    print_schedule,
+    print_stages,
+)
+from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
+from perfdag.kube.client import Kube
+from perfdag.steps.scale.figures.prometheus import Prometheus
+from perfdag.steps.scale.measure.generator import connections
+from perfdag.steps.scale.model import gates
+from perfdag.steps.scale.runai import table
+from perfdag.steps.scale.runai.run_file import remove_outputs
+from perfdag.steps.scale.runai.submit import require_deleted
+from perfdag.steps.scale.scenarios import run_vmi, submit, vmi
+from perfdag.steps.scale.scenarios.result import Result
+from perfdag.steps.scale.scenarios.run_vmi import VmiRequest
+from perfdag.steps.scale.scenarios.vmi_sizes import Capacity
 
 T = TypeVar("T")
-
-_OF_SCENARIO = {
+OUTPUTS = ("stages.parquet", "summary.json", "perf-audit-results.json")
+SCENARIO_OF_OPTION = {
     "step": "capacity",
     "churn": "steady",
     "pause": "steady",
@@ -24,168 +36,172 @@ _OF_SCENARIO = {
 }
 
 
-def vmi(args: argparse.Namespace) -> int:
-    """Run a VMI scenario and write its files. Return 3 for a breached gate, 1 for a failure."""
-    from perfdag.steps.scale.figures.prometheus import Prometheus
-    from perfdag.steps.scale.measure.generator import connections
-    from perfdag.steps.scale.model import gates
-    from perfdag.steps.scale.scenarios import vmi
-    from perfdag.steps.scale.scenarios.run_vmi import VmiRequest, measure
+@dataclass(frozen=True)
+class VmiOptions:
+    """A VMI scenario. `special` holds the options of one scenario that were set."""
 
-    commands.settings_of(args)
-    options = {name: value for name in _OF_SCENARIO if (value := getattr(args, name)) is not None}
-    for name in options:
-        if _OF_SCENARIO[name] != args.scenario:
-            raise ValueError(f"--{name} goes with {_OF_SCENARIO[name]}, not {args.scenario}")
-    own = [*map(gates.parse, args.gate)]
+    scenario: str
+    counts: list[int]
+    special: dict[str, float]
+    template: str
+    namespaces: list[str]
+    arrivals: Arrivals
+    parallel: int
+    replicas: int
+    per_node: int
+    primer: bool
+    timeout: float
+    variables: list[str]
+    gates: list[str]
+    api_gates: bool
+    prometheus: Prometheus | None
+    lock_timeout: float
+
+
+def vmi_scenario(session: Session, options: VmiOptions) -> int:
+    """Run a VMI scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
+    for name in options.special:
+        if SCENARIO_OF_OPTION[name] != options.scenario:
+            raise ValueError(f"--{name} needs {SCENARIO_OF_OPTION[name]}, not {options.scenario}")
+    own = [*map(gates.parse, options.gates)]
     measured: list[Result] = []
 
-    def seen(result: "Result") -> None:
-        """A size that was measured is on disk whatever becomes of those after it."""
+    def write_size(result: Result) -> None:
+        """Write the files after each size, whatever happens to the next sizes."""
         measured.append(result)
-        _write_results(args.output_dir, measured, None)
+        _write_results(session.folder, measured, None)
 
     spec = vmi.Spec(
-        template=args.template,
-        namespaces=args.namespace,
-        schedule=commands.schedule_of(args, args.parallel),
-        parallel=args.parallel,
-        replicas=args.replicas,
-        per_node=args.per_node,
-        primer=not args.no_primer,
-        timeout=args.timeout,
-        variables=commands.variables_of(args.var),
-        gates=own if args.no_api_gates else gates.with_slo(own),
-        prometheus=Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file)
-        if args.prometheus
-        else None,
-        log=commands.log,
-        seen=seen,
+        template=options.template,
+        namespaces=options.namespaces,
+        schedule=options.arrivals.schedule(options.parallel),
+        parallel=options.parallel,
+        replicas=options.replicas,
+        per_node=options.per_node,
+        primer=options.primer,
+        timeout=options.timeout,
+        variables=parse_variables(options.variables),
+        gates=gates.with_slo(own) if options.api_gates else own,
+        prometheus=options.prometheus,
+        log=session.log,
+        seen=write_size,
     )
-    request = VmiRequest(args.scenario, args.count, lock_timeout=args.lock_timeout, **options)
+    request = VmiRequest(
+        options.scenario,
+        options.counts,
+        lock_timeout=options.lock_timeout,
+        **options.special,  # type: ignore[arg-type]
+    )
     try:
-        outcome = commands.on_cluster(
-            args,
-            _check_folder_first(args.output_dir, lambda kube: measure(kube, spec, request)),
-            connections(args.parallel),
+        outcome = _measure(
+            session, lambda kube: run_vmi.measure(kube, spec, request), options.parallel
         )
     except BaseException:
         if measured:
-            _write_results(
-                args.output_dir, measured, None
-            )  # whether they were alone is known only now
-            commands.log(
-                f"measured before: {', '.join(str(result.count) for result in measured)} VMIs; their files are in {args.output_dir}"
-            )
+            # Whether other runs disturbed these sizes is known only now.
+            _write_results(session.folder, measured, None)
+            counts = ", ".join(str(result.count) for result in measured)
+            session.log(f"measured before: {counts} VMIs; their files are in {session.folder}")
         raise
-    _print_results(args.output_dir, outcome.results, outcome.capacity)
-    answered = (
-        outcome.capacity is not None and outcome.capacity.passed and not outcome.capacity.no_data
-    )
-    if answered and not any(result.disturbed for result in outcome.results):
-        return 0  # what ended the search is its answer
-    return _code(outcome.results)
+    _report(session, outcome.results, outcome.capacity)
+    capacity = outcome.capacity
+    disturbed = any(result.disturbed for result in outcome.results)
+    if capacity is not None and capacity.passed and not capacity.no_data and not disturbed:
+        return EXIT_OK  # the gate that ended the search is its answer
+    return _exit_code(outcome.results)
 
 
-def scenario(args: argparse.Namespace) -> int:
-    """Run a pod scenario and write its files. Return 3 for a breached gate, 1 for a failure."""
-    from perfdag.steps.scale.measure.generator import connections
-    from perfdag.steps.scale.model import gates
-    from perfdag.steps.scale.scenarios import submit
-
-    commands.settings_of(args)
+def pod_scenario(
+    session: Session,
+    scenario: submit.Scenario,
+    *,
+    count: int,
+    workers: int,
+    gpus: int,
+    namespaces: list[str],
+    parallel: int,
+    timeout: float,
+    gate_texts: list[str],
+    lock_timeout: float,
+) -> int:
+    """Run a pod scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
     spec = submit.Spec(
-        template="pod" if args.scenario == "gated" else "job",
-        count=getattr(args, "count", 100),
-        namespaces=args.namespace,
-        parallel=args.parallel,
-        workers=getattr(args, "workers", 1),
-        gpus=getattr(args, "gpus", 1),
-        timeout=args.timeout,
-        gates=[*map(gates.parse, args.gate)],
-        log=commands.log,
+        template="pod" if scenario == "gated" else "job",
+        count=count,
+        namespaces=namespaces,
+        parallel=parallel,
+        workers=workers,
+        gpus=gpus,
+        timeout=timeout,
+        gates=[*map(gates.parse, gate_texts)],
+        log=session.log,
     )
-    if min(spec.count, spec.workers, spec.parallel) < 1:
-        raise ValueError("--count, --workers and --parallel are 1 or more")
-    measure = _check_folder_first(
-        args.output_dir,
-        lambda kube: submit.exclusive(kube, spec, args.scenario, args.lock_timeout),
+    if min(count, workers, parallel) < 1:
+        raise ValueError("--count, --workers and --parallel must be 1 or more")
+    result = _measure(
+        session, lambda kube: submit.exclusive(kube, spec, scenario, lock_timeout), parallel
     )
-    result = commands.on_cluster(args, measure, connections(args.parallel))
-    _print_results(args.output_dir, [result], None)
+    _report(session, [result], None)
     for name in submit.FIGURES:
         if (value := result.figures.get(name)) is not None:
-            print(f"{name}: {value:.6g}")
-    return _code([result])
+            session.output(f"{name}: {value:.6g}")
+    return _exit_code([result])
 
 
-def _check_folder_first(
-    folder: Path, work: "Callable[[Kube], Awaitable[T]]"
-) -> "Callable[[Kube], Awaitable[T]]":
-    """Refuse the work if workloads of the folder's submission still exist."""
+def _measure(session: Session, work: Callable[[Kube], Awaitable[T]], parallel: int) -> T:
+    """Run the work unless workloads of the folder's submission still exist."""
 
-    async def checked(kube: "Kube") -> T:
-        from perfdag.steps.scale.runai.submit import require_deleted
-
-        await require_deleted(kube, folder)
+    async def checked(kube: Kube) -> T:
+        await require_deleted(kube, session.folder)
         return await work(kube)
 
-    return checked
+    return session.run(checked, connections(parallel))
 
 
-def _print_results(folder: Path, results: "list[Result]", capacity: "Capacity | None") -> None:
+def _report(session: Session, results: list[Result], capacity: Capacity | None) -> None:
+    """Print the results and write their files."""
     for result in results:
-        print(f"{result.scenario} of {result.count}, run {result.run}")
-        commands.print_stages(result.rows)
+        session.output(f"{result.scenario} of {result.count}, run {result.run}")
+        print_stages(session, result.rows)
         for batch in result.facts["generator"]:
-            commands.print_schedule(batch)
+            print_schedule(session, batch)
         for text in result.facts["notes"]:
-            print(text, file=sys.stderr)
+            session.log(text)
         for verdict in result.verdicts:
-            print(verdict)
+            session.output(str(verdict))
     if capacity is not None:
         bound = f" at least: {capacity.stopped}" if capacity.stopped else ""
-        print(f"capacity: {capacity.passed} VMIs passed every gate{bound}")
-    _write_results(folder, results, capacity)
+        session.output(f"capacity: {capacity.passed} VMIs passed every gate{bound}")
+    _write_results(session.folder, results, capacity)
 
 
-def _write_results(folder: Path, results: "list[Result]", capacity: "Capacity | None") -> None:
-    from dataclasses import asdict
-
-    from perfdag.steps.scale.runai import table
-    from perfdag.steps.scale.runai.run_file import remove_outputs
-
+def _write_results(folder: Path, results: list[Result], capacity: Capacity | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    remove_outputs(
-        folder, ("stages.parquet", "summary.json", "perf-audit-results.json"), submission=True
-    )
+    remove_outputs(folder, OUTPUTS, submission=True)
     table.write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
     table.write_json(folder / "perf-audit-results.json", table.audit(results))
     runs = [
         {
-            "scenario": r.scenario,
-            "count": r.count,
-            "run": r.run,
-            "figures": r.figures,
-            "facts": r.facts,
-            "calls": r.calls,
+            "scenario": result.scenario,
+            "count": result.count,
+            "run": result.run,
+            "figures": result.figures,
+            "facts": result.facts,
+            "calls": result.calls,
+            "verdicts": [{**asdict(v), "gate": str(v.gate)} for v in result.verdicts],
+            "error": result.error,
+            "disturbed": result.disturbed,
+            "trace": result.trace,
         }
-        | {
-            "verdicts": [{**asdict(verdict), "gate": str(verdict.gate)} for verdict in r.verdicts],
-            "error": r.error,
-            "disturbed": r.disturbed,
-        }
-        | {"trace": r.trace}
-        for r in results
+        for result in results
     ]
-    table.write_json(
-        folder / "summary.json", {"runs": runs, "capacity": asdict(capacity) if capacity else None}
-    )
+    summary = {"runs": runs, "capacity": asdict(capacity) if capacity else None}
+    table.write_json(folder / "summary.json", summary)
 
 
-def _code(results: "list[Result]") -> int:
+def _exit_code(results: list[Result]) -> int:
     if any(result.disturbed for result in results):
-        return 1  # another run measured beside it: a gate says nothing of either
+        return EXIT_FAILED  # two runs at once: a gate means nothing for either
     if any(result.breached for result in results):
-        return 3
-    return 1 if any(result.failed for result in results) else 0
+        return EXIT_GATE
+    return EXIT_FAILED if any(result.failed for result in results) else EXIT_OK
