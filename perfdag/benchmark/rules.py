@@ -1,8 +1,15 @@
-"""Rules between the parameters of a benchmark, as a table."""
+"""Rules between the parameters of a benchmark, or with its shape, as a table."""
+
+Rule = tuple[object, str]
+"""A condition and the message if it is true."""
 
 
-def refuse(*rules: tuple[object, str]) -> None:
+def broken(*rules: Rule) -> list[str]:
+    """Return the messages of the rules whose condition is true."""
+    return [message for condition, message in rules if condition]
+
+
+def refuse(*rules: Rule) -> None:
     """Raise ValueError with the message of the first rule whose condition is true."""
-    for broken, message in rules:
-        if broken:
-            raise ValueError(message)
+    for message in broken(*rules):
+        raise ValueError(message)

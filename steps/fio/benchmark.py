@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
+from perfdag.benchmark.rules import broken
 from perfdag.hosts import gpu_queries
 from perfdag.hosts.base import Finished
 from perfdag.hosts.filesystems import filesystem
@@ -66,54 +67,50 @@ class Fio(Benchmark[FioParams]):
     )
 
     def check(self, params: FioParams, shape: Shape) -> list[str]:
-        problems = []
-        block = shape.volume is not None and shape.volume.mode == "Block"
-        if (
-            "trim" in params.directions
-            and not block
-            and not (params.file or "").startswith("/dev/")
-        ):
-            problems.append(
-                f"rw {params.rw} needs a block device: volume.mode Block, or file /dev/..."
-            )
-        if block and (params.directory or params.file or params.nrfiles > 1):
-            problems.append(
+        volume, several = shape.volume, shape.hosts.count > 1
+        block = volume is not None and volume.mode == "Block"
+        claim = volume.claim if block and volume else None
+        known, needed, label = volume.known_size if volume else None, params.size, "size"
+        if volume and not block:
+            sharing = shape.hosts.count if volume.common else 1
+            needed, label = needed * params.numjobs * sharing, files.product(sharing)
+        pin, unused, reason = (
+            ("server", "client", "the servers do the I/O of several hosts")
+            if several
+            else ("client", "server", "the client does the I/O of one host")
+        )
+        return broken(
+            (
+                "trim" in params.directions
+                and not block
+                and not (params.file or "").startswith("/dev/"),
+                f"rw {params.rw} needs a block device: volume.mode Block, or file /dev/...",
+            ),
+            (
+                block and (params.directory or params.file or params.nrfiles > 1),
                 "volume.mode is Block; leave out directory, file and nrfiles,"
-                " or use mode Filesystem"
-            )
-        claim = shape.volume.claim if block and shape.volume else None
-        if claim and params.writes and not params.overwrite:
-            problems.append(
+                " or use mode Filesystem",
+            ),
+            (
+                claim and params.writes and not params.overwrite,
                 f"the claim {claim} exists, and the data of its device would be lost;"
-                " use another, or set overwrite: true"
-            )
-        if shape.volume is not None and not (params.directory or params.file):
-            known = shape.volume.known_size
-            sharing = shape.hosts.count if shape.volume.common else 1
-            needed, label = (
-                (params.size, "size")
-                if block
-                else (params.size * params.numjobs * sharing, files.product(sharing))
-            )
-            if known is not None and needed > known:
-                problems.append(
-                    f"{label} is {needed} B, volume.size {known} B;"
-                    " make the volume larger or size smaller"
-                )
-        pin, unused = ("client", "server") if shape.hosts.count == 1 else ("server", "client")
-        if getattr(shape.hosts.cpus, unused):
-            reason = (
-                "the client does the I/O of one host"
-                if pin == "client"
-                else "the servers do the I/O of several hosts"
-            )
-            problems.append(f"hosts.cpus.{unused}: {reason}; pin {pin}")
-        if params.file and shape.hosts.count > 1:
-            problems.append(
+                " use another, or set overwrite: true",
+            ),
+            (
+                known is not None and needed > known and not (params.directory or params.file),
+                f"{label} is {needed} B, volume.size {known} B;"
+                " make the volume larger or size smaller",
+            ),
+            (
+                getattr(shape.hosts.cpus, unused),
+                f"hosts.cpus.{unused}: {reason}; pin {pin}",
+            ),
+            (
+                params.file and several,
                 "file with several hosts would have all of them write one file;"
-                " use directory or a volume"
-            )
-        return problems
+                " use directory or a volume",
+            ),
+        )
 
     def seconds(self, params: FioParams) -> float:
         # Assume 1 GB/s for laying out the files, and for one pass through the size.

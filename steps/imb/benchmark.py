@@ -5,6 +5,7 @@ from collections import Counter
 from typing import ClassVar
 
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
+from perfdag.benchmark.rules import broken
 from perfdag.hosts.base import Finished
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.quantities import parse_quantity
@@ -84,35 +85,42 @@ class Imb(Benchmark[ImbParams]):
         )
 
     def check(self, params: ImbParams, shape: Shape) -> list[str]:
-        problems = []
-        count = shape.hosts.count
-        if params.ranks % count:
-            advice = (
-                f"use a multiple of {count}, or a ranks_per_host (or hosts.count)"
-                f" that divides {params.ranks}"
-            )
-            problems.append(
-                f"ranks {params.ranks} cannot be spread evenly over {count} hosts; {advice}"
-            )
-        elif params.ranks_per_host is not None and params.ranks // count != params.ranks_per_host:
-            problems.append(
-                f"ranks {params.ranks} over {count} hosts is not {params.ranks_per_host}"
-                " ranks_per_host; change one of the three"
-            )
-        if params.transport == "shm" and count > 1:
-            problems.append("transport shm stays on one host; set hosts.count to 1 or use tcp")
-        if params.transport == "rdma" and not devices.has_rdma(shape):
-            problems.append(f"transport: rdma {devices.RDMA_WANTED}")
-        per_pod = math.ceil(params.ranks / count)
-        problems += [] if params.oversubscribe else openmpi.few_cpus(shape, per_pod)
+        count, per_pod = shape.hosts.count, math.ceil(params.ranks / shape.hosts.count)
+        uneven = params.ranks % count != 0
+        few = [] if params.oversubscribe else openmpi.few_cpus(shape, per_pod)
         limit, needed = shape.resources.get("memory"), params.memory() * per_pod
-        if limit is not None and needed > placement.SHARE * float(parse_quantity(limit)):
-            problems.append(
-                f"messages of 2^{params.max_log} B need buffers of {short(needed, 'B')} on each"
-                f" host, too much for resources.memory {limit};"
-                " lower max_log or the ranks of a host, or raise it"
-            )
-        return problems
+        return [
+            *broken(
+                (
+                    uneven,
+                    f"ranks {params.ranks} cannot be spread evenly over {count} hosts;"
+                    f" use a multiple of {count}, or a ranks_per_host (or hosts.count)"
+                    f" that divides {params.ranks}",
+                ),
+                (
+                    not uneven and params.ranks_per_host not in (None, per_pod),
+                    f"ranks {params.ranks} over {count} hosts is not {params.ranks_per_host}"
+                    " ranks_per_host; change one of the three",
+                ),
+                (
+                    params.transport == "shm" and count > 1,
+                    "transport shm stays on one host; set hosts.count to 1 or use tcp",
+                ),
+                (
+                    params.transport == "rdma" and not devices.has_rdma(shape),
+                    f"transport: rdma {devices.RDMA_WANTED}",
+                ),
+            ),
+            *few,
+            *broken(
+                (
+                    limit is not None and needed > placement.SHARE * float(parse_quantity(limit)),
+                    f"messages of 2^{params.max_log} B need buffers of {short(needed, 'B')} on"
+                    f" each host, too much for resources.memory {limit};"
+                    " lower max_log or the ranks of a host, or raise it",
+                )
+            ),
+        ]
 
     def seconds(self, params: ImbParams) -> float:
         # Measured on two shared cores: a start costs 0.3 s, and a size below 64 KiB costs about

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Tool
+from perfdag.benchmark.rules import broken
 from perfdag.hosts import stale_files
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Measurement, Skip
@@ -82,24 +83,29 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         )
 
     def check(self, params: OpenFoamParams, shape: Shape) -> list[str]:
-        problems = []
-        if shape.hosts.count != params.nodes:
-            problems.append(
-                f"hosts.count is {shape.hosts.count} but the parameter nodes is {params.nodes};"
-                " leave hosts.count out"
-            )
-        if shape.volume is not None and shape.volume.mode == "Block":
-            problems.append(
-                "volume.mode is Block, and the case is a folder of files;"
-                " use mode Filesystem, or leave volume out"
-            )
-        problems += footprint.problems(params, shape)
-        problems += (
-            [] if params.oversubscribe else openmpi.few_cpus(shape, params.procs // params.nodes)
-        )
-        if params.transport == "rdma" and not devices.has_rdma(shape):
-            problems.append(f"transport: rdma {devices.RDMA_WANTED}")
-        return problems
+        few = [] if params.oversubscribe else openmpi.few_cpus(shape, params.procs // params.nodes)
+        return [
+            *broken(
+                (
+                    shape.hosts.count != params.nodes,
+                    f"hosts.count is {shape.hosts.count} but the parameter nodes is"
+                    f" {params.nodes}; leave hosts.count out",
+                ),
+                (
+                    shape.volume is not None and shape.volume.mode == "Block",
+                    "volume.mode is Block, and the case is a folder of files;"
+                    " use mode Filesystem, or leave volume out",
+                ),
+            ),
+            *footprint.problems(params, shape),
+            *few,
+            *broken(
+                (
+                    params.transport == "rdma" and not devices.has_rdma(shape),
+                    f"transport: rdma {devices.RDMA_WANTED}",
+                )
+            ),
+        ]
 
     def seconds(self, params: OpenFoamParams) -> float:
         cavity = params.cavity()

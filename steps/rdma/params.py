@@ -10,8 +10,6 @@ from perfdag.steps.rdma import options
 from perfdag.units import PositiveDuration, Size
 
 Mode = Literal["read", "write", "send", "atomic"]
-MAX_SIZE = 1 << 23
-"""Largest message of perftest's -a, in bytes."""
 _CONNECTIONS = {
     "write": ("RC", "UC", "XRC", "DC"),
     "read": ("RC", "XRC", "DC"),

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from perfdag.benchmark.contract import Benchmark, Gang, Output, Tool
+from perfdag.benchmark.rules import broken
 from perfdag.hosts import gpu_queries
 from perfdag.hosts.base import Host
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
@@ -39,12 +40,10 @@ class Rdma(Benchmark[R], Generic[R]):
         return {"hosts": {"count": 2}, "privileges": ["rdma"]}
 
     def check(self, params: R, shape: Shape) -> list[str]:
-        problems = []
-        if not devices.has_rdma(shape):
-            problems.append(devices.RDMA_WANTED)
-        if shape.hosts.count != 2:
-            problems.append(f"measures between 2 hosts, not {shape.hosts.count}")
-        return problems
+        return broken(
+            (not devices.has_rdma(shape), devices.RDMA_WANTED),
+            (shape.hosts.count != 2, f"measures between 2 hosts, not {shape.hosts.count}"),
+        )
 
     def program(self, params: R) -> str:
         """Return the name of the tool, for example ib_read_lat."""

@@ -4,20 +4,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
-
-
-@dataclass
-class Batches:
-    """Batches by size."""
-
-    sizes: Counter[int] = field(default_factory=Counter)
-
-    def mean(self) -> float:
-        """Return the mean batch size; 0 if nothing ran."""
-        runs = sum(self.sizes.values())
-        return sum(size * count for size, count in self.sizes.items()) / runs if runs else 0.0
 
 
 class Batcher:
@@ -37,24 +24,20 @@ class Batcher:
         max_delay: float,
         failed: Callable[[BaseException], None],
     ) -> None:
-        if max_batch < 1 or max_delay < 0:
-            raise ValueError(
-                f"max_batch {max_batch} is at least 1 and max_delay {max_delay:g} s not negative"
-            )
         self._infer, self._complete, self._failed = infer, complete, failed
         self._max_batch, self._max_delay = max_batch, max_delay
         self._queue: deque[tuple[int, int, float]] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._errand: tuple[Callable[[], object], threading.Event] | None = None
-        self.batches = Batches()
+        self.batch_sizes: Counter[int] = Counter()
         self.warm = False  # set by the code that warmed the worker's thread
         self._worker = threading.Thread(target=self._work, name="batcher", daemon=True)
         self._worker.start()
 
     def begin(self, complete: Callable[[Sequence[int], Sequence[int]], None]) -> None:
         """Begin another test with an empty queue: set `complete` and reset the counts."""
-        self._complete, self.batches = complete, Batches()
+        self._complete, self.batch_sizes = complete, Counter()
 
     def put(self, samples: Sequence[Any]) -> None:
         """Queue LoadGen's samples (`id`, `index`) and return at once, as LoadGen requires."""
@@ -114,6 +97,6 @@ class Batcher:
                     continue
                 results = self._infer([index for _, index, _ in batch], batch[-1][2])
                 self._complete([identity for identity, _, _ in batch], results)
-                self.batches.sizes[len(batch)] += 1
+                self.batch_sizes[len(batch)] += 1
         except BaseException as error:
             self._failed(error)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Tool
+from perfdag.benchmark.rules import broken
 from perfdag.outcome import Invalid, Measurement
 from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
@@ -95,19 +96,20 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
     )
 
     def check(self, params: InterferenceParams, shape: Shape) -> list[str]:
-        problems = workload.check(params, shape)
-        if shape.hosts.count > params.copies:
-            problems.append(
-                f"hosts.count is {shape.hosts.count} for {params.copies} copies:"
-                f" 1 (processes) or {params.copies} (a pod each)"
-            )
-        if shape.hosts.count > 1 and shape.hosts.placement != "packed":
-            how = "puts" if shape.hosts.placement == "spread" else "may put"
-            problems.append(
-                f"hosts.placement {shape.hosts.placement} {how} copies on different nodes,"
-                " where they cannot interfere: use packed"
-            )
-        return problems
+        hosts = shape.hosts
+        how = "puts" if hosts.placement == "spread" else "may put"
+        return workload.check(params, shape) + broken(
+            (
+                hosts.count > params.copies,
+                f"hosts.count is {hosts.count} for {params.copies} copies:"
+                f" 1 (processes) or {params.copies} (a pod each)",
+            ),
+            (
+                hosts.count > 1 and hosts.placement != "packed",
+                f"hosts.placement {hosts.placement} {how} copies on different nodes,"
+                " where they cannot interfere: use packed",
+            ),
+        )
 
     def seconds(self, params: InterferenceParams) -> float:
         # In Offline, a copy completes together as many samples as it did alone.

@@ -221,5 +221,5 @@ def measure(
             for name in LOGS
         }
         return Tested(
-            texts, dict(answering.batches.sizes), (ended if began is None else began, ended)
+            texts, dict(answering.batch_sizes), (ended if began is None else began, ended)
         )

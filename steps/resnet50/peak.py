@@ -49,14 +49,9 @@ def find_peak(
 
     `probe(rate)` is a short trial, `validate(rate)` a full one. Short trials narrow the range but
     err in both directions. The answer is bracketed with full ones: it held, and a rate at most
-    `precision` above did not. Raises ValueError if a rate or precision is not positive. Raises
+    `precision` above did not. Raises
     NoPeak if no rate from `start` down to `lowest` holds, or after 40 trials.
     """
-    if not (start > 0 and 0 < precision < 1 and 0 < lowest <= highest):
-        raise ValueError(
-            f"start {start:g}, lowest {lowest:g} and highest {highest:g} are rates above zero,"
-            f" precision {precision:g} lies in (0, 1)"
-        )
     trials: list[Probe] = []
 
     def held(rate: float, full: bool = False) -> bool:

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from typing import Any, ClassVar
 
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output
+from perfdag.benchmark.rules import broken
 from perfdag.hosts import gpu_queries
 from perfdag.outcome import Failed, Measurement, Skip
 from perfdag.shape import Shape
@@ -81,18 +82,19 @@ class Torchbench(Benchmark[TorchbenchParams]):
         self._weights = WeightFolders()
 
     def check(self, params: TorchbenchParams, shape: Shape) -> list[str]:
-        problems = []
         gpus = devices.gpus(shape)
-        if params.device == "cpu" and gpus:
-            problems.append(
-                f"device: cpu would hold {gpus[0]} idle; drop the resource, or use device: cuda"
-            )
-        if shape.hosts.count > 1:
-            problems.append(
+        return broken(
+            (
+                params.device == "cpu" and gpus,
+                f"device: cpu would hold {', '.join(gpus[:1])} idle;"
+                " drop the resource, or use device: cuda",
+            ),
+            (
+                shape.hosts.count > 1,
                 f"run.py runs on one host, and hosts.count is {shape.hosts.count};"
-                " leave hosts.count out"
-            )
-        return problems
+                " leave hosts.count out",
+            ),
+        )
 
     def seconds(self, params: TorchbenchParams) -> float:
         work = (

@@ -31,22 +31,26 @@ def costs(mean: float, half: float, n: int) -> list[float]:
     return [math.log1p(mean) + float(item) for item in base - base.mean()]
 
 
-def test_three_percent_plus_minus_one_passes() -> None:
-    result = overhead(costs(0.03, 0.01, 8), 0.05)
-    assert (result.mean, result.low, result.high) == pytest.approx((0.03, 0.02, 0.04), abs=0.001)
-    assert result.verdict == "passes"
-
-
-def test_three_percent_plus_minus_four_is_inconclusive_and_says_what_it_would_take() -> None:
-    result = overhead(costs(0.03, 0.04, 8), 0.05)
-    assert result.verdict == f"inconclusive: about {result.needed} pairs would tell"
-    assert (
-        20 < result.needed < 60
-    )  # four times the half width wanted halves it twice: some 8 * 4, fewer for the narrower t
-
-
-def test_eight_percent_fails() -> None:
-    assert overhead(costs(0.08, 0.01, 8), 0.05).verdict == "fails"
+@pytest.mark.parametrize(
+    ("mean", "half", "apart", "verdict"),
+    [
+        (0.03, 0.01, 0.001, "passes"),
+        (0.03, 0.04, 0.003, "inconclusive: about"),
+        (0.08, 0.01, 0.003, "fails"),
+    ],
+)
+def test_the_interval_decides_the_verdict(
+    mean: float, half: float, apart: float, verdict: str
+) -> None:
+    result = overhead(costs(mean, half, 8), 0.05)
+    assert (result.mean, result.low, result.high) == pytest.approx(
+        (mean, mean - half, mean + half), abs=apart
+    )
+    assert result.verdict.startswith(verdict)
+    if verdict.startswith("inconclusive"):
+        assert result.verdict == f"inconclusive: about {result.needed} pairs would tell"
+        # Half the width needs four times the 8 pairs, less for the narrower t.
+        assert 20 < result.needed < 60
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:

@@ -42,27 +42,21 @@ def test_where_short_trials_were_right_two_full_ones_do() -> None:
     assert [probe.valid for probe in result.probes if probe.validation] == [True, False]
 
 
-def test_no_rate_holds() -> None:
-    with pytest.raises(NoPeak, match="no rate down to 1/s"):
-        find_peak(lambda rate: False, lambda rate: False, 50.0, lowest=1.0)
-
-
-def test_full_trials_that_never_hold_end() -> None:
-    with pytest.raises(NoPeak, match="no rate down to 1/s"):
-        find_peak(lambda rate: rate < 10, lambda rate: False, 50.0, lowest=1.0)
-
-
-def test_a_search_that_would_never_end_is_ended() -> None:
-    with pytest.raises(NoPeak, match=f"{MOST_PROBES} trials"):
-        find_peak(lambda rate: rate < 10, lambda rate: True, 1.0, precision=1e-9)
+@pytest.mark.parametrize(
+    ("short", "full", "start", "options", "message"),
+    [
+        (0.0, 0.0, 50.0, {"lowest": 1.0}, "no rate down to 1/s"),
+        (10.0, 0.0, 50.0, {"lowest": 1.0}, "no rate down to 1/s"),
+        (10.0, math.inf, 1.0, {"precision": 1e-9}, f"{MOST_PROBES} trials"),
+    ],
+)
+def test_a_search_without_an_answer_ends(
+    short: float, full: float, start: float, options: dict[str, float], message: str
+) -> None:
+    with pytest.raises(NoPeak, match=message):
+        find_peak(lambda rate: rate < short, lambda rate: rate < full, start, **options)
 
 
 def test_every_rate_holds_up_to_the_highest() -> None:
     result = find_peak(lambda rate: True, lambda rate: True, 50.0, highest=200.0)
     assert (result.rate, result.above) == (200.0, None)
-
-
-@pytest.mark.parametrize("start", [0.0, -1.0, math.nan])
-def test_a_start_that_is_no_rate_is_refused(start: float) -> None:
-    with pytest.raises(ValueError, match="above zero"):
-        find_peak(lambda rate: True, lambda rate: True, start)

@@ -143,47 +143,57 @@ def test_a_run_without_the_check_of_logits_is_flagged() -> None:
         parse(raw, params("offline", batch=8))
 
 
-@pytest.mark.parametrize(("name", "when"), [("logits", "before"), ("logits_after", "after")])
-def test_corrupted_logits_are_invalid_before_and_after(name: str, when: str) -> None:
-    raw = recorded("offline")
-    raw[name] = {"ok": False, "error": 0.7, "tolerance": 0.001, "finite": True, "images": 4}
-    with pytest.raises(
-        Invalid,
-        match=f"differ by 0.7 .* {when} the measurement: weights or arithmetic are corrupted",
-    ):
-        parse(raw, params("offline", batch=8))
+UNLIKE = {"ok": False, "tolerance": 0.001, "finite": True, "same_class": 20, "images": 20}
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("part", "change", "message"),
     [
+        *(
+            (
+                part,
+                {**UNLIKE, "error": 0.7},
+                f"differ by 0.7 .* {when} the measurement: weights or arithmetic are corrupted",
+            )
+            for part, when in (("logits", "before"), ("logits_after", "after"))
+        ),
         (
-            {"error": None, "finite": False},
+            "logits",
+            {**UNLIKE, "batch": 16, "error": None, "finite": False},
             "logits are not finite at batch 16, unlike those of fp32 eager before",
         ),
         (
-            {"error": 0.5},
+            "logits",
+            {**UNLIKE, "batch": 16, "error": 0.5},
             r"logits differ by 0\.5 \(allowed 0\.001\) at batch 16 from fp32 eager before",
         ),
         (
-            {"error": 1e-5, "same_class": 17},
+            "logits",
+            {**UNLIKE, "batch": 16, "error": 1e-5, "same_class": 17},
             "logits put 3 of 20 images into another class than fp32 eager before",
+        ),
+        (
+            "clock",
+            {"host": 0.001, "device": 0.02, "honest": False, "words": "the clock stopped early"},
+            "the clock stopped early",
+        ),
+        ("warmup", {"stable": False}, "still differed"),
+        (
+            "warmup",
+            {"stable": False, "few": True, "steady": 31.0},
+            r"too few batches fit into the warm-up .* the last took 31 s",
         ),
     ],
 )
-def test_how_logits_differ_is_said_with_the_batch(more: dict[str, Any], message: str) -> None:
+def test_a_result_that_fails_a_check_is_invalid(
+    part: str, change: dict[str, Any], message: str
+) -> None:
     raw = recorded("offline")
-    raw["logits"] = {
-        "ok": False,
-        "tolerance": 0.001,
-        "finite": True,
-        "same_class": 20,
-        "images": 20,
-        "batch": 16,
-        **more,
-    }
+    raw[part] = {**raw.get(part, {}), **change}
     with pytest.raises(Invalid, match=message):
         parse(raw, params("offline", batch=8))
+    if part == "warmup" and "few" not in change:
+        assert parse(raw, params("offline", batch=8, fast=True))
 
 
 def test_compile_time_is_apart_by_size_and_in_all() -> None:
@@ -203,46 +213,16 @@ def test_compile_time_is_apart_by_size_and_in_all() -> None:
     assert values == pytest.approx({1: 5.0, 8: 9.0, "total": 14.0})
 
 
-def test_a_clock_that_stops_early_is_invalid() -> None:
-    raw = recorded("offline")
-    raw["clock"] = {
-        "host": 0.001,
-        "device": 0.02,
-        "honest": False,
-        "words": "the clock stopped before the device was done",
-    }
-    with pytest.raises(Invalid, match="the clock stopped"):
-        parse(raw, params("offline", batch=8))
-
-
-def test_an_unstable_warm_up_is_invalid_unless_fast() -> None:
-    raw = recorded("offline")
-    raw["warmup"]["stable"] = False
-    with pytest.raises(Invalid, match="still differed"):
-        parse(raw, params("offline", batch=8))
-    assert parse(raw, params("offline", batch=8, fast=True))
-
-
-@pytest.mark.parametrize("kind", ["device", "missing"])
-def test_what_is_not_there_is_skipped(kind: str) -> None:
-    with pytest.raises(Skip, match="no NVIDIA driver"):
-        result.read(json.dumps({"program": 1, "error": {"kind": kind, "text": "no NVIDIA driver"}}))
-
-
-@pytest.mark.parametrize("kind", ["memory", "weights", "other", "peak"])
-def test_what_fails_is_failed(kind: str) -> None:
-    with pytest.raises(Failed, match="batch 512"):
-        result.read(
-            json.dumps(
-                {
-                    "program": 1,
-                    "error": {
-                        "kind": kind,
-                        "text": "batch 512 does not fit: the largest that fits is 300",
-                    },
-                }
-            )
-        )
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [(kind, Skip) for kind in ("device", "missing")]
+    + [(kind, Failed) for kind in ("memory", "weights", "other", "peak")],
+)
+def test_an_error_of_the_program_skips_or_fails_the_sample(
+    kind: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match="the reason"):
+        result.read(json.dumps({"program": 1, "error": {"kind": kind, "text": "the reason"}}))
 
 
 @pytest.mark.parametrize(
@@ -369,15 +349,6 @@ def test_an_export_that_fails_costs_no_other(
             "not written, export of resnet50: ValueError: no such row",
         ]
     )
-
-
-def test_too_few_warm_batches_are_said_as_that() -> None:
-    raw = recorded("single-stream")
-    raw["warmup"] |= {"stable": False, "few": True, "steady": 31.0}
-    with pytest.raises(
-        Invalid, match=r"too few batches fit into the warm-up .* the last took 31 s"
-    ):
-        parse(raw, params("single-stream"))
 
 
 def test_unverified_weights_and_a_peak_without_an_upper_end_are_in_the_coordinates() -> None:

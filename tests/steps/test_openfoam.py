@@ -455,28 +455,33 @@ def test_the_real_solver_alone_and_in_parallel(tmp_path: Path) -> None:
 
 
 @needs_openfoam
-def test_the_real_solver_that_diverges_is_failed(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="diverged"):
-        measured(
-            OpenFoamParams(cells=12, time_steps=40, delta_t=0.5, pressure_iterations=1), tmp_path
-        )
-
-
-@needs_openfoam
-def test_the_real_solver_short_of_its_tolerance_is_invalid(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match=r"after 5000 iterations, above the tolerance 1e-30"):
-        measured(
-            OpenFoamParams(
-                cells=10, time_steps=2, solver="GAMG", stop="tolerance", tolerance=1e-30
-            ),
-            tmp_path,
-        )
-
-
-@needs_openfoam
-def test_more_processes_than_cpus_are_skipped(tmp_path: Path) -> None:
-    with pytest.raises(Skip, match="CPUs for 512 processes"):
-        measured(OpenFoamParams(cells=10, procs=512), tmp_path)
+@pytest.mark.parametrize(
+    ("params", "error", "message"),
+    [
+        (
+            {"cells": 12, "time_steps": 40, "delta_t": 0.5, "pressure_iterations": 1},
+            Failed,
+            "diverged",
+        ),
+        (
+            {
+                "cells": 10,
+                "time_steps": 2,
+                "solver": "GAMG",
+                "stop": "tolerance",
+                "tolerance": 1e-30,
+            },
+            Invalid,
+            "after 5000 iterations, above the tolerance 1e-30",
+        ),
+        ({"cells": 10, "procs": 512}, Skip, "CPUs for 512 processes"),
+    ],
+)
+def test_a_real_run_without_a_result_names_the_reason(
+    params: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        measured(OpenFoamParams(**params), tmp_path)
 
 
 @pytest.mark.parametrize(
