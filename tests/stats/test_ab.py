@@ -170,7 +170,7 @@ def test_a_resumed_one_that_is_stopped_keeps_its_new_limit(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("perfdag.app.ab.local._measure", interrupt)
+    monkeypatch.setattr("perfdag.app.ab.local.measure_rounds", interrupt)
     made, store = duel(limit=None), open_store(str(tmp_path))
     for plan in (made.a, made.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())

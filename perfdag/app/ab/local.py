@@ -41,7 +41,7 @@ def run(
                 missing_reason.forget_all(store, plan.run_id)
                 restore_samples(store, plan, report)
         with resumable(_resume_command(duet, request, root)):
-            _measure(duet, store, report)
+            measure_rounds(duet, store, report)
     for plan in plans:
         collect(store, plan)
     result = conclude(store, duet, everything=everything)
@@ -78,7 +78,7 @@ class _SampleCounter:
         self.done += 1
 
 
-def _measure(duet: Duet, store: Store, report: Callable[[str], None]) -> None:
+def measure_rounds(duet: Duet, store: Store, report: Callable[[str], None]) -> None:
     """Measure the rounds of both variants in the order of the blocks, within their budget."""
     counter, plans = _SampleCounter(report), {"A": duet.a, "B": duet.b}
     total = len(duet.a.order) + len(duet.b.order)
