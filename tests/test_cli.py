@@ -28,8 +28,8 @@ def test_help_ends_with_examples_of_that_verb(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     help_of(verb)
-    said = capsys.readouterr().out
-    examples = re.findall(r"^  (perfdag .*)$", said.partition("examples:")[2], re.M)
+    output = capsys.readouterr().out
+    examples = re.findall(r"^  (perfdag .*)$", output.partition("examples:")[2], re.M)
     assert examples, f"perfdag {verb} --help has no examples"
     assert all(example.split()[1] == verb for example in examples)
     for example in examples:
@@ -111,11 +111,11 @@ def test_only_a_benchmark_that_declares_rights_is_allowed_some(
 ) -> None:
     for argv in (["render", "--base"], ["install", "--store", "s3://bench/results"]):
         assert main([*argv, "--allow", name]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith(
+        errors = capsys.readouterr().err
+        assert errors.startswith(
             f"perfdag {argv[0]}: --allow {name}: no benchmark of that name declares Kubernetes rights; "
         )
-        assert "vmi-burst" in said
+        assert "vmi-burst" in errors
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "many"])
@@ -156,8 +156,9 @@ def test_run_as_json(
     result = orjson.loads(capsys.readouterr().out)
     assert result["statuses"] == {"ok": 6}
     assert all(
-        each["metrics"][0]["n"] == 3 and each["metrics"][0]["low"] <= each["metrics"][0]["median"]
-        for each in result["points"]
+        point["metrics"][0]["n"] == 3
+        and point["metrics"][0]["low"] <= point["metrics"][0]["median"]
+        for point in result["points"]
     )
 
 

@@ -77,7 +77,7 @@ def place(s3_root: str) -> Iterator[Place]:
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         )
     )
-    made = Place(name, s3_root)
+    target = Place(name, s3_root)
     try:
         # images that are nowhere: what is submitted here never measures
         options = (
@@ -91,14 +91,14 @@ def place(s3_root: str) -> Iterator[Place]:
             "--pull-policy",
             "Never",
         )
-        assert made.perfdag("install", *options) == 0
-        yield made
+        assert target.perfdag("install", *options) == 0
+        yield target
     finally:
 
         async def remove(client: Kube) -> None:
             kind = await client.resource(ARGO, "Workflow")
-            for each in await client.list(kind, name):
-                await client.delete(kind, each["metadata"]["name"], name)
+            for workflow in await client.list(kind, name):
+                await client.delete(kind, workflow["metadata"]["name"], name)
             await client.delete(await client.resource("v1", "Namespace"), name)
 
         run_with_client(remove)
@@ -116,7 +116,7 @@ def test_a_store_that_pods_do_not_share_is_refused(
     if not store:  # an installation rendered without one
         monkeypatch.setattr(
             "perfdag.app.cluster.template.InstalledTemplate.start",
-            lambda *told: pytest.fail(f"a Workflow was made: {told}"),
+            lambda *args: pytest.fail(f"a Workflow was made: {args}"),
             raising=True,
         )
         monkeypatch.setattr("perfdag.app.cluster.submission.run_store", lambda *_: "")
@@ -140,12 +140,14 @@ def test_a_resume_goes_on_with_the_store_suite_and_priority_of_the_run(
     open_store(elsewhere).put(f"runs/{plan.run_id}/plan.json", plan.dump())
     first = place.workflow(plan.run_id, elsewhere)
     assert place.perfdag("submit", "--resume", plan.run_id) == 0
-    [made] = [
-        each for each in place.workflows() if each["metadata"]["name"] != first["metadata"]["name"]
+    [resumed] = [
+        workflow
+        for workflow in place.workflows()
+        if workflow["metadata"]["name"] != first["metadata"]["name"]
     ]
-    assert made["metadata"]["labels"]["perfdag/suite"] == "s"
-    assert made["spec"]["priority"] == 7
-    assert View(made).parameter("store") == elsewhere
+    assert resumed["metadata"]["labels"]["perfdag/suite"] == "s"
+    assert resumed["spec"]["priority"] == 7
+    assert View(resumed).parameter("store") == elsewhere
 
 
 @pytest.mark.argo
@@ -153,12 +155,12 @@ def test_delete_takes_all_workflows_of_a_run_and_the_results_of_what_confirms_it
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, plan = open_store(place.store), make_plan(parse_suite(SUITE))
-    again = make_plan(parse_suite(SUITE))
-    plan.options["confirmed"] = [again.run_id]
-    for each in (plan, again):
-        store.put(f"runs/{each.run_id}/plan.json", each.dump())
+    confirming = make_plan(parse_suite(SUITE))
+    plan.options["confirmed"] = [confirming.run_id]
+    for item in (plan, confirming):
+        store.put(f"runs/{item.run_id}/plan.json", item.dump())
         store.put(
-            f"results/suite=s/month={each.run_id[:4]}-{each.run_id[4:6]}/{each.run_id}.parquet", b""
+            f"results/suite=s/month={item.run_id[:4]}-{item.run_id[4:6]}/{item.run_id}.parquet", b""
         )
     owner = place.workflow(plan.run_id, place.store)
     place.workflow(plan.run_id, place.store)
@@ -183,7 +185,7 @@ def test_delete_takes_all_workflows_of_a_run_and_the_results_of_what_confirms_it
         }
     )
     of_pod = [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": pod["metadata"]["uid"]}]
-    asked = {
+    claim = {
         "accessModes": ["ReadWriteOnce"],
         "storageClassName": "none",
         "resources": {"requests": {"storage": "1Gi"}},
@@ -193,11 +195,11 @@ def test_delete_takes_all_workflows_of_a_run_and_the_results_of_what_confirms_it
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
             "metadata": {"name": "p-measured", "ownerReferences": of_pod},
-            "spec": asked,
+            "spec": claim,
         }
     )
     assert place.perfdag("delete", plan.run_id, "--results") == 0, capsys.readouterr().err
-    assert [each["metadata"]["name"] for each in place.workflows()] == [other["metadata"]["name"]]
+    assert [item["metadata"]["name"] for item in place.workflows()] == [other["metadata"]["name"]]
 
     async def claims(client: Kube) -> list[Any]:
         return await client.list(
@@ -247,19 +249,19 @@ def test_results_that_another_store_has_keep_the_workflow(
 def test_a_second_try_deletes_what_is_left_of_one_whose_store_went_away(
     place: Place, reached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, plan, again = (
+    store, plan, confirming = (
         open_store(place.store),
         make_plan(parse_suite(SUITE)),
         make_plan(parse_suite(SUITE)),
     )
     plan.options["confirmed"] = [
         "20260101T000000Z-00000000",
-        again.run_id,
+        confirming.run_id,
     ]  # one of them is gone since
-    for each in (plan, again):
-        store.put(f"runs/{each.run_id}/plan.json", each.dump())
+    for item in (plan, confirming):
+        store.put(f"runs/{item.run_id}/plan.json", item.dump())
         store.put(
-            f"results/suite=s/month={each.run_id[:4]}-{each.run_id[4:6]}/{each.run_id}.parquet", b""
+            f"results/suite=s/month={item.run_id[:4]}-{item.run_id[4:6]}/{item.run_id}.parquet", b""
         )
     deleted: list[str] = []
 
@@ -291,17 +293,19 @@ def test_results_on_a_claim_are_refused_before_anything_is_deleted(
 @pytest.mark.argo
 def test_a_workflow_that_argo_submitted_has_the_labels_of_its_run_at_the_end(place: Place) -> None:
     plan = make_plan(parse_suite(SUITE))
-    made = place.workflow("", place.store, **{"perfdag/run": "", "perfdag/suite": ""})["metadata"]
+    metadata = place.workflow("", place.store, **{"perfdag/run": "", "perfdag/suite": ""})[
+        "metadata"
+    ]
     label_workflow(
-        replace(here(), workflow=made["name"], namespace=place.namespace),
+        replace(from_environment(), workflow=metadata["name"], namespace=place.namespace),
         plan,
         open_store(place.store),
         print,
     )
-    [found] = place.workflows()
-    assert found["metadata"]["labels"]["perfdag/run"] == plan.run_id
-    assert found["metadata"]["labels"]["perfdag/suite"] == "s"
-    assert found["metadata"]["annotations"]["perfdag/report"].endswith(
+    [workflow] = place.workflows()
+    assert workflow["metadata"]["labels"]["perfdag/run"] == plan.run_id
+    assert workflow["metadata"]["labels"]["perfdag/suite"] == "s"
+    assert workflow["metadata"]["annotations"]["perfdag/report"].endswith(
         f"/runs/{plan.run_id}/report.html"
     )
 
@@ -368,12 +372,14 @@ def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(
         ("batches", 3, [make_plan(parse_suite(text))]),
         ("duets", 6, [duel.a, duel.b]),
     ):
-        for each in plans:
-            open_store(place.store).put(f"runs/{each.run_id}/plan.json", each.dump())
+        for item in plans:
+            open_store(place.store).put(f"runs/{item.run_id}/plan.json", item.dump())
         owner = place.workflow(plans[0].run_id, place.store)["metadata"]
-        told = {"store": place.store, "run_id": plans[0].run_id, "namespace": place.namespace}
+        context = {"store": place.store, "run_id": plans[0].run_id, "namespace": place.namespace}
         step(
-            replace(here(), workflow=owner["name"], workflow_uid=owner["uid"], **told),
+            replace(
+                from_environment(), workflow=owner["name"], workflow_uid=owner["uid"], **context
+            ),
             tmp_path / fan,
             {},
         )
@@ -386,14 +392,14 @@ def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(
             "the annotation of the pods names it"
         )
         assert group["spec"]["minMember"] == members
-        assert [each["uid"] for each in group["metadata"]["ownerReferences"]] == [owner["uid"]]
+        assert [item["uid"] for item in group["metadata"]["ownerReferences"]] == [owner["uid"]]
         assert (tmp_path / fan / fan).read_text() == "[0]", "the batch is measured"
         assert place.perfdag("delete", plans[0].run_id) == 0
         assert run_with_client(groups) == []
 
 
 async def test_a_refusal_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refused(*told: Any) -> View:
+    async def refused(*_: Any) -> View:
         raise KubeError(403, "Forbidden", "may not get workflows")
 
     monkeypatch.setattr("perfdag.app.cluster.watch.view_run", refused)
@@ -417,7 +423,7 @@ async def test_a_watch_survives_a_connection_that_is_lost_twice(
         View(done),
     ]
 
-    async def view(*told: Any) -> View:
+    async def view(*_: Any) -> View:
         answer = answers.pop(0)
         if isinstance(answer, KubeError):
             raise answer
@@ -429,15 +435,15 @@ async def test_a_watch_survives_a_connection_that_is_lost_twice(
     monkeypatch.setattr("perfdag.app.cluster.watch.POLL_INTERVAL", 0.01)
     assert await follow_run("w", "bench", print, log) == 3
     assert answers == []
-    said = capsys.readouterr()
-    assert said.err.count("connection lost") == 1
-    assert "Succeeded" in said.out
+    captured = capsys.readouterr()
+    assert captured.err.count("connection lost") == 1
+    assert "Succeeded" in captured.out
 
 
 def test_the_exit_code_and_the_table_are_those_of_the_last_attempt() -> None:
     def node(step: str, number: int, at: str, code: str | None) -> dict[str, Any]:
         named = f"w-x7.{'onExit' if step == 'finish' else step}({number}).{step}"
-        found = {
+        fields = {
             "type": "Pod",
             "id": f"{step}{number}",
             "name": named,
@@ -445,15 +451,15 @@ def test_the_exit_code_and_the_table_are_those_of_the_last_attempt() -> None:
             "templateName": f"{step}-pod",
             "startedAt": at,
         }
-        return {**found, "outputs": {"exitCode": code} if code else {}}
+        return {**fields, "outputs": {"exitCode": code} if code else {}}
 
-    def seen(*nodes: dict[str, Any]) -> View:
+    def view(*nodes: dict[str, Any]) -> View:
         group = {"type": "Retry", "id": "r", "templateName": "finish", "outputs": {"exitCode": "9"}}
         return View(
             {
                 "metadata": {"name": "w"},
                 "spec": {},
-                "status": {"nodes": {each["id"]: each for each in (*nodes, group)}},
+                "status": {"nodes": {item["id"]: item for item in (*nodes, group)}},
             }
         )
 
@@ -463,20 +469,20 @@ def test_the_exit_code_and_the_table_are_those_of_the_last_attempt() -> None:
     ]
     tried.append(node("finish", 1, "2026-01-01T00:00:09Z", "137"))
     for order in (tried, tried[::-1]):
-        assert seen(*order).exit_code() == 0
-        assert (seen(*order).last_node("finish") or {})["id"] == "finish2"
+        assert view(*order).exit_code() == 0
+        assert (view(*order).last_node("finish") or {})["id"] == "finish2"
     refused = [
         node("finish", 0, "2026-01-01T00:00:09Z", "1")
     ]  # the rows of a run whose plan ended early say so
     codes = {
-        code: seen(*refused, node("plan", 0, "2026-01-01T00:00:00Z", str(code))).exit_code()
+        code: view(*refused, node("plan", 0, "2026-01-01T00:00:00Z", str(code))).exit_code()
         for code in (0, 1, 2, 4)
     }
     assert codes == {0: 1, 1: 1, 2: 2, 4: 4}
-    assert seen(node("finish", 0, "2026-01-01T00:00:00Z", None)).exit_code() is None
+    assert view(node("finish", 0, "2026-01-01T00:00:00Z", None)).exit_code() is None
     without = [node("finish", 0, "2026-01-01T00:00:09Z", "4")]  # there is no plan
     codes = {
-        code: seen(*without, node("plan", 0, "2026-01-01T00:00:00Z", code)).exit_code()
+        code: view(*without, node("plan", 0, "2026-01-01T00:00:00Z", code)).exit_code()
         for code in (None, "2")
     }
     assert codes == {None: 4, "2": 2}, "it never started, and it refused the suite"
@@ -501,7 +507,7 @@ async def test_a_watch_tells_what_a_run_waited_for_when_its_pod_is_gone(
     )
     views = [View(young, [waits]), View({**young, "status": {"phase": "Failed"}})]
 
-    async def view(*told: Any) -> View:
+    async def view(*_: Any) -> View:
         return views.pop(0)
 
     monkeypatch.setattr("perfdag.app.cluster.watch.view_run", view)
@@ -517,8 +523,8 @@ async def test_a_watch_tells_what_a_run_waited_for_when_its_pod_is_gone(
 def test_argos_progress_and_the_last_line_of_the_lead_are_shown() -> None:
     workflow = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
     workflow["status"] = {"phase": "Running", "progress": "3/12"}
-    seen = View(workflow, [Pod("p", 2, 0, 0, "Running", "n", "10.0.0.1")])
-    line = describe(seen, "2/4 ok command POINT=1 repetition 1")
+    view = View(workflow, [Pod("p", 2, 0, 0, "Running", "n", "10.0.0.1")])
+    line = describe(view, "2/4 ok command POINT=1 repetition 1")
     assert "3/12 of the started batches, about" in line
     assert "2/4 ok command POINT=1 repetition 1" in line
 
@@ -546,7 +552,7 @@ def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("templates", "of", "said"),
+    ("templates", "of", "message"),
     [
         (
             ["finish", "rank"],
@@ -560,7 +566,7 @@ def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:
 async def test_a_watch_of_a_run_of_another_version_says_why_its_end_is_not_known(
     templates: list[str],
     of: str,
-    said: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -570,38 +576,38 @@ async def test_a_watch_of_a_run_of_another_version_says_why_its_end_is_not_known
     }
     ended["status"] = {
         "phase": "Succeeded",
-        "storedWorkflowTemplateSpec": {"templates": [{"name": each} for each in templates]},
+        "storedWorkflowTemplateSpec": {"templates": [{"name": name} for name in templates]},
     }
 
-    async def view(*told: Any) -> View:
+    async def view(*_: Any) -> View:
         return View(ended)
 
     monkeypatch.setattr("perfdag.app.cluster.watch.view_run", view)
     monkeypatch.setattr("perfdag.app.cluster.watch.Kube", ApiServer().client)
     assert await follow_run("w", "bench", print, log) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_nothing_is_submitted_to_an_installation_of_another_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = {
+    template = {
         "kind": "WorkflowTemplate",
         "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]},
     }
-    monkeypatch.setattr("perfdag.kube.client.run_with_client", lambda work: found)
+    monkeypatch.setattr("perfdag.kube.client.run_with_client", lambda work: template)
     with pytest.raises(NotInstalled, match="another version: perfdag install --namespace bench"):
         installed_template("bench")
 
 
 @pytest.mark.parametrize(
-    ("planned", "finished", "said"),
+    ("planned", "finished", "steps"),
     [("0", "1", ["finish"]), ("4", "1", ["plan", "finish"]), ("2", "1", ["plan"])],
 )
 async def test_a_plan_step_that_failed_says_why_before_the_table(
     planned: str,
     finished: str,
-    said: list[str],
+    steps: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -619,13 +625,13 @@ async def test_a_plan_step_that_failed_says_why_before_the_table(
         "metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {},
     }
-    seen = View(
+    state = View(
         {**ended, "status": {"phase": "Failed", "nodes": nodes}},
         [Pod(f"w-{step}-pod-{step}1", None, 0, None, "Succeeded", "n", None) for step in codes],
     )
 
-    async def view(*told: Any) -> View:
-        return seen
+    async def view(*_: Any) -> View:
+        return state
 
     async def logs(self: Kube, pod: str, namespace: str, container: str) -> AsyncIterator[str]:
         yield f"log of {pod}"
@@ -637,25 +643,25 @@ async def test_a_plan_step_that_failed_says_why_before_the_table(
         finished if planned == "0" else planned
     )
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("log")] == [
-        f"log of w-{each}-pod-{each}1" for each in said
+        f"log of w-{step}-pod-{step}1" for step in steps
     ]
 
 
 def test_a_new_trouble_is_not_hidden_by_nodes_of_batches_that_are_over() -> None:
     def node(number: int, phase: str, message: str, kind: str = "Pod") -> dict[str, Any]:
-        given = [{"name": "batch", "value": str(number)}, {"name": "rank", "value": "0"}]
+        parameters = [{"name": "batch", "value": str(number)}, {"name": "rank", "value": "0"}]
         return {
             "type": kind,
             "phase": phase,
             "message": message,
             "displayName": f"rank({number})",
-            "inputs": {"parameters": given},
+            "inputs": {"parameters": parameters},
         }
 
     meta = {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}
     nodes = {
-        f"n{each}": node(each, "Failed", f"OOMKilled (exit code 137) in {each}")
-        for each in range(6)
+        f"n{batch}": node(batch, "Failed", f"OOMKilled (exit code 137) in {batch}")
+        for batch in range(6)
     }
     nodes["n7"] = node(7, "Pending", "pods is forbidden: exceeded quota")  # no pod of it is there
     plan = {

@@ -30,10 +30,10 @@ def test_every_point_is_asked_what_it_needs(
     second = "  - {benchmark: iperf, name: two, permutations: {product: {streams: [1, 2], implementation: [iperf3, iperf2]}}}\n"
     suite = write_suite(f"name: both\nentries:\n  - {{benchmark: iperf}}\n{second}")
     assert main(["doctor", str(suite)]) == 1
-    said = capsys.readouterr().out.splitlines()
-    (missing,) = [line for line in said if line.startswith("missing")]
+    lines = capsys.readouterr().out.splitlines()
+    (missing,) = [line for line in lines if line.startswith("missing")]
     assert missing.split() == ["missing", "iperf:", "iperf", "is", "not", "installed"]
-    assert "-> " in said[said.index(missing) + 1]
+    assert "-> " in lines[lines.index(missing) + 1]
 
 
 @pytest.mark.usefixtures("path_with_iperf3_only")
@@ -51,20 +51,24 @@ def test_open_mpi_without_its_imb_is_missing(
 ) -> None:
     suite = write_suite("name: mpi\nentries:\n  - {benchmark: imb, params: {mpi: openmpi}}\n")
     assert main(["doctor", str(suite)]) == 1
-    said = capsys.readouterr().out
-    assert "missing  imb: IMB-MPI1 built for Open MPI (no `program` is set" in said
-    assert "missing  imb: mpirun is not installed" in said
+    output = capsys.readouterr().out
+    assert "missing  imb: IMB-MPI1 built for Open MPI (no `program` is set" in output
+    assert "missing  imb: mpirun is not installed" in output
 
 
 @pytest.mark.parametrize("pip", [True, False])
 def test_an_environment_that_uv_made_has_no_pip(pip: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if pip else None)
-    here = (
+    command = (
         f"{sys.executable} -m pip install impi-rt"
         if pip
         else f"uv pip install --python {sys.executable} impi-rt"
     )
+<<<<<<< HEAD
     assert install_command({"pip": "impi-rt"}) == here
+=======
+    assert how_to_get({"pip": "impi-rt"}) == command
+>>>>>>> b3051d9 (Name the variables of the tests of verbs by what they are)
 
 
 def test_a_tool_that_no_package_brings_here_has_its_own_advice(
@@ -85,9 +89,9 @@ def test_a_tool_that_no_package_brings_here_has_its_own_advice(
     )
     assert main(["run", suite, "--no-report"]) == 0
     (part,) = [
-        json.loads(each.read_text())
-        for each in Path("perfdag-results").glob("runs/*/parts/*-1.json")
-        if "canary" not in each.name
+        json.loads(file.read_text())
+        for file in Path("perfdag-results").glob("runs/*/parts/*-1.json")
+        if "canary" not in file.name
     ]
     assert (part["status"], part["error"]) == ("skipped", f"IMB-MPI1 is not installed ({advice})")
 
@@ -103,8 +107,8 @@ def test_a_wrapper_that_is_not_there_is_missing_and_an_interpreter_is_asked_once
         params = f"{{system: stub, python: {python}, treatment_python: /there/python, wrapper: [{wrapper}]}}"
         entry = f"{{benchmark: resnet50-overhead, params: {params}, permutations: {{product: {{pairs: [2, 3, 4]}}}}}}"
         assert main(["doctor", str(write_suite(f"name: w\nentries:\n  - {entry}\n"))]) == 1
-        (said,) = [line for line in capsys.readouterr().out.splitlines() if "resnet50" in line]
-        return said
+        (line,) = [text for text in capsys.readouterr().out.splitlines() if "resnet50" in text]
+        return line
 
     assert (
         missing("no-such-runtime") == "missing  resnet50-overhead: no-such-runtime is not installed"

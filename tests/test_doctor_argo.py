@@ -35,7 +35,7 @@ def deployment(image: str) -> dict[str, Any]:
 
 
 def definition(*fields: str) -> dict[str, Any]:
-    templates = {"templates": {"items": {"properties": {each: {} for each in fields}}}}
+    templates = {"templates": {"items": {"properties": {field: {} for field in fields}}}}
     spec = {
         "versions": [
             {
@@ -85,11 +85,11 @@ async def test_argo_has_to_know_pending_timeout(objects: list[dict[str, Any]], s
 async def test_an_account_is_there_and_has_its_rights_or_nobody_knows(
     kube: Kube, state: str, words: str
 ) -> None:
-    found: Finding = await doctor_rights.check_account(
+    finding: Finding = await doctor_rights.check_account(
         kube, "bench", "perfdag-run", [("x", "podgroups", "create")], "install"
     )
-    assert found.state == state
-    assert words in found.what
+    assert finding.state == state
+    assert words in finding.what
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ async def test_an_account_is_there_and_has_its_rights_or_nobody_knows(
 async def test_whoever_asks_may_submit_or_is_told_what_is_missing(
     access: bool, state: str, words: str
 ) -> None:
-    found = await doctor_rights.check_user(account(access), "bench")
-    assert (found.state, found.what[: len(words)]) == (state, words)
+    finding = await doctor_rights.check_user(account(access), "bench")
+    assert (finding.state, finding.what[: len(words)]) == (state, words)
 
 
 @pytest.mark.parametrize(
@@ -122,16 +122,16 @@ async def test_a_claim_that_two_nodes_cannot_mount_is_found_where_batches_overla
             {"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {"accessModes": modes}}
         )
     cluster = server.client()
-    found = await store_claim.check_claim(cluster, "bench", "claim://results", parallel)
-    assert [each.what[: len(words or "")] for each in found] == ([words] if words else [])
+    findings = await store_claim.check_claim(cluster, "bench", "claim://results", parallel)
+    assert [finding.what[: len(words or "")] for finding in findings] == ([words] if words else [])
     assert await store_claim.check_claim(cluster, "bench", "s3://b/r", parallel) == []
 
 
 def test_every_right_that_a_role_grants_is_asked_for() -> None:
     roles = {
-        each["metadata"]["name"]: each["rules"]
-        for each in installation_objects(Installation(store="s3://b/r"))
-        if each["kind"] == "Role"
+        item["metadata"]["name"]: item["rules"]
+        for item in installation_objects(Installation(store="s3://b/r"))
+        if item["kind"] == "Role"
     }
     granted = {
         name: {
@@ -159,12 +159,12 @@ def test_an_installation_on_a_real_api_server(s3_root: str) -> None:
     async def make(client: Kube) -> None:
         await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         images = "localhost/nowhere-{name}:1"
-        for each in installation_objects(
+        for item in installation_objects(
             Installation(
                 namespace=name, store=s3_root, namespaced=True, images=images, pull_policy="Never"
             )
         ):
-            await client.apply(each)
+            await client.apply(item)
         await client.delete(await client.resource("v1", "ServiceAccount"), "perfdag-finish", name)
 
     async def remove(client: Kube) -> None:
@@ -172,14 +172,14 @@ def test_an_installation_on_a_real_api_server(s3_root: str) -> None:
 
     run_with_client(make)
     try:
-        found = {each.what: each for each in doctor_cluster.check_cluster(None, None, name)}
+        findings = {item.what: item for item in doctor_cluster.check_cluster(None, None, name)}
     finally:
         run_with_client(remove)
-    assert found["service account perfdag-run has its rights"].state == "ok"
-    assert found["service account perfdag-measure has its rights"].state == "ok"
-    assert found[f"there is no service account perfdag-finish in {name}"].state == "missing"
-    assert found["Argo's CRDs are of 4.1 or newer (they know pendingTimeout)"].state == "ok"
-    [pod] = [each for what, each in found.items() if "did not start" in what]
+    assert findings["service account perfdag-run has its rights"].state == "ok"
+    assert findings["service account perfdag-measure has its rights"].state == "ok"
+    assert findings[f"there is no service account perfdag-finish in {name}"].state == "missing"
+    assert findings["Argo's CRDs are of 4.1 or newer (they know pendingTimeout)"].state == "ok"
+    [pod] = [item for what, item in findings.items() if "did not start" in what]
     assert "ErrImageNeverPull" in pod.what, (
         "its pod is made of the installation's image, and was admitted"
     )

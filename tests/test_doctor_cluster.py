@@ -85,11 +85,11 @@ async def test_doctor_and_the_plan_step_find_the_same(
     shape: dict[str, Any], has: Callable[[], Kube], state: str, words: str
 ) -> None:
     asking, api = Shape.model_validate(shape), has()
-    [found] = await check_shapes(api, [asking, asking], "bench")
-    assert (found.state, bool(found.do)) == (state, state == "missing")
-    assert words in found.what
+    [finding] = await check_shapes(api, [asking, asking], "bench")
+    assert (finding.state, bool(finding.do)) == (state, state == "missing")
+    assert words in finding.what
     skipped = await unmet(api, [asking], "bench")
-    assert skipped == ({0: found.what} if state == "missing" else {})
+    assert skipped == ({0: finding.what} if state == "missing" else {})
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ async def test_doctor_and_the_plan_step_find_the_same(
     ],
 )
 async def test_what_is_there_already_need_not_be_installed(shape: dict[str, Any], do: str) -> None:
-    [found] = await check_shapes(network("other"), [Shape.model_validate(shape)], "bench")
-    assert found.state == "missing"
-    assert (found.do or "").startswith(do)
+    [finding] = await check_shapes(network("other"), [Shape.model_validate(shape)], "bench")
+    assert finding.state == "missing"
+    assert (finding.do or "").startswith(do)
 
 
 def test_cuda_in_pods_without_a_gpu_is_found(tmp_path: Path) -> None:
@@ -114,11 +114,11 @@ def test_cuda_in_pods_without_a_gpu_is_found(tmp_path: Path) -> None:
         + entry % ("with", ", resources: {nvidia.com/gpu: 1}")
     )
     plan = make_plan(load_suite(str(file)))
-    found = gpu_findings(plan, [Shape.model_validate(each) for each in plan.shapes])
-    assert [each.what for each in found] == [
+    findings = gpu_findings(plan, [Shape.model_validate(item) for item in plan.shapes])
+    assert [item.what for item in findings] == [
         "entry without: device is cuda, but its pods request no GPU"
     ]
-    assert found[0].do == "resources: {nvidia.com/gpu: 1}"
+    assert findings[0].do == "resources: {nvidia.com/gpu: 1}"
 
 
 def test_rendering_and_submitting_say_it_too(
@@ -134,15 +134,15 @@ def test_rendering_and_submitting_say_it_too(
         "  - {name: verbs, benchmark: rdma-latency, params: {cuda: 0, mode: read}, network: {host: true}}\n"
         "  - {name: held, benchmark: rdma-latency, params: {cuda: 1, mode: read}, resources: {rdma/hca: 1, nvidia.com/gpu: 1}}\n"
     )
-    said = [
+    warnings = [
         "entry model: device is cuda, but its pods request no GPU; add resources: {nvidia.com/gpu: 1}",
         "entry verbs: cuda is 0, but its pods request no GPU; add resources: {nvidia.com/gpu: 1}",
     ]
     assert main(["render", str(file)]) == 0
-    assert capsys.readouterr().err.splitlines() == said
+    assert capsys.readouterr().err.splitlines() == warnings
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert main(["submit", str(file)]) != 0
-    assert capsys.readouterr().err.splitlines()[:2] == said
+    assert capsys.readouterr().err.splitlines()[:2] == warnings
 
 
 @pytest.mark.parametrize(
@@ -173,9 +173,9 @@ async def test_an_installation_of_another_version_is_a_finding() -> None:
         "metadata": {"name": "perfdag", "namespace": "bench"},
         "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]},
     }
-    [found] = await check_installation(cluster(template), "bench", None)
-    assert (found.state, found.what) == (
+    [finding] = await check_installation(cluster(template), "bench", None)
+    assert (finding.state, finding.what) == (
         "missing",
         "perfdag in namespace bench was installed by another version",
     )
-    assert found.do.startswith("perfdag install --namespace bench")
+    assert finding.do.startswith("perfdag install --namespace bench")

@@ -30,7 +30,7 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
 
 
 def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in {each for names in STORE_KEYS.values() for each in names}:
+    for name in {name for names in STORE_KEYS.values() for name in names}:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -39,7 +39,7 @@ def install(namespace: str, *options: str) -> int:
 
 
 def names(api: ApiServer) -> set[tuple[str, str]]:
-    return {(each["kind"], each["metadata"]["name"]) for each in api.objects.values()}
+    return {(item["kind"], item["metadata"]["name"]) for item in api.objects.values()}
 
 
 EVERY = ("--network-policy", "--allow", "vmi-burst")
@@ -72,19 +72,19 @@ def test_what_is_left_out_goes_and_other_objects_stay(
     whole = names(api)
     assert install("bench", "--dry-run") == 0
     assert names(api) == whole
-    said = capsys.readouterr().out.splitlines()
-    told = {tuple(line.split()[-2:]) for line in said if line.startswith("would delete ")}
-    assert told == OF_EVERY | wide("bench")
+    lines = capsys.readouterr().out.splitlines()
+    obsolete = {tuple(line.split()[-2:]) for line in lines if line.startswith("would delete ")}
+    assert obsolete == OF_EVERY | wide("bench")
     assert install("bench") == 0
-    said = capsys.readouterr().out.splitlines()
-    assert {tuple(line.split()[-2:]) for line in said if line.startswith("deleted ")} == told
-    here = {
-        (each["kind"], each["metadata"]["name"])
-        for at, each in api.objects.items()
+    lines = capsys.readouterr().out.splitlines()
+    assert {tuple(line.split()[-2:]) for line in lines if line.startswith("deleted ")} == obsolete
+    remaining = {
+        (item["kind"], item["metadata"]["name"])
+        for at, item in api.objects.items()
         if "/a-bench" not in at
     }
-    assert plain <= here
-    assert not OF_EVERY & here
+    assert plain <= remaining
+    assert not OF_EVERY & remaining
     assert wide("a-bench") <= names(api)
     assert not wide("bench") & names(api)
 
@@ -108,23 +108,25 @@ def test_templates_of_the_other_scope_go_and_its_schedules_are_named(
     api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert install("bench") == 0
-    for made in (
+    for cron in (
         runs.cron("bench", "quick", ["0 2 * * *"]),
         age.cron("bench", "quick", 3600),
         runs.cron("bench", "wide", ["0 2 * * *"], cluster_scope=True),
     ):
-        api.add(made)
+        api.add(cron)
     capsys.readouterr()
     assert install("bench", "--cluster-scope") == 0
     assert installed_template("bench").cluster_scope, (
         "what is looked for first is the namespace's own"
     )
-    said = capsys.readouterr()
-    assert {line.split()[-1] for line in said.out.splitlines() if line.startswith("deleted")} == {
+    captured = capsys.readouterr()
+    assert {
+        line.split()[-1] for line in captured.out.splitlines() if line.startswith("deleted")
+    } == {
         "perfdag",
         "perfdag-age",
     }
-    scope = [line.split(":")[1] for line in said.err.splitlines() if "other scope" in line]
+    scope = [line.split(":")[1] for line in captured.err.splitlines() if "other scope" in line]
     assert scope == [
         f" schedule {name} uses templates of the other scope"
         for name in ("perfdag-quick", "perfdag-quick-age")
@@ -143,7 +145,7 @@ def opened(secret: Object | None) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("shell", "told"),
+    ("shell", "data"),
     [
         (
             {"AWS_DEFAULT_REGION": "eu", "AWS_ENDPOINT_URL_S3": "http://s3"},
@@ -158,14 +160,14 @@ def opened(secret: Object | None) -> dict[str, str]:
     ],
 )
 def test_the_secret_has_what_the_store_takes_here(
-    shell: dict[str, str], told: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    shell: dict[str, str], data: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_keys(monkeypatch)
     keys = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "se cret"}
     for name, value in (keys | shell).items():
         monkeypatch.setenv(name, value)
     secret = store_secret("keys", "bench")
-    assert opened(secret) == keys | told
+    assert opened(secret) == keys | data
     assert secret_notes("keys", secret) == []
 
 
@@ -208,9 +210,9 @@ def namespace() -> Iterator[str]:
         await client.delete(await client.resource("v1", "Namespace"), name)
         for kind in ("ClusterRole", "ClusterRoleBinding"):
             resource = await client.resource(RBAC, kind)
-            for each in await client.list(resource, labels="app.kubernetes.io/managed-by=perfdag"):
-                if name in each["metadata"]["name"]:
-                    await client.delete(resource, each["metadata"]["name"])
+            for item in await client.list(resource, labels="app.kubernetes.io/managed-by=perfdag"):
+                if name in item["metadata"]["name"]:
+                    await client.delete(resource, item["metadata"]["name"])
 
     yield name
     run_with_client(remove)
@@ -219,8 +221,8 @@ def namespace() -> Iterator[str]:
 def listed(api: str, kind: str, namespace: str) -> dict[str, Object]:
     async def work(client: Kube) -> dict[str, Object]:
         return {
-            each["metadata"]["name"]: each
-            for each in await client.list(await client.resource(api, kind), namespace)
+            item["metadata"]["name"]: item
+            for item in await client.list(await client.resource(api, kind), namespace)
         }
 
     return run_with_client(work)
@@ -301,15 +303,15 @@ def test_keys_of_before_are_not_in_the_secret(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_REGION", "eu")
-    wanted = {
+    expected = {
         "AWS_ACCESS_KEY_ID": "id",
         "AWS_SECRET_ACCESS_KEY": "secret",
         "PERFDAG_WEBHOOK": "http://hook",
     }
     assert install(namespace, "--namespaced") == 0
-    assert opened(listed("v1", "Secret", namespace)["perfdag-store"]) == wanted | {
+    assert opened(listed("v1", "Secret", namespace)["perfdag-store"]) == expected | {
         "AWS_REGION": "eu"
     }
     monkeypatch.delenv("AWS_REGION")
     assert install(namespace, "--namespaced") == 0
-    assert opened(listed("v1", "Secret", namespace)["perfdag-store"]) == wanted
+    assert opened(listed("v1", "Secret", namespace)["perfdag-store"]) == expected

@@ -56,7 +56,7 @@ def on_a_terminal(argv: list[str]) -> str:
         env={**plain, "TERM": "xterm", "COLUMNS": "120"},
     ) as running:
         os.close(its)
-        said = b""
+        output = b""
         while True:
             try:
                 read = os.read(ours, 65536)
@@ -64,26 +64,26 @@ def on_a_terminal(argv: list[str]) -> str:
                 break
             if not read:
                 break
-            said += read
+            output += read
         os.close(ours)
     assert running.returncode == 1, "the sample of `false` fails"
-    return said.decode()
+    return output.decode()
 
 
 def test_a_terminal_has_one_live_line_with_the_time_left(tmp_path: Path) -> None:
-    said = on_a_terminal(command(tmp_path))
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said)
+    output = on_a_terminal(command(tmp_path))
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
     assert re.search(r"\d/4 +nap \((1|2)/2\) +about [\d.]+ (ms|s) left", shown)
-    assert "\x1b[2K" in said, "the line is written over"
+    assert "\x1b[2K" in output, "the line is written over"
     plain = [line for line in shown.replace("\r", "\n").splitlines() if line.startswith("[")]
     assert len(plain) == 2, "of what ended, only failed samples have a line that stays"
     assert all(re.fullmatch(r"\[\d/4\] bad \((1|2)/2\) failed: .+", line.strip()) for line in plain)
 
 
 def test_elsewhere_each_sample_has_a_plain_line(tmp_path: Path) -> None:
-    said = subprocess.run(command(tmp_path), capture_output=True, text=True, check=False).stderr
-    assert "\x1b" not in said
-    lines = [line for line in said.splitlines() if line.startswith("[")]
+    errors = subprocess.run(command(tmp_path), capture_output=True, text=True, check=False).stderr
+    assert "\x1b" not in errors
+    lines = [line for line in errors.splitlines() if line.startswith("[")]
     assert [line.split("]")[0] for line in lines] == ["[1/4", "[2/4", "[3/4", "[4/4"]
     assert (
         sum(bool(re.fullmatch(r"\[\d/4\] nap \((1|2)/2\) ok [\d.]+ m?s", line)) for line in lines)

@@ -74,10 +74,10 @@ def test_the_table_of_a_point_with_values_has_why_others_of_its_samples_gave_non
     assert main(["run", str(suite), "--store", store, "--no-report"]) == 1
     capfd.readouterr()
     assert main(["run", "--resume", "last", "--store", store, "--no-report"]) == 1
-    said = capfd.readouterr().out
-    assert "1 ok, 1 failed" in said
+    output = capfd.readouterr().out
+    assert "1 ok, 1 failed" in output
     assert "FileExistsError: [Errno 17]" in next(
-        line for line in said.splitlines() if line.startswith("once: python3 exited 1, not 0: ")
+        line for line in output.splitlines() if line.startswith("once: python3 exited 1, not 0: ")
     )
 
 
@@ -255,8 +255,8 @@ def test_kill_9_at_random_moments_loses_nothing_and_repeats_nothing(
         more = dice.randrange(
             3
         )  # samples that this round may finish; in a round without one the kill may come before the first
-        wanted, deadline = len(stored_when_killed) + more, time.monotonic() + 30
-        while not list(root.glob("runs/*/plan.json")) or len(samples(root)) < wanted:
+        goal, deadline = len(stored_when_killed) + more, time.monotonic() + 30
+        while not list(root.glob("runs/*/plan.json")) or len(samples(root)) < goal:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         time.sleep(dice.uniform(0.0, 0.15) if more else dice.uniform(0.1, 0.6))
@@ -319,7 +319,7 @@ def test_kill_9_leaves_no_process_of_real_tools_and_the_rest_is_measured(
         process = perfdag(*arguments)
         deadline = time.monotonic() + 40
         below: list[int] = []
-        while not (found := at_work(below, tools)):
+        while not (running := at_work(below, tools)):
             assert process.poll() is None, "the run ended before it could be killed"
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -330,7 +330,7 @@ def test_kill_9_leaves_no_process_of_real_tools_and_the_rest_is_measured(
         while left := [pid for pid in below if alive(pid)]:
             assert time.monotonic() < deadline, left
             time.sleep(0.02)
-        tools -= found
+        tools -= running
         arguments = ["run", "--resume", "last", "--store", str(root), "--no-report"]
     assert perfdag(*arguments).wait(60) == 0
     measured = {(row["point"], row["repetition"]): row["status"] for row in rows_of(root)}
@@ -356,10 +356,10 @@ def test_ctrl_c_ends_the_children_keeps_the_parts_and_exits_130(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert b"--resume" in said
-    assert b"Traceback" not in said
+    assert b"--resume" in errors
+    assert b"Traceback" not in errors
     assert (
         subprocess.run(
             ["pgrep", "-f", f"sleep {long}"], capture_output=True, check=False
@@ -380,10 +380,10 @@ def aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def broken_off(suite: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """What a run says whose store fails: it ends with 4 and tells how to go on, and no traceback."""
     assert main(["run", str(suite), "--store", str(root), "--no-report"]) == 4
-    said = capsys.readouterr().err
-    assert "--resume" in said
-    assert "Traceback" not in said
-    return said
+    errors = capsys.readouterr().err
+    assert "--resume" in errors
+    assert "Traceback" not in errors
+    return errors
 
 
 def test_an_unwritable_store_is_exit_4_and_the_sample_is_kept(
@@ -456,19 +456,19 @@ def test_a_damaged_part_is_measured_again_by_resume(
     assert main(["run", str(suite), "--store", str(root), "--no-report"]) == 0
     parts = sorted(root.glob("runs/*/parts/*.json"))
     sample, canary = (
-        next(each for each in parts if each.name.startswith("canary") is kind)
+        next(part for part in parts if part.name.startswith("canary") is kind)
         for kind in (False, True)
     )
-    whole = {each: each.read_bytes() for each in parts if each not in (sample, canary)}
+    whole = {part: part.read_bytes() for part in parts if part not in (sample, canary)}
     sample.write_bytes(sample.read_bytes()[:100])
     canary.write_bytes(b"[]")
     capsys.readouterr()
     assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
-    said = capsys.readouterr().err
-    assert "2 stored samples cannot be read and are measured again" in said
-    assert sample.stem in said
+    errors = capsys.readouterr().err
+    assert "2 stored samples cannot be read and are measured again" in errors
+    assert sample.stem in errors
     assert json.loads(sample.read_text())["status"] == "ok"
-    assert {each: each.read_bytes() for each in whole} == whole, "nothing is measured twice"
+    assert {part: part.read_bytes() for part in whole} == whole, "nothing is measured twice"
     assert {row["status"] for row in rows_of(root)} == {"ok"}
 
 
@@ -505,15 +505,15 @@ def test_a_full_disk_is_exit_4_and_resume_completes(
 def full_disks(tmp_path: Path) -> list[str]:
     """A command prefix: in it /tmp, /var/tmp, /usr/tmp and the working folder are full file systems of a page or two."""
     mounts = " && ".join(
-        f"{{ [ ! -d {each} ] || mount -t tmpfs -o size=8k,nr_inodes=1 none {each}; }}"
-        for each in ("/var/tmp", "/usr/tmp", "/tmp")
+        f"{{ [ ! -d {folder} ] || mount -t tmpfs -o size=8k,nr_inodes=1 none {folder}; }}"
+        for folder in ("/var/tmp", "/usr/tmp", "/tmp")
     )
     keep = f"mount --bind {tmp_path} /mnt"
     prefix = ["unshare", "-m", "sh", "-c", f'{keep} && {mounts} && cd /tmp && exec "$@"', "sh"]
     # the interpreter itself must not lie below a folder that is covered
-    asked = [*prefix, sys.executable, "-c", "import perfdag"]
+    command = [*prefix, sys.executable, "-c", "import perfdag"]
     tried = (
-        subprocess.run(asked, capture_output=True, text=True, check=False)
+        subprocess.run(command, capture_output=True, text=True, check=False)
         if shutil.which("unshare")
         else None
     )
@@ -528,17 +528,17 @@ def test_with_no_room_for_temporary_files_it_is_exit_4_and_resume_completes(
     suite = write_suite.sleeps(points=2, repetitions=1)
     environment = {**os.environ, "TMPDIR": "/tmp", "MPLCONFIGDIR": "/tmp"}
     program = [*full_disks, sys.executable, "-m", "perfdag", "run"]
-    said = subprocess.run(
+    process = subprocess.run(
         [*program, f"/mnt/{suite.name}", "--store", "/mnt/store", "--no-report"],
         capture_output=True,
         text=True,
         env=environment,
         check=False,
     )
-    assert said.returncode == 4, said.stderr
-    assert "no temporary folder can be made" in said.stderr
-    assert "--resume" in said.stderr
-    assert "Traceback" not in said.stderr
+    assert process.returncode == 4, process.stderr
+    assert "no temporary folder can be made" in process.stderr
+    assert "--resume" in process.stderr
+    assert "Traceback" not in process.stderr
     root = tmp_path / "store"
     canary = json.loads(next(root.glob("runs/*/parts/canary*")).read_text())
     assert {row["metric"] for row in canary["rows"]} == {"cpu", "memory", "loopback", "steal"}
@@ -678,9 +678,9 @@ def test_s3_that_cannot_be_reached_is_exit_4_in_one_line(
         ),
     )
     assert main(["run", str(write_suite.sleeps()), "--store", "s3://bucket/prefix"]) == 4
-    said = capsys.readouterr().err
-    assert "cannot be reached" in said
-    assert "Traceback" not in said
+    errors = capsys.readouterr().err
+    assert "cannot be reached" in errors
+    assert "Traceback" not in errors
 
 
 class Proxy:
@@ -710,8 +710,8 @@ class Proxy:
         except OSError:
             pass
         finally:
-            for each in (source, sink):
-                each.close()
+            for end in (source, sink):
+                end.close()
 
 
 @pytest.mark.cluster
@@ -735,10 +735,10 @@ def test_s3_that_vanishes_mid_run_is_exit_4_and_resume_completes(
 
     monkeypatch.setattr(S3Store, "put", put_and_vanish)
     assert main(["run", str(write_suite.sleeps(6, 1)), "--store", s3_root, "--no-report"]) == 4
-    said = capsys.readouterr().err
-    assert "cannot be reached" in said
-    assert "--resume" in said
-    assert "Traceback" not in said
+    errors = capsys.readouterr().err
+    assert "cannot be reached" in errors
+    assert "--resume" in errors
+    assert "Traceback" not in errors
     monkeypatch.setattr(S3Store, "put", put)
     proxy.gone.clear()
     assert main(["run", "--resume", "last", "--store", s3_root, "--no-report"]) == 0

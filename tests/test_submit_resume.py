@@ -47,8 +47,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     )
     played.started = []
 
-    def start(self: InstalledTemplate, suite: str, told: dict[str, str], priority: int) -> str:
-        played.started.append((suite, told, priority))
+    def start(
+        self: InstalledTemplate, suite: str, parameters: dict[str, str], priority: int
+    ) -> str:
+        played.started.append((suite, parameters, priority))
         return "perfdag-s-new"
 
     monkeypatch.setattr("perfdag.kube.client.Kube", played.client)
@@ -63,9 +65,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
     """The store of the installation, which is reached from here."""
-    made = FolderStore(str(tmp_path / "store"))
-    monkeypatch.setattr("perfdag.app.cluster.resume.open_store", lambda root, patience=0.0: made)
-    return made
+    folder = FolderStore(str(tmp_path / "store"))
+    monkeypatch.setattr("perfdag.app.cluster.resume.open_store", lambda root, patience=0.0: folder)
+    return folder
 
 
 @pytest.fixture
@@ -87,28 +89,28 @@ def put(
     return plan
 
 
-def resume(wanted: str, *more: str) -> int:
-    return main(["submit", "--resume", wanted, "--namespace", "bench", *more])
+def resume(name: str, *more: str) -> int:
+    return main(["submit", "--resume", name, "--namespace", "bench", *more])
 
 
-@pytest.mark.parametrize("wanted", ["last", "perfdag-s-b", ID])
+@pytest.mark.parametrize("name", ["last", "perfdag-s-b", ID])
 def test_a_run_is_named_by_last_its_workflow_or_its_id(
-    wanted: str, cluster: Cluster, store: FolderStore, capsys: pytest.CaptureFixture[str]
+    name: str, cluster: Cluster, store: FolderStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.add(
         workflow("perfdag-s-b", ID, "3", ROOT),
         workflow("perfdag-s-a", "20260101T010000Z-00000000", "2", ROOT),
     )
     put(store, ID)
-    assert resume(wanted) == 0
+    assert resume(name) == 0
     assert cluster.started == [("s", {"run": ID, "store": ROOT}, 7)]
     assert capsys.readouterr().out.startswith(f"run {ID}, workflow perfdag-s-new ")
 
 
-@pytest.mark.parametrize("wanted", ["last", "perfdag-s-b"])
-def test_on_a_claim_its_workflow_tells_the_run(wanted: str, cluster: Cluster) -> None:
+@pytest.mark.parametrize("name", ["last", "perfdag-s-b"])
+def test_on_a_claim_its_workflow_tells_the_run(name: str, cluster: Cluster) -> None:
     cluster.add(workflow("perfdag-s-b", ID, "3", "claim://results"))
-    assert resume(wanted) == 0
+    assert resume(name) == 0
     assert cluster.started == [("s", {"run": ID, "store": "claim://results"}, 3)]
 
 
@@ -120,10 +122,10 @@ def test_where_no_workflow_is_left_the_store_knows_the_last_run(
     store_confirming_plans(store, plan, {plan.points[0].id})
     assert resume("last") == 0, "what confirms a run is measured with it"
     duel = on_cluster(prepare_duet(parse_suite(SUITE), parse_suite(SUITE), ("a", "b"), 8))
-    for each in (duel.a, duel.b):
-        store.put(f"runs/{each.run_id}/plan.json", each.dump())
+    for variant in (duel.a, duel.b):
+        store.put(f"runs/{variant.run_id}/plan.json", variant.dump())
     assert resume(duel.b.run_id) == 0
-    assert [told["run"] for _, told, _ in cluster.started] == [ID, ID, duel.a.run_id]
+    assert [parameters["run"] for _, parameters, _ in cluster.started] == [ID, ID, duel.a.run_id]
 
 
 @pytest.mark.parametrize("more", [["--store", "claim://results"], []])
@@ -131,11 +133,11 @@ def test_where_no_workflow_is_left_the_store_knows_the_last_run(
 def test_what_is_no_run_id_is_refused_where_neither_workflow_nor_store_knows_it(
     more: list[str], cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for wanted in ("last", "perfdag-s-b"):
-        assert resume(wanted, *more) == 2
-        assert f"namespace bench has no Workflow of run {wanted}" in capsys.readouterr().err
+    for name in ("last", "perfdag-s-b"):
+        assert resume(name, *more) == 2
+        assert f"namespace bench has no Workflow of run {name}" in capsys.readouterr().err
     assert resume(ID, *more) == 0
-    assert [told["run"] for _, told, _ in cluster.started] == [ID]
+    assert [parameters["run"] for _, parameters, _ in cluster.started] == [ID]
 
 
 def test_a_workflow_without_a_plan_has_no_run(
@@ -151,7 +153,7 @@ def test_a_workflow_without_a_plan_has_no_run(
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "message"),
     [
         (
             {},
@@ -165,14 +167,14 @@ def test_a_workflow_without_a_plan_has_no_run(
 )
 def test_samples_of_two_places_are_no_run(
     where: dict[str, Any],
-    said: str,
+    message: str,
     cluster: Cluster,
     store: FolderStore,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     put(store, ID, where)
     assert resume(ID) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert cluster.started == []
     store.delete(f"runs/{ID}/parts")
     assert resume(ID) == 0
