@@ -64,11 +64,7 @@ def test_an_environment_that_uv_made_has_no_pip(pip: bool, monkeypatch: pytest.M
         if pip
         else f"uv pip install --python {sys.executable} impi-rt"
     )
-<<<<<<< HEAD
-    assert install_command({"pip": "impi-rt"}) == here
-=======
-    assert how_to_get({"pip": "impi-rt"}) == command
->>>>>>> b3051d9 (Name the variables of the tests of verbs by what they are)
+    assert install_command({"pip": "impi-rt"}) == command
 
 
 def test_a_tool_that_no_package_brings_here_has_its_own_advice(
