@@ -28,7 +28,7 @@ from perfdag.store.s3 import S3Store
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
-from .steps.test_plan_step import place as here
+from .steps.test_plan_step import place as pod_context
 
 SUITE = "name: s\npriority: 7\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
 ARGO = "argoproj.io/v1alpha1"
@@ -297,7 +297,7 @@ def test_a_workflow_that_argo_submitted_has_the_labels_of_its_run_at_the_end(pla
         "metadata"
     ]
     label_workflow(
-        replace(from_environment(), workflow=metadata["name"], namespace=place.namespace),
+        replace(pod_context(), workflow=metadata["name"], namespace=place.namespace),
         plan,
         open_store(place.store),
         print,
@@ -595,7 +595,7 @@ def test_nothing_is_submitted_to_an_installation_of_another_version(
         "kind": "WorkflowTemplate",
         "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]},
     }
-    monkeypatch.setattr("perfdag.kube.client.run_with_client", lambda work: template)
+    monkeypatch.setattr("perfdag.app.cluster.template.run_with_client", lambda work: template)
     with pytest.raises(NotInstalled, match="another version: perfdag install --namespace bench"):
         installed_template("bench")
 
