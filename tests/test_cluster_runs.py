@@ -377,9 +377,7 @@ def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(
         owner = place.workflow(plans[0].run_id, place.store)["metadata"]
         context = {"store": place.store, "run_id": plans[0].run_id, "namespace": place.namespace}
         step(
-            replace(
-                from_environment(), workflow=owner["name"], workflow_uid=owner["uid"], **context
-            ),
+            replace(pod_context(), workflow=owner["name"], workflow_uid=owner["uid"], **context),
             tmp_path / fan,
             {},
         )
