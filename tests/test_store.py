@@ -74,6 +74,8 @@ def closed() -> Iterator[Path]:
         parts.chmod(0o700)
 
 
+# Changing the user interrupts the threads of other tests that still read a pipe.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.usefixtures("somebody")
 def test_a_folder_without_rights_is_a_clear_line_and_not_an_empty_one(closed: Path) -> None:
     store = FolderStore(str(closed))

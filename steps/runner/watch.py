@@ -21,7 +21,7 @@ from perfdag.steps.runner.watchdog import GIVEN_UP, LOOK_SECONDS, Watchdog
 from perfdag.store.base import Store, StoreError
 
 _DONE = {"Succeeded", "Failed", "Error", "Skipped", "Omitted"}
-_SHORTEST_DELAY = 0.5
+SHORTEST_DELAY = 0.5
 """Least seconds between two counts of the samples."""
 _COUNT_COST = 20
 """Seconds between two counts for each second that a count takes."""
@@ -172,7 +172,7 @@ def poll_delay(left: int, took: float, unchanged: float) -> float:
     long time without a new sample (`unchanged` seconds) each make the counts rarer.
     """
     of_left = min(0.2 * left, 10 * LOOK_SECONDS)
-    return max(_SHORTEST_DELAY, _COUNT_COST * took, of_left, min(0.05 * unchanged, LOOK_SECONDS))
+    return max(SHORTEST_DELAY, _COUNT_COST * took, of_left, min(0.05 * unchanged, LOOK_SECONDS))
 
 
 async def all_stored(store: Store, plans: Sequence[Plan]) -> bool:

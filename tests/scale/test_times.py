@@ -65,7 +65,7 @@ class TestTimes:
             "Total Backend Job Creation": None,
         }
         times.write_csv(tmp_path / "times.csv", result)
-        rows = list(csv.reader((tmp_path / "times.csv").open()))
+        rows = list(csv.reader((tmp_path / "times.csv").read_text().splitlines()))
         assert len(rows[0]) == len(rows[1]) == len(set(rows[0]))
         assert rows[1][rows[0].index("First Eviction")] == ""
 

@@ -532,7 +532,7 @@ async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(
 
     monkeypatch.setattr("perfdag.steps.runner.watch.count_missing", counted)
     monkeypatch.setattr("perfdag.steps.runner.watch.LOOK_SECONDS", 0.01)
-    monkeypatch.setattr("perfdag.steps.runner.watch._SHORTEST_DELAY", 0.01)
+    monkeypatch.setattr("perfdag.steps.runner.watch.SHORTEST_DELAY", 0.01)
     await all_stored(store, [plan])
     assert answers == []
 
