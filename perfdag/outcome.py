@@ -1,4 +1,4 @@
-"""The outcome of a sample: its measurements, or the error that explains why it has no valid value."""
+"""The outcome of a sample: its measurements, or the error why it has no valid value."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,11 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True)
 class Measurement:
-    """One value of one metric. `coords` are produced by the tool (message_bytes, direction), `n` counts the observations behind it."""
+    """One value of one metric.
+
+    `coords` are coordinates that the tool reports (message_bytes, direction). `n` counts the
+    observations behind the value. `subject` names the part of the sample that it belongs to.
+    """
 
     metric: str
     value: float
@@ -18,7 +22,11 @@ class Measurement:
 
 
 class SampleError(Exception):
-    """A sample that yields no valid value. `texts` keeps what the tools said, `measurements` what was read all the same: rows of its status."""
+    """A sample without a valid value.
+
+    `texts` holds the output of the tools. `measurements` holds the values that could be read. They
+    become rows with the status of the sample.
+    """
 
     status: ClassVar[str] = "failed"
 
@@ -38,16 +46,16 @@ class Failed(SampleError):
 
 
 class Skip(SampleError):
-    """It cannot be measured here, and that is nobody's fault: a tool, a device or a right is missing."""
+    """The sample cannot be measured here, as a tool, a device or a right is missing."""
 
     status = "skipped"
 
 
 class Invalid(SampleError):
-    """It ran, but what it measured is not what it claims. `measurements` keeps the values that were read, to be marked invalid."""
+    """The tool ran, but did not measure what the sample claims."""
 
     status = "invalid"
 
 
 class Infrastructure(SampleError):
-    """A fault of the machinery (a peer is gone, ssh broke), not of what is measured: the sample is retried `retries` times."""
+    """A fault of the infrastructure, such as a lost peer. The sample is retried `retries` times."""

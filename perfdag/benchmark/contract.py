@@ -1,7 +1,8 @@
-"""The contract of a benchmark: one class in one module, found through the entry-point group `perfdag.benchmarks`.
+"""The contract of a benchmark.
 
-A benchmark says what it takes (`Params`), what it needs (`shape`, `tools`), how it is run against hosts (`run`) and how the tool's output
-is read (`parse`). `run` and `parse` are apart so that a recorded output of the real tool tests the parser.
+A benchmark declares its parameters (`Params`) and requirements (`shape`, `tools`). It runs the tool
+on hosts (`run`) and reads the tool's output (`parse`). `run` and `parse` are separate, so that a
+recorded output of the real tool tests the parser.
 """
 
 import re
@@ -21,15 +22,13 @@ if TYPE_CHECKING:
     import pyarrow
 
 Better = Literal["higher", "lower", "none"]
-
 MIN_TIMEOUT = 60.0
-
 SIMULATED = "simulated nodes"
-"""What `Output.tool` says of a sample whose nodes run nothing: its figures are of the control plane alone."""
+"""`Output.tool` of a sample on simulated nodes, whose figures describe the control plane alone."""
 
 
 class Params(BaseModel):
-    """Base of every benchmark's parameters: unknown keys are refused, values are fixed once read."""
+    """Base of every benchmark's parameters. Unknown keys are refused, and values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -39,7 +38,7 @@ P = TypeVar("P", bound=Params)
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure that a benchmark yields. `unit` is an SI base unit: s, B, B/s, bit/s, 1/s or 1."""
+    """A figure that a benchmark measures. `unit` is an SI base unit: s, B, B/s, bit/s, 1/s or 1."""
 
     name: str
     unit: str
@@ -50,7 +49,10 @@ class Metric:
 
 @dataclass(frozen=True)
 class Tool:
-    """A program that must be there, and the packages that bring it (package manager -> package); `advice` where none does so here."""
+    """A program that a benchmark needs, and its packages by package manager.
+
+    `advice` tells how to install a program that no package contains.
+    """
 
     program: str
     packages: Mapping[str, str]
@@ -59,7 +61,11 @@ class Tool:
 
 @dataclass
 class Output:
-    """What the tools said in one sample, verbatim: `texts` by role (client, server ...), the argv run, tool and version, facts verified."""
+    """The output of the tools in one sample.
+
+    `texts` holds the verbatim output by role (client, server ...), `argv` the commands, `tool` the
+    tool and its version, `facts` what the benchmark verified.
+    """
 
     texts: dict[str, str]
     argv: list[list[str]] = field(default_factory=list)
@@ -69,11 +75,12 @@ class Output:
 
 @dataclass
 class Gang:
-    """The hosts of a sample, rank 0 first, and what bounds it.
+    """The hosts of a sample, rank 0 first, and the limits of the sample.
 
-    `timeout` is in seconds for the whole sample; `scratch` is a folder, empty at start, on every host; `volume` is where shape.volume is
-    mounted (None: no volume). `starter` is where the lead runs and from where alone other hosts are reached by `perfdag step rsh`; None:
-    the first host. A pair of a larger gang need not hold it.
+    `timeout` is in seconds for the whole sample. `scratch` is a folder on every host that is empty
+    at the start. `volume` is the mount point of shape.volume, or None. `starter` is the host of the
+    lead, the only one that reaches others by `perfdag step rsh`. None stands for the first host. A
+    pair of a larger gang may not contain it.
     """
 
     hosts: Sequence[Host]
@@ -86,12 +93,15 @@ class Gang:
 
     @property
     def lead(self) -> Host:
-        """Where launchers of several hosts are started."""
+        """The host that starts programs which span several hosts."""
         return self.starter or self.hosts[0]
 
 
 class Benchmark(ABC, Generic[P]):
-    """Base class. The docstring of a subclass has a line `Clock:` that says what starts and what stops the clock."""
+    """Base class of benchmarks.
+
+    The docstring of a subclass has a paragraph `Clock:` that says what starts and stops the clock.
+    """
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
@@ -99,50 +109,68 @@ class Benchmark(ABC, Generic[P]):
     tools: ClassVar[tuple[Tool, ...]] = ()
     image: ClassVar[str] = "base"
     pairwise: ClassVar[bool] = False
-    """Measures between two hosts, so hosts.pairs may run it over the pairs of a gang; `check` and `run` see two hosts."""
+    """Measures between two hosts, so hosts.pairs may run it over the pairs of a gang.
+
+    `check` and `run` then get two hosts.
+    """
     pins: ClassVar[tuple[str, ...]] = ()
-    """Sides of hosts.cpus (client, server) that `run` pins; a suite that asks for another is refused."""
+    """Roles in hosts.cpus (client, server) that `run` pins. Other roles in a suite are refused."""
     canaries: ClassVar[tuple[str, ...]] = ("cpu",)
-    """Canaries (cpu, memory, loopback, disk) of what its figures lean on: where one of them moves as well, the machine changed."""
+    """Canaries (cpu, memory, loopback, disk) that its figures depend on.
+
+    If one of them changes with a figure, the machine changed.
+    """
     api: ClassVar[tuple[dict[str, Any], ...]] = ()
-    """Kubernetes RBAC rules a pod of this benchmark needs; none for most."""
+    """Kubernetes RBAC rules that a pod of this benchmark needs."""
     Params: ClassVar[type[Params]]
 
     def shape(self, params: P) -> dict[str, Any]:
-        """Shape keys this benchmark asks for with these params; the suite's own keys are laid over them, but `privileges` are put beside these,
-        and only an empty list takes them away.
+        """Return the shape keys that this benchmark needs with these params.
+
+        The suite's keys override them, except `privileges`, which are added to these. An empty list
+        of privileges in the suite removes them.
         """
         return {}
 
     def uses_api(self, params: P) -> bool:
-        """Whether a sample with these params uses the rights of `api`."""
+        """Return whether a sample with these params uses the rights of `api`."""
         return bool(self.api)
 
     def check(self, params: P, shape: Shape) -> list[str]:
-        """Why params and shape together cannot be measured (empty: they can). Each text names the allowed values."""
+        """Return why params and shape cannot be measured together, or an empty list.
+
+        Each text names the allowed values.
+        """
         return []
 
     @abstractmethod
     def seconds(self, params: P) -> float:
-        """Expected wall time of one sample in seconds."""
+        """Return the expected wall time of one sample in seconds."""
 
     def least_seconds(self, params: P) -> float:
-        """Seconds that the tool runs by these params on any machine (0: none is sure); a `timeout` not longer fails every sample."""
+        """Return the seconds that the tool runs at least with these params; 0 if unknown.
+
+        A `timeout` that is not longer would fail every sample.
+        """
         return 0.0
 
     def limit(self, params: P) -> float:
-        """Seconds after which a sample is given up where the suite sets no `timeout`: five times what is expected, a minute at least.
+        """Return the timeout in seconds of a sample for which the suite sets none.
 
-        A benchmark whose params say how long it waits says so here, or it would be ended before it may give up by itself.
+        The default is five times the expected time, at least a minute. A benchmark with waiting
+        times in its params overrides this, so that it can reach its own limits first.
         """
         return max(MIN_TIMEOUT, 5 * self.seconds(params))
 
     def longest(self, params: P, timeout: float) -> float:
-        """Seconds that one attempt at a sample may take where each command may take `timeout` seconds: one that runs several says so here."""
+        """Return the seconds of one attempt at a sample if each command takes `timeout` seconds.
+
+        A benchmark that runs several commands overrides this.
+        """
         return timeout
 
     def missing(self, gang: Gang, params: P) -> list[Tool]:
-        """Tools that are not on the gang's hosts."""
+        """Return the tools that a host of the gang lacks."""
         return [
             tool
             for tool in self.tools
@@ -150,44 +178,55 @@ class Benchmark(ABC, Generic[P]):
         ]
 
     def prepare(self, gang: Gang, params: P) -> None:
-        """Work before a sample that is outside the clock (prefill, mesh). Raises SampleError."""
-        return
+        """Do the work before a sample that is not timed (prefill, mesh). Raises SampleError."""
 
     @abstractmethod
     def run(self, gang: Gang, params: P) -> Output:
-        """Measure once. Raises Failed, Skip, Invalid or Infrastructure; leaves nothing running and no file behind."""
+        """Measure once. Raises Failed, Skip, Invalid or Infrastructure.
+
+        No process and no file remains.
+        """
 
     @abstractmethod
     def parse(self, output: Output, params: P) -> list[Measurement]:
-        """Values in base units. Raises Failed where a row that the params imply is absent, Invalid where it is not what was asked."""
+        """Return the values in base units.
+
+        Raises Failed if a row that the params imply is missing, Invalid if the tool measured
+        something else than the params say.
+        """
 
     def series(self, output: Output) -> str:
-        """What of the tool's version belongs to the series, for example `iperf3 3.12`; empty where versions are comparable."""
+        """Return the part of the tool's version that identifies the series, such as `iperf3 3.12`.
+
+        Empty if versions are comparable.
+        """
         return ""
 
     def provenance(self, gang: Gang, params: P) -> dict[str, Any]:
-        """Facts about what is measured beyond the hosts' own: the file system of a target, a device."""
+        """Return facts beyond those of the hosts: the file system of a target, a device."""
         return {}
 
     def exports(self, rows: "pyarrow.Table") -> Mapping[str, bytes]:
-        """Files that people expect of this benchmark beside a run's report (name -> content); `rows` are its own of one run, as
-        results.SAMPLES has them. Equal rows give equal files.
+        """Return further result files of this benchmark for a run, as name to content.
+
+        `rows` are its rows of the run in the columns of results.schema.SAMPLES. Equal rows give
+        equal files.
         """
         return {}
 
     @classmethod
     def clock(cls) -> str:
-        """The docstring's Clock: paragraph."""
-        found = re.search(r"Clock:\s*(.+?)(?:\n\s*\n|\Z)", cls.__doc__ or "", re.S)
-        return " ".join(found[1].split()) if found else ""
+        """Return the docstring's Clock: paragraph."""
+        clock = re.search(r"Clock:\s*(.+?)(?:\n\s*\n|\Z)", cls.__doc__ or "", re.S)
+        return " ".join(clock[1].split()) if clock else ""
 
     @classmethod
     def summary(cls) -> str:
-        """The docstring's first line."""
+        """Return the docstring's first line."""
         return (cls.__doc__ or "").strip().split("\n")[0]
 
     def metric(self, name: str) -> Metric:
-        """The declared metric of that name. Raises KeyError."""
+        """Return the declared metric of that name. Raises KeyError."""
         return _by_name(type(self))[name]
 
 

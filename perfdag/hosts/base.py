@@ -17,7 +17,10 @@ Argv = Sequence[str]
 
 @dataclass(frozen=True)
 class Finished:
-    """A command that ended: `code` is negative for a signal, `seconds` is wall time on a monotonic clock."""
+    """A command that ended.
+
+    `code` is negative for a signal. `seconds` is wall time on a monotonic clock.
+    """
 
     argv: list[str]
     code: int
@@ -27,12 +30,12 @@ class Finished:
     timed_out: bool = False
 
     def tail(self, limit: int = 400) -> str:
-        """The end of what it said, stderr first, for a row's error."""
-        said = self.stderr.strip() or self.stdout.strip()
-        return said if len(said) <= limit else "..." + said[-limit:]
+        """Return the end of stderr, or of stdout if stderr is empty, for the error of a row."""
+        output = self.stderr.strip() or self.stdout.strip()
+        return output if len(output) <= limit else "..." + output[-limit:]
 
     def check(self, what: str) -> "Finished":
-        """Itself, or Failed with the exit code and the tail of what it said."""
+        """Return the command if it succeeded. Raises Failed with the exit code and the output."""
         if self.timed_out:
             raise Failed(
                 f"{what} did not end within {self.seconds:.1f} s: {self.tail()}", self.texts()
@@ -42,17 +45,20 @@ class Finished:
         return self
 
     def texts(self) -> dict[str, str]:
-        """Its outputs by name, for the raw part of a sample."""
+        """Return the outputs by name, which a sample stores."""
         return {"stdout": self.stdout, "stderr": self.stderr}
 
 
 class Server(Protocol):
-    """A command that keeps running beside the sample; ended by `stop` or on leaving the `with` block."""
+    """A command that runs beside the sample until `stop` or the end of the `with` block."""
 
     def __enter__(self) -> "Server": ...
     def __exit__(self, *_: object) -> None: ...
     def stop(self, grace: float = 2.0) -> Finished:
-        """End it (SIGTERM, after `grace` seconds SIGKILL, the whole process group) and return what it said. Safe to call twice."""
+        """End the process group and return its output. A second call changes nothing.
+
+        The processes get SIGTERM, and SIGKILL after `grace` seconds.
+        """
         ...
 
     def wait(self, timeout: float, grace: float = 2.0) -> Finished:
@@ -65,12 +71,12 @@ class Host(Protocol):
 
     @property
     def name(self) -> str:
-        """Node name (on this machine: the host name)."""
+        """The name of the node, or the host name of this machine."""
         ...
 
     @property
     def address(self) -> str:
-        """Address on the measured network."""
+        """The address on the measured network."""
         ...
 
     def run(
@@ -83,7 +89,7 @@ class Host(Protocol):
         cpus: str | None = None,
         stdin: bytes | None = None,
     ) -> Finished:
-        """Run to the end in a process group of its own; the group is killed at `timeout` seconds."""
+        """Run a command in a process group of its own, which is killed after `timeout` seconds."""
         ...
 
     def serve(
@@ -97,41 +103,42 @@ class Host(Protocol):
         cwd: str | None = None,
         cpus: str | None = None,
     ) -> Server:
-        """Start a server and wait until `port` is in the socket table (never by connecting).
+        """Start a server and wait until `port` is in the socket table.
 
-        Raises Failed with its stderr, or where somebody listens on `port` already.
+        Nothing connects to the port. Raises Failed with its stderr, or if the port is in use.
         """
         ...
 
     def free_port(self, proto: Proto = "tcp") -> int:
-        """A port nobody listens on now."""
+        """Return a port that is free now."""
         ...
 
     def which(self, program: str) -> str | None:
-        """Path of a program on this host, or None."""
+        """Return the path of a program on this host, or None."""
         ...
 
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Write a file, making its folder. Raises Failed."""
+        """Write a file and create its folder. Raises Failed."""
         ...
 
     def get(self, path: str) -> bytes:
-        """Read a file. Raises Failed where it is not there."""
+        """Return the content of a file. Raises Failed if it does not exist."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder with all in it; absent is fine."""
+        """Remove a file, or a folder with its content, if it exists."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """Provenance of this host: kernel, CPU, memory, NIC ... (perfdag.hosts.facts)."""
+        """Return the facts of this host: kernel, CPU, memory, NICs ... (perfdag.hosts.facts)."""
         ...
 
 
 class ServerProcess:
-    """A server that `Host.serve` started (see Server); `popen` is its process here, of which `out` and `err` are the output files.
+    """A server that `Host.serve` started (see Server).
 
-    A kind of host says how its processes are signalled.
+    `popen` is its process on this machine, with the output files `out` and `err`. Each kind of host
+    defines how its processes are signalled.
     """
 
     def __init__(
@@ -156,18 +163,18 @@ class ServerProcess:
         raise NotImplementedError
 
     def _exit_code(self, timed_out: bool) -> int:
-        """Wait for the end and return the exit code; `timed_out`: it outlived SIGTERM."""
+        """Wait for the end and return the exit code. `timed_out` tells that it outlived SIGTERM."""
         raise NotImplementedError
 
     def _check_connection(self, finished: Finished) -> None:
         """Raise Infrastructure if the server ended because its host is out of reach."""
 
     def alive(self) -> bool:
-        """Return whether it still runs."""
+        """Return whether the server still runs."""
         return self._popen.poll() is None
 
     def stop(self, grace: float = 2.0) -> Finished:
-        """End it: SIGTERM, after `grace` seconds SIGKILL. Return what it said."""
+        """End the server and return its output, as Server.stop describes."""
         if self._finished is None:
             timed_out = False
             if self.alive():
@@ -197,25 +204,29 @@ class ServerProcess:
         return self.stop(0)
 
     def await_listening(self, listens: Callable[[], bool], where: str, ready: float) -> None:
-        """Wait up to `ready` seconds until `listens` is true; `where` names the port. Stop the server and raise Failed if it is not."""
+        """Wait up to `ready` seconds until `listens` returns True. `where` names the port.
+
+        Otherwise stops the server and raises Failed.
+        """
         deadline = time.monotonic() + ready
         pause = 0.001
         try:
             while True:
-                somebody = listens()
-                if (
-                    not self.alive()
-                ):  # asked after the table: who listens may be another, who was faster
+                is_listening = listens()
+                # Checked after the table, as another process may have taken the port first.
+                if not self.alive():
                     finished = self.stop(0)
                     self._check_connection(finished)
                     raise Failed(
-                        f"{self.argv[0]} ended (exit {finished.code}) before it listened on {where}: {finished.tail()}"
+                        f"{self.argv[0]} ended (exit {finished.code}) before it listened on "
+                        f"{where}: {finished.tail()}"
                     )
-                if somebody:
+                if is_listening:
                     return
                 if time.monotonic() > deadline:
                     raise Failed(
-                        f"{self.argv[0]} did not listen on {where} within {ready:g} s: {self.stop(0).tail()}"
+                        f"{self.argv[0]} did not listen on {where} within {ready:g} s: "
+                        f"{self.stop(0).tail()}"
                     )
                 time.sleep(pause)
                 pause = min(pause * 1.5, 0.05)

@@ -1,7 +1,7 @@
 """The canary: a fixed small load that frames each round.
 
-It takes at most 0.3 s: a CPU loop, a memory copy, a loopback TCP round trip and a synced 4 KiB write.
-If its figures move, the machine changed and not what is measured.
+It takes at most 0.3 s: a CPU loop, a memory copy, TCP round trips on the loopback interface, and
+synced 4 KiB writes. If its figures change, the machine changed and not what is measured.
 """
 
 import hashlib
@@ -23,11 +23,13 @@ CANARY_METRICS = (
 
 
 def canary() -> dict[str, float | None]:
-    """Cpu (hashes of 64 KiB a second), memory (B/s copied), loopback (s a TCP round trip), disk (s a synced 4 KiB write); medians.
+    """Return the figures of the canary.
 
-    None where the system refuses: a full disk, no loopback interface.
+    `cpu` is in hashes of 64 KiB per second, `memory` in copied B/s. `loopback` is the median of TCP
+    round trips in s, `disk` that of synced 4 KiB writes in s. A figure is None if the system
+    refuses it, as with a full disk.
     """
-    found: dict[str, float | None] = {}
+    figures: dict[str, float | None] = {}
     for name, measure in (
         ("cpu", _cpu),
         ("memory", _memory),
@@ -35,10 +37,10 @@ def canary() -> dict[str, float | None]:
         ("disk", _disk),
     ):
         try:
-            found[name] = measure()
+            figures[name] = measure()
         except OSError:
-            found[name] = None
-    return found
+            figures[name] = None
+    return figures
 
 
 def _cpu(budget: float = 0.05) -> float:
@@ -69,8 +71,8 @@ def _loopback(trips: int = 200) -> float:
     ):
         far, _ = server.accept()
         with far:
-            for each in (near, far):
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for end in (near, far):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for _ in range(trips):
                 start = time.perf_counter()
                 near.send(b"x")
@@ -82,7 +84,10 @@ def _loopback(trips: int = 200) -> float:
 
 
 def _disk(writes: int = 5) -> float:
-    """Median seconds of a 4 KiB write with fsync. A single fsync cannot be cut short: on a disk that takes 0.3 s for one so does this."""
+    """Return the median seconds of a 4 KiB write with fsync.
+
+    A single fsync cannot be interrupted, so on a slow disk this takes longer than 0.1 s.
+    """
     times, block = [], os.urandom(4096)
     with tempfile.TemporaryFile() as file:
         for _ in range(writes):
@@ -91,33 +96,24 @@ def _disk(writes: int = 5) -> float:
             file.flush()
             os.fsync(file.fileno())
             times.append(time.perf_counter() - start)
-            if sum(times) > 0.1:  # a slow disk must not make the canary slow
+            if sum(times) > 0.1:
                 break
     return float(np.median(times))
 
 
 def canary_rows(values: Mapping[str, float | None], steal_part: float) -> list[dict[str, Any]]:
-    """Rows of a canary for a part, in the schema's words; what was refused has none."""
-    rows: list[dict[str, Any]] = [
+    """Return the rows of a canary in the columns of the schema, without refused figures."""
+    steal = ("steal", steal_part, "1", "lower")
+    figures = [(name, values[name], unit, better) for name, unit, better in CANARY_METRICS]
+    return [
         {
             "metric": name,
             "stat": "value",
-            "value": values[name],
+            "value": value,
             "unit": unit,
             "better": better,
             "headline": False,
         }
-        for name, unit, better in CANARY_METRICS
-        if values[name] is not None
+        for name, value, unit, better in [*figures, steal]
+        if value is not None
     ]
-    rows.append(
-        {
-            "metric": "steal",
-            "stat": "value",
-            "value": steal_part,
-            "unit": "1",
-            "better": "lower",
-            "headline": False,
-        }
-    )
-    return rows

@@ -1,8 +1,4 @@
-"""Noise guard: what disturbed a sample (stolen time, throttling, load) and a canary that frames each round.
-
-The canary is a fixed small load, at most 0.3 s together: a CPU loop, a memory copy, a loopback TCP round trip and a synced 4 KiB write.
-If it moves, the machine changed, not what is measured.
-"""
+"""What disturbs a sample: stolen CPU time, throttling, load, and kills for memory."""
 
 import re
 import statistics
@@ -18,20 +14,18 @@ from perfdag.hosts.local import LocalHost
 from perfdag.outcome import SampleError
 
 STEAL_LIMIT = 0.02  # of the CPU time of all cores
-
-THROTTLED_LIMIT = 0.01  # of the sample's wall time; below it is noise, from it on the quota was measured and not the sample
-
+THROTTLED_LIMIT = 0.01  # of the sample's wall time; less is noise
 LOAD_LIMIT = 1.5  # runnable tasks a core when a sample starts
-
-LOOKS, BETWEEN_LOOKS = (
-    5,
-    0.005,
-)  # seconds; a task that only wakes for a moment is not seen in most of them
+READINGS, READING_INTERVAL = 5, 0.005
+"""Readings of the runnable tasks, and seconds between them. Most of them miss a short task."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Counters at one moment: jiffies (stolen, all), microseconds throttled in our cgroups, kills for memory; `at` in seconds."""
+    """Counters at one moment.
+
+    CPU times are in jiffies, throttling of the cgroups in microseconds, `at` in seconds.
+    """
 
     stolen: int
     total: int
@@ -41,12 +35,10 @@ class Moment:
 
 
 def moment() -> Moment:
-    """Counters now; what this system does not have is 0."""
+    """Return the counters now. A counter that this system lacks is 0."""
     stolen = total = 0
     try:
-        fields = [
-            int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
-        ]
+        fields = [int(word) for word in Path("/proc/stat").read_text().split()[1:9]]
         stolen, total = fields[7], sum(fields)
     except (OSError, ValueError, IndexError):
         pass
@@ -54,41 +46,45 @@ def moment() -> Moment:
 
 
 def runnable() -> int:
-    """Tasks of the machine that run or wait for a CPU, this one left out: the median of a few looks within 20 ms; 0 where nothing says.
+    """Return the tasks that run or wait for a CPU, without this one; 0 if unknown.
 
-    Not the load average: for a minute it holds what the sample before did itself.
+    It is the median of a few readings within 20 ms. The load average would contain the previous
+    sample for a minute.
     """
-    looks = []
-    for look in range(LOOKS):
-        time.sleep(BETWEEN_LOOKS if look else 0)
+    readings = []
+    for reading in range(READINGS):
+        time.sleep(READING_INTERVAL if reading else 0)
         try:
-            found = re.search(r"^procs_running (\d+)", Path("/proc/stat").read_text(), re.M)
+            running = re.search(r"^procs_running (\d+)", Path("/proc/stat").read_text(), re.M)
         except OSError:
-            found = None
-        looks.append(max(int(found[1]) - 1, 0) if found else 0)
-    return int(statistics.median(looks))
+            running = None
+        readings.append(max(int(running[1]) - 1, 0) if running else 0)
+    return int(statistics.median(readings))
 
 
 def steal(before: Moment, after: Moment) -> float:
-    """Part of all CPU time that the hypervisor gave to others between two moments (0..1)."""
+    """Return the fraction of CPU time that the hypervisor took between two moments."""
     return (after.stolen - before.stolen) / max(after.total - before.total, 1)
 
 
 def disturbed(before: Moment, after: Moment, load: int, cores: int) -> str | None:
-    """Why a sample between two moments, with `load` tasks runnable when it began, may be contaminated, or None."""
-    said = []
+    """Return why a sample between two moments may be contaminated, or None.
+
+    `load` is the number of runnable tasks before it.
+    """
+    reasons = []
     stolen = steal(before, after)
     if stolen > STEAL_LIMIT:
-        said.append(f"steal {stolen:.1%}")
+        reasons.append(f"steal {stolen:.1%}")
     if load > LOAD_LIMIT * cores:
-        said.append(f"load {load} on {cores} cores before it")
+        reasons.append(f"load {load} on {cores} cores before it")
     if held := _held(before, after):
-        said.append(f"throttled for {1e3 * held:.3g} ms by the CPU quota of its cgroup")
-    return ", ".join(said) or None
+        reasons.append(f"throttled for {1e3 * held:.3g} ms by the CPU quota of its cgroup")
+    return ", ".join(reasons) or None
 
 
 def throttled(before: Moment, after: Moment) -> str | None:
-    """Why the sample is invalid because its cgroup's CPU quota held it back, or None."""
+    """Return why the sample is invalid because of the CPU quota of its cgroup, or None."""
     held = _held(before, after)
     return (
         f"the CPU quota of its cgroup throttled it for {held:.2f} s"
@@ -98,22 +94,22 @@ def throttled(before: Moment, after: Moment) -> str | None:
 
 
 def _held(before: Moment, after: Moment) -> float:
-    """Seconds between two moments in which a CPU quota held a processor of our cgroups back."""
+    """Return the seconds between two moments in which a CPU quota throttled the cgroups."""
     return (after.throttled_us - before.throttled_us) / 1e6
 
 
 def starved(before: Moment, after: Moment) -> str | None:
-    """That the kernel killed a process of our cgroup for its memory limit between two moments, or None."""
+    """Return that the kernel killed a process for the memory limit of its cgroup, or None."""
     kills = after.oom_kills - before.oom_kills
     return (
-        "OOMKilled: a process of it passed the memory limit and the kernel killed it"
+        "OOMKilled: the kernel killed a process of it that passed the memory limit"
         if kills > 0
         else None
     )
 
 
 class Guard:
-    """Watches what disturbs a sample, from when it is made: this machine, and the other hosts that `include` names."""
+    """Detects disturbances of a sample, on this machine and on the hosts of `include`."""
 
     def __init__(self) -> None:
         self._load = runnable()
@@ -121,44 +117,43 @@ class Guard:
         self._others: list[tuple[Host, Moment]] = []
 
     def include(self, hosts: Sequence[Host]) -> None:
-        """Watch the cgroups of these hosts too, but those that are this machine; one that cannot be asked is left out."""
+        """Watch the cgroups of these hosts too. Hosts that do not answer are left out."""
         others = [host for host in hosts if not isinstance(host, LocalHost)]
-        found = zip(others, _asked(others), strict=True)
-        self._others = [(host, counters) for host, counters in found if counters is not None]
+        before = zip(others, _moments(others), strict=True)
+        self._others = [(host, counters) for host, counters in before if counters is not None]
 
     def throttled(self) -> str | None:
-        """Why the sample is invalid because a CPU quota held back one of its hosts, or None."""
-        return throttled(self._before, moment()) or self._there(throttled)
+        """Return why the sample is invalid because of a CPU quota on one of its hosts, or None."""
+        return throttled(self._before, moment()) or self._elsewhere(throttled)
 
     def starved(self) -> str | None:
-        """That the kernel killed a process for a memory limit on one of its hosts, or None."""
-        return starved(self._before, moment()) or self._there(starved)
+        """Return that the kernel killed a process for a memory limit on a host, or None."""
+        return starved(self._before, moment()) or self._elsewhere(starved)
 
     def disturbed(self, cores: int) -> str | None:
-        """Why the sample may be contaminated, or None."""
+        """Return why the sample may be contaminated, or None."""
         return disturbed(self._before, moment(), self._load, cores)
 
-    def _there(self, judge: Callable[[Moment, Moment], str | None]) -> str | None:
-        now = _asked([host for host, _ in self._others])
+    def _elsewhere(self, judge: Callable[[Moment, Moment], str | None]) -> str | None:
+        now = _moments([host for host, _ in self._others])
         for (host, before), after in zip(self._others, now, strict=True):
-            if after is not None and (why := judge(before, after)):
-                return f"on {host.name}: {why}"
+            if after is not None and (reason := judge(before, after)):
+                return f"on {host.name}: {reason}"
         return None
 
 
-def _asked(hosts: Sequence[Host]) -> list[Moment | None]:
-    """The counters of other hosts' cgroups now, None for one that does not answer."""
+def _moments(hosts: Sequence[Host]) -> list[Moment | None]:
+    """Return the counters of the cgroups of other hosts, or None for a host without answer."""
     if not hosts:
         return []
     with ThreadPoolExecutor(min(len(hosts), 16)) as pool:
-        return list(pool.map(_ask, hosts))
+        return list(pool.map(_moment_of, hosts))
 
 
-def _ask(host: Host) -> Moment | None:
+def _moment_of(host: Host) -> Moment | None:
     try:
-        said = host.run(
-            ["cat", *cgroups.COUNTERS], timeout=10
-        ).stdout  # what of them is there; the rest is of the other version
+        # Half of the files belong to the other version of cgroups, and do not exist.
+        counters = host.run(["cat", *cgroups.COUNTERS], timeout=10).stdout
     except SampleError:
         return None
-    return Moment(0, 0, cgroups.throttled(said), cgroups.kills(said), time.monotonic())
+    return Moment(0, 0, cgroups.throttled(counters), cgroups.kills(counters), time.monotonic())

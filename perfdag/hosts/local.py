@@ -1,4 +1,4 @@
-"""Hosts: where a benchmark's commands run. A benchmark never knows whether a host is this machine or a pod on another node."""
+"""This machine as a host of benchmarks."""
 
 import contextlib
 import os
@@ -23,7 +23,8 @@ class LocalProcess(ServerProcess):
     _below: Collection[int] = ()
 
     def _terminate(self) -> None:
-        self._below = descendants(self._popen.pid)  # once it is gone they are children of another
+        # When the server is gone, its descendants have another parent.
+        self._below = descendants(self._popen.pid)
         signal_tree(self._popen.pid, signal.SIGTERM)
 
     def _kill(self) -> None:
@@ -34,7 +35,10 @@ class LocalProcess(ServerProcess):
 
 
 def _rest(popen: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
-    """What a killed command wrote. A daemon of its own that left the tree holds the pipes open: it is killed too."""
+    """Return what a killed command wrote.
+
+    A daemon that left the process tree may hold the pipes open, and is killed too.
+    """
     try:
         return popen.communicate(timeout=0.5)
     except subprocess.TimeoutExpired:
@@ -44,14 +48,17 @@ def _rest(popen: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
                     os.kill(pid, signal.SIGKILL)
     try:
         return popen.communicate(timeout=2.0)
-    except (
-        subprocess.TimeoutExpired
-    ) as error:  # another user's process has them: what came so far is what there is
+    except subprocess.TimeoutExpired as error:
+        # A process of another user holds the pipes.
         return error.output or b"", error.stderr or b""
 
 
 class LocalHost:
-    """This machine (or this pod). Commands run in a session of their own; they and all below them end with perfdag, kill -9 included."""
+    """This machine, or this pod.
+
+    Commands run in sessions of their own. They and their descendants end with perfdag, even if it
+    is killed by SIGKILL.
+    """
 
     def __init__(self, address: str = "127.0.0.1", name: str | None = None) -> None:
         self._address, self._name = address, name or socket.gethostname()
@@ -75,21 +82,19 @@ class LocalHost:
         err: Any,
     ) -> "subprocess.Popen[bytes]":
         path = (env or {}).get("PATH")
-        program, pin = (
-            shutil.which(argv[0], path=path),
-            shutil.which("taskset", path=path) if cpus else None,
-        )
+        program = shutil.which(argv[0], path=path)
+        pin = shutil.which("taskset", path=path) if cpus else None
         if program is None:
             raise Failed(f"{argv[0]}: not found on {self.name}")
         if cpus and pin is None:
             raise Failed(
-                f"taskset: not found on {self.name}, and hosts.cpus is set; install util-linux, or leave hosts.cpus out"
+                f"taskset: not found on {self.name}, and hosts.cpus is set; "
+                "install util-linux, or leave hosts.cpus out"
             )
         full = [*([pin, "-c", cpus] if pin and cpus else []), program, *argv[1:]]
-        # LC_ALL: tools print numbers and words by locale, parsers read one form
-        environment = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
         try:
-            environment |= marked()
+            # Tools print numbers and words by locale, and parsers read those of LC_ALL=C.UTF-8.
+            environment = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {}), **marked()}
             return subprocess.Popen(
                 full,
                 env=environment,
@@ -159,10 +164,11 @@ class LocalHost:
     ) -> LocalProcess:
         if port is not None and listening(port, proto):
             raise Failed(
-                f"{proto} port {port} is in use on {self.name}; end who listens there, or use another port"
+                f"{proto} port {port} is in use on {self.name}; "
+                "end the process that listens there, or use another port"
             )
-        # files, not pipes: a server that talks a lot must not block on a full pipe nobody reads
-        out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ends
+        # A server with much output would block on a full pipe, so its output goes to files.
+        out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         server = LocalProcess(
             list(argv), self._start(argv, env, cwd, cpus, subprocess.DEVNULL, out, err), out, err
         )

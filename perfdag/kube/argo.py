@@ -9,7 +9,7 @@ from perfdag.kube.objects import Object
 
 
 def nodes_of(workflow: Object) -> dict[str, Object]:
-    """Return the nodes of a Workflow's status, also where Argo compressed them."""
+    """Return the nodes of a Workflow's status, which Argo may have compressed."""
     status = workflow.get("status") or {}
     if status.get("compressedNodes"):
         packed = base64.b64decode(status["compressedNodes"])

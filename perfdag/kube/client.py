@@ -1,12 +1,11 @@
-"""The one Kubernetes client of perfdag: async, raw JSON, one pooled session.
+"""The Kubernetes client of perfdag: asynchronous, raw JSON, one pooled session.
 
     async with Kube() as kube:
         pods = await kube.resource("v1", "Pod")
         async for event in kube.watch(pods, "default", labels="app=web"):
             ...
 
-From synchronous code: `run(work)` opens a client, awaits `work(kube)` and closes it. Every failure is a KubeError of
-one line.
+Synchronous code calls `run_with_client(work)`. Every failure is a KubeError of one line.
 API conventions: https://kubernetes.io/docs/reference/using-api/api-concepts/
 """
 
@@ -33,10 +32,10 @@ FIELD_MANAGER = "perfdag"
 
 
 class Kube(Reader):
-    """A client of one API server; an async context manager. Options as of Transport; `context` chooses one of the kubeconfig."""
+    """A client of one API server, as an async context manager with the options of Transport."""
 
     async def _path(self, body: Object, namespace: str | None, *, named: bool) -> str:
-        """The path of the object that `body` describes."""
+        """Return the path of the object that `body` describes."""
         metadata = body.get("metadata") or {}
         name = metadata.get("name")
         if "apiVersion" not in body or "kind" not in body:
@@ -56,13 +55,14 @@ class Kube(Reader):
         )
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
-        """One object. Raises KubeError (404 where it is not there)."""
+        """Return one object. Raises KubeError (404 if it does not exist)."""
         return await self.request("GET", resource.path(namespace or self.namespace, name))
 
     async def create(self, body: Object, namespace: str | None = None) -> Object:
-        """Create the object.
+        """Create the object and return it.
 
-        Raises KubeError (409, AlreadyExists). An own create whose answer was lost is not a conflict.
+        Raises KubeError (409, AlreadyExists). If the answer to an earlier try was lost, the object
+        that this try finds is returned.
         """
         path = await self._path(body, namespace, named=False)
         tally: Counter[str] = Counter()
@@ -74,22 +74,22 @@ class Kube(Reader):
         except KubeError as error:
             if error.reason != "AlreadyExists" or not tally:
                 raise
-            there = await self.request("GET", f"{path}/{body['metadata']['name']}")
+            existing = await self.request("GET", f"{path}/{body['metadata']['name']}")
             if any(
                 entry.get("manager") == FIELD_MANAGER
-                for entry in there["metadata"].get("managedFields") or []
+                for entry in existing["metadata"].get("managedFields") or []
             ):
-                return there
+                return existing
             raise
-        made: Object = orjson.loads(data)
-        return made
+        created: Object = orjson.loads(data)
+        return created
 
     async def apply(
         self, body: Object, namespace: str | None = None, *, force: bool = True
     ) -> Object:
-        """Server-side apply, as field manager `perfdag`.
+        """Apply the object on the server, as field manager `perfdag`.
 
-        Raises KubeError (409, Conflict, where another manager owns a field and force is false).
+        Raises KubeError (409, Conflict, if another manager owns a field and `force` is false).
         """
         path = await self._path(body, namespace, named=True)
         params = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
@@ -105,7 +105,7 @@ class Kube(Reader):
         subresource: str | None = None,
         content_type: str = MERGE_PATCH,
     ) -> Object:
-        """Patch an object (a merge patch unless `content_type` says otherwise) or its subresource. Raises KubeError."""
+        """Patch an object or its subresource and return it. Raises KubeError."""
         path = resource.path(namespace or self.namespace, name, subresource)
         return await self.request(
             "PATCH",
@@ -124,9 +124,9 @@ class Kube(Reader):
         grace: int | None = None,
         propagation: str = "Background",
     ) -> bool:
-        """Delete an object; false where it was not there.
+        """Delete an object and return whether it existed. Does not wait until it is removed.
 
-        `grace` is in seconds. Returns before it is gone. Raises KubeError.
+        `grace` is in seconds. Raises KubeError.
         """
         try:
             await self.request(
@@ -155,13 +155,13 @@ def _delete_options(grace: int | None, propagation: str) -> Object:
 
 
 def run_with_client(work: Callable[[Kube], Awaitable[T]], **options: Any) -> T:
-    """Open a client (`options` as for Kube), await `work(kube)`, close it; for synchronous callers.
+    """Open a client with `options`, await `work(kube)` and close the client.
 
     Raises KubeError and what `work` raises.
     """
 
-    async def opened() -> T:
+    async def main() -> T:
         async with Kube(**options) as kube:
             return await work(kube)
 
-    return asyncio.run(opened())
+    return asyncio.run(main())

@@ -1,7 +1,7 @@
-"""Where the cluster is and who we are: a kubeconfig file, or the service account of the pod we run in.
+"""The cluster and the user, from a kubeconfig file or from the service account of the pod.
 
-Format of a kubeconfig: https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/ ; of an exec plugin's answer:
-https://kubernetes.io/docs/reference/config-api/client-authentication.v1/ . Nothing here needs a network.
+Nothing here uses the network. Format:
+https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/
 """
 
 import base64
@@ -21,13 +21,15 @@ from perfdag.kube.errors import config_error
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 IN_POD = "the service account"
-"""The source of a cluster that no kubeconfig tells of."""
+"""`Cluster.source` without a kubeconfig."""
 
 
 @dataclass
 class Cluster:
-    """An API server and how to speak to it. `server` has no trailing slash; `namespace` is the context's own; `current` tells whether other
-    programs speak to it too where they are told no context.
+    """An API server and how to connect to it.
+
+    `server` has no trailing slash. `namespace` is that of the context. `current` tells whether the
+    context is the current one, which other programs use by default.
     """
 
     server: str
@@ -43,7 +45,7 @@ class Cluster:
     current: bool = True
 
     def tls(self) -> ssl.SSLContext | bool:
-        """The TLS context of a connection (False: plain HTTP).
+        """Return the TLS context of a connection, or False for plain HTTP.
 
         Raises KubeError for a certificate that cannot be read.
         """
@@ -60,9 +62,8 @@ class Cluster:
             context.verify_mode = ssl.CERT_NONE
         pem = self.credentials.certificate or self.client_pem
         if pem:
-            with tempfile.NamedTemporaryFile(
-                "w", suffix=".pem"
-            ) as file:  # ssl reads a key from a file only; the file is 0600
+            # The ssl module reads a key from a file only. The mode of the file is 0600.
+            with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
                 file.write(pem[0].rstrip("\n") + "\n" + pem[1])
                 file.flush()
                 try:
@@ -75,19 +76,19 @@ class Cluster:
 
 
 def load_config(context: str | None = None, kubeconfig: str | None = None) -> Cluster:
-    """The cluster that KUBECONFIG (or `kubeconfig`, or ~/.kube/config) names, else the one this pod runs in.
+    """Return the cluster of `kubeconfig`, KUBECONFIG or ~/.kube/config, or the cluster of this pod.
 
-    `context` overrides the current context. Raises KubeError saying which file and what is missing.
+    `context` overrides the current context. Raises KubeError with the file and what it lacks.
     """
-    given = kubeconfig or os.environ.get("KUBECONFIG") or ""
-    paths = [Path(part) for part in given.split(os.pathsep) if part] or [
+    configured = kubeconfig or os.environ.get("KUBECONFIG") or ""
+    paths = [Path(part) for part in configured.split(os.pathsep) if part] or [
         Path.home() / ".kube" / "config"
     ]
-    found = [path for path in paths if path.is_file()]
-    if found:
-        return _from_files(found, context)
-    if given:
-        raise config_error(f"no kubeconfig at {given}", "set KUBECONFIG to an existing file")
+    files = [path for path in paths if path.is_file()]
+    if files:
+        return _from_files(files, context)
+    if configured:
+        raise config_error(f"no kubeconfig at {configured}", "set KUBECONFIG to an existing file")
     if "KUBERNETES_SERVICE_HOST" in os.environ and (SERVICE_ACCOUNT / "token").is_file():
         return _in_pod()
     raise config_error(
@@ -114,13 +115,14 @@ def _in_pod() -> Cluster:
 
 
 def _from_files(paths: list[Path], context: str | None) -> Cluster:
-    """Merge as kubectl does: the first file that names a thing wins; relative paths are relative to the file they
-    stand in.
+    """Merge kubeconfig files as kubectl does.
+
+    The first file that defines a name wins. Relative paths are relative to their file.
     """
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    found: dict[str, dict[str, tuple[dict[str, Any], Path]]] = {
+    groups: dict[str, dict[str, tuple[dict[str, Any], Path]]] = {
         "clusters": {},
         "users": {},
         "contexts": {},
@@ -136,7 +138,7 @@ def _from_files(paths: list[Path], context: str | None) -> Cluster:
         if not isinstance(document, dict):
             raise config_error(f"{path} is not a kubeconfig")
         current = current or document.get("current-context") or ""
-        for group, entries in found.items():
+        for group, entries in groups.items():
             for entry in document.get(group) or []:
                 entries.setdefault(entry.get("name", ""), (entry.get(group[:-1]) or {}, path))
     name = context or current
@@ -146,21 +148,21 @@ def _from_files(paths: list[Path], context: str | None) -> Cluster:
             f"{where} has no current-context",
             "choose one with --context or `kubectl config use-context`",
         )
-    chosen, _ = _named(found["contexts"], name, "context", where)
-    server, server_file = _named(found["clusters"], chosen.get("cluster", ""), "cluster", where)
+    selected, _ = _named(groups["contexts"], name, "context", where)
+    server, server_file = _named(groups["clusters"], selected.get("cluster", ""), "cluster", where)
     user, user_file = (
-        _named(found["users"], chosen["user"], "user", where)
-        if chosen.get("user")
+        _named(groups["users"], selected["user"], "user", where)
+        if selected.get("user")
         else ({}, paths[0])
     )
     if not server.get("server"):
-        raise config_error(f"cluster {chosen.get('cluster')!r} in {where} has no server")
+        raise config_error(f"cluster {selected.get('cluster')!r} in {where} has no server")
     address = server["server"].rstrip("/")
     certificate = _pem(user, "client-certificate", user_file), _pem(user, "client-key", user_file)
     return Cluster(
         server=address,
         context=name,
-        namespace=chosen.get("namespace") or "default",
+        namespace=selected.get("namespace") or "default",
         credentials=_credentials(user, user_file),
         source=where,
         ca=_pem(server, "certificate-authority", server_file),
@@ -206,7 +208,7 @@ def _credentials(user: dict[str, Any], path: Path) -> Credentials:
 
 
 def _pem(entry: dict[str, Any], key: str, path: Path) -> str | None:
-    """The text of a certificate or key given inline (`<key>-data`, base64) or as a file."""
+    """Return a certificate or key that is inline (`<key>-data`, base64) or in a file."""
     if data := entry.get(f"{key}-data"):
         try:
             return base64.b64decode(data, validate=True).decode()
@@ -221,8 +223,9 @@ def _pem(entry: dict[str, Any], key: str, path: Path) -> str | None:
 
 
 def _environment_proxy(server: str) -> str | None:
-    """The proxy of the environment for this server, asked once (NO_PROXY takes names, suffixes, addresses and CIDRs,
-    as in Go).
+    """Return the proxy of the environment for this server.
+
+    NO_PROXY lists names, suffixes, addresses and CIDRs, as in Go.
     """
     from urllib.request import getproxies, proxy_bypass
 

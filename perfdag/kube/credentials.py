@@ -12,14 +12,14 @@ from typing import Any
 from perfdag.kube.errors import config_error
 
 TOKEN_LIFE = 60.0
-"""Seconds a token file is believed before it is read again (the kubelet renews it)."""
+"""Seconds after which a token file is read again, as the kubelet renews it."""
 
 
 @dataclass
 class Credentials:
-    """What proves who we are.
+    """Credentials of a user.
 
-    `header()` is asked for before each request; it costs nothing while the token is fresh.
+    Every request calls `header`, which reads files or runs a plugin only when the token expires.
     """
 
     token: str = ""
@@ -31,7 +31,10 @@ class Credentials:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def header(self) -> str:
-        """The value of the Authorization header, empty where a client certificate speaks for us. Raises KubeError."""
+        """Return the Authorization header, or an empty text for a client certificate.
+
+        Raises KubeError.
+        """
         if (self.token_file or self.plugin) and time.time() >= self.expires:
             async with self._lock:
                 if time.time() >= self.expires:
@@ -39,7 +42,7 @@ class Credentials:
         return f"Bearer {self.token}" if self.token else self.basic
 
     def forget(self) -> bool:
-        """Drop a token that the server refused; false where there is no way to get another one."""
+        """Drop a token that the server refused. Return whether there can be another one."""
         self.expires = 0.0
         return bool(self.token_file or self.plugin)
 

@@ -5,11 +5,11 @@ from typing import Any
 
 
 class KubeError(Exception):
-    """A failure of the cluster or of the way to it, in one line: what, where, and what to do.
+    """An error of the cluster or of the connection, in one line that says what to do.
 
-    `status` is the HTTP status, 0 where there was no answer; `reason` is the API server's own word (NotFound,
-    Forbidden,
-    AlreadyExists ...), `Config` or `Unreachable`; `details` is the server's Status object where there is one.
+    `status` is the HTTP status, or 0 without an answer. `reason` is the API server's word
+    (NotFound, Forbidden, AlreadyExists ...), `Config` or `Unreachable`. `details` is the server's
+    Status object if there is one.
     """
 
     def __init__(
@@ -26,5 +26,5 @@ class KubeError(Exception):
 
 
 def config_error(message: str, hint: str = "") -> KubeError:
-    """The error of a kubeconfig that cannot be used."""
+    """Return the error for a kubeconfig that cannot be used."""
     return KubeError(0, "Config", message, hint)

@@ -1,17 +1,18 @@
 """Labels and annotations of the objects of a run."""
 
 LABEL = "perfdag"
-
 UNRECOVERABLE = f"{LABEL}/unrecoverable"
-"""Annotation of a Workflow: its owner (`perfdag.steps.runner.step_state.owner`), then the batches that no retry
-can repair, between commas. The watchdog writes it, the retryStrategy of a batch reads it."""
+"""Annotation of a Workflow: its owner and the numbers of the batches that no retry can repair.
 
+The watchdog writes it, and the retryStrategy of a batch reads it. The owner is that of
+`perfdag.steps.runner.step_state.owner`."""
 WATCHDOG_DONE = f"{LABEL}/watchdog-done"
 """Annotation of a Workflow: its uid, once its watchdog saw the last batch end and some fail.
 
-Argo creates no other watchdog then until `argo retry`, where the next watchdog's first look removes it.
-A watchdog evicted before that look is not created again: Argo calls it Failed."""
-
+Argo then creates no other watchdog until `argo retry`. The next watchdog removes the annotation
+when it starts to watch. If it is evicted before that, Argo does not create it again, and its step
+is Failed."""
 STEP, BEGAN, ENDED = f"{LABEL}/step", "began", "ended"
-"""Annotation of a Workflow: its uid, the step that began last, and its state: BEGAN while it runs,
-ENDED once it failed by itself."""
+"""Annotation of a Workflow: its uid, the step that began last, and the state of the step.
+
+The state is BEGAN while the step runs, and ENDED once it failed by itself."""

@@ -1,4 +1,4 @@
-"""The pods of a run as the Kubernetes API tells of them: where they are, and what keeps them from running."""
+"""The pods of a run: where they are, and what keeps them from running."""
 
 import time
 from collections.abc import Iterable
@@ -27,14 +27,19 @@ _NEVER = {
 _PULLING = {"ImagePullBackOff", "ErrImagePull", "ImageInspectError", "RegistryUnavailable"}
 _CALM = {"PodInitializing", "ContainerCreating"}
 _SLOW = ("context deadline exceeded", "DeadlineExceeded", "is reserved for")
-"""What a kubelet says of a container whose image the node still unpacks: it asks again, and meets its own earlier request."""
+"""Parts of the kubelet's message while a node still unpacks an image.
+
+The kubelet requests the image again, and conflicts with its own earlier request."""
 QUIET_SECONDS = 10.0
-"""How long a pod may be Pending without a trouble before its events are read."""
+"""Seconds that a pod may be Pending without a known trouble before its events are read."""
 
 
 @dataclass(frozen=True)
 class Pod:
-    """One pod. `trouble` is why it does not run (None: no trouble), `unrecoverable` whether waiting cannot mend it."""
+    """A pod.
+
+    `trouble` is why it does not run, or None. `unrecoverable` tells that waiting cannot help.
+    """
 
     name: str
     batch: int | None
@@ -50,20 +55,20 @@ class Pod:
     created: float = 0.0
     """Seconds since the epoch, by the API server's clock."""
     addresses: tuple[str, ...] = ()
-    """Those of every family; `address` is the one of the family asked for, None where the pod has none of it."""
+    """Its addresses of every family. `address` is that of the requested family, or None."""
 
 
 def read_pod(pod: Object, family: str = "ipv4") -> Pod:
-    """A Pod from the API's object; its address is of `family`."""
+    """Return a Pod from the object of the API, with its address of `family`."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     labels = metadata.get("labels") or {}
     trouble, unrecoverable = pod_trouble(pod)
-    addresses = [each["ip"] for each in status.get("podIPs") or []] or (
+    addresses = [entry["ip"] for entry in status.get("podIPs") or []] or (
         [status["podIP"]] if status.get("podIP") else []
     )
-    wanted = [each for each in addresses if (":" in each) == (family == "ipv6")]
+    of_family = [address for address in addresses if (":" in address) == (family == "ipv6")]
     main: Object = next(
-        (each for each in status.get("containerStatuses") or [] if each["name"] == "main"), {}
+        (state for state in status.get("containerStatuses") or [] if state["name"] == "main"), {}
     )
     return Pod(
         metadata["name"],
@@ -72,7 +77,7 @@ def read_pod(pod: Object, family: str = "ipv4") -> Pod:
         _int(labels.get(RANK)),
         status.get("phase") or "Pending",
         (pod.get("spec") or {}).get("nodeName"),
-        next(iter(wanted), None),
+        next(iter(of_family), None),
         trouble,
         unrecoverable,
         main.get("imageID") or None,
@@ -83,8 +88,10 @@ def read_pod(pod: Object, family: str = "ipv4") -> Pod:
 
 
 async def with_events(kube: Kube, namespace: str, pods: Iterable[Pod]) -> list[Pod]:
-    """The pods, with the last warning of its events for one that is Pending for some time while its status says nothing: a volume that is
-    not mounted, a network that is not there. As they are where events may not be read. Raises KubeError.
+    """Return the pods, with the last warning event of those whose status does not explain a delay.
+
+    Examples are a volume that cannot be mounted, or a missing network. Pods are returned unchanged
+    if the user may not read events. Raises KubeError.
     """
     pods = list(pods)
     if not any(_quiet(pod) for pod in pods):
@@ -101,11 +108,11 @@ async def with_events(kube: Kube, namespace: str, pods: Iterable[Pod]) -> list[P
         raise
     placed = {pod.uid for pod in pods if pod.node}
     last = {
-        uid: each
-        for each in sorted(events, key=_seen)
+        uid: event
+        for event in sorted(events, key=_seen)
         if not (
-            (uid := each["involvedObject"].get("uid")) in placed
-            and each.get("reason") == "FailedScheduling"
+            (uid := event["involvedObject"].get("uid")) in placed
+            and event.get("reason") == "FailedScheduling"
         )
     }
     return [
@@ -138,26 +145,23 @@ def _moment(text: str | None) -> float:
 
 
 def pod_trouble(pod: Object) -> tuple[str | None, bool]:
-    """What is wrong with a pod, and whether it is unrecoverable: the scheduler's words, the image, the memory limit, an eviction, what
-    ended before the measuring container could start.
+    """Return what keeps a pod from running, or None, and whether waiting cannot help.
+
+    Causes are the scheduler, the image, the memory limit, an eviction, or a failed init container.
     """
     status = pod.get("status") or {}
     if status.get("reason"):  # Evicted, NodeLost, OutOfcpu ...
         return f"{status['reason']}: {status.get('message', '')}".strip(": "), False
     for container in status.get("initContainerStatuses") or []:
-        if found := _container(container, pod) or _unprepared(container):
-            return found
+        if trouble := _container(container, pod) or _failed_init(container):
+            return trouble
     for container in status.get("containerStatuses") or []:
-        if found := _container(container, pod):
-            return found
+        if trouble := _container(container, pod):
+            return trouble
     for condition in status.get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return (
-                f"{condition.get('reason', 'Unschedulable')}: {condition.get('message', '')}".strip(
-                    ": "
-                ),
-                False,
-            )
+            reason = condition.get("reason", "Unschedulable")
+            return f"{reason}: {condition.get('message', '')}".strip(": "), False
     return None, False
 
 
@@ -166,65 +170,67 @@ def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
     waiting, ended = state.get("waiting"), state.get("terminated")
     if waiting and waiting.get("reason") in _NEVER | _PULLING:
         reason = waiting["reason"]
-        said = waiting.get("message") or f"image {container.get('image')}"
-        text = f"{reason}: {said} (container {container['name']}, image {container.get('image')})"
+        message = waiting.get("message") or f"image {container.get('image')}"
+        text = (
+            f"{reason}: {message} (container {container['name']}, image {container.get('image')})"
+        )
         return text, reason in _NEVER and not is_unpacking(text)
     if waiting and waiting.get("reason") not in _CALM | {None}:
         return f"{waiting['reason']}: {waiting.get('message', '')}".strip(": "), False
     if ended and ended.get("reason") == "OOMKilled":
         limits: Object = next(
             (
-                each.get("resources", {}).get("limits", {})
-                for each in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
-                if each["name"] == container["name"]
+                spec.get("resources", {}).get("limits", {})
+                for spec in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+                if spec["name"] == container["name"]
             ),
             {},
         )
-        return (
-            f"OOMKilled: container {container['name']} passed its memory limit of {limits.get('memory', 'the node')}",
-            False,
-        )
+        limit = limits.get("memory", "the node")
+        text = f"OOMKilled: container {container['name']} passed its memory limit of {limit}"
+        return text, False
     if ended and container["name"] == "main" and ended.get("exitCode"):
         return f"main ended with exit code {ended['exitCode']}", False
     return None
 
 
-def _unprepared(container: Object) -> tuple[str, bool] | None:
-    """How an init container failed. What the kernel says to an MTU it says to each attempt; a code of 128 or more is no word of `ip`."""
+def _failed_init(container: Object) -> tuple[str, bool] | None:
+    """Return how an init container failed, and whether waiting cannot help.
+
+    The kernel answers every attempt to set an MTU alike, unless a signal ended `ip` (from 128 on).
+    """
     ended = (container.get("state") or {}).get("terminated") or {}
     if not ended.get("exitCode"):
         return None
-    name, code, said = (
-        container["name"],
-        ended["exitCode"],
-        " ".join((ended.get("message") or "").split()),
-    )
-    text = f"{name} ended with exit code {code}" + (f": {said}" if said else "")
+    name, code = container["name"], ended["exitCode"]
+    message = " ".join((ended.get("message") or "").split())
+    text = f"{name} ended with exit code {code}" + (f": {message}" if message else "")
     return (f"network.mtu: {text}", code < 128) if name == MTU else (text, False)
 
 
 def is_pulling(trouble: str) -> bool:
-    """Whether the trouble is an image that could not be pulled yet: given up sooner than a full cluster."""
+    """Return whether an image could not be pulled yet."""
     return trouble.partition(":")[0] in _PULLING
 
 
 def is_unpacking(trouble: str) -> bool:
-    """Whether the trouble is an image that the node still unpacks: another attempt finds it there."""
+    """Return whether the node still unpacks an image, so that another attempt will succeed."""
     return trouble.partition(":")[0] in _NEVER and any(words in trouble for words in _SLOW)
 
 
 def selector(
     run_id: str, workflow: str, batch: int | None = None, attempt: int | None = None
 ) -> str:
-    """The label selector of a run's measuring pods, of one batch, of one attempt. `workflow`: a run that was resumed has several, and
-    pods of the earlier ones are kept for a while.
+    """Return the label selector of the measuring pods of a run, of one batch, or of one attempt.
+
+    `workflow` is necessary, because pods of earlier Workflows of a resumed run still exist.
     """
-    wanted = {MEASURING: "true", RUN: run_id, WORKFLOW: workflow, BATCH: batch, ATTEMPT: attempt}
-    return ",".join(f"{name}={value}" for name, value in wanted.items() if value is not None)
+    labels = {MEASURING: "true", RUN: run_id, WORKFLOW: workflow, BATCH: batch, ATTEMPT: attempt}
+    return ",".join(f"{name}={value}" for name, value in labels.items() if value is not None)
 
 
 def troubles(pods: Iterable[Pod]) -> list[str]:
-    """One line a pod that has trouble."""
+    """Return a line for each pod that has trouble."""
     return [
         f"{pod.name}: {pod.trouble}" for pod in pods if pod.trouble and pod.phase != "Succeeded"
     ]

@@ -1,11 +1,16 @@
-"""A shape as what Argo lays over a pod: a podSpecPatch (strategic merge by container name), its annotations apart.
+"""The podSpecPatch of a shape, which Argo merges into a measuring pod by container name.
 
-Argo's own `init` and `wait` containers are named too: without a securityContext PodSecurity `restricted` refuses the pod, and without
-limits it can never be Guaranteed. `@BATCH@` stands for the number of the batch and `@ATTEMPT@` for that of the attempt at it: one patch
-serves all batches of a shape. `@PORT@` is the port of a rank's sshd on a host network, `@CLAIMED@` the volume of a `claim://` store, which
-only a lead has. Where two variants stand side by side `@TWIN@` is the rank of the other variant's pod that this one shares its node with.
+It also patches Argo's own `init` and `wait` containers. Without a securityContext PodSecurity
+`restricted` rejects the pod, and without limits the pod cannot be Guaranteed. One patch serves all
+batches of a shape, so it has placeholders:
+
+- `@BATCH@` and `@ATTEMPT@` are the numbers of the batch and of the attempt.
+- `@PORT@` is the port of a rank's sshd on a host network.
+- `@CLAIMED@` is the volume of a `claim://` store, which only a lead has.
+- `@TWIN@` is the rank of the other variant's pod on the same node, in a duet.
 """
 
+import hashlib
 from dataclasses import dataclass
 
 from perfdag.kube.labels import LABEL
@@ -14,70 +19,62 @@ from perfdag.kube.security import hardened, helper, pod_security
 from perfdag.shape import Shape, Volume
 
 BATCH, ATTEMPT, TWIN, PORT, CLAIMED = "@BATCH@", "@ATTEMPT@", "@TWIN@", "@PORT@", "@CLAIMED@"
-
+SSH_PORT = 2222
 VOLUME = "/perfdag/volume"
-
 STORE = "/perfdag/store"
-
 MTU = "mtu"
-"""Name of the container that sets the MTU before the measuring one starts."""
-
+"""Name of the init container that sets the MTU."""
 KEEP_PODS = 60
-"""Seconds that a pod is kept at least, for the next attempt's lead reads of it which sample killed it."""
-
+"""Seconds that an ended pod is kept, so that the next lead can read which sample crashed it."""
 CLEARING = 660
-"""Seconds for a benchmark that makes objects on the cluster to delete them and wait for it when its pod is told to end."""
-
+"""Grace period in seconds of a benchmark that has to delete objects on the cluster."""
 PRIORITY_CLASSES = ("perfdag", "perfdag-preempting")
-"""Of measuring pods: of a usual suite, and of one that asks for priority."""
-
-# an sshd of uid 0 separates its privileges and writes an audit record, or ends; one of another uid does neither
+"""PriorityClasses of measuring pods: of a usual suite, and of one with a priority."""
+# As uid 0, sshd separates its privileges and writes an audit record, or ends.
 _SSHD = ("AUDIT_WRITE", "SETGID", "SETUID", "SYS_CHROOT")
-
 _HOSTNAME = "kubernetes.io/hostname"
-
 _ZONE = "topology.kubernetes.io/zone"
-
-WIDE_GANG = 32  # pods of a gang above which anti-affinity is too slow for the scheduler and topologySpread is used
+WIDE_GANG = 32
+"""Pods of a gang above which anti-affinity is too slow, so topologySpread is used."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a patch needs beyond the shape: the run, where the store is, and how images are called."""
+    """What a patch depends on besides the shape."""
 
     run_id: str
     workflow_uid: str
     """The uid of the run's Workflow, which owns the claims that pods share."""
     images: str
-    """`registry/perfdag-{name}:tag`; a shape's image without `/` and `:` is put for {name}."""
+    """Pattern `registry/perfdag-{name}:tag`, for images of shapes without `/` and `:`."""
     store: str = ""
     pull_policy: str = "IfNotPresent"
     priority_class: str | None = None
     account: str | None = None
-    """The ServiceAccount of a benchmark that is allowed rights; None: that of all measuring pods."""
+    """The ServiceAccount of a benchmark with rights of its own, or None."""
     ranks: range | None = None
-    """Ranks of the variant that the pod belongs to, where a batch holds the pods of two; None: the batch's pods are one gang."""
+    """Ranks of the pod's variant in a duet, or None."""
 
 
 def priority_class(priority: int) -> str:
-    """Name of the PriorityClass of the measuring pods of a suite of that priority."""
+    """Return the PriorityClass of the measuring pods of a suite of that priority."""
     return PRIORITY_CLASSES[priority > 0]
 
 
 def account_of(benchmark: str) -> str:
-    """Name of the ServiceAccount that `perfdag install --allow BENCHMARK` makes."""
+    """Return the ServiceAccount that `perfdag install --allow BENCHMARK` creates."""
     return f"perfdag-measure-{benchmark}"
 
 
 def image(name: str | None, pattern: str) -> str:
-    """The image a shape asks for: a full reference as it is, a bare name through the pattern."""
-    return (
-        pattern.replace("{name}", name or "base") if not name or not set(name) & set("/:") else name
-    )
+    """Return the image reference of a shape. A bare name is inserted into the pattern."""
+    if name and set(name) & set("/:"):
+        return name
+    return pattern.replace("{name}", name or "base")
 
 
 def claim_patch(claim: str) -> Object:
-    """What mounts a claim as the store."""
+    """Return the patch that mounts a claim as the store."""
     return {
         "volumes": [{"name": "store", "persistentVolumeClaim": {"claimName": claim}}],
         "containers": [{"name": "main", "volumeMounts": [{"name": "store", "mountPath": STORE}]}],
@@ -85,7 +82,7 @@ def claim_patch(claim: str) -> Object:
 
 
 def patch(shape: Shape, context: Context) -> Object:
-    """The podSpecPatch of a measuring pod of this shape, as an object."""
+    """Return the podSpecPatch of a measuring pod of this shape."""
     root = bool(shape.privileges)
     added = (("IPC_LOCK",) if "rdma" in shape.privileges else ()) + (
         _SSHD if root and shape.hosts.count > 1 else ()
@@ -104,7 +101,7 @@ def patch(shape: Shape, context: Context) -> Object:
         "volumes": [],
     }
     _resources(shape, main)
-    _network(shape, spec, main, context)
+    _network(shape, spec, main)
     _volumes(shape, spec, main, context)
     _mtu(shape, spec, context)
     _placement(shape, spec, context)
@@ -121,17 +118,18 @@ def patch(shape: Shape, context: Context) -> Object:
 
 
 def _resources(shape: Shape, main: Object) -> None:
-    asked = {
+    amounts = {
         name: str(value) for name, value in (dict(shape.resources) | dict(shape.hugepages)).items()
     }
-    if asked:
-        main["resources"] = {"requests": asked, "limits": asked}
+    if amounts:
+        main["resources"] = {"requests": amounts, "limits": amounts}
 
 
-def _network(shape: Shape, spec: Object, main: Object, context: Context) -> None:
+def _network(shape: Shape, spec: Object, main: Object) -> None:
     if shape.network.host:
         spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
-        # a declared host port keeps two gangs with the same sshd port off one node; each rank has its own, so two of a gang may share one
+        # The host port keeps gangs with the same sshd port off one node.
+        # Each rank has a port of its own, so ranks of a gang may share a node.
         main["ports"] = [
             {"name": "ssh", "containerPort": PORT, "hostPort": PORT, "protocol": "TCP"}
         ]
@@ -189,7 +187,7 @@ def _source(volume: Volume, context: Context) -> Object:
 
 
 def shares(volume: Volume | None) -> bool:
-    """Whether the pods of a batch share a claim that is made for them."""
+    """Return whether the pods of a batch share a claim that is created for them."""
     return (
         volume is not None
         and volume.kind == "claim"
@@ -199,12 +197,15 @@ def shares(volume: Volume | None) -> bool:
 
 
 def shared_claim(workflow_uid: str, batch: str) -> str:
-    """Name of the claim that all pods of a batch share. A run that is resumed gets another: the old one goes with the Workflow that owns it."""
+    """Return the name of the claim that the pods of a batch share.
+
+    The Workflow owns the claim, so a resumed run gets another one.
+    """
     return f"perfdag-{workflow_uid}-b{batch}"
 
 
 def claim_spec(volume: Volume) -> Object:
-    """The spec of the claim a volume asks for."""
+    """Return the spec of the claim of a volume."""
     spec: Object = {
         "accessModes": [volume.access],
         "volumeMode": volume.mode,
@@ -217,7 +218,7 @@ def claim_spec(volume: Volume) -> Object:
 
 def _placement(shape: Shape, spec: Object, context: Context) -> None:
     own: Object = {"matchLabels": {f"{LABEL}/run": context.run_id, f"{LABEL}/batch": BATCH}}
-    # pods of an earlier attempt on a node that died are there until somebody deletes it, and would draw these to it
+    # Pods of an earlier attempt remain on a dead node, and must not attract these pods.
     gang: Object = {"matchLabels": {**own["matchLabels"], f"{LABEL}/attempt": ATTEMPT}}
     twin: Object = {"matchLabels": {**gang["matchLabels"], f"{LABEL}/rank": TWIN}}
     if context.ranks:
@@ -249,9 +250,9 @@ def _placement(shape: Shape, spec: Object, context: Context) -> None:
         affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": anti}
     near = [gang] if shape.hosts.placement == "packed" and shape.hosts.count > 1 else []
     if context.ranks and context.ranks.start:
-        near = [twin]  # where the first variant's pods are is decided by their own rules
+        near = [twin]  # The pods of the first variant follow their own rules.
     if near:
-        terms = [{"labelSelector": each, "topologyKey": _HOSTNAME} for each in near]
+        terms = [{"labelSelector": selector, "topologyKey": _HOSTNAME} for selector in near]
         affinity["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
     if shape.zones:
         zone = {"matchExpressions": [{"key": _ZONE, "operator": "In", "values": list(shape.zones)}]}
@@ -263,7 +264,7 @@ def _placement(shape: Shape, spec: Object, context: Context) -> None:
     if shape.node_selector:
         spec["nodeSelector"] = dict(shape.node_selector)
     if shape.tolerations:
-        spec["tolerations"] = [each.model_dump(exclude_none=True) for each in shape.tolerations]
+        spec["tolerations"] = [item.model_dump(exclude_none=True) for item in shape.tolerations]
     if shape.scheduler == "volcano":
         spec["schedulerName"] = "volcano"
     if shape.runtime_class:
@@ -280,7 +281,7 @@ def _others(label: str, own: str) -> list[Object]:
 
 
 def _away(expressions: list[Object]) -> Object:
-    # all namespaces: another team's measuring pod disturbs as much as one of ours
+    # All namespaces, as measuring pods of other teams disturb as well.
     return {
         "labelSelector": {"matchExpressions": expressions},
         "namespaceSelector": {},
@@ -289,17 +290,14 @@ def _away(expressions: list[Object]) -> Object:
 
 
 def host_port(run_id: str) -> int:
-    """Sshd's port of rank 0 of a run on a host network, from the run id; rank n has the n-th after it, 20000 to 29999 for any gang."""
-    import hashlib
+    """Return the port of the sshd of rank 0 on a host network; rank n uses the n-th port after it.
 
-    return 20000 + int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4], "big") % (
-        10000 - 2 * 4096
-    )
-
-
-SSH_PORT = 2222
+    It is derived from the run id, so that the ports of any gang are in 20000 to 29999.
+    """
+    number = int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4], "big")
+    return 20000 + number % (10000 - 2 * 4096)
 
 
 def ssh_port(shape: Shape, run_id: str, rank: int) -> int:
-    """Where the peer of that rank listens for the lead; peers of one node share its ports on a host network."""
+    """Return the port where the peer of a rank listens for the lead."""
     return host_port(run_id) + rank if shape.network.host else SSH_PORT

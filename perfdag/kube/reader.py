@@ -22,20 +22,19 @@ WATCH_SECONDS = 290
 
 
 class Reader(Transport):
-    """What a client reads; options as of Transport."""
+    """The reading half of a client. Its options are those of Transport."""
 
     def __init__(self, cluster: Cluster | None = None, **options: Any) -> None:
         super().__init__(cluster, **options)
         self._resources: dict[tuple[str, str], Resource] = {}
 
     async def resource(self, api_version: str, kind: str) -> Resource:
-        """Where `kind` of `api_version` is served; remembered.
+        """Return where `kind` of `api_version` is served. The answer is cached.
 
-        Raises KubeError (404, `NoKind`) where the cluster does not have it.
+        Raises KubeError (404, `NoKind`) if the cluster does not serve it.
         """
-        found = self._resources.get((api_version, kind))
-        if found:
-            return found
+        if resource := self._resources.get((api_version, kind)):
+            return resource
         root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
         try:
             served = (await self.request("GET", root))["resources"]
@@ -76,9 +75,9 @@ class Reader(Transport):
         fields: str = "",
         accept: str | None = None,
     ) -> AsyncIterator[tuple[list[Object], str]]:
-        """A collection in pages of 500: items and resourceVersion.
+        """Yield a collection in pages of 500, as items and resourceVersion.
 
-        Without a namespace: all namespaces. Raises KubeError.
+        Without a namespace it covers all namespaces. Raises KubeError.
         """
         params = {"limit": str(PAGE)} | selectors(labels, fields)
         while True:
@@ -86,9 +85,8 @@ class Reader(Transport):
                 "GET", resource.path(namespace), params=params, accept=accept
             )
             page = orjson.loads(data)
-            for item in (
-                page.get("items") or []
-            ):  # items of a list carry neither, and consumers want them
+            # Items of a list lack both, and consumers need them.
+            for item in page.get("items") or []:
                 item.setdefault("apiVersion", resource.api_version)
                 item.setdefault("kind", resource.kind)
             yield page.get("items") or [], page["metadata"].get("resourceVersion", "")
@@ -104,7 +102,7 @@ class Reader(Transport):
         labels: str = "",
         fields: str = "",
     ) -> "list[Object]":
-        """All objects of a collection. Without a namespace: of all namespaces. Raises KubeError."""
+        """Return the objects of a collection, over all namespaces by default. Raises KubeError."""
         return [
             item
             async for items, _ in self.pages(resource, namespace, labels=labels, fields=fields)
@@ -120,7 +118,7 @@ class Reader(Transport):
         follow: bool = False,
         tail: int | None = None,
     ) -> AsyncIterator[str]:
-        """Lines of a container's log; with `follow` until the container ends. Raises KubeError."""
+        """Yield the lines of a container's log, with `follow` until it ends. Raises KubeError."""
         params = {"container": container} if container else {}
         params |= {"follow": "true"} if follow else {}
         params |= {"tailLines": str(tail)} if tail is not None else {}
@@ -140,12 +138,13 @@ class Reader(Transport):
         metadata_only: bool = False,
         patience: float | None = None,
     ) -> AsyncIterator[Event]:
-        """Changes without end: what is there now (`listed`), then every change, over reconnects.
+        """Yield the present objects (`listed`), then every change, across reconnects.
 
-        With `resource_version` it goes on from there without a list; `known` are the objects seen by then, UID to namespace
-        and name. A 410 lists again: objects seen before and gone since come as DELETED with their metadata only. Without a
-        namespace: all namespaces. Raises KubeError for what a retry cannot mend, and after `patience` seconds of failures in a row
-        (None: as many failures as a request has retries).
+        With `resource_version` the watch continues from there without a list. `known` are the
+        objects at that version, as UID to namespace and name. After a 410 the objects are listed
+        again, and those that disappeared are DELETED with their metadata only. Without a namespace
+        it covers all namespaces. Raises KubeError for a permanent error, and after `patience`
+        seconds of consecutive failures (None: after as many failures as a request has retries).
         """
         accept = f"{METADATA.replace('{}', 'List')},application/json" if metadata_only else None
         seen = dict(known or {})
@@ -160,12 +159,12 @@ class Reader(Transport):
                     ):
                         now, version = time.monotonic_ns(), at
                         for item in items:
-                            present[item["metadata"]["uid"]] = _place(item)
+                            present[item["metadata"]["uid"]] = _namespaced_name(item)
                             yield Event("ADDED", item, now, listed=True)
                     for uid in seen.keys() - present.keys():
                         yield Event(
                             "DELETED",
-                            _gone(resource, uid, *seen[uid]),
+                            _deleted(resource, uid, *seen[uid]),
                             time.monotonic_ns(),
                             listed=True,
                         )
@@ -179,13 +178,12 @@ class Reader(Transport):
                     if event.type == "DELETED":
                         seen.pop(event.object["metadata"].get("uid", ""), None)
                     elif event.type == "ADDED":
-                        seen[event.object["metadata"]["uid"]] = _place(event.object)
+                        seen[event.object["metadata"]["uid"]] = _namespaced_name(event.object)
                     yield event
                 failures = 0
             except KubeError as error:
-                version = (
-                    None if listing else version
-                )  # a list of which a page failed is begun anew
+                # If one page of a list fails, the list starts over.
+                version = None if listing else version
                 if error.status == 410:
                     version = None
                     self.counts["relist 410"] += 1
@@ -212,7 +210,10 @@ class Reader(Transport):
         version: str,
         metadata_only: bool,
     ) -> AsyncIterator[Event]:
-        """One watch connection. Ends when the server ends it; raises KubeError (410 where `version` is too old)."""
+        """Yield the events of one watch connection until the server ends it.
+
+        Raises KubeError (410 if `version` is too old).
+        """
         life = random.randint(WATCH_SECONDS - 50, WATCH_SECONDS)
         params = {
             "watch": "1",
@@ -226,28 +227,28 @@ class Reader(Transport):
         ):
             change = orjson.loads(line)
             if change["type"] == "ERROR":
-                told = change["object"]
+                status = change["object"]
                 raise KubeError(
-                    told.get("code", 500),
-                    told.get("reason", "Watch"),
-                    str(told.get("message", "the watch failed")),
+                    status.get("code", 500),
+                    status.get("reason", "Watch"),
+                    str(status.get("message", "the watch failed")),
                     "",
-                    told,
+                    status,
                 )
             yield Event(change["type"], change["object"], received)
 
 
 def selectors(labels: str, fields: str) -> dict[str, str]:
-    """Query parameters of label and field selectors."""
+    """Return the query parameters of label and field selectors."""
     return ({"labelSelector": labels} if labels else {}) | (
         {"fieldSelector": fields} if fields else {}
     )
 
 
-def _place(item: Object) -> tuple[str, str]:
+def _namespaced_name(item: Object) -> tuple[str, str]:
     return item["metadata"].get("namespace", ""), item["metadata"]["name"]
 
 
-def _gone(resource: Resource, uid: str, namespace: str, name: str) -> Object:
+def _deleted(resource: Resource, uid: str, namespace: str, name: str) -> Object:
     metadata = {"uid": uid, "name": name} | ({"namespace": namespace} if namespace else {})
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}

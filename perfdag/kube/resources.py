@@ -1,4 +1,4 @@
-"""Kinds of objects and changes of them."""
+"""Where kinds of objects are served, and changes of objects."""
 
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -8,7 +8,7 @@ from perfdag.kube.objects import Object
 
 @dataclass(frozen=True)
 class Resource:
-    """Where the objects of a kind are served."""
+    """The path of a kind of objects on the API server."""
 
     api_version: str
     kind: str
@@ -18,7 +18,10 @@ class Resource:
     def path(
         self, namespace: str | None = None, name: str | None = None, subresource: str | None = None
     ) -> str:
-        """The URL path of the collection or of one object; without a namespace, the collection over all namespaces."""
+        """Return the URL path of the collection, or of one object.
+
+        Without a namespace it is the collection over all namespaces.
+        """
         root = (
             f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
         )
@@ -29,10 +32,10 @@ class Resource:
 
 @dataclass(slots=True)
 class Event:
-    """One change. `type` is ADDED, MODIFIED, DELETED or BOOKMARK; `received_ns` is time.monotonic_ns() when its bytes
-    arrived;
-    `listed` is true where a list told of it (the first one, or the one after a 410), so the change itself was not
-    seen.
+    """A change of an object.
+
+    `type` is ADDED, MODIFIED, DELETED or BOOKMARK. `received_ns` is time.monotonic_ns() at arrival.
+    `listed` is true if the event comes from a list (the first one, or one after a 410).
     """
 
     type: str

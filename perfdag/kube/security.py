@@ -1,4 +1,4 @@
-"""Security contexts and resources of the containers of a run, as PodSecurity `restricted` requires them."""
+"""Security contexts and resources of containers, as PodSecurity `restricted` requires them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,12 +7,14 @@ from perfdag.kube.objects import Object
 from perfdag.shape import Shape
 
 USER = 1000
-
 HELPER_RESOURCES = {"cpu": "100m", "memory": "128Mi"}
 
 
 def hardened(root: bool = False, added: tuple[str, ...] = ()) -> Object:
-    """A container's securityContext as PodSecurity `restricted` wants it; `root` and `added` only where the suite says privileges."""
+    """Return the securityContext of a container.
+
+    Only suites with `privileges` use `root` and capabilities that are `added`.
+    """
     context: Object = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -26,7 +28,10 @@ def hardened(root: bool = False, added: tuple[str, ...] = ()) -> Object:
 
 
 def pod_security(root: bool = False) -> Object:
-    """The pod's securityContext; fsGroup so that a claim is writable and the key pair readable."""
+    """Return the securityContext of a pod.
+
+    fsGroup makes a claim writable and the key pair readable.
+    """
     user = 0 if root else USER
     return {
         "runAsNonRoot": not root,
@@ -39,14 +44,17 @@ def pod_security(root: bool = False) -> Object:
 
 
 def helper(shape: Shape | None = None) -> Object:
-    """Resources of a container beside the measuring one. A limit of so little costs each start 2 s: only where a pod is to be Guaranteed."""
-    asked: Object = {"requests": dict(HELPER_RESOURCES)}
+    """Return the resources of a container beside the measuring one.
+
+    Its small limits delay the start of a pod by 2 s, so only a Guaranteed pod has them.
+    """
+    resources: Object = {"requests": dict(HELPER_RESOURCES)}
     guaranteed = shape is not None and {"cpu", "memory"} <= shape.resources.keys()
-    return asked | {"limits": dict(HELPER_RESOURCES)} if guaranteed else asked
+    return resources | {"limits": dict(HELPER_RESOURCES)} if guaranteed else resources
 
 
 def restricted(resources: Mapping[str, Any] | None = None) -> Object:
-    """The patch of a pod that measures nothing (plan, watchdog, finish)."""
+    """Return the patch of a pod that measures nothing (plan, watchdog, finish)."""
     main: Object = {"name": "main", "securityContext": hardened()}
     if resources:
         main["resources"] = {"requests": dict(resources)}

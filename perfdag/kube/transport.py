@@ -1,10 +1,11 @@
-"""One pooled HTTP session to the API server: requests with retries, errors in one line, streamed lines."""
+"""A pooled HTTP session with the API server: requests with retries, and streamed lines."""
 
 import asyncio
 import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
 import orjson
@@ -27,11 +28,11 @@ _HINTS = {
 
 
 class Transport:
-    """The way to one API server; an async context manager.
+    """A session with one API server, as an async context manager.
 
-    `connections` bounds the requests in flight (watches and logs come on top), `timeout` is in seconds for one request,
-    `retries` how often 429, 5xx, a timeout or a broken connection is tried again. `counts` counts requests, retries by
-    cause and relists.
+    `connections` limits the requests in flight, apart from watches and logs. `timeout` is in
+    seconds for one request. `retries` is the number of retries after 429, 5xx, a timeout or a
+    broken connection. `counts` counts requests, retries by cause and relists.
     """
 
     def __init__(
@@ -54,9 +55,8 @@ class Transport:
     async def __aenter__(self) -> Self:
         import aiohttp
 
-        await (
-            self.cluster.credentials.header()
-        )  # an exec plugin may bring the client certificate that tls() loads
+        # An exec plugin may return the client certificate that tls() loads.
+        await self.cluster.credentials.header()
         connector = aiohttp.TCPConnector(ssl=self.cluster.tls(), limit=0, keepalive_timeout=60)
         headers = {"User-Agent": "perfdag", "Accept": JSON, "Accept-Encoding": "identity"}
         self._session = aiohttp.ClientSession(
@@ -77,8 +77,9 @@ class Transport:
             self._session = None
 
     async def connect(self, connections: int) -> None:
-        """Have this many connections open, as far as `connections` of the transport allows: a handshake costs more than most requests,
-        and is no part of a measurement. Raises KubeError.
+        """Open this many connections before a measurement, up to the limit of the transport.
+
+        A handshake takes longer than most requests. Raises KubeError.
         """
         await asyncio.gather(*(self.raw("GET", "/version") for _ in range(connections)))
 
@@ -96,11 +97,11 @@ class Transport:
         tally: Counter[str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """One request, tried again on 429, 5xx, timeout and broken connection; returns status, headers and body of a
-        2xx answer.
+        """Send a request and return status, headers and body of a 2xx answer.
 
-        Raises KubeError for any other answer. Retry-After is obeyed; `retries=0` hands every failure on; `tally` counts the
-        retries of this request by cause; `headers` are added (the API server's proxy hands them on).
+        429, 5xx, a timeout and a broken connection are retried, after the Retry-After of the
+        server. `tally` counts the retries of this request by cause. `headers` are added, and the
+        API server's proxy forwards them. Raises KubeError for any other answer.
         """
         import aiohttp
 
@@ -123,7 +124,8 @@ class Transport:
                 failure = KubeError(
                     0,
                     "Timeout",
-                    f"{method} {path}: no answer in {timeout or self._timeout:g} s from {self.cluster.server}",
+                    f"{method} {path}: no answer in {timeout or self._timeout:g} s "
+                    f"from {self.cluster.server}",
                 )
                 cause, wait = "timeout", 0.0
             except (aiohttp.ClientError, OSError) as error:
@@ -159,7 +161,7 @@ class Transport:
         timeout: float | None = None,
         retries: int | None = None,
     ) -> Object:
-        """One request with a JSON body and a JSON answer. Raises KubeError."""
+        """Send a request with a JSON body and return the JSON answer. Raises KubeError."""
         body = None if json is None else orjson.dumps(json)
         _, _, data = await self.raw(
             method,
@@ -230,25 +232,25 @@ class Transport:
 
     def _refused(self, status: int, method: str, path: str, data: bytes) -> KubeError:
         try:
-            told = orjson.loads(data)
+            details = orjson.loads(data)
         except ValueError:
-            told = {}
-        if not isinstance(told, dict) or told.get("kind") != "Status":
-            told = {
-                "message": f"{method} {path}: HTTP {status} {data[:200].decode(errors='replace').strip()}"
-            }
-        message = " ".join(str(told.get("message") or f"{method} {path}: HTTP {status}").split())
+            details = {}
+        if not isinstance(details, dict) or details.get("kind") != "Status":
+            text = data[:200].decode(errors="replace").strip()
+            details = {"message": f"{method} {path}: HTTP {status} {text}"}
+        message = " ".join(str(details.get("message") or f"{method} {path}: HTTP {status}").split())
         hint = _HINTS.get(status, "")
         if status == 403 and "exceeded quota" in message:
             hint = "free or raise the namespace's ResourceQuota"
-        elif status == 403 and told.get("reason") == "Forbidden" and " cannot " in message:
-            hint = f"grant it to the user of context {self.cluster.context!r} with a Role or ClusterRole"
-        return KubeError(status, told.get("reason") or f"HTTP {status}", message, hint, told)
+        elif status == 403 and details.get("reason") == "Forbidden" and " cannot " in message:
+            user = f"the user of context {self.cluster.context!r}"
+            hint = f"grant it to {user} with a Role or ClusterRole"
+        return KubeError(status, details.get("reason") or f"HTTP {status}", message, hint, details)
 
     async def lines(
         self, path: str, params: Mapping[str, str], accept: str | None, silence: float | None
     ) -> AsyncIterator[tuple[bytes, int]]:
-        """Lines of an answer as they come, each with the monotonic time in ns when its bytes were read."""
+        """Yield the lines of an answer as they arrive, with the monotonic time of arrival in ns."""
         import aiohttp
 
         assert self._session is not None, "open it with `async with`"
@@ -279,23 +281,19 @@ class Transport:
             raise self._unreachable(error) from None
 
 
+@cache
 def _unbounded() -> Any:
-    """Aiohttp's own timeout off: one asyncio.timeout bounds connecting, sending and reading together, and costs
-    less.
+    """Return the option that turns off the timeout of aiohttp.
+
+    One asyncio.timeout limits connecting, sending and reading together, and costs less.
     """
-    global _NO_TIMEOUT
-    if _NO_TIMEOUT is None:
-        import aiohttp
+    import aiohttp
 
-        _NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
-    return _NO_TIMEOUT
-
-
-_NO_TIMEOUT: Any = None
+    return aiohttp.ClientTimeout(total=None)
 
 
 def _retry_after(headers: Mapping[str, str], data: bytes) -> float:
-    """Seconds the server asks us to wait (Retry-After, or retryAfterSeconds of its Status); 0 where it does not say."""
+    """Return the seconds of Retry-After or of the Status's retryAfterSeconds, 0 without either."""
     try:
         if "Retry-After" in headers:
             return min(60.0, float(headers["Retry-After"]))

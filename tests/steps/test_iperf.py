@@ -513,7 +513,7 @@ def test_a_server_of_somebody_else_is_never_measured(implementation: str, tmp_pa
             pytest.skip(f"{implementation} is not installed")
         with pytest.raises(
             Failed,
-            match=f"tcp port {port} is in use on .*; end who listens there, or use another port",
+            match=f"tcp port {port} is in use on .*; end the process that listens there, or use another port",
         ):
             IPERF.run(local_gang, params)
 
