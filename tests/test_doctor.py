@@ -58,7 +58,7 @@ def test_open_mpi_without_its_imb_is_missing(
 
 @pytest.mark.parametrize("pip", [True, False])
 def test_an_environment_that_uv_made_has_no_pip(pip: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if pip else None)
+    monkeypatch.setattr("perfdag.hosts.packages.find_spec", lambda name: object() if pip else None)
     command = (
         f"{sys.executable} -m pip install impi-rt"
         if pip
