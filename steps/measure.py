@@ -1,7 +1,8 @@
 """The measuring loop: the samples of a plan in turn, over the hosts of a site.
 
-The loop stores each sample before the next begins, a failed one too. It skips samples in the store: a
-killed run that is resumed loses and repeats nothing. One machine and a gang of pods share this loop.
+The loop stores each sample before the next begins, a failed one too. It skips samples in the store:
+a killed run that is resumed loses and repeats nothing. One machine and a gang of pods share this
+loop.
 """
 
 import threading

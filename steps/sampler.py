@@ -34,7 +34,8 @@ class Sampler:
     def measure(self, point: Point, shape: Shape, repetition: int) -> SampleRecord:
         """Return the record of one attempt at a sample.
 
-        Its status is `infrastructure` if another attempt may succeed. Whatever a benchmark raises becomes a row. Raises NoScratch.
+        Its status is `infrastructure` if another attempt may succeed. Whatever a benchmark raises
+        becomes a row. Raises NoScratch.
         """
         record = SampleRecord(
             point.id,

@@ -26,7 +26,7 @@ class Site:
     advice: Callable[[Shape, str], str | None] = lambda shape, error: None
     """Returns what to do about the error of a sample, or None."""
     lost: Callable[[], str | None] = lambda: None
-    """Called after a failed sample: returns why its failure says nothing (a peer is gone), or None."""
+    """Called after a failed sample; returns why its failure does not count, or None."""
 
 
 class GangLost(Exception):

@@ -1,4 +1,4 @@
-"""The age of the newest run of a scheduled suite: a template that runs `perfdag check last --max-age`, and its CronWorkflow."""
+"""The template that checks the age of the newest run of a suite, and its CronWorkflow."""
 
 from typing import Any
 
@@ -14,20 +14,25 @@ NAME = "perfdag-age"
 SCHEDULE = "17 12 * * *"
 DEADLINE = 900  # seconds that a check may take
 
-_ROOT = f"{{{{=workflow.parameters.store startsWith 'claim://' ? '{STORE}' : workflow.parameters.store}}}}"
+_ROOT = (
+    f"{{{{=workflow.parameters.store startsWith 'claim://' ? '{STORE}' "
+    ": workflow.parameters.store}}"
+)
 
 
-def template(made: Installation) -> Object:
+def template(installation: Installation) -> Object:
     """Return the template, in the scope of the installation: one pod, which takes no lock."""
-    kind = ClusterWorkflowTemplate if made.cluster_scope else WorkflowTemplate
-    where: dict[str, Any] = {} if made.cluster_scope else {"namespace": made.namespace}
+    kind = ClusterWorkflowTemplate if installation.cluster_scope else WorkflowTemplate
+    where: dict[str, Any] = (
+        {} if installation.cluster_scope else {"namespace": installation.namespace}
+    )
     with kind(
         name=NAME,
         **where,
         labels={
             "app.kubernetes.io/name": "perfdag",
             "app.kubernetes.io/managed-by": "perfdag",
-            **made.labels,
+            **installation.labels,
         },
         annotations={
             "workflows.argoproj.io/description": "Fails if the newest run of a suite is too old."
@@ -41,26 +46,30 @@ def template(made: Installation) -> Object:
                 description="age above which the newest run is too old, for example 26h",
             ),
             Parameter(
-                name="store", value=made.store, description="s3://bucket/prefix or claim://NAME"
+                name="store",
+                value=installation.store,
+                description="s3://bucket/prefix or claim://NAME",
             ),
             *(
                 Parameter(name=name, value="", description="not used")
                 for name in ("run", "trigger")
             ),
         ],
-        ttl_strategy=m.TTLStrategy(seconds_after_completion=made.keep),
-        pod_gc=m.PodGC(strategy="OnPodCompletion", delete_delay_duration=f"{made.keep_pods}s"),
+        ttl_strategy=m.TTLStrategy(seconds_after_completion=installation.keep),
+        pod_gc=m.PodGC(
+            strategy="OnPodCompletion", delete_delay_duration=f"{installation.keep_pods}s"
+        ),
         pod_metadata=m.Metadata(
             annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
         ),
-        image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets]
+        image_pull_secrets=[m.LocalObjectReference(name=name) for name in installation.pull_secrets]
         or None,
     ) as w:
         suite, max_age = "{{workflow.parameters.suitename}}", "{{workflow.parameters.maxage}}"
         container(
-            made,
+            installation,
             "age-pod",
-            image=made.image("finish"),
+            image=installation.image("finish"),
             args=["check", "last", "--store", _ROOT, "--suite", suite, "--max-age", max_age],
             active_deadline_seconds=DEADLINE,
             affinity=ASIDE,
@@ -68,14 +77,14 @@ def template(made: Installation) -> Object:
             pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "256Mi"})),
         )
     document: Object = w.to_dict()
-    document["spec"]["templates"][0]["pendingTimeout"] = f"{made.pending_limit}s"
+    document["spec"]["templates"][0]["pendingTimeout"] = f"{installation.pending_limit}s"
     return document
 
 
 def cron(
     namespace: str, suite: str, max_age: int, store: str = "", cluster_scope: bool = False
 ) -> Object:
-    """Return the CronWorkflow that fails once a day while the newest run is older than `max_age` seconds."""
+    """Return a CronWorkflow that fails daily while the newest run is older than `max_age` s."""
     parameters = {"suitename": suite, "maxage": f"{max_age}s"} | ({"store": store} if store else {})
     workflow = CronWorkflow(
         name=f"perfdag-{suite}-age",

@@ -5,6 +5,12 @@ from perfdag.workflows import age, rights, templates
 from perfdag.workflows.templates import Installation
 
 
-def objects(made: Installation, api_rules: dict[str, list[Object]] | None = None) -> list[Object]:
-    """Service accounts, Roles and what else is asked for, then the WorkflowTemplates; in an order that can be applied."""
-    return [*rights.objects(made, api_rules), age.template(made), templates.document(made)]
+def objects(
+    installation: Installation, api_rules: dict[str, list[Object]] | None = None
+) -> list[Object]:
+    """Return the objects of an installation, in an order that can be applied."""
+    return [
+        *rights.objects(installation, api_rules),
+        age.template(installation),
+        templates.document(installation),
+    ]

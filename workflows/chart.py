@@ -1,9 +1,10 @@
-"""The Helm chart's templates and the schema of its values: what `perfdag install` applies, with a value for each of its options.
+"""The templates and the values schema of the Helm chart: `perfdag install` with values for options.
 
     python -m perfdag.workflows.chart deploy/helm/perfdag
 
-A value stands in a line, or lines are there for it or not. The latter are found, by leaving out one option of all: no line of an object is
-written here. Where a package adds a benchmark with rights of its own, this writes a chart that can allow it.
+A value stands in a line, or decides whether lines are there. Leaving out one option at a time finds
+these lines: no line of an object is written here. If a package adds a benchmark with rights, this
+module writes a chart that can allow it.
 """
 
 import json
@@ -36,7 +37,7 @@ ALL = Installation(
     store="@.Values.store@",
     store_secret="@.Values.storeSecret@",
     pull_policy="Never",
-    pull_secrets=("@each@",),
+    pull_secrets=("@secret@",),
     cluster_scope=True,
     lock_namespace="@.Values.lockNamespace@",
     parallel_batches=NUMBERS["parallelBatches"],
@@ -57,9 +58,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gt (int .Values.parallelBatches) 1": {"parallel_batches": 1},
     ".Values.allow": {"allow": ()},
 }
-"""Options whose lines come and go, as Helm asks for them, and how an installation leaves them out."""
-NEEDED = '{{ required "store: s3://bucket/prefix or claim://NAME is needed, for pods share no folder with this machine" .Values.store | toJson }}'
-ABOUT = "{{- /* `make chart` writes this from the definitions of `perfdag install`. Argo's own opening braces are quoted for Helm. */ -}}\n"
+"""Options that add lines: their condition in Helm, and how an installation leaves them out."""
+NEEDED = (
+    '{{ required "store: s3://bucket/prefix or claim://NAME is needed, for pods share no folder '
+    'with this machine" .Values.store | toJson }}'
+)
+ABOUT = (
+    "{{- /* `make chart` writes this from the definitions of `perfdag install`. "
+    "Argo's own opening braces are quoted for Helm. */ -}}\n"
+)
 
 Needs = frozenset[tuple[str, bool]]
 """Options that something needs: (option, whether it is taken)."""
@@ -67,7 +74,7 @@ Needs = frozenset[tuple[str, bool]]
 
 @dataclass(frozen=True)
 class Object:
-    """An object that an installation may have: the options without which it is not there, and each line with those that the line needs."""
+    """An object of an installation: the options that it needs, and those that each line needs."""
 
     kind: str
     needs: frozenset[str]
@@ -75,14 +82,17 @@ class Object:
 
 
 def allowed() -> dict[str, str]:
-    """How Helm asks for each benchmark that declares rights."""
+    """Return the condition in Helm for each benchmark that declares rights."""
     return {
         name: f'has "{name}" .Values.allow' for name in registry.names() if registry.get(name).api
     }
 
 
 def rendered(left_out: Iterable[str] = ()) -> dict[tuple[str, str], list[str]]:
-    """Lines of every object by (kind, name), without some options. The two scopes of a WorkflowTemplate are one object."""
+    """Return the lines of every object by kind and name, without some options.
+
+    The two scopes of a WorkflowTemplate are one object.
+    """
     missing = set(left_out)
     changes = {key: value for option in missing for key, value in OPTIONS.get(option, {}).items()}
     rules = {
@@ -91,9 +101,9 @@ def rendered(left_out: Iterable[str] = ()) -> dict[tuple[str, str], list[str]]:
         if option not in missing
     }
     return {
-        (_kind(each["kind"]), each["metadata"]["name"]): dump([each]).splitlines()
-        for each in base.objects(replace(ALL, **changes), rules)
-        if each["kind"] != "PriorityClass" or CLASSES not in missing
+        (_kind(body["kind"]), body["metadata"]["name"]): dump([body]).splitlines()
+        for body in base.objects(replace(ALL, **changes), rules)
+        if body["kind"] != "PriorityClass" or CLASSES not in missing
     }
 
 
@@ -102,9 +112,9 @@ def _kind(kind: str) -> str:
 
 
 def objects() -> list[Object]:
-    """Every object that an installation may have, in an order that can be applied."""
+    """Return every object that an installation may have, in an order that can be applied."""
     without = {option: rendered([option]) for option in [*OPTIONS, *allowed().values()]}
-    made = []
+    result = []
     for key, full in rendered().items():
         needs = frozenset(option for option, others in without.items() if key not in others)
         fewer = {
@@ -112,12 +122,12 @@ def objects() -> list[Object]:
             for option, others in without.items()
             if others.get(key, full) != full
         }
-        made.append(Object(key[0], needs, _lines(full, fewer)))
-    return made
+        result.append(Object(key[0], needs, _lines(full, fewer)))
+    return result
 
 
 def _lines(full: list[str], without: dict[str, list[str]]) -> list[tuple[Needs, str]]:
-    """The lines of an object with every option, and after them those that stand in their place without one."""
+    """Return the lines of an object with every option, and those that replace them without one."""
     needs: list[Needs] = [frozenset()] * len(full)
     instead: list[list[tuple[Needs, str]]] = [[] for _ in range(len(full) + 1)]
     for option, fewer in without.items():
@@ -125,21 +135,21 @@ def _lines(full: list[str], without: dict[str, list[str]]) -> list[tuple[Needs, 
             None, full, fewer, autojunk=False
         ).get_opcodes():
             if kind != "equal":
-                needs[start:end] = [each | {(option, True)} for each in needs[start:end]]
+                needs[start:end] = [others | {(option, True)} for others in needs[start:end]]
                 instead[end] += [(frozenset({(option, False)}), line) for line in fewer[first:last]]
-    made = []
+    result = []
     for number, line in enumerate(full):
-        made += [*instead[number], (needs[number], line)]
-    return made + instead[-1]
+        result += [*instead[number], (needs[number], line)]
+    return result + instead[-1]
 
 
-def _templated(made: Object) -> Iterator[str]:
-    """Lines of a Helm template, conditions around those that have some."""
-    whole = frozenset((option, True) for option in made.needs)
+def _templated(item: Object) -> Iterator[str]:
+    """Yield the lines of a Helm template, with their conditions."""
+    whole = frozenset((option, True) for option in item.needs)
     yield from _if(whole)
     yield "---"
     before: Needs = frozenset()
-    for needs, group in groupby(made.lines, key=lambda line: line[0]):
+    for needs, group in groupby(item.lines, key=lambda line: line[0]):
         if len(needs) == 1 and before == {(option, not taken) for option, taken in needs}:
             yield "{{- else }}"
         else:
@@ -150,14 +160,19 @@ def _templated(made: Object) -> Iterator[str]:
 
 
 def _if(needs: Needs) -> list[str]:
-    asked = [
+    conditions = [
         option if taken else option[4:] if option.startswith("not ") else _not(option)
         for option, taken in sorted(needs)
     ]
     both = (
-        asked[0]
-        if len(asked) == 1
-        else " ".join(["and", *(f"({each})" if " " in each else each for each in asked)])
+        conditions[0]
+        if len(conditions) == 1
+        else " ".join(
+            [
+                "and",
+                *(f"({condition})" if " " in condition else condition for condition in conditions),
+            ]
+        )
     )
     return [f"{{{{- if {both} }}}}"] if needs else []
 
@@ -171,29 +186,32 @@ def _end(needs: Needs) -> list[str]:
 
 
 def _line(text: str) -> str:
-    """A line for Helm: its values in place, as JSON so that no value ends a line or a quote; Argo's braces as text."""
-    made = text.replace("{{", '{{ "{{" }}').replace("'@.Values.store@'", NEEDED)
-    made = made.replace("'@allow@'", '{{ join " " .Values.allow | toJson }}').replace(
+    """Return a line for Helm, with its values as JSON and Argo's braces as text.
+
+    JSON keeps a value from ending a line or a quote.
+    """
+    line = text.replace("{{", '{{ "{{" }}').replace("'@.Values.store@'", NEEDED)
+    line = line.replace("'@allow@'", '{{ join " " .Values.allow | toJson }}').replace(
         "'@image:{name}@'", "{{ toJson .Values.images }}"
     )
-    made = re.sub(
-        r"'@image:(\w+)@'", r'{{ .Values.images | replace "{name}" "\1" | toJson }}', made
+    line = re.sub(
+        r"'@image:(\w+)@'", r'{{ .Values.images | replace "{name}" "\1" | toJson }}', line
     )
-    made = re.sub(r"'@(\.[\w.]+)@'", r"{{ toJson \1 }}", made)
-    made = re.sub(r"@(\.[\w.]+)@", r"{{ \1 }}", made)
-    made = re.sub(r"\b(imagePullPolicy|value): Never$", r"\1: {{ .Values.pullPolicy }}", made)
-    made = re.sub(
-        r"^( *)- name: '@each@'$",
+    line = re.sub(r"'@(\.[\w.]+)@'", r"{{ toJson \1 }}", line)
+    line = re.sub(r"@(\.[\w.]+)@", r"{{ \1 }}", line)
+    line = re.sub(r"\b(imagePullPolicy|value): Never$", r"\1: {{ .Values.pullPolicy }}", line)
+    line = re.sub(
+        r"^( *)- name: '@secret@'$",
         r"\1{{- range .Values.pullSecrets }}\n\1- name: {{ toJson . }}\n\1{{- end }}",
-        made,
+        line,
     )
     for name, number in NUMBERS.items():
-        made = made.replace(str(number), f"{{{{ int64 .Values.{name} }}}}")
-    return made
+        line = line.replace(str(number), f"{{{{ int64 .Values.{name} }}}}")
+    return line
 
 
 def schema() -> dict[str, Any]:
-    """JSON schema of the chart's values: one that no object could hold is refused by Helm, and so is one that there is not."""
+    """Return the JSON schema of the values: Helm refuses unknown values and impossible ones."""
     name = {"type": "string", "pattern": "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"}
     count, switch = {"type": "integer", "minimum": 1}, {"type": "boolean"}
     values: dict[str, Any] = {
@@ -227,23 +245,27 @@ def schema() -> dict[str, Any]:
 
 
 def files() -> dict[str, str]:
-    """Files of the chart by their path in it: templates of rights, of what benchmarks are allowed, of workflows, and the schema."""
-    asked = set(allowed().values())
-    made = {
+    """Return the files of the chart by their path in it: templates, and the schema of values."""
+    allowed_options = set(allowed().values())
+    texts = {
         "templates/rights.yaml": ABOUT,
         "templates/allowed.yaml": ABOUT,
         "templates/workflows.yaml": ABOUT,
     }
-    for each in objects():
+    for body in objects():
         file = (
-            "workflows" if each.kind == TEMPLATE else "allowed" if asked & each.needs else "rights"
+            "workflows"
+            if body.kind == TEMPLATE
+            else "allowed"
+            if allowed_options & body.needs
+            else "rights"
         )
-        made[f"templates/{file}.yaml"] += "".join(f"{line}\n" for line in _templated(each))
-    return {**made, "values.schema.json": json.dumps(schema(), indent=2) + "\n"}
+        texts[f"templates/{file}.yaml"] += "".join(f"{line}\n" for line in _templated(body))
+    return {**texts, "values.schema.json": json.dumps(schema(), indent=2) + "\n"}
 
 
 def write(chart: Path) -> None:
-    """Write them into a chart's folder."""
+    """Write the files into the folder of a chart."""
     for name, text in files().items():
         (chart / name).write_text(text)
 

@@ -1,4 +1,4 @@
-"""What an installation may choose, and the containers that run its steps: environment, store, security."""
+"""The options of an installation, and the containers that run its steps."""
 
 import json
 from copy import deepcopy
@@ -13,7 +13,7 @@ from perfdag.kube.podspec import STORE
 from perfdag.kube.security import hardened
 
 _CLAIM = "workflow.parameters.store startsWith 'claim://'"
-# of whatever namespace: preferred only, for a cluster may have one node. It holds both ways: pods that measure keep away from these too
+# in all namespaces, and only preferred: a cluster may have one node
 _MEASURING = m.PodAffinityTerm(
     label_selector=m.LabelSelector(
         match_expressions=[m.LabelSelectorRequirement(key=f"{LABEL}/measuring", operator="Exists")]
@@ -28,12 +28,12 @@ ASIDE = m.Affinity(
         ]
     )
 )
-"""Of a pod that measures nothing: away from those that do."""
+"""Keeps a pod that does not measure away from pods that do."""
 
 
 @dataclass(frozen=True)
 class Installation:
-    """What `perfdag install` may choose. Sizes of time are in seconds."""
+    """The options of `perfdag install`. Times are in seconds."""
 
     namespace: str = "default"
     images: str = "localhost/perfdag-{name}:1"
@@ -44,12 +44,12 @@ class Installation:
     cluster_scope: bool = False
     namespaced: bool = False
     lock_namespace: str = "perfdag"
-    """Installations that name the same one measure in turn, whatever namespaces they are in; it need not exist."""
+    """Installations with the same one measure in turn. The namespace need not exist."""
     parallel_batches: int = 1
     retries: int = 2
     deadline: int = 7 * 86400
     pending_limit: int = 600
-    """How long a pod that measures nothing may wait to start; those that measure wait for the suite's."""
+    """How long a pod that does not measure may wait to start."""
     keep: int = 7 * 86400
     """How long a Workflow stays after its end."""
     keep_pods: int = 600
@@ -59,11 +59,11 @@ class Installation:
     labels: dict[str, str] = field(default_factory=dict)
 
     def image(self, name: str) -> str:
-        """The image of that name."""
+        """Return the image with that name."""
         return self.images.replace("{name}", name)
 
 
-def _environment(made: Installation) -> list[m.EnvVar]:
+def _environment(installation: Installation) -> list[m.EnvVar]:
     plain = {
         "PERFDAG_STORE": "{{workflow.parameters.store}}",
         "PERFDAG_RUN": "{{workflow.parameters.run}}",
@@ -71,7 +71,7 @@ def _environment(made: Installation) -> list[m.EnvVar]:
         "PERFDAG_WORKFLOW_UID": "{{workflow.uid}}",
         "PERFDAG_WORKFLOW_CREATED": "{{workflow.creationTimestamp.RFC3339}}",
         "PERFDAG_TRIGGER": "{{workflow.parameters.trigger}}",
-        "PERFDAG_IMAGES": made.images,
+        "PERFDAG_IMAGES": installation.images,
         "HOME": "/tmp",
     }
     fields = {
@@ -92,52 +92,60 @@ def _environment(made: Installation) -> list[m.EnvVar]:
     ]
 
 
-def _store_env(made: Installation) -> list[m.EnvFromSource]:
-    return [m.EnvFromSource(secret_ref=m.SecretEnvSource(name=made.store_secret, optional=True))]
+def _store_env(installation: Installation) -> list[m.EnvFromSource]:
+    return [
+        m.EnvFromSource(secret_ref=m.SecretEnvSource(name=installation.store_secret, optional=True))
+    ]
 
 
 def with_store(patch: dict[str, Any]) -> str:
-    """A podSpecPatch that mounts the claim of a `claim://` store too, decided when the pod is made."""
+    """Return a podSpecPatch that also mounts a `claim://` store, as an expression for Argo."""
     mounted = deepcopy(patch)
     mounted["volumes"] = [{"name": "store", "persistentVolumeClaim": {"claimName": "@CLAIM@"}}]
-    main = next(each for each in mounted["containers"] if each["name"] == "main")
+    main = next(part for part in mounted["containers"] if part["name"] == "main")
     main["volumeMounts"] = [{"name": "store", "mountPath": STORE}]
     # two closing braces would end the expression
     plain, claimed = (
-        json.dumps(each, separators=(",", ":"), sort_keys=True).replace("}", "} ")
-        for each in (patch, mounted)
+        json.dumps(spec, separators=(",", ":"), sort_keys=True).replace("}", "} ")
+        for spec in (patch, mounted)
     )
-    return f"{{{{={_CLAIM} ? replace('{claimed}', '@CLAIM@', workflow.parameters.store[8:]) : '{plain}'}}}}"
+    replaced = f"replace('{claimed}', '@CLAIM@', workflow.parameters.store[8:])"
+    return f"{{{{={_CLAIM} ? {replaced} : '{plain}'}}}}"
 
 
 def container(
-    made: Installation,
+    installation: Installation,
     name: str,
     more_env: tuple[str, ...] = (),
     plain: dict[str, str] | None = None,
     **kwargs: Any,
 ) -> Container:
-    """A container template that runs a step: `more_env` names parameters of the workflow that it is told, `plain` what else."""
+    """Return the template of a container that runs a step.
+
+    `more_env` names parameters of the Workflow, `plain` has further variables and their values.
+    """
     more = [
-        m.EnvVar(name=f"PERFDAG_{each.upper()}", value=text)
-        for each, text in (plain or {}).items()
+        m.EnvVar(name=f"PERFDAG_{variable.upper()}", value=text)
+        for variable, text in (plain or {}).items()
         if text
     ]
     more += [
-        m.EnvVar(name=f"PERFDAG_{each.upper()}", value=f"{{{{workflow.parameters.{each}}}}}")
-        for each in more_env
+        m.EnvVar(
+            name=f"PERFDAG_{variable.upper()}", value=f"{{{{workflow.parameters.{variable}}}}}"
+        )
+        for variable in more_env
     ]
     return Container(
         name=name,
         command=["perfdag"],
-        image_pull_policy=made.pull_policy,
-        env=_environment(made) + more,
-        env_from=_store_env(made),
+        image_pull_policy=installation.pull_policy,
+        env=_environment(installation) + more,
+        env_from=_store_env(installation),
         security_context=m.SecurityContext.model_validate(hardened()),
         **kwargs,
     )
 
 
 def labels(role: str, of_run: str = "") -> dict[str, str]:
-    """Labels of a pod by what it is for, and by its run: `of_run` is a parameter that holds the run id."""
+    """Return the labels of a pod: its role, and its run, whose id is in the parameter `of_run`."""
     return {f"{LABEL}/role": role} | ({f"{LABEL}/run": f"{{{{{of_run}}}}}"} if of_run else {})

@@ -14,11 +14,14 @@ class _Plain(yaml.SafeDumper):
 
 
 def dump(documents: Iterable[Object]) -> str:
-    """Manifests as one YAML stream. Raises ValueError where YAML does not give back what went in."""
-    made = []
+    """Manifests as one YAML stream.
+
+    Raises ValueError where YAML does not give back what went in.
+    """
+    texts = []
     for document in documents:
         text = yaml.dump(document, Dumper=_Plain, sort_keys=False, width=10**9, allow_unicode=True)
         if yaml.safe_load(text) != document:
             raise ValueError(f"{document.get('kind')} does not survive YAML")
-        made.append(text)
-    return "---\n".join(made)
+        texts.append(text)
+    return "---\n".join(texts)

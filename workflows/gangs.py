@@ -1,4 +1,4 @@
-"""The pods of a batch as Argo makes them: a gang of one shape, or those of two variants side by side."""
+"""The pods of a batch as Argo creates them: one gang, or the gangs of two variants."""
 
 from hera.workflows import DAG, Container, Parameter, RetryStrategy, Task
 from hera.workflows import models as m
@@ -13,63 +13,75 @@ _EMPTY = '{"name":"store","emptyDir":{} }'
 
 
 def _of_shape(key: str) -> str:
-    """Expression: a field of the shape of this batch. Only integers travel through the DAG; the shapes stand once in the workflow."""
+    """Return an expression for a field of the shape of this batch.
+
+    Only integers travel through the DAG; the shapes stand once in the Workflow.
+    """
     return f"jsonpath(workflow.outputs.parameters.shapes, '$['+inputs.parameters.shape+'].{key}')"
 
 
 def _of_batch(key: str) -> str:
-    """Expression: how many pods of which shape this batch has."""
+    """Return an expression for the shape or the number of pods of this batch."""
     return f"jsonpath(workflow.outputs.parameters.shapeof, '$['+inputs.parameters.batch+'].{key}')"
 
 
 def _ranks(name: str, rank: Container, shape: str, sequence: m.Sequence) -> None:
-    told = {
+    parameters = {
         "rank": "{{item}}",
         "batch": "{{inputs.parameters.batch}}",
         "shape": f"{{{{={_of_batch(shape)}}}}}",
         "attempt": "{{retries}}",
     }
-    Task(name=name, template=rank, with_sequence=sequence, arguments=told)
+    Task(name=name, template=rank, with_sequence=sequence, arguments=parameters)
 
 
-def _attempts(made: Installation, name: str) -> DAG:
-    """One attempt at a batch; what makes its pods is added by the caller. A retry makes all of them anew.
+def _attempts(installation: Installation, name: str) -> DAG:
+    """Return the DAG of one attempt at a batch, without its pods. A retry creates all pods again.
 
-    Of a DAG that failed Argo tells its retryStrategy no exit code and no message: the watchdog says which batches another attempt cannot mend.
+    Argo gives the retryStrategy of a DAG no exit code and no message. So the watchdog records which
+    batches no retry can repair.
     """
-    said = f"'{{{{workflow.annotations.{UNRECOVERABLE}}}}}'"  # `argo resubmit` copies those of another Workflow
-    expression = f"!({said} startsWith '{{{{workflow.uid}}}} ' && {said} contains ',{{{{inputs.parameters.batch}}}},')"
-    retries = RetryStrategy(limit=str(made.retries), retry_policy="Always", expression=expression)
+    # the uid comes first since `argo resubmit` copies the annotations of another Workflow
+    annotation = f"'{{{{workflow.annotations.{UNRECOVERABLE}}}}}'"
+    ours = f"{annotation} startsWith '{{{{workflow.uid}}}} '"
+    recorded = f"{annotation} contains ',{{{{inputs.parameters.batch}}}},'"
+    expression = f"!({ours} && {recorded})"
+    retries = RetryStrategy(
+        limit=str(installation.retries), retry_policy="Always", expression=expression
+    )
     return DAG(
         name=name,
         inputs=[Parameter(name="batch")],
         fail_fast=False,
         retry_strategy=retries,
-        synchronization=_turns(made),
+        synchronization=_turns(installation),
     )
 
 
-def _turns(made: Installation) -> m.Synchronization | None:
-    """Where batches may overlap: those of one name wait for one another, so that no two gangs hold each the half of what both need."""
-    if made.parallel_batches == 1:
+def _turns(installation: Installation) -> m.Synchronization | None:
+    """Return a mutex for each kind of gang: two half-placed gangs would deadlock."""
+    if installation.parallel_batches == 1:
         return None
     return m.Synchronization(
         mutexes=[m.Mutex(name=f"perfdag-{{{{workflow.uid}}}}-{{{{={_of_batch('turn')}}}}}")]
     )
 
 
-def duet(made: Installation, rank: Container) -> DAG:
-    """Ranks of both variants of one batch: those of A first, those of B counted on."""
-    attempt, count = _attempts(made, "duet"), m.IntOrString(root=f"{{{{={_of_batch('n')}}}}}")
+def duet(installation: Installation, rank: Container) -> DAG:
+    """Return the pods of both variants of a batch: the ranks of A first, then those of B."""
+    attempt, count = (
+        _attempts(installation, "duet"),
+        m.IntOrString(root=f"{{{{={_of_batch('n')}}}}}"),
+    )
     with attempt:
         _ranks("a", rank, "s", m.Sequence(count=count))
         _ranks("b", rank, "t", m.Sequence(start=count, count=count))
     return attempt
 
 
-def gang(made: Installation, rank: Container) -> DAG:
-    """Ranks of one batch, all created at once; a retry makes the whole gang anew."""
-    attempt = _attempts(made, "gang")
+def gang(installation: Installation, rank: Container) -> DAG:
+    """Return the pods of a batch, all created at once; a retry creates the whole gang again."""
+    attempt = _attempts(installation, "gang")
     with attempt:
         _ranks(
             "rank", rank, "s", m.Sequence(count=m.IntOrString(root=f"{{{{={_of_batch('n')}}}}}"))
@@ -77,13 +89,19 @@ def gang(made: Installation, rank: Container) -> DAG:
     return attempt
 
 
-def rank(made: Installation) -> Container:
-    """A pod of a batch: rank 0 leads, the others serve; its shape's patch is laid over it."""
-    # of a pod of variant B; of others it is no rank, and their patches do not ask for it
+def rank(installation: Installation) -> Container:
+    """Return a pod of a batch: rank 0 leads, the others serve; the shape's patch applies to it."""
+    # only patches of variant B use it; for other pods it is no rank
     twin = f"string(asInt(inputs.parameters.rank) - asInt({_of_batch('n')}))"
-    port = f"string(asInt({_of_shape('port')}) + asInt({_of_shape('step')}) * asInt(inputs.parameters.rank))"
-    # a claim that one node at a time may mount is the lead's: peers have nothing to store
-    claim = f"""inputs.parameters.rank == '0' ? replace('{_CLAIMED}', '@CLAIM@', workflow.parameters.store[8:]) : '{_EMPTY}'"""
+    port = (
+        f"string(asInt({_of_shape('port')}) "
+        f"+ asInt({_of_shape('step')}) * asInt(inputs.parameters.rank))"
+    )
+    # only the lead stores samples, and a claim may allow one node at a time
+    claim = (
+        f"inputs.parameters.rank == '0' "
+        f"? replace('{_CLAIMED}', '@CLAIM@', workflow.parameters.store[8:]) : '{_EMPTY}'"
+    )
     patch = f"toJson({_of_shape('patch')})"
     for placeholder, value in (
         (f"'{BATCH}'", "inputs.parameters.batch"),
@@ -95,19 +113,19 @@ def rank(made: Installation) -> Container:
         patch = f"replace({patch}, {placeholder}, {value})"
     annotations = {
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-        # Volcano's gang: plan makes the PodGroup where the shape asks for it; other schedulers do not read this
+        # the gang for Volcano, whose PodGroup the plan step creates; other schedulers ignore it
         "scheduling.k8s.io/group-name": "perfdag-{{workflow.uid}}-b{{inputs.parameters.batch}}",
-        # Multus' own keys may not be empty; with a template for it alone its batches would be a fan of their own, after all others
+        # the key depends on the shape, since Multus' own keys may not be empty
         "{{=" + _of_shape("netkey") + "}}": "{{=" + _of_shape("network") + "}}",
     }
     return container(
-        made,
+        installation,
         "rank",
-        image=made.image("base"),
+        image=installation.image("base"),
         args=[
             "step",
-            # the first pod of variant B leads its own gang when it is told to
-            f"{{{{=inputs.parameters.rank == '0' ? 'lead' : inputs.parameters.rank == {_of_batch('n')} ? 'lead-b' : 'peer'}}}}",
+            f"{{{{=inputs.parameters.rank == '0' ? 'lead' "
+            f": inputs.parameters.rank == {_of_batch('n')} ? 'lead-b' : 'peer'}}}}",
             "--batch",
             "{{inputs.parameters.batch}}",
             "--rank",
@@ -115,7 +133,7 @@ def rank(made: Installation) -> Container:
             "--attempt",
             "{{inputs.parameters.attempt}}",
             "--attempts",
-            str(made.retries),
+            str(installation.retries),
             "--port",
             f"{{{{={port}}}}}",
             "--pending",

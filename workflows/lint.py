@@ -1,4 +1,4 @@
-"""Own rules over emitted manifests, for what `argo lint` lets through and a cluster then refuses or hangs on."""
+"""Rules for manifests that `argo lint` accepts although a cluster then refuses or hangs on them."""
 
 import json
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ MAX_BYTES = 256 * 1024
 
 
 def problems(document: Object) -> list[str]:
-    """What is wrong with one manifest; empty where nothing is."""
-    found = list(_size(document))
+    """Return what is wrong with a manifest."""
+    messages = list(_size(document))
     if document.get("kind") in ("WorkflowTemplate", "ClusterWorkflowTemplate", "Workflow"):
-        found += _workflow(document["spec"])
-    return found
+        messages += _workflow(document["spec"])
+    return messages
 
 
 def _size(document: Object) -> Iterator[str]:
@@ -24,16 +24,19 @@ def _size(document: Object) -> Iterator[str]:
         len(yaml.safe_dump(document)), len(json.dumps(document, ensure_ascii=False).encode())
     )
     if size > MAX_BYTES:
-        yield f"{document['kind']} {document['metadata'].get('name')} has {size:,} bytes, more than {MAX_BYTES:,}"
+        name = f"{document['kind']} {document['metadata'].get('name')}"
+        yield f"{name} has {size:,} bytes, more than {MAX_BYTES:,}"
 
 
 def _workflow(spec: Object) -> Iterator[str]:
     if "parallelism" in spec:
-        yield "spec.parallelism counts pods: a gang of more ranks than it would wait for itself; limit the DAG template"
-    for name in ("synchronization",):
-        for key in ("mutex", "semaphore"):
-            if key in (spec.get(name) or {}):
-                yield f"spec.{name}.{key} was removed in Argo 4; use the list"
+        yield (
+            "spec.parallelism counts pods: a gang of more ranks than it would wait for itself; "
+            "limit the DAG template"
+        )
+    for key in ("mutex", "semaphore"):
+        if key in (spec.get("synchronization") or {}):
+            yield f"spec.synchronization.{key} was removed in Argo 4; use the list"
     for template in spec.get("templates") or []:
         yield from _template(template)
 
@@ -50,12 +53,15 @@ def _template(template: Object) -> Iterator[str]:
     if not container.get("command"):
         yield f"{name}: no command, so the controller would ask a registry for it"
     if "retryStrategy" in template and name.startswith("rank"):
-        yield f"{name}: a retried rank has a new address that its gang does not know; retry the gang"
+        yield f"{name}: a retried rank has a new address, unknown to its gang; retry the gang"
     if "podSpecPatch" not in template:
-        yield f"{name}: no podSpecPatch, so PodSecurity restricted refuses Argo's init and wait containers"
+        yield (
+            f"{name}: no podSpecPatch, "
+            "so PodSecurity restricted refuses Argo's init and wait containers"
+        )
     for text in [
         *container.get("args", []),
-        *(each.get("value") or "" for each in container.get("env") or []),
+        *(variable.get("value") or "" for variable in container.get("env") or []),
     ]:
         if "$(" in text:
             yield f"{name}: the kubelet rewrites $(...) in {text!r}"

@@ -12,16 +12,16 @@ EXECUTOR = {
     "verbs": ["create", "patch"],
 }
 POD_WATCH = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
-# why a pod does not start where its status says nothing: a volume that is not mounted, a network that is not there
+# why a pod does not start if its status does not tell, for example a volume that is not mounted
 EVENTS = {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]}
 MEASURE = [EXECUTOR, POD_WATCH, EVENTS]
 RUN = [
     EXECUTOR,
     EVENTS,
-    # watchdog: the pods of a run, and giving up those that can never start (by their status where no node has them)
+    # watchdog: the pods of a run; it fails those that never start, by their status if on no node
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
     {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
-    # and saying on the Workflow which batches are not worth another attempt
+    # watchdog: the annotation with the batches that no retry can repair
     {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get", "patch"]},
     # plan: the run's key pair, and claims that the pods of a batch share
     {"apiGroups": [""], "resources": ["secrets", "persistentvolumeclaims"], "verbs": ["create"]},
@@ -34,111 +34,134 @@ RUN = [
 ]
 FINISH = [
     EXECUTOR,
-    # the watchdog's notes and the report's address, as annotations. A name cannot be given: that of a Workflow is made when it is created
+    # annotations: reasons and the address of the report. The names of Workflows are generated
     {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get", "patch"]},
-    # what plan made and no batch needs any more: each by its name, which has the uid of the Workflow
+    # what the plan step created and no batch needs any more; names have the Workflow's uid
     {"apiGroups": [""], "resources": ["secrets", "persistentvolumeclaims"], "verbs": ["delete"]},
     {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["delete"]},
 ]
 VOLCANO = {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["create"]}
 
 
-def objects(made: Installation, api_rules: dict[str, list[Object]] | None = None) -> list[Object]:
-    """All that an installation needs beside the WorkflowTemplate. `api_rules`: RBAC rules of the benchmarks that are allowed, by name."""
-    found = [
-        _account(made, "perfdag-run"),
-        _account(made, "perfdag-finish"),
-        _account(made, "perfdag-measure"),
-        *_role(made, "perfdag-run", [*RUN, VOLCANO]),
-        *_role(made, "perfdag-finish", FINISH),
-        *_role(made, "perfdag-measure", MEASURE),
+def objects(
+    installation: Installation, api_rules: dict[str, list[Object]] | None = None
+) -> list[Object]:
+    """Return what an installation needs beside its templates.
+
+    `api_rules` has the RBAC rules of the benchmarks that are allowed, by name.
+    """
+    bodies = [
+        _account(installation, "perfdag-run"),
+        _account(installation, "perfdag-finish"),
+        _account(installation, "perfdag-measure"),
+        *_role(installation, "perfdag-run", [*RUN, VOLCANO]),
+        *_role(installation, "perfdag-finish", FINISH),
+        *_role(installation, "perfdag-measure", MEASURE),
     ]
     for name, rules in sorted((api_rules or {}).items()):
-        found += _allowed(made, account_of(name), rules)
-    if made.network_policy:
-        found.append(network_policy(made))
-    if not made.namespaced:
-        found += _cluster_wide(made)
-    return found
+        bodies += _allowed(installation, account_of(name), rules)
+    if installation.network_policy:
+        bodies.append(network_policy(installation))
+    if not installation.namespaced:
+        bodies += _cluster_wide(installation)
+    return bodies
 
 
-def _allowed(made: Installation, account: str, rules: list[Object]) -> list[Object]:
-    """A benchmark's account and its rights: cluster-wide, since it makes namespaces and reads nodes; `--namespaced`: here alone."""
-    found = [_account(made, account)]
-    if made.namespaced:  # a Role may not name URLs
+def _allowed(installation: Installation, account: str, rules: list[Object]) -> list[Object]:
+    """Return the account of a benchmark and its rights, cluster-wide or in this namespace.
+
+    Such a benchmark creates namespaces and reads nodes, except with `install --namespaced`.
+    """
+    bodies = [_account(installation, account)]
+    if installation.namespaced:  # a Role may not name URLs
         inside = [rule for rule in rules if "nonResourceURLs" not in rule]
-        return [*found, *_role(made, account, [*MEASURE, *inside])]
+        return [*bodies, *_role(installation, account, [*MEASURE, *inside])]
     return [
-        *found,
-        *_role(made, account, MEASURE),
-        *_cluster_role(made, f"{account}-{made.namespace}", account, rules),
+        *bodies,
+        *_role(installation, account, MEASURE),
+        *_cluster_role(installation, f"{account}-{installation.namespace}", account, rules),
     ]
 
 
-def _cluster_role(made: Installation, name: str, account: str, rules: list[Object]) -> list[Object]:
+def _cluster_role(
+    installation: Installation, name: str, account: str, rules: list[Object]
+) -> list[Object]:
     return [
         {
             "apiVersion": f"{_RBAC}/v1",
             "kind": "ClusterRole",
-            "metadata": _meta(made, name, True),
+            "metadata": _meta(installation, name, True),
             "rules": rules,
         },
         {
             "apiVersion": f"{_RBAC}/v1",
             "kind": "ClusterRoleBinding",
-            "metadata": _meta(made, name, True),
+            "metadata": _meta(installation, name, True),
             "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": made.namespace}],
+            "subjects": [
+                {"kind": "ServiceAccount", "name": account, "namespace": installation.namespace}
+            ],
         },
     ]
 
 
-def _labels(made: Installation) -> Object:
+def _labels(installation: Installation) -> Object:
     return {
         "app.kubernetes.io/name": "perfdag",
         "app.kubernetes.io/managed-by": "perfdag",
-        **made.labels,
+        **installation.labels,
     }
 
 
-def _meta(made: Installation, name: str, cluster: bool = False) -> Object:
-    meta: Object = {"name": name, "labels": _labels(made)}
+def _meta(installation: Installation, name: str, cluster: bool = False) -> Object:
+    meta: Object = {"name": name, "labels": _labels(installation)}
     return (
-        meta if cluster else {"name": name, "namespace": made.namespace, "labels": meta["labels"]}
+        meta
+        if cluster
+        else {"name": name, "namespace": installation.namespace, "labels": meta["labels"]}
     )
 
 
-def _account(made: Installation, name: str) -> Object:
-    account: Object = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _meta(made, name)}
-    if made.pull_secrets:
-        account["imagePullSecrets"] = [{"name": each} for each in made.pull_secrets]
+def _account(installation: Installation, name: str) -> Object:
+    account: Object = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": _meta(installation, name),
+    }
+    if installation.pull_secrets:
+        account["imagePullSecrets"] = [{"name": secret} for secret in installation.pull_secrets]
     return account
 
 
-def _role(made: Installation, name: str, rules: list[Object]) -> list[Object]:
+def _role(installation: Installation, name: str, rules: list[Object]) -> list[Object]:
     return [
         {
             "apiVersion": f"{_RBAC}/v1",
             "kind": "Role",
-            "metadata": _meta(made, name),
+            "metadata": _meta(installation, name),
             "rules": rules,
         },
         {
             "apiVersion": f"{_RBAC}/v1",
             "kind": "RoleBinding",
-            "metadata": _meta(made, name),
+            "metadata": _meta(installation, name),
             "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": made.namespace}],
+            "subjects": [
+                {"kind": "ServiceAccount", "name": name, "namespace": installation.namespace}
+            ],
         },
     ]
 
 
-def network_policy(made: Installation) -> Object:
-    """Measuring pods are reached by measuring pods only. Off by default: a policy can change what is measured."""
+def network_policy(installation: Installation) -> Object:
+    """Return the policy that lets only measuring pods reach measuring pods.
+
+    It is off by default, since a policy can change what is measured.
+    """
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _meta(made, "perfdag-measuring"),
+        "metadata": _meta(installation, "perfdag-measuring"),
         "spec": {
             "podSelector": {"matchLabels": {"perfdag/measuring": "true"}},
             "policyTypes": ["Ingress"],
@@ -149,11 +172,12 @@ def network_policy(made: Installation) -> Object:
     }
 
 
-def _cluster_wide(made: Installation) -> list[Object]:
-    """Reads of what the cluster is (provenance) and has (what it lacks is skipped), and priority classes; `install --namespaced`
-    leaves them out.
+def _cluster_wide(installation: Installation) -> list[Object]:
+    """Return the rights to read the facts and the resources of the cluster, and priority classes.
+
+    `install --namespaced` leaves them out.
     """
-    name = f"perfdag-{made.namespace}-nodes"
+    name = f"perfdag-{installation.namespace}-nodes"
     rules = [
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]},
         {"apiGroups": [""], "resources": ["persistentvolumes"], "verbs": ["list"]},
@@ -189,10 +213,12 @@ def _cluster_wide(made: Installation) -> list[Object]:
     ]
     usual, preempting = PRIORITY_CLASSES
     return [
-        *_cluster_role(made, name, "perfdag-run", rules),
-        _priority(made, usual, 0, "Never", "Measuring pods wait for room and push nobody out."),
+        *_cluster_role(installation, name, "perfdag-run", rules),
         _priority(
-            made,
+            installation, usual, 0, "Never", "Measuring pods wait for room and push nobody out."
+        ),
+        _priority(
+            installation,
             preempting,
             1000,
             "PreemptLowerPriority",
@@ -201,11 +227,11 @@ def _cluster_wide(made: Installation) -> list[Object]:
     ]
 
 
-def _priority(made: Installation, name: str, value: int, policy: str, about: str) -> Object:
+def _priority(installation: Installation, name: str, value: int, policy: str, about: str) -> Object:
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
-        "metadata": _meta(made, name, True),
+        "metadata": _meta(installation, name, True),
         "value": value,
         "preemptionPolicy": policy,
         "globalDefault": False,

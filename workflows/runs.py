@@ -1,4 +1,4 @@
-"""A run as a Workflow, and a suite on a schedule as a CronWorkflow: both only refer to the installed template."""
+"""A run as a Workflow, and a schedule as a CronWorkflow; both refer to the installed template."""
 
 from hera.workflows import CronWorkflow, Parameter, Workflow
 from hera.workflows import models as m
@@ -18,9 +18,9 @@ def workflow(
     priority: int = 0,
     cluster_scope: bool = False,
 ) -> Object:
-    """The Workflow of one run; `parameters` as the template names them."""
+    """Return the Workflow of one run, with the parameters of the template."""
     labels = {f"{LABEL}/suite": suite} | ({f"{LABEL}/run": run_id} if run_id else {})
-    made = Workflow(
+    resource = Workflow(
         generate_name=f"{NAME}-{suite}-",
         namespace=namespace,
         labels=labels,
@@ -28,12 +28,12 @@ def workflow(
         arguments=[Parameter(name=name, value=value) for name, value in parameters.items()],
         workflow_template_ref=m.WorkflowTemplateRef(name=NAME, cluster_scope=cluster_scope or None),
     )
-    document: Object = made.to_dict()
+    document: Object = resource.to_dict()
     return document
 
 
 def config_map(namespace: str, suite: str, text: str) -> Object:
-    """The ConfigMap that carries a suite."""
+    """Return the ConfigMap that holds a suite."""
     meta = {
         "name": f"{NAME}-suite-{suite}",
         "namespace": namespace,
@@ -53,21 +53,23 @@ def cron(
     starting_deadline: int = 3600,
     cluster_scope: bool = False,
 ) -> Object:
-    """A CronWorkflow of the suite in its ConfigMap: UTC, never two at once, a start missed by `starting_deadline` seconds is left out.
+    """Return a CronWorkflow of the suite in its ConfigMap, in UTC and never two at once.
 
-    `store`: where it is another than the installation's. Raises ValueError for a name that is too long.
+    It skips a start that is `starting_deadline` seconds late. `store` is another store than that of
+    the installation. Raises ValueError for a name that is too long.
     """
     name = f"{NAME}-{suite}"
     if suite.endswith("-age"):
         raise ValueError(
-            f"{name}: the CronWorkflow that checks the age of suite {suite.removesuffix('-age')} has this name; rename the suite"
+            f"{name}: the CronWorkflow that checks the age of suite {suite.removesuffix('-age')} "
+            "has this name; rename the suite"
         )
     if len(name) > 52:
         raise ValueError(f"{name}: a CronWorkflow's name has at most 52 characters")
-    told = {"configmap": f"{NAME}-suite-{suite}", "trigger": "cron"} | (
+    parameters = {"configmap": f"{NAME}-suite-{suite}", "trigger": "cron"} | (
         {"store": store} if store else {}
     )
-    made = CronWorkflow(
+    resource = CronWorkflow(
         name=name,
         namespace=namespace,
         labels={f"{LABEL}/suite": suite},
@@ -79,9 +81,9 @@ def cron(
         failed_jobs_history_limit=5,
         cron_suspend=suspend,
         priority=priority or None,
-        arguments=[Parameter(name=name, value=value) for name, value in told.items()],
+        arguments=[Parameter(name=name, value=value) for name, value in parameters.items()],
         workflow_template_ref=m.WorkflowTemplateRef(name=NAME, cluster_scope=cluster_scope or None),
     )
-    document: Object = made.to_dict()
+    document: Object = resource.to_dict()
     document["spec"]["workflowMetadata"] = {"labels": {f"{LABEL}/suite": suite}}
     return document

@@ -1,8 +1,12 @@
-"""The WorkflowTemplate: plan -> gang (or duet) over batches, beside a watchdog -> confirm -> those batches again; onExit finish. By topology,
-never by benchmark.
+"""The WorkflowTemplate of a run.
 
-Names of parameters have no hyphen, so that expressions can reach them with a dot. Suite text is never in a parameter, an argument or the
-environment except as base64: Argo rewrites `{{...}}` and the kubelet `$(VAR)` in all of them.
+The step `plan` fans out over batches (`gang` or `duet`) beside a `watchdog`. Then `confirm` plans
+the batches that confirm suspicious points. `finish` is the exit handler. The templates follow this
+topology, never a benchmark.
+
+Names of parameters have no hyphen, so that expressions can reach them with a dot. A suite's text is
+only passed as base64: Argo rewrites `{{...}}`, and the kubelet `$(VAR)`, in parameters, arguments
+and the environment.
 """
 
 import json
@@ -27,58 +31,77 @@ from perfdag.workflows.gangs import duet, gang, rank
 
 NAME = "perfdag"
 PLAN_SECONDS, FINISH_SECONDS = 1800, 3600
-# the run id as it was given, empty where plan makes one, and as plan says it: there are runs whose plan was refused
-_GIVEN, _MADE = "workflow.parameters.run", "workflow.outputs.parameters.run"
+# the run id as a parameter (it may be empty), and as an output of the plan step (it may be absent)
+_RUN_PARAMETER, _RUN_OUTPUT = "workflow.parameters.run", "workflow.outputs.parameters.run"
 _FANS = {"batches": "gang", "duets": "duet"}
 
 
-def template(made: Installation) -> WorkflowTemplate:
-    """The WorkflowTemplate (or its cluster-scoped twin) of an installation."""
-    kind = ClusterWorkflowTemplate if made.cluster_scope else WorkflowTemplate
-    where: dict[str, Any] = {} if made.cluster_scope else {"namespace": made.namespace}
+def template(installation: Installation) -> WorkflowTemplate:
+    """Return the WorkflowTemplate of an installation, or its cluster-scoped twin."""
+    kind = ClusterWorkflowTemplate if installation.cluster_scope else WorkflowTemplate
+    where: dict[str, Any] = (
+        {} if installation.cluster_scope else {"namespace": installation.namespace}
+    )
     with kind(
         name=NAME,
         **where,
         labels={
             "app.kubernetes.io/name": NAME,
             "app.kubernetes.io/managed-by": NAME,
-            **made.labels,
+            **installation.labels,
         },
         annotations={
-            "workflows.argoproj.io/description": "A perfdag suite on this cluster. Give one of suite (base64), configmap or url."
+            "workflows.argoproj.io/description": (
+                "A perfdag suite on this cluster. Give one of suite (base64), configmap or url."
+            )
         },
         entrypoint="run",
         on_exit="finish",
         service_account_name="perfdag-run",
-        arguments=_arguments(made),
-        active_deadline_seconds=made.deadline,
+        arguments=_arguments(installation),
+        active_deadline_seconds=installation.deadline,
         synchronization=m.Synchronization(
-            mutexes=[m.Mutex(name="perfdag-measuring", namespace=made.lock_namespace)]
+            mutexes=[m.Mutex(name="perfdag-measuring", namespace=installation.lock_namespace)]
         ),
-        ttl_strategy=m.TTLStrategy(seconds_after_completion=made.keep),
-        pod_gc=m.PodGC(strategy="OnPodCompletion", delete_delay_duration=f"{made.keep_pods}s"),
+        ttl_strategy=m.TTLStrategy(seconds_after_completion=installation.keep),
+        pod_gc=m.PodGC(
+            strategy="OnPodCompletion", delete_delay_duration=f"{installation.keep_pods}s"
+        ),
         pod_metadata=m.Metadata(
             annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
         ),
         workflow_metadata=m.WorkflowMetadata(labels={f"{LABEL}/suite-run": "true"}),
-        image_pull_secrets=[m.LocalObjectReference(name=name) for name in made.pull_secrets]
+        image_pull_secrets=[m.LocalObjectReference(name=name) for name in installation.pull_secrets]
         or None,
     ) as w:
-        plan = tried(made, "plan", _plan(made), lost(made, "plan", PLAN_SECONDS))
-        anew = f"lastRetry.status == 'Error' || '{{{{workflow.annotations.{WATCHDOG_DONE}}}}}' != '{{{{workflow.uid}}}}'"
-        watchdog = tried(made, "watchdog", _watchdog(made), anew)
-        confirm = tried(made, "confirm", _confirm(made), lost(made, "confirm", FINISH_SECONDS))
-        tried(made, "finish", _finish(made), lost(made, "finish", FINISH_SECONDS))
-        pods = rank(made)
-        fans = [gang(made, pods), duet(made, pods)]
-        # a DAG of its own: the watchdog beside it is no batch, and must not take a batch's place under the limit
+        plan = tried(
+            installation, "plan", _plan(installation), lost(installation, "plan", PLAN_SECONDS)
+        )
+        not_done = f"'{{{{workflow.annotations.{WATCHDOG_DONE}}}}}' != '{{{{workflow.uid}}}}'"
+        lost_or_new = f"lastRetry.status == 'Error' || {not_done}"
+        watchdog = tried(installation, "watchdog", _watchdog(installation), lost_or_new)
+        confirm = tried(
+            installation,
+            "confirm",
+            _confirm(installation),
+            lost(installation, "confirm", FINISH_SECONDS),
+        )
+        tried(
+            installation,
+            "finish",
+            _finish(installation),
+            lost(installation, "finish", FINISH_SECONDS),
+        )
+        pods = rank(installation)
+        fans = [gang(installation, pods), duet(installation, pods)]
+        # a DAG of its own, since the limit on parallel batches must not count the watchdog
         with DAG(
             name="batches", fail_fast=False, inputs=[Parameter(name=name) for name in _FANS]
         ) as batches:
-            for (fan, name), each in zip(_FANS.items(), fans, strict=True):
+            for (fan, name), attempt in zip(_FANS.items(), fans, strict=True):
                 Task(
                     name=name,
-                    template=each,
+                    template=attempt,
                     with_param=f"{{{{inputs.parameters.{fan}}}}}",
                     arguments={"batch": "{{item}}"},
                 )
@@ -86,7 +109,7 @@ def template(made: Installation) -> WorkflowTemplate:
             Task(name="plan", template=plan)
             Task(name="watchdog", template=watchdog, depends="plan")
             Task(name="batches", template=batches, depends="plan", arguments=_fans_of("plan"))
-            # a batch that failed is no reason to leave the suspicious points of the others unconfirmed
+            # confirm the suspicious points of other batches even if one failed
             measured = "batches.Succeeded || batches.Failed || batches.Errored"
             Task(
                 name="confirm",
@@ -103,33 +126,41 @@ def template(made: Installation) -> WorkflowTemplate:
     return w
 
 
-def lost(made: Installation, name: str, limit: int) -> str:
-    """Expression: whether a step's pod was lost, by an eviction or a node that went. One that ended by itself said why, and another would say
-    the same; one that waited or worked for all of its time (`limit`, seconds) would again.
+def lost(installation: Installation, name: str, limit: int) -> str:
+    """Return an expression: whether the pod of a step was lost (an eviction, a node that is gone).
 
-    Argo calls an eviction Failed, as it does an exit code, and tells neither to a DAG: the step says on the Workflow where it is.
+    A step that ended by itself would end the same way again. So would one that waited or worked for
+    its whole time (`limit`, seconds). Argo calls an eviction Failed, as it does an exit code, and
+    gives neither to a DAG. So the step records its state on the Workflow.
     """
-    said, now = f"'{{{{workflow.annotations.{STEP}}}}}'", f"'{{{{workflow.uid}}}} {name} "
-    most = f"{said} == {now}{ENDED}' ? 0 : {said} == {now}{BEGAN}' ? {limit} : {made.pending_limit}"
-    return f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < ({most})"
+    state, now = f"'{{{{workflow.annotations.{STEP}}}}}'", f"'{{{{workflow.uid}}}} {name} "
+    waiting = installation.pending_limit
+    at_least = f"{state} == {now}{ENDED}' ? 0 : {state} == {now}{BEGAN}' ? {limit} : {waiting}"
+    return f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < ({at_least})"
 
 
-def tried(made: Installation, name: str, pod: Container, expression: str) -> DAG:
-    """A step: its pod, anew where it failed and the expression holds.
+def tried(installation: Installation, name: str, pod: Container, expression: str) -> DAG:
+    """Return a step: its pod, created again if it failed and the expression holds.
 
-    The retryStrategy is a DAG's: of a template that has one itself Argo forgets the pendingTimeout.
+    The retryStrategy is that of a DAG: Argo ignores the pendingTimeout of a template that has one.
     """
-    given = pod.outputs if isinstance(pod.outputs, list) else []
-    # what is the workflow's is not handed on too: each level is another copy in its object
-    names = [each.name for each in given if isinstance(each, Parameter) and not each.global_name]
+    parameters = pod.outputs if isinstance(pod.outputs, list) else []
+    # what is the workflow's is not handed on too: output level is another copy in its object
+    names = [
+        output.name
+        for output in parameters
+        if isinstance(output, Parameter) and not output.global_name
+    ]
     outputs = [
         Parameter(
-            name=each,
-            value_from=m.ValueFrom(parameter=f"{{{{tasks.{name}.outputs.parameters.{each}}}}}"),
+            name=output,
+            value_from=m.ValueFrom(parameter=f"{{{{tasks.{name}.outputs.parameters.{output}}}}}"),
         )
-        for each in names
+        for output in names
     ]
-    again = RetryStrategy(limit=str(made.retries), retry_policy="Always", expression=expression)
+    again = RetryStrategy(
+        limit=str(installation.retries), retry_policy="Always", expression=expression
+    )
     with DAG(name=name, fail_fast=False, outputs=outputs, retry_strategy=again) as dag:
         Task(name=name, template=pod)
     return dag
@@ -139,35 +170,37 @@ def _fans_of(task: str) -> dict[str, str]:
     return {name: f"{{{{tasks.{task}.outputs.parameters.{name}}}}}" for name in _FANS}
 
 
-def _arguments(made: Installation) -> list[Parameter]:
-    told = {
+def _arguments(installation: Installation) -> list[Parameter]:
+    parameters = {
         "suite": ("", "the suite file, base64"),
         "configmap": ("perfdag-none", "a ConfigMap that holds the suite as suite.yaml"),
         "url": ("", "key of the suite in the store"),
         "run": ("", "run id; empty: made from the workflow. An id that has a plan is continued"),
         "store": (
-            made.store,
-            "s3://bucket/prefix or claim://NAME; perfdag submit and render give a suite's own here, argo submit does not",
+            installation.store,
+            "s3://bucket/prefix or claim://NAME; "
+            "perfdag submit and render give a suite's own here, argo submit does not",
         ),
         "options": ("", "base64 JSON: lists, settings and only, of what --set and --only take"),
         "trigger": ("manual", "manual or cron"),
     }
     return [
-        Parameter(name=name, value=value, description=text) for name, (value, text) in told.items()
+        Parameter(name=name, value=value, description=text)
+        for name, (value, text) in parameters.items()
     ]
 
 
-def _plan(made: Installation) -> Container:
+def _plan(installation: Installation) -> Container:
     return container(
-        made,
+        installation,
         "plan-pod",
         ("suite", "url", "options"),
         {
-            "allowed": " ".join(made.allow),
-            "network_policy": "true" if made.network_policy else "",
-            "pull_policy": made.pull_policy,
+            "allowed": " ".join(installation.allow),
+            "network_policy": "true" if installation.network_policy else "",
+            "pull_policy": installation.pull_policy,
         },
-        image=made.image("base"),
+        image=installation.image("base"),
         args=["step", "plan", "--out", "/tmp/perfdag-plan"],
         volumes=[
             m.Volume(
@@ -208,30 +241,30 @@ def _plan(made: Installation) -> Container:
         ],
         active_deadline_seconds=PLAN_SECONDS,
         affinity=ASIDE,
-        labels=labels("plan", _GIVEN),
+        labels=labels("plan", _RUN_PARAMETER),
         pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "128Mi"})),
     )
 
 
-def _watchdog(made: Installation) -> Container:
+def _watchdog(installation: Installation) -> Container:
     return container(
-        made,
+        installation,
         "watchdog-pod",
         (),
         {"pending": "{{workflow.outputs.parameters.pending}}"},
-        image=made.image("base"),
+        image=installation.image("base"),
         args=["step", "watchdog"],
         affinity=ASIDE,
-        labels=labels("watchdog", _MADE),
+        labels=labels("watchdog", _RUN_OUTPUT),
         pod_spec_patch=json.dumps(restricted({"cpu": "10m", "memory": "64Mi"})),
     )
 
 
-def _confirm(made: Installation) -> Container:
+def _confirm(installation: Installation) -> Container:
     return container(
-        made,
+        installation,
         "confirm-pod",
-        image=made.image("finish"),
+        image=installation.image("finish"),
         args=["step", "confirm", "--out", "/tmp/perfdag-confirm"],
         outputs=[
             Parameter(name=name, value_from=m.ValueFrom(path=f"/tmp/perfdag-confirm/{name}"))
@@ -239,37 +272,37 @@ def _confirm(made: Installation) -> Container:
         ],
         active_deadline_seconds=FINISH_SECONDS,
         affinity=ASIDE,
-        labels=labels("confirm", _MADE),
+        labels=labels("confirm", _RUN_OUTPUT),
         pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "256Mi"})),
     )
 
 
-def _finish(made: Installation) -> Container:
+def _finish(installation: Installation) -> Container:
     return container(
-        made,
+        installation,
         "finish-pod",
         service_account_name="perfdag-finish",
-        image=made.image("finish"),
+        image=installation.image("finish"),
         args=["step", "finish", "--phase", "{{workflow.status}}"],
         active_deadline_seconds=FINISH_SECONDS,
         affinity=ASIDE,
-        labels=labels("finish", _GIVEN),
+        labels=labels("finish", _RUN_PARAMETER),
         pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "256Mi"})),
     )
 
 
-def document(made: Installation) -> dict[str, Any]:
-    """The manifest of the WorkflowTemplate, with what Hera's models cannot say.
+def document(installation: Installation) -> dict[str, Any]:
+    """Return the manifest of the WorkflowTemplate, with what Hera's models cannot express.
 
-    `pendingTimeout` is newer than Hera's models. The limit on batches is the DAG template's: one on the workflow counts pods and would
-    starve a gang.
+    `pendingTimeout` is newer than Hera's models. The limit on batches belongs to the DAG template:
+    a limit on the Workflow counts pods and would starve a gang.
     """
-    made_of: dict[str, Any] = template(made).to_dict()
-    for each in made_of["spec"]["templates"]:
-        if each["name"] == "batches":
-            each["parallelism"] = made.parallel_batches
-        if each["name"] == "rank":
-            each["pendingTimeout"] = "{{workflow.outputs.parameters.pending}}"
-        elif "container" in each:  # the workflow holds the lock of all that measure
-            each["pendingTimeout"] = f"{made.pending_limit}s"
-    return made_of
+    manifest: dict[str, Any] = template(installation).to_dict()
+    for item in manifest["spec"]["templates"]:
+        if item["name"] == "batches":
+            item["parallelism"] = installation.parallel_batches
+        if item["name"] == "rank":
+            item["pendingTimeout"] = "{{workflow.outputs.parameters.pending}}"
+        elif "container" in item:  # the workflow holds the lock of all that measure
+            item["pendingTimeout"] = f"{installation.pending_limit}s"
+    return manifest

@@ -1,8 +1,9 @@
 """The budget of a run on a cluster: when its clock began, and what is left of it.
 
-The plan step starts the clock, so that the wait for other runs and for a node does not count. The last
-step stops it: a run that is retried or resumed has all of its budget for what is left. The first batch
-of a confirming run starts a clock of its own, or the first measurement would leave it nothing.
+The plan step starts the clock, so that the wait for other runs and for a node does not count. The
+last step stops it: a run that is retried or resumed has all of its budget for what is left. The
+first batch of a confirming run starts a clock of its own, or the first measurement would leave it
+nothing.
 """
 
 import time

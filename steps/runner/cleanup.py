@@ -1,6 +1,7 @@
 """Release what a finished run no longer needs: shared claims, PodGroups, the SSH key Secret.
 
-The Workflow owns them, but is deleted days later: a nightly suite would hold the claims of many nights.
+The Workflow owns them, but is deleted days later: a nightly suite would hold the claims of many
+nights.
 """
 
 import sys

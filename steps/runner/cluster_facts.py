@@ -1,22 +1,24 @@
-"""What the cluster is that a run was measured on: provenance of its rows."""
+"""The facts of the cluster that a run was measured on: provenance of its rows."""
 
 import re
 
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.objects import Object
 
-# of a network or of storage, as words of the name of a DaemonSet or of its images: that of Calico with Flannel is called canal
 _DAEMONS = re.compile(
     r"(?<![a-z0-9])(calico|canal|cilium|flannel|ovn|antrea|kindnet|weave|kube-router|aws-node|multus|sriov|longhorn"
     r"|(netd|cni|csi)(?![a-z0-9]))"
 )
+"""Words in the name of a DaemonSet of a network or of storage, or in the names of its images.
+
+Canal is Calico with Flannel.
+"""
 
 
 async def cluster_facts(kube: Kube) -> Object:
-    """Versions of Kubernetes and the kubelets, node types, CSI drivers, images of the CNI's and CSI's daemons, and a name of the cluster;
-    null where we may not read it.
+    """Return versions, node types, CSI drivers and images of the network's and storage's daemons.
 
-    A cluster has no name of its own: the uid of its namespace kube-system stands for it. Raises KubeError.
+    What may not be read is None. Raises KubeError.
     """
     version = await kube.request("GET", "/version")
     nodes = await _listed(kube, "v1", "Node")
@@ -32,7 +34,10 @@ async def cluster_facts(kube: Kube) -> Object:
 
 
 async def cluster_name(kube: Kube) -> str | None:
-    """What stands for the cluster's name; None where we may not read it. Raises KubeError."""
+    """Return what identifies the cluster, or None if it may not be read. Raises KubeError.
+
+    A cluster has no name of its own: the uid of its namespace kube-system stands for it.
+    """
     try:
         found = await kube.request("GET", "/api/v1/namespaces/kube-system")
     except KubeError as error:
@@ -52,7 +57,7 @@ async def _listed(kube: Kube, api: str, kind: str) -> list[Object] | None:
 
 
 def driver_images(daemons: list[Object]) -> Object:
-    """Images with their tags, by DaemonSet, of those that are a CNI's or a CSI driver's by their name or that of an image."""
+    """Return the images of network and storage daemons, with their tags, by DaemonSet."""
     found = {}
     for each in daemons:
         name, images = (

@@ -1,4 +1,4 @@
-"""The step between measuring and the end of a gated run: plan the runs that confirm suspicious points."""
+"""The step after the batches of a gated run: plan the runs that confirm suspicious points."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def step(context: PodContext, out: Path) -> list[str]:
     for number, (status, text) in refusals.items():
         member, index = plan_of_batch(store, plan, number)
         missing_reason.write(store, member.run_id, MissingReason("batch", status, text, index))
-    fans: dict[str, list[int]] = dict.fromkeys(FANS, [])
+    fans: dict[str, list[int]] = {fan: [] for fan in FANS}
     fans["batches"] = [number for number in left if number not in refusals]
     out.mkdir(parents=True, exist_ok=True)
     for name, numbers in fans.items():

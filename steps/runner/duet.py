@@ -1,8 +1,8 @@
 """Two variants of a suite side by side on the same nodes: one measures while the other is idle.
 
 Rank 0 leads variant A and gives both variants their turns. The first pod of variant B leads its own
-gang, one round for each order. The CPU time of the idle pods is read before and after each round: it
-is in the rows of the round, and too much makes them invalid.
+gang, one round for each order. The CPU time of the idle pods is read before and after each round:
+it is in the rows of the round, and too much makes them invalid.
 """
 
 import os
@@ -120,6 +120,7 @@ def drive_batch(context: PodContext, store: Store, duet: Duet, number: int, atte
 def measure_rounds(
     context: PodContext, store: Store, duet: Duet, number: int, gang_a: Hosts, gang_b: Hosts
 ) -> None:
+    """Measure the rounds of a batch, the variants in turn, until the budget is spent."""
     plans = {"A": duet.a, "B": duet.b}
     progress = ProgressReporter(sum(len(plan.batches[number].samples) for plan in plans.values()))
     site = site_of(context, duet.a.shape_of(number), gang_a)
@@ -194,6 +195,7 @@ def _follow_orders(context: PodContext, plan: Plan, number: int, attempt: int, h
 
 
 def loop_of_b(context: PodContext, plan: Plan, number: int, attempt: int) -> MeasuringLoop:
+    """Return the measuring loop of variant B. Raises GangUnavailable, KubeError."""
     shape = plan.shape_of(number)
     count = shape.hosts.count
     pods = wait_for_pods(context, plan, shape, number, attempt, 2 * count)

@@ -54,7 +54,8 @@ def record_failed_attempt(
 ) -> int:
     """Write why an attempt at batch `index` of the plans ended early; `name` is for the log.
 
-    Return RETRYABLE, or REFUSED if the pod lacks rights. Raises StoreError, and any other KubeError.
+    Return RETRYABLE, or REFUSED if the pod lacks rights. Raises StoreError, and any other
+    KubeError.
     """
     refused = isinstance(error, KubeError)
     if isinstance(error, KubeError) and error.status != 403:
@@ -78,7 +79,10 @@ def _with_variant(text: str, pods: int) -> str:
 
 
 def copy_annotation(context: PodContext, store: Store, plan: Plan) -> None:
-    """Copy the reasons of a watchdog without a store into the store. Raises StoreError, KubeError."""
+    """Copy the reasons of a watchdog without a store into the store.
+
+    Raises StoreError, KubeError.
+    """
     workflow = run_with_client(lambda kube: _workflow(kube, context))
     annotations = workflow["metadata"].get("annotations") or {}
     write = BatchReasons(plan, store)

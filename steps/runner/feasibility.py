@@ -22,14 +22,17 @@ class ClusterInventory:
     nodes: Sequence[Object] | None = None
     """Nodes that run pods; None also where nodes are added on demand."""
     classes: frozenset[str] | None = None
-    """Storage classes of objects and of volumes made by hand; an empty name: a claim without a class finds a volume."""
+    """Storage classes of objects and of volumes; an empty name: a claim needs no class."""
     more_classes: bool = False
     """Whether there may be others, since one of the two may not be read."""
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """What a shape requires; `there` tells whether the cluster has it (None: not known), `why` what is wrong."""
+    """Something that a shape requires of the cluster.
+
+    `there` tells whether the cluster has it (None: unknown), `why` what is wrong.
+    """
 
     kind: Literal["class", "resource", "amount", "spread", "network", "attachment", "volcano"]
     what: str
@@ -72,7 +75,10 @@ async def unmet(kube: Kube, shapes: Sequence[Shape], namespace: str) -> dict[int
 
 
 async def has_class(kube: Kube, name: str) -> bool:
-    """Return whether this PriorityClass exists; False where it may not be read. Raises KubeError."""
+    """Return whether this PriorityClass exists; False where it may not be read.
+
+    Raises KubeError.
+    """
     try:
         await kube.request("GET", f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")
         return True
@@ -106,7 +112,7 @@ def holders(resource: str, nodes: Sequence[Object]) -> list[Object]:
 
 
 def _most(resource: str, nodes: Sequence[Object]) -> str:
-    """Return the most of a resource that one node has, by capacity: an unhealthy device may recover."""
+    """Return the largest capacity of a node: an unhealthy device, not allocatable, may recover."""
     states = [each["status"] for each in nodes]
     return max(
         (

@@ -64,7 +64,10 @@ def measure_batch(
     samples: Sequence[int],
     progress: ProgressReporter,
 ) -> None:
-    """Measure samples of a batch; write why the rest is missing if the budget ends. Raises StoreError."""
+    """Measure samples of a batch; write why the rest is missing if the budget ends.
+
+    Raises StoreError.
+    """
     loop = MeasuringLoop(plan, store, site, progress)
     if not loop.measure(samples, index, budget.deadline(store, plan.run_id, plan)):
         missing_reason.write(store, plan.run_id, budget_spent(plan.budget or 0, index))

@@ -48,7 +48,8 @@ class Hosts:
     def dismiss(self, measured: bool) -> None:
         """End the peers, with exit code 0 only if the batch is measured.
 
-        `argo retry` creates only failed pods again: a peer that ended with 0 would leave half a gang.
+        `argo retry` creates only failed pods again: a peer that ended with 0 would leave half a
+        gang.
         """
         for peer in self.peers:
             peer.dismiss(0 if measured else RETRYABLE)

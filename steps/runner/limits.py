@@ -12,8 +12,8 @@ from perfdag.suite.yaml_document import BadDocument, Problem
 MAX_SHAPES = 75_000
 """Bytes of all patches as text within JSON.
 
-They stand twice in the Workflow: as outputs of the plan step and of the Workflow. Its templates, which
-Argo stores twice too, need the rest of the 256 KiB of an object.
+They stand twice in the Workflow: as outputs of the plan step and of the Workflow. Its templates,
+which Argo stores twice too, need the rest of the 256 KiB of an object.
 """
 _LONG_IMAGE = "registry.of-a-usual-length.example/benchmarks/perfdag-{name}:1.0"
 """Stands for the images of the installation where these are not known."""
@@ -25,7 +25,10 @@ def refuse(text: str) -> BadDocument:
 
 
 def check_size(plan: Plan) -> None:
-    """Raise BadDocument if a plan has too many batches or shapes; the message names the settings."""
+    """Raise BadDocument if a plan has too many batches or shapes.
+
+    The message names the settings that change this.
+    """
     if len(plan.batches) > MAX_BATCHES:
         raise refuse(
             f"{len(plan.batches):,} batches are more than {MAX_BATCHES:,}, which is what one "

@@ -1,6 +1,7 @@
 """A peer of a gang: an OpenSSH server for the lead.
 
-It ends when the lead dismisses it, when the lead is silent for too long, or when the lead has ended.
+It ends when the lead dismisses it, when the lead is silent for too long, or when the lead has
+ended.
 """
 
 import contextlib

@@ -40,9 +40,9 @@ def wrong_images(
 ) -> str | None:
     """Return why hosts run different images, or None: a tag may differ between nodes.
 
-    An image that was loaded, not pulled, may have only the digest of its configuration. No digest of
-    a manifest equals it, so the two kinds are compared apart. `own` is a pod of the gang: pods of
-    the other variant have another image.
+    An image that was loaded, not pulled, may have only the digest of its configuration. No digest
+    of a manifest equals it, so the two kinds are compared apart. `own` is a pod of the gang: pods
+    of the other variant have another image.
     """
     count, nodes = shape.hosts.count, {host.name for host in hosts}
     side = (own.rank or 0) // count if own else 0

@@ -102,9 +102,9 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
 def where(now: Object, before: Object) -> Object:
     """Return the facts of a run that goes on, `before` those of its plan until now.
 
-    The facts of earlier Workflows stay, by uid, for the samples that these measured. A Workflow that
-    is retried may find other nodes: the earlier nodes stay too. So does the name of a cluster that
-    may not be read any more.
+    The facts of earlier Workflows stay, by uid, for the samples that these measured. A Workflow
+    that is retried may find other nodes: the earlier nodes stay too. So does the name of a cluster
+    that may not be read any more.
     """
     earlier, uid = dict(before.get("before", {})), before.get("workflow_uid")
     now = {**now, "cluster": now["cluster"] or before.get("cluster")}

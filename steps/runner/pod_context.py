@@ -72,8 +72,8 @@ class PodContext:
 def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
     """Read the context.
 
-    Without a run id, the uid and the creation time of the Workflow give one: all its pods compute the
-    same.
+    Without a run id, the uid and the creation time of the Workflow give one: all its pods compute
+    the same.
     """
 
     def of(name: str) -> str:
@@ -103,7 +103,10 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
 
 
 def pending_limit(timeout: str) -> float:
-    """Return the suite's pending_limit in seconds, from Argo's pendingTimeout. Raises ValueError."""
+    """Return the suite's pending_limit in seconds, from Argo's pendingTimeout.
+
+    Raises ValueError.
+    """
     return seconds(timeout) - PENDING_GRACE
 
 

@@ -1,9 +1,10 @@
 """Quarantine for points that crash their pods.
 
 A retry measures a suspect last; after two crashes it is recorded as failed and skipped. When memory
-ends, the kernel may kill the whole container, and no process in it can tell what it measured. So the
-lead keeps the point in the termination message of its container, which survives the process. The next
-attempt's lead reads the message from the pods, and copies it to the store before pods are deleted.
+ends, the kernel may kill the whole container, and no process in it can tell what it measured. So
+the lead keeps the point in the termination message of its container, which survives the process.
+The next attempt's lead reads the message from the pods, and copies it to the store before pods are
+deleted.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,8 +33,8 @@ CrashHistory = Mapping[str, Sequence[str]]
 def killed(pods: Iterable[Object]) -> tuple[list[str], str] | None:
     """Return the points that one gang measured when some of its pods were killed, and how.
 
-    None where no pod was killed, or none was measuring. A deleted pod does not count: Argo's executor
-    kills what does not end at once, and the pod stays until Argo removes its finalizer.
+    None where no pod was killed, or none was measuring. A deleted pod does not count: Argo's
+    executor kills what does not end at once, and the pod stays until Argo removes its finalizer.
     """
     gang = list(pods)
     present = [pod for pod in gang if not pod["metadata"].get("deletionTimestamp")]

@@ -1,9 +1,9 @@
 """What the pods of a run write on its Workflow, for Argo to decide by.
 
-Argo passes neither exit code nor message of a failed DAG to its retryStrategy. So a step records its
-state, and the watchdog the batches that no retry can repair. `argo resubmit` copies annotations:
-each begins with the uid of its Workflow. `argo retry` keeps the Workflow: the batches begin with the
-start of the attempt too. The state of a step stays until the step's next pod begins.
+Argo passes neither exit code nor message of a failed DAG to its retryStrategy. So a step records
+its state, and the watchdog the batches that no retry can repair. `argo resubmit` copies
+annotations: each begins with the uid of its Workflow. `argo retry` keeps the Workflow: the batches
+begin with the start of the attempt too. The state of a step stays until the step's next pod begins.
 """
 
 import sys
@@ -16,7 +16,7 @@ from perfdag.steps.runner.pod_context import PodContext
 
 
 def owner(workflow: Object) -> str:
-    """Return what annotations begin with: the Workflow's uid and the start of this attempt at it."""
+    """Return the owner of annotations: the uid of the Workflow and the start of this attempt."""
     started = (workflow.get("status") or {}).get("startedAt") or ""
     return f"{workflow['metadata'].get('uid', '')} {started}"
 
@@ -34,7 +34,7 @@ def unrecoverable_annotation(owner: str, batches: Collection[int]) -> dict[str, 
 
 
 def step(context: PodContext, name: str, work: Callable[[], int]) -> int:
-    """Run a step and return its exit code; record on the Workflow that it began, and that it failed.
+    """Run a step and return its exit code; record its state on the Workflow.
 
     A step that fails by itself would fail again. One that is evicted or killed records no end, and
     Argo runs it again.

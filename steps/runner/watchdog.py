@@ -15,7 +15,7 @@ from perfdag.steps.runner.exit_codes import REFUSED, RETRYABLE
 LOOK_SECONDS = 3.0
 """Seconds between two looks at the pods."""
 UNRECOVERABLE_SECONDS, PULL_SECONDS = 3.0, 20.0
-"""Seconds for which a pod may have a trouble that does not go away, and one of pulling its image."""
+"""Seconds for which a pod may have a lasting trouble, and one of pulling its image."""
 
 GIVEN_UP = "GivenUp"
 """Reason in the status of a pod that the watchdog failed."""
@@ -56,10 +56,13 @@ class Watchdog:
         self._nodes: dict[int, int] = {}
         self._not_created: set[tuple[int, int]] = set()
         self.complete: set[int] = set()
-        """Batches whose newest gang was complete at the last look: their reasons are out of date."""
+        """Batches whose newest gang was complete at the last look: their reasons are outdated."""
 
     def look(self, pods: list[Pod], now: float) -> list[Pod]:
-        """Note troubles; return the pods to give up, whole gangs. `now` is monotonic, in seconds."""
+        """Note troubles; return the pods to give up, whole gangs.
+
+        `now` is monotonic, in seconds.
+        """
         doomed: set[tuple[int, int]] = set()
         self._compare(pods)
         for pod in pods:
