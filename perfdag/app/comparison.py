@@ -70,11 +70,6 @@ def is_worse(comparison: Comparison) -> bool:
     return any(row.info.headline and row.verdict.word == "worse" for row in comparison.rows)
 
 
-def full_name(row: Row) -> str:
-    """Return the entry, the label of the point and the metric of a series."""
-    return " ".join(filter(None, (row.info.entry, row.label, row.info.name)))
-
-
 def _cells(row: Row) -> list[str]:
     """Return the cells of a row, as HEADINGS names them."""
     verdict, unit = row.verdict, row.info.unit
@@ -84,7 +79,7 @@ def _cells(row: Row) -> list[str]:
     ]
     words = verdict.word if verdict.word != "inconclusive" else f"{verdict.word}: {verdict.why}"
     return [
-        full_name(row),
+        row.full_name,
         *sides,
         percent(verdict.effect, verdict.absolute),
         percent(verdict.floor, verdict.absolute, sign=False),

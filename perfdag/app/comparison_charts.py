@@ -7,7 +7,6 @@ import orjson
 from matplotlib.figure import Figure
 
 from perfdag.app.chart_file import write_chart
-from perfdag.app.comparison import full_name
 from perfdag.charts.pages.compare import Effect, Ratio, forest, ratios
 from perfdag.regress.comparison import Comparison, count
 
@@ -24,7 +23,7 @@ def forest_plot(comparison: Comparison) -> Figure:
     """Return the forest plot of the headline series, or of all series if none is a headline."""
     rows = [row for row in comparison.rows if row.info.headline] or comparison.rows
     effects = [
-        Effect(full_name(row), verdict.effect, verdict.low, verdict.high, verdict.word)
+        Effect(row.full_name, verdict.effect, verdict.low, verdict.high, verdict.word)
         for row in rows
         if not (verdict := row.verdict).absolute
     ]

@@ -43,6 +43,11 @@ class Row:
     verdict: Verdict
     note: str = ""
 
+    @property
+    def full_name(self) -> str:
+        """The entry, the label of the point and the metric."""
+        return " ".join(filter(None, (self.info.entry, self.label, self.info.name)))
+
 
 @dataclass
 class Comparison:
