@@ -27,11 +27,12 @@ class VmiBurstParams(VmiParams):
 class VmiBurst(Benchmark[VmiBurstParams]):
     """Create many VMIs, wait until all run, delete them, wait until all are gone.
 
-    `creation_to_running` is the headline: how long a VMI takes from being there to running, with percentiles where there are enough.
-    VMIs that never run count as infinitely long. On simulated nodes the figures are of the control plane alone.
+    The headline is `creation_to_running`: the time from the creation of a VMI until it runs, with
+    the percentiles that have enough samples. VMIs that never run count as infinitely long. On
+    simulated nodes only the control plane is measured.
 
-    Clock: the watch of this process. It starts when the object's creation is received and stops when its phase Running is; the lag
-    of the watch is measured beside it and is its error bar.
+    Clock: the watch of this process. It starts when the creation of the object is received and
+    stops when its phase Running is. The lag of the watch is measured and is the error bar.
     """
 
     name = "vmi-burst"
@@ -65,7 +66,7 @@ class VmiBurst(Benchmark[VmiBurstParams]):
         return params.problems(_request(params))
 
     def seconds(self, params: VmiBurstParams) -> float:
-        """A guess of 10 s and 60 ms a VMI, twice, and the cool-downs."""
+        """Return an estimate: twice 10 s and 60 ms per VMI, and the cool-downs."""
         return 20.0 + 0.12 * sum(params.counts) + params.cooldown * (len(params.counts) - 1)
 
     def limit(self, params: VmiBurstParams) -> float:

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
 from perfdag.outcome import Measurement
-from perfdag.steps.scale.figures import measurements as measured
+from perfdag.steps.scale.figures.measurements import METRICS
 from perfdag.steps.scale.scenarios import run_vmi
 from perfdag.steps.scale.scenarios.vmi_output import parse_results, run_scenario
 from perfdag.steps.scale.scenarios.vmi_params import API_RULES, VmiParams
@@ -44,7 +44,7 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
         ),
         Metric("churn_cycles", "1", "none", "replacements made"),
         Metric("running", "1", "none", "VMIs Running at a moment (coords: seconds from the start)"),
-        *measured.METRICS,
+        *METRICS,
     )
 
     def check(self, params: VmiSteadyParams, shape: Any) -> list[str]:
@@ -52,11 +52,11 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
         return params.problems(_request(params))
 
     def seconds(self, params: VmiSteadyParams) -> float:
-        """The churn, and a guess of 60 ms a VMI for the ramps."""
+        """Return the churn, and an estimate of 60 ms per VMI for the ramps."""
         return 30.0 + params.duration + 0.12 * params.count
 
     def least_seconds(self, params: VmiSteadyParams) -> float:
-        """The churn."""
+        """Return the seconds of churn."""
         return params.duration
 
     def limit(self, params: VmiSteadyParams) -> float:

@@ -55,7 +55,7 @@ class TestAttach:
         both = ApiServer(job(0), job(1, kind="Pod")).client()
         with pytest.raises(
             settings.SettingsError,
-            match=r"run r created Pod, Job; which is measured is in its run\.json",
+            match=r"run r created Pod, Job, and only its run\.json tells which",
         ):
             await attach(both, "r", await find(both, "r", None), None)
 

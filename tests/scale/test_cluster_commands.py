@@ -115,7 +115,7 @@ class TestCommands:
         for words, message in (
             (["burst", "--count", "100", "400"], "several are a ladder"),
             (["burst", "--step", "5"], "--step needs capacity, not burst"),
-            (["burst", "--template", "pod"], "Pod brings up no VMI"),
+            (["burst", "--template", "pod"], "Pod creates no VMI"),
             (["burst", "--burst", "5"], "--burst needs --arrival burst"),
         ):
             assert self.cli("vmi", *words, "-o", out) == 2

@@ -248,7 +248,7 @@ async def test_vmis_that_never_run_are_censored_rows_when_the_time_is_over(
     assert [row.status for row in ran] == ["censored"] * 5
     assert all(1 < (row.seconds or 0) < 60 for row in ran)
     assert any(
-        "5 of 5 VMIs not Running at the sample's own time limit" in note
+        "5 of 5 VMIs not Running at the time limit of the sample" in note
         for note in result.facts["notes"]
     )
     assert result.figures["left_behind"] == 0

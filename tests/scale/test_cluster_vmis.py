@@ -217,7 +217,7 @@ async def test_a_prometheus_that_went_away_costs_its_figures_alone(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
     await simulation.install(kube, "kubevirt")
-    held = [gates.parse("virt_api_cpu_cores_avg < 9")]
+    held = [gates.parse_gate("virt_api_cpu_cores_avg < 9")]
     gone = Prometheus("http://127.0.0.1:9")
     result = await vmi.burst(
         kube,

@@ -34,7 +34,7 @@ from tests.fakes.api_server import ApiServer, failure
 
 class TestGates:
     def test_a_ratio_trips_the_right_way(self) -> None:
-        gate = gates.parse("PATCH-vmis-count <= 2 * CREATE-pods-count")
+        gate = gates.parse_gate("PATCH-vmis-count <= 2 * CREATE-pods-count")
         assert gates.evaluate([gate], {"PATCH-vmis-count": 150, "CREATE-pods-count": 100})[0].passed
         assert (
             gates.evaluate([gate], {"PATCH-vmis-count": 250, "CREATE-pods-count": 100})[0].passed
@@ -45,7 +45,7 @@ class TestGates:
     def test_no_data_is_a_breach_that_names_the_metric(
         self, figures: dict[str, float | None]
     ) -> None:
-        (verdict,) = gates.evaluate([gates.parse("api_p99 < 1")], figures)
+        (verdict,) = gates.evaluate([gates.parse_gate("api_p99 < 1")], figures)
         assert verdict.passed is None
         assert gates.breaches([verdict]) == [verdict]
         assert "no data for api_p99" in str(verdict)
@@ -53,11 +53,13 @@ class TestGates:
     def test_too_few_requests_for_a_p99_show_a_limit_kept_and_never_one_broken(self) -> None:
         few = {"api_p99": None, "api_slowest": 0.5}
         kept, unknown = gates.evaluate(
-            [gates.parse("api_p99 < 1"), gates.parse("api_p99 < 0.1")], few
+            [gates.parse_gate("api_p99 < 1"), gates.parse_gate("api_p99 < 0.1")], few
         )
         assert (kept.passed, kept.value) == (True, 0.5)
         assert unknown.passed is None
-        broken = gates.evaluate([gates.parse("api_p99 < 1")], {"api_p99": 2.0, "api_slowest": 0.5})
+        broken = gates.evaluate(
+            [gates.parse_gate("api_p99 < 1")], {"api_p99": 2.0, "api_slowest": 0.5}
+        )
         assert broken[0].passed is False, "the percentile itself goes first"
 
     def test_the_limits_of_the_api_stand_beside_gates_of_your_own(
@@ -115,7 +117,7 @@ class TestGates:
     @pytest.mark.parametrize("text", ["api_p99", "api_p99 = 1", "api_p99 < x", "< 1", "a < 1 * "])
     def test_a_bad_gate_is_refused_with_the_form(self, text: str) -> None:
         with pytest.raises(ValueError, match="write METRIC < VALUE"):
-            gates.parse(text)
+            gates.parse_gate(text)
 
 
 def scrape_of(*lines: str) -> api_metrics.Scrape:
@@ -199,7 +201,10 @@ class TestApiMetrics:
         }
         assert (figures["CREATE-pods-count"], figures["PATCH-pods-count"]) == (30, 60)
         held = gates.evaluate(
-            [gates.parse(f"PATCH-pods-count <= {ratio} * CREATE-pods-count") for ratio in (2, 1.9)],
+            [
+                gates.parse_gate(f"PATCH-pods-count <= {ratio} * CREATE-pods-count")
+                for ratio in (2, 1.9)
+            ],
             figures,
         )
         assert [item.passed for item in held] == [True, False]
@@ -218,7 +223,9 @@ class TestApiMetrics:
             **{f"{verb}-pods/binding-count": 30 for verb in ("POST", "CREATE")},
             "PATCH-pods/status-count": 30,
         }
-        assert gates.parse("CREATE-pods/binding-count <= 1 * CREATE-pods-count").metric in counts
+        assert (
+            gates.parse_gate("CREATE-pods/binding-count <= 1 * CREATE-pods-count").metric in counts
+        )
 
     def test_probes_of_the_api_server_are_no_requests_of_objects(self) -> None:
         """100 slow creations of a kind, which alone are too few for a p99, beside 600 quick answers to /readyz."""
@@ -257,7 +264,7 @@ class TestApiMetrics:
                 phases, api_metrics.delta(api_metrics.Scrape(), after)
             ), phases
 
-        gate = gates.parse("api_p99 < 1")
+        gate = gates.parse_gate("api_p99 < 1")
         for deletions, held in ((600, False), (20, True)):
             judged, phases = seen(deletions)
             figures = api_metrics.named_figures(phases["creation"]) | api_metrics.deletion_figures(
@@ -292,7 +299,7 @@ class TestApiMetrics:
         figures = api_metrics.named_figures(phases["creation"]) | api_metrics.gate_latencies(
             phases, api_metrics.delta(none, after)
         )
-        assert gates.evaluate([gates.parse("api_p99 < 1")], figures)[0].passed is held
+        assert gates.evaluate([gates.parse_gate("api_p99 < 1")], figures)[0].passed is held
 
     def test_rows_of_the_deletion_have_coordinates_of_their_own(self) -> None:
         calls = api_metrics.delta(
@@ -512,7 +519,7 @@ class TestAsked:
             ("burst --gate schedule_held>0.9", "no figure of burst is called schedule_held; "),
             (
                 "burst --gate virt_api_cpu_cores_avg<1",
-                "the gate on virt_api_cpu_cores_avg wants a Prometheus",
+                "the gate on virt_api_cpu_cores_avg needs a Prometheus",
             ),
         ],
     )
@@ -558,7 +565,7 @@ class TestAsked:
         }
         figures |= {"virt_requests/PATCH-virtualmachineinstances", "deletion_p95", "left_behind"}
         for name in figures:
-            spec.gates = [gates.parse(f"{name} < 1")]
+            spec.gates = [gates.parse_gate(f"{name} < 1")]
             run_vmi.check(spec, request)
 
 
@@ -680,7 +687,7 @@ class TestThroughput:
 
 class TestAudit:
     def test_every_rung_and_gate_is_there_under_the_audit_s_names(self) -> None:
-        held = [gates.parse(text) for text in ("api_p99 < 1", "api_p99 < 0.1")]
+        held = [gates.parse_gate(text) for text in ("api_p99 < 1", "api_p99 < 0.1")]
 
         def result(count: int, p99: float) -> Result:
             figures: dict[str, float | None] = {
@@ -727,7 +734,7 @@ class TestAudit:
     def test_a_value_with_a_threshold_is_the_one_that_the_gate_saw(self) -> None:
         """The deletion was slower than the creation, whose figure stands under its plain name."""
         figures: dict[str, float | None] = {"api_p99": 0.2, "throughput_mean": 5.0}
-        verdicts = gates.evaluate([gates.parse("api_p99 < 1")], figures | {"api_p99": 1.5})
+        verdicts = gates.evaluate([gates.parse_gate("api_p99 < 1")], figures | {"api_p99": 1.5})
         values = table.audit([Result("burst", 9, "r", [], [], figures, {}, verdicts)])["Values"]
         assert values["api_p99"] == {
             "value": 1.5,

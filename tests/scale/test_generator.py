@@ -123,7 +123,7 @@ class TestSchedule:
 
     @pytest.mark.parametrize(
         ("parameters", "message"),
-        [(("closed", 5.0), "has no rate"), (("constant", 5.0, 1, 2.0), "has no delay")],
+        [(("closed", 5.0), "takes no rate"), (("constant", 5.0, 1, 2.0), "has no delay")],
     )
     def test_a_rate_or_delay_without_use_is_refused(self, parameters: Any, message: str) -> None:
         with pytest.raises(ValueError, match=message):

@@ -16,8 +16,7 @@ from perfdag.kube.client import KubeError
 from perfdag.steps.scale.measure.clock import Offset
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.records import Record
-from perfdag.steps.scale.scenarios import gangs, gpus, session
-from perfdag.steps.scale.scenarios import submit as workloads
+from perfdag.steps.scale.scenarios import gangs, gpus, session, submit
 from perfdag.steps.scale.scenarios.result import Result
 
 from .test_workloads import Heart
@@ -82,7 +81,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Runs a scenario on nodes with so many GPUs each."""
 
     async def run(
-        scenario: workloads.Scenario, nodes: list[int], decide: Decide, **more: Any
+        scenario: submit.Scenario, nodes: list[int], decide: Decide, **more: Any
     ) -> Result:
         kube: Any = Cluster(decide)
         free = {f"n{i}": count for i, count in enumerate(nodes)}
@@ -114,9 +113,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             monkeypatch.setattr(gpus, name, answer)
         monkeypatch.setattr(gpus, "VERDICT", 0.2)
         monkeypatch.setattr(session, "simulated_nodes", played)
-        return await workloads.measure(
+        return await submit.measure(
             kube,
-            workloads.Spec(template="pod", namespaces=["ns"], **{"timeout": 0.2, **more}),
+            submit.Spec(template="pod", namespaces=["ns"], **{"timeout": 0.2, **more}),
             scenario,
         )
 
@@ -235,7 +234,7 @@ class TestQueues:
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leaving
-        remedy = "is left is not known (interrupted); `perfdag scale delete --run r` deletes it"
+        remedy = "is left is unknown (interrupted); `perfdag scale delete --run r` deletes it"
         assert message == [
             f"whether the queue {name} {remedy}"
             for name in ("perfdag-r-b", "perfdag-r-a", "perfdag-r")

@@ -259,7 +259,7 @@ async def test_rights_that_no_allow_grants_are_named_with_the_account_that_lacks
         "you may not create, delete, list, watch rayclusters.ray.io in the namespace ns; grant it to the service account "
     )
     assert "perfdag-measure-scale of the namespace bench with a Role" in output
-    assert "beyond what `--allow scale` grants" in output
+    assert "`--allow scale` does not grant it" in output
     assert "install --store" not in output
 
 

@@ -328,7 +328,7 @@ def test_a_state_that_cannot_be_gone_on_from_is_told_with_what_to_do(
     )
     with pytest.raises(
         SettingsError,
-        match=f"cannot go on from {state}: .*; give another folder with -o, or delete it",
+        match=f"cannot resume from {state}: .*; give another folder with -o, or delete the file",
     ):
         sample.restore(observer(), state)
 

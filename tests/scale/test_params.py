@@ -40,21 +40,21 @@ def refused(benchmark: str, **params: Any) -> str:
     ("benchmark", "params", "message"),
     [
         ("vmi-burst", {"counts": [100, 400]}, "several are a ladder"),
-        ("vmi-burst", {"rate": 5}, "arrival closed has no rate"),
+        ("vmi-burst", {"rate": 5}, "arrival closed takes no rate"),
         ("vmi-burst", {"arrival": "poisson"}, "needs a rate above 0"),
         (
             "vmi-burst",
             {"arrival": "constant", "rate": 5, "seed": 1},
             "arrival constant has no seed",
         ),
-        ("vmi-burst", {"template": "pod"}, "Pod brings up no VMI"),
-        ("vmi-burst", {"replicas": 3}, "replicas go with the template vmirs"),
+        ("vmi-burst", {"template": "pod"}, "Pod creates no VMI"),
+        ("vmi-burst", {"replicas": 3}, "only the template vmirs takes replicas"),
         ("vmi-burst", {"step": 5}, "burst has no step"),
         ("vmi-burst", {"cooldown": 5}, "burst has no cooldown"),
         (
             "vmi-burst",
             {"scenario": "capacity", "counts": [50]},
-            "first step of 100 is over the limit of 50",
+            "first step of 100 is above the limit of 50",
         ),
         ("vmi-steady", {"count": 100, "churn": 500}, "churn: 500 is too many of 100"),
         (
@@ -85,11 +85,11 @@ def refused(benchmark: str, **params: Any) -> str:
             "is called submission_to_succeeded_p50",
         ),
         ("scale", {"gates": ["sandbox_p50 < 1"]}, "no figure of submit is called sandbox_p50"),
-        ("vmi-steady", {"template": "job"}, "Job brings up no VMI"),
-        ("scale", {"rate": 5}, "arrival closed has no rate"),
+        ("vmi-steady", {"template": "job"}, "Job creates no VMI"),
+        ("scale", {"rate": 5}, "arrival closed takes no rate"),
         ("scale", {"delay": 5}, "arrival closed has no delay"),
         ("scale", {"seed": 5}, "arrival closed has no seed"),
-        ("scale", {"arrival": "batch", "delay": 5, "rate": 5}, "arrival batch has no rate"),
+        ("scale", {"arrival": "batch", "delay": 5, "rate": 5}, "arrival batch takes no rate"),
         ("scale", {"scenario": "gated", "template": "training"}, "use template pod or job"),
         (
             "scale",
@@ -99,15 +99,15 @@ def refused(benchmark: str, **params: Any) -> str:
         (
             "scale",
             {"scenario": "gated", "template": JOB.format("completions: 6")},
-            "all 6 pods of a Job, which has 1 until one of them runs",
+            "all 6 pods of a Job, which creates only 1 until one of them runs",
         ),
         (
             "scale",
             {"scenario": "gated", "template": STATEFUL_SET.format("OrderedReady", 3)},
             "set podManagementPolicy: Parallel",
         ),
-        ("scale", {"scenario": "fill", "template": "distributed"}, "fill makes its own pods"),
-        ("scale", {"template": "vmi"}, "measured by vmi-burst"),
+        ("scale", {"scenario": "fill", "template": "distributed"}, "fill creates its own pods"),
+        ("scale", {"template": "vmi"}, "use vmi-burst or vmi-steady"),
         (
             "scale",
             {"goal": "succeeded", "template": "training"},
@@ -121,17 +121,17 @@ def refused(benchmark: str, **params: Any) -> str:
         (
             "scale",
             {"goal": "succeeded", "scenario": "gated"},
-            "gated is over when its pods are scheduled",
+            "gated ends when its pods are scheduled",
         ),
         (
             "scale",
             {"template": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '${name}'}\n"},
-            "a ConfigMap brings up no pods",
+            "a ConfigMap creates no pods",
         ),
         (
             "vmi-burst",
             {"template": built_in()["vmirs"].read_text().replace("${workers}", "4")},
-            "has 4 replicas and 1 are said",
+            "has 4 replicas, not 1",
         ),
     ],
 )
@@ -331,7 +331,7 @@ def test_a_template_of_your_own_goes_into_the_plan_with_its_variables(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("apiVersion: v1\nkind: Pod\nmetadata: {name: '${name}'}\n", "Pod brings up no VMI"),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {name: '${name}'}\n", "Pod creates no VMI"),
         (
             "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: '${nmae}'}\n",
             "unknown placeholder ${nmae}",

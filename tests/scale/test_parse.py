@@ -67,7 +67,8 @@ def result(kind: str, count: int, stuck: int = 0, **figures: float | None) -> di
     }
     facts = {"notes": [], "generator": [{"held": None}], "simulated": True}
     held = gates.evaluate(
-        [gates.parse("api_p99 < 1"), gates.parse("creation_to_running_p50 < 2")], {"api_p99": 0.02}
+        [gates.parse_gate("api_p99 < 1"), gates.parse_gate("creation_to_running_p50 < 2")],
+        {"api_p99": 0.02},
     )
     made_of = Result(
         "x",

@@ -40,7 +40,7 @@ class TestDashboard:
 
 class TestCharts:
     def test_each_draws_and_counts_what_never_came(self) -> None:
-        from perfdag.charts.benchmarks import scale as charts
+        from perfdag.charts.benchmarks import scale
         from perfdag.charts.benchmarks.stages import stages_of
         from perfdag.charts.style import to_bytes
 
@@ -62,23 +62,23 @@ class TestCharts:
             ("running", 54, 6),
         ]
         calls = {100: {"PATCH vmi": 700.0}, 400: {"PATCH vmi": 2900.0, "POST pods": 400.0}}
-        one_size = charts.api_calls({20: {"PATCH vmi": 80.0, "POST pods": 20.0, "GET pods": 20.0}})
+        one_size = scale.api_calls({20: {"PATCH vmi": 80.0, "POST pods": 20.0, "GET pods": 20.0}})
         assert [bar.get_width() for bar in one_size.axes[0].patches] == [80.0, 20.0, 20.0], (
             "equal numbers do not hide each other"
         )
         figures = [
-            charts.timeline(stages),
-            charts.s_curves(stages),
-            charts.ecdf(stages),
-            charts.by_order(stages),
-            charts.api_calls(calls),
+            scale.timeline(stages),
+            scale.s_curves(stages),
+            scale.ecdf(stages),
+            scale.by_order(stages),
+            scale.api_calls(calls),
         ]
         for figure in figures:
             assert len(to_bytes(figure)[1]) > 5000
         assert "7.25 x PATCH vmi for each VM at 400 VMs" in figures[-1].texts[0].get_text()
         assert (
             "for each object at 400 objects"
-            in charts.api_calls(calls, "objects").texts[0].get_text()
+            in scale.api_calls(calls, "objects").texts[0].get_text()
         )
 
     @pytest.mark.parametrize(("gated", "slow"), [(False, "ready"), (True, "release to scheduled")])
@@ -86,7 +86,7 @@ class TestCharts:
         self, gated: bool, slow: str
     ) -> None:
         """Pods, scheduled after a second (gated: released after 5, scheduled at 9) and ready 2 later."""
-        from perfdag.charts.benchmarks import scale as charts
+        from perfdag.charts.benchmarks import scale
         from perfdag.charts.benchmarks.stages import Stage
 
         def stage(name: str, since: str, at: float, seconds: float) -> Stage:
@@ -116,7 +116,7 @@ class TestCharts:
             *totals,
             *others,
         ]
-        curves, shares = charts.s_curves(stages), charts.ecdf(stages)
+        curves, shares = scale.s_curves(stages), scale.ecdf(stages)
         assert curves.texts[0].get_text() == f"The widest gap is before {slow}"
         assert shares.texts[0].get_text() == f"Slowest stage: {slow}, median {4 if gated else 2} s"
         drawn = [line.get_label() for line in curves.axes[0].get_lines()]
@@ -127,7 +127,7 @@ class TestCharts:
             "workload ready",
             "ready",
         ]
-        rows = charts.timeline(stages)
+        rows = scale.timeline(stages)
         assert [yticklabel.get_text() for yticklabel in rows.axes[0].get_yticklabels()] == drawn[
             ::-1
         ]
@@ -136,17 +136,17 @@ class TestCharts:
             == f"The last object reached workload ready after {at + 2:.3g} s"
         )
         assert "submission to ready" in [
-            line.get_label() for line in charts.s_curves(totals).axes[0].get_lines()
+            line.get_label() for line in scale.s_curves(totals).axes[0].get_lines()
         ], "nothing else tells of it"
 
     def test_the_curves_of_many_stages_are_told_apart_and_not_covered(self) -> None:
-        from perfdag.charts.benchmarks import scale as charts
+        from perfdag.charts.benchmarks import scale
         from perfdag.charts.benchmarks.stages import Stage
 
         stages = [
             Stage(f"stage_{k}", "created", [0, 1], [k, k + 1.0], [1.0, k + 1.0]) for k in range(15)
         ]
-        for draw in (charts.s_curves, charts.ecdf):
+        for draw in (scale.s_curves, scale.ecdf):
             (ax,) = (figure := draw(stages)).axes
             assert (
                 len({(line.get_color(), repr(line._dash_pattern)) for line in ax.get_lines()}) == 15
@@ -220,10 +220,10 @@ class TestCharts:
         }
 
     def test_simulated_nodes_are_told_under_each_chart(self) -> None:
-        from perfdag.charts.benchmarks import scale as charts
+        from perfdag.charts.benchmarks import scale
 
         for tool, message in (("perfdag", 0), (measurements.tool("perfdag", True), 1)):
-            drawn = [figure for _, figure in charts.drawings(self.table(("e", 5, "a"), tool=tool))]
+            drawn = [figure for _, figure in scale.drawings(self.table(("e", 5, "a"), tool=tool))]
             assert len(drawn) == 5
             assert all(
                 sum("simulated nodes" in text.get_text() for text in figure.texts) == message
@@ -310,13 +310,13 @@ class TestCharts:
         )
 
     def test_an_unseen_delta_is_not_drawn_as_nought(self) -> None:
-        from perfdag.charts.benchmarks import scale as charts
+        from perfdag.charts.benchmarks import scale
 
         deltas = [
             (f"2026-01-01T00:00:{i:02}Z", {"Total Pod Scheduling Decision": None if i < 3 else 2.0})
             for i in range(10)
         ]
-        figure = charts.general(deltas)
+        figure = scale.general(deltas)
         (line,) = figure.axes[0].get_lines()
         assert len(line.get_ydata()) == 7
         assert "3 unseen" in figure.axes[0].get_title(loc="left")

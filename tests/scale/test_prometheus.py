@@ -228,7 +228,7 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
         assert figures["node_memory_ratio_avg"] == pytest.approx(0.75)
         assert figures["virt_handler_cpu_cores_avg"] is None
         assert (
-            gates.evaluate([gates.parse("virt_handler_cpu_cores_avg < 1")], figures)[0].passed
+            gates.evaluate([gates.parse_gate("virt_handler_cpu_cores_avg < 1")], figures)[0].passed
             is None
         )
         short = await prometheus.component_figures(url, ended - 3.0, ended, gaps)

@@ -129,7 +129,7 @@ class TestLeaving:
         opened, message = left_by(Server("a", away=True), "a")
         await opened.close()
         assert message == [
-            "whether objects of run r are left in ns is not known (no answer); `perfdag scale delete --run r` deletes them"
+            "whether objects of run r are left in ns is unknown (no answer); `perfdag scale delete --run r` deletes them"
         ]
 
     async def test_what_was_refused_is_counted_with_the_reason(self) -> None:
@@ -153,7 +153,7 @@ class TestLeaving:
         opened.stack.callback(lambda: setattr(server, "away", True))
         await opened.close()
         assert (
-            "is not known (Pod a was not deleted: denied by a webhook; no answer); `perfdag scale delete"
+            "is unknown (Pod a was not deleted: denied by a webhook; no answer); `perfdag scale delete"
             in message[0]
         )
 
@@ -182,7 +182,7 @@ class TestLeaving:
         with pytest.raises(asyncio.CancelledError):
             await closing
         assert (closed, len(message)) == ([True], 1)
-        assert "not known (interrupted); `perfdag scale delete --run r`" in message[0]
+        assert "unknown (interrupted); `perfdag scale delete --run r`" in message[0]
 
     async def test_what_appears_while_the_rest_is_waited_for_is_deleted_too(self) -> None:
         """A busy server carries out a creation that was cut off when all was looked for already: the watch tells of it."""
@@ -238,7 +238,7 @@ class Primed:
         ("waits", "the primer did not run after 0.1 s: Unschedulable: no node"),
         ("failed", "the primer failed: Unschedulable: no node"),
         ("refused", "the primer was not created: quota exceeded"),
-        ("stays", "the primer was not gone when the measurement began"),
+        ("stays", "the primer still existed when the measurement began"),
     ],
 )
 async def test_a_primer_that_did_not_do_its_work_is_noted(
@@ -256,5 +256,5 @@ async def test_a_primer_that_did_not_do_its_work_is_noted(
     kube: Any = Primed(how)
     async with vmi.primed_session(kube, vmi.Spec(namespaces=["ns"], timeout=0.1)) as primed_session:
         assert primed_session.notes == (
-            [f"{note}; what the first VMI costs besides may be in the figures"] if note else []
+            [f"{note}; the figures may include first-time costs"] if note else []
         )

@@ -31,7 +31,7 @@ class TestCapacity:
         self, step: int, result: int, tried: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Up to 700 VMIs run in 8 s, beyond it in 90: the gate says which is too long."""
-        gate = gates.parse("creation_to_running_p95 < 60")
+        gate = gates.parse_gate("creation_to_running_p95 < 60")
 
         async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
             figures = {
@@ -101,7 +101,7 @@ class TestCapacity:
         from perfdag.app.scale import session as scale_session
         from perfdag.cli import main
 
-        held = [gates.parse("api_p99 < 1"), gates.parse("deletion_p50 < 5")]
+        held = [gates.parse_gate("api_p99 < 1"), gates.parse_gate("deletion_p50 < 5")]
 
         async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
             seen = {"api_p99": 0.1, "deletion_p50": 1.0, "left_behind": 0.0, "success_ratio": 1.0}
@@ -233,7 +233,7 @@ class TestCapacity:
                 )
                 == 2
             )
-        assert "the first step of 100 is over the limit of 50" in capsys.readouterr().err
+        assert "the first step of 100 is above the limit of 50" in capsys.readouterr().err
 
 
 class Taken:
@@ -295,7 +295,9 @@ class TestLadder:
     async def test_sizes_before_one_that_broke_are_kept_and_it_is_a_size_without_data(
         self, broken: None
     ) -> None:
-        spec = vmi.Spec(gates=[gates.parse("api_p99 < 1"), gates.parse("left_behind <= 0")])
+        spec = vmi.Spec(
+            gates=[gates.parse_gate("api_p99 < 1"), gates.parse_gate("left_behind <= 0")]
+        )
         results = await sizes.ladder(None, spec, [400, 600, 800, 1000], 0.0)  # type: ignore[arg-type]
         assert [item.passed for item in results[-1].verdicts] == [None, None]
         audit = table.audit(results)

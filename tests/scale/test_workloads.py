@@ -12,8 +12,7 @@ from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import load
-from perfdag.steps.scale.scenarios import base, session
-from perfdag.steps.scale.scenarios import submit as workloads
+from perfdag.steps.scale.scenarios import base, session, submit
 from tests.fakes.api_server import ApiServer
 
 
@@ -93,7 +92,7 @@ def no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_goal_is_judged_by_its_own_stage(
     goal: base.Goal, stages: tuple[str, ...], ratio: float
 ) -> None:
-    result = await base.finish("submit", workloads.Spec(goal=goal, count=10), held(10, *stages), {})
+    result = await base.finish("submit", submit.Spec(goal=goal, count=10), held(10, *stages), {})
     assert (result.figures["success_ratio"], result.facts["goal"]) == (ratio, goal)
     assert bool(result.figures["throughput_mean"]) == bool(ratio)
     assert result.figures["censored"] == (
@@ -102,13 +101,13 @@ async def test_a_goal_is_judged_by_its_own_stage(
 
 
 async def test_what_did_not_come_is_counted() -> None:
-    result = await base.finish("fill", workloads.Spec(), held(10), {})
+    result = await base.finish("fill", submit.Spec(), held(10), {})
     assert (result.figures["success_ratio"], result.figures["censored"]) == (0.0, 10.0)
 
 
 async def test_lag_and_cpu_are_not_those_of_our_own_figures() -> None:
     run = held(10, "scheduled")
-    await base.finish("fill", workloads.Spec(), run, {})
+    await base.finish("fill", submit.Spec(), run, {})
     assert run.heartbeat.calls == ["pause", "resume", "pause"]  # type: ignore[attr-defined]
 
 
@@ -117,7 +116,7 @@ async def test_a_deletion_that_fails_costs_no_rows() -> None:
     server = ApiServer()
     server.fail(".", 0)
     run.kube = server.client()
-    result = await base.finish("fill", workloads.Spec(), run, {})
+    result = await base.finish("fill", submit.Spec(), run, {})
     assert result.figures["success_ratio"] == 1.0
     assert any(
         note.startswith("the deletion was not observed to its end: no answer")
@@ -126,7 +125,7 @@ async def test_a_deletion_that_fails_costs_no_rows() -> None:
 
 
 async def test_the_count_is_what_the_scenario_made_and_doubts_are_notes() -> None:
-    result = await base.finish("fill", workloads.Spec(count=100), held(10, "scheduled"), {})
+    result = await base.finish("fill", submit.Spec(count=100), held(10, "scheduled"), {})
     assert result.count == 10
     assert any("clock moved against ours is not known" in note for note in result.facts["notes"])
 
@@ -144,7 +143,7 @@ async def test_pods_on_simulated_and_on_real_nodes_are_noted(
     run = held(2, "scheduled")
     for i in range(2):
         run.observer.records[f"p{i}"].node = f"n{i}"
-    result = await base.finish("fill", workloads.Spec(count=2), run, {})
+    result = await base.finish("fill", submit.Spec(count=2), run, {})
     assert any("on simulated and on real nodes" in note for note in result.facts["notes"]) == mixed
 
 
@@ -164,9 +163,9 @@ async def test_a_pod_that_is_gone_or_released_does_not_end_the_release(
     pods = [Record("Pod", name, name, "n", "") for name in "abc"]
     if status == 403:
         with pytest.raises(KubeError, match="forbidden"):
-            await workloads.release(kube, pods, 1)
+            await submit.release(kube, pods, 1)
         return
-    await workloads.release(kube, pods, 1)
+    await submit.release(kube, pods, 1)
     requests = [request for request in server.requests if request.method == "PATCH"]
     assert [item.path.rpartition("/")[2] for item in requests] == ["a", "a", "b", "c"]
     assert {item.headers["Content-Type"] for item in requests} == {STRATEGIC_PATCH}
@@ -187,4 +186,4 @@ async def test_a_schedule_that_the_deadline_cut_off_was_not_held() -> None:
     submitted = await run.create(1000, schedule, 4)
     summary = submitted.summary(schedule)
     assert (summary["held"], summary["not_sent"] > 900) == (False, True)
-    assert "given up at the sample's own time limit" in run.notes[-1]
+    assert "given up at the time limit of the sample" in run.notes[-1]

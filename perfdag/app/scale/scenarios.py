@@ -63,7 +63,7 @@ def vmi_scenario(session: Session, options: VmiOptions) -> int:
     for name in options.special:
         if SCENARIO_OF_OPTION[name] != options.scenario:
             raise ValueError(f"--{name} needs {SCENARIO_OF_OPTION[name]}, not {options.scenario}")
-    own = [*map(gates.parse, options.gates)]
+    own = [*map(gates.parse_gate, options.gates)]
     measured: list[Result] = []
 
     def write_size(result: Result) -> None:
@@ -133,7 +133,7 @@ def pod_scenario(
         workers=workers,
         gpus=gpus,
         timeout=timeout,
-        gates=[*map(gates.parse, gate_texts)],
+        gates=[*map(gates.parse_gate, gate_texts)],
         log=session.log,
     )
     if min(count, workers, parallel) < 1:

@@ -96,7 +96,10 @@ class ExclusiveRun:
         if holder == self._run:
             return True
         if not self.lost:
-            self.lost = f"performance run {holder} took the cluster over: the figures of both runs are mixed"
+            self.lost = (
+                f"performance run {holder} took the cluster over: the figures of both runs are "
+                "mixed"
+            )
             self._log(self.lost)
         return False
 

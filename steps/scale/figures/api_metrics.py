@@ -35,7 +35,7 @@ CREATION, DELETION = "creation", "deletion"
 
 @dataclass
 class Scrape:
-    """The histograms of all API servers, and the start time of each process (Unix seconds or None)."""
+    """The histograms of all API servers, and the start of their processes in Unix seconds."""
 
     calls: dict[Call, dict[float, float]] = field(default_factory=dict)
     started: list[float | None] = field(default_factory=list)
@@ -84,7 +84,7 @@ def _label(part: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Calls:
-    """Requests of one kind: their number, and the latency percentile with its bucket's bounds (s)."""
+    """Requests of one kind: their number, and the latency percentile with its bucket in seconds."""
 
     verb: str
     resource: str
@@ -98,7 +98,7 @@ class Calls:
 
     @property
     def single(self) -> bool:
-        """Whether it is of one object."""
+        """Whether it concerns a single object."""
         return self.verb not in _BULK
 
     @property
@@ -109,7 +109,7 @@ class Calls:
 
 
 Phases = Mapping[str, Sequence[Calls]]
-"""Calls by phase; one whose books could not be closed is absent."""
+"""Calls by phase; a phase without a scrape at both ends is absent."""
 
 
 def delta(before: Scrape, after: Scrape, p: float = 0.99) -> list[Calls]:

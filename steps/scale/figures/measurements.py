@@ -19,9 +19,9 @@ METRICS = (
         "stage_latency",
         "s",
         "lower",
-        "time from the stage before, over all objects (coords: stage, since)",
+        "time since the previous stage, over all objects (coords: stage, since)",
     ),
-    Metric("object_latency", "s", "lower", "the same of one object"),
+    Metric("object_latency", "s", "lower", "time since the previous stage of one object"),
     Metric(
         "object_time", "s", "lower", "when an object reached a stage, from the first submission"
     ),
@@ -29,7 +29,7 @@ METRICS = (
         "object_missing",
         "s",
         "none",
-        "how long an object had waited for a stage that it never reached",
+        "time that an object waited for a stage that it never reached",
     ),
     Metric(
         "throughput",
@@ -38,7 +38,7 @@ METRICS = (
         "objects that reached the goal a second: mean, and the best 5 s",
     ),
     Metric(
-        "paced_throughput", "1/s", "none", "the same where the arrivals set the pace (open loop)"
+        "paced_throughput", "1/s", "none", "throughput if the arrivals set the pace (open loop)"
     ),
     Metric("create_rate", "1/s", "none", "objects created a second"),
     Metric("success_ratio", "1", "higher", "objects that reached the goal, of those planned"),
@@ -68,13 +68,13 @@ METRICS = (
         "failures",
         "1",
         "lower",
-        "objects that were refused or did not get there and of which this is said (coords: message)",
+        "objects that were refused or missed the goal, by reason (coords: message)",
     ),
     Metric(
         "watch_lag",
         "s",
         "lower",
-        "from when a change was due to its arrival on the watch: the error bar of all times",
+        "time from a due change to its watch event: the error bar of all times",
     ),
     Metric(
         "component",
@@ -109,11 +109,13 @@ def sample_error(
         lack.granted_by(rules) for lack in error.missing
     ):
         return Skip(
-            f"{error}; it is beyond what `--allow {benchmark}` grants, so make the namespace and bind the Role before the run"
+            f"{error}; `--allow {benchmark}` does not grant it: create the namespace and bind a "
+            "Role before the run"
         )
     if error.status in (401, 403):
         return Skip(
-            f"{error}; `perfdag install --store ... --allow {benchmark}`, with its other options again, grants it to its pods"
+            f"{error}; `perfdag install --store ... --allow {benchmark}`, with its other options "
+            "repeated, grants it to its pods"
         )
     return (
         Infrastructure(str(error))
@@ -123,7 +125,7 @@ def sample_error(
 
 
 def tool(name: str, simulated: bool) -> str:
-    """What was measured, for the rows' column `tool`: comparisons and charts say so where nodes were simulated."""
+    """Return the value of the column `tool`, which also says whether nodes were simulated."""
     return f"{name}, {SIMULATED}" if simulated else name
 
 
@@ -148,7 +150,7 @@ def stage_measurements(stages: Sequence[Summary], coords: dict[str, Any]) -> lis
 
 
 def object_measurements(rows: Sequence[Row], coords: dict[str, Any]) -> list[Measurement]:
-    """Return the times of single objects, two rows per stage (0.3 MB for 2,000 training workloads)."""
+    """Return the times of single objects: two rows per stage, 0.3 MB for 2,000 workloads."""
     first = min((row.submitted for row in rows if row.submitted), default=0.0)
     measurements = []
     for row in rows:
@@ -249,7 +251,7 @@ def call_measurements(
 def gate_measurements(
     verdicts: Sequence[dict[str, Any]], coords: dict[str, Any]
 ) -> list[Measurement]:
-    """A row a gate, so that a check names the one that failed."""
+    """Return a row per gate, so that a check names the one that failed."""
     measurements = []
     for verdict in verdicts:
         gate = Gate(**verdict["gate"])
@@ -278,6 +280,6 @@ def message_measurements(rows: Sequence[Row], coords: dict[str, Any]) -> list[Me
 
 
 def failure_text(rows: Sequence[Row], notes: Sequence[str], limit: int = 5) -> str:
-    """The failure messages of objects, most frequent first, and the notes, for a sample's error."""
+    """Return failure messages, most frequent first, and the notes, for a sample's error."""
     parts = [f"{count} x {text}" for text, count in messages(rows).most_common(limit)]
     return "; ".join([*parts, *notes])

@@ -65,7 +65,7 @@ def check(
         if name in theirs or (components is not None and prometheus.is_count(name)):
             if not components:
                 raise ValueError(
-                    f"the gate on {name} wants a Prometheus: say where it is (prometheus), or leave the gate out"
+                    f"the gate on {name} needs a Prometheus: set `prometheus`, or remove the gate"
                 )
             continue
         near = difflib.get_close_matches(name, sorted({*known, *theirs, *_EXAMPLES}), 1, 0.0)

@@ -39,7 +39,10 @@ class Summary:
 
 
 def rank(values: Sequence[float], p: float, least: int | None = None) -> float | None:
-    """Return the nearest-rank percentile of sorted values, or None if there are fewer than `least` (default: as many as it needs)."""
+    """Return the nearest-rank percentile of sorted values; None for fewer than `least` values.
+
+    By default, `least` is the number that the percentile needs.
+    """
     n = len(values)
     if n < max(1, needed(p) if least is None else least):
         return None
@@ -48,7 +51,7 @@ def rank(values: Sequence[float], p: float, least: int | None = None) -> float |
 
 
 def summaries(rows: Iterable[Row]) -> list[Summary]:
-    """A summary a stage, in the order the stages appear."""
+    """Return a summary per stage, in the order of appearance."""
     grouped: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         grouped.setdefault((row.stage, row.since), []).append(row)

@@ -47,7 +47,7 @@ async def server_offset(kube: Kube) -> Offset:
         end = time.time()
         second = parsedate_to_datetime(headers["Date"]).timestamp()
         if previous is not None and second > previous:
-            # the tick to `second` fell between the midpoint of the last request and the end of this one
+            # `second` began between the middle of the last request and the end of this one.
             middle, half = (before + end) / 2, (end - before) / 2
             return Offset(second - middle, half)
         previous, before = second, start
@@ -67,7 +67,10 @@ async def drift(kube: Kube, start: Offset) -> tuple[dict[str, float], str]:
     except KubeError as error:
         return {}, f"whether the API server's clock moved against ours is not known: {error}"
     moved, bound = end.seconds - start.seconds, end.bound + start.bound
-    note = f"the API server's clock moved by {moved:+.3f} s against ours in the meantime: times of the API's own are off by as much"
+    note = (
+        f"the API server's clock moved by {moved:+.3f} s against ours during the run: its times "
+        "are off by as much"
+    )
     return {"server_clock_drift_s": moved, "server_clock_drift_bound_s": bound}, note if abs(
         moved
     ) - bound > DRIFT else ""

@@ -86,7 +86,7 @@ class Submitted:
         return [item for item in self.submissions if item.answered_ns and not item.error]
 
     def summary(self, schedule: Schedule) -> dict[str, Any]:
-        """Return rates (objects/s), lags (s), failures by message, and whether it kept the schedule.
+        """Return rates (objects/s), lags (s), failures by message, and whether it was on time.
 
         `held` and `rate_share` are None for a closed loop. `rate_share` is None too if all objects
         were due at once. A schedule that was only partly sent was not held.

@@ -64,11 +64,8 @@ class Observer(RecordStore):
     ) -> None:
         super().__init__(run)
         self.kube, self._named = kube, named
-        self.kinds, self.namespaces, self.primary = (
-            list(dict.fromkeys(kinds)),
-            list(namespaces),
-            set(primary),
-        )
+        self.kinds, self.namespaces = list(dict.fromkeys(kinds)), list(namespaces)
+        self.primary = set(primary)
         self.absent: list[str] = []
         self.failed: list[KubeError] = []
         self._events, self._caught_up = events, dict[str, int]()
@@ -87,9 +84,8 @@ class Observer(RecordStore):
                     raise
                 self.absent.append(f"{kind}.{api_version}")
         kinds_served = {resource.kind for resource in resources}
-        self.absent = [
-            kind for kind in self.absent if kind.partition(".")[0] not in kinds_served
-        ]  # PodGroups have four homes
+        # A kind such as PodGroup exists in several groups.
+        self.absent = [kind for kind in self.absent if kind.partition(".")[0] not in kinds_served]
         if self._events:
             resources.append(await self.kube.resource("v1", "Event"))
         restored = set(self.records) | set(self.strays)
@@ -102,7 +98,7 @@ class Observer(RecordStore):
             for uid in restored - there_now
             if uid in self.records and self.records[uid].kind in kinds_served
         ]
-        with suppress(KubeError):  # a later wait raises the error of a broken watch
+        with suppress(KubeError):  # later waits raise the error of a broken watch
             await self.until(
                 lambda: self._replayed() and all("gone" in record.stages for record in lost), REPLAY
             )
@@ -171,8 +167,8 @@ class Observer(RecordStore):
                 if at := metadata.get("resourceVersion"):
                     if not event.listed:
                         self.versions[kind] = at
-                    if int(at) <= caught_up:
-                        event.listed = True  # it happened before we looked, so the moment it arrived says nothing
+                    if int(at) <= caught_up:  # older than our list: its arrival has no meaning
+                        event.listed = True
                 if event.type != "BOOKMARK" and (namespace or metadata.get("namespace") in wanted):
                     self.take(kind, read, event)
         except KubeError as error:
@@ -220,18 +216,17 @@ class Observer(RecordStore):
         ):
             self._record_stage(record, stage, api, 0, received if fresh else 0)
         (message, since), over = failure(body), event.type == "DELETED" or "failed" in record.stages
-        if message != record.error and (
-            message or not over
-        ):  # while it lives, what it said before has been mended
+        # An object that lives on without a message has recovered.
+        if message != record.error and (message or not over):
             warned = self.warned_at.get(record.uid, 0)
-            # what is seen to change is the newest; a list gives objects first and Events after them, whatever was first
+            # A watched change is the newest. A list returns objects first and then Events.
             record.error_at = since if event.listed and since else max(since, warned)
             record.error, record.error_newer = message, bool(message) and record.error_at >= warned
         if event.type == "DELETED":
             self._record_stage(record, "gone", 0, 0, received)
 
     def _new(self, kind: str, metadata: dict[str, Any]) -> Record | None:
-        """Return a new record for the run's own object or for a stray, None for unrelated objects."""
+        """Return a new record for an object of the run or for a stray, None for other objects."""
         label = (metadata.get("labels") or {}).get(RUN_LABEL)
         if label not in (None, self.run):
             return None
@@ -285,7 +280,7 @@ class Observer(RecordStore):
             self.changed.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.changed.wait(), min(left, 0.5))
-            # changes come in crowds, and one look at each crowd is enough; what a look costs goes off the times that are received
+            # Changes come in bursts: check once per burst, because a check delays receive times.
             await asyncio.sleep(min(max(0.02, outcome[1]), max(0.0, left)))
         return True
 
@@ -298,5 +293,8 @@ def _timed(done: Callable[[], bool]) -> tuple[bool, float]:
 
 def _unreadable_object(resource: Resource, metadata: dict[str, Any], error: Exception) -> KubeError:
     which = f"{resource.kind} {metadata.get('namespace', '')}/{metadata.get('name', '?')}"
-    text = f"the watch ended at {which} ({resource.api_version}), which has not the form of its kind: {type(error).__name__} {error}"
+    text = (
+        f"the watch ended at {which} ({resource.api_version}), which is not a valid object of its "
+        f"kind: {type(error).__name__} {error}"
+    )
     return KubeError(0, "Unreadable", " ".join(text.split())[:500])

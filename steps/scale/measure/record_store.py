@@ -40,7 +40,7 @@ class RecordStore:
         return self.records.get(uid) or self.strays.get(uid)
 
     def adopt(self, record: Record) -> None:
-        """Add a record and the strays it owns, because watches of different kinds are not ordered."""
+        """Add a record and its strays: watches of different kinds are not ordered."""
         todo = [record]
         while todo:
             adopted = todo.pop()
@@ -55,7 +55,7 @@ class RecordStore:
         self._owned_by.setdefault(record.owner, []).append(record)
 
     def of(self, kind: str) -> Iterator[Record]:
-        """Records of a kind."""
+        """Return the records of a kind."""
         return (record for record in self.records.values() if record.kind == kind)
 
     def reached(self, kind: str, *stages: str) -> int:

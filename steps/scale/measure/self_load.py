@@ -63,11 +63,14 @@ class SelfLoad:
 
     @property
     def note(self) -> str:
-        """What to note of it; mostly nothing."""
+        """A warning if the process was too busy, else empty."""
         share = self.share or 0.0
         if share <= BUSY:
             return ""
-        return f"this process took {share:.0%} of a core for {WINDOW:g} s: times may be its own; use a faster machine, or a lower rate"
+        return (
+            f"this process took {share:.0%} of a core for {WINDOW:g} s and may have delayed the "
+            "times; use a faster machine, or a lower rate"
+        )
 
 
 def busiest(seen: Sequence[tuple[float, float]], window: float = WINDOW) -> float | None:

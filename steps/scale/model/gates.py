@@ -56,11 +56,12 @@ class Verdict:
         if self.passed is None:
             missing = self.gate.metric if self.value is None else self.gate.other
             return f"gate {self.gate}: no data for {missing}"
-        return f"gate {self.gate}: {self.value:.6g} against {self.threshold:.6g}, {'passed' if self.passed else 'BREACHED'}"
+        outcome = "passed" if self.passed else "BREACHED"
+        return f"gate {self.gate}: {self.value:.6g} against {self.threshold:.6g}, {outcome}"
 
 
-def parse(text: str) -> Gate:
-    """A gate from text such as `api_p99 < 1`. Raises ValueError with the form wanted."""
+def parse_gate(text: str) -> Gate:
+    """Parse a gate such as `api_p99 < 1`. Raises ValueError with the expected form."""
     match = _FORM.fullmatch(text)
     try:
         if not match:
@@ -83,7 +84,7 @@ def with_slo(own: Sequence[Gate]) -> list[Gate]:
 
 
 def evaluate(gates: Sequence[Gate], figures: Mapping[str, float | None]) -> list[Verdict]:
-    """Each gate against the figures of a run (NaN counts as absent)."""
+    """Compare all gates with the figures of a run; NaN counts as absent."""
     return [_evaluate(gate, figures) for gate in gates]
 
 
@@ -110,5 +111,5 @@ def _present(value: float | None) -> float | None:
 
 
 def breaches(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Those that did not pass."""
+    """Return the verdicts that did not pass."""
     return [verdict for verdict in verdicts if not verdict.passed]

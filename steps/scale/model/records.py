@@ -12,7 +12,6 @@ class Record:
     """
 
     __slots__ = (
-        "times_ns",
         "error",
         "error_at",
         "error_newer",
@@ -22,6 +21,7 @@ class Record:
         "node",
         "owner",
         "stages",
+        "times_ns",
         "uid",
     )
 
@@ -38,7 +38,7 @@ class Record:
         self.times_ns = array("q")
 
     def put(self, stage: str, api_ns: int = 0, event_ns: int = 0, received_ns: int = 0) -> bool:
-        """Note a stage and return whether it is new. Known times are kept, unknown ones filled in."""
+        """Note a stage and return whether it is new. Known times stay, unknown ones are set."""
         new = stage not in self.stages
         if new:
             self.stages = _shared((*self.stages, stage))
@@ -60,7 +60,7 @@ class Record:
         return self.times_ns[at], self.times_ns[at + 1], self.times_ns[at + 2]
 
     def dump(self) -> list[Any]:
-        """For the state file."""
+        """Return the record for the state file."""
         status = self.node, self.error, self.error_at, self.error_newer
         return [
             self.kind,
@@ -88,5 +88,5 @@ _STAGE_TUPLES: dict[tuple[str, ...], tuple[str, ...]] = {}
 
 
 def _shared(stages: tuple[str, ...]) -> tuple[str, ...]:
-    """Objects of a kind go through the same stages, so they share the tuple that names them."""
+    """Return one tuple for equal stages, because objects of a kind share them."""
     return _STAGE_TUPLES.setdefault(stages, stages)

@@ -35,7 +35,7 @@ class Schedule:
             raise ValueError("arrival batch needs a delay above 0 s")
         if self.arrival in ("closed", "batch") and self.rate:
             raise ValueError(
-                f"arrival {self.arrival} has no rate; a rate goes with constant, poisson, burst or ramp"
+                f"arrival {self.arrival} takes no rate; constant, poisson, burst and ramp do"
             )
         if self.arrival != "batch" and self.delay:
             raise ValueError(f"arrival {self.arrival} has no delay; a delay goes with batch")

@@ -160,8 +160,9 @@ _VOLCANO = {
 
 
 def _volcano_job(body: Object) -> Iterator[StageSeen]:
-    """Yield the stages of Volcano's Job, whose conditions have no type (volcano-sh/apis,
-    batch/v1alpha1).
+    """Yield the stages of Volcano's Job, whose conditions have no type.
+
+    Source: volcano-sh/apis, batch/v1alpha1.
     """
     yield from _life(body)
     state = (body.get("status") or {}).get("state")
@@ -221,7 +222,7 @@ def extractor(api_version: str, kind: str) -> Extractor:
 
 
 def failure(body: Object) -> tuple[str, int]:
-    """Return the failure message of an object in one line, and its start (Unix ns, 0 if unknown)."""
+    """Return an object's failure message in one line, and its start (Unix ns, 0 if unknown)."""
     status, conditions = body.get("status") or {}, _conditions(body)
     messages, since = [], 0
     for name, condition in conditions.items():
@@ -258,7 +259,7 @@ def last_observed(body: Object) -> int:
 
 
 def owner_of(metadata: Object) -> str:
-    """The UID of the object's controller, or of its first owner; empty for one of its own."""
+    """Return the UID of the object's controller or first owner; empty without owners."""
     owners = metadata.get("ownerReferences") or []
     first = next(
         (owner for owner in owners if owner.get("controller")), owners[0] if owners else None

@@ -35,7 +35,7 @@ async def find(kube: Kube, run: str, namespace: str | None) -> list[Resource]:
             404,
             "NoRun",
             f"nothing of run {run} is {where}",
-            "the id is said when a run starts; give --namespace where it may be",
+            "a run prints its id when it starts; give its --namespace",
         )
     return kinds
 
@@ -50,7 +50,8 @@ def workload_of(run: str, kinds: list[Resource]) -> Resource:
     if len(known) > 1:
         names = ", ".join(resource.kind for resource in known)
         raise SettingsError(
-            f"run {run} created {names}; which is measured is in its run.json: take a sample with -o and its folder"
+            f"run {run} created {names}, and only its run.json tells which is measured: take a "
+            "sample with -o and its folder"
         )
     return known[0]
 
@@ -101,7 +102,7 @@ async def follow(
     async def read() -> RunFile:
         nonlocal seen
         try:
-            if seen:  # the kinds stay as they were: of those that are left another would be taken for the workload
+            if seen:  # keep the kinds: of the remaining ones, another would pass for the workload
                 resources = [
                     await kube.resource(*kind)
                     for kind in ((seen.api_version, seen.kind), *seen.others)

@@ -71,7 +71,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def name_prefix(run: str) -> str:
-    """What the names of a submission's workloads begin with."""
+    """Return the prefix of the names of a submission's workloads."""
     return f"j-{run[-6:]}"
 
 

@@ -20,7 +20,6 @@ from perfdag.steps.scale.measure.generator import Submitted
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
 from perfdag.steps.scale.model.chains import kinds_of
-from perfdag.steps.scale.runai import settings as runai
 from perfdag.steps.scale.runai import table
 from perfdag.steps.scale.runai.attach import follow
 from perfdag.steps.scale.runai.run_file import (
@@ -30,6 +29,7 @@ from perfdag.steps.scale.runai.run_file import (
     read_summary,
     remove_outputs,
 )
+from perfdag.steps.scale.runai.settings import Settings, SettingsError, backend_times, sampled_json
 from perfdag.steps.scale.runai.submit import write
 
 PARTIAL = 2.0
@@ -57,7 +57,7 @@ class SampleRequest:
     """
 
     folder: Path
-    settings: runai.Settings
+    settings: Settings
     watch: float | None = None
     run: str | None = None
     namespace: str | None = None
@@ -68,16 +68,14 @@ class SampleRequest:
 async def reader(
     kube: Kube, request: SampleRequest, shift: int
 ) -> Callable[[], Awaitable[RunFile]]:
-    """What reads how far the submission is. Raises SettingsError, KubeError."""
+    """Return a reader of the submission's progress. Raises SettingsError, KubeError."""
     known = (
         read_run(request.folder, shift)
         if request.run is None or (request.folder / "run.json").exists()
         else None
     )
     if known and request.run not in (None, known.run):
-        raise runai.SettingsError(
-            f"{request.folder} holds run {known.run}; give another folder with -o"
-        )
+        raise SettingsError(f"{request.folder} holds run {known.run}; give another folder with -o")
     if known and not known.attached:
 
         async def from_file() -> RunFile:
@@ -113,15 +111,13 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
     if state.exists():
         restore(observer, state)
     folder.mkdir(parents=True, exist_ok=True)
-    _keep(folder, file, shift)  # by it an interrupted sample is gone on with
+    _keep(folder, file, shift)  # an interrupted sample resumes from it
     offset = await server_offset(kube)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(observer)
         heart: Heartbeat | None = None
         if watch is not None:
-            with suppress(
-                KubeError
-            ):  # without the right to change a ConfigMap there is no error bar
+            with suppress(KubeError):  # without a right on ConfigMaps there is no error bar
                 heart = await stack.enter_async_context(
                     Heartbeat(kube, f"{file.run}-{SAMPLE}", file.namespaces[0])
                 )
@@ -139,7 +135,7 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
                     _keep(folder, file, shift)
                 observer.save(state)
                 request.log(
-                    f"{min(*progress(observer, file))} of {progress(observer, file)[1]} are there"
+                    f"{min(*progress(observer, file))} of {progress(observer, file)[1]} are ready"
                 )
         observer.save(state)
         apart, moved = await drift(kube, offset) if watch is not None else ({}, "")
@@ -153,8 +149,8 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
         observer, file, Clocks(shift, offset.seconds, heart.error_bar if heart else None), fake
     )
     _keep(folder, file, shift)
-    backend = runai.backend_times(settings, file.project, file.namespaces)
-    sampled, waiting = runai.sampled_json(rows, file.project, backend)
+    backend = backend_times(settings, file.project, file.namespaces)
+    sampled, waiting = sampled_json(rows, file.project, backend)
     if read_summary(folder).get("run") != file.run:
         remove_outputs(folder, ("observed.jsonl",))
     table.write_json(folder / "sampled.json", sampled)
@@ -180,6 +176,7 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
 
 
 def restore(observer: Observer, state: Path) -> None:
+    """Restore the observer from a state file. Raises SettingsError."""
     try:
         observer.restore(state)
     except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
@@ -188,8 +185,11 @@ def restore(observer: Observer, state: Path) -> None:
             if isinstance(error, ValueError)
             else "it is not as this version of `perfdag scale sample` writes it"
         )
-        text = f"cannot go on from {state}: {why}; give another folder with -o, or delete it, and what only it tells is lost"
-        raise runai.SettingsError(text) from None
+        text = (
+            f"cannot resume from {state}: {why}; give another folder with -o, or delete the file "
+            "and lose its times"
+        )
+        raise SettingsError(text) from None
 
 
 def _keep(folder: Path, file: RunFile, shift: int) -> None:
@@ -201,12 +201,13 @@ def _keep(folder: Path, file: RunFile, shift: int) -> None:
 
 
 def progress(observer: Observer, file: RunFile) -> tuple[int, int]:
-    """How many pods, VMIs or workloads are there, and how many shall be."""
+    """Return how many pods, VMIs or workloads are ready, and how many are expected."""
     enough = expected_count(file.submissions, file.expected_pods)
     return reached(observer, file.api_version, file.kind, file.expected_pods, enough), enough
 
 
 def is_complete(observer: Observer, file: RunFile) -> bool:
+    """Tell whether the submission has ended and all its objects are ready."""
     count, enough = progress(observer, file)
     return file.finished and count >= enough
 

@@ -66,7 +66,7 @@ class Settings:
 
 
 def read_settings(path: Path | None) -> Settings:
-    """Settings from a YAML file; none: the defaults. Raises SettingsError naming the key."""
+    """Read settings from a YAML file, or return the defaults. Raises SettingsError with the key."""
     if path is None:
         return Settings()
     import yaml
@@ -91,7 +91,7 @@ def read_settings(path: Path | None) -> Settings:
 
 
 def checked(path: Path, kind: type[T], body: Any) -> T:
-    """What a file holds as a dataclass. Raises SettingsError that names the file and the key."""
+    """Convert the content of a file to a dataclass. Raises SettingsError with file and key."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -105,7 +105,7 @@ def checked(path: Path, kind: type[T], body: Any) -> T:
 
 
 def check_submitter(name: str, where: str = "") -> None:
-    """Raises SettingsError for a submitter that neither comes with perfdag nor is installed."""
+    """Raise SettingsError for a submitter that is neither built in nor installed."""
     names = [
         *SUBMITTERS,
         *sorted(entry_point.name for entry_point in entry_points(group=SUBMITTER_GROUP)),
@@ -115,7 +115,7 @@ def check_submitter(name: str, where: str = "") -> None:
 
 
 def load_plug_in(group: str, name: str, what: str) -> Any:
-    """What is installed under that name of an entry-point group. Raises SettingsError."""
+    """Load a plug-in of an entry-point group by name. Raises SettingsError."""
     matches = [entry_point for entry_point in entry_points(group=group) if entry_point.name == name]
     if not matches:
         raise SettingsError(f"no {what} plug-in {name!r} is installed (group {group})")
@@ -123,7 +123,7 @@ def load_plug_in(group: str, name: str, what: str) -> Any:
 
 
 def runai_argv(settings: Settings, workload: str, gpus: str, workers: int, pvc: bool) -> list[str]:
-    """The Run:ai CLI's arguments for one workload, with {name} and {project} to be filled in."""
+    """Return the Run:ai CLI's arguments for a workload, with {name} and {project}."""
     verb = "submit-pytorch" if workload == "distributed" else "submit"
     argv = [settings.runai_cli_path, verb, "{name}", "--project", "{project}", "-i", settings.image]
     argv += ["--image-pull-policy", "IfNotPresent", "-g", gpus]
@@ -135,14 +135,16 @@ def runai_argv(settings: Settings, workload: str, gpus: str, workers: int, pvc: 
         storage = settings.storage_class or RUNAI_STORAGE
         argv += [
             "--new-pvc",
-            f"ephemeral,size=1Mi,accessmode-rwo,path=/path-new,storageclass={storage},claimname=my-pvc",
+            "ephemeral,size=1Mi,accessmode-rwo,path=/path-new,"
+            f"storageclass={storage},claimname=my-pvc",
         ]
     return [*argv, "--command", "--", "sleep", "infinity"]
 
 
 def submitted_json(done: Submitted, project: str) -> list[dict[str, str]]:
-    """Return the accepted submissions with their due time; in a closed loop, the time they were
-    sent.
+    """Return the accepted submissions with their due time.
+
+    In a closed loop that is the time of sending.
     """
     return [
         {
@@ -158,13 +160,12 @@ def submitted_json(done: Submitted, project: str) -> list[dict[str, str]]:
 def sampled_json(
     rows: Sequence[Row], project: str, backend: Mapping[str, float] | None = None
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """sampled.json: workloads that were scheduled, and the names of those that were not."""
+    """Return the content of sampled.json, and the names of workloads that were not scheduled."""
     workloads: dict[tuple[str, str], dict[str, dict[str, Row]]] = {}
     for row in rows:
         if row.status != "failed":
-            name = (
-                row.name.rpartition("-")[0] if row.kind == SET else row.name
-            )  # rows of a set are its VMIs'
+            # The rows of a set are those of its VMIs.
+            name = row.name.rpartition("-")[0] if row.kind == SET else row.name
             workloads.setdefault((row.namespace, name), {}).setdefault(row.name, {})[row.stage] = (
                 row
             )
@@ -175,7 +176,7 @@ def sampled_json(
         times = _TIMES | (
             _OF_VMS if kind.startswith("VirtualMachine") else _OF_PODS if kind == "Pod" else {}
         )
-        # one clock for all of a workload
+        # Use one clock for all times of a workload.
         watched = all(
             row.receive_time
             for stages in members.values()

@@ -20,7 +20,6 @@ from perfdag.steps.scale.measure.submitters import ApiSubmitter, CommandSubmitte
 from perfdag.steps.scale.model.run_id import new_run
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import Template, TemplateError, load
-from perfdag.steps.scale.runai import settings as runai
 from perfdag.steps.scale.runai import table
 from perfdag.steps.scale.runai.run_file import (
     RunFile,
@@ -28,6 +27,15 @@ from perfdag.steps.scale.runai.run_file import (
     read_run,
     remove_outputs,
     write_run,
+)
+from perfdag.steps.scale.runai.settings import (
+    SUBMITTER_GROUP,
+    WORKLOAD_TYPES,
+    Settings,
+    SettingsError,
+    load_plug_in,
+    runai_argv,
+    submitted_json,
 )
 
 LABELS = ("api", "kubectl")
@@ -38,14 +46,14 @@ PARTIAL = 2.0
 
 @dataclass
 class SubmitRequest:
-    """What is to be submitted."""
+    """What to submit."""
 
     template: str
     count: int
     parallel: int
     schedule: Schedule
     folder: Path
-    settings: runai.Settings
+    settings: Settings
     workers: int = 1
     gpus: str = "1"
     pvc: bool = False
@@ -58,7 +66,10 @@ class SubmitRequest:
 
 
 def submitter_for(kube: Kube, request: SubmitRequest) -> Submitter | None:
-    """Return the submitter of the settings, None for the API. Raises TemplateError, SettingsError."""
+    """Return the submitter of the settings; None means the API.
+
+    Raises TemplateError, SettingsError.
+    """
     settings = request.settings
     if settings.submitter == "kubectl":
         context = [] if kube.cluster.source == IN_POD else ["--context", kube.cluster.context]
@@ -66,27 +77,25 @@ def submitter_for(kube: Kube, request: SubmitRequest) -> Submitter | None:
             kube, [settings.kubectl_path, *context, "-n", "{namespace}", "apply", "-f", "-"]
         )
     if settings.submitter == "runai-cli":
-        if request.template not in runai.WORKLOAD_TYPES:
+        if request.template not in WORKLOAD_TYPES:
             raise TemplateError(
-                f"the Run:ai CLI submits {', '.join(runai.WORKLOAD_TYPES)}, not {request.template}"
+                f"the Run:ai CLI submits {', '.join(WORKLOAD_TYPES)}, not {request.template}"
             )
         if not kube.cluster.current:
             name = kube.cluster.context
             text = (
                 f"the Run:ai CLI submits to the current context of the kubeconfig, not to {name!r}"
             )
-            raise runai.SettingsError(
+            raise SettingsError(
                 f"{text}; run `kubectl config use-context {name}` first, or use --submitter api"
             )
-        argv = runai.runai_argv(
-            settings, request.template, request.gpus, request.workers, request.pvc
-        )
+        argv = runai_argv(settings, request.template, request.gpus, request.workers, request.pvc)
         return CommandSubmitter(kube, argv, reads_input=False)
     if settings.submitter != "api":
-        load_plug_in: Submitter = runai.load_plug_in(
-            runai.SUBMITTER_GROUP, settings.submitter, "submitter"
-        )(kube, settings)
-        return load_plug_in
+        plug_in: Submitter = load_plug_in(SUBMITTER_GROUP, settings.submitter, "submitter")(
+            kube, settings
+        )
+        return plug_in
     return None
 
 
@@ -114,9 +123,7 @@ async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
     )
     namespaces = request.namespaces or [f"runai-{project}"]
     submitter = submitter_for(kube, request) or await ApiSubmitter.open(kube, template)
-    if (
-        request.settings.submitter in LABELS
-    ):  # Run:ai's own tools may have rights that the user has not
+    if request.settings.submitter in LABELS:  # Run:ai's tools may have more rights than the user
         await rights.check(kube, template, namespaces)
     async with AsyncExitStack() as stack:
         try:
@@ -138,6 +145,7 @@ async def submit_run(
     submitter: Submitter,
     run: str,
 ) -> RunFile:
+    """Submit under the lock that the caller holds, and return the run's file."""
     for namespace in namespaces:
         await _namespace(kube, namespace, run, request.create_namespace)
     request.folder.mkdir(parents=True, exist_ok=True)
@@ -221,7 +229,7 @@ async def require_deleted(kube: Kube, folder: Path) -> None:
         return  # the cluster has no such kinds any more
     if count := len(await objects_of_run(kube, file.run, kinds, file.namespaces, also=also)):
         text = f"{folder} holds run {file.run}, of which {count} objects are still there"
-        raise runai.SettingsError(
+        raise SettingsError(
             f"{text}; `perfdag scale delete -o {folder}` first, or give another folder with -o"
         )
 
@@ -229,7 +237,7 @@ async def require_deleted(kube: Kube, folder: Path) -> None:
 def write(folder: Path, file: RunFile, done: Submitted) -> None:
     """Write run.json and submitted.json (atomically)."""
     write_run(folder / "run.json", file, done)
-    table.write_json(folder / "submitted.json", runai.submitted_json(done, file.project))
+    table.write_json(folder / "submitted.json", submitted_json(done, file.project))
 
 
 async def _namespace(kube: Kube, name: str, run: str, create: bool) -> None:
@@ -245,7 +253,7 @@ async def _namespace(kube: Kube, name: str, run: str, create: bool) -> None:
             404,
             "NoNamespace",
             f"no namespace {name!r}",
-            "make the project, or give --create-namespace",
+            "create the project, or give --create-namespace",
         ) from None
 
 

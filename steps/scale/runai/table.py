@@ -63,8 +63,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def audit(results: Sequence[Result]) -> dict[str, Any]:
-    """Return the last measured result in the audit's form (kubevirt/kubevirt,
-    tools/perfscale-audit).
+    """Return the last measured result in the form of KubeVirt's tools/perfscale-audit.
 
     `Rungs` holds the same for every size with all gates. Memory is in MiB, CPU in cores.
     """
@@ -112,9 +111,8 @@ def _values(result: Result) -> dict[str, Any]:
         f"virtControllerWorkqueue{theirs}": {"value": queues.get(ours)}
         for ours, theirs in _QUEUES.items()
     }
-    for verdict in sorted(
-        result.verdicts, key=lambda verdict: not verdict.passed
-    ):  # a breach is what a metric with two gates shows
+    # Of several gates on a metric, a breach comes last and is shown.
+    for verdict in sorted(result.verdicts, key=lambda verdict: not verdict.passed):
         threshold: dict[str, Any] = {
             "thresholdValue": verdict.threshold,
             "thresholdExceeded": not verdict.passed,
@@ -124,7 +122,7 @@ def _values(result: Result) -> dict[str, Any]:
                 "thresholdMetric": verdict.gate.other,
                 "thresholdRatio": verdict.gate.value,
             }
-        # not the creation's own: a gate sees the worse of creation and deletion
+        # A gate sees the worse value of creation and deletion.
         values[verdict.gate.metric] = {"value": verdict.value, "thresholdResult": threshold}
     return values
 

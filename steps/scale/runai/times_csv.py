@@ -50,7 +50,7 @@ _INFO = {
 
 @dataclass
 class WorkloadTimes:
-    """One workload: its info, its deltas in seconds (None: unobserved), and why plots exclude it."""
+    """A workload: its info, its deltas in seconds (None: unobserved), and why plots exclude it."""
 
     info: dict[str, Any]
     deltas: dict[str, float | None]
@@ -88,7 +88,7 @@ def read_times(folder: Path) -> list[WorkloadTimes]:
 
 
 def _refused(folder: Path) -> list[WorkloadTimes]:
-    """What was sent and not accepted, with the reason."""
+    """Return the refused workloads with the reason."""
     if not (folder / "run.json").exists():
         return []
     file = read_run(folder, 0)
@@ -176,8 +176,9 @@ def _times(info: dict[str, Any], ahead: float, waiting: set[str] | None) -> Work
 
 
 def _delta(start: float, end: float) -> float:
-    """Return the seconds between two times, both truncated if one has whole seconds (as the tool
-    does).
+    """Return the seconds between two times.
+
+    Both are truncated if one has whole seconds, as in the tool.
     """
     if start == int(start) or end == int(end):
         return float(int(end) - int(start))
@@ -194,7 +195,7 @@ def select(
 
 
 def write_csv(path: Path, times: Sequence[WorkloadTimes]) -> None:
-    """times.csv: every workload, the excluded ones with the reason; unobserved is empty."""
+    """Write times.csv: all workloads, excluded ones with the reason; unobserved is empty."""
     with path.open("w", newline="") as file:
         out = csv.writer(file)
         out.writerow([*_INFO, *REFERENCE, "Excluded"])

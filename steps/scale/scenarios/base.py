@@ -14,7 +14,7 @@ from perfdag.steps.scale.figures import api_metrics
 from perfdag.steps.scale.figures.api_metrics import CREATION
 from perfdag.steps.scale.figures.percentiles import Summary, summaries, throughput
 from perfdag.steps.scale.figures.rows import on_simulated, with_deletion
-from perfdag.steps.scale.model import gates as gating
+from perfdag.steps.scale.model.gates import Gate, evaluate
 from perfdag.steps.scale.model.run_id import new_run
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import Template, load
@@ -53,18 +53,18 @@ class Spec:
     timeout: float = 900.0
     goal: Goal = "ready"
     variables: dict[str, Any] = field(default_factory=dict)
-    gates: list[gating.Gate] = field(default_factory=list)
+    gates: list[Gate] = field(default_factory=list)
     deadline: float = math.inf
     """time.monotonic() after which only deletion is waited for. Later stages are censored."""
     log: Callable[[str], None] = lambda text: None
     run: str = field(default_factory=new_run)
-    """The id that all it makes is labelled with, the lock of performance runs too."""
+    """The id that labels all objects of the run, the lock included."""
 
 
 def template_of(
     spec: Spec, run: str, *, gated: bool = False, name: str | None = None, **variables: Any
 ) -> Template:
-    """The spec's template for a run. Raises TemplateError."""
+    """Return the spec's template for a run. Raises TemplateError."""
     values = {"workers": spec.workers, "gpus": spec.gpus, **spec.variables, **variables}
     return load(
         name or spec.template,
@@ -141,9 +141,7 @@ async def finish(
     started, ended = session.batches[0][0].started_wall, time.time()
     await session.check_clocks()
     if {True, False} <= {row.simulated for row in rows}:
-        session.notes.append(
-            "pods were placed on simulated and on real nodes: the figures are of both together"
-        )
+        session.notes.append("pods ran on simulated and on real nodes: the figures mix both")
     facts = session.facts() | {
         "generator": generator,
         "simulated": on_simulated(rows),
@@ -151,7 +149,7 @@ async def finish(
     }
     if session.template.documents[-1].api_version.startswith("run.ai/"):
         facts["runai_version"] = await runai_version(session.kube)
-    verdicts = gating.evaluate(spec.gates, figures | session.gate_latencies())
+    verdicts = evaluate(spec.gates, figures | session.gate_latencies())
     calls = api_metrics.call_records(session.phases)
     count = len(session.submissions)
     return Result(

@@ -57,7 +57,8 @@ async def find_scheduler(kube: Kube, scenario: str) -> GangScheduler:
             await kube.resource(scheduler.queue, "Queue")
             return scheduler
     raise ScenarioUnavailableError(
-        f"{scenario} needs Volcano or KAI, and the cluster serves Queues of neither {VOLCANO.queue} nor {KAI.queue}"
+        f"{scenario} needs Volcano or KAI: the cluster serves Queues of neither {VOLCANO.queue} "
+        f"nor {KAI.queue}"
     )
 
 
@@ -222,7 +223,7 @@ async def gang(kube: Kube, spec: Spec) -> Result:
             await session.until(
                 lambda: placed(session.observer, spec.workers)[0] >= fitting, spec.timeout
             )
-            await asyncio.sleep(2.0)  # what is placed wrongly now stays so
+            await asyncio.sleep(2.0)  # later placements would not change the result
             whole, split = placed(session.observer, spec.workers)
             if whole < fitting or split:
                 session.notes.append(
@@ -270,7 +271,8 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
         seen = reclaimed()
         if not filled or len(seen) < half:
             session.notes.append(
-                f"reclaim: first queue filled {filled}; {len(seen)} of {half} reclaimed {session.wait_end(spec.timeout)}; does {scheduler.name} reclaim?"
+                f"reclaim: first queue filled {filled}; {len(seen)} of {half} reclaimed "
+                f"{session.wait_end(spec.timeout)}; does {scheduler.name} reclaim?"
             )
         gone = [
             pod
@@ -282,7 +284,7 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
             "evicted": float(len(gone)),
             **waits("reclaim_wait", session, claimants),
         }
-        # what had to go for the other queue's share cannot be placed again: a ReplicaSet's next pod waits, a Job has no other
+        # Evicted workloads cannot be placed again: the share belongs to the other queue.
         evicted = {pod.owner for pod in gone} - jobs_of
         result = await finish("reclaim", spec, session, extra, planned_misses=half, among=evicted)
     result.facts["notes"] += left

@@ -29,7 +29,7 @@ from perfdag.steps.scale.scenarios.session import Session
 
 GPU = "nvidia.com/gpu"
 VERDICT = 30.0
-"""Seconds to wait for the scheduler's word on a pod that has no room."""
+"""Seconds for the scheduler to declare a pod unschedulable."""
 
 
 async def usable_gpus(kube: Kube) -> tuple[dict[str, int], Counter[str]]:
@@ -47,7 +47,7 @@ async def usable_gpus(kube: Kube) -> tuple[dict[str, int], Counter[str]]:
 
 
 async def _allocated(kube: Kube) -> Counter[str]:
-    """GPUs that pods of the whole cluster hold, by node."""
+    """Return the GPUs that pods of the whole cluster hold, by node."""
     held: Counter[str] = Counter()
     async for items, _ in kube.pages(
         await kube.resource("v1", "Pod"),
@@ -71,7 +71,7 @@ async def free_gpus(kube: Kube) -> dict[str, int]:
             for keys, count in barred.items()
         )
         raise ScenarioUnavailableError(
-            f"no free {GPU} on this cluster{tainted}; `perfdag scale nodes` makes simulated ones"
+            f"no free {GPU} on this cluster{tainted}; `perfdag scale nodes` creates simulated nodes"
         )
     return free
 
@@ -128,7 +128,7 @@ async def fill(kube: Kube, spec: Spec) -> Result:
 
 
 def records_of(session: Session, batch: Submitted) -> list[Record]:
-    """Records of what was created at once; what other creations made is not among them."""
+    """Return the records of the objects of one batch."""
     return [record for item in batch.created if (record := session.observer.records.get(item.uid))]
 
 
@@ -164,7 +164,8 @@ async def fragmentation(kube: Kube, spec: Spec) -> Result:
         standing = count_reaching(session, small_pods, "scheduled")
         if standing < small:
             session.notes.append(
-                f"fragmentation: {standing} of {small} small pods were placed, so nothing tells how well they were packed"
+                f"fragmentation: {standing} of {small} small pods were placed, so their packing is "
+                "unknown"
             )
         session.template = template_of(spec, run, name="pod", gpus=largest)
         big = await session.create(ideal, Schedule(), spec.parallel)
@@ -200,7 +201,8 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
             await session.wait("Pod", len(low_ones.created), spec.timeout, "scheduled")
             if (held := count_reaching(session, low_ones, "scheduled")) < room:
                 session.notes.append(
-                    f"{held} of {room} low-priority pods were placed, so not all of the others had to evict one"
+                    f"{held} of {room} low-priority pods were placed, so some high-priority pods "
+                    "evicted none"
                 )
             session.template = with_priority(template_of(spec, run, name="pod", gpus=size), high)
             preemptors = await session.create(wanted, Schedule(), spec.parallel)
@@ -220,8 +222,9 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
 
 
 def waits(name: str, session: Session, batch: Submitted) -> dict[str, float | None]:
-    """Return median and maximum wait in seconds of a batch; None if the rank falls on an unplaced
-    one.
+    """Return the median and maximum wait of a batch in seconds.
+
+    None means that the rank falls on an unplaced workload.
     """
     family = Family(session.observer.records)
     ordered = sorted(_waited(family.below(item.uid)["Pod"]) for item in batch.created)
@@ -236,7 +239,7 @@ def _waited(pods: Sequence[Record]) -> float:
 
 
 def with_priority(template: Template, name: str) -> Template:
-    """The template's pods at a priority class."""
+    """Return the template with a priority class for its pods."""
     documents = []
     for document in template.documents:
         body = orjson.loads(document.body)

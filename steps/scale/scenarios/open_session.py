@@ -1,6 +1,6 @@
 """How a session begins and ends: namespaces, observer, heartbeat.
 
-Whatever happens inside, leaving the session deletes what it made and waits until it is gone.
+On exit, whatever happened, all objects are deleted and the session waits until they are gone.
 """
 
 import asyncio
@@ -29,7 +29,10 @@ AGAIN = 2.0
 
 
 class open_session:  # noqa: N801 - reads as a function: async with open_session(...)
-    """Start a session: namespaces, first /metrics scrape, observer and heartbeat; stop it on exit."""
+    """Start a session, and stop it on exit.
+
+    It has namespaces, a first /metrics scrape, an observer and a heartbeat.
+    """
 
     def __init__(
         self,
@@ -43,7 +46,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         heartbeat: float = 0.5,
         log: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._kube, self._template, self._namespaces, self._run, self._tell = (
+        self._kube, self._template, self._namespaces, self._run, self._log = (
             kube,
             template,
             list(namespaces),
@@ -56,9 +59,8 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
 
     async def __aenter__(self) -> Session:
         kube, template = self._kube, self._template
-        submitter = await ApiSubmitter.open(
-            kube, template
-        )  # an unknown kind fails before anything is created
+        # An unknown kind fails before anything is created.
+        submitter = await ApiSubmitter.open(kube, template)
         last = template.documents[-1]
         watched = kinds_of(last.api_version, last.kind)
         await rights.check(kube, template, self._namespaces, watched)
@@ -130,7 +132,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             self._log_left(left, why, doubt)
 
     async def _close_stack(self) -> KubeError | None:
-        """Close what was opened; what kept some of it from it."""
+        """Close what was opened, and return the error that prevented it."""
         try:
             await self.stack.aclose()
         except KubeError as error:
@@ -138,17 +140,17 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         return None
 
     def _log_left(self, left: int, why: str, doubt: str) -> None:
-        """Tell how many objects are left and `why`, or the `doubt` for which that is not known."""
+        """Log how many objects are left and `why`, or the `doubt` if that is unknown."""
         scope = f"of run {self._run} are left in {', '.join(self._namespaces)}"
         how = f"`perfdag scale delete --run {self._run}` deletes them"
         if doubt:
             reasons = dict.fromkeys(reason for reason in (why, doubt) if reason)
-            self._tell(f"whether objects {scope} is not known ({'; '.join(reasons)}); {how}")
+            self._log(f"whether objects {scope} is unknown ({'; '.join(reasons)}); {how}")
         elif left:
-            self._tell(f"{left} objects {scope}{f' ({why})' if why else ''}; {how}")
+            self._log(f"{left} objects {scope}{f' ({why})' if why else ''}; {how}")
 
     async def _left_in_namespaces(self, session: Session) -> tuple[int, str]:
-        """How many objects are left in namespaces that stay, or why that is not known."""
+        """Return how many objects are left in remaining namespaces, or why that is unknown."""
         kube = self._kube
         try:
             stay = [name for name in self._namespaces if await namespace_stays(kube, name)]
@@ -172,7 +174,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             await kube.resource(document.api_version, document.kind)
             for document in self._template.documents[::-1]
         ]
-        if session.in_flight:  # a request that was cut off here may still be carried out there, on a busy server long after
+        if session.in_flight:  # a busy server may still carry out a request that was cut off
             await remove(kube, self._run, resources, self._namespaces, 20, LEFT_BEHIND)
             await asyncio.sleep(IN_FLIGHT)
         deadline = time.monotonic() + LEFT_BEHIND
@@ -189,7 +191,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
                 gone = await session.observer.until(
                     lambda: not session.left(session.submissions), AGAIN
                 )
-            except KubeError:  # of a broken watch: then by what is listed alone
+            except KubeError:  # the watch broke: rely on the list
                 return listed
             if (gone and not listed) or time.monotonic() >= deadline:
                 return max(listed, session.left(session.submissions))

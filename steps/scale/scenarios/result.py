@@ -8,7 +8,7 @@ from perfdag.steps.scale.figures import api_metrics
 from perfdag.steps.scale.figures.api_metrics import CREATION
 from perfdag.steps.scale.figures.percentiles import Summary, throughput
 from perfdag.steps.scale.figures.rows import Row
-from perfdag.steps.scale.model import gates as gating
+from perfdag.steps.scale.model.gates import Verdict, breaches
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.stages import VM_PHASES
 from perfdag.steps.scale.scenarios.session import Session
@@ -29,7 +29,7 @@ class Result:
     stages: list[Summary]
     figures: dict[str, float | None]
     facts: dict[str, Any]
-    verdicts: list[gating.Verdict] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
     trace: list[tuple[float, int]] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
     started: float = 0.0
@@ -40,14 +40,15 @@ class Result:
     """Who else measured on the cluster at the same time."""
 
     @property
-    def breached(self) -> list[gating.Verdict]:
+    def breached(self) -> list[Verdict]:
         """Gates that failed or had no data."""
-        return gating.breaches(self.verdicts)
+        return breaches(self.verdicts)
 
     @property
     def failed(self) -> bool:
-        """Whether a gate or a VMI failed, an object was left behind, or another run disturbed this
-        one.
+        """Whether the run failed.
+
+        A gate or a VMI failed, an object was left behind, or another run disturbed this one.
         """
         return (
             bool(self.breached or self.disturbed or self.figures["left_behind"])
@@ -55,7 +56,7 @@ class Result:
         )
 
     @property
-    def undecided(self) -> list[gating.Verdict]:
+    def undecided(self) -> list[Verdict]:
         """Gates without data if nothing else failed, else empty."""
         known = [verdict for verdict in self.verdicts if verdict.passed is not None]
         return (
@@ -90,9 +91,8 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
         len(session.submissions),
         len(session.batches[0][0].submissions) if session.batches else 0,
     )
-    ramp = [
-        row for row in final if row.index * every < first * len(final)
-    ]  # the churn after it goes at a pace of its own
+    # Without the churn after the ramp, which has its own pace.
+    ramp = [row for row in final if row.index * every < first * len(final)]
     mean, best = throughput([row.reached for row in ramp if row.reached and row.status == "ok"])
     created = sum(1 for item in session.submissions if item.answered_ns and not item.error)
     planned = len(final) or len(session.submissions)
@@ -108,7 +108,8 @@ def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict
     if calls and api_metrics.worst(calls) is None:
         count = sum(call.count for call in calls if call.single)
         session.notes.append(
-            f"no api_p99: it wants {api_metrics.NEEDED} requests of single objects, and there were {count}"
+            f"no api_p99: it needs {api_metrics.NEEDED} requests of single objects, and there were "
+            f"{count}"
         )
     figures |= api_metrics.named_figures(calls)
     rates = [batch.summary(schedule) for batch, schedule in session.batches]

@@ -93,7 +93,8 @@ def check(spec: vmi.Spec, request: VmiRequest) -> None:
         )
     if request.scenario == "capacity" and request.step > max(request.counts):
         raise ValueError(
-            f"capacity: the first step of {request.step} is over the limit of {max(request.counts)}; take a smaller step"
+            f"capacity: the first step of {request.step} is above the limit of "
+            f"{max(request.counts)}; use a smaller step"
         )
     if request.scenario == "steady" and request.churn > request.counts[0]:
         raise ValueError(
@@ -112,8 +113,9 @@ def check(spec: vmi.Spec, request: VmiRequest) -> None:
 
 
 async def measure(kube: Kube, spec: vmi.Spec, request: VmiRequest) -> Outcome:
-    """Take the lock, measure and evaluate the gates. Raises ValueError, KubeError,
-    LockTimeoutError.
+    """Take the lock, measure and evaluate the gates.
+
+    Raises ValueError, KubeError, LockTimeoutError.
     """
     check(spec, request)
     if spec.prometheus:

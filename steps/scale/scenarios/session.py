@@ -99,7 +99,7 @@ class Session:
     def wait_end(self, timeout: float) -> str:
         """Return in words when a wait of at most `timeout` seconds ended."""
         return (
-            "at the sample's own time limit"
+            "at the time limit of the sample"
             if time.monotonic() >= self.deadline
             else f"after {timeout:g} s"
         )

@@ -1,7 +1,7 @@
-"""Scheduling scenarios: submission and the scheduler alone; those of GPUs and of gangs are in modules of their own.
+"""Scheduling scenarios: submission, and the scheduler alone.
 
-All run pods (or the user's workloads) through the cluster's own scheduler; on simulated nodes nothing but the scheduler and the API
-is exercised.
+Pods or the user's workloads pass through the cluster's scheduler. On simulated nodes only the
+scheduler and the API are measured. Scenarios of GPUs and gangs have modules of their own.
 """
 
 import asyncio
@@ -52,8 +52,9 @@ Scenario = Literal["submit", "gated", "fill", "fragmentation", "preemption", "ga
 
 
 async def submit(kube: Kube, spec: Spec) -> Result:
-    """Create the workloads, wait until all reach the goal, delete them. Raises TemplateError,
-    KubeError.
+    """Create the workloads, wait until all reach the goal, and delete them.
+
+    Raises TemplateError, KubeError.
     """
     run = start_run(spec, "submit")
     async with session_of(kube, spec, run, template_of(spec, run)) as session:
@@ -83,13 +84,13 @@ async def gated(kube: Kube, spec: Spec) -> Result:
     async with session_of(kube, spec, run, template) as session:
         await session.create(spec.count, spec.schedule, spec.parallel)
         if not await session.all_reached(spec.timeout, "gated"):
-            held, pods_made = session.progress("gated")
+            held, expected = session.progress("gated")
             session.notes.append(
-                f"{held} of {pods_made} pods were gated {session.wait_end(spec.timeout)}: any that came later were not released"
+                f"{held} of {expected} pods were gated {session.wait_end(spec.timeout)}: later "
+                "ones were not released"
             )
-        await kube.connect(
-            spec.parallel
-        )  # a slow submission had opened few, and then the release waited for handshakes
+        # A slow submission has opened few connections: the release must not wait for handshakes.
+        await kube.connect(spec.parallel)
         start = time.monotonic_ns()
         await release(kube, list(session.observer.of("Pod")), spec.parallel)
         released = time.monotonic_ns()
@@ -101,7 +102,8 @@ async def gated(kube: Kube, spec: Spec) -> Result:
         extra = {"schedule_rate": mean, "release_seconds": (released - start) / 1e9}
         if at and released / 1e9 - start / 1e9 > RELEASE_BOUND * (max(at) - start / 1e9):
             session.notes.append(
-                f"the release took {(released - start) / 1e9:.1f} s and the scheduler kept up: its rate is at least this"
+                f"the release took {(released - start) / 1e9:.1f} s and the scheduler kept up: its "
+                "rate is a lower bound"
             )
         extra["schedule_rate_best_5s"] = throughput(at)[1]
         return await finish("gated", spec, session, extra)
@@ -164,7 +166,8 @@ def check(spec: Spec, scenario: Scenario) -> None:
     template = template_of(spec, "check")
     if scenario == "gated" and (not template.has_pods or template.members is None):
         raise TemplateError(
-            f"scheduler-only mode gates pods, and a {template.kind} does not say which: use template pod or job"
+            f"scheduler-only mode gates pods, and a {template.kind} has no pod spec: use template "
+            "pod or job"
         )
     if scenario == "gated" and template.at_once != template.members:
         remedy = (
@@ -173,34 +176,35 @@ def check(spec: Spec, scenario: Scenario) -> None:
             else f"parallelism: {template.members}"
         )
         raise TemplateError(
-            f"scheduler-only mode waits for all {template.members} pods of a {template.kind}, which has {template.at_once} until one of them runs: "
-            f"set {remedy}"
+            f"scheduler-only mode waits for all {template.members} pods of a {template.kind}, "
+            f"which creates only {template.at_once} until one of them runs: set {remedy}"
         )
     if has_no_pods(template.documents[-1].api_version, template.kind):
         raise TemplateError(
-            f"a {template.kind} brings up no pods to be scheduled; it may stand before a workload in the same file"
+            f"a {template.kind} creates no pods; put it before a workload in the same file"
         )
     if scenario not in ("submit", "gated") and spec.template not in _OWN_PODS[scenario]:
         raise TemplateError(
-            f"{scenario} makes its own pods; leave template out, or say {' or '.join(_OWN_PODS[scenario])}"
+            f"{scenario} creates its own pods; omit template, or set it to "
+            f"{' or '.join(_OWN_PODS[scenario])}"
         )
     last = template.documents[-1]
     if spec.goal == "succeeded" and scenario != "submit":
         raise TemplateError(
-            f"{scenario} is over when its pods are scheduled; goal succeeded goes with scenario submit"
+            f"{scenario} ends when its pods are scheduled; goal succeeded needs scenario submit"
         )
     if spec.goal == "succeeded" and STAGES[spec.goal] not in {
         step.name for step in chain(last.api_version, last.kind)
     }:
         raise TemplateError(
-            f"a {template.kind} does not end by itself: goal succeeded goes with Job, PyTorchJob and Pod"
+            f"a {template.kind} does not end by itself: goal succeeded needs a Job, PyTorchJob or "
+            "Pod"
         )
     if template.kind.startswith("VirtualMachine"):
-        raise TemplateError(f"{template.kind} is measured by vmi-burst and vmi-steady, not here")
+        raise TemplateError(f"use vmi-burst or vmi-steady for a {template.kind}")
     steps = chain("v1", "Pod") if scenario in _PODS else chain(last.api_version, last.kind)
-    lasting = [
-        step for step in steps if step.stage != "succeeded" or scenario == "submit"
-    ]  # the others end before their pods do
+    # Only scenario submit lasts until its pods end.
+    lasting = [step for step in steps if step.stage != "succeeded" or scenario == "submit"]
     own = (*_FIGURES[scenario], *_EXTRA_FIGURES.get(scenario, ()))
     names.check(
         spec.gates,
@@ -225,5 +229,5 @@ async def exclusive(kube: Kube, spec: Spec, scenario: Scenario, lock_timeout: fl
 
 
 async def measure(kube: Kube, spec: Spec, scenario: Scenario) -> Result:
-    """Run one scenario. Raises NotHereError, TemplateError, KubeError."""
+    """Run one scenario. Raises ScenarioUnavailableError, TemplateError, KubeError."""
     return await SCENARIOS[scenario](kube, spec)

@@ -1,4 +1,4 @@
-"""VMI scenarios: a burst, and a steady state with churn; several bursts are in `sizes`."""
+"""VMI scenarios: a burst, and a steady state with churn."""
 
 import asyncio
 import math
@@ -19,8 +19,8 @@ from perfdag.steps.scale.figures.prometheus import Prometheus, component_figures
 from perfdag.steps.scale.figures.rows import Row, error_text, on_simulated, with_deletion
 from perfdag.steps.scale.measure.completion import may_be_settled, settled
 from perfdag.steps.scale.measure.generator import Submission
-from perfdag.steps.scale.model import gates as gating
 from perfdag.steps.scale.model.chains import CHAINS
+from perfdag.steps.scale.model.gates import SLO, Gate, evaluate
 from perfdag.steps.scale.model.run_id import new_run
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.stages import SET, VMI
@@ -47,7 +47,7 @@ class Spec:
     primer: bool = True
     timeout: float = 900.0
     variables: dict[str, Any] = field(default_factory=dict)
-    gates: list[gating.Gate] = field(default_factory=lambda: [*gating.SLO])
+    gates: list[Gate] = field(default_factory=lambda: [*SLO])
     prometheus: Prometheus | None = None
     deadline: float = math.inf
     """time.monotonic() after which only deletion is waited for. Later stages are censored."""
@@ -55,7 +55,7 @@ class Spec:
     seen: Callable[["Result"], None] = lambda result: None
     """Callback that gets the result of every size when it is complete."""
     run: str = field(default_factory=new_run)
-    """The id that all it makes is labelled with; parts of it add to it (removal.belongs)."""
+    """The id that labels all objects; parts of the run append to it (removal.belongs)."""
 
 
 def template_of(spec: Spec, run: str) -> Template:
@@ -64,23 +64,28 @@ def template_of(spec: Spec, run: str) -> Template:
 
 
 def load_template(source: str, run: str, replicas: int, variables: Mapping[str, Any]) -> Template:
-    """A template of VMIs. Raises TemplateError."""
+    """Load a template of VMIs. Raises TemplateError."""
     loaded = load(source, run, {"workers": replicas, **variables})
     if not loaded.kind.startswith(VMI.removesuffix("Instance")) or loaded.kind not in CHAINS:
         raise TemplateError(
-            f"{loaded.kind} brings up no VMI: take the template vmi, vm or vmirs, or a file whose last document is of such a kind"
+            f"{loaded.kind} creates no VMI: use the template vmi, vm or vmirs, or a file whose "
+            "last document has such a kind"
         )
     if loaded.kind == SET and loaded.members != replicas:
         raise TemplateError(
-            f"the template has {loaded.members} replicas and {replicas} are said: say replicas {loaded.members}"
+            f"the template has {loaded.members} replicas, not {replicas}: set replicas to "
+            f"{loaded.members}"
         )
     if replicas != 1 and loaded.kind != SET:
-        raise TemplateError(f"replicas go with the template vmirs; a {loaded.kind} is one VMI")
+        raise TemplateError(f"only the template vmirs takes replicas; a {loaded.kind} is one VMI")
     return loaded
 
 
 async def burst(kube: Kube, spec: Spec, count: int) -> Result:
-    """Create `count` objects, wait until all run, then delete them. Raises KubeError, ValueError."""
+    """Create `count` objects, wait until all run, then delete them.
+
+    Raises KubeError, ValueError.
+    """
     nodes = await check_nodes(kube, count * spec.replicas, spec.per_node)
     async with (
         own_namespaces(kube, spec.namespaces, spec.run),
@@ -92,7 +97,8 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
         all_running = await all_settled(session, spec)
         if not all_running:
             session.notes.append(
-                f"{wanted - session.reached(VMI, 'running')} of {wanted} VMIs not Running {session.wait_end(spec.timeout)}"
+                f"{wanted - session.reached(VMI, 'running')} of {wanted} VMIs not Running "
+                f"{session.wait_end(spec.timeout)}"
             )
         await session.scrape(CREATION)
         rows = await session.rows()
@@ -107,8 +113,9 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
 async def steady(
     kube: Kube, spec: Spec, count: int, churn: int, pause: float, duration: float
 ) -> Result:
-    """Keep `count` objects for `duration` seconds and replace the `churn` oldest every `pause`
-    seconds.
+    """Keep `count` objects for `duration` seconds.
+
+    Every `pause` seconds, replace the `churn` oldest.
     """
     nodes = await check_nodes(kube, count * spec.replicas, spec.per_node)
     async with (
@@ -163,7 +170,7 @@ def _live(session: Session) -> int:
 
 
 async def all_settled(session: Session, spec: Spec) -> bool:
-    """Every VMI of what was not deleted again ran, or failed and was not replaced."""
+    """Wait until every VMI that was not deleted ran, or failed without a replacement."""
     enough = len(session.alive()) * spec.replicas
 
     def done() -> bool:
@@ -177,6 +184,7 @@ async def all_settled(session: Session, spec: Spec) -> bool:
 
 @asynccontextmanager
 async def primed_session(kube: Kube, spec: Spec) -> AsyncIterator[Session]:
+    """Run the primer if wanted, and open the session of the scenario."""
     notes = await _primer(kube, spec) if spec.primer else []
     primed_template = template_of(spec, spec.run)
     async with open_session(
@@ -210,12 +218,11 @@ async def _primer(kube: Kube, spec: Spec) -> list[str]:
         elif session.reached(VMI, "running") < spec.replicas:
             what = "failed" if over else f"did not run {session.wait_end(short.timeout)}"
             records, messages = session.observer.records.values(), session.observer.messages
-            notes.append(
-                f"the primer {what}: {next((text for record in records if (text := error_text(record, messages))), 'nothing says why')}"
-            )
+            errors = (error_text(record, messages) for record in records)
+            notes.append(f"the primer {what}: {next(filter(None, errors), 'no reason is known')}")
         if not await session.delete(session.submissions, 1, spec.timeout):
-            notes.append("the primer was not gone when the measurement began")
-    return [f"{note}; what the first VMI costs besides may be in the figures" for note in notes]
+            notes.append("the primer still existed when the measurement began")
+    return [f"{note}; the figures may include first-time costs" for note in notes]
 
 
 async def _result(
@@ -255,7 +262,7 @@ async def _result(
         stages,
         figures,
         facts,
-        gating.evaluate(spec.gates, figures | session.gate_latencies()),
+        evaluate(spec.gates, figures | session.gate_latencies()),
         calls=api_metrics.call_records(session.phases),
         started=started,
         ended=ended,

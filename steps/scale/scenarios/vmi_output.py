@@ -10,7 +10,17 @@ from perfdag import signals
 from perfdag.benchmark.contract import Output
 from perfdag.kube.client import Kube, KubeError
 from perfdag.outcome import Failed, Invalid, Measurement
-from perfdag.steps.scale.figures import measurements as measured
+from perfdag.steps.scale.figures.measurements import (
+    call_measurements,
+    failure_text,
+    figure_measurements,
+    gate_measurements,
+    message_measurements,
+    object_measurements,
+    sample_error,
+    stage_measurements,
+    tool,
+)
 from perfdag.steps.scale.figures.percentiles import Summary
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.generator import connections
@@ -32,7 +42,7 @@ def run_scenario(
     except ValueError as error:
         raise Failed(str(error)) from None
     except KubeError as error:
-        raise measured.sample_error(error, name, API_RULES) from None
+        raise sample_error(error, name, API_RULES) from None
     results = [asdict(result) for result in outcome.results]
     simulated = any(result.facts["simulated"] for result in outcome.results)
     facts = {"simulated": simulated, "runs": [result.facts for result in outcome.results]}
@@ -41,12 +51,13 @@ def run_scenario(
     version = outcome.results[-1].facts["kubevirt_version"]
     return Output(
         texts,
-        tool=measured.tool(f"KubeVirt {version}" if version else "perfdag", simulated),
+        tool=tool(f"KubeVirt {version}" if version else "perfdag", simulated),
         facts=facts,
     )
 
 
 async def measure_vmis(spec: vmi.Spec, request: run_vmi.VmiRequest) -> run_vmi.Outcome:
+    """Measure with connections enough for all creations in flight."""
     async with Kube(connections=connections(spec.parallel)) as kube:
         return await run_vmi.measure(kube, spec, request)
 
@@ -71,17 +82,15 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
         coords, figures = {"count": run["count"]}, run["figures"]
         measurements += _headline(stages, headline, coords)
         vms = run["count"] * (run["facts"].get("members") or 1)
-        measurements += measured.stage_measurements(stages, coords) + measured.figure_measurements(
+        measurements += stage_measurements(stages, coords) + figure_measurements(
             figures, coords, vms
         )
-        measurements += measured.call_measurements(
-            run["calls"], coords
-        ) + measured.object_measurements(each_rows, coords)
-        ended_it = passed and not search["no_data"] and run["count"] > passed
-        held = [verdict for verdict in run["verdicts"] if verdict["passed"] or not ended_it]
-        measurements += measured.gate_measurements(held, coords) + measured.message_measurements(
+        measurements += call_measurements(run["calls"], coords) + object_measurements(
             each_rows, coords
         )
+        ended_it = passed and not search["no_data"] and run["count"] > passed
+        held = [verdict for verdict in run["verdicts"] if verdict["passed"] or not ended_it]
+        measurements += gate_measurements(held, coords) + message_measurements(each_rows, coords)
         notes += run["facts"]["notes"]
         rows += each_rows
         if figures["left_behind"]:
@@ -93,7 +102,7 @@ def parse_results(output: Output, headline: str) -> list[Measurement]:
     if search:
         measurements.append(Measurement("capacity", float(passed)))
         notes += [f"capacity is a lower bound: {search['stopped']}"] if search["stopped"] else []
-    failures = measured.failure_text(rows, notes)
+    failures = failure_text(rows, notes)
     if disturbed := next((run["disturbed"] for run in raw["results"] if run["disturbed"]), ""):
         raise Invalid(f"{disturbed}; {failures}".rstrip("; "), output.texts, measurements)
     if not any(measurement.metric == headline for measurement in measurements) and not search:

@@ -6,8 +6,7 @@ from pydantic import Field, field_validator
 
 from perfdag.benchmark.contract import Params
 from perfdag.steps.scale.figures.prometheus import Prometheus
-from perfdag.steps.scale.model.gates import parse as parse_gate
-from perfdag.steps.scale.model.gates import with_slo
+from perfdag.steps.scale.model.gates import parse_gate, with_slo
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import inlined
 from perfdag.steps.scale.scenarios import run_vmi, vmi
@@ -42,7 +41,7 @@ API_RULES: tuple[dict[str, Any], ...] = (
 
 
 class VmiParams(Params):
-    """What VMI scenarios share."""
+    """The parameters that VMI scenarios share."""
 
     template: str = Field(
         "vmi", description="vmi, vm, vmirs, or a YAML file (its text is kept in the plan)"
@@ -52,11 +51,12 @@ class VmiParams(Params):
     )
     replicas: int = Field(1, ge=1, description="VMIs of one object (template vmirs)")
     namespace: str | list[str] = Field(
-        "perfdag-vmi", description="namespace of the VMIs, or several in turn, made where missing"
+        "perfdag-vmi",
+        description="namespace of the VMIs, or several in turn; missing ones are created",
     )
     parallel: int = Field(20, ge=1, le=run_vmi.MOST, description="creations in flight")
     arrival: Literal["closed", "constant", "poisson", "burst", "ramp"] = Field(
-        "closed", description="closed (as fast as it goes), constant, poisson, burst or ramp"
+        "closed", description="closed (as fast as possible), constant, poisson, burst or ramp"
     )
     rate: float = Field(0.0, ge=0, description="creations a second of an open loop")
     seed: int = Field(0, ge=0, description="seed of Poisson arrivals")
@@ -70,7 +70,8 @@ class VmiParams(Params):
     )
     gates: list[str] = Field(
         [],
-        description="METRIC < VALUE, or METRIC < RATIO * METRIC; one on a metric of `api_gates` takes its place",
+        description="METRIC < VALUE, or METRIC < RATIO * METRIC; replaces an equal metric of "
+        "`api_gates`",
     )
     api_gates: bool = Field(True, description="api_p99 < 1 and api_list_p99 < 30 beside `gates`")
     prometheus: str | None = Field(None, description="URL of a Prometheus that scrapes KubeVirt")
@@ -114,7 +115,7 @@ class VmiParams(Params):
         )
 
     def problems(self, request: run_vmi.VmiRequest) -> list[str]:
-        """Why they cannot be measured together (empty: they can)."""
+        """Return why the parameters do not fit together, or an empty list."""
         try:
             run_vmi.check(self.spec(), request)
         except ValueError as error:

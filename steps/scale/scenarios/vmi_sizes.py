@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster.kubevirt import TooDenseError, check_nodes
 from perfdag.steps.scale.cluster.namespaces import own_namespaces
-from perfdag.steps.scale.model import gates as gating
+from perfdag.steps.scale.model.gates import evaluate
 from perfdag.steps.scale.scenarios import vmi
 from perfdag.steps.scale.scenarios.result import Result
 from perfdag.steps.scale.scenarios.vmi import Spec
@@ -79,7 +79,7 @@ async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capac
         if results[-1].failed:
             late = time.monotonic() >= spec.deadline
             return Capacity(
-                passed, "the sample's own time limit was reached" if late else ""
+                passed, "the time limit of the sample was reached" if late else ""
             ), results
         passed = size
     return Capacity(passed, f"the limit of {limit} was reached"), results
@@ -91,7 +91,7 @@ def rung(spec: Spec, number: int) -> Spec:
 
 
 def _unmeasured(spec: Spec, count: int, error: Exception, before: Result) -> Result:
-    """A size that ended in an error, after one that was measured: none of its gates has data."""
+    """Return the result of a size that ended in an error, whose gates have no data."""
     facts = {key: before.facts.get(key) for key in ("simulated", "kubevirt_version")}
     facts |= {
         "run": spec.run,
@@ -107,6 +107,6 @@ def _unmeasured(spec: Spec, count: int, error: Exception, before: Result) -> Res
         [],
         figures,
         facts,
-        gating.evaluate(spec.gates, figures),
+        evaluate(spec.gates, figures),
         error=str(error),
     )
