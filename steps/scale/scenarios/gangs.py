@@ -162,7 +162,7 @@ async def own_queues(
             for text in [
                 *messages,
                 *(
-                    f"whether the queue {name} is left is not known (interrupted); {remedy}"
+                    f"whether the queue {name} is left is unknown (interrupted); {remedy}"
                     for name in there
                 ),
             ]:
