@@ -1,7 +1,6 @@
-"""The NVIDIA GPUs of this host as its driver names them: part of what a result was measured on. What they do during a sample is asked by
-the steps that use them.
+"""The NVIDIA GPUs of this host, as `nvidia-smi --query-gpu` and `nvidia-smi -L` list them.
 
-Source: `nvidia-smi --query-gpu` and `nvidia-smi -L`. Memory in bytes, power in W.
+Memory is in bytes, power in W.
 """
 
 import contextlib
@@ -28,50 +27,55 @@ _MIB = {"memory", "memory_bytes", "memory_used"}
 _PERCENT = {"utilisation"}
 _TEXT = {"name", "uuid", "driver", "vbios", "persistence", "compute_mode", "ecc", "mig"}
 _LEAST = ("name", "driver", "memory_bytes")
-"""Known to every version; one that does not know a field refuses all of them."""
+"""Fields of every version. A version refuses a query with an unknown field."""
 TIMEOUT = 5.0
-"""Seconds of a question. All of them fit into what a peer is given for its facts (SshHost.facts), or a hung driver would cost the others too."""
+"""Timeout of a query in seconds. All queries together fit into the timeout of SshHost.facts."""
 
 
 def gpus() -> list[dict[str, Any]] | None:
-    """Each GPU that this process may see, with its MIG slices where it has some; empty without a driver, None where it does not answer."""
+    """Return the GPUs that this process may use, with their MIG slices.
+
+    The list is empty without a driver, and None if the driver does not answer.
+    """
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
     for fields in (_FIELDS, {name: _FIELDS[name] for name in _LEAST}):
-        answered = _asked(program, *query(fields)[1:])
-        if answered is None:
+        answer = _run(program, *query(fields)[1:])
+        if answer is None:
             return None
-        code, said = answered
+        code, output = answer
         if code == 0:
             break
     else:
         return None
-    found = [
+    devices = [
         {"name": "unknown GPU"}
         | {name: row.get(name) for name in fields if name in row or name != "name"}
-        for row in parse(said, fields)
+        for row in parse(output, fields)
     ]
-    if any(each.get("mig") == "Enabled" for each in found):
-        code, listing = _asked(program, "-L") or (1, "")
-        for each, own in zip(found, _slices(listing if code == 0 else ""), strict=False):
-            each["slices"] = own
-    return found
+    if any(device.get("mig") == "Enabled" for device in devices):
+        code, listing = _run(program, "-L") or (1, "")
+        for device, slices in zip(devices, _slices(listing if code == 0 else ""), strict=False):
+            device["slices"] = slices
+    return devices
 
 
-def kinds(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The hardware alone, a kind an element: `2 x NVIDIA A100-SXM4-40GB`, `NVIDIA A100-SXM4-40GB (MIG 1g.5gb)`."""
-    named = Counter(
-        f"{each['name']} (MIG {', '.join(each['slices'])})" if each.get("slices") else each["name"]
-        for each in found
+def kinds(devices: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the kinds of hardware: `2 x NVIDIA A100`, `NVIDIA A100 (MIG 1g.5gb)`."""
+    counts = Counter(
+        f"{device['name']} (MIG {', '.join(device['slices'])})"
+        if device.get("slices")
+        else device["name"]
+        for device in devices
     )
-    return [kind if count == 1 else f"{count} x {kind}" for kind, count in sorted(named.items())]
+    return [kind if count == 1 else f"{count} x {kind}" for kind, count in sorted(counts.items())]
 
 
-def _asked(program: str, *options: str) -> tuple[int, str] | None:
-    """Exit code and output; None where it did not end in time or cannot be started."""
+def _run(program: str, *options: str) -> tuple[int, str] | None:
+    """Return exit code and output, or None if it cannot be started or does not end in time."""
     try:
-        asking = subprocess.Popen(
+        process = subprocess.Popen(
             [program, *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -82,21 +86,20 @@ def _asked(program: str, *options: str) -> tuple[int, str] | None:
     except OSError:
         return None
     try:
-        said, _ = asking.communicate(timeout=TIMEOUT)
+        output, _ = process.communicate(timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
         return None
     finally:
-        if asking.poll() is None:
-            asking.kill()
-            with contextlib.suppress(
-                subprocess.TimeoutExpired
-            ):  # a process that waits in the driver (state D) outlives SIGKILL
-                asking.wait(0.2)
-    return asking.returncode, said
+        if process.poll() is None:
+            process.kill()
+            # A process that waits in the driver (state D) survives SIGKILL.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.2)
+    return process.returncode, output
 
 
 def query(fields: dict[str, str]) -> list[str]:
-    """Return the argv of nvidia-smi for these fields: nvidia-smi's name of each of ours."""
+    """Return the argv of nvidia-smi for these fields, as our names to its names."""
     return [
         "nvidia-smi",
         f"--query-gpu={','.join(fields.values())}",
@@ -105,18 +108,19 @@ def query(fields: dict[str, str]) -> list[str]:
 
 
 def parse(text: str, fields: dict[str, str]) -> list[dict[str, Any]]:
-    """Return a dictionary a line that nvidia-smi printed, without unknown values and lines of another width (an error text).
+    """Return a dictionary for each line of nvidia-smi, without unknown values.
 
-    Clocks in Hz, memory in bytes, utilisation as a fraction, power in W, times in seconds since the epoch.
+    Lines of another width are errors, and are skipped. Clocks are in Hz, memory in bytes, power in
+    W, times in seconds since the epoch. Utilisation is a fraction.
     """
-    found = []
+    rows = []
     for cells in csv.reader(io.StringIO(text), skipinitialspace=True):
         if len(cells) == len(fields):
             values = {
                 name: _value(name, cell.strip()) for name, cell in zip(fields, cells, strict=True)
             }
-            found.append({name: value for name, value in values.items() if value is not None})
-    return found
+            rows.append({name: value for name, value in values.items() if value is not None})
+    return rows
 
 
 def _value(name: str, cell: str) -> Any:
@@ -141,11 +145,11 @@ def _value(name: str, cell: str) -> Any:
 
 
 def _slices(listing: str) -> list[list[str]]:
-    """MIG profiles of each GPU of `nvidia-smi -L`, in its order."""
-    found: list[list[str]] = []
+    """Return the MIG profiles of each GPU of `nvidia-smi -L`, in its order."""
+    slices: list[list[str]] = []
     for line in listing.splitlines():
         if line.startswith("GPU "):
-            found.append([])
-        elif found and (profile := re.match(r"\s+MIG (\S+)", line)):
-            found[-1].append(profile[1])
-    return found
+            slices.append([])
+        elif slices and (profile := re.match(r"\s+MIG (\S+)", line)):
+            slices[-1].append(profile[1])
+    return slices

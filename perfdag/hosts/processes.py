@@ -1,4 +1,4 @@
-"""Processes and ports of this machine: what runs below a process, and who listens. From /proc where there is one."""
+"""Processes and ports of this machine: descendants of a process, and ports in use."""
 
 import contextlib
 import os
@@ -22,14 +22,16 @@ watcher: "subprocess.Popen[bytes] | None" = None
 
 
 def marked() -> dict[str, str]:
-    """What to add to a command's environment, so that it and all below it end with this process, kill -9 included (perfdag.hosts.reaper).
+    """Return the environment variable that ends a command with this process.
 
-    A signal at the parent's death (PR_SET_PDEATHSIG) would reach the command alone, not the workers that it forked.
+    perfdag.hosts.reaper kills the command and its descendants, even if this process is killed by
+    SIGKILL. PR_SET_PDEATHSIG would reach the command alone, and not the workers that it forked.
     """
     global watcher
     with _starting:
         if watcher is None or watcher.poll() is not None:
-            # a session of its own: Ctrl-C is not for it. It keeps nothing of ours open but the pipe whose end it waits for
+            # A session of its own, so that Ctrl-C does not reach it.
+            # Its standard input is the pipe that ends with this process.
             watcher = subprocess.Popen(
                 [sys.executable, "-I", "-S", reaper.__file__, _token],
                 stdin=subprocess.PIPE,
@@ -43,18 +45,14 @@ def marked() -> dict[str, str]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Process ids below `pid` now, found by parent id, so those that left its process group are in it too."""
-    of = (
-        _children
-        if Path("/proc/self/task").exists() and _kernel_lists_children()
-        else scan_children()
-    )
-    found, queue = [], [pid]
+    """Return the ids of the descendants of a process, also of those that left its process group."""
+    children_of = _children if _kernel_lists_children() else scan_children()
+    pids, queue = [], [pid]
     while queue:
-        below = of(queue.pop())
-        found += below
-        queue += below
-    return found
+        children = children_of(queue.pop())
+        pids += children
+        queue += children
+    return pids
 
 
 @cache
@@ -63,16 +61,20 @@ def _kernel_lists_children() -> bool:
 
 
 def _children(pid: int) -> list[int]:
-    """By the kernel's own list (proc(5), CONFIG_PROC_CHILDREN): no scan of all processes, of which a busy node has thousands."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):  # the process ended: glob would raise half-way as well
+    """Return the children by the kernel's list (proc(5), CONFIG_PROC_CHILDREN).
+
+    This is faster than a scan of all processes, of which a busy node has thousands.
+    """
+    children: list[int] = []
+    with contextlib.suppress(OSError):  # the process ended
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
-                found += map(int, (thread / "children").read_text().split())
-    return found
+                children += map(int, (thread / "children").read_text().split())
+    return children
 
 
 def scan_children() -> Callable[[int], list[int]]:
+    """Return a function from a process id to its children, by one scan of all processes."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -82,43 +84,47 @@ def scan_children() -> Callable[[int], list[int]]:
 
 
 def signal_tree(pid: int, number: signal.Signals, known: Iterable[int] = ()) -> None:
-    """Signal a process group, the processes below its leader, and those `known` to have been below it while it lived."""
-    for each in {*descendants(pid), *known}:
+    """Signal a process group, the descendants of its leader, and its `known` former descendants."""
+    for descendant in {*descendants(pid), *known}:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(each, number)
+            os.kill(descendant, number)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
 
 def holders(pipe: int) -> list[int]:
-    """Other processes that have the pipe of a file descriptor of ours open, as far as we may see them (proc(5))."""
-    found = []
+    """Return the other processes that have the pipe of a file descriptor open (proc(5))."""
+    pids = []
     with contextlib.suppress(OSError):
-        wanted = os.readlink(f"/proc/self/fd/{pipe}")  # noqa: PTH115 - `pipe:[1234]` is no path
+        target = os.readlink(f"/proc/self/fd/{pipe}")  # noqa: PTH115 - `pipe:[1234]` is no path
         for folder in Path("/proc").glob("[0-9]*/fd"):
             with contextlib.suppress(OSError):
                 if int(folder.parent.name) != os.getpid() and any(
-                    os.readlink(each) == wanted for each in folder.iterdir()
+                    os.readlink(link) == target  # noqa: PTH115
+                    for link in folder.iterdir()
                 ):
-                    found.append(int(folder.parent.name))
-    return found
+                    pids.append(int(folder.parent.name))
+    return pids
 
 
 def listening_ports(table: str, proto: Proto) -> set[int]:
-    """Ports that somebody listens on (tcp) or has open (udp), from the text of /proc/net/tcp, tcp6, udp or udp6 (proc(5))."""
-    wanted = _LISTEN if proto == "tcp" else _UDP_OPEN
+    """Return the ports that are listened on (tcp) or open (udp).
+
+    `table` is the text of /proc/net/tcp, tcp6, udp or udp6 (proc(5)).
+    """
+    state = _LISTEN if proto == "tcp" else _UDP_OPEN
     rows = (line.split() for line in table.splitlines())
     return {
         int(row[1].rpartition(":")[2], 16)
         for row in rows
-        if len(row) > 3 and row[3] == wanted and ":" in row[1]
+        if len(row) > 3 and row[3] == state and ":" in row[1]
     }
 
 
 def listening(port: int, proto: Proto) -> bool:
-    """Whether somebody listens on a port (tcp) or has it open (udp) on this machine."""
+    """Return whether a port is listened on (tcp) or open (udp) on this machine."""
     tables = [Path(f"/proc/net/{proto}"), Path(f"/proc/net/{proto}6")]
-    if not tables[0].exists():  # no /proc (macOS): a port that cannot be bound is taken
+    if not tables[0].exists():  # no /proc (macOS)
         return not _bindable(port, proto)
     for table in tables:
         with contextlib.suppress(OSError), table.open() as rows:
@@ -130,7 +136,10 @@ def listening(port: int, proto: Proto) -> bool:
 
 
 def listening_rows(rows: Iterable[str]) -> Iterator[str]:
-    """The head of a TCP table: the kernel lists those that listen before all connections (net/ipv4/tcp_ipv4.c), of which there may be many."""
+    """Yield the head of a TCP table, with the listening sockets.
+
+    The kernel lists them before all connections (net/ipv4/tcp_ipv4.c).
+    """
     for number, row in enumerate(rows):
         if number and row.split()[3] != _LISTEN:
             return

@@ -1,8 +1,9 @@
-"""What a killed perfdag left running, ended by a process beside it that outlives it (`perfdag.hosts.processes.marked` starts it).
+"""Kill what a killed perfdag left running.
 
-`python survivors.py TOKEN` waits until its standard input ends, which it does with the process that holds the other end, however that ended.
-Then it kills all that carries the mark in its environment. Needs /proc; elsewhere nothing is killed. It is run by its path and imports
-little: it starts beside a run's first command.
+`python reaper.py TOKEN` waits for the end of its standard input, which comes when the process at
+the other end exits. It then kills all processes with the mark in their environment. Without /proc
+it kills nothing. `perfdag.hosts.processes.marked` starts it with the first command of a run, so it
+imports little.
 """
 # ruff: noqa: PTH112, PTH123, PTH208 - pathlib takes as long to import as all the rest
 
@@ -13,27 +14,30 @@ import sys
 import time
 
 NAME = "PERFDAG_RUN_BY"
-PATIENCE = 10.0  # s; a process that does not end by then waits for a disk that is gone
+PATIENCE = 10.0  # seconds; a process that waits for a lost disk never ends
 
 
 def carriers(token: str) -> set[int]:
-    """Ids of the processes that carry the mark, and of all below them: a program may have written over its environment."""
+    """Return the ids of the processes with the mark, and of their descendants.
+
+    A descendant may have overwritten its environment.
+    """
     mark = f"{NAME}={token}".encode()
-    found: set[int] = set()
+    marked: set[int] = set()
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else []):
-        with contextlib.suppress(OSError, IndexError):  # it ended, or is another user's
+        with contextlib.suppress(OSError, IndexError):  # it ended, or belongs to another user
             children.setdefault(int(_read(name, "stat").rpartition(b")")[2].split()[1]), []).append(
                 int(name)
             )
             if mark in _read(name, "environ").split(b"\0"):
-                found.add(int(name))
-    queue = list(found)
+                marked.add(int(name))
+    queue = list(marked)
     while queue:
-        below = [pid for pid in children.get(queue.pop(), []) if pid not in found]
-        found.update(below)
-        queue += below
-    return found
+        descendants = [pid for pid in children.get(queue.pop(), []) if pid not in marked]
+        marked.update(descendants)
+        queue += descendants
+    return marked
 
 
 def _read(pid: str, name: str) -> bytes:
@@ -42,7 +46,7 @@ def _read(pid: str, name: str) -> bytes:
 
 
 def main(token: str) -> None:
-    """Wait for the end of standard input, then kill until nothing is left."""
+    """Wait for the end of standard input, then kill until no process is left."""
     sys.stdin.buffer.read()
     deadline = time.monotonic() + PATIENCE
     while (left := carriers(token)) and time.monotonic() < deadline:

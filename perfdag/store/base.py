@@ -1,6 +1,6 @@
-"""The store of runs and results: a folder or `s3://bucket/prefix`.
+"""The contract of a store of runs and results, which is a folder or `s3://bucket/prefix`.
 
-A `put` that returned is durable and whole; a reader never sees half a file.
+Data is durable when `put` returns, and a reader never sees a partial file.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,38 +8,38 @@ from typing import Protocol
 
 
 class StoreError(Exception):
-    """The store cannot be used: what, where, and what to do. Exit code 4."""
+    """The store cannot be used. The message says what to do."""
 
 
 class NotStoredError(StoreError):
-    """There is nothing under that key."""
+    """The store has no such key."""
 
 
 class Store(Protocol):
-    """Bytes by key; keys are relative paths with `/`."""
+    """Bytes by key. Keys are relative paths with `/`."""
 
     root: str
 
     def put(self, key: str, data: bytes) -> None:
-        """Store durably, replacing what was there. Raises StoreError."""
+        """Store data durably and replace earlier data. Raises StoreError."""
         ...
 
     def get(self, key: str) -> bytes:
-        """Raises NotStoredError, StoreError."""
+        """Return the data of a key. Raises NotStoredError, StoreError."""
         ...
 
     def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """(key, data) of each key, in the order given; absent keys raise NotStoredError."""
+        """Yield (key, data) in the order of `keys`. Raises NotStoredError, StoreError."""
         ...
 
     def list(self, prefix: str) -> list[str]:
-        """Keys below a folder-like prefix, sorted; empty where there is none. Raises StoreError."""
+        """Return the sorted keys below a prefix, which is like a folder. Raises StoreError."""
         ...
 
     def delete(self, prefix: str) -> None:
-        """Remove a key or all below a folder-like prefix; absent is fine. Raises StoreError."""
+        """Remove a key, or all keys below a prefix, if they exist. Raises StoreError."""
         ...
 
     def url(self, key: str) -> str:
-        """Where a person finds it."""
+        """Return the path or URL of a key for people."""
         ...

@@ -3,22 +3,26 @@
 import contextlib
 import errno
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from perfdag.store.base import NotStoredError, StoreError
 
 
-def _why(error: OSError, wanted: str = "written") -> str:
+def _reason(error: OSError, action: str = "written") -> str:
     if error.errno == errno.ENOSPC:
         return "the disk is full; free space there, then run again with --resume"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"it cannot be {wanted} by this user; mend its rights, or choose another store with --store"
+        return (
+            f"it cannot be {action} by this user; "
+            "mend its rights, or choose another store with --store"
+        )
     return error.strerror or str(error)
 
 
 class FolderStore:
-    """A folder. Files are written beside their place, fsynced, and renamed."""
+    """A folder. Files are written under a temporary name, fsynced and renamed."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -42,7 +46,7 @@ class FolderStore:
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
-            raise StoreError(f"store {self.root}: {_why(error)}") from error
+            raise StoreError(f"store {self.root}: {_reason(error)}") from error
 
     def get(self, key: str) -> bytes:
         try:
@@ -50,43 +54,41 @@ class FolderStore:
         except (FileNotFoundError, NotADirectoryError):
             raise NotStoredError(f"store {self.root}: no {key}") from None
         except OSError as error:
-            raise StoreError(f"store {self.root}: {key}: {_why(error, 'read')}") from error
+            raise StoreError(f"store {self.root}: {key}: {_reason(error, 'read')}") from error
 
     def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         for key in keys:
             yield key, self.get(key)
 
     def list(self, prefix: str) -> list[str]:
-        found = []
-        for folder, _, files in os.walk(self._path / prefix, onerror=self._unlisted):
+        keys = []
+        for folder, _, files in os.walk(self._path / prefix, onerror=self._check_listing):
             relative = Path(folder).relative_to(self._path)
-            found += [
+            keys += [
                 str(relative / name)
                 for name in files
                 if not (name.startswith(".") and name.endswith(".tmp"))
             ]
-        return sorted(found)
+        return sorted(keys)
 
-    def _unlisted(self, error: OSError) -> None:
-        """A folder that is not there holds nothing; one that may not be read is no empty one."""
+    def _check_listing(self, error: OSError) -> None:
+        """Raise StoreError for a folder that cannot be read. A missing folder is empty."""
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
             raise StoreError(
-                f"store {self.root}: {error.filename}: {_why(error, 'read')}"
+                f"store {self.root}: {error.filename}: {_reason(error, 'read')}"
             ) from error
 
     def delete(self, prefix: str) -> None:
-        import shutil
-
         target = self._path / prefix
         try:
             while target.is_dir():
-                with contextlib.suppress(FileNotFoundError):  # somebody else deletes there too
+                with contextlib.suppress(FileNotFoundError):  # deleted by another process
                     shutil.rmtree(target)
             target.unlink(missing_ok=True)
         except NotADirectoryError:
-            return  # nothing is below a file
+            return  # A file has no keys below it.
         except OSError as error:
-            raise StoreError(f"store {self.root}: {prefix}: {_why(error)}") from error
+            raise StoreError(f"store {self.root}: {prefix}: {_reason(error)}") from error
 
     def url(self, key: str) -> str:
         return str(self._path / key)

@@ -8,16 +8,20 @@ DEFAULT_ROOT = "./perfdag-results"
 
 
 def on_cluster(root: str | None) -> bool:
-    """Whether pods of a cluster can have their store there."""
+    """Return whether pods of a cluster can use the store."""
     return (root or "").startswith(("s3://", "claim://"))
 
 
 def open_store(root: str | None, patience: float = 10.0) -> Store:
-    """The store at a folder or s3:// address. `patience` is how many seconds a request to S3 is tried. Raises StoreError."""
+    """Return the store in a folder or at an s3:// address.
+
+    A failing request to S3 is retried for `patience` seconds. Raises StoreError.
+    """
     root = root or DEFAULT_ROOT
     if root.startswith("claim://"):
         raise StoreError(
-            f"{root} is a claim of a cluster; here use a folder or s3://, or run the command in a pod that mounts it"
+            f"{root} is a claim of a cluster; here use a folder or s3://, "
+            "or run the command in a pod that mounts it"
         )
     if root.startswith("s3://"):
         return S3Store(root, patience)

@@ -21,8 +21,10 @@ KEYS_A_TASK = 8
 
 
 class S3Store:
-    """A bucket with an optional prefix; AWS_ENDPOINT_URL, keys, regions and roles of the environment are honoured, then a profile of
-    ~/.aws. One PUT an object.
+    """A bucket with an optional prefix.
+
+    Endpoint, keys, region and role come from the environment (AWS_ENDPOINT_URL ...), then from a
+    profile in ~/.aws. An object is written by one PUT.
     """
 
     def __init__(self, root: str, patience: float) -> None:
@@ -52,7 +54,7 @@ class S3Store:
         return StoreError(f"store {self.root}: {_s3_reason(error)}")
 
     def _patiently(self, request: Callable[[], T]) -> T:
-        """What a request gives, tried again for a while. Raises FileNotFoundError as it is, StoreError."""
+        """Return the result of a request, with retries. Raises FileNotFoundError, StoreError."""
         deadline = time.monotonic() + self.patience
         pause = 0.2
         while True:
@@ -79,22 +81,25 @@ class S3Store:
             raise NotStoredError(f"store {self.root}: no {key}") from None
 
     def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        # reading ahead by a window: the reader of the bytes and the network work at the same time, and memory stays bounded;
-        # a few keys a task, since handing one over costs about as much as asking for it
+        # Read ahead by a bounded window, so that network and reader work at the same time.
+        # A task reads several keys, as handing over a task costs about as much as a request.
         tasks = iter([keys[at : at + KEYS_A_TASK] for at in range(0, len(keys), KEYS_A_TASK)])
         with ThreadPoolExecutor(READ_AT_ONCE) as pool:
             window = deque(
-                pool.submit(self._each, task) for task in itertools.islice(tasks, 2 * READ_AT_ONCE)
+                pool.submit(self._get_batch, task)
+                for task in itertools.islice(tasks, 2 * READ_AT_ONCE)
             )
             try:
                 while window:
-                    found = window.popleft().result()
-                    window += [pool.submit(self._each, task) for task in itertools.islice(tasks, 1)]
-                    yield from found
+                    batch = window.popleft().result()
+                    window += [
+                        pool.submit(self._get_batch, task) for task in itertools.islice(tasks, 1)
+                    ]
+                    yield from batch
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def _each(self, keys: Sequence[str]) -> list[tuple[str, bytes]]:
+    def _get_batch(self, keys: Sequence[str]) -> list[tuple[str, bytes]]:
         return [(key, self.get(key)) for key in keys]
 
     def list(self, prefix: str) -> list[str]:
@@ -102,9 +107,9 @@ class S3Store:
             return sorted(
                 self._patiently(
                     lambda: [
-                        each["path"]
-                        for batch in self._api.list(self._bucket, prefix)
-                        for each in batch
+                        entry["path"]
+                        for page in self._api.list(self._bucket, prefix)
+                        for entry in page
                     ]
                 )
             )
@@ -112,7 +117,7 @@ class S3Store:
             return []
 
     def delete(self, prefix: str) -> None:
-        # S3 has no folders: the key itself, and all below it
+        # S3 has no folders, so delete the key itself and all keys below it.
         keys = [*self.list(prefix), prefix] if prefix else self.list("")
         with contextlib.suppress(FileNotFoundError):
             self._patiently(lambda: self._api.delete(self._bucket, keys))
@@ -121,12 +126,16 @@ class S3Store:
         return f"{self.root}/{key}"
 
 
-def _endpoint(kept: str | None) -> str | None:
-    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or kept
+def _endpoint(configured: str | None) -> str | None:
+    environ = os.environ
+    return environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or configured
 
 
 def endpoint_of(root: str) -> str | None:
-    """The address at which the bucket of a root `s3://...` is asked; None: Amazon's own, or a folder. Raises StoreError."""
+    """Return the endpoint of an `s3://` store, or None for Amazon's or a folder.
+
+    Raises StoreError.
+    """
     return _endpoint(_profile(root).get("endpoint_url")) if root.startswith("s3://") else None
 
 
@@ -150,9 +159,9 @@ def _profile(root: str) -> dict[str, Any]:
         from botocore.session import Session
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ModuleNotFoundError:
-        instead = "or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         raise StoreError(
-            f"store {root}: an AWS profile needs boto3; pip install 'perfdag[aws]', {instead}"
+            f"store {root}: an AWS profile needs boto3; pip install 'perfdag[aws]', "
+            "or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from None
     try:
         session = Session(profile=name)
@@ -185,9 +194,15 @@ def _s3_reason(error: Exception) -> str:
         or "InvalidAccessKeyId" in text
         or "SignatureDoesNotMatch" in text
     ):
-        return "the S3 server refuses these keys; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the rights on the bucket"
+        return (
+            "the S3 server refuses these keys; "
+            "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the rights on the bucket"
+        )
     if "NoSuchBucket" in text or isinstance(error, FileNotFoundError):
         return "no such bucket; make it, or check the name and AWS_ENDPOINT_URL"
     if "169.254." in text or "credential" in text.lower():
-        return "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run `aws configure`"
+        return (
+            "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, "
+            "or run `aws configure`"
+        )
     return "cannot be reached; check AWS_ENDPOINT_URL and the network, then run again with --resume"
