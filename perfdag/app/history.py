@@ -69,12 +69,12 @@ def read_history(
     medians = _read_runs(store, suite, selection, report)
     acks, _ = read_acks(acks_file, store)
     tuning = Tuning(read_checks(store, medians.runs[-1].run_id, suite_file))
-    series = [
-        one
-        for one in series_of(medians, tuning, acks)
-        if not only or any(fnmatchcase(one.name, glob) for glob in only)
+    selected = [
+        series
+        for series in series_of(medians, tuning, acks)
+        if not only or any(fnmatchcase(series.name, glob) for glob in only)
     ]
-    if not series:
+    if not selected:
         raise CommandError(f"--only {', '.join(only)}: no series has such a name")
     count = runs_for_nodes(medians)
     nodes = node_outliers(medians, recent_rows(store, medians, count), tuning) if count else []
@@ -82,8 +82,8 @@ def read_history(
     if charts:
         from perfdag.app.history_page import write_charts
 
-        report(f"{write_charts(charts, medians, series, noise)} charts in {charts}")
-    return History(medians, series, nodes, noise)
+        report(f"{write_charts(charts, medians, selected, noise)} charts in {charts}")
+    return History(medians, selected, nodes, noise)
 
 
 def read_failures(

@@ -63,34 +63,38 @@ def write_charts(
     return len(figures)
 
 
-def worth_drawing(series: list[Series]) -> list[Series]:
+def worth_drawing(all_series: list[Series]) -> list[Series]:
     """Return the headline series and those that changed, or all if there are none of these.
 
     The series with the newest change comes first.
     """
-    kept = [one for one in series if one.info.headline or one.findings] or series
-    return sorted(kept, key=lambda one: -one.findings[-1].index if one.findings else 1)
+    kept = [series for series in all_series if series.info.headline or series.findings]
+    return sorted(kept or all_series, key=_newest_change_first)
+
+
+def _newest_change_first(series: Series) -> int:
+    return -series.findings[-1].index if series.findings else 1
 
 
 def draw(
-    medians: RunMedians, series: list[Series], noise: list[tuple[str, Variability]]
+    medians: RunMedians, all_series: list[Series], noise: list[tuple[str, Variability]]
 ) -> dict[str, Figure]:
     """Return small multiples, the overview of the newest runs and the noise, by file name."""
-    changed = sum(bool(one.findings) for one in series)
+    changed = sum(bool(series.findings) for series in all_series)
     title = (
-        f"{medians.suite}: {changed} of {len(series)} series changed level"
+        f"{medians.suite}: {changed} of {len(all_series)} series changed level"
         if changed
-        else f"{medians.suite}: no change of level in {len(series)} series"
+        else f"{medians.suite}: no change of level in {len(all_series)} series"
     )
     figures = {
         f"history-{i}": figure
-        for i, figure in enumerate(charts.pages(series, medians.runs, title), 1)
+        for i, figure in enumerate(charts.pages(all_series, medians.runs, title), 1)
     }
     recent = medians.runs[-NEWEST:]
     figures["overview"] = charts.overview(
-        [one.name for one in series],
-        [one.info.better for one in series],
-        overview(series),
+        [series.name for series in all_series],
+        [series.info.better for series in all_series],
+        overview(all_series),
         recent,
         f"{medians.suite}: the last {len(recent)} runs",
     )

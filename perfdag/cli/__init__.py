@@ -35,11 +35,11 @@ VERBS = {
     "ab": "compare two variants of a suite in interleaved blocks",
     "history": "show series over runs, with their change points",
     "check": "check a run against its thresholds and its history",
-    "baseline": "name, list and delete baselines",
+    "baseline": "name runs to compare with, and show the names",
     "acks": "store the acknowledgements that runs on a cluster read",
     "scale": "measure workloads and VMIs at scale",
-    "queue": "run and validate the parts of a scaled queue",
-    "step": "run one step of a run on a cluster; the containers call it",
+    "queue": "measure whether work on a queue grows with its backends",
+    "step": "run a step of a run on a cluster; containers call it",
 }
 
 EPILOG = """examples:

@@ -26,7 +26,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "check",
-        help="the gate of a daily run",
+        help="check a run against its thresholds and its history",
         description="Check a run against the thresholds of its suite and against its history. "
         "Exit with 0 or 3.",
         epilog=EPILOG,

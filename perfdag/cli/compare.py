@@ -25,7 +25,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "compare",
-        help="two runs or selections: better, worse, no difference shown, inconclusive",
+        help="compare two runs or selections",
         description="Compare two runs or selections: first environment and parameters, then each "
         "series with its median, spread, effect, noise floor, smallest detectable effect and "
         "verdict. The noise floor needs at least 15 past runs of the suite.",

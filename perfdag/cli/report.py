@@ -14,7 +14,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "report",
-        help="charts and the one-file HTML report of a run",
+        help="write the charts and the one-file HTML report of a run",
         description="Collect a run, draw its charts (SVG and PNG), write report.html and print "
         "the table.",
         epilog=EPILOG,

@@ -297,7 +297,7 @@ def test_a_deployment_that_something_else_scales_is_refused(
         main(["queue", "validate", "fake", "-n", namespace, "--client-url", url, "--limit", "3"])
         == 2
     )
-    assert "scaled by HorizontalPodAutoscaler hpa-of-fake" in capsys.readouterr().err
+    assert "HorizontalPodAutoscaler hpa-of-fake scales fake as well" in capsys.readouterr().err
     assert replicas(namespace) == 2
 
 
