@@ -27,7 +27,9 @@ async def cluster_facts(kube: Kube) -> Object:
     return {
         "kubernetes": version.get("gitVersion"),
         "nodes": nodes and {node["metadata"]["name"]: _node(node) for node in nodes},
-        "csi": drivers if drivers is None else sorted(each["metadata"]["name"] for each in drivers),
+        "csi": drivers
+        if drivers is None
+        else sorted(driver["metadata"]["name"] for driver in drivers),
         "daemons": daemons if daemons is None else driver_images(daemons),
         "cluster": await cluster_name(kube),
     }
@@ -39,12 +41,12 @@ async def cluster_name(kube: Kube) -> str | None:
     A cluster has no name of its own: the uid of its namespace kube-system stands for it.
     """
     try:
-        found = await kube.request("GET", "/api/v1/namespaces/kube-system")
+        namespace = await kube.request("GET", "/api/v1/namespaces/kube-system")
     except KubeError as error:
         if error.status == 403:
             return None
         raise
-    return str(found["metadata"]["uid"])
+    return str(namespace["metadata"]["uid"])
 
 
 async def _listed(kube: Kube, api: str, kind: str) -> list[Object] | None:
@@ -58,17 +60,17 @@ async def _listed(kube: Kube, api: str, kind: str) -> list[Object] | None:
 
 def driver_images(daemons: list[Object]) -> Object:
     """Return the images of network and storage daemons, with their tags, by DaemonSet."""
-    found = {}
-    for each in daemons:
+    drivers = {}
+    for daemon in daemons:
         name, images = (
-            each["metadata"]["name"],
+            daemon["metadata"]["name"],
             sorted(
-                container["image"] for container in each["spec"]["template"]["spec"]["containers"]
+                container["image"] for container in daemon["spec"]["template"]["spec"]["containers"]
             ),
         )
         if any(_DAEMONS.search(text) for text in (name, *images)):
-            found[name] = images
-    return dict(sorted(found.items()))
+            drivers[name] = images
+    return dict(sorted(drivers.items()))
 
 
 def _node(node: Object) -> Object:

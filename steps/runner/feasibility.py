@@ -40,17 +40,17 @@ class Requirement:
     why: str = ""
 
 
-async def look(kube: Kube) -> ClusterInventory:
+async def read_inventory(kube: Kube) -> ClusterInventory:
     """Return what the cluster has, as far as it may be read. Raises KubeError."""
     return ClusterInventory(await _nodes(kube), *await _classes(kube))
 
 
-async def answers(
-    kube: Kube, shape: Shape, room: ClusterInventory, namespace: str
+async def requirements_of(
+    kube: Kube, shape: Shape, inventory: ClusterInventory, namespace: str
 ) -> list[Requirement]:
     """Return what pods of this shape require, and whether the cluster has it. Raises KubeError."""
     return [
-        *of_room(shape, room),
+        *requirements_of_nodes(shape, inventory),
         *await _network(kube, shape, namespace),
         *await _volcano(kube, shape),
     ]
@@ -58,20 +58,20 @@ async def answers(
 
 async def unmet(kube: Kube, shapes: Sequence[Shape], namespace: str) -> dict[int, str]:
     """Return the shapes, by index, that the cluster can never run, and why. Raises KubeError."""
-    room = await look(kube)
-    found = {}
+    inventory = await read_inventory(kube)
+    infeasible = {}
     for number, shape in enumerate(shapes):
         why = next(
             (
-                each.why
-                for each in await answers(kube, shape, room, namespace)
-                if each.there is False
+                requirement.why
+                for requirement in await requirements_of(kube, shape, inventory, namespace)
+                if requirement.there is False
             ),
             None,
         )
         if why:
-            found[number] = why
-    return found
+            infeasible[number] = why
+    return infeasible
 
 
 async def has_class(kube: Kube, name: str) -> bool:
@@ -88,36 +88,36 @@ async def has_class(kube: Kube, name: str) -> bool:
         return False
 
 
-def of_room(shape: Shape, room: ClusterInventory) -> list[Requirement]:
+def requirements_of_nodes(shape: Shape, inventory: ClusterInventory) -> list[Requirement]:
     """Return what pods of this shape require of storage and nodes, and whether it is there."""
-    return [*_class(shape.volume, room), *_on_nodes(shape, room.nodes)]
+    return [*_class(shape.volume, inventory), *_on_nodes(shape, inventory.nodes)]
 
 
-def real(nodes: Sequence[Object]) -> list[Object]:
+def without_simulated(nodes: Sequence[Object]) -> list[Object]:
     """Return nodes that run pods: nodes simulated by KWOK have any resource and run nothing."""
     return [
-        each
-        for each in nodes
-        if "kwok.x-k8s.io/node" not in (each["metadata"].get("annotations") or {})
+        item
+        for item in nodes
+        if "kwok.x-k8s.io/node" not in (item["metadata"].get("annotations") or {})
     ]
 
 
-def holders(resource: str, nodes: Sequence[Object]) -> list[Object]:
+def nodes_with(resource: str, nodes: Sequence[Object]) -> list[Object]:
     """Return nodes with at least 1 of a resource: no pod can ask for a part (`500m`)."""
     return [
-        each
-        for each in nodes
-        if parse_quantity((each["status"].get("allocatable") or {}).get(resource, "0")) >= 1
+        item
+        for item in nodes
+        if parse_quantity((item["status"].get("allocatable") or {}).get(resource, "0")) >= 1
     ]
 
 
 def _most(resource: str, nodes: Sequence[Object]) -> str:
     """Return the largest capacity of a node: an unhealthy device, not allocatable, may recover."""
-    states = [each["status"] for each in nodes]
+    states = [item["status"] for item in nodes]
     return max(
         (
-            (each.get("capacity") or each.get("allocatable") or {}).get(resource, "0")
-            for each in states
+            (item.get("capacity") or item.get("allocatable") or {}).get(resource, "0")
+            for item in states
         ),
         key=parse_quantity,
         default="0",
@@ -125,25 +125,25 @@ def _most(resource: str, nodes: Sequence[Object]) -> str:
 
 
 def _on_nodes(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirement]:
-    asked = {
+    requested = {
         name: value
         for name, value in shape.resources.items()
         if "/" in name or name.startswith("hugepages-")
     } | shape.hugepages
-    for name in (name for name, value in asked.items() if parse_quantity(value)):
-        having = None if nodes is None else len(holders(name, nodes))
-        told = name if having is None else f"{name} on {having} node{'s' * (having != 1)}"
+    for name in (name for name, value in requested.items() if parse_quantity(value)):
+        having = None if nodes is None else len(nodes_with(name, nodes))
+        text = name if having is None else f"{name} on {having} node{'s' * (having != 1)}"
         most = _most(name, nodes or [])
-        if having and parse_quantity(asked[name]) > parse_quantity(most):
+        if having and parse_quantity(requested[name]) > parse_quantity(most):
             yield Requirement(
                 "amount",
-                told,
+                text,
                 False,
-                f"a pod asks for {name}: {asked[name]}, the most that a node has is {most}",
+                f"a pod asks for {name}: {requested[name]}, the most that a node has is {most}",
             )
         else:
             yield Requirement(
-                "resource", told, None if having is None else having > 0, f"no node has {name}"
+                "resource", text, None if having is None else having > 0, f"no node has {name}"
             )
     count = shape.hosts.count
     if shape.hosts.placement == "spread" and count > 1:
@@ -154,10 +154,10 @@ def _on_nodes(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirem
         )
 
 
-def _class(volume: Volume | None, room: ClusterInventory) -> Iterator[Requirement]:
+def _class(volume: Volume | None, inventory: ClusterInventory) -> Iterator[Requirement]:
     if volume is None or volume.kind != "claim" or volume.claim:
         return
-    name, classes = volume.storage_class or "", room.classes or frozenset()
+    name, classes = volume.storage_class or "", inventory.classes or frozenset()
     listed = ", ".join(sorted(classes - {""})) or "none"
     why = (
         f"there is no storage class {name}; there are: {listed}"
@@ -165,7 +165,11 @@ def _class(volume: Volume | None, room: ClusterInventory) -> Iterator[Requiremen
         else "there is no default storage class"
     )
     there = (
-        True if name in classes else None if room.classes is None or room.more_classes else False
+        True
+        if name in classes
+        else None
+        if inventory.classes is None or inventory.more_classes
+        else False
     )
     yield Requirement("class", f"storage class {name or '(default)'}", there, why)
 
@@ -182,7 +186,7 @@ async def _known(kube: Kube, api: str, kind: str) -> list[Object] | None:
 
 async def _nodes(kube: Kube) -> list[Object] | None:
     nodes = await _known(kube, "v1", "Node")
-    return None if nodes is None or await _grows(kube) else real(nodes)
+    return None if nodes is None or await _grows(kube) else without_simulated(nodes)
 
 
 async def _grows(kube: Kube) -> bool:
@@ -210,13 +214,13 @@ async def _classes(kube: Kube) -> tuple[frozenset[str] | None, bool]:
     usual = (
         {""}
         if any(
-            (each["metadata"].get("annotations") or {}).get(_DEFAULT) == "true" for each in classes
+            (item["metadata"].get("annotations") or {}).get(_DEFAULT) == "true" for item in classes
         )
         else set()
     )
-    by_hand = {each["spec"].get("storageClassName") or "" for each in volumes or []}
+    by_hand = {item["spec"].get("storageClassName") or "" for item in volumes or []}
     return frozenset(
-        {each["metadata"]["name"] for each in classes} | by_hand | usual
+        {item["metadata"]["name"] for item in classes} | by_hand | usual
     ), volumes is None
 
 

@@ -6,7 +6,14 @@ import pytest
 
 from perfdag.kube.client import Kube
 from perfdag.shape import Shape
-from perfdag.steps.runner.feasibility import ClusterInventory, has_class, look, of_room, real, unmet
+from perfdag.steps.runner.feasibility import (
+    ClusterInventory,
+    has_class,
+    read_inventory,
+    requirements_of_nodes,
+    unmet,
+    without_simulated,
+)
 from tests.fakes.api_server import ApiServer
 
 
@@ -23,7 +30,9 @@ def shape(**fields: Any) -> Shape:
 
 
 def unable(asked: Shape, room: ClusterInventory) -> str | None:
-    return next((each.why for each in of_room(asked, room) if each.there is False), None)
+    return next(
+        (each.why for each in requirements_of_nodes(asked, room) if each.there is False), None
+    )
 
 
 HELD = {
@@ -91,7 +100,7 @@ def test_devices_that_are_unwell_now_are_waited_for() -> None:
 
 
 def test_simulated_nodes_are_no_room() -> None:
-    nodes = real([*NODES, node("fake", True, **{"nvidia.com/gpu": "8"})])
+    nodes = without_simulated([*NODES, node("fake", True, **{"nvidia.com/gpu": "8"})])
     assert (
         unable(shape(resources={"nvidia.com/gpu": 1}), ClusterInventory(nodes))
         == "no node has nvidia.com/gpu"
@@ -172,7 +181,11 @@ async def test_a_class_that_is_listed_is_there_whoever_reads_volumes() -> None:
     named = {"apiVersion": STORAGE, "kind": "StorageClass", "metadata": {"name": "fast"}}
     slow, fast = shape(volume={"storage_class": "slow"}), shape(volume={"storage_class": "fast"})
     api = cluster(named, refused="/persistentvolumes")
-    assert [each.there for asked in (slow, fast) for each in of_room(asked, await look(api))] == [
+    assert [
+        each.there
+        for asked in (slow, fast)
+        for each in requirements_of_nodes(asked, await read_inventory(api))
+    ] == [
         None,
         True,
     ]

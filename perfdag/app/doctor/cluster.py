@@ -10,7 +10,7 @@ from perfdag.app.doctor.store_pod import check_store
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.objects import Object
 from perfdag.plan.plan import Plan
-from perfdag.steps.runner.feasibility import real
+from perfdag.steps.runner.feasibility import without_simulated
 
 MIN_VERSION = (1, 29)
 
@@ -111,7 +111,7 @@ def _check_nodes(nodes: list[Object] | None) -> list[Finding]:
                 "with all its other options",
             )
         ]
-    measuring = real(nodes)
+    measuring = without_simulated(nodes)
     ready = [node for node in measuring if _is_ready(node)]
     simulated = len(nodes) - len(measuring)
     text = f"{len(ready)} of {len(measuring)} nodes are ready"

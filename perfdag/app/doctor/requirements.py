@@ -8,7 +8,7 @@ from perfdag.kube.podspec import account_of, priority_class
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
 from perfdag.steps.devices import without_gpu
-from perfdag.steps.runner.feasibility import Requirement, answers, has_class, look
+from perfdag.steps.runner.feasibility import Requirement, has_class, read_inventory, requirements_of
 
 
 async def check_requirements(
@@ -34,11 +34,11 @@ async def check_shapes(client: Kube, shapes: list[Shape], namespace: str) -> lis
 
     Raises KubeError.
     """
-    inventory = await look(client)
+    inventory = await read_inventory(client)
     requirements = {
         requirement
         for shape in shapes
-        for requirement in await answers(client, shape, inventory, namespace)
+        for requirement in await requirements_of(client, shape, inventory, namespace)
     }
     ordered = sorted(requirements, key=lambda requirement: (requirement.kind, requirement.what))
     return [_finding(requirement) for requirement in ordered]
