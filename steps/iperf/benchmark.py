@@ -114,7 +114,8 @@ class Iperf(Benchmark[IperfParams]):
         return [tool] if any(host.which(tool.program) is None for host in gang.hosts[:2]) else []
 
     def run(self, gang: Gang, params: IperfParams) -> Output:
-        if len(gang.hosts) != 2:  # a pair must not stand for a larger gang
+        # A pair must not stand for a larger gang.
+        if len(gang.hosts) != 2:
             raise Failed(f"iperf measures 2 hosts, not {len(gang.hosts)}; set hosts.count to 2")
         client, server = gang.hosts
         cpus = gang.shape.hosts.cpus

@@ -84,7 +84,8 @@ def need_cpus(hosts: Sequence[Host], ranks: int) -> None:
     """Raise Skip if a pod or a node has fewer CPUs than ranks.
 
     Spinning ranks that share a CPU measure the scheduler. The kubelet's static CPU manager gives
-    a pod its own CPUs, so each pod of a node is checked. oversubscribe does not help under a quota.
+    a pod its own CPUs, so each pod of a node is checked. Under a quota, `oversubscribe` does not
+    help.
     """
     per_host = ranks // len(hosts)
     pods: dict[tuple[str, int], tuple[Host, int]] = {}
@@ -127,7 +128,7 @@ def _cpus(host: Host) -> tuple[set[int], float | None]:
             else set(range(os.cpu_count() or 1))
         )
         return own, cgroups.limits()["cpu_limit"]
-    result = host.run(["cat", *_LIMITS], timeout=10)  # prints those that exist
+    result = host.run(["cat", *_LIMITS], timeout=10)  # cat prints those that exist.
     allowed, quota = _ALLOWED.search(result.stdout), _QUOTA.search(result.stdout)
     if allowed is None:
         raise Failed(f"{host.name} does not say on which CPUs it may run: {result.tail(100)}")

@@ -2,8 +2,8 @@
 
 Source of the formats: RESULT_FMT* and REPORT_FMT* in src/perftest_parameters.h of
 linux-rdma/perftest, 4.5-0.17 (Debian 12) to 26.04. The JSON is read if it is valid and the run
-has one size, else the text table: 4.5 writes keys without quotes, and each size overwrites the
-file.
+has one size, else the text table. Version 4.5 writes keys without quotes, and each size
+overwrites the file.
 """
 
 import re
@@ -98,7 +98,7 @@ class Rdma(Benchmark[R], Generic[R]):
         )
 
     def least_seconds(self, params: R) -> float:
-        return params.duration or 0.0  # each size is a run with the whole timeout
+        return params.duration or 0.0  # Each size is a run with the whole timeout.
 
     def longest(self, params: R, timeout: float) -> float:
         return len(params.runs()) * timeout

@@ -31,7 +31,7 @@ class Batcher:
         self._closed = False
         self._errand: tuple[Callable[[], object], threading.Event] | None = None
         self.batch_sizes: Counter[int] = Counter()
-        self.warm = False  # set by the code that warmed the worker's thread
+        self.warm = False  # Set by the code that warms the worker's thread.
         self._worker = threading.Thread(target=self._work, name="batcher", daemon=True)
         self._worker.start()
 

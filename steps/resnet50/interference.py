@@ -121,7 +121,7 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
         return workload.shortest(params)
 
     def longest(self, params: InterferenceParams, timeout: float) -> float:
-        return (params.copies + 1) * timeout  # each run has the whole timeout
+        return (params.copies + 1) * timeout  # Each run has the whole timeout.
 
     def missing(self, gang: Gang, params: InterferenceParams) -> list[Tool]:
         return workload.missing(gang, params)
@@ -202,7 +202,8 @@ def measurements(
         Measurement("overlap", overlap([run.span for run in beside]), coords=coords, n=len(kept)),
     ]
     if server:
-        rows[:2] = reversed(rows[:2])  # the first headline that has a value is a sample's figure
+        # A sample's figure is its first headline that has a value.
+        rows[:2] = reversed(rows[:2])
     for number in range(params.copies):
         subject = f"copy {number}"
         for name, ratios in (

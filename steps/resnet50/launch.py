@@ -174,9 +174,9 @@ def keeping_texts(texts: Mapping[str, str], run: str) -> Iterator[None]:
 class Watch:
     """The GPUs that the programs of a sample use.
 
-    After the block of watched(), `facts` has the first host's `gpus` and what they did, the other
-    hosts' under `peers`, and `against`: why the figures are not the devices' own. It is empty on
-    a CPU. `used` has the uuid of the GPU that each program used, or None if unknown.
+    After the block of watched(), `facts` has the first host's `gpus` and what they did. It has
+    the other hosts' under `peers`. `against` is why the figures are not the devices' own. It is
+    empty on a CPU. `used` has the uuid of the GPU that each program used, or None if unknown.
     """
 
     params: Workload

@@ -172,9 +172,7 @@ def measure(
         # LoadGen calls this before its clock starts. An exception would end the process silently.
         try:
             system.load(indices)
-            if (
-                not answering.warm and load.scenario != "single-stream"
-            ):  # a thread's first batch pays for its arena and its handles
+            if not answering.warm and load.scenario != "single-stream":
                 sizes = system.buckets(load.batch)
                 answering.errand(
                     lambda: [
@@ -213,7 +211,8 @@ def measure(
         finally:
             lg.DestroyQSL(qsl)
             lg.DestroySUT(sut)
-        answering.errand(lambda: None)  # the batcher counts a batch after its answers
+        # The batcher counts a batch after it answers: wait for the last.
+        answering.errand(lambda: None)
         texts = {
             name: (
                 Path(folder) / f"mlperf_log_{name}.{'json' if name == 'accuracy' else 'txt'}"

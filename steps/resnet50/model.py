@@ -214,7 +214,7 @@ def compiled(net: torch.nn.Module, count: int) -> Any:
     """
     from torch._dynamo import config
 
-    # their names until PyTorch 2.6 and since
+    # The first is the name since PyTorch 2.7, the second that of earlier versions.
     limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
     setattr(config, limit, max(getattr(config, limit), count))
     for name in ("fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"):

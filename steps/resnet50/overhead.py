@@ -72,7 +72,7 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         return workload.shortest(params)
 
     def longest(self, params: OverheadParams, timeout: float) -> float:
-        return 2 * params.pairs * timeout  # each run has the whole timeout
+        return 2 * params.pairs * timeout  # Each run has the whole timeout.
 
     def missing(self, gang: Gang, params: OverheadParams) -> list[Tool]:
         tools = workload.missing(gang, params, wrapped=False)

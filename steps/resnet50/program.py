@@ -35,7 +35,7 @@ class Program:
         self.barrier: Callable[[], None] = lambda: None
         self.result: dict[str, Any] = {"program": PROGRAM, "spec": dict(spec), "tests": []}
         self._once = threading.Lock()
-        self._doing = (
+        self._advice = (
             "while the model was set up, before any batch: stop what else uses {device},"
             " or raise the memory limit"
         )
@@ -57,7 +57,7 @@ class Program:
         with self._once:
             kind, text = classify(error)
             if kind == "memory" and not isinstance(error, OutOfMemoryError):
-                text = f"out of memory {self._doing.format(**self.spec)} ({text})"
+                text = f"out of memory {self._advice.format(**self.spec)} ({text})"
             self.result["error"] = {"kind": kind, "text": text}
             self.emit()
             sys.stderr.flush()
@@ -73,15 +73,15 @@ class Program:
         )
         self.result |= subject.facts
         system: System = subject.system
-        self._doing = (
+        self._advice = (
             "while {samples} samples were loaded for batch {batch}: lower samples,"
             " or raise the memory limit"
         )
         system.load(range(self.spec["samples"]) if self.spec["scenario"] != "accuracy" else [0])
-        self._doing = "at batch {batch}: lower batch"
+        self._advice = "at batch {batch}: lower batch"
         rate = self.warm_all(system, subject.wake() if self.spec["backend"] == "compile" else 0.0)
         # The batch fitted alone. The checks need as much once more, or another program started.
-        self._doing = (
+        self._advice = (
             "at the checks of batch {batch}, which fitted in the warm-up: lower batch,"
             " or stop what else uses {device}"
         )
@@ -89,7 +89,7 @@ class Program:
             self.result["logits"] = subject.check_logits()
         self.result |= subject.timing(self.spec["batch"])
         self.barrier()
-        self._doing = (
+        self._advice = (
             "under LoadGen at batch {batch}, which fitted in the warm-up:"
             " lower batch or samples, or stop what else uses {device}"
         )
@@ -199,7 +199,8 @@ class Program:
         def held(rate: float, seconds: float) -> bool:
             load = replace(server, target_rate=rate, min_duration=seconds)
             test = self.result["tests"][self.run_test(system, load, batcher=batcher)]
-            self._print({"test": test})  # at once, to keep the trials of a killed search
+            # Print the trial at once: a killed search keeps its trials.
+            self._print({"test": test})
             logs = test["logs"]
             trial = loadgen_log.read(logs["summary"], logs["detail"])
             keys, whole = (

@@ -45,9 +45,8 @@ def entry(run: Result, params: Workload, against: str | None = None) -> dict[str
     }
     tested, reason = run.tested, wrong(run, params) or against
     if tested is not None and not tested.valid:
-        reason = reason or invalid(
-            tested, params
-        )  # of a smoke test, whose row is marked in place of invalid
+        # The row of a smoke test is marked instead of being invalid.
+        reason = reason or invalid(tested, params)
     element |= {
         "valid": reason is None,
         "reason": reason,

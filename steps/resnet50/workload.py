@@ -53,7 +53,8 @@ def shortest(params: Workload) -> float:
     ):
         return 0.0
     if params.scenario == "offline":
-        return params.duration()  # a faster device than target_rate is done with its samples sooner
+        # A device faster than target_rate completes its samples sooner.
+        return params.duration()
     # A peak needs a full trial that holds, and one above it that does not.
     return (
         2 * params.duration() if params.scenario == "find-peak" else params.lasts(params.duration())

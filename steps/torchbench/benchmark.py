@@ -14,7 +14,8 @@ from perfdag.steps.torchbench import checkout, report
 from perfdag.steps.torchbench.checkout import WeightFolders
 from perfdag.steps.torchbench.params import TorchbenchParams
 
-_USED = ("precision", "threads", "cuda", "cudnn")  # of the report, for the row
+_USED = ("precision", "threads", "cuda", "cudnn")
+"""Values of the report that the row keeps."""
 _COMPILED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 

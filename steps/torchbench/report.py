@@ -20,7 +20,7 @@ _PRINTED = re.compile(r"^(?:CPU Wall Time|GPU Time) per batch:\s*([0-9.]+) milli
 _COMPILE = re.compile(r"^PT2 Compilation time:\s*([0-9.]+) seconds", re.M)
 
 
-# of urllib, requests and transformers
+# Messages of urllib, requests and transformers.
 _NO_NETWORK = (
     "127.0.0.1:9",
     "urlopen error",

@@ -109,7 +109,8 @@ def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> in
 def _returned_errors_raised(model: Any, test: str) -> Iterator[None]:
     """Raise a NotImplementedError that a model's train() returns, as invoke() drops it."""
     own = getattr(model, test, None)
-    if own is None:  # trained in stages: forward, backward and optimizer_step
+    # Without train(), run.py trains in stages: forward, backward and optimizer_step.
+    if own is None:
         yield
         return
 
