@@ -172,6 +172,7 @@ def measure(
         # LoadGen calls this before its clock starts. An exception would end the process silently.
         try:
             system.load(indices)
+            # The first batch of a thread allocates its arena and its handles.
             if not answering.warm and load.scenario != "single-stream":
                 sizes = system.buckets(load.batch)
                 answering.errand(
