@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from perfdag.stats.paired import blocks as orders
 from perfdag.stats.robust import spread
 from perfdag.steps.resnet50 import loadgen, loadgen_log
+from perfdag.steps.resnet50.inference.system_under_test import Stub
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.peak import find_peak
-from perfdag.steps.resnet50.system_under_test import Stub
 from tests.resnet50.harness import server_p50
 from tests.resnet50.plain_loadgen import p50
 from tests.resnet50.queues import md1_peak
@@ -77,8 +77,8 @@ def loop(blocks: int, batches: int) -> bool:
     """Harness against a bare loop; whether the limit is held."""
     import torch
 
-    from perfdag.steps.resnet50.model import Resnet50
-    from perfdag.steps.resnet50.weights import build
+    from perfdag.steps.resnet50.inference.model import Resnet50
+    from perfdag.steps.resnet50.inference.weights import build
 
     torch.set_num_threads(1)
     net, _ = build("random", 0)

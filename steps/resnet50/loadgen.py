@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from perfdag.steps.resnet50.batcher import Batcher
-from perfdag.steps.resnet50.system_under_test import System
+from perfdag.steps.resnet50.inference.batcher import Batcher
+from perfdag.steps.resnet50.inference.system_under_test import System
 
 SPARE, MOST_SPARE = 3.0, 100_000
 """Factors of SingleStream's queries over those of the expected rate, and the queries they add.

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from perfdag.steps.resnet50 import imagenet, loadgen, loadgen_log, peak, preload
-from perfdag.steps.resnet50.batcher import Batcher
 from perfdag.steps.resnet50.errors import OutOfMemoryError, classify
-from perfdag.steps.resnet50.system_under_test import StubSubject, System
-from perfdag.steps.resnet50.timing import STRETCH, Warmup, largest_fitting, warm_up
+from perfdag.steps.resnet50.inference.batcher import Batcher
+from perfdag.steps.resnet50.inference.system_under_test import StubSubject, System
+from perfdag.steps.resnet50.inference.timing import STRETCH, Warmup, largest_fitting, warm_up
 
 PROGRAM = 1
 WARM_LIMIT, WARM_LIMIT_FAST = 60.0, 2.0
@@ -283,6 +283,6 @@ def _pin(text: str) -> None:
 
 def model_subject(spec: Mapping[str, Any]) -> Any:
     """Return the subject of the real model. Raises ModuleNotFoundError without PyTorch."""
-    from perfdag.steps.resnet50.system_checks import ModelSubject
+    from perfdag.steps.resnet50.inference.system_checks import ModelSubject
 
     return ModelSubject(dict(spec), PHASE_REPETITIONS_FAST if spec["fast"] else PHASE_REPETITIONS)

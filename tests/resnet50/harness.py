@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from perfdag.steps.resnet50 import loadgen, loadgen_log
-from perfdag.steps.resnet50.system_under_test import Stub
+from perfdag.steps.resnet50.inference.system_under_test import Stub
 
 
 class FromTheCall(Stub):

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfdag.steps.resnet50.batcher import Batcher
+from perfdag.steps.resnet50.inference.batcher import Batcher
 
 
 @dataclass

@@ -18,9 +18,9 @@ from perfdag.outcome import Failed, Invalid
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import loadgen, loadgen_log, result
 from perfdag.steps.resnet50.benchmark import Resnet50
+from perfdag.steps.resnet50.inference.system_under_test import Stub
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.program import Program
-from perfdag.steps.resnet50.system_under_test import Stub
 from tests.resnet50.harness import server_p50
 from tests.resnet50.plain_loadgen import p50
 

@@ -14,13 +14,13 @@ from perfdag.steps.resnet50.params import Workload
 torch: Any = pytest.importorskip(
     "torch", reason="torch is not installed: pip install 'perfdag[torch]'"
 )
-logits: Any = pytest.importorskip("perfdag.steps.resnet50.logits")
+logits: Any = pytest.importorskip("perfdag.steps.resnet50.inference.logits")
 model: Any = pytest.importorskip(
-    "perfdag.steps.resnet50.model",
+    "perfdag.steps.resnet50.inference.model",
     reason="torchvision is not installed: pip install 'perfdag[torch]'",
 )
-images: Any = pytest.importorskip("perfdag.steps.resnet50.images")
-weights: Any = pytest.importorskip("perfdag.steps.resnet50.weights")
+images: Any = pytest.importorskip("perfdag.steps.resnet50.inference.images")
+weights: Any = pytest.importorskip("perfdag.steps.resnet50.inference.weights")
 pytestmark = pytest.mark.slow
 
 
@@ -54,7 +54,7 @@ def system(weights_of: Any, **more: Any) -> Any:
 
 def test_threads_keep_within_the_cpu_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     from perfdag.hosts import cgroups
-    from perfdag.steps.resnet50.system_checks import ModelSubject
+    from perfdag.steps.resnet50.inference.system_checks import ModelSubject
 
     limited = {"cpus_allowed": 64, "cpu_limit": 2.5, "memory_limit_bytes": 1 << 29}
     monkeypatch.setattr(cgroups, "limits", lambda *root: limited)
@@ -64,8 +64,9 @@ def test_threads_keep_within_the_cpu_quota(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def fake_cuda(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
+    from perfdag.steps.resnet50.inference import system_checks
+
     """A module torch whose `cuda` is made up: no GPU was here."""
-    from perfdag.steps.resnet50 import system_checks as subject
 
     cuda = SimpleNamespace(
         is_available=lambda: True,
@@ -74,8 +75,8 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
     )
     cuda.__dict__.update(more)
     fake = SimpleNamespace(cuda=cuda, version=SimpleNamespace(cuda="12.8"))
-    monkeypatch.setattr(subject, "torch", fake)
-    return subject
+    monkeypatch.setattr(system_checks, "torch", fake)
+    return system_checks
 
 
 def test_tf32_on_a_gpu_without_it_is_refused_and_the_capability_is_in_the_facts(
@@ -87,15 +88,15 @@ def test_tf32_on_a_gpu_without_it_is_refused_and_the_capability_is_in_the_facts(
         "mem_get_info": lambda at: (1, 2),
         "device_count": lambda: 1,
     }
-    subject = fake_cuda(monkeypatch, **cuda)
+    system_checks = fake_cuda(monkeypatch, **cuda)
     with pytest.raises(
         UnusableError,
         match=r"^precision tf32: Tesla T4 has none \(Ampere or newer has\); use fp32 or fp16$",
     ) as caught:
-        subject.ModelSubject(spec(device="cuda", precision="tf32"), 1)
+        system_checks.ModelSubject(spec(device="cuda", precision="tf32"), 1)
     assert caught.value.kind == "device"
     assert (
-        subject.device_facts("cuda").items()
+        system_checks.device_facts("cuda").items()
         >= {"name": "Tesla T4", "uuid": "GPU-1b2c", "capability": "7.5"}.items()
     )
 
@@ -130,10 +131,10 @@ def test_a_gpu_that_pytorch_cannot_use_is_told_in_its_own_words(
         if error:
             raise RuntimeError(error)
 
-    subject = fake_cuda(monkeypatch, is_available=lambda: False, init=init)
-    monkeypatch.setattr(subject, "Path", lambda path: SimpleNamespace(exists=lambda: True))
+    system_checks = fake_cuda(monkeypatch, is_available=lambda: False, init=init)
+    monkeypatch.setattr(system_checks, "Path", lambda path: SimpleNamespace(exists=lambda: True))
     with pytest.raises(UnusableError) as caught:
-        subject.ModelSubject(spec(device="cuda"), 1)
+        system_checks.ModelSubject(spec(device="cuda"), 1)
     assert message in str(caught.value)
 
 
@@ -210,7 +211,7 @@ def test_another_class_is_caught_within_the_tolerance_unless_it_is_a_tie() -> No
 
 
 def test_a_batch_size_that_goes_wrong_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from perfdag.steps.resnet50.system_checks import ModelSubject
+    from perfdag.steps.resnet50.inference.system_checks import ModelSubject
 
     subject = ModelSubject(spec(batch=5, scenario="server", target_rate=5, threads=1), 1)
     assert list(subject.system.buckets(5)) == [1, 2, 4, 5]

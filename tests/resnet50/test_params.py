@@ -11,10 +11,10 @@ from perfdag.benchmark.registry import get
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import loadgen, loadgen_log
+from perfdag.steps.resnet50.inference.system_under_test import Stub
 from perfdag.steps.resnet50.interference_params import InterferenceParams
 from perfdag.steps.resnet50.overhead_params import OverheadParams
 from perfdag.steps.resnet50.params import Workload
-from perfdag.steps.resnet50.system_under_test import Stub
 from perfdag.suite.load import load_suite
 
 

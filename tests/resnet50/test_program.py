@@ -15,10 +15,11 @@ from perfdag.hosts.base import Finished
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid
 from perfdag.shape import Shape
-from perfdag.steps.resnet50 import launch, program, system_under_test
+from perfdag.steps.resnet50 import launch, program
 from perfdag.steps.resnet50.benchmark import Resnet50
+from perfdag.steps.resnet50.inference import system_under_test
+from perfdag.steps.resnet50.inference.system_under_test import Stub
 from perfdag.steps.resnet50.params import Workload
-from perfdag.steps.resnet50.system_under_test import Stub
 
 pytest.importorskip(
     "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
@@ -295,8 +296,8 @@ def test_accuracy_of_a_folder_of_images(tmp_path: Path) -> None:
     torch()
     from PIL import Image
 
-    from perfdag.steps.resnet50.images import decode, preprocess
-    from perfdag.steps.resnet50.weights import build
+    from perfdag.steps.resnet50.inference.images import decode, preprocess
+    from perfdag.steps.resnet50.inference.weights import build
 
     rng, folder = np.random.default_rng(1), tmp_path / "images"
     folder.mkdir()
@@ -323,8 +324,8 @@ def test_weights_that_change_while_it_runs_make_the_row_invalid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch()
-    from perfdag.steps.resnet50.model import Resnet50 as System
-    from perfdag.steps.resnet50.system_checks import ModelSubject
+    from perfdag.steps.resnet50.inference.model import Resnet50 as System
+    from perfdag.steps.resnet50.inference.system_checks import ModelSubject
 
     class Failing(System):
         """Memory goes bad at the end of LoadGen's test."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from perfdag.steps.resnet50.timing import check_clock, largest_fitting, warm_up
+from perfdag.steps.resnet50.inference.timing import check_clock, largest_fitting, warm_up
 
 
 class Fake:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from perfdag.steps.resnet50.images import CHECKED, decode, images, preprocess
-from perfdag.steps.resnet50.timing import ClockCheck, check_clock
+from perfdag.steps.resnet50.inference.images import CHECKED, decode, images, preprocess
+from perfdag.steps.resnet50.inference.timing import ClockCheck, check_clock
 
 STEPS = 32
 """Most sizes of an eager batch."""

@@ -10,7 +10,7 @@ import torchvision
 
 from perfdag.steps.resnet50.errors import UnusableError
 from perfdag.steps.resnet50.imagenet import KNOWN
-from perfdag.steps.resnet50.images import CHECKED, images, preprocess
+from perfdag.steps.resnet50.inference.images import CHECKED, images, preprocess
 
 
 def build(

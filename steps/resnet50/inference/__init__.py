@@ -1,0 +1,1 @@
+"""The network under test on its device: images, weights, batches, timing and checks."""
