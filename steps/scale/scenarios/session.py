@@ -21,6 +21,7 @@ from perfdag.steps.scale.measure.generator import Submission, Submitted, generat
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
 from perfdag.steps.scale.measure.submitters import Submitter
+from perfdag.steps.scale.model.ownership import remaining, top_owner
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import Template
@@ -98,11 +99,8 @@ class Session:
 
     def wait_end(self, timeout: float) -> str:
         """Return in words when a wait of at most `timeout` seconds ended."""
-        return (
-            "at the time limit of the sample"
-            if time.monotonic() >= self.deadline
-            else f"after {timeout:g} s"
-        )
+        late = time.monotonic() >= self.deadline
+        return "at the time limit of the sample" if late else f"after {timeout:g} s"
 
     def reached(self, kind: str, *stages: str) -> int:
         """Count the objects of a kind that reached at least one of the stages."""
@@ -136,18 +134,15 @@ class Session:
 
     def alive(self) -> list[Submission]:
         """Return the accepted submissions whose objects were not deleted since."""
-        return [
-            item
-            for item in self.submissions
-            if item.answered_ns and not item.error and item.name not in self.deleted
-        ]
+        accepted = (item for item in self.submissions if item.answered_ns and not item.error)
+        return [item for item in accepted if item.name not in self.deleted]
 
     def live(self, kind: str) -> Iterator[Record]:
         """Yield the records of a kind, without those of deleted workloads."""
         return (
             record
             for record in self.observer.of(kind)
-            if self._top(record).name not in self.deleted
+            if top_owner(self.observer.records, record).name not in self.deleted
         )
 
     async def until(self, done: Callable[[], bool], timeout: float) -> bool:
@@ -182,7 +177,9 @@ class Session:
         await asyncio.gather(*(worker() for _ in range(max(1, parallel))))
         names = self._names(items)
         patience = min(timeout, max(LEFT_BEHIND, self.deadline - time.monotonic()))
-        return await self.observer.until(lambda: next(self._left(names), None) is None, patience)
+        return await self.observer.until(
+            lambda: next(remaining(self.observer.records, names), None) is None, patience
+        )
 
     async def delete_all(self, parallel: int, timeout: float) -> float:
         """Delete all workloads and return how many objects are left after `timeout` seconds.
@@ -209,11 +206,8 @@ class Session:
 
         `namespaces` None: in all of them.
         """
-        return sum(
-            1
-            for record in self._left(self._names(items))
-            if namespaces is None or record.namespace in namespaces
-        )
+        left = remaining(self.observer.records, self._names(items))
+        return sum(namespaces is None or record.namespace in namespaces for record in left)
 
     def _names(self, items: Sequence[Submission]) -> set[tuple[str, str, str]]:
         return {
@@ -221,19 +215,6 @@ class Session:
             for document in self.template.documents
             for item in items
         }
-
-    def _top(self, record: Record) -> Record:
-        while record.owner in self.observer.records:
-            record = self.observer.records[record.owner]
-        return record
-
-    def _left(self, names: set[tuple[str, str, str]]) -> Iterator[Record]:
-        for record in self.observer.records.values():
-            if "gone" in record.stages:
-                continue
-            top = self._top(record)
-            if (top.kind, top.namespace, top.name) in names:
-                yield record
 
     async def scrape(self, phase: str) -> None:
         """End a phase: count its API calls since the end of the phase before."""
@@ -265,9 +246,8 @@ class Session:
 
     def clocks(self) -> Clocks:
         """Return how the clocks of this run relate."""
-        return Clocks(
-            time.time_ns() - time.monotonic_ns(), self.offset.seconds, self.heartbeat.error_bar
-        )
+        shift = time.time_ns() - time.monotonic_ns()
+        return Clocks(shift, self.offset.seconds, self.heartbeat.error_bar)
 
     async def rows(self) -> list[Row]:
         """Return one row per workload and stage.
