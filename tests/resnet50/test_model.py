@@ -64,9 +64,8 @@ def test_threads_keep_within_the_cpu_quota(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def fake_cuda(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
+    """A module torch whose `cuda` is composed, as no GPU was at hand."""
     from perfdag.steps.resnet50.inference import system_checks
-
-    """A module torch whose `cuda` is made up: no GPU was here."""
 
     cuda = SimpleNamespace(
         is_available=lambda: True,
