@@ -1,4 +1,4 @@
-"""What ids are made of: canonical JSON and digests."""
+"""Canonical JSON and digests, which ids consist of."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ import orjson
 
 
 def canonical(value: Any) -> str:
-    """Canonical JSON: keys sorted, no spaces, a float that is a whole number written as an int (so `10` and `10.0` are one)."""
+    """Return canonical JSON: sorted keys, no spaces, and whole floats as integers."""
     text = orjson.dumps(value, default=_mapping, option=orjson.OPT_SORT_KEYS)
     if b".0" in text:  # orjson writes every whole float of less than 2**53 so; few values have one
         text = orjson.dumps(_whole(value), option=orjson.OPT_SORT_KEYS)
@@ -23,30 +23,29 @@ def _mapping(value: Any) -> dict[Any, Any]:
 
 def _whole(value: Any) -> Any:
     kind = type(value)
-    if (
-        kind is str or kind is int or kind is bool or value is None
-    ):  # most are, and need no look at their bases
+    # Most values are of these types, for which isinstance would be slow.
+    if kind is str or kind is int or kind is bool or value is None:
         return value
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < 2**53 else value
     if kind is dict or isinstance(value, Mapping):
-        return {key: _whole(each) for key, each in value.items()}
+        return {key: _whole(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_whole(each) for each in value]
+        return [_whole(item) for item in value]
     return value
 
 
 def digest(*parts: str) -> str:
-    """16 hexadecimal digits: BLAKE2b (RFC 7693) over the parts, separated so that no two lists collide by joining."""
+    """Return 16 hexadecimal digits: BLAKE2b (RFC 7693) of the parts and separators."""
     return hashlib.blake2b("\x1f".join(parts).encode(), digest_size=8).hexdigest()
 
 
 def digests(head: Sequence[str], tails: Iterable[str]) -> list[str]:
-    """`digest(*head, tail)` of each tail; the head, which many rows share, is hashed once."""
-    begun = hashlib.blake2b("".join(f"{part}\x1f" for part in head).encode(), digest_size=8)
-    made = []
+    """Return `digest(*head, tail)` of each tail. The shared head is hashed once."""
+    prefix = hashlib.blake2b("".join(f"{part}\x1f" for part in head).encode(), digest_size=8)
+    results = []
     for tail in tails:
-        each = begun.copy()
-        each.update(tail.encode())
-        made.append(each.hexdigest())
-    return made
+        state = prefix.copy()
+        state.update(tail.encode())
+        results.append(state.hexdigest())
+    return results

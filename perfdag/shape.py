@@ -172,6 +172,8 @@ class Volume(_Strict):
 
 
 class Toleration(_Strict):
+    """A toleration of a pod, as in Kubernetes."""
+
     key: str | None = None
     operator: Literal["Exists", "Equal"] = "Equal"
     value: str | None = None

@@ -1,4 +1,4 @@
-"""Being told to end."""
+"""SIGTERM as a cancellation, as Ctrl-C is."""
 
 import asyncio
 import signal
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 class _Once:
-    """The handler of `end_once`; `instead` is what it calls in place of `end` while an event loop runs."""
+    """The handler of `end_once`. While an event loop runs, it calls `instead` and not `end`."""
 
     def __init__(self, end: Handler) -> None:
         self.end = end
         self.instead: Callable[[], None] | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        signal.signal(number, _deaf)
+        signal.signal(number, _ignore)
         if self.instead is None:
             self.end(number, frame)
         else:
@@ -27,30 +27,31 @@ class _Once:
 
 
 def end_once(end: Handler = signal.default_int_handler) -> None:
-    """Let SIGTERM call `end` (by default what Ctrl-C does) the first time and nothing after that.
+    """Let the first SIGTERM call `end`, by default the handler of Ctrl-C, and ignore later ones.
 
-    `timeout`, a kubelet and Argo may send it more than once, and a second one would cut short what the first began to clear away.
+    `timeout`, a kubelet and Argo may send it twice. The second one would interrupt the cleanup.
     """
     signal.signal(signal.SIGTERM, _Once(end))
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run, in which the SIGTERM of `end_once` cancels `main` (as Ctrl-C does anyway) and is what it is when `main` has cleared away.
+    """Run `main` as asyncio.run does, but cancel it on the SIGTERM of `end_once`.
 
-    Raised in the midst of a task it would be that task's own error, and told with tracebacks. Raises what `end` raises, after `main` has ended.
+    Raises what `end` raises, after `main` has ended. Raised inside a task, it would appear as an
+    error of the task.
     """
     once = signal.getsignal(signal.SIGTERM)
     if not isinstance(once, _Once) or threading.current_thread() is not threading.main_thread():
         return asyncio.run(main)
-    told = False
+    cancelled = False
 
     async def cancellable() -> T:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
 
         def cancel() -> None:
-            nonlocal told
-            told = True
+            nonlocal cancelled
+            cancelled = True
             loop.call_soon_threadsafe(task.cancel)
 
         once.instead = cancel
@@ -62,15 +63,15 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(cancellable())
     finally:
-        if told:
+        if cancelled:
             once.end(signal.SIGTERM, None)
 
 
 def run_until_stopped(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main`, which SIGTERM cancels as Ctrl-C does, so that it removes what it made. Raises KeyboardInterrupt if it was stopped."""
+    """Run `main`, which SIGTERM cancels as Ctrl-C does. Raises KeyboardInterrupt if cancelled."""
     end_once()
     return run(main)
 
 
-def _deaf(number: int, frame: FrameType | None) -> None:
-    """A handler, and not SIG_IGN, which programs started from now on would inherit."""
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Do nothing. Programs that this process starts would inherit SIG_IGN."""

@@ -15,6 +15,7 @@ def names() -> tuple[str, ...]:
 
 @cache
 def benchmark_entry_points() -> dict[str, EntryPoint]:
+    """Return the entry points of all installed benchmarks, by name."""
     return {point.name: point for point in entry_points(group="perfdag.benchmarks")}
 
 

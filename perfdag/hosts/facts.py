@@ -1,8 +1,8 @@
 """Provenance of a host, read from /proc and /sys: what a result was measured on.
 
-`python -m perfdag.hosts.facts [--filesystem PATH]` prints the same as JSON, so a host that is reached by a command can be
-asked too. Nothing here fails where a file is absent or unreadable: the fact is then null, since provenance must never
-cost a measurement.
+`python -m perfdag.hosts.facts [--filesystem PATH]` prints the same as JSON, so a host that is
+reached by a command can be asked too. Nothing here fails where a file is absent or unreadable: the
+fact is then null, since provenance must never cost a measurement.
 """
 
 import os
@@ -26,10 +26,11 @@ _NOT_NICS = re.compile(
 
 
 def gather(root: Path = _ROOT) -> dict[str, Any]:
-    """Facts of this host: kernel, distribution, CPU, memory, NICs, GPUs, virtualisation, cgroup limits.
+    """Return facts of this host: kernel, distribution, CPU, memory, NICs, GPUs, virtualisation, cgroup limits.
 
-    `root` is the folder where /proc, /sys and /etc are looked up; GPUs are asked for only where it is this machine's own. Frequencies are in
-    Hz, speeds in bit/s, sizes in bytes, CPU limits in cores. A fact that cannot be read is None.
+    `root` is the folder of /proc, /sys and /etc. GPUs belong to the default root only. Frequencies
+    are in Hz, speeds in bit/s, sizes in bytes, CPU limits in cores. A fact that cannot be read is
+    None.
     """
     cpu = _cpu(root)
     return {
@@ -55,10 +56,10 @@ def gather(root: Path = _ROOT) -> dict[str, Any]:
 
 
 def env_class(*facts: Mapping[str, Any]) -> str:
-    """The hardware in one line, equal for equal machines: `2 x AMD EPYC, 2 threads, 24 GiB, virtio_net, virtual`.
+    """Return the hardware in one line, such as `2 x [AMD EPYC, 2 threads, 24 GiB, virtual]`.
 
-    Hardware only: kernel, GPU driver and other versions are left out, for they are what an upgrade changes and what is
-    then to be compared.
+    Hardware only: kernel, GPU driver and other versions are left out, for they are what an upgrade
+    changes and what is then to be compared.
     """
     kinds = Counter(_machine(each) for each in facts)
     return "; ".join(
@@ -71,7 +72,7 @@ def _machine(facts: Mapping[str, Any]) -> str:
     if facts.get("cpu_threads"):
         parts.append(f"{facts['cpu_threads']} threads")
     if facts.get("memory_bytes"):
-        # rounded to 1/8 GiB under 4 GiB, else to 1 GiB: firmware and kernels keep a varying little for themselves
+        # Rounded to 1/8 GiB under 4 GiB, else to 1 GiB, as firmware and kernels reserve some.
         gib = facts["memory_bytes"] / 2**30
         parts.append(f"{round(gib) if gib >= 4 else round(gib * 8) / 8:g} GiB")
     nics = {_nic_kind(nic) for nic in facts.get("nics") or ()}
@@ -90,10 +91,10 @@ def _nic_kind(nic: Mapping[str, Any]) -> str:
 
 
 def filesystem(path: str | Path, root: Path = _ROOT) -> dict[str, Any]:
-    """What holds `path` (or its nearest parent that is there): file system type, device, mount point and options.
+    """Return type, device, mount point and options of the file system of `path`.
 
-    Also whether the disk turns, its scheduler and model, and the size and free space in bytes (free: for this user).
-    For a block device the type is `block`. What cannot be known is None.
+    Also whether the disk turns, its scheduler and model, and the size and free space in bytes
+    (free: for this user). For a block device the type is `block`. What cannot be known is None.
     """
     target = Path(path).absolute()
     while not target.exists() and target != target.parent:
@@ -128,7 +129,7 @@ def filesystem(path: str | Path, root: Path = _ROOT) -> dict[str, Any]:
 
 
 def _mount_of(target: Path, root: Path) -> dict[str, Any]:
-    """The last mount in /proc/self/mountinfo whose mount point is the longest prefix of `target`.
+    """Return the last mount in /proc/self/mountinfo whose mount point is the longest prefix of `target`.
 
     Format: proc_pid_mountinfo(5).
     """
@@ -156,7 +157,10 @@ def _mount_of(target: Path, root: Path) -> dict[str, Any]:
 
 
 def _queue(numbers: str | None, root: Path) -> dict[str, Any]:
-    """Rotational, scheduler and model of the disk behind a device number; a partition's queue is its parent's."""
+    """Return rotational, scheduler and model of the disk with a device number.
+
+    The queue of a partition is that of its parent.
+    """
     device = root / "sys/dev/block" / (numbers or "none")
     found: dict[str, Any] = {"rotational": None, "scheduler": None, "disk": None}
     try:
@@ -283,7 +287,7 @@ def _nics(root: Path) -> list[dict[str, Any]]:
 
 
 def _virtualisation(root: Path) -> str:
-    """`none`, or what the machine says it is (DMI product, hypervisor type); `virtual` where only the CPU flag tells."""
+    """Return `none`, the DMI product or hypervisor type, or `virtual` for only a CPU flag."""
     product = " ".join(
         filter(
             None,
@@ -296,7 +300,10 @@ def _virtualisation(root: Path) -> str:
     kind = _read(root / "sys/hypervisor/type")
     if re.search(r"^flags\s*:.*\bhypervisor\b", _read(root / "proc/cpuinfo") or "", re.M):
         return kind or product or "virtual"
-    guests = r"QEMU|KVM|VMware|VirtualBox|Virtual Machine|Xen|Bochs|OpenStack|Amazon EC2|Google Compute|HVM domU|Parallels"
+    guests = (
+        r"QEMU|KVM|VMware|VirtualBox|Virtual Machine|Xen|Bochs|OpenStack|Amazon EC2|"
+        r"Google Compute|HVM domU|Parallels"
+    )
     if re.search(guests, product) and "metal" not in product:
         return product
     return kind or "none"

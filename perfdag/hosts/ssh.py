@@ -28,7 +28,10 @@ _PIDS = "${PERFDAG_PEER:-/tmp}/pids"
 
 
 class SshServer(ServerProcess):
-    """A server on a peer; its process here is the ssh session. `token` names its process group on the peer."""
+    """A server on a peer. Its local process is the ssh session.
+
+    `token` identifies its process group on the peer.
+    """
 
     def __init__(
         self,

@@ -135,7 +135,10 @@ def _apart(a: Shape, b: Shape) -> str | None:
             and shape.volume.access == "ReadWriteMany"
             and not shape.volume.claim
         ):
-            return "a ReadWriteMany claim would be shared by both variants; give volume.claim (an existing one for each), or ReadWriteOnce"
+            return (
+                "a ReadWriteMany claim would be shared by both variants; "
+                "give volume.claim (an existing one for each), or ReadWriteOnce"
+            )
     return None
 
 

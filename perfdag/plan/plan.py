@@ -1,4 +1,4 @@
-"""The plan of a run: points, shapes, the order of all samples, and the batches in which pods measure them. Stored as plan.json."""
+"""The plan of a run: points, shapes, the order of samples, and their batches, as plan.json."""
 
 import contextlib
 import random
@@ -15,7 +15,7 @@ import orjson
 
 import perfdag
 from perfdag.digest import digest
-from perfdag.no_gc import uncollected
+from perfdag.no_gc import gc_paused
 from perfdag.plan.order import concurrent_groups, order
 from perfdag.shape import Shape
 from perfdag.suite.enumerate import enumerate_points
@@ -30,7 +30,7 @@ SAMPLE_OVERHEAD = 0.3  # seconds the lead needs around a sample; only for expect
 
 @dataclass
 class Batch:
-    """Samples of one shape measured in the same pods, in order; `samples` are positions in the plan's order."""
+    """Samples of one shape that the same pods measure, as positions in the plan's order."""
 
     shape: int
     samples: list[int]
@@ -39,7 +39,10 @@ class Batch:
 
 @dataclass
 class Plan:
-    """One run of a suite. `order` holds (point index, repetition); negative repetitions are warm-up rounds."""
+    """One run of a suite.
+
+    `order` holds (point index, repetition). Negative repetitions are warm-up rounds.
+    """
 
     run_id: str
     suite: str
@@ -58,7 +61,10 @@ class Plan:
     options: dict[str, Any] = field(default_factory=dict)
 
     def seconds(self) -> float:
-        """Expected wall time on one machine in seconds, without what `until` may add; pairs measured at once count once."""
+        """Return the expected wall time on one machine in seconds, without additions of `until`.
+
+        Pairs that are measured at once count once.
+        """
         certain = [
             at
             for at, (index, repetition) in enumerate(self.order)
@@ -70,7 +76,7 @@ class Plan:
         )
 
     def group_seconds(self, group: list[int]) -> float:
-        """Expected wall time of samples that are measured at once, in seconds."""
+        """Return the expected wall time in seconds of samples that are measured at once."""
         return (
             max(self.points[self.order[position][0]].seconds for position in group)
             + SAMPLE_OVERHEAD
@@ -82,14 +88,14 @@ class Plan:
         return f"{self.points[index].id}-{repetition if repetition > 0 else f'w{-repetition}'}"
 
     def shape_of(self, batch: int) -> Shape:
-        """The shape of a batch's pods."""
+        """Return the shape of a batch's pods."""
         return Shape.model_validate(self.shapes[self.batches[batch].shape])
 
     def dump(self) -> bytes:
         """plan.json."""
         # orjson writes dataclasses itself; dataclasses.asdict copies every value of every point
         shallow = {each.name: getattr(self, each.name) for each in fields(self)}
-        with uncollected():
+        with gc_paused():
             return orjson.dumps(
                 {"schema": 1, **shallow},
                 option=orjson.OPT_SORT_KEYS,
@@ -98,7 +104,7 @@ class Plan:
 
 
 def read_plan(data: bytes) -> Plan:
-    """A plan from plan.json. Raises ValueError where it is damaged or of an unknown schema."""
+    """Return a plan from plan.json. Raises ValueError for damage or an unknown schema."""
     raw = orjson.loads(data)
     if raw.pop("schema", None) != 1:
         raise ValueError("plan.json is of another schema; use the perfdag version that wrote it")
@@ -113,12 +119,16 @@ def read_plan(data: bytes) -> Plan:
     except (KeyError, TypeError) as error:
         wrote = (raw.get("versions") or {}).get("perfdag", "?")
         raise ValueError(
-            f"plan.json was written by another perfdag ({wrote}): {error}; use that version, images included"
+            f"plan.json was written by another perfdag ({wrote}): {error}; "
+            "use that version, images included"
         ) from None
 
 
 def new_run_id(now: datetime | None = None, uid: str | None = None) -> str:
-    """Sortable and unique: `20261120T020000Z-<8 hexadecimal digits>`, the digits from `uid` (a workflow's) where given."""
+    """Return a sortable and unique id: `20261120T020000Z-<8 hexadecimal digits>`.
+
+    The digits come from `uid`, that of a Workflow, if there is one.
+    """
     moment = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
     return f"{moment}-{digest(uid)[:8] if uid else secrets.token_hex(4)}"
 
@@ -133,7 +143,7 @@ def make_plan(
 ) -> Plan:
     """Enumerate a suite and order its samples. Raises BadDocument."""
     suite = loaded.suite
-    with uncollected():
+    with gc_paused():
         made: Enumerated = enumerate_points(loaded, only)
         samples = order(made.points, suite.seed, suite.warmup)
     plan = Plan(
@@ -152,7 +162,7 @@ def make_plan(
         versions=_versions(),
         options={"pending_limit": suite.pending_limit, "priority": suite.priority},
     )
-    with uncollected():
+    with gc_paused():
         plan.batches = cut_batches(
             plan, suite.batch_time, suite.rounds_per_batch, suite.isolation == "pod"
         )
@@ -161,7 +171,10 @@ def make_plan(
         and any(point.pair for point in plan.points)
         and plan.seconds() > suite.budget
     ):
-        asked = f"the suite measures pairs of hosts and is expected to take {_hours(plan.seconds())}, over its budget of {_hours(suite.budget)}"
+        asked = (
+            f"the suite measures pairs of hosts and is expected to take {_hours(plan.seconds())}, "
+            f"over its budget of {_hours(suite.budget)}"
+        )
         knobs = "raise budget, set hosts.pairs to ring or `random N`, or hosts.parallel_pairs"
         raise BadDocument([loaded.document.problem(("budget",), f"{asked}; {knobs}")])
     return plan
@@ -176,8 +189,9 @@ def cut_batches(
 ) -> list[Batch]:
     """Group the order into batches of one shape.
 
-    Blocks of `rounds_per_batch` rounds (default: 1 where several shapes are used, else all) are taken in turn; within a block the shapes
-    come in seeded order, and a batch is cut where its expected time (seconds) passes `batch_time`.
+    Blocks of `rounds_per_batch` rounds (default: 1 where several shapes are used, else all) are
+    taken in turn; within a block the shapes come in seeded order, and a batch is cut where its
+    expected time (seconds) passes `batch_time`.
     """
     used = {point.shape for point in plan.points}
     if one_each:
@@ -221,7 +235,10 @@ def _cut(plan: Plan, shape: int, positions: list[int], batch_time: float) -> lis
 
 @cache
 def _versions() -> dict[str, str]:
-    """Version of perfdag, and `git`: the commit of the checkout that it runs from, `-dirty` where files differ; none of an installed package."""
+    """Return the version of perfdag, and as `git` the commit of the checkout that it runs from.
+
+    The commit has the suffix `-dirty` if files differ. An installed package has no commit.
+    """
     found = {"perfdag": perfdag.__version__}
     checkout = Path(perfdag.__file__).resolve().parents[1]
     if (checkout / ".git").exists():

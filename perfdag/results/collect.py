@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from perfdag.no_gc import uncollected
+from perfdag.no_gc import gc_paused
 from perfdag.plan.plan import Plan
 from perfdag.results.months import delete_rollup, month_of
 from perfdag.results.samples import read_sample, sample_key, stored_samples
@@ -65,7 +65,7 @@ def gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
 
     Repetitive columns are dictionary-encoded.
     """
-    with uncollected():
+    with gc_paused():
         return _gather(store, plan)
 
 

@@ -36,9 +36,7 @@ class Threshold(float):
 
 
 def _threshold(value: Any) -> Threshold:
-    """Return a number, or text such as `15ms`, `9Gbit/s` or `4KiB`, as a threshold. Raises
-    ValueError.
-    """
+    """Return a number, or text such as `15ms` or `9Gbit/s`, as a threshold. Raises ValueError."""
     if isinstance(value, str):
         return Threshold(*quantity(value))
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -80,9 +78,7 @@ Share = Annotated[float, Field(gt=0), BeforeValidator(_share), _TEXT_OR_NUMBER]
 
 
 class Check(BaseModel):
-    """One rule for a metric: a threshold (`op` with `value` or `ratio`), detector tuning, or
-    both.
-    """
+    """A rule for a metric: a threshold (`op` with `value` or `ratio`), detector tuning, or both."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     entry: str | None = Field(
@@ -91,14 +87,16 @@ class Check(BaseModel):
     metric: str = Field(description="metric name or glob")
     stat: str | None = Field(
         None,
-        description="value, mean, p50, p99, max ...; unset: every one for tuning, value for a threshold",
+        description="value, mean, p50, p99, max ...; "
+        "unset: every one for tuning, value for a threshold",
     )
     op: Literal["<", "<=", ">", ">="] | None = Field(
         None, description="what must hold: measured OP threshold"
     )
     value: Quantity | None = Field(
         None,
-        description="absolute threshold in the metric's base unit, or as 15ms, 9Gbit/s, 4KiB, 20k/s",
+        description="absolute threshold in the metric's base unit, "
+        "or as 15ms, 9Gbit/s, 4KiB, 20k/s",
     )
     ratio: float | None = Field(
         None, gt=0, description="threshold as a ratio to the median of `baseline`"
@@ -110,7 +108,8 @@ class Check(BaseModel):
         None,
         gt=0,
         lt=100,
-        description="of the run's values, nearest rank; refused below the samples it needs; unset: the median",
+        description="of the run's values, nearest rank; "
+        "refused below the samples it needs; unset: the median",
     )
     min_effect: Share | None = Field(
         None,
@@ -172,7 +171,8 @@ def misaimed(
             yield (
                 index,
                 "entry",
-                f"no entry matches {check.entry!r}; there are {', '.join(entries)}{nearest(check.entry, entries)}",
+                f"no entry matches {check.entry!r}; "
+                f"there are {', '.join(entries)}{nearest(check.entry, entries)}",
             )
             continue
         known = {metric.name: None for entry in named for metric in entries[entry]}
@@ -187,7 +187,8 @@ def misaimed(
             yield (
                 index,
                 "metric",
-                f"no metric of {of} matches {check.metric!r}; there are {', '.join(known)}{nearest(check.metric, known)}",
+                f"no metric of {of} matches {check.metric!r}; "
+                f"there are {', '.join(known)}{nearest(check.metric, known)}",
             )
         unit = check.value.unit if check.value is not None else ""
         other = next(
@@ -198,7 +199,8 @@ def misaimed(
             yield (
                 index,
                 "value",
-                f"is in {unit}, and {metric.name} of {entry} is in {metric.unit}; write it in {metric.unit} or as a bare number",
+                f"is in {unit}, and {metric.name} of {entry} is in {metric.unit}; "
+                f"write it in {metric.unit} or as a bare number",
             )
 
 

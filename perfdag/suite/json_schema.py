@@ -7,7 +7,7 @@ from perfdag.suite.model import Suite
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON schema (draft 2020-12) of suite files, the params of every installed benchmark included."""
+    """Return the JSON schema (draft 2020-12) of suite files, with the params of all benchmarks."""
     schema = Suite.model_json_schema()
     definitions = schema["$defs"]
     rules = []
@@ -15,8 +15,8 @@ def json_schema() -> dict[str, Any]:
         params = registry.get(name).Params.model_json_schema(
             ref_template=f"#/$defs/{name}-{{model}}"
         )
-        for inner, each in params.pop("$defs", {}).items():
-            definitions[f"{name}-{inner}"] = each
+        for inner, definition in params.pop("$defs", {}).items():
+            definitions[f"{name}-{inner}"] = definition
         params.pop("required", None)  # a permutation may give it
         definitions[f"{name}-params"] = params
         chosen = {"properties": {"benchmark": {"const": name}}, "required": ["benchmark"]}

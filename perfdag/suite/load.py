@@ -201,8 +201,8 @@ def _check_names(loaded: Loaded, problems: list[Problem]) -> None:
         if source.name in seen:
             other = seen[source.name]
             text = (
-                f"the entry name {source.name!r} is taken (line {other.document.line(other.path)}); "
-                "give one of them another `name`"
+                f"the entry name {source.name!r} is taken "
+                f"(line {other.document.line(other.path)}); give one of them another `name`"
             )
             problems.append(source.document.problem((*source.path, "name"), text))
         seen[source.name] = source

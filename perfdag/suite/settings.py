@@ -59,6 +59,7 @@ def split_settings(
 
 
 def apply_settings(loaded: Loaded, settings: EntrySettings, problems: list[Problem]) -> None:
+    """Apply `--set` settings to the entries that they name."""
     names = [source.name for source in loaded.sources]
     for target, name, value in settings:
         targets = [source for source in loaded.sources if source.name == target]
