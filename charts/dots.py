@@ -1,4 +1,4 @@
-"""A panel of dots: one row a point, the median as a dot on its range, every sample as a tick, the numbers beside it."""
+"""A panel of dots: one row per point, with the median on its range and all samples as ticks."""
 
 import math
 import textwrap
@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
 from perfdag.charts import style
-from perfdag.charts.series import Cell, Series, value_words
+from perfdag.charts.series import Cell, value_words
+from perfdag.results.summary import Series
 
 ROW = 0.27  # inches a line of a row
 LOG_FROM = (
@@ -19,14 +20,14 @@ LOG_FROM = (
 
 @dataclass
 class Group:
-    """One colour of a panel: its name in the legend and a series (or none) for every point."""
+    """One colour of a panel: its name in the legend, and a series or None for every point."""
 
     name: str
     series: list[Series | None]
 
 
 def groups(cells: Sequence[Cell], metric: str, limit: int = len(style.SERIES)) -> list[Group]:
-    """Series of a metric by statistic and coordinates, at most `limit` groups, the first in the order of the rows."""
+    """Return the series of a metric by statistic and coordinates, at most `limit` groups."""
     names: dict[str, dict[int, Series]] = {}
     for index, cell in enumerate(cells):
         for series in cell.series(metric):
@@ -36,8 +37,13 @@ def groups(cells: Sequence[Cell], metric: str, limit: int = len(style.SERIES)) -
     return [Group(name, [by_cell.get(i) for i in range(len(cells))]) for name, by_cell in chosen]
 
 
+def series_of(shown: Sequence[Group]) -> list[Series]:
+    """Return the series of all groups."""
+    return [series for group in shown for series in group.series if series]
+
+
 def detail(series: Series) -> str:
-    """Statistic and coordinates in short: `p99 read`; a coordinate that is a number keeps its name."""
+    """Return statistic and coordinates in short: `p99 read`. Numbers keep their names."""
     values = [
         str(value) if isinstance(value, str) else f"{key}={value}"
         for key, value in series.coords.items()
@@ -46,7 +52,7 @@ def detail(series: Series) -> str:
 
 
 def height(cells: Sequence[Cell], shown: Sequence[Group]) -> float:
-    """Height in inches that a panel needs."""
+    """Return the height of a panel in inches."""
     legend = 0.22 * math.ceil(len(shown) / _columns(shown)) if len(shown) > 1 else 0.0
     return (
         sum(_lines(cell, _present(shown, i)) for i, cell in enumerate(cells)) * ROW + 0.55 + legend
@@ -72,9 +78,9 @@ def _lines(cell: Cell, shown: int) -> float:
 def panel(
     ax: Axes, cells: Sequence[Cell], shown: Sequence[Group], metric: str, reasons: bool = True
 ) -> None:
-    """Draw one metric. Points without a valid sample are hollow grey crosses at the axis, with the reason where `reasons`."""
-    values = [v for group in shown for series in group.series if series for v in series.values]
-    first = next((series for group in shown for series in group.series if series), None)
+    """Draw one metric. Points without a valid sample are grey crosses, with `reasons`."""
+    values = [value for series in series_of(shown) for value in series.values]
+    first = next(iter(series_of(shown)), None)
     unit, better = (first.unit, first.better) if first else ("1", "none")
     log = bool(values) and min(values) > 0 and max(values) / min(values) > LOG_FROM
     tops, middles, total = _rows(cells, shown)
@@ -116,7 +122,7 @@ def panel(
 
 
 def _columns(shown: Sequence[Group]) -> int:
-    """Of the legend, so that the longest name leaves room for its neighbours."""
+    """Return the columns of the legend. The longest name leaves room for its neighbours."""
     longest = max((len(group.name) for group in shown), default=0)
     return max(1, min(len(shown), 4, 76 // (longest + 5)))
 

@@ -1,13 +1,13 @@
-"""A panel of lines over a numeric coordinate: median as line and markers, spread as band, failures as crosses at the axis."""
+"""A panel of lines over a numeric coordinate: median as line, spread as band."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from perfdag.charts import style
-from perfdag.charts.series import Series
+from perfdag.results.summary import Series
 
 DIRECT = 5  # up to so many lines are labelled at their ends instead of in a legend
 
@@ -20,7 +20,7 @@ class Line:
     series: dict[float, Series] = field(default_factory=dict)
 
     def columns(self) -> tuple[list[float], list[float], list[float], list[float]]:
-        """x, median, low and high, by rising x."""
+        """Return x, median, low and high, by rising x."""
         points = sorted(self.series.items())
         bands = [series.band for _, series in points]
         return (
@@ -31,15 +31,18 @@ class Line:
         )
 
 
-def lines_of(series: Sequence[tuple[str, Series]], coordinate: str) -> list[Line]:
-    """Lines by name from (name, series) pairs; a series without the coordinate is left out."""
+def lines_of(pairs: Sequence[tuple[str, Series]], coordinate: str) -> list[Line]:
+    """Return lines by name from (name, series) pairs with that coordinate."""
     by_name: dict[str, Line] = {}
-    for name, one_series in series:
-        if coordinate in one_series.coords and one_series.values:
-            by_name.setdefault(name, Line(name)).series[float(one_series.coords[coordinate])] = (
-                one_series
-            )
+    for name, series in pairs:
+        if coordinate in series.coords and series.values:
+            by_name.setdefault(name, Line(name)).series[float(series.coords[coordinate])] = series
     return list(by_name.values())
+
+
+def series_of(curves: Iterable[Line]) -> list[Series]:
+    """Return the series of all lines."""
+    return [series for line in curves for series in line.series.values()]
 
 
 def panel(
@@ -63,14 +66,14 @@ def panel(
     log_x = not linear and len(positive) > 2 and positive[-1] / positive[0] >= 8
     zero = positive[0] / 2 if log_x and xs[0] == 0 else None
     _x_axis(ax, xs, positive, zero, log_x, x_unit)
-    values = [v for line in lines for series in line.series.values() for v in series.values]
+    values = [value for series in series_of(lines) for value in series.values]
     log = log_y and bool(values) and min(values) > 0
     if log:
         ax.set_yscale("log")
     for k, line in enumerate(lines):
         _line(ax, line, k, zero)
     _y_limits(ax, values, log)
-    first = next((series for line in lines for series in line.series.values()), None)
+    first = next(iter(series_of(lines)), None)
     unit, better = (first.unit, first.better) if first else ("1", "none")
     name = style.value_axis(ax.yaxis, unit, max((abs(v) for v in values), default=1.0), log=log)
     ax.set_ylabel(style.axis_label(metric, name, better).replace(", ", "\n"))
@@ -126,7 +129,7 @@ def _y_limits(ax: Axes, values: Sequence[float], log: bool) -> None:
 
 
 def _direct_labels(ax: Axes, lines: Sequence[Line], floor: float) -> None:
-    """Names at the right ends, moved apart where they would overlap, from `floor` (axes) upwards."""
+    """Write names at the right ends, moved apart where they overlap, from `floor` (axes) up."""
     scale = ax.yaxis.get_transform()
     ends = []
     for k, line in enumerate(lines):

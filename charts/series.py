@@ -12,11 +12,6 @@ from perfdag.digest import canonical
 from perfdag.results.summary import PointState, Series, point_labels, summarise
 from perfdag.units import short
 
-__all__ = [
-    "Cell", "PointState", "Series", "alike", "band_words", "hosts_words", "labelled", "nodes_used", "of_benchmark", "read", "runs_words", "valid", "value_words",
-    "words_without",
-]  # fmt: skip
-
 _SIZES = re.compile(r"\b((?:bs|size|\w*_?bytes|window|length|file_?size|message)=)(\d{4,})\b")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 _SHAPE_KEY = re.compile(r"(?:^| )[a-z_]+\.[\w.]+=\S+")
@@ -27,9 +22,7 @@ _TRUE = re.compile(r"\b([\w.]+)=true\b")
 
 @dataclass
 class Cell:
-    """A point in a chart. `label` tells it from the others, `why` says why it has no valid
-    sample.
-    """
+    """A point in a chart with its label. `why` is the reason for having no valid sample."""
 
     state: PointState
     label: str
@@ -37,25 +30,37 @@ class Cell:
 
     @property
     def noisy(self) -> bool:
-        """Some sample was disturbed."""
+        """Whether a sample was disturbed."""
         return bool(self.state.noise)
 
     def series(self, metric: str, stat: str | None = None) -> list[Series]:
-        """Series of that metric (and statistic), in the order of the rows."""
+        """Return the series of that metric (and statistic), in the order of the rows."""
         return [
             series
             for series in self.state.series
             if series.metric == metric and stat in (None, series.stat)
         ]
 
+    def first(self, metric: str, stat: str | None = None) -> Series | None:
+        """Return the first series of that metric (and statistic) that has values."""
+        return next((series for series in self.series(metric, stat) if series.values), None)
+
+
+def failed_labels(cells: Iterable[Cell]) -> list[str]:
+    """Return the labels of the points without a valid sample, with the status of their samples."""
+    return [f"{cell.label}: {cell.why.partition(':')[0]}" for cell in cells if cell.why]
+
 
 def read(rows: pa.Table) -> list[Cell]:
-    """Points of the rows, in their order, warm-up left out."""
+    """Return the points of the rows in their order, without warm-up."""
     return labelled(summarise(rows))
 
 
 def valid(rows: pa.Table, *metrics: str) -> pa.Table:
-    """Rows of these metrics of valid samples, warm-up left out; those of single subjects too, which `read` leaves out."""
+    """Return the rows of these metrics of valid samples without warm-up.
+
+    Unlike `read`, it includes the rows of single pods and devices.
+    """
     wanted = pc.is_in(rows["metric"].cast(pa.string()), pa.array(metrics))
     wanted = pc.and_(
         wanted, pc.and_(pc.equal(rows["status"], "ok"), pc.equal(rows["phase"], "measure"))
@@ -64,7 +69,10 @@ def valid(rows: pa.Table, *metrics: str) -> pa.Table:
 
 
 def labelled(states: Sequence[PointState]) -> list[Cell]:
-    """Points with labels: what varies within the entry, after the entry's name where there are several entries."""
+    """Return points with labels: what varies within the entry.
+
+    The name of the entry comes first where there are several entries.
+    """
     labels = point_labels(states)
     entries: dict[str, list[PointState]] = {}
     for one_state in states:
@@ -85,7 +93,10 @@ def labelled(states: Sequence[PointState]) -> list[Cell]:
 
 
 def _brief(labels: list[str]) -> list[str]:
-    """Sizes and rates with units, `reverse=true` as `reverse`; false, null and shape keys that the rest implies are left out."""
+    """Shorten labels: sizes and rates with units, `reverse=true` as `reverse`.
+
+    False, null and shape keys are left out where the labels still differ.
+    """
     labels = [
         _SIZES.sub(lambda match: match[1] + short(float(match[2]), "B").replace(" ", ""), label)
         for label in labels
@@ -110,14 +121,14 @@ def _why(state: PointState) -> str | None:
 
 
 def words_without(cell: Cell, names: Collection[str]) -> str:
-    """What a point's label says but for these parameters or shape keys."""
+    """Return the label of a point without these parameters or shape keys."""
     return " ".join(
         word for word in cell.label.split(" ") if word.partition("=")[0] not in names
     ).strip(": ")
 
 
 def alike(cells: Sequence[Cell], but: Collection[str]) -> list[list[Cell]]:
-    """Points in groups that differ in these parameters and in the number of hosts only."""
+    """Return groups of points that differ only in these parameters and in the number of hosts."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         params = {name: value for name, value in cell.state.params.items() if name not in but}
@@ -130,7 +141,7 @@ def alike(cells: Sequence[Cell], but: Collection[str]) -> list[list[Cell]]:
 
 
 def metrics(cells: Iterable[Cell]) -> list[str]:
-    """Metrics of the points, headlines first, then in the order of the rows."""
+    """Return the metrics of the points, headlines first, then in the order of the rows."""
     headlines: dict[str, bool] = {}
     for cell in cells:
         for series in cell.state.series:
@@ -138,11 +149,11 @@ def metrics(cells: Iterable[Cell]) -> list[str]:
     return sorted(headlines, key=lambda name: not headlines[name])
 
 
-def band_words(series: Iterable[Series]) -> str:
-    """What the bars are: `bars: range of n=3`, `bars: 95 % interval of the median, n=7 to 9`."""
+def band_words(drawn: Iterable[Series], median_mark: str = "dot", band_mark: str = "bar") -> str:
+    """Return what the marks mean: `dot: median; bar: range (min to max) of n=3`."""
     kinds: dict[str, list[int]] = {}
-    for one_series in series:
-        band = one_series.band
+    for series in drawn:
+        band = series.band
         if band.n:
             name = (
                 "range (min to max)"
@@ -155,11 +166,11 @@ def band_words(series: Iterable[Series]) -> str:
     for name, counts in kinds.items():
         low, high = min(counts), max(counts)
         words.append(f"{name} of n={low}" if low == high else f"{name} of n={low} to {high}")
-    return f"dot: median; bar: {', or '.join(words)}" if words else ""
+    return f"{median_mark}: median; {band_mark}: {', or '.join(words)}" if words else ""
 
 
 def runs_words(rows: pa.Table) -> str:
-    """Which run and where: `run 20261120T020000Z-1a2b3c4d on node-1, node-2`."""
+    """Return run and place: `run 20261120T020000Z-1a2b3c4d on node-1, node-2`."""
     runs = [name for name in pc.unique(rows["run_id"]).to_pylist() if name]
     run = f"run {runs[0]}" if len(runs) == 1 else f"{len(runs)} runs" if runs else ""
     places = [name for name in pc.unique(rows["cluster"]).to_pylist() if name] or _nodes(rows)
@@ -173,7 +184,10 @@ def _nodes(rows: pa.Table) -> list[str]:
 
 
 def nodes_used(rows: pa.Table) -> dict[str, int]:
-    """Nodes on which the hosts of a point were, the fewest of its samples; a point whose rows name none is left out."""
+    """Return point -> how many nodes its hosts used, the fewest over its samples.
+
+    Points whose rows name no node are left out.
+    """
     counts: dict[str, int] = {}
     for point, nodes in zip(rows["point"].to_pylist(), rows["nodes"].to_pylist(), strict=True):
         if nodes:
@@ -182,13 +196,13 @@ def nodes_used(rows: pa.Table) -> dict[str, int]:
 
 
 def hosts_words(count: int, nodes: int | None = None) -> str:
-    """`2 hosts`, and where they were on fewer nodes that too: `2 hosts on 1 node`."""
+    """Return `2 hosts`, or `2 hosts on 1 node` where hosts shared nodes."""
     hosts = f"{count} host{'s' * (count != 1)}"
     return f"{hosts} on {nodes} node{'s' * (nodes != 1)}" if nodes and nodes < count else hosts
 
 
 def value_words(series: Series) -> str:
-    """Median, spread and n in one unit: `23.4 (22.9 to 23.8) Gbit/s, n=3`."""
+    """Return median, spread and n in one unit: `23.4 (22.9 to 23.8) Gbit/s, n=3`."""
     band = series.band
     if band.kind == "none":
         return "no value"
@@ -205,7 +219,7 @@ def value_words(series: Series) -> str:
 
 
 def of_benchmark(table: pa.Table, name: str) -> pa.Table:
-    """The rows of one benchmark."""
+    """Return the rows of one benchmark."""
     return table.filter(pc.equal(table["benchmark"], name))
 
 

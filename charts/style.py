@@ -1,13 +1,12 @@
-"""House style: colours, units on axes, marks of failures, and reproducible files."""
+"""The house style of charts: colours, units on axes, and marks of failures."""
 
-import io
 import math
 import re
 import textwrap
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 import matplotlib
 import numpy as np
@@ -17,6 +16,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from perfdag.units import short
+
+_P = ParamSpec("_P")
 
 INK, MUTED, GRID, PAPER = "#1f2328", "#667080", "#dde1e6", "#ffffff"
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -68,7 +69,7 @@ RC: Any = {
 
 @contextmanager
 def house() -> Iterator[None]:
-    """The house style while figures are made and written."""
+    """Apply the house style while figures are drawn and written."""
     with matplotlib.rc_context(RC):
         yield
 
@@ -81,10 +82,10 @@ def figure(
     subtitle: str = "",
     **shared: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of WIDTH inches with `rows` panels of `heights` inches each, and its axes, row by row.
+    """Return a figure of WIDTH inches and its axes, row by row.
 
-    `title` says the finding, `subtitle` how many samples, what the band is, and of which run. `shared` goes to Figure.subplots
-    (sharex, sharey).
+    It has `rows` panels of `heights` inches. `title` is the result in words. `subtitle` names the
+    number of samples, the band and the run. `shared` goes to Figure.subplots (sharex, sharey).
     """
     named = "=" in title.split(" ", 1)[0]  # `bs=4KiB` is how a suite writes it
     lines = textwrap.wrap(
@@ -118,8 +119,24 @@ def figure(
     return fig, list(axes.flat)
 
 
+def caption(*parts: str) -> str:
+    """Return the parts of a subtitle that are not empty, joined by semicolons."""
+    return "; ".join(part for part in parts if part)
+
+
+def housed(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
+    """Draw a whole figure in the house style, titles and legends too."""
+
+    @wraps(draw)
+    def inside(*args: _P.args, **kwargs: _P.kwargs) -> Figure:
+        with house():
+            return draw(*args, **kwargs)
+
+    return inside
+
+
 def no_data(why: str = "no data") -> Figure:
-    """Return a figure that says there is nothing to draw."""
+    """Return a figure with a message instead of data."""
     fig, (ax,) = figure(heights=(1.2,))
     ax.set_axis_off()
     ax.text(
@@ -129,7 +146,7 @@ def no_data(why: str = "no data") -> Figure:
 
 
 def look(index: int) -> dict[str, Any]:
-    """Colour, marker and dash of the series with that number; a colour that comes again has another dash."""
+    """Return colour, marker and dash of a series by number. A repeated colour has another dash."""
     again, k = divmod(index, len(SERIES))
     return {
         "color": SERIES[k],
@@ -150,14 +167,17 @@ for _unit in ("bit/s", "B/s", "1/s"):
 
 
 def scaled(unit: str, largest: float) -> tuple[float, str]:
-    """(factor, name) of the multiple of a base unit that suits values up to `largest`: ("bit/s", 2e10) gives (1e9, "Gbit/s")."""
+    """Return (factor, name) of the unit that suits values up to `largest`.
+
+    For example, ("bit/s", 2e10) gives (1e9, "Gbit/s").
+    """
     steps = _PREFIXES.get(unit, [(1.0, "" if unit == "1" else unit)])
     fitting = [step for step in steps if step[0] <= abs(largest)] if math.isfinite(largest) else []
     return fitting[-1] if fitting else steps[0]
 
 
 class _ScaledLocator(MaxNLocator):
-    """Round numbers of the scaled unit, not of the base unit (matters where the factor is a power of two)."""
+    """Place ticks at round numbers of the scaled unit, whose factor may be a power of two."""
 
     def __init__(self, factor: float, nbins: int) -> None:
         super().__init__(nbins=nbins, steps=[1, 2, 2.5, 5, 10])
@@ -168,7 +188,10 @@ class _ScaledLocator(MaxNLocator):
 
 
 def value_axis(axis: Any, unit: str, largest: float, *, log: bool = False, bins: int = 6) -> str:
-    """Ticks of an axis that carries values in a base unit; returns the unit's name for the axis label ("" where ticks carry it)."""
+    """Set the ticks of an axis in a base unit. Return the name of the unit for its label.
+
+    The name is empty where the ticks have units.
+    """
     if log:
         _log10_ticks(axis, unit)
         return ""
@@ -197,9 +220,9 @@ def _log10_ticks(axis: Any, unit: str) -> None:
 def size_axis(
     axis: Any, sizes: Sequence[float], unit: str = "B", zero: float | None = None
 ) -> None:
-    """Ticks of a log2 axis at the sizes that are there, at most about ten, labelled `4 B`, `64 KiB`, `1 MiB`.
+    """Set about ten ticks of a log2 axis at the measured sizes, such as `4 B` and `64 KiB`.
 
-    `zero` is the place left of the smallest size where a size of zero is drawn, since a log axis has none.
+    A log axis has no zero: `zero` is the place left of the smallest size for a size of zero.
     """
     some = sorted({size for size in sizes if size > 0})
     step = max(1, math.ceil(len(some) / 10))
@@ -218,7 +241,7 @@ def size_axis(
 
 
 def size_columns(ax: Axes, sizes: Sequence[float]) -> None:
-    """Names of message sizes in bytes under the columns of a map, about ten of them."""
+    """Name about ten message sizes in bytes under the columns of a map."""
     step = max(1, len(sizes) // 10)
     ax.set_xticks(
         np.arange(0, len(sizes), step) + 0.5,
@@ -228,7 +251,7 @@ def size_columns(ax: Axes, sizes: Sequence[float]) -> None:
 
 
 def arrow(better: str | None) -> str:
-    """Return the better direction, such as `higher is better`, or nothing where there is none."""
+    """Return the better direction, such as `higher is better`, or an empty text."""
     return f"{better} is better" if better in ("higher", "lower") else ""
 
 
@@ -240,13 +263,13 @@ def metric_text(metric: str) -> str:
 
 
 def axis_label(metric: str, unit: str, better: str | None) -> str:
-    """`throughput (Gbit/s), higher is better`."""
+    """Return the label of an axis: `throughput (Gbit/s), higher is better`."""
     name = metric_text(metric)
     return ", ".join(part for part in (f"{name} ({unit})" if unit else name, arrow(better)) if part)
 
 
 def cross(ax: Axes, x: Sequence[float], y: Sequence[float], transform: Any = None) -> None:
-    """Hollow grey crosses: points that have no valid sample. One artist."""
+    """Draw grey crosses for points without a valid sample, as one artist."""
     ax.plot(
         x,
         y,
@@ -261,41 +284,3 @@ def cross(ax: Axes, x: Sequence[float], y: Sequence[float], transform: Any = Non
         gid="failed",
         zorder=4,
     )
-
-
-_FONT = re.compile(rb"'DejaVu Sans'(, sans-serif)?")
-_ID = re.compile(rb' id="([^"]*)"')
-_USED = re.compile(rb'(?:url\(#|xlink:href="#)([^")]+)')
-_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
-
-
-def to_bytes(fig: Figure) -> tuple[bytes, bytes]:
-    """A figure as (SVG, PNG). No date, no random ids: equal input gives equal bytes."""
-    with house(), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "Glyph .* missing"
-        )  # names in any script: the browser's fonts have them
-        svg, png = io.BytesIO(), io.BytesIO()
-        engine = fig.get_layout_engine()
-        if engine is not None:
-            engine.execute(fig)
-            # laid out once, both files share it; with any engine, a placeholder too, each saving would draw the figure twice
-            fig.set_layout_engine(None)
-            _round_positions(fig)
-        fig.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-        fig.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
-    return _clean(svg.getvalue()), png.getvalue()
-
-
-def _round_positions(fig: Figure) -> None:
-    """The layout's solver differs from process to process in the last bits, which ids in the SVG are made of."""
-    for axes in fig.axes:
-        x, y, width, height = axes.get_position(original=True).bounds
-        axes.set_position((round(x, 6), round(y, 6), round(width, 6), round(height, 6)))
-
-
-def _clean(svg: bytes) -> bytes:
-    """Only ids that are used (artists of several panels share theirs), characters XML allows, and a font list for other machines."""
-    used = set(_USED.findall(svg))
-    svg = _ID.sub(lambda match: match[0] if match[1] in used else b"", svg)
-    return _FONT.sub(b"'DejaVu Sans', Verdana, sans-serif", _CONTROL.sub(b" ", svg))

@@ -1,4 +1,4 @@
-"""fio's workers: the IOPS of each host of a distributed point."""
+"""The IOPS of each host of a distributed fio point."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +20,10 @@ Values = dict[str, list[float]]
 
 
 def figure(rows: pa.Table, cells: Sequence[Cell], where: str) -> Figure | None:
-    """A panel for each point and direction, those first whose workers are furthest apart; None where no point has several workers."""
+    """Draw a panel for each point and direction, or return None without several workers.
+
+    Points whose workers differ most come first.
+    """
     points = sorted(_by_point(rows, cells).items(), key=lambda item: _lag(item[1]))
     if not points:
         return None
@@ -39,7 +42,7 @@ def figure(rows: pa.Table, cells: Sequence[Cell], where: str) -> Figure | None:
         len(shown),
         [ROW * min(len(workers), WORKERS) + 0.6 for _, workers in shown],
         title=title,
-        subtitle="; ".join(part for part in (legend, cut, where) if part),
+        subtitle=style.caption(legend, cut, where),
     )
     for ax, (name, workers) in zip(axes, shown, strict=True):
         _panel(ax, name, workers)
@@ -47,7 +50,7 @@ def figure(rows: pa.Table, cells: Sequence[Cell], where: str) -> Figure | None:
 
 
 def _by_point(rows: pa.Table, cells: Sequence[Cell]) -> dict[str, Values]:
-    """Point and direction -> IOPS of its workers, of the valid samples."""
+    """Return point and direction -> IOPS of its workers in the valid samples."""
     own = valid(rows, "iops")
     own = own.filter(pc.is_valid(own["subject"]))
     values: dict[tuple[str, str], Values] = {}
@@ -70,7 +73,7 @@ def _slowest(workers: Values) -> list[str]:
 
 
 def _lag(workers: Values) -> float:
-    """IOPS of the slowest worker by those of the median one."""
+    """Return the IOPS of the slowest worker over those of the median worker."""
     middles = [median(values) for values in workers.values()]
     return min(middles) / median(middles) if median(middles) else 1.0
 

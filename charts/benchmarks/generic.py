@@ -1,4 +1,4 @@
-"""The chart of a benchmark that has none of its own: dots with ranges, or lines where a metric runs over a numeric coordinate."""
+"""The chart of a benchmark without one of its own: dots, or lines over a numeric coordinate."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,14 +8,15 @@ from matplotlib.figure import Figure
 from perfdag.charts import dots, lines, style
 from perfdag.charts.series import (
     Cell,
-    Series,
     band_words,
+    failed_labels,
     metrics,
     read,
     runs_words,
     sweep,
     value_words,
 )
+from perfdag.results.summary import Series
 
 PANELS = 3  # metrics in a figure; the others are in the table
 ROWS = 24  # points in a figure
@@ -23,7 +24,7 @@ FIGURES = 6
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """Headline metrics first; many points go on to further figures, at most FIGURES."""
+    """Yield the headline metrics first. Many points need several figures, at most FIGURES."""
     cells = read(rows)
     if not cells:
         yield "points", style.no_data()
@@ -37,11 +38,14 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     if swept and not plain:
         return
     for slug, some, note in pages(cells):
-        yield slug, dot_figure(some, plain, "; ".join(part for part in (note, where) if part))
+        yield slug, dot_figure(some, plain, style.caption(note, where))
 
 
 def pages(cells: Sequence[Cell], slug: str = "points") -> Iterable[tuple[str, Sequence[Cell], str]]:
-    """(slug, points of one figure, note): at most ROWS a figure and FIGURES figures; the note says when points are left out."""
+    """Yield (slug, points of one figure, note) with at most ROWS points and FIGURES figures.
+
+    The note names the number of points that are left out.
+    """
     starts = range(0, len(cells), ROWS)
     for number, start in enumerate(starts[:FIGURES]):
         left = len(cells) - ROWS * FIGURES
@@ -68,16 +72,10 @@ def _slug(text: str) -> str:
 def dot_figure(
     cells: Sequence[Cell], wanted: Sequence[str], where: str, title: str | None = None
 ) -> Figure:
-    """One panel of dots a metric."""
+    """Draw one panel of dots per metric."""
     names = list(wanted) or [""]
     shown = {name: dots.groups(cells, name) for name in names}
-    series = [
-        one_series
-        for name in names
-        for group in shown[name]
-        for one_series in group.series
-        if one_series
-    ]
+    series = [series for name in names for series in dots.series_of(shown[name])]
     parts = [
         band_words(series),
         "~ and hollow: a sample was disturbed" if any(c.noisy for c in cells) else "",
@@ -87,7 +85,7 @@ def dot_figure(
         len(names),
         [dots.height(cells, shown[name]) for name in names],
         title=title or finding(cells, names[0]),
-        subtitle="; ".join(part for part in parts if part),
+        subtitle=style.caption(*parts),
     )
     for i, (ax, name) in enumerate(zip(axes, names, strict=True)):
         dots.panel(ax, cells, shown[name], name, reasons=i == 0)
@@ -95,13 +93,14 @@ def dot_figure(
 
 
 def finding(cells: Sequence[Cell], metric: str) -> str:
-    """What the first metric shows, with spread and n: the best point where a direction is known."""
+    """Return the result of a metric in words: the best point with its spread and n."""
     measured = [(cell, series) for cell in cells for series in cell.series(metric)]
     bad = sum(1 for cell in cells if cell.why)
     tail = f"; {bad} of {len(cells)} points without a valid sample" if bad else ""
     name = style.metric_text(metric)
     if not measured:
-        return f"{cells[0].state.benchmark}: no valid sample in {len(cells)} point{'s' if len(cells) != 1 else ''}"
+        points = f"{len(cells)} point{'s' * (len(cells) != 1)}"
+        return f"{cells[0].state.benchmark}: no valid sample in {points}"
     if len(measured) == 1 or len(cells) == 1:
         cell, only = measured[0]
         which = " ".join(part for part in (name, dots.detail(only)) if part)
@@ -129,15 +128,13 @@ def _lines(cells: Sequence[Cell], metric: str, where: str) -> Figure:
     unit = "B" if coordinate.endswith(("bytes", "size")) else ""
     title = f"{style.metric_text(metric)} over {coordinate.replace('_', ' ')}"
     parts = [
-        band_words([series for _, series in pairs]).replace("dot", "line").replace("bar", "band"),
+        band_words([series for _, series in pairs], "line", "band"),
         where,
     ]
-    fig, (ax,) = style.figure(
-        title=title, subtitle="; ".join(part for part in parts if part), heights=(3.0,)
-    )
+    fig, (ax,) = style.figure(title=title, subtitle=style.caption(*parts), heights=(3.0,))
     values = [series.middle for _, series in pairs if series.values]
     log = bool(values) and min(values) > 0 and max(values) / min(values) > dots.LOG_FROM
-    failed = [f"{cell.label}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]
+    failed = failed_labels(cells)
     lines.panel(
         ax,
         curves[:12],

@@ -1,4 +1,4 @@
-"""imb: latency and bandwidth over message size, a line a point; a heatmap of each collective that ran on three or more numbers of ranks."""
+"""IMB: latency and bandwidth over message size, and collectives by message size and ranks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,7 +12,6 @@ from perfdag.charts import lines, style
 from perfdag.charts.benchmarks.generic import dot_figure
 from perfdag.charts.series import (
     Cell,
-    Series,
     alike,
     band_words,
     hosts_words,
@@ -22,6 +21,7 @@ from perfdag.charts.series import (
     value_words,
     words_without,
 )
+from perfdag.results.summary import Series
 from perfdag.units import short
 
 MARKED = ("zero_byte_latency", "half_bandwidth_size")
@@ -31,7 +31,7 @@ LINES = 12
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """A figure for each of IMB's benchmarks that ran."""
+    """Yield a figure for each benchmark of IMB that ran."""
     cells = read(rows)
     where, used = runs_words(rows), nodes_used(rows)
     if not cells:
@@ -90,13 +90,8 @@ def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
         curves = lines.lines_of(_pairs(cells, kind, metric, stats), "message_bytes")
         if curves:
             panels[metric] = curves[:LINES]
-    series = [
-        one_series
-        for curves in panels.values()
-        for line in curves
-        for one_series in line.series.values()
-    ]
-    legend = band_words(series).replace("dot", "line").replace("bar", "band")
+    series = [series for curves in panels.values() for series in lines.series_of(curves)]
+    legend = band_words(series, "line", "band")
     noisy = "~: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
     ring = (
         "ring: first size at half of the peak"
@@ -108,7 +103,7 @@ def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
         len(panels),
         [2.5] * len(panels),
         title=_finding(kind, cells),
-        subtitle="; ".join(part for part in (legend, ring, noisy, cut, where) if part),
+        subtitle=style.caption(legend, ring, noisy, cut, where),
         sharex=True,
     )
     failed = [
@@ -135,13 +130,11 @@ def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
 
 
 def _marks(ax: Axes, cells: Mapping[str, Cell], curves: Sequence[lines.Line], metric: str) -> None:
-    """On each line its zero-byte latency in words, or a ring at the first size that reaches half of its peak bandwidth."""
+    """Mark the latency of zero bytes, and the first size at half of the peak bandwidth."""
     for k, line in enumerate(curves):
         cell = cells[line.name.removesuffix(" ~")]
         colour = style.look(k)["color"]
-        zero, half = (
-            next((series for series in cell.series(name) if series.values), None) for name in MARKED
-        )
+        zero, half = (cell.first(name) for name in MARKED)
         if metric == "latency" and zero and 0 in line.series and len(curves) <= lines.DIRECT:
             at = ax.get_lines()[k].get_xdata()[0]  # type: ignore[index]  # where the panel has put the size of zero
             label = short(zero.middle, "s")
@@ -167,7 +160,7 @@ def _marks(ax: Axes, cells: Mapping[str, Cell], curves: Sequence[lines.Line], me
 
 
 def _finding(kind: str, cells: Sequence[Cell]) -> str:
-    """Zero-byte latency, peak bandwidth and the size that reaches half of it, of the best point."""
+    """Return zero-byte latency, peak bandwidth and the size at half of it, of the best point."""
     parts = []
     for metric, word, best in (
         ("zero_byte_latency", "0 B in", min),
@@ -183,11 +176,7 @@ def _finding(kind: str, cells: Sequence[Cell]) -> str:
         if candidates:
             _, name, series, cell = best(candidates, key=lambda row: row[0])
             named = f" ({name})" if len(cells) > 1 else ""
-            half = (
-                next((h for h in cell.series("half_bandwidth_size") if h.values), None)
-                if metric == "peak_bandwidth"
-                else None
-            )
+            half = cell.first("half_bandwidth_size") if metric == "peak_bandwidth" else None
             parts.append(
                 f"{word} {value_words(series)}{named}"
                 + (f", half of it at {short(half.middle, 'B')}" if half else "")
@@ -196,7 +185,7 @@ def _finding(kind: str, cells: Sequence[Cell]) -> str:
 
 
 def _size(cell: Cell) -> tuple[int, int]:
-    """Hosts and ranks of a point."""
+    """Return hosts and ranks of a point."""
     return int(cell.state.shape.get("hosts", {}).get("count", 1)), int(
         cell.state.params.get("ranks", 1)
     )
@@ -207,7 +196,7 @@ def _title(kind: str, cells: Sequence[Cell]) -> str:
 
 
 def _heatmap(kind: str, cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figure:
-    """Median time by message size and hosts x ranks; the number in a cell is in us. The points differ in those two only."""
+    """Draw the median time in us by message size and by hosts x ranks."""
     by_size: dict[tuple[tuple[int, int], int], Series] = {}
     for cell in cells:
         for series in cell.series("latency", "mean"):

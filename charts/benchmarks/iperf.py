@@ -12,7 +12,15 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import dots, lines, style
 from perfdag.charts.benchmarks.generic import ROWS, dot_figure, finding, pages
-from perfdag.charts.series import Cell, band_words, read, runs_words, valid, words_without
+from perfdag.charts.series import (
+    Cell,
+    band_words,
+    failed_labels,
+    read,
+    runs_words,
+    valid,
+    words_without,
+)
 from perfdag.digest import canonical
 
 FACETS = 8
@@ -24,7 +32,7 @@ PANELS = {
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """A figure of dots a protocol; throughput over streams as lines."""
+    """Yield a figure of dots per protocol, and throughput over streams, by path and by second."""
     cells = read(rows)
     where = runs_words(rows)
     if not cells:
@@ -39,9 +47,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         for slug, some, note in pages(own, protocol):
             yield (
                 slug,
-                dot_figure(
-                    some, wanted, "; ".join(part for part in (_bound(some), note, where) if part)
-                ),
+                dot_figure(some, wanted, style.caption(_bound(some), note, where)),
             )
         if len({cell.state.params.get("streams") for cell in own}) >= 3:
             yield f"{protocol}-streams", _streams(own, where)
@@ -53,7 +59,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 
 
 def _bound(cells: Sequence[Cell]) -> str:
-    """Points whose pace a core set, not the network."""
+    """Name the points that were limited by a core and not by the network."""
     bound = [
         cell.label
         for cell in cells
@@ -73,16 +79,10 @@ def _streams(cells: Sequence[Cell], where: str) -> Figure:
         for series in cell.series("throughput", "value"):
             by_name.setdefault(name, lines.Line(name)).series[float(streams or 1)] = series
     shown = list(by_name.values())
-    legend = (
-        band_words([series for line in shown for series in line.series.values()])
-        .replace("dot", "line")
-        .replace("bar", "band")
-    )
+    legend = band_words(lines.series_of(shown), "line", "band")
     title = f"Throughput over streams; {finding(cells, 'throughput')}"
-    fig, (ax,) = style.figure(
-        title=title, subtitle="; ".join(part for part in (legend, where) if part)
-    )
-    failed = [f"{cell.label}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]
+    fig, (ax,) = style.figure(title=title, subtitle=style.caption(legend, where))
+    failed = failed_labels(cells)
     lines.panel(
         ax, shown, metric="throughput", x_label="parallel streams", x_unit="1", failed=failed
     )
@@ -90,7 +90,7 @@ def _streams(cells: Sequence[Cell], where: str) -> Figure:
 
 
 def _path(cell: Cell) -> str:
-    """What a point's packets go through: its network and where its hosts are, whatever the MTU."""
+    """Return the path of packets: network and placement of the hosts, without the MTU."""
     network = {
         name: value
         for name, value in (cell.state.shape.get("network") or {}).items()
@@ -100,7 +100,7 @@ def _path(cell: Cell) -> str:
 
 
 def _facets(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """Points by MTU and streams, with the words that tell them apart within: the path between the hosts first of all."""
+    """Return points by MTU and streams. Their labels name the path between the hosts."""
     by_size: dict[tuple[int, int], list[Cell]] = {}
     for cell in cells:
         mtu = int((cell.state.shape.get("network") or {}).get("mtu") or 0)
@@ -120,8 +120,9 @@ def _facets(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
 
 
 def _paths(facets: dict[str, list[Cell]], where: str) -> Figure:
-    """Throughput by path, a panel for each MTU and number of streams, on one axis."""
-    title = f"Throughput by path; {finding([cell for cells in facets.values() for cell in cells], 'throughput')}"
+    """Draw throughput by path, a panel for each MTU and number of streams, on one axis."""
+    everything = [cell for cells in facets.values() for cell in cells]
+    title = f"Throughput by path; {finding(everything, 'throughput')}"
     cut = (
         f"the first {FACETS} of {len(facets)} numbers of streams and MTUs"
         if len(facets) > FACETS
@@ -129,18 +130,12 @@ def _paths(facets: dict[str, list[Cell]], where: str) -> Figure:
     )
     facets = {name: cells[:ROWS] for name, cells in list(facets.items())[:FACETS]}
     shown = {name: dots.groups(cells, "throughput") for name, cells in facets.items()}
-    series = [
-        one_series
-        for groups in shown.values()
-        for group in groups
-        for one_series in group.series
-        if one_series
-    ]
+    series = [series for groups in shown.values() for series in dots.series_of(groups)]
     fig, axes = style.figure(
         len(facets),
         [dots.height(cells, shown[name]) for name, cells in facets.items()],
         title=title,
-        subtitle="; ".join(part for part in (band_words(series), cut, where) if part),
+        subtitle=style.caption(band_words(series), cut, where),
     )
     for ax, (name, cells) in zip(axes, facets.items(), strict=True):
         dots.panel(ax, cells, shown[name], "throughput")
@@ -154,7 +149,7 @@ def _paths(facets: dict[str, list[Cell]], where: str) -> Figure:
 
 
 def _seconds(rows: pa.Table, cells: Sequence[Cell]) -> list[lines.Line]:
-    """A line for each point: throughput by second over its valid repetitions, the unsteadiest points first."""
+    """Return lines of throughput by second over the valid samples, the unsteadiest points first."""
     by_second: dict[str, dict[float, list[float]]] = {}
     for row in valid(rows, "second_throughput").select(["point", "subject", "value"]).to_pylist():
         by_second.setdefault(row["point"], {}).setdefault(
@@ -173,23 +168,20 @@ def _seconds(rows: pa.Table, cells: Sequence[Cell]) -> list[lines.Line]:
 
 
 def _unsteadiness(line: lines.Line) -> float:
-    """Range of a line's medians as a share of their median."""
+    """Return the range of the medians of a line as a share of their median."""
     _, middles, _, _ = line.columns()
     return (max(middles) - min(middles)) / (median(middles) or 1.0)
 
 
 def _within(shown: Sequence[lines.Line], where: str) -> Figure:
-    """Throughput second by second."""
-    worst = f"{shown[0].name}: the medians of its seconds differ by {100 * _unsteadiness(shown[0]):.1f} %"
+    """Draw throughput second by second."""
+    percent = 100 * _unsteadiness(shown[0])
+    worst = f"{shown[0].name}: the medians of its seconds differ by {percent:.1f} %"
     cut = f"the {LINES} unsteadiest of {len(shown)} points" if len(shown) > LINES else ""
-    legend = (
-        band_words([series for line in shown[:LINES] for series in line.series.values()])
-        .replace("dot", "line")
-        .replace("bar", "band")
-    )
+    legend = band_words(lines.series_of(shown[:LINES]), "line", "band")
     fig, (ax,) = style.figure(
         title=worst,
-        subtitle="; ".join(part for part in (legend, cut, where) if part),
+        subtitle=style.caption(legend, cut, where),
         heights=(2.2,),
     )
     lines.panel(

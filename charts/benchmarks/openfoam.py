@@ -1,4 +1,4 @@
-"""openfoam: strong scaling with its ideal line and efficiency, the phases of each point, and the time of a step along the run."""
+"""OpenFOAM: strong scaling with its ideal line, phases of each point, and time per step."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,6 @@ from perfdag.charts import lines, style
 from perfdag.charts.benchmarks.generic import dot_figure
 from perfdag.charts.series import (
     Cell,
-    Series,
     alike,
     band_words,
     hosts_words,
@@ -20,6 +19,7 @@ from perfdag.charts.series import (
     value_words,
     words_without,
 )
+from perfdag.results.summary import Series
 
 LINES, BARS = 12, 16
 _SCALED = ("procs", "nodes", "procs_per_node")
@@ -32,7 +32,7 @@ _PHASES = (
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """A scaling figure for each case and shape that ran with two or more numbers of processes, and one of the phases."""
+    """Yield the scaling of each case that ran with several numbers of processes, and the phases."""
     cells, where = read(rows), runs_words(rows)
     measured = [cell for cell in cells if _time(cell)]
     if not measured:
@@ -53,7 +53,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         case = words_without(group[0], (*_SCALED, "hosts.count")) if len(scaled) > 1 else ""
         yield (
             "scaling" if not number else f"scaling-{number + 1}",
-            _scaling(group, "; ".join(part for part in (case, where) if part), used),
+            _scaling(group, style.caption(case, where), used),
         )
     yield "points", dot_figure(cells, ["solve_time"], where)
     yield "phases", _phases(measured, where)
@@ -63,7 +63,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 
 
 def _along(cells: Sequence[Cell], where: str) -> Figure | None:
-    """Mean time of a step by its number: a run that slows down or has outliers is seen here and not in its total."""
+    """Draw the mean time of a step by its number, which shows outliers that a total hides."""
     pairs = [
         (cell.label or cell.state.entry, series)
         for cell in cells
@@ -79,13 +79,11 @@ def _along(cells: Sequence[Cell], where: str) -> Figure | None:
     }
     uneven = sorted(slowed, key=lambda name: -slowed[name])[:LINES]
     worst = slowed[uneven[0]]
-    legend = (
-        band_words([series for _, series in pairs]).replace("dot", "line").replace("bar", "band")
-    )
+    legend = band_words([series for _, series in pairs], "line", "band")
     cut = f"the {LINES} most uneven of {len(curves)} points" if len(curves) > LINES else ""
     fig, (ax,) = style.figure(
-        title=f"OpenFOAM: the slowest part of a run took {worst:.3g} times as long a step as its fastest",
-        subtitle="; ".join(part for part in (legend, cut, where) if part),
+        title=f"OpenFOAM: the slowest step took {worst:.3g} times as long as the fastest of a run",
+        subtitle=style.caption(legend, cut, where),
         heights=(3.0,),
     )
     lines.panel(
@@ -99,7 +97,7 @@ def _along(cells: Sequence[Cell], where: str) -> Figure | None:
 
 
 def _time(cell: Cell) -> Series | None:
-    return next((series for series in cell.series("solve_time", "value") if series.values), None)
+    return cell.first("solve_time", "value")
 
 
 def _scaling(cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figure:
@@ -125,12 +123,13 @@ def _scaling(cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figu
     )
     gained = base * base_procs / (fastest * largest)
     placed = f" on {names[on]}" if sum(procs == largest for procs, _ in points) > 1 else ""
-    title = f"OpenFOAM: {base / fastest:.3g} times as fast with {largest} processes{placed} as with {base_procs}: {gained * 100:.0f} % efficient"
+    title = (
+        f"OpenFOAM: {base / fastest:.3g} times as fast with {largest} processes{placed} "
+        f"as with {base_procs}: {gained * 100:.0f} % efficient"
+    )
     legend = band_words(time for group in by_nodes.values() for _, time in group)
     close = ", ".join(name for _, name in sorted(names.items()) if " on " in name)
-    subtitle = "; ".join(
-        part for part in (legend, f"dashed: ideal from {base_procs}", close, where) if part
-    )
+    subtitle = style.caption(legend, f"dashed: ideal from {base_procs}", close, where)
     fig, (above, below) = style.figure(2, [2.6, 1.5], title=title, subtitle=subtitle, sharex=True)
     procs = sorted({p for p, _ in points})
     above.set_xscale("log", base=2)
@@ -174,15 +173,13 @@ def _scaling(cells: Sequence[Cell], where: str, used: Mapping[str, int]) -> Figu
 
 
 def _phases(cells: Sequence[Cell], where: str) -> Figure:
-    """Stacked horizontal bars of the phases' medians, from zero."""
+    """Draw the medians of the phases as stacked horizontal bars from zero."""
     longest = sorted(cells, key=lambda cell: -time.middle if (time := _time(cell)) else 0.0)
     shown = [cell for cell in cells if cell in longest[:BARS]]  # in their own order
     time = _time(longest[0])
     title = f"OpenFOAM: time loop {value_words(time)}, the longest" if time else "OpenFOAM: phases"
     cut = f"the {len(shown)} longest of {len(cells)} points" if len(shown) < len(cells) else ""
-    subtitle = "; ".join(
-        part for part in ("median of each phase; spread is in the table", cut, where) if part
-    )
+    subtitle = style.caption("median of each phase; spread is in the table", cut, where)
     fig, (ax,) = style.figure(heights=(0.4 * len(shown) + 1.2,), title=title, subtitle=subtitle)
     places: list[Any] = list(range(len(shown)))
     left = [0.0] * len(shown)

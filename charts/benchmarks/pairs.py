@@ -1,4 +1,4 @@
-"""Pairs of hosts: a matrix a headline metric, which names the slow node or link."""
+"""Pairs of hosts: a matrix for each headline metric, which names the slow node or link."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from perfdag.charts import style
-from perfdag.charts.series import Cell, Series, metrics, read, runs_words, value_words
+from perfdag.charts.series import Cell, metrics, read, runs_words, value_words
+from perfdag.results.summary import Series
 from perfdag.stats.links import slow
 from perfdag.stats.nodes import FEWEST_NODES
 
@@ -19,7 +20,7 @@ Place = tuple[int, int]
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """A matrix for each question of pairs and each headline metric that it yields."""
+    """Yield a matrix for each point of pairs and each of its headline metrics."""
     by_point: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in read(rows):
         by_point.setdefault(
@@ -41,7 +42,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 
 
 def _about(cells: Sequence[Cell], all_cells: Sequence[Sequence[Cell]]) -> str:
-    """The entry, with what tells it from other questions of the same entry."""
+    """Return the entry, and what tells the point from others of the entry."""
     entry = cells[0].state.entry
     same = [
         cells_of_point for cells_of_point in all_cells if cells_of_point[0].state.entry == entry
@@ -65,7 +66,10 @@ def _place(cell: Cell) -> Place:
 
 
 def hosts_of(cells: Sequence[Cell]) -> list[str]:
-    """A name for each host by its number: its node where each host had one of its own all the time, else `0 (node)` or `host 0`."""
+    """Return a name for each host by its number.
+
+    It is the node where each host had a node of its own, otherwise `0 (node)` or `host 0`.
+    """
     nodes: dict[int, set[str]] = {}
     for cell in cells:
         for used in cell.state.nodes:
@@ -81,7 +85,7 @@ def hosts_of(cells: Sequence[Cell]) -> list[str]:
 
 
 def _values(cells: Sequence[Cell], metric: str) -> dict[Place, Series]:
-    """The metric's first headline series of each pair."""
+    """Return the first headline series of the metric for each pair."""
     by_place = {
         _place(cell): next(
             (series for series in cell.series(metric) if series.headline and series.values), None
@@ -92,14 +96,18 @@ def _values(cells: Sequence[Cell], metric: str) -> dict[Place, Series]:
 
 
 def finding(
-    names: Sequence[str], by_place: dict[Place, Series], metric: str, beside: Collection[Place] = ()
+    names: Sequence[str],
+    by_place: dict[Place, Series],
+    metric: str,
+    same_node: Collection[Place] = (),
 ) -> str:
-    """Names the slow node or link, or says that none stands out or that too few were measured to tell.
+    """Name the slow node or link, if any.
 
-    `beside`: the pairs on one node where others are not. They are not judged: no link is as fast as a node's memory.
+    `same_node` has the pairs on one node where others use two. They are not judged: no link is as
+    fast as the memory of a node.
     """
-    by_place = {place: series for place, series in by_place.items() if place not in beside}
-    between = " between nodes" if beside else ""
+    by_place = {place: series for place, series in by_place.items() if place not in same_node}
+    between = " between nodes" if same_node else ""
     if not by_place:
         return f"no valid sample{between}"
     one = next(iter(by_place.values()))
@@ -107,7 +115,8 @@ def finding(
         return f"{style.metric_text(metric)} by pair"
     if len({host for place in by_place for host in place}) < FEWEST_NODES:
         middle = sorted(by_place.values(), key=lambda series: series.middle)[len(by_place) // 2]
-        return f"{style.metric_text(metric)} {value_words(middle)} in the middle{between}; fewer than {FEWEST_NODES} hosts name no slow one"
+        value = f"{style.metric_text(metric)} {value_words(middle)} in the middle{between}"
+        return f"{value}; a slow host needs at least {FEWEST_NODES} hosts to be named"
     outliers = slow(
         {(names[a], names[b]): series.values for (a, b), series in by_place.items()},
         one.better == "higher",
@@ -115,7 +124,8 @@ def finding(
     if not outliers:
         return f"no node and no link stands out in {style.metric_text(metric)}{between}"
     words = [
-        f"{'node' if len(outlier.names) == 1 else 'link'} {' - '.join(outlier.names)} ({outlier.effect:+.0%})"
+        f"{'node' if len(outlier.names) == 1 else 'link'} "
+        f"{' - '.join(outlier.names)} ({outlier.effect:+.0%})"
         for outlier in outliers[:NAMED]
     ]
     more = f" and {len(outliers) - NAMED} more" if len(outliers) > NAMED else ""
@@ -125,14 +135,14 @@ def finding(
 def _matrix(cells: Sequence[Cell], metric: str, about: str, where: str) -> Figure:
     names, by_place = hosts_of(cells), _values(cells, metric)
     count, unit = len(names), next(iter(by_place.values())).unit if by_place else "1"
-    beside = _beside(cells)
+    same_node = _same_node_pairs(cells)
     grid = np.full((count, count), np.nan)
     for (a, b), series in by_place.items():
         grid[a, b] = series.middle
     finite = grid[np.isfinite(grid)]
     factor, unit_name = style.scaled(unit, float(finite.max()))
     fig, (ax,) = style.figure(
-        title=f"{about}: {finding(names, by_place, metric, beside)}",
+        title=f"{about}: {finding(names, by_place, metric, same_node)}",
         subtitle=_subtitle(cells, by_place, where),
         heights=(min(6.5, 0.32 * count + 1.6),),
     )
@@ -161,7 +171,7 @@ def _matrix(cells: Sequence[Cell], metric: str, about: str, where: str) -> Figur
                 fontsize=7,
                 color="black" if bright else "white",
             )
-    for a, b in sorted(beside):
+    for a, b in sorted(same_node):
         ax.add_patch(
             Rectangle(
                 (b, a),
@@ -195,8 +205,8 @@ def _matrix(cells: Sequence[Cell], metric: str, about: str, where: str) -> Figur
     return fig
 
 
-def _beside(cells: Sequence[Cell]) -> set[Place]:
-    """The pairs that were on one node at some time, where others were not; none where all were."""
+def _same_node_pairs(cells: Sequence[Cell]) -> set[Place]:
+    """Return the pairs that shared a node in a sample, or none where all pairs did."""
     near = {
         _place(cell)
         for cell in cells
@@ -240,9 +250,9 @@ def _subtitle(cells: Sequence[Cell], by_place: dict[Place, Series], where: str) 
         f"number: median of {n}, {spread}",
         at_once,
         placed,
-        "grey: not asked",
+        "grey: not measured",
         failed,
         noisy,
         where,
     ]
-    return "; ".join(part for part in parts if part)
+    return style.caption(*parts)

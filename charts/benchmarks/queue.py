@@ -1,9 +1,9 @@
-"""Charts of queue scaling: plain data in, a Figure out. Rates in items a second, times in seconds."""
+"""Charts of the scaling of a queue. Rates are in items/s, times in seconds."""
 
 import itertools
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,11 +18,13 @@ from perfdag.stats.fairness import jain
 
 @dataclass(frozen=True)
 class Curve:
-    """Throughput of one workload: replicas -> items a second of each repetition, and the law fitted to it where there is one.
+    """Throughput of one workload: replicas -> items/s of each repetition, and its fitted laws.
 
-    `law` is (items a second of one replica, sigma, kappa) of the Universal Scalability Law, `knee` the replicas beyond which it falls, `amdahl`
-    the serial share by Amdahl's law. `gains`: replicas -> throughput relative to the step before, with its interval. `done`, `failed`: items
-    done and requests failed by node, or by node and device. `latencies`: percentile -> replicas -> seconds.
+    `law` is (items/s of one replica, sigma, kappa) of the Universal Scalability Law, and `knee` the
+    replicas beyond which it falls. `amdahl` is the serial share by Amdahl's law. `gains` maps
+    replicas to the throughput relative to the step before, with its interval. `done` and `failed`
+    map nodes, or nodes and devices, to items done and requests failed. `latencies` maps percentile
+    and replicas to seconds.
     """
 
     name: str
@@ -37,28 +39,14 @@ class Curve:
 
     @property
     def places(self) -> list[str]:
-        """Nodes, or nodes and devices, that did anything or failed."""
+        """Nodes, or nodes and devices, with items done or requests failed."""
         return sorted({*self.done, *self.failed})
 
 
-@dataclass(frozen=True)
-class Follow:
-    """One queue under a changing load: seconds, backends there, backends needed, requests that wait and the longest wait in seconds.
-
-    The last two are NaN where they were not had at a moment, and empty where they never were.
-    """
-
-    name: str
-    at: Sequence[float]
-    have: Sequence[float]
-    needed: Sequence[float]
-    depth: Sequence[float] = ()
-    wait: Sequence[float] = ()
-
-
 def throughput(curves: Sequence[Curve], title: str, subtitle: str) -> Figure:
-    """Items a second over replicas with linear scaling and the fitted laws, one panel a workload; below it the share of linear, what
-    each step gained, and the latency of requests.
+    """Draw throughput over replicas with linear scaling and fitted laws, one column a workload.
+
+    Below it stand the share of linear scaling, the gain of each step, and the latency of requests.
     """
     curves = [curve for curve in curves if curve.rates]
     if not curves:
@@ -83,8 +71,9 @@ def throughput(curves: Sequence[Curve], title: str, subtitle: str) -> Figure:
 
 
 def spread(curves: Sequence[Curve], title: str, subtitle: str) -> Figure:
-    """Share of the items by node and device with the share of an even spread, and beside it what failed there, where anything did; one row
-    of panels a workload.
+    """Draw the share of items by node and device beside an even share, one row per workload.
+
+    Failed requests stand beside it where there are any.
     """
     curves = [curve for curve in curves if curve.places]
     panels = (
@@ -133,7 +122,8 @@ def _fairness(curve: Curve) -> str:
     if not curve.done or len(curve.places) == 1:
         return curve.name
     index = jain([curve.done.get(name, 0.0) for name in curve.places])
-    return f"{curve.name}: Jain's fairness index {index:.3f} (1: even, {1 / len(curve.places):.3g}: one did all)"
+    least = f"{1 / len(curve.places):.3g}: one did all"
+    return f"{curve.name}: Jain's fairness index {index:.3f} (1: even, {least})"
 
 
 def _done(ax: Axes, curve: Curve) -> None:
@@ -166,7 +156,7 @@ def _failed(ax: Axes, curve: Curve) -> None:
 
 
 def _dots(ax: Axes, values: Sequence[float], words: Sequence[str], look: int) -> None:
-    """Values from the top down, each with its words beside it; NaN is none."""
+    """Draw values from the top down with words beside them. NaN is not drawn."""
     ax.plot(
         values,
         range(len(values)),
@@ -283,81 +273,3 @@ def _latencies(ax: Axes, curve: Curve, first: bool) -> None:
         ax.legend(loc="upper left")
     if first:
         ax.set_ylabel("latency (s)\nlower is better")
-
-
-def following(traces: Sequence[Follow], title: str, subtitle: str) -> Figure:
-    """Backends over time against those needed: what is above the need is wasted, what is below is missing. Below them the requests that wait
-    and the longest wait, where these are known. The panels of a queue stand under each other.
-    """
-    traces = [trace for trace in traces if trace.at]
-    if not traces:
-        return style.no_data()
-    shown = [(trace, draw, height) for trace in traces for draw, height in _panels(trace)]
-    heights = [height for _, _, height in shown]
-    fig, axes = style.figure(len(shown), heights, title=title, subtitle=subtitle, sharex=True)
-    for ax, (trace, draw, _) in zip(axes, shown, strict=True):
-        draw(ax, trace)
-        ax.set_ylim(bottom=0)
-    fig.align_ylabels(axes)
-    axes[0].legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
-    axes[-1].set_xlabel("seconds from the start of the load")
-    return fig
-
-
-def _panels(trace: Follow) -> Iterator[tuple[Callable[[Axes, Follow], None], float]]:
-    """What is drawn of a queue, and its height in inches."""
-    yield _backends, 1.9
-    if trace.depth:
-        yield _depth, 1.0
-    if trace.wait:
-        yield _wait, 1.0
-
-
-def _backends(ax: Axes, trace: Follow) -> None:
-    at, have, needed = (
-        np.asarray(values, dtype=float) for values in (trace.at, trace.have, trace.needed)
-    )
-    ax.step(at, have, where="post", color=style.SERIES[0], label="backends")
-    ax.step(
-        at,
-        needed,
-        where="post",
-        color=style.INK,
-        linestyle=(0, (5, 2)),
-        linewidth=1,
-        label="needed",
-    )
-    edges, above, below = np.repeat(at, 2)[1:], np.repeat(have, 2)[:-1], np.repeat(needed, 2)[:-1]
-    ax.fill_between(
-        edges,
-        below,
-        np.maximum(above, below),
-        color=style.SERIES[4],
-        alpha=0.4,
-        linewidth=0,
-        label="wasted",
-    )
-    ax.fill_between(
-        edges,
-        below,
-        np.minimum(above, below),
-        color=style.SERIES[1],
-        alpha=0.4,
-        linewidth=0,
-        label="missing",
-    )
-    ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    ax.set_ylabel("backends")
-    ax.set_title(trace.name)
-
-
-def _depth(ax: Axes, trace: Follow) -> None:
-    ax.step(trace.at, trace.depth, where="post", color=style.SERIES[2])
-    ax.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-    ax.set_ylabel("requests\nwaiting")
-
-
-def _wait(ax: Axes, trace: Follow) -> None:
-    ax.step(trace.at, trace.wait, where="post", color=style.SERIES[3])
-    name = style.value_axis(ax.yaxis, "s", max(1e-3, float(np.nanmax(trace.wait))), bins=3)
-    ax.set_ylabel(f"longest\nwait ({name})")

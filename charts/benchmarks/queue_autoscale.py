@@ -1,4 +1,4 @@
-"""Backends over time against those that the load needs, from the rows of queue-autoscale."""
+"""queue-autoscale: backends over time against those that the load needs."""
 
 import math
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
 from perfdag.charts import style
-from perfdag.charts.benchmarks import queue
+from perfdag.charts.benchmarks import queue, queue_trace
 from perfdag.charts.benchmarks.generic import dot_figure
 from perfdag.charts.benchmarks.queue_scaling import by_subject, evenness
 from perfdag.charts.series import read, runs_words, valid
@@ -20,7 +20,7 @@ OTHERS = ("release", "missing", "oscillations", "latency")
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """One figure a point with the trace of its first repetition, two of all scores, and one of what failed where, where anything did."""
+    """Yield two figures of scores, the trace of each point, and the failures, if any."""
     cells = read(rows)
     where = runs_words(rows)
     with style.house():
@@ -30,7 +30,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             title = f"{cell.label}: backends there and backends needed"
             yield (
                 f"following-{number + 1}",
-                queue.following(
+                queue_trace.draw_traces(
                     traces(rows, cell.state.point), title, f"first repetition; {where}"
                 ),
             )
@@ -48,8 +48,8 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             )
 
 
-def traces(rows: pa.Table, point: str) -> list[queue.Follow]:
-    """The traces of a point's queues in its first valid repetition."""
+def traces(rows: pa.Table, point: str) -> list[queue_trace.Trace]:
+    """Return the traces of the queues of a point in its first valid repetition."""
     of_point = valid(rows.filter(pc.equal(rows["point"], point)), *TRACED)
     kept = of_point.select(["order_index", "metric", "coords", "value"]).to_pylist()
     by_queue: dict[str, dict[str, dict[float, float]]] = {}
@@ -60,9 +60,9 @@ def traces(rows: pa.Table, point: str) -> list[queue.Follow]:
                 at = orjson.loads(row["coords"])
                 by = by_queue.setdefault(at["queue"], {name: {} for name in TRACED})
                 by[row["metric"]][at["elapsed"]] = row["value"]
-    follow = []
+    shown = []
     for name, values in sorted(by_queue.items()):
         at = sorted(set(values["replicas"]) & set(values["needed"]))
         columns = ([one.get(t, math.nan) for t in at] if one else [] for one in values.values())
-        follow.append(queue.Follow(name, at, *columns))
-    return follow
+        shown.append(queue_trace.Trace(name, at, *columns))
+    return shown

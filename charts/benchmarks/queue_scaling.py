@@ -1,4 +1,4 @@
-"""Throughput and efficiency over replicas, from the rows of queue-scaling."""
+"""queue-scaling: throughput and efficiency over replicas."""
 
 from collections.abc import Collection, Iterable
 
@@ -15,13 +15,16 @@ PANELS = 2
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """Up to two workloads a figure: more would push the legends into the curves."""
+    """Yield up to two workloads per figure. With more, the legends would cover the curves."""
     cells = read(rows)
     with style.house():
         for start in range(0, max(1, len(cells)), PANELS):
             curves = [curve(cell) for cell in cells[start : start + PANELS]]
             slug = "throughput" if len(cells) <= PANELS else f"throughput-{start // PANELS + 1}"
-            subtitle = f"median and range of the repetitions; gain: median of the ratios and of their 95 % intervals; {runs_words(rows)}"
+            subtitle = (
+                "median and range of the repetitions; "
+                f"gain: median of the ratios and of their 95 % intervals; {runs_words(rows)}"
+            )
             yield slug, queue.throughput(curves, finding(curves), subtitle)
         shared = [worked for cell in cells if (worked := where(rows, cell)).places]
         if shared:
@@ -38,7 +41,11 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 
 
 def where(rows: pa.Table, cell: Cell) -> queue.Curve:
-    """Items of a point by node and device, summed over its valid repetitions, and failures over all: one that had any is not valid."""
+    """Return the items of a point by node and device, and its failures.
+
+    Items are summed over valid repetitions, failures over all: a repetition with a failure is
+    invalid.
+    """
     point = cell.state.point
     return queue.Curve(
         cell.label,
@@ -51,7 +58,10 @@ def where(rows: pa.Table, cell: Cell) -> queue.Curve:
 def by_subject(
     rows: pa.Table, point: str, metric: str, statuses: Collection[str] = ()
 ) -> dict[str, float]:
-    """A metric of a point by node and device, summed over its repetitions of these statuses (none named: of all)."""
+    """Return a metric of a point by node and device, summed over repetitions of these statuses.
+
+    Without `statuses`, all repetitions count.
+    """
     totals: dict[str, float] = {}
     wanted = pc.and_(
         pc.and_(pc.equal(rows["metric"], metric), pc.equal(rows["point"], point)),
@@ -66,7 +76,7 @@ def by_subject(
 
 
 def evenness(curves: Iterable[queue.Curve]) -> str:
-    """The title: the device that did most, against an even share, and the one that failed most."""
+    """Return the title: the devices with most items, against an even share, and most failures."""
     texts = []
     for shares in curves:
         words = []
@@ -82,7 +92,7 @@ def evenness(curves: Iterable[queue.Curve]) -> str:
 
 
 def curve(cell: Cell) -> queue.Curve:
-    """One point's throughput and gains by replicas, and the medians of its fitted laws."""
+    """Return throughput and gains of one point by replicas, and the medians of its fitted laws."""
     rates = {
         int(series.coords["replicas"]): list(series.values)
         for series in cell.series("throughput")
@@ -110,19 +120,18 @@ def curve(cell: Cell) -> queue.Curve:
 
 
 def middle(cell: Cell, metric: str) -> float | None:
-    """The median of a metric that is one number a repetition; None where there is none."""
+    """Return the median of a metric with one value per repetition, or None without a value."""
     values = [value for series in cell.series(metric) for value in series.values]
     return float(np.median(values)) if values else None
 
 
 def finding(curves: Iterable[queue.Curve]) -> str:
-    """The title: efficiency at the most replicas of each workload."""
+    """Return the title: the efficiency of each workload at the most replicas."""
     texts = []
     for curve in curves:
         if curve.rates:
             few, most = min(curve.rates), max(curve.rates)
             one = float(np.median(curve.rates[few])) / few
-            texts.append(
-                f"{curve.name}: {100 * float(np.median(curve.rates[most])) / (most * one):.0f} % of linear at {most} replicas"
-            )
+            percent = 100 * float(np.median(curve.rates[most])) / (most * one)
+            texts.append(f"{curve.name}: {percent:.0f} % of linear at {most} replicas")
     return "; ".join(texts) or "No throughput was measured"

@@ -1,4 +1,4 @@
-"""RDMA charts: bandwidth or latency over message size, a line a point and statistic."""
+"""RDMA: bandwidth or latency over message size, a line for each point and statistic."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,7 +7,8 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import lines, style
 from perfdag.charts.benchmarks.generic import dot_figure
-from perfdag.charts.series import Cell, Series, band_words, read, runs_words, value_words
+from perfdag.charts.series import Cell, band_words, failed_labels, read, runs_words, value_words
+from perfdag.results.summary import Series
 from perfdag.units import short
 
 LINES = 12
@@ -16,8 +17,8 @@ LINES = 12
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Yield one figure of rdma-bandwidth or rdma-latency.
 
-    Bandwidth stands above the message rate, and a single point also shows its peak. A single point of
-    latency also shows min, p99 and p99.9. Runs with a fixed duration have the mean alone.
+    Bandwidth stands above the message rate, and a single point also shows its peak. A single point
+    of latency also shows min, p99 and p99.9. Runs with a fixed duration have the mean alone.
     """
     if "rdma-bandwidth" in rows["benchmark"].unique().to_pylist():
         yield from _over_sizes(
@@ -30,9 +31,10 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 def _over_sizes(
     rows: pa.Table, metric: str, headline: str, stats: Sequence[str], second: str | None = None
 ) -> Iterable[tuple[str, Figure]]:
-    """`metric` over message size (the first of `stats`; all of them where there is a single point), and below it `second`.
+    """Draw `metric` over message size, and below it `second`.
 
-    Points without that statistic are drawn by their mean; lines then name theirs, and the title is of those that have it.
+    The lines show the first of `stats`, or all of them for a single point. Points without that
+    statistic show their mean, and then the lines name theirs.
     """
     cells, where = read(rows), runs_words(rows)
     measured = [cell for cell in cells if cell.series(metric)]
@@ -53,13 +55,8 @@ def _over_sizes(
     panels = {metric: _lines(drawn, metric, shown, also)}
     if second:
         panels |= {second: curves} if (curves := _lines(drawn, second, ("mean",))) else {}
-    series = [
-        one_series
-        for curves in panels.values()
-        for line in curves
-        for one_series in line.series.values()
-    ]
-    legend = band_words(series).replace("dot", "line").replace("bar", "band")
+    series = [series for curves in panels.values() for series in lines.series_of(curves)]
+    legend = band_words(series, "line", "band")
     what = f"lines: {', '.join(shown)}" if len(shown) > 1 else " or ".join((*shown, *also))
     cut = (
         f"{LINES} of {len(measured)} points{', the best among them' if best else ''}"
@@ -70,10 +67,10 @@ def _over_sizes(
         len(panels),
         [2.6] * len(panels),
         title=_finding(best, headline, metric, named=len(measured) > 1),
-        subtitle="; ".join(x for x in (what, legend, cut, where) if x),
+        subtitle=style.caption(what, legend, cut, where),
         sharex=True,
     )
-    failed = [f"{cell.label}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why]
+    failed = failed_labels(cells)
     sizes = sorted({x for curves in panels.values() for line in curves for x in line.series})
     for i, (ax, (name, curves)) in enumerate(zip(axes, panels.items(), strict=True)):
         last = i == len(panels) - 1
@@ -93,7 +90,7 @@ def _over_sizes(
 def _lines(
     cells: Sequence[Cell], metric: str, stats: Sequence[str], otherwise: Sequence[str] = ()
 ) -> list[lines.Line]:
-    """Lines of the points; of those with none of `stats` by `otherwise`."""
+    """Return the lines of the points. Points without any of `stats` use `otherwise`."""
     pairs: list[tuple[str, Series]] = []
     for cell in cells:
         name = cell.label or cell.state.entry
@@ -106,7 +103,7 @@ def _lines(
 
 
 def _best(cells: Sequence[Cell], headline: str, metric: str) -> tuple[Cell, Series] | None:
-    """The point of the lowest latency or the highest bandwidth, and its headline; None where no point has one."""
+    """Return the point with the lowest latency or the highest bandwidth, and its headline."""
     candidates = [
         (cell, series) for cell in cells for series in cell.series(headline) if series.values
     ]

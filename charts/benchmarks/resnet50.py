@@ -1,4 +1,4 @@
-"""resnet50: throughput by batch, latency by percentile against the bound, and where the time of a batch goes."""
+"""resnet50: throughput by batch, latency against the bound, and the phases of a batch."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -12,11 +12,15 @@ from perfdag.charts import style
 from perfdag.charts.benchmarks.generic import dot_figure, finding
 from perfdag.charts.benchmarks.resnet50_marks import marked
 from perfdag.charts.dots import detail
-from perfdag.charts.series import Cell, Series, band_words, read, runs_words, value_words
+from perfdag.charts.series import Cell, band_words, read, runs_words, value_words
+from perfdag.results.summary import Series
 from perfdag.units import short
 
 TOP1 = 0.76456
-"""MLPerf's reference model on all 50,000 validation images, fp32 (mlcommons/inference, vision/classification_and_detection)."""
+"""The reference model of MLPerf on all 50,000 validation images, in fp32.
+
+Source: mlcommons/inference, vision/classification_and_detection.
+"""
 TIMED = ("copy", "compute", "postprocess")
 """Phases of a batch that LoadGen's clock sees; images are preprocessed before it starts."""
 PAGE = 24
@@ -27,12 +31,15 @@ PUBLISHED = {
     "server": {1: 0.010, 8: 0.015, 32: 0.030},  # p99 in seconds by batch
     "single-stream": {1: 0.005},  # p90 in seconds
 }
-"""Figures published for a Tesla T4, unverified: shown beside results, never a gate. 3,500/s at batch 32 is far above NVIDIA's own PyTorch
-figures there (420/s in fp32, 1,128/s in mixed precision: NVIDIA/DeepLearningExamples, resnet50v1.5)."""
+"""Figures published for a Tesla T4, unverified: shown beside results, never a gate.
+
+3,500/s at batch 32 is far above the figures of NVIDIA for PyTorch on a T4: 420/s in fp32 and
+1,128/s in mixed precision (NVIDIA/DeepLearningExamples, resnet50v1.5).
+"""
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """A figure a scenario, as many of the phases of a batch as its points need, one of what failed where nothing else shows it."""
+    """Yield a figure per scenario, and the phases of the batches."""
     cells = read(rows)
     if not cells:
         yield "points", style.no_data()
@@ -46,9 +53,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         if scenario in ("server", "single-stream"):
             yield f"{scenario}-latency", _latencies(own, scenario, where)
         else:
-            notes = "; ".join(
-                part for part in (_published(own, scenario), _reached(own), where) if part
-            )
+            notes = style.caption(_published(own, scenario), _reached(own), where)
             fig = dot_figure(
                 own, [headline[scenario]], notes, _peak(own) if scenario == "find-peak" else None
             )
@@ -66,12 +71,12 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         )
         yield (
             f"phases-{number}" if number > 1 else "phases",
-            _phases(page, "; ".join(text for text in (part, where) if text)),
+            _phases(page, style.caption(part, where)),
         )
 
 
 def _published(cells: Sequence[Cell], scenario: str) -> str:
-    """What was published for a T4 at these batches, said as what it is."""
+    """Return the figures published for a T4 at these batches, marked as unverified."""
     known = PUBLISHED.get(scenario, {})
     batches = sorted({int(cell.state.params.get("batch", 1)) for cell in cells} & set(known))
     unit = "1/s" if scenario == "offline" else "s"
@@ -80,12 +85,13 @@ def _published(cells: Sequence[Cell], scenario: str) -> str:
 
 
 def _reached(cells: Sequence[Cell]) -> str:
-    """MLPerf's reference top-1, and which points reach its share of what is published for their weights."""
+    """Return the top-1 of the reference model, and the points that reach their share of it."""
     measured = [cell for cell in cells for series in cell.series("top1") if series.values]
     if not measured:
         return ""
     verdicts = ", ".join(f"{cell.label} {_verdict(cell)}" for cell in measured)
-    return f"dashed: {100 * TOP1:.2f} % of the fp32 reference on all 50,000 images; 99 % of what is published for the weights: {verdicts}"
+    reference = f"dashed: {100 * TOP1:.2f} % of the fp32 reference on all 50,000 images"
+    return f"{reference}; 99 % of what is published for the weights: {verdicts}"
 
 
 def _verdict(cell: Cell) -> str:
@@ -99,7 +105,7 @@ def _verdict(cell: Cell) -> str:
 
 
 def _peak(cells: Sequence[Cell]) -> str:
-    """The title of a search: a peak above which no rate failed is said as what it is."""
+    """Return the title of a search. A peak above which no rate failed is a lower bound."""
     title = finding(cells, "peak_rate")
     for series in (
         series
@@ -116,12 +122,12 @@ def _peak(cells: Sequence[Cell]) -> str:
 
 
 def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:
-    """Latency over percentiles, a line a point, its bound dashed; a point without a valid sample is named."""
+    """Draw latency over percentiles, a line per point, with the bound dashed."""
     shown = [
-        (cell, {s: one_series for s in STATS for one_series in cell.series("latency", s)[:1]})
+        (cell, {s: series for s in STATS for series in cell.series("latency", s)[:1]})
         for cell in cells
     ]
-    series = [one_series for _, by_stat in shown for one_series in by_stat.values()]
+    series = [series for _, by_stat in shown for series in by_stat.values()]
     notes = (
         band_words(series).replace("dot", "marker"),
         _bounds(cells, scenario),
@@ -133,22 +139,15 @@ def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:
         if any(cell.series("tail_latency") for cell in cells)
         else finding(cells, "latency")
     )
-    fig, (ax,) = style.figure(
-        heights=(3.4,), title=title, subtitle="; ".join(note for note in notes if note)
-    )
+    fig, (ax,) = style.figure(heights=(3.4,), title=title, subtitle=style.caption(*notes))
     for number, (cell, by_stat) in enumerate(shown):
         xs = [STATS.index(stat) for stat in by_stat]
         if not xs:
             continue
         look = style.look(number)
-        middles = [one_series.middle for one_series in by_stat.values()]
-        lows = [
-            m - one_series.band.low for m, one_series in zip(middles, by_stat.values(), strict=True)
-        ]
-        highs = [
-            one_series.band.high - m
-            for m, one_series in zip(middles, by_stat.values(), strict=True)
-        ]
+        middles = [series.middle for series in by_stat.values()]
+        lows = [m - series.band.low for m, series in zip(middles, by_stat.values(), strict=True)]
+        highs = [series.band.high - m for m, series in zip(middles, by_stat.values(), strict=True)]
         label = cell.label + (" (no valid sample)" if cell.why else "")
         ax.errorbar(xs, middles, yerr=[lows, highs], label=label, capsize=3, **look)
         bound = cell.state.params.get("latency_bound")
@@ -187,7 +186,10 @@ def _from_zero(ax: Axes, name: str, unit: str) -> None:
 
 
 def _phases(cells: Sequence[Cell], where: str) -> Figure:
-    """Bars a point: median seconds a sample of each phase that LoadGen's clock sees, stacked; preprocessing, which it does not, beside them."""
+    """Draw the median seconds per sample of each timed phase as stacked bars.
+
+    LoadGen does not time preprocessing, which stands beside them.
+    """
     note = "median of each phase of one full batch, the device idle before and after"
     shares = [100 * _phase(cell, "compute") / _timed(cell) for cell in cells]
     low, high = (f"{end:.0f}" for end in (min(shares), max(shares)))
@@ -197,7 +199,7 @@ def _phases(cells: Sequence[Cell], where: str) -> Figure:
     )
     lines = max(label.count("\n") + 1 for label in labels)
     height = 1.2 + max(0.32, 0.18 * lines) * len(cells)
-    subtitle = "; ".join(part for part in (note, where) if part)
+    subtitle = style.caption(note, where)
     fig, (ax, apart) = style.figure(
         columns=2,
         heights=(height,),
@@ -250,7 +252,7 @@ def _phases(cells: Sequence[Cell], where: str) -> Figure:
 
 
 def _marked(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[str]]:
-    """Coordinates of phases that all points have, and a label a point with the marks that not all have."""
+    """Return the coordinates that all points share, and a label per point with its other marks."""
     own = [
         {
             name: mark
@@ -270,7 +272,7 @@ def _marked(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _timed(cell: Cell) -> float:
-    """Seconds of a batch that LoadGen's clock sees."""
+    """Return the seconds of a batch that LoadGen times."""
     return sum(_phase(cell, phase) for phase in TIMED)
 
 
@@ -280,7 +282,7 @@ def _phase(cell: Cell, phase: str) -> float:
 
 
 def _shown(cell: Cell, phase: str) -> Series | None:
-    """The series of a phase that is drawn; another has other marks."""
+    """Return the first series of a phase. Other series have other marks."""
     return next(
         (
             series
@@ -292,5 +294,5 @@ def _shown(cell: Cell, phase: str) -> Series | None:
 
 
 def cell_batch(cell: Cell) -> int:
-    """Samples a batch of a point."""
+    """Return the samples in a batch of a point."""
     return int(cell.state.params.get("batch", 1))

@@ -1,4 +1,4 @@
-"""resnet50-interference: a matrix a point: each copy alone and beside the others, what it kept, how its tail grew."""
+"""resnet50-interference: a matrix of the rate and tail of each copy, alone and together."""
 
 import json
 import statistics
@@ -23,7 +23,7 @@ _SHADED = {"rate_kept", "tail_inflation", "p99_inflation"}
 
 
 def columns(scenario: str, p99: bool) -> list[Column]:
-    """Metric, when, heading and unit of each column; p99 apart only where it is not the tail."""
+    """Return metric, moment, heading and unit of each column, with p99 where it is not the tail."""
     tail = TAILS.get(scenario, "tail")
     columns_shown: list[Column] = [
         ("rate", "alone", "rate alone", "1/s"),
@@ -41,7 +41,7 @@ def columns(scenario: str, p99: bool) -> list[Column]:
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """A matrix a point; a point without a valid sample is a picture that says why."""
+    """Yield a matrix per point. A point without a valid sample is a figure with the reason."""
     where = runs_words(rows)
     cells = read(rows)
     values, coords = _by_copy(rows, {cell.state.point for cell in cells if cell.why})
@@ -68,8 +68,10 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 def _by_copy(
     rows: pa.Table, without: Collection[str]
 ) -> tuple[dict[str, dict[str, dict[tuple[str, str | None], float]]], dict[str, dict[str, Any]]]:
-    """Point -> copy -> (metric, when) -> median over the valid samples (over the others of points `without` a valid one), and point ->
-    coordinates of those.
+    """Return point -> copy -> (metric, moment) -> median, and point -> coordinates.
+
+    Only valid samples count. For points in `without`, which have no valid sample, all samples
+    count.
     """
     table = rows.select(
         ["point", "subject", "metric", "coords", "value", "phase", "status"]
@@ -159,7 +161,7 @@ def _finding(
 
 
 def _shade(metric: str, value: float | None) -> Any:
-    """Colour of a ratio: blue where nothing is lost, vermilion where half is; other cells stay white."""
+    """Return the colour of a ratio: blue for no loss, vermilion for half, white otherwise."""
     if value is None or metric not in _SHADED or value <= 0:
         return style.PAPER
     kept = value if metric == "rate_kept" else 1 / value

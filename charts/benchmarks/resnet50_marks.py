@@ -1,4 +1,4 @@
-"""What coordinates say of figures that are not comparable or were not checked, in words for a title."""
+"""Marks of figures that are not comparable or were not checked, for titles."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +12,6 @@ _WORDS = {
 
 
 def marked(title: str, coords: Mapping[str, Any]) -> str:
-    """The title, with the marks of these coordinates in brackets where there are some."""
+    """Return the title with the marks of these coordinates in brackets."""
     marks = "; ".join(words for name, words in _WORDS.items() if name in coords)
     return f"{title} ({marks})" if marks else title

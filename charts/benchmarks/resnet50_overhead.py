@@ -1,4 +1,4 @@
-"""resnet50-overhead: the interval of the treatment's cost against the limit, a row a point, with its verdict."""
+"""resnet50-overhead: the interval of the cost of a treatment against its limit, with a verdict."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ LIMIT = 0.05
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """One figure: overhead with its 95 % interval, the limit, the verdict in words."""
+    """Yield one figure: overhead with its 95 % interval, the limit, and the verdict."""
     cells = read(rows)
     where = runs_words(rows)
     judged = [(cell, *interval) for cell in cells if (interval := _interval(cell)) is not None]
@@ -73,12 +73,12 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 
 
 def verdict(low: float, high: float, limit: float) -> str:
-    """`passes` (the interval is below the limit), `fails` (above it), or `inconclusive`."""
+    """Return passes (the interval is below the limit), fails (it is above), or inconclusive."""
     return "passes" if high < limit else "fails" if low > limit else "inconclusive"
 
 
 def limit_of(cell: Cell) -> float:
-    """The limit that the suite set."""
+    """Return the limit of the suite."""
     return float(cell.state.params.get("limit", LIMIT))
 
 
@@ -94,8 +94,10 @@ def _words(cell: Cell, word: str) -> str:
 
 
 def _late(cell: Cell) -> str:
-    """Where the treatment broke the latency bound: LoadGen's word, which the verdict does not need. Nothing of a smoke test,
-    whose few queries it calls INVALID: its marks say so.
+    """Return in how many runs the treatment broke the latency bound of LoadGen.
+
+    The verdict does not depend on it. A smoke test is left out: LoadGen calls its few queries
+    invalid, and its marks say so.
     """
     treated = [
         series

@@ -1,13 +1,11 @@
-"""Charts of runs at scale: general and detailed (as Run:ai's tool draws them), lifecycle, S-curves, ECDF, order, API calls.
+"""Charts of runs at scale: lifecycle, S-curves, ECDF, order and API calls.
 
-Every function takes plain data and gives a Figure. Seconds throughout. What was never seen is left out and counted, never drawn as 0.
+All times are in seconds. Objects that did not reach a stage are left out and counted, never drawn
+as 0.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
-from functools import wraps
-from typing import ParamSpec
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,136 +16,16 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from perfdag.benchmark.contract import SIMULATED
 from perfdag.charts import style
 from perfdag.charts.benchmarks import generic
+from perfdag.charts.benchmarks.deltas import plot_by_order
 from perfdag.charts.benchmarks.stages import Stage, calls_of, of_results
 
-_P = ParamSpec("_P")
 
-
-def _housed(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
-    """Everything of a figure is made in the house style, titles and legends too."""
-
-    @wraps(draw)
-    def inside(*args: _P.args, **kwargs: _P.kwargs) -> Figure:
-        with style.house():
-            return draw(*args, **kwargs)
-
-    return inside
-
-
-Deltas = Sequence[tuple[str, Mapping[str, float | None]]]
-"""(submit time in RFC 3339, delta name -> seconds or None) a workload, in order of submission."""
-_REFERENCE = {
-    "Workload Creation": "Workload Submission",
-    "Job Creation": "Workload Creation",
-    "First Pod Creation": "Job Creation",
-    "Last Pod Creation": "Job Creation",
-    "Pod Group Creation": "First Pod Creation",
-    "Pod Scheduling Decision": "Pod Group Creation",
-    "First Eviction": "Pod Group Creation",
-    "First PVC Bind Request": "Pod Group Creation",
-    "First PVC Bind": "First PVC Bind Request",
-    "Backend Job Creation": "Pod Group Creation",
-    "Total Pod Scheduling Decision": "Workload Submission",
-    "Total Backend Job Creation": "Workload Submission",
-}
-
-
-def _seen(deltas: Deltas, name: str) -> tuple[list[int], list[float]]:
-    pairs = [
-        (place, value)
-        for place, (_, delta) in enumerate(deltas)
-        if (value := delta.get(name)) is not None
-    ]
-    return [place for place, _ in pairs], [value for _, value in pairs]
-
-
-def _words(values: Sequence[float], total: int) -> str:
-    unseen = f", {total - len(values)} unseen" if total > len(values) else ""
-    if not values:
-        return f"never seen in {total} workloads"
-    return (
-        f"median {np.median(values):.3g} s, mean {np.mean(values):.3g} s, n={len(values)}{unseen}"
-    )
-
-
-def _of(shown: int, total: int | None) -> str:
-    return f"{shown} workloads" if total in (None, shown) else f"{shown} of {total} workloads"
-
-
-@_housed
-def general(deltas: Deltas, total: int | None = None, excluded: Sequence[str] = ()) -> Figure:
-    """Time from submission to the scheduling decision (and to the backend's row, where it is known) by order of submission.
-
-    `total` workloads were submitted (None: as many as are given); `excluded` says of those that are missing why.
-    """
-    names = ["Total Pod Scheduling Decision", "Total Backend Job Creation"]
-    shown = [name for name in names if _seen(deltas, name)[1]] or names[:1]
-    first = _seen(deltas, shown[0])[1]
-    title = (
-        f"Submission to scheduling: median {np.median(first):.3g} s over "
-        if first
-        else "Submission to scheduling: "
-    )
-    title += _of(len(first), len(deltas) if total is None else total)
-    fig, axes = style.figure(len(shown), (2.6,), title=title, subtitle="; ".join(excluded))
-    for ax, name in zip(axes, shown, strict=True):
-        places, values = _seen(deltas, name)
-        _by_order(ax, places, values)
-        ax.set_title(f"{name} from {_REFERENCE[name]}: {_words(values, len(deltas))}")
-        ax.set_ylabel("seconds")
-    axes[-1].set_xlabel("workload, in order of submission")
-    return fig
-
-
-@_housed
-def detailed(deltas: Deltas, total: int | None = None, excluded: Sequence[str] = ()) -> Figure:
-    """A row a stage: left its delta over the time of submission, right the histogram of the delta. `total` and `excluded` as of `general`."""
-    names = [name for name in _REFERENCE if not name.startswith("Total") and _seen(deltas, name)[1]]
-    if not names:
-        return style.no_data("no stage was seen")
-    starts = [datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() for text, _ in deltas]
-    fig, axes = style.figure(
-        len(names),
-        (1.5,),
-        2,
-        title=f"{_of(len(deltas), total)}, stage by stage",
-        subtitle="; ".join(["left: over the time of submission; right: how often", *excluded]),
-    )
-    for number, name in enumerate(names):
-        left, right = axes[2 * number], axes[2 * number + 1]
-        places, values = _seen(deltas, name)
-        left.plot(
-            [starts[place] - starts[0] for place in places],
-            values,
-            ".",
-            markersize=3,
-            color=style.SERIES[0],
-        )
-        left.set_title(f"{name} since {_REFERENCE[name]}")
-        left.set_ylabel("seconds")
-        right.hist(values, bins=min(30, max(5, len(values) // 5)), color=style.SERIES[0])
-        right.set_title(_words(values, len(deltas)))
-        right.set_ylabel("workloads")
-    axes[-2].set_xlabel("seconds from the first submission")
-    axes[-1].set_xlabel("seconds")
-    return fig
-
-
-def _by_order(ax: Axes, places: Sequence[int], values: Sequence[float], k: int = 0) -> None:
-    ax.plot(
-        places, values, ".", markersize=2.5, color=style.SERIES[k % len(style.SERIES)], alpha=0.7
-    )
-    if len(values) >= 50:
-        width = max(5, len(values) // 40)
-        centres = range(width, len(values) - width, width)
-        middle = [float(np.median(values[c - width : c + width])) for c in centres]
-        ax.plot([places[c] for c in centres], middle, color=style.INK, linewidth=1.3)
-    ax.set_ylim(bottom=min(0.0, *values) if values else 0.0)
-
-
-@_housed
+@style.housed
 def timeline(stages: Sequence[Stage]) -> Figure:
-    """A row a stage: when objects reached it, from first to last, with the middle half and the median marked. Totals are left out."""
+    """Draw when objects reached each stage: first to last, with the middle half and the median.
+
+    Totals are left out.
+    """
     shown = _moments(stages)
     if not shown:
         return style.no_data("no stage was reached")
@@ -174,7 +52,7 @@ def _label(stage: Stage) -> str:
 
 
 def _moments(stages: Sequence[Stage]) -> list[Stage]:
-    """Stages that were reached, without the totals, which end when the stage of their name does."""
+    """Return the stages that were reached, without totals, which repeat another stage."""
     names = {stage.name for stage in stages if stage.at}
     return [stage for stage in stages if stage.at and stage.name.partition("_to_")[2] not in names]
 
@@ -183,7 +61,7 @@ _STARTS = ("submitted", "created")
 
 
 def _total(stage: Stage, stages: Sequence[Stage]) -> bool:
-    """Whether its time is made up of those of other stages: it begins with the object, and they follow one another."""
+    """Whether the time of a stage contains other stages: it begins with the object."""
     finer = any(
         one_stage.name.endswith(f"_to_{stage.name}") and one_stage.since not in _STARTS
         for one_stage in stages
@@ -194,15 +72,15 @@ def _total(stage: Stage, stages: Sequence[Stage]) -> bool:
 
 
 def _slowest(stages: Sequence[Stage]) -> Stage | None:
-    """The stage that took longest since the one before it; a total only where there is nothing else."""
+    """Return the stage with the largest median. A total counts where there is nothing else."""
     seen = [stage for stage in stages if stage.seconds]
     own = [stage for stage in seen if not _total(stage, seen)] or seen
     return max(own, key=lambda stage: float(np.median(stage.seconds)), default=None)
 
 
-@_housed
+@style.housed
 def s_curves(stages: Sequence[Stage]) -> Figure:
-    """How many objects have reached each stage by each moment. Totals are left out."""
+    """Draw how many objects have reached each stage over time. Totals are left out."""
     shown = _moments(stages)
     if not shown:
         return style.no_data("no stage was reached")
@@ -227,16 +105,20 @@ def s_curves(stages: Sequence[Stage]) -> Figure:
     return fig
 
 
-@_housed
+@style.housed
 def ecdf(stages: Sequence[Stage]) -> Figure:
-    """Share of objects that took at most so long for each stage; objects that never reached it keep the curve below 1."""
+    """Draw the share of objects by time, for each stage.
+
+    Objects that did not reach a stage keep its curve below 1.
+    """
     shown = [stage for stage in stages if stage.seconds]
     slow = _slowest(stages)
     if slow is None:
         return style.no_data("no stage was reached")
     fig, (ax,) = style.figure(
         heights=(3.6,),
-        title=f"Slowest stage: {slow.name.replace('_', ' ')}, median {np.median(slow.seconds):.3g} s",
+        title=f"Slowest stage: {slow.name.replace('_', ' ')}, "
+        f"median {np.median(slow.seconds):.3g} s",
     )
     for k, stage in enumerate(shown):
         values = sorted(stage.seconds)
@@ -257,16 +139,16 @@ def ecdf(stages: Sequence[Stage]) -> Figure:
 
 
 def _legend(ax: Axes) -> None:
-    """Beside the curves where it is so long that it would cover them."""
+    """Place a long legend beside the curves, so that it does not cover them."""
     if len(ax.get_lines()) > len(style.SERIES):
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     else:
         ax.legend(loc="best")
 
 
-@_housed
+@style.housed
 def by_order(stages: Sequence[Stage]) -> Figure:
-    """Latency of each stage by order of submission: does it grow as more are there?"""
+    """Draw the latency of each stage by order of submission: does it grow with the objects?"""
     shown = [stage for stage in stages if stage.seconds]
     if not shown:
         return style.no_data("no stage was reached")
@@ -278,16 +160,19 @@ def by_order(stages: Sequence[Stage]) -> Figure:
         sharex=True,
     )
     for k, (ax, stage) in enumerate(zip(axes, shown, strict=True)):
-        _by_order(ax, stage.order, stage.seconds, k)
+        plot_by_order(ax, stage.order, stage.seconds, k)
         ax.set_title(f"{_label(stage)} since {stage.since.replace('_', ' ')}")
         ax.set_ylabel("seconds")
     axes[-1].set_xlabel("object, in order of submission")
     return fig
 
 
-@_housed
+@style.housed
 def api_calls(counts: Mapping[int, Mapping[str, float]], of: str = "vms", most: int = 6) -> Figure:
-    """Requests by the number of VMs (or `of` objects): a line a kind of request (the most frequent); its slope is requests for each one."""
+    """Draw requests over the number of VMs (or `of` objects), a line for each frequent request.
+
+    The slope is the requests for each object.
+    """
     what = {"vms": "VM", "objects": "object"}[of]
     sizes = sorted(counts)
     if not sizes:
@@ -325,7 +210,7 @@ def _calls_of_one(counts: Mapping[str, float], names: Sequence[str], title: str)
 
 
 def drawings(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """Charts of objects and API calls: a set for each entry and size."""
+    """Yield charts of objects and API calls: a set for each entry and size."""
     fake = any(SIMULATED in (text or "") for text in rows["tool"].unique().to_pylist())
     groups, calls = of_results(rows), calls_of(rows)
     for group in groups:
@@ -348,7 +233,7 @@ def drawings(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 
 
 def _captioned(figure: Figure, caption: str, fake: bool) -> Figure:
-    """What is drawn under the picture, and that its nodes were simulated: then it is the control plane alone."""
+    """Write a caption under a figure. It says where nodes were simulated."""
     with style.house():
         text = f"{caption}; {SIMULATED}: the control plane alone" if fake else caption
         layout, room = figure.get_layout_engine(), 0.18 / figure.get_figheight()
@@ -360,7 +245,7 @@ def _captioned(figure: Figure, caption: str, fake: bool) -> Figure:
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """Charts of the benchmarks scale, vmi-burst and vmi-steady."""
+    """Yield charts of the benchmarks scale, vmi-burst and vmi-steady."""
     yield from drawings(rows)
     aggregate = rows.filter(pa.compute.is_null(rows["subject"]))
     aggregate = aggregate.filter(

@@ -1,4 +1,4 @@
-"""What the charts of runs at scale draw: stages and API calls, read from rows of results or of stages.parquet. Seconds throughout."""
+"""Stages and API calls of runs at scale, from rows of results or of stages.parquet, in seconds."""
 
 import re
 from collections import defaultdict
@@ -13,8 +13,10 @@ import pyarrow.compute
 
 @dataclass
 class Stage:
-    """One stage of a run: for each object that reached it, its place in the order of submission, when (seconds from the first
-    submission) and how long since the stage before. `missing` never reached it.
+    """One stage of a run, with lists of one item per object that reached it.
+
+    `order` is the place in the order of submission, `at` the time since the first submission, and
+    `seconds` the time since the stage before. `missing` objects never reached it.
     """
 
     name: str
@@ -26,7 +28,10 @@ class Stage:
 
 
 def stages_of(rows: Iterable[Mapping[str, Any]]) -> list[Stage]:
-    """Stages from rows of stages.parquet (columns stage, since, status, index, seconds, submitted, reached)."""
+    """Return the stages of rows of stages.parquet.
+
+    It needs the columns stage, since, status, index, seconds, submitted and reached.
+    """
     rows = list(rows)
     first = min((row["submitted"] for row in rows if row["submitted"]), default=0.0)
     stages: dict[tuple[str, str], Stage] = {}
@@ -45,8 +50,11 @@ def stages_of(rows: Iterable[Mapping[str, Any]]) -> list[Stage]:
 def of_runs(
     rows: Iterable[Mapping[str, Any]], head: int | None = None, tail: int | None = None
 ) -> dict[str, list[Stage]]:
-    """Stages by what to call a run in a file's name, of rows of stages.parquet: nothing for the only one, else how many objects it has
-    (and which run of that size it is). Of each the first `head` objects in order of submission, and of those the last `tail`.
+    """Return the stages of each run of stages.parquet, by a name for files.
+
+    The name is empty for a single run, otherwise the number of objects, with a number for equal
+    sizes. Of each run, the first `head` objects in order of submission count, and of these the last
+    `tail`.
     """
     runs: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -78,9 +86,10 @@ _SAMPLE = ("run_id", "variant", "point", "repetition", "phase")
 
 
 def of_results(rows: pa.Table) -> list[Group]:
-    """Stages of a benchmark's objects, by entry and size: metrics `object_latency`, `object_time`, `object_missing`, a subject each.
+    """Return the stages of the objects of a benchmark, by entry and size.
 
-    Sizes and repetitions are not mixed into one curve: of several samples the last one is drawn.
+    They are the metrics object_latency, object_time and object_missing, with a subject per object.
+    Repetitions are not mixed: the last sample is drawn.
     """
     wanted = rows.filter(
         pa.compute.is_in(
@@ -134,8 +143,9 @@ def _stages(
 
 
 def calls_of(rows: pa.Table) -> dict[tuple[str, str], dict[int, dict[str, float]]]:
-    """API requests from the metric `api_calls`: by entry and what is counted there (vms, objects), by how many of them, and by kind; of
-    several samples the last.
+    """Return API requests: (entry, vms or objects) -> number of them -> request -> count.
+
+    They are the metric api_calls. The last sample counts.
     """
     calls_by_entry: dict[tuple[str, str], dict[int, dict[str, float]]] = defaultdict(
         lambda: defaultdict(dict)

@@ -1,4 +1,4 @@
-"""torchbench: time of a batch by point, and samples a second over the batch size where it was varied."""
+"""torchbench: time of a batch by point, and samples per second over the batch size."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,6 @@ from perfdag.charts import lines, style
 from perfdag.charts.benchmarks.generic import dot_figure
 from perfdag.charts.series import (
     Cell,
-    Series,
     alike,
     band_words,
     read,
@@ -19,10 +18,14 @@ from perfdag.charts.series import (
     value_words,
     words_without,
 )
+from perfdag.results.summary import Series
+
+_NAMED = ("model", "test", "device", "precision")
+"""Parameters in the name of a line."""
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """Dots of batch time and first batch; lines of samples a second where a model ran with two or more batch sizes."""
+    """Yield dots of batch times, and lines of samples per second over several batch sizes."""
     cells, where = read(rows), runs_words(rows)
     if not cells:
         yield "points", style.no_data()
@@ -38,7 +41,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
 
 
 def _precisions(rows: pa.Table) -> dict[str, str]:
-    """The precision that each point was computed in, which is the model's default for its device where none was asked for."""
+    """Return the precision of each point, which may be the default of the model for its device."""
     precisions: dict[str, str] = {}
     for group in rows.group_by(["point", "env"]).aggregate([]).to_pylist():
         used = (orjson.loads(group["env"] or "{}").get("sample") or {}).get("precision")
@@ -48,7 +51,7 @@ def _precisions(rows: pa.Table) -> dict[str, str]:
 
 
 def _by_batch(cells: Sequence[Cell], used: Mapping[str, str]) -> list[lines.Line]:
-    """A line for each model and shape; lines that would have one name say what tells them apart."""
+    """Return a line for each model and shape. Equal names are extended by what differs."""
     named_lines: list[tuple[list[Cell], lines.Line]] = []
     for group in alike(cells, ("batch_size",)):
         rates = {
@@ -59,21 +62,19 @@ def _by_batch(cells: Sequence[Cell], used: Mapping[str, str]) -> list[lines.Line
     names = Counter(line.name for _, line in named_lines)
     for group, line in named_lines:
         if names[line.name] > 1:
-            line.name = f"{line.name} {words_without(group[0], ('batch_size', 'model', 'test', 'device', 'precision'))}".strip()
+            line.name = f"{line.name} {words_without(group[0], ('batch_size', *_NAMED))}".strip()
         line.name += " ~" if any(cell.noisy for cell in group) else ""
     return [line for _, line in named_lines]
 
 
 def _rate(cell: Cell) -> Series | None:
-    return next((series for series in cell.series("samples_rate") if series.values), None)
+    return cell.first("samples_rate")
 
 
 def _name(cell: Cell, used: Mapping[str, str]) -> str:
     params = {**cell.state.params}
     params["precision"] = params.get("precision") or used.get(cell.state.point)
-    name = " ".join(
-        str(params[part]) for part in ("model", "test", "device", "precision") if params.get(part)
-    )
+    name = " ".join(str(params[part]) for part in _NAMED if params.get(part))
     return name + (" compiled" if params.get("compile") else "")
 
 
@@ -85,15 +86,9 @@ def _batches(curves: Sequence[lines.Line], where: str) -> Figure:
     name, batch = next(
         (line.name, x) for line in curves for x, series in line.series.items() if series is fastest
     )
-    legend = (
-        band_words(series for line in curves for series in line.series.values())
-        .replace("dot", "line")
-        .replace("bar", "band")
-    )
+    legend = band_words(lines.series_of(curves), "line", "band")
     noisy = "~: a sample was disturbed" if any(line.name.endswith("~") for line in curves) else ""
     title = f"{name.removesuffix(' ~')}: {value_words(fastest)} samples at batch size {batch:.0f}"
-    fig, (ax,) = style.figure(
-        title=title, subtitle="; ".join(part for part in (legend, noisy, where) if part)
-    )
+    fig, (ax,) = style.figure(title=title, subtitle=style.caption(legend, noisy, where))
     lines.panel(ax, curves, metric="samples_rate", x_label="batch size", x_unit="1")
     return fig

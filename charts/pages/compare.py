@@ -10,7 +10,17 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 
-from perfdag.charts.style import INK, MUTED, PAPER, PNG_DPI, SERIES, figure, no_data, size_columns
+from perfdag.charts.style import (
+    INK,
+    MUTED,
+    PAPER,
+    PNG_DPI,
+    SERIES,
+    caption,
+    figure,
+    no_data,
+    size_columns,
+)
 
 MOST_ROWS = 60
 COLOURS = {"better": SERIES[0], "worse": SERIES[1], "differs": SERIES[3]}
@@ -26,7 +36,7 @@ MARKERS = {
 
 @dataclass(frozen=True)
 class Effect:
-    """One line of the plot: relative effect (0.1 is +10 %) and its interval, None where the noise is unknown."""
+    """One line of the plot: relative effect (0.1 is +10 %), and its interval if known."""
 
     label: str
     effect: float
@@ -58,9 +68,8 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
     fig, (ax,) = figure(
         heights=(max(1.6, 0.19 * len(shown) + 0.7),), title=title, subtitle=subtitle
     )
-    fig.set_dpi(
-        PNG_DPI
-    )  # long labels are laid out at the resolution they are drawn at, or hinting pushes them off the edge
+    # Lay out long labels at the resolution of the file, or hinting pushes them off the edge.
+    fig.set_dpi(PNG_DPI)
     for y, effect in enumerate(shown):
         colour = COLOURS.get(effect.word, MUTED)
         if effect.low is not None and effect.high is not None:
@@ -92,7 +101,7 @@ def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: 
 
 @dataclass(frozen=True)
 class Ratio:
-    """One cell of the map: relative effect of B (0.1 is +10 %) at a message size in bytes, and the verdict's word."""
+    """One cell of the map: relative effect of B at a message size in bytes, and the verdict."""
 
     row: str
     size: float
@@ -116,15 +125,18 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
             sign = {"better": 1, "worse": -1}.get(cell.word)
             grid[y, x] = np.nan if sign is None else sign * abs(math.log2(1 + cell.effect))
             words[y, x] = f"{100 * cell.effect:+.0f}", MUTED if cell.word == "inconclusive" else INK
-    legend = "number: % that B differs from A; blue: better, orange: worse; blank: inside the noise floor; grey: inconclusive"
+    legend = (
+        "number: % that B differs from A; blue: better, orange: worse; "
+        "blank: inside the noise floor; grey: inconclusive"
+    )
     legend += f"; first {len(shown)} of {len(rows)} rows" if len(shown) < len(rows) else ""
     heights = (0.26 * len(shown) + 1.1,)
     fig, (ax,) = figure(
         heights=heights,
         title=title,
-        subtitle="; ".join(part for part in (legend, subtitle) if part),
+        subtitle=caption(legend, subtitle),
     )
-    fig.set_dpi(PNG_DPI)  # as the forest's
+    fig.set_dpi(PNG_DPI)  # as in forest
     most = max([0.1, *np.abs(grid[np.isfinite(grid)])])
     colours = LinearSegmentedColormap.from_list("verdicts", [SERIES[1], PAPER, SERIES[0]])
     edges = np.arange(len(sizes) + 1), np.arange(len(shown) + 1)

@@ -28,28 +28,29 @@ CLIP = 20.0
 
 
 def pages(series: Sequence[Series], runs: Sequence[RunInfo], title: str) -> list[Figure]:
-    """Small multiples of run medians, twelve a page, two columns: band is the spread within a run, line the level.
+    """Draw small multiples of run medians, twelve per page in two columns.
 
-    A change is a dashed line with its size; a run that failed is a tick at the foot; a change of the environment is a
-    mark on top.
+    A band is the spread within a run, a line the level. A change is a dashed line with its size. A
+    failed run is a tick at the foot, a change of the environment a mark on top.
     """
     if not series or not runs:
         return [no_data("no runs")]
     first = max(0, len(runs) - SHOWN)
-    shown = f"runs {runs[first].run_id[:8]} to {runs[-1].run_id[:8]} ({len(runs) - first} of {len(runs)})"
+    count = f"{len(runs) - first} of {len(runs)}"
+    shown = f"runs {runs[first].run_id[:8]} to {runs[-1].run_id[:8]} ({count})"
     figures = []
     for start in range(0, len(series), A_PAGE):
         part = series[start : start + A_PAGE]
         rows = math.ceil(len(part) / 2)
         number = f", page {start // A_PAGE + 1}" if len(series) > A_PAGE else ""
         subtitle = (
-            f"{shown}; points: run medians, band: range or interval within the run, line: level; mark on top: kernel, image or tool "
-            f"changed, at the foot: failed samples{number}"
+            f"{shown}; points: run medians, band: range or interval within the run, line: level; "
+            f"mark on top: kernel, image or tool changed, at the foot: failed samples{number}"
         )
         fig, axes = figure(rows=rows, heights=(1.55,), columns=2, title=title, subtitle=subtitle)
         fig.set_dpi(PNG_DPI)
-        for ax, one_series in zip(axes, part, strict=False):
-            _multiple(ax, one_series, runs, first)
+        for ax, line in zip(axes, part, strict=False):
+            _multiple(ax, line, runs, first)
         for ax in axes[len(part) :]:
             ax.set_axis_off()
         figures.append(fig)
@@ -159,9 +160,7 @@ def _short(name: str, limit: int = 52) -> str:
 def overview(
     names: Sequence[str], better: Sequence[str], effects: Array, runs: Sequence[RunInfo], title: str
 ) -> Figure:
-    """Draw series by recent runs as a heat map: orange for worse, blue for better, hatched for
-    no value.
-    """
+    """Draw series by recent runs as a heat map: orange for worse, blue for better."""
     if not len(names) or not effects.size:
         return no_data("no runs")
     good = np.array(
@@ -173,7 +172,10 @@ def overview(
     signed = 100 * effects * good[:, None]
     size = np.nan_to_num(np.abs(effects)).max(axis=1)
     kept = np.sort(np.argsort(-size, kind="stable")[:60])
-    subtitle = f"against the level of each series; orange is worse, blue is better, hatched: no value; numbers: %; {len(kept)} of {len(names)} series"
+    subtitle = (
+        "against the level of each series; orange is worse, blue is better, hatched: no value; "
+        f"numbers: %; {len(kept)} of {len(names)} series"
+    )
     fig, (ax,) = figure(heights=(max(1.4, 0.16 * len(kept) + 0.9),), title=title, subtitle=subtitle)
     fig.set_dpi(PNG_DPI)
     shown = np.ma.masked_invalid(signed[kept])
@@ -199,11 +201,14 @@ def overview(
 
 
 def noise(report: Sequence[tuple[str, Variability]], title: str) -> Figure:
-    """Noise of each series, sorted: within runs, between runs, between nodes, with guides at 1, 2, 5 and 10 %."""
+    """Draw the noise of each series, sorted: within runs, between runs and between nodes."""
     kept = [item for item in report if item[1].between or item[1].within][:60]
     if not kept:
         return no_data("too few runs to tell the noise")
-    subtitle = "detectable: change found nine times in ten with 20 runs before and 3 after; above 10 % between runs a series pages nobody"
+    subtitle = (
+        "detectable: change found nine times in ten with 20 runs before and 3 after; "
+        "above 10 % between runs a series pages nobody"
+    )
     fig, (ax,) = figure(heights=(max(1.6, 0.19 * len(kept) + 0.8),), title=title, subtitle=subtitle)
     fig.set_dpi(PNG_DPI)
     kinds = (

@@ -1,13 +1,12 @@
-"""history.html: what changed when, with the charts of a suite's history, as one file that fetches nothing."""
+"""history.html: the changes and charts of the history of a suite, as one file."""
 
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from perfdag.charts.pages.page import picture, table, text
+from perfdag.charts.files import to_bytes
+from perfdag.charts.pages.page import LIMIT, css, document, picture, table, text
 from perfdag.charts.pages.pick import Picture
-from perfdag.charts.pages.report import LIMIT, css
-from perfdag.charts.style import to_bytes
 from perfdag.regress.changes import day_of
 from perfdag.regress.history import Series
 from perfdag.regress.run_medians import RunMedians
@@ -17,12 +16,16 @@ TITLES = {"overview": "The last runs at a glance", "noise": "Where the noise is"
 
 
 def page(
-    trends: RunMedians, series: Sequence[Series], figures: Mapping[str, Figure], more: str = ""
+    medians: RunMedians, series: Sequence[Series], figures: Mapping[str, Figure], more: str = ""
 ) -> str:
-    """The page: every change of level, newest first, then the figures by name. Equal input gives an equal page."""
-    first, last = trends.runs[0].run_id, trends.runs[-1].run_id
+    """Return the page: changes of level, newest first, then the figures by name.
+
+    Equal input gives an equal page.
+    """
+    first, last = medians.runs[0].run_id, medians.runs[-1].run_id
     head = (
-        f'<h1>{text(trends.suite)}: history</h1>\n<p class="muted">{len(trends.runs)} runs from {day_of(first)} to {day_of(last)}; '
+        f'<h1>{text(medians.suite)}: history</h1>\n<p class="muted">'
+        f"{len(medians.runs)} runs from {day_of(first)} to {day_of(last)}; "
         f'<a href="report.html">report of the newest</a></p>\n{_changes(series)}\n'
     )
     body, room = [], LIMIT - len(head.encode()) - len(css().encode()) - 20_000
@@ -39,17 +42,12 @@ def page(
         body.append(shown)
     if more:
         body.append(f'<p class="muted">{text(more)}</p>')
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{text(trends.suite)}: history</title>\n<style>\n{css()}</style>\n</head>\n<body>\n<main>\n"
-        f"{head}{''.join(body)}\n</main>\n</body>\n</html>\n"
-    )
+    return document(f"{medians.suite}: history", f"{head}{''.join(body)}")
 
 
 def _changes(series: Sequence[Series]) -> str:
     changes = sorted(
-        (change for one in series for change in one.findings), key=lambda change: -change.index
+        (change for line in series for change in line.findings), key=lambda change: -change.index
     )
     if not changes:
         return "<p>No series changed its level.</p>"

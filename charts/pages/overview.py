@@ -1,4 +1,7 @@
-"""One picture of a run: a panel a benchmark. `python -m perfdag.charts.pages.overview ROOT RUN FILE.png` draws it from a store (the README's)."""
+"""One figure of a run: a panel per benchmark.
+
+`python -m perfdag.charts.pages.overview ROOT RUN FILE.png` draws it from a store.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -9,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from perfdag.charts import dots, lines, style
+from perfdag.charts.files import to_bytes
 from perfdag.charts.pages import words
 from perfdag.charts.pages.pick import benchmarks
 from perfdag.charts.series import Cell, band_words, metrics, of_benchmark, read, runs_words, sweep
@@ -20,16 +24,14 @@ PANELS = 5
 
 
 def overview(table: pa.Table) -> Figure:
-    """The first headline metric of each benchmark as dots; where a metric runs over a coordinate, its first family as lines."""
+    """Draw the first headline metric of each benchmark as dots, or as lines over a coordinate."""
     own_cells = [(name, read(of_benchmark(table, name))) for name in benchmarks(table)[:PANELS]]
     own_cells = [(name, cells) for name, cells in own_cells if cells]
     if not own_cells:
         return style.no_data()
     cells = [cell for _, own in own_cells for cell in own]
     suite = next((name for name in table["suite"].unique().to_pylist() if name), "")
-    series = [
-        one_series for cell in cells for one_series in cell.state.series if one_series.headline
-    ]
+    series = [series for cell in cells for series in cell.state.series if series.headline]
     noisy = "~ and hollow: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
     machine = "; ".join(
         kind for kind in table["env_class"].unique().to_pylist() if kind and " x [" not in kind
@@ -38,10 +40,9 @@ def overview(table: pa.Table) -> Figure:
     fig, axes = style.figure(
         len(own_cells),
         [_height(own) for _, own in own_cells],
-        title=f"Suite {suite}: {words.plural(len(cells), 'point')} of {words.plural(len(own_cells), 'benchmark')}. {ended}",
-        subtitle="; ".join(
-            part for part in (band_words(series), noisy, machine, runs_words(table)) if part
-        ),
+        title=f"Suite {suite}: {words.plural(len(cells), 'point')} of "
+        f"{words.plural(len(own_cells), 'benchmark')}. {ended}",
+        subtitle=style.caption(band_words(series), noisy, machine, runs_words(table)),
     )
     for ax, (name, own) in zip(axes, own_cells, strict=True):
         _panel(ax, name, own)
@@ -101,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
     plan = load_plan(store, argv[1])
     table = load_rows(store, suites=[plan.suite], runs=[plan.run_id])
     with style.house():
-        svg, png = style.to_bytes(overview(table))
+        svg, png = to_bytes(overview(table))
     Path(argv[2]).write_bytes(svg if argv[2].endswith(".svg") else png)
     return 0
 

@@ -1,16 +1,20 @@
-"""Pieces of the report in HTML. Every text from outside goes through `text()`."""
+"""Parts of the report in HTML. All text from outside goes through `text()`."""
 
 import base64
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from html import escape
+from importlib.resources import files
 from typing import Any
 
 from perfdag.charts import style
 from perfdag.charts.pages.pick import Picture
-from perfdag.charts.series import Cell, Series
+from perfdag.charts.series import Cell
+from perfdag.results.summary import Series
 from perfdag.units import short
 
+LIMIT = 2_900_000  # bytes of a page; charts above it are named instead
 ROWS = 400  # most rows of a table; the Parquet file has all
 INLINE = 300_000  # bytes of an SVG above which its PNG stands in, where that is smaller
 _SERIES = {colour: f"var(--s{i})" for i, colour in enumerate(style.SERIES)}
@@ -25,19 +29,41 @@ _COLOUR = re.compile("|".join(_VARIABLES))
 _HEAD = re.compile(r"^.*?(?=<svg)", re.S)
 _METADATA = re.compile(r"<metadata>.*?</metadata>|<style type=\"text/css\">.*?</style>", re.S)
 _SIZE = re.compile(
-    r'(<svg\b[^>]*?) width="[^"]*"([^>]*?) height="[^"]*"|(<svg\b[^>]*?) height="[^"]*"([^>]*?) width="[^"]*"'
+    r'(<svg\b[^>]*?) width="[^"]*"([^>]*?) height="[^"]*"|'
+    r'(<svg\b[^>]*?) height="[^"]*"([^>]*?) width="[^"]*"'
 )
 _STYLE = re.compile(r'style="[^"]*"')
 _ID = re.compile(r'(\bid="|xlink:href="#|url\(#)')
 
 
+def document(title: str, body: str) -> str:
+    """Return a page in the style of all pages. `body` is HTML, `title` is text."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{text(title)}</title>\n<style>\n{css()}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+    )
+
+
+@cache
+def css() -> str:
+    """Return the style of every page."""
+    return files("perfdag.charts").joinpath("report.css").read_text("utf-8")
+
+
+def details(summary: str, body: str) -> str:
+    """Return HTML that is folded under a summary."""
+    return f"<details><summary>{summary}</summary>{body}</details>\n"
+
+
 def text(value: Any) -> str:
-    """Text made safe for HTML, in elements and attributes; control characters that no page may hold become a space."""
+    """Escape text for HTML. Control characters that a page may not hold become a space."""
     return escape(re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]", " ", str(value)))
 
 
 def picture(drawn: Picture, number: int) -> str:
-    """A picture inside the page: SVG in the page's colours (they follow light and dark), or the PNG of a very large one."""
+    """Return a picture inside the page: SVG in the colours of the page, or a smaller PNG."""
     if len(drawn.svg) > INLINE and len(drawn.png) * 4 / 3 < len(drawn.svg):
         data = base64.b64encode(drawn.png).decode()
         return (
@@ -57,7 +83,10 @@ def table(
     classes: Sequence[str] = (),
     stack: bool = False,
 ) -> str:
-    """A table of cells that are HTML already; `classes` by column; `stack` puts the cells of a row below each other on a phone."""
+    """Return a table of cells that are HTML already, with `classes` by column.
+
+    With `stack`, a phone shows the cells of a row below each other.
+    """
     kinds = [*classes, *[""] * (len(head) - len(classes))]
 
     def cell(tag: str, value: str, kind: str) -> str:
@@ -67,29 +96,34 @@ def table(
         cell("th", text(name), "n" if kind == "n" else "")
         for name, kind in zip(head, kinds, strict=True)
     )
-    body = "\n".join(
-        f"<tr>{''.join(cell('td', value, kind) for value, kind in zip(row, kinds, strict=True))}</tr>"
+    contents = (
+        "".join(cell("td", value, kind) for value, kind in zip(row, kinds, strict=True))
         for row in rows
     )
+    body = "\n".join(f"<tr>{content}</tr>" for content in contents)
     opening = '<table class="stack">' if stack else "<table>"
-    return f'<div class="scroll">{opening}<thead><tr>{top}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+    return (
+        f'<div class="scroll">{opening}<thead><tr>{top}</tr></thead>'
+        f"<tbody>\n{body}\n</tbody></table></div>"
+    )
 
 
 def split_unit(value: float, unit: str, like: float) -> str:
-    """The number of a value in the multiple of its unit that suits `like`: (2.3e10, "bit/s", 2e10) is `23`."""
+    """Return the number of a value in the unit that suits `like`."""
     return f"{value / style.scaled(unit, abs(like))[0]:.4g}"
 
 
 def values(pairs: Sequence[tuple[Cell, Series]], limit: int = ROWS) -> str:
-    """Series with median, spread, n and unit, the point named where it changes; more than `limit` are cut, and it says so."""
+    """Return a table of series with median, spread, n and unit, cut after `limit` rows."""
     rows, last = [], None
     for cell, series in pairs[:limit]:
         band = series.band
         _, unit = style.scaled(series.unit, abs(series.middle))
-        number = split_unit(series.middle, series.unit, series.middle)
-        spread = "-"
-        if band.n > 1:
-            spread = f"{split_unit(band.low, series.unit, series.middle)} to {split_unit(band.high, series.unit, series.middle)}"
+        number, low, high = (
+            split_unit(value, series.unit, series.middle)
+            for value in (series.middle, band.low, band.high)
+        )
+        spread = f"{low} to {high}" if band.n > 1 else "-"
         part = (
             f"{(band.high - band.low) / abs(series.middle):.1%}"
             if series.middle and band.n > 1
@@ -141,7 +175,7 @@ def _coordinate(name: str, value: Any) -> str:
 
 
 def problems(cells: Sequence[Cell], wanted: Sequence[str]) -> str:
-    """Points with samples of these statuses, and their reasons."""
+    """Return a table of the points with samples of these statuses, and the reasons."""
     rows = []
     for cell in cells:
         state = cell.state
@@ -164,7 +198,7 @@ def problems(cells: Sequence[Cell], wanted: Sequence[str]) -> str:
 
 
 def facts(rows: Sequence[tuple[str, str]]) -> str:
-    """Name and value."""
+    """Return a table of names and values."""
     return table(
         ("what", "value"), [(text(name), text(value)) for name, value in rows[:ROWS]], ("", "text")
     )

@@ -1,4 +1,4 @@
-"""Which chart draws a benchmark, and all pictures of a run."""
+"""The chart of each benchmark, and all pictures of a run."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import style
 from perfdag.charts.benchmarks import generic, pairs
+from perfdag.charts.files import to_bytes
 from perfdag.charts.series import of_benchmark
 
 Figures = Callable[[pa.Table], Iterable[tuple[str, Figure]]]
@@ -24,7 +25,7 @@ Put = Callable[[str, bytes], Any]
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure of a benchmark as files. `title` is its finding in words."""
+    """One figure of a benchmark as files. `title` is its result in words."""
 
     benchmark: str
     slug: str
@@ -34,15 +35,13 @@ class Picture:
 
     @property
     def name(self) -> str:
-        """File name without its ending."""
+        """File name without its suffix."""
         return f"{self.benchmark}-{self.slug}"
 
 
 @cache
 def chart(benchmark: str) -> Figures:
-    """Return the function that draws a benchmark: an entry point, a module here, or the generic
-    chart.
-    """
+    """Return the function that draws a benchmark: of an entry point, a module, or generic."""
     for point in entry_points(group="perfdag.charts", name=benchmark):
         loaded = point.load()
         return _figures(loaded) or loaded
@@ -72,12 +71,12 @@ def draw(table: pa.Table) -> Iterator[Picture]:
                 for slug, figure in _all(name, rows):
                     yield _picture(name, slug, figure)
             except Exception as error:
-                reason = f"the chart of {name} could not be drawn ({type(error).__name__}: {error}); the rows are complete"
-                yield _picture(name, "error", style.no_data(reason))
+                reason = f"the chart of {name} failed ({type(error).__name__}: {error})"
+                yield _picture(name, "error", style.no_data(f"{reason}; the rows are complete"))
 
 
 def _all(name: str, rows: pa.Table) -> Iterator[tuple[str, Figure]]:
-    """A benchmark's own chart of what is measured over a whole gang; a matrix of what is measured pair by pair."""
+    """Yield the charts of a benchmark: its own, and a matrix of points measured in pairs."""
     paired = pc.is_valid(rows["pair"])
     whole = rows.filter(pc.invert(paired))
     if whole.num_rows:
@@ -87,26 +86,24 @@ def _all(name: str, rows: pa.Table) -> Iterator[tuple[str, Figure]]:
 
 
 def file_name(benchmark: str) -> str:
-    """The benchmark's part of a file name."""
+    """Return the part of a file name that stands for the benchmark."""
     return re.sub(r"[^A-Za-z0-9_-]", "-", benchmark)
 
 
 def _picture(benchmark: str, slug: str, figure: Figure) -> Picture:
     clean = re.sub(r"[^a-z0-9]+", "-", slug.lower()).strip("-") or "chart"
     title = next((text.get_text() for text in figure.texts if text.get_gid() == "title"), "")
-    svg, png = style.to_bytes(figure)
+    svg, png = to_bytes(figure)
     return Picture(file_name(benchmark), clean, " ".join(title.split()), svg, png)
 
 
 def render(table: pa.Table, to: Path | str | Put) -> list[str]:
-    """Draw every benchmark as SVG and PNG into a folder or through a callback. Return the file
-    names.
-    """
+    """Draw every benchmark as SVG and PNG into a folder or through a callback. Return the names."""
     return put_all(draw(table), to)
 
 
 def put_all(pictures: Iterable[Picture], to: Path | str | Put) -> list[str]:
-    """Write pictures into a folder or through a callback; returns the names of the files."""
+    """Write pictures into a folder or through a callback. Return the names of the files."""
     put = to if callable(to) else _folder(Path(to))
     names = []
     for picture in pictures:

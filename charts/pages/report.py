@@ -1,10 +1,7 @@
 """report.html: one file without scripts or remote content, for light, dark and small screens."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,11 +10,10 @@ from perfdag.benchmark import registry
 from perfdag.charts.pages import page, pick, words
 from perfdag.charts.pages.page import text
 from perfdag.charts.pages.pick import Picture
+from perfdag.charts.pages.recipes import recipes
 from perfdag.charts.series import Cell, labelled
 from perfdag.results.summary import summarise
-from perfdag.store.s3 import endpoint_of
 
-LIMIT = 2_900_000  # bytes; charts that would go past it are named instead
 ALL_ROWS = 3000  # of all tables of values, about 1 MB
 DEFAULT_ROOT = "./perfdag-results"
 Plan = Any
@@ -30,8 +26,9 @@ def write(
     root: str = DEFAULT_ROOT,
     beside: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Draw all charts of a run, and write them and report.html by `put(name, bytes)`. Return the
-    names.
+    """Draw all charts of a run, and write them and report.html by `put(name, bytes)`.
+
+    Return the names of the files.
     """
     pictures = list(pick.draw(table))
     names = pick.put_all(pictures, put)
@@ -54,26 +51,14 @@ def report(
     run = _first(table["run_id"]) or str(_of(plan, "run_id") or "?")
     head = _summary(table, cells, suite, run, plan, beside or {})
     tail = [_problems(cells), _environment(table), _suite(plan), _reading(table, suite, run, root)]
-    room = (
-        LIMIT - sum(len(part.encode("utf-8", "replace")) for part in (head, css(), *tail)) - 20_000
-    )
+    fixed = (head, page.css(), *tail)
+    room = page.LIMIT - sum(len(part.encode("utf-8", "replace")) for part in fixed) - 20_000
     body = _benchmarks(table, cells, drawn, room)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{text(suite)} {text(run)}</title>\n<style>\n{css()}</style>\n</head>\n<body>\n<main>\n"
-        f"{head}\n{tail[0]}\n{body}\n{''.join(tail[1:])}\n</main>\n</body>\n</html>\n"
-    )
-
-
-@cache
-def css() -> str:
-    """The style of every page."""
-    return files("perfdag.charts").joinpath("report.css").read_text("utf-8")
+    return page.document(f"{suite} {run}", f"{head}\n{tail[0]}\n{body}\n{''.join(tail[1:])}")
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Text columns as plain strings, however they were encoded."""
+    """Return the table with text columns as plain strings, however they were encoded."""
     return table.cast(
         pa.schema(
             [
@@ -85,7 +70,7 @@ def _plain(table: pa.Table) -> pa.Table:
 
 
 def _cells(table: pa.Table) -> list[Cell]:
-    """Points of all benchmarks; labels are unique within a benchmark."""
+    """Return the points of all benchmarks. Labels are unique within a benchmark."""
     states = summarise(table)
     return [
         cell
@@ -123,16 +108,19 @@ def _summary(
     )
     merged = _of(plan, "merged")
     more = (
-        f"<p>{words.plural(int(merged), 'equal point')} of the suite {'was' if merged == 1 else 'were'} merged.</p>"
+        f"<p>{words.plural(int(merged), 'equal point')} of the suite "
+        f"{'was' if merged == 1 else 'were'} merged.</p>"
         if merged
         else ""
     )
+    status = f'<span class="{"good" if well else "bad"}">{text(ended)}</span>'
     return (
         f'<h1>{text(suite)}</h1>\n<p class="muted">run {text(run)}</p>\n<nav>{nav}</nav>\n'
-        f"<p>{text(words.what_ran(table, cells, suite))} {text(words.when_where(table))}</p>\n{more}"
-        f'<p><span class="{"good" if well else "bad"}">{text(ended)}</span> {text(words.noise(cells, table))}</p>\n<ul>{findings}</ul>\n'
-        '<p class="muted small">Every value is a median with its spread in parentheses: the range of fewer than 6 samples, from 6 on the'
-        " order-statistic interval that covers the true median with at least 95 %. n counts samples. Times are UTC.</p>"
+        f"<p>{text(words.what_ran(table, cells, suite))} {text(words.when_where(table))}</p>\n"
+        f"{more}<p>{status} {text(words.noise(cells, table))}</p>\n<ul>{findings}</ul>\n"
+        '<p class="muted small">Every value is a median with its spread in parentheses: the range '
+        "of fewer than 6 samples, from 6 on the interval that covers the true median with at least "
+        "95 %. n counts samples. Times are UTC.</p>"
     )
 
 
@@ -140,7 +128,8 @@ def _finding_list(name: str, cells: Sequence[Cell]) -> str:
     findings = [finding[:1].upper() + finding[1:] for finding in words.findings(cells)]
     if len(findings) == 1:
         return f"<li><strong>{text(name)}</strong>: {text(findings[0])}</li>"
-    return f"<li><strong>{text(name)}</strong><ul>{''.join(f'<li>{text(finding)}</li>' for finding in findings)}</ul></li>"
+    items = "".join(f"<li>{text(finding)}</li>" for finding in findings)
+    return f"<li><strong>{text(name)}</strong><ul>{items}</ul></li>"
 
 
 def _problems(cells: Sequence[Cell]) -> str:
@@ -152,7 +141,10 @@ def _problems(cells: Sequence[Cell]) -> str:
 
 
 def _benchmarks(table: pa.Table, cells: Sequence[Cell], drawn: Sequence[Picture], room: int) -> str:
-    """Sections of the benchmarks. Tables come first in the count of `room` bytes; charts that no longer fit are named."""
+    """Return the sections of the benchmarks in `room` bytes.
+
+    Tables have priority. Charts that do not fit are named.
+    """
     by_name: dict[str, list[Cell]] = {}
     for cell in cells:
         by_name.setdefault(cell.state.benchmark, []).append(cell)
@@ -179,7 +171,8 @@ def _benchmarks(table: pa.Table, cells: Sequence[Cell], drawn: Sequence[Picture]
             size = len(shown.encode("utf-8", "replace"))
             if size > room:
                 shown, size = (
-                    f'<p class="muted">Chart left out for its size: {text(drawing.name)}.svg beside this file.</p>',
+                    '<p class="muted">Chart left out for its size: '
+                    f"{text(drawing.name)}.svg beside this file.</p>",
                     200,
                 )
             room -= size
@@ -201,7 +194,7 @@ def _about(name: str) -> str:
 
 
 def _values(cells: Sequence[Cell], limit: int) -> str:
-    """Headline metrics in sight, the others folded."""
+    """Return tables of the headline metrics, with the other metrics folded."""
     pairs = [(cell, series) for cell in cells for series in cell.state.series]
     headlines = {pair[1].metric for pair in pairs if pair[1].headline} or {
         pair[1].metric for pair in pairs[:1]
@@ -210,7 +203,9 @@ def _values(cells: Sequence[Cell], limit: int) -> str:
     rest = [pair for pair in pairs if pair[1].metric not in headlines]
     html = page.values(first, limit) if first else ""
     if rest:
-        html += f"<details><summary>{words.plural(len(rest), 'further value')}</summary>\n{page.values(rest, limit)}</details>\n"
+        html += page.details(
+            words.plural(len(rest), "further value"), f"\n{page.values(rest, limit)}"
+        )
     return html
 
 
@@ -222,33 +217,29 @@ def _commands(table: pa.Table, name: str) -> str:
     shown = "\n".join(seen[:20]) + (
         f"\n({len(seen) - 20} more in the rows)" if len(seen) > 20 else ""
     )
-    return f"<details><summary>Commands that ran</summary><pre><code>{text(shown)}</code></pre></details>\n"
+    return page.details("Commands that ran", f"<pre><code>{text(shown)}</code></pre>")
 
 
 def _environment(table: pa.Table) -> str:
     html = '<h2 id="environment">Environment</h2>\n'
     facts = words.environment(table)
     html += page.facts(facts) if facts else "<p>Nothing was recorded.</p>"
-    noted = words.sample_facts(table)
-    html += (
-        f"<details><summary>Facts of the samples and their tools</summary>{page.facts(noted)}</details>\n"
-        if noted
-        else ""
-    )
+    if sample_facts := words.sample_facts(table):
+        html += page.details("Facts of the samples and their tools", page.facts(sample_facts))
     canary = table.filter(pc.equal(table["benchmark"], "canary"))
     if canary.num_rows:
         rows = page.values(
             [(cell, series) for cell in _canary(canary) for series in cell.state.series]
         )
         html += (
-            "<h3>Canary</h3>\n<p>A fixed small load before and after each round. Where it moves, the machine changed, "
-            f"not what is measured.</p>\n{rows}"
+            "<h3>Canary</h3>\n<p>A fixed small load before and after each round. If it moves, the "
+            f"machine changed during the run.</p>\n{rows}"
         )
     return html
 
 
 def _canary(rows: pa.Table) -> list[Cell]:
-    # summarise leaves the canary out, since it is no point of the suite
+    # summarise leaves out the benchmark `canary`, which is no point of the suite.
     at = rows.schema.get_field_index("benchmark")
     return labelled(
         summarise(
@@ -258,58 +249,24 @@ def _canary(rows: pa.Table) -> list[Cell]:
 
 
 def _suite(plan: Plan | None) -> str:
-    suite_text = _of(plan, "suite_text") if plan is not None else None
+    title, suite_text = '<h2 id="suite">Suite</h2>\n', _of(plan, "suite_text")
     if not suite_text:
-        return '<h2 id="suite">Suite</h2>\n<p class="muted">The suite\'s text was not stored with this run.</p>\n'
-    seed = _of(plan, "seed")
-    note = (
-        f"<p>The suite as submitted. Points were shuffled in each round from seed {text(seed)}.</p>\n"
-        if seed is not None
-        else ""
-    )
+        return f'{title}<p class="muted">The text of the suite was not stored with this run.</p>\n'
+    seed = text(_of(plan, "seed"))
+    note = f"<p>The suite as submitted. Seed {seed} shuffled the points of each round.</p>\n"
     shown = (
         suite_text
         if len(suite_text) < 200_000
         else suite_text[:200_000] + "\n# ... cut here; plan.json has all of it"
     )
-    return f'<h2 id="suite">Suite</h2>\n{note}<pre><code>{text(shown)}</code></pre>\n'
-
-
-def reading(suite: str, run: str, root: str) -> tuple[str, str]:
-    """(DuckDB, pandas): how to read the rows of a run, to paste; on S3 with the keys and the region of the reader's environment."""
-    key = f"{root.rstrip('/')}/results/suite={suite}/month={run[:4]}-{run[4:6]}/{run}.parquet"
-    secret, where, before = "", repr(key), ""
-    if root.startswith("s3://"):
-        endpoint = endpoint_of(root)
-        url = urlsplit(endpoint or "")
-        options = (
-            f", ENDPOINT '{url.netloc}{url.path}', URL_STYLE 'path', USE_SSL {str(url.scheme == 'https').lower()}"
-            if endpoint
-            else ""
-        )
-        secret = f"CREATE SECRET (TYPE s3, PROVIDER credential_chain{options});\n"
-        before = f"from pyarrow.fs import S3FileSystem\nbucket = S3FileSystem({f'endpoint_override={endpoint!r}' if endpoint else ''})\n"
-        where = f"{key.removeprefix('s3://')!r}, filesystem=bucket"
-    sql = (
-        f"{secret}SELECT benchmark, params->>'$' AS params, metric, stat, coords->>'$' AS coords,\n"
-        "       median(value) AS median, min(value) AS low, max(value) AS high, count(value) AS n, any_value(unit) AS unit\n"
-        f"FROM read_parquet('{key}', hive_partitioning = false)\n"
-        "WHERE status = 'ok' AND phase = 'measure' GROUP BY ALL ORDER BY ALL;"
-    )
-    frame = (
-        f"import json, pandas as pd\n{before}"
-        f"rows = pd.read_parquet({where}, partitioning=None)\n"
-        "rows = rows.join(pd.DataFrame(rows.pop('params').map(json.loads).tolist()).add_prefix('params.'))\n"
-        "ok = rows[(rows.status == 'ok') & (rows.phase == 'measure')]\n"
-        "ok.groupby(['entry', 'point', 'metric', 'stat', 'coords', 'unit']).value.agg(['median', 'min', 'max', 'count'])"
-    )
-    return sql, frame
+    return f"{title}{note}<pre><code>{text(shown)}</code></pre>\n"
 
 
 def _reading(table: pa.Table, suite: str, run: str, root: str) -> str:
-    sql, frame = reading(suite, run, root)
+    sql, frame = recipes(suite, run, root)
     return (
-        '<h2 id="rows">The rows</h2>\n<p>One row is one metric of one sample, in SI base units (s, B, bit/s, 1/s); failed samples are rows '
-        f"with a status, a reason and no value. {table.num_rows:,} rows of this run. With DuckDB:</p>\n"
-        f"<pre><code>{text(sql)}</code></pre>\n<p>With pandas:</p>\n<pre><code>{text(frame)}</code></pre>\n"
+        '<h2 id="rows">The rows</h2>\n<p>One row is one metric of one sample, in SI base units '
+        "(s, B, bit/s, 1/s). Failed samples are rows with a status, a reason and no value. This "
+        f"run has {table.num_rows:,} rows. With DuckDB:</p>\n<pre><code>{text(sql)}</code></pre>\n"
+        f"<p>With pandas:</p>\n<pre><code>{text(frame)}</code></pre>\n"
     )

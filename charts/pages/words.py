@@ -18,12 +18,12 @@ FINDINGS = 4  # metrics of a benchmark that get a sentence
 
 
 def plural(count: int, word: str) -> str:
-    """`1 point`, `1,200 points`."""
+    """Return a count with its noun: `1 point`, `1,200 points`."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def counts(cells: Sequence[Cell]) -> Counter[str]:
-    """Samples by status."""
+    """Return the number of samples by status."""
     total: Counter[str] = Counter()
     for cell in cells:
         total.update(cell.state.statuses)
@@ -31,7 +31,7 @@ def counts(cells: Sequence[Cell]) -> Counter[str]:
 
 
 def what_ran(table: pa.Table, cells: Sequence[Cell], suite: str) -> str:
-    """`Suite quick: 13 points of 3 benchmarks (fio, imb, iperf), 39 samples.`"""
+    """Return `Suite quick: 13 points of 3 benchmarks (fio, imb, iperf), 39 samples.`."""
     names = sorted({cell.state.benchmark for cell in cells})
     total = sum(counts(cells).values())
     warm = pc.sum(pc.equal(table["phase"], "warmup")).as_py()
@@ -45,7 +45,7 @@ def what_ran(table: pa.Table, cells: Sequence[Cell], suite: str) -> str:
 
 
 def when_where(table: pa.Table) -> str:
-    """Times (UTC), duration, cluster, nodes and hardware."""
+    """Return times (UTC), duration, cluster, nodes and hardware."""
     start, end = pc.min(table["started_at"]).as_py(), pc.max(table["finished_at"]).as_py()
     parts = []
     if start is not None:
@@ -83,7 +83,7 @@ def _distinct(column: Any) -> list[str]:
 
 
 def how_it_ended(cells: Sequence[Cell]) -> tuple[bool, str]:
-    """(all is well, the sentence): samples by status, and how many points have no valid sample."""
+    """Return whether all is well, and a sentence with the samples by status."""
     counts_by_status = counts(cells)
     bad = {status: counts_by_status[status] for status in BAD if counts_by_status[status]}
     parts = [
@@ -95,7 +95,8 @@ def how_it_ended(cells: Sequence[Cell]) -> tuple[bool, str]:
     text = f"Samples: {', '.join(parts)}."
     without = sum(1 for cell in cells if cell.why)
     if without:
-        text += f" {plural(without, 'point')} of {len(cells):,} {'has' if without == 1 else 'have'} no valid sample."
+        verb = "has" if without == 1 else "have"
+        text += f" {plural(without, 'point')} of {len(cells):,} {verb} no valid sample."
     if not counts_by_status:
         return False, "No samples."
     return not bad, text if bad or counts_by_status[
@@ -121,13 +122,17 @@ def noise(cells: Sequence[Cell], table: pa.Table) -> str:
     if not noisy:
         return "No sample was marked as disturbed (stolen CPU time, load before it)."
     return (
-        f"{plural(len(samples), 'sample')} of {plural(len(noisy), 'point')} {'was' if len(samples) == 1 else 'were'} marked as disturbed"
-        f" ({why}); they count in the medians and are marked with ~."
+        f"{plural(len(samples), 'sample')} of {plural(len(noisy), 'point')} "
+        f"{'was' if len(samples) == 1 else 'were'} marked as disturbed ({why}); "
+        "they count in the medians and are marked with ~."
     )
 
 
 def findings(cells: Sequence[Cell]) -> list[str]:
-    """A sentence a headline metric: the best point with median, spread and n. Metrics that run over a coordinate are in the charts."""
+    """Return a sentence for each headline metric: the best point with median, spread and n.
+
+    Metrics over a coordinate are left to the charts.
+    """
     names = [
         name
         for name in metrics(cells)
@@ -140,7 +145,7 @@ def findings(cells: Sequence[Cell]) -> list[str]:
 
 
 def environment(table: pa.Table) -> list[tuple[str, str]]:
-    """Facts of the hosts, flat: a fact that differs between hosts shows each value."""
+    """Return the facts of the hosts as flat text, with all values of a fact that differs."""
     merged: dict[str, dict[str, None]] = {}
     for text in _distinct(table["env"]):
         for name, value in _flat({k: v for k, v in orjson.loads(text).items() if k != "sample"}):
@@ -152,7 +157,7 @@ def environment(table: pa.Table) -> list[tuple[str, str]]:
 
 
 def sample_facts(table: pa.Table) -> list[tuple[str, str]]:
-    """What benchmarks noted of their samples (file system of a target, transport that was used), and their tools."""
+    """Return the facts of samples, such as the file system of a target, and their tools."""
     merged: dict[str, dict[str, None]] = {}
     columns = [table[name].to_pylist() for name in ("benchmark", "env", "tool")]
     for benchmark, text, tool in sorted(set(zip(*columns, strict=True)), key=str):

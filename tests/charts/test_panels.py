@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 
 from perfdag.charts import lines, style
 from perfdag.charts.benchmarks import fio, generic, imb, iperf
+from perfdag.charts.files import to_bytes
 from perfdag.charts.series import of_benchmark, read
 from tests.charts import rows
 
@@ -434,7 +435,7 @@ def test_a_dollar_sign_in_a_label_is_text():
         rows.sample("x", {"p": "$"}, 1, []),
     )
     for _, figure in generic.figures(table):
-        svg, _ = style.to_bytes(figure)
+        svg, _ = to_bytes(figure)
         assert b"$a_{b}$" in svg
 
 
@@ -665,7 +666,7 @@ def test_a_legend_of_long_names_stays_within_the_figure() -> None:
     figure = generic.dot_figure(
         read(rows.table(rows.sample("vmi-steady", {}, 1, said))), ("stage_latency",), "here"
     )
-    style.to_bytes(figure)
+    to_bytes(figure)
     legend = figure.axes[0].get_legend()
     assert legend is not None
     assert len(legend.get_texts()) == 6

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfdag.charts.pages import page, pick, report, words
+from perfdag.charts.pages.recipes import recipes
 from perfdag.digest import canonical
 from perfdag.store.s3 import S3Store
 from tests.charts import rows
@@ -273,7 +274,7 @@ def stored(folder: Path) -> None:
 
 def test_the_pandas_example_runs_as_printed_and_gives_the_medians(tmp_path):
     stored(tmp_path)
-    _, frame = report.reading("trial", rows.RUN, str(tmp_path))
+    _, frame = recipes("trial", rows.RUN, str(tmp_path))
     *lines, last = frame.splitlines()
     code = "\n".join(
         [
@@ -294,7 +295,7 @@ def test_the_duckdb_example_runs_as_printed_and_gives_the_medians(tmp_path):
         "duckdb", reason="duckdb is not installed: the SQL of the report is not run here"
     )
     stored(tmp_path)
-    sql, _ = report.reading("trial", rows.RUN, str(tmp_path))
+    sql, _ = recipes("trial", rows.RUN, str(tmp_path))
     found = duckdb.sql(sql).fetchall()
     assert ("throughput", 10.2e9, 3) in {(row[2], row[5], row[8]) for row in found}
 
@@ -305,7 +306,7 @@ def test_on_s3_the_examples_say_where_and_with_whose_keys(monkeypatch, s3_root):
     sink = io.BytesIO()
     pq.write_table(rows.plain(), sink, store_schema=False)
     S3Store(s3_root, 5).put(file, sink.getvalue())
-    sql, frame = report.reading("trial", rows.RUN, s3_root)
+    sql, frame = recipes("trial", rows.RUN, s3_root)
     host = endpoint.removeprefix("http://")
     assert sql.startswith(
         f"CREATE SECRET (TYPE s3, PROVIDER credential_chain, ENDPOINT '{host}', URL_STYLE 'path', USE_SSL false);\nSELECT "
@@ -318,7 +319,7 @@ def test_on_s3_the_examples_say_where_and_with_whose_keys(monkeypatch, s3_root):
     assert "10200000000.0" in done.stdout
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
-    sql, frame = report.reading("trial", rows.RUN, "s3://bucket/with/prefix")
+    sql, frame = recipes("trial", rows.RUN, "s3://bucket/with/prefix")
     assert sql.startswith("CREATE SECRET (TYPE s3, PROVIDER credential_chain);\n")
     assert "S3FileSystem()" in frame
 

@@ -14,8 +14,8 @@ import yaml
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from perfdag.charts import style
-from perfdag.charts.benchmarks import queue, queue_autoscale, queue_scaling
+from perfdag.charts.benchmarks import queue, queue_autoscale, queue_scaling, queue_trace
+from perfdag.charts.files import to_bytes
 from perfdag.charts.series import read
 from perfdag.cli import main
 from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale
@@ -48,7 +48,7 @@ def test_throughput_shows_every_workload_with_its_law() -> None:
     assert figure.axes[4].get_ylabel() == "gain of a step"
     assert figure.axes[6].get_ylabel().startswith("latency (s)")
     assert [line.get_label() for line in figure.axes[6].lines] == ["p50", "p95"]
-    assert style.to_bytes(figure)[0]
+    assert to_bytes(figure)[0]
 
 
 def drawn(line: Line2D) -> list[tuple[float, float]]:
@@ -112,7 +112,7 @@ def test_spread_shows_what_failed_beside_it_where_anything_did() -> None:
     assert queue_scaling.evenness([bad, only]) == (
         "media: node-1/card0 did 50 % (33 % if even), 9 of 10 failures on node-1/card2; broken: 4 of 4 failures on node-2"
     )
-    assert style.to_bytes(figure)[0]
+    assert to_bytes(figure)[0]
 
 
 def counted(metric: str, value: float, subject: str, **coords: Any) -> dict[str, Any]:
@@ -185,15 +185,15 @@ def test_every_score_of_an_autoscaled_queue_is_drawn() -> None:
 
 def test_depth_and_wait_stand_under_the_backends_on_their_axis() -> None:
     at = (0.0, 1.0, 2.0)
-    full = queue.Follow("q", at, [1, 3, 1], [1, 2, 1], [0, 7, math.nan], [0.0, 0.25, math.nan])
-    figure = queue.following([full, queue.Follow("bare", at, [1, 3, 1], [1, 2, 1])], "title", "")
+    full = queue_trace.Trace("q", at, [1, 3, 1], [1, 2, 1], [0, 7, math.nan], [0.0, 0.25, math.nan])
+    figure = queue_trace.draw_traces([full, queue_trace.Trace("bare", at, [1, 3, 1], [1, 2, 1])], "title", "")
     backends, depth, wait, bare = figure.axes
     assert [title(ax) for ax in figure.axes] == ["q", "", "", "bare"]
     assert drawn(depth.lines[0])[:2] == [(0, 0), (1, 7)]
     assert drawn(wait.lines[0])[:2] == [(0, 0), (1, 0.25)]
     assert (depth.get_ylabel(), wait.get_ylabel()) == ("requests\nwaiting", "longest\nwait (ms)")
     assert all(ax.get_shared_x_axes().joined(ax, backends) for ax in (depth, wait, bare))
-    assert style.to_bytes(figure)[0]
+    assert to_bytes(figure)[0]
 
 
 def trace(*metrics: tuple[str, tuple[float, ...]]) -> list[dict[str, Any]]:
@@ -228,10 +228,10 @@ def test_the_trace_is_read_from_the_rows_of_the_first_valid_repetition() -> None
     assert queue_autoscale.traces(table(broken), cell.state.point) == []
 
 
-def test_following_and_no_data() -> None:
-    figure = queue.following([queue.Follow("q", [0, 1, 2], [1, 3, 1], [1, 2, 1])], "title", "")
+def test_traces_and_no_data() -> None:
+    figure = queue_trace.draw_traces([queue_trace.Trace("q", [0, 1, 2], [1, 3, 1], [1, 2, 1])], "title", "")
     assert len(figure.axes) == 1
-    assert "no data" in str([text.get_text() for text in queue.following([], "", "").axes[0].texts])
+    assert "no data" in str([text.get_text() for text in queue_trace.draw_traces([], "", "").axes[0].texts])
     assert "no data" in str(
         [text.get_text() for text in queue.throughput([], "", "").axes[0].texts]
     )

@@ -1,0 +1,201 @@
+"""fio over queue depth: IOPS against p99 latency, with the knee of each curve."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from perfdag.charts import style
+from perfdag.charts.series import Cell, band_words, words_without
+from perfdag.results.summary import Series
+from perfdag.units import short
+
+DEPTHS = 3  # fewest queue depths that make a curve
+
+
+def is_mixed(cell: Cell) -> bool:
+    """Whether a point has series of several directions, such as reads and writes."""
+    return len({series.coords.get("direction") for series in cell.series("iops")}) > 1
+
+
+Curve = list[tuple[int, Series, Series]]
+"""(I/Os in flight on all hosts, IOPS, p99 latency) by rising depth."""
+
+
+def queue_depth_curves(cells: Sequence[Cell]) -> dict[tuple[str, str], dict[str, Curve]]:
+    """Return (pattern, block size) -> name -> curve. Curves with few depths are left out."""
+    by_facet: dict[tuple[str, str], dict[str, Curve]] = {}
+    for cell in cells:
+        depth = _in_flight(cell)
+        rw, size, mixed = (
+            str(cell.state.params.get("rw", "")),
+            cell.state.params.get("bs"),
+            is_mixed(cell),
+        )
+        for iops in cell.series("iops"):
+            late = next(
+                (
+                    series
+                    for series in cell.series("latency", "p99")
+                    if series.coords == iops.coords
+                ),
+                None,
+            )
+            if late is not None and depth is not None:
+                pattern = f"{rw} ({iops.coords.get('direction', '')})" if mixed else rw
+                facet = (
+                    pattern,
+                    short(float(size), "B") if isinstance(size, int | float) else str(size or ""),
+                )
+                name = words_without(cell, ("iodepth", "rw", "bs"))
+                by_facet.setdefault(facet, {}).setdefault(name, []).append((depth, iops, late))
+    long_curves = {}
+    for facet, curves in by_facet.items():
+        long = {
+            name: sorted(points, key=lambda point: point[0])
+            for name, points in curves.items()
+            if len({d for d, _, _ in points}) >= DEPTHS
+        }
+        if long:
+            long_curves[facet] = long
+    return long_curves
+
+
+def _in_flight(cell: Cell) -> int | None:
+    """Return the I/Os in flight of all jobs on all hosts, or None where no queue depth is known."""
+    depth, jobs = cell.state.params.get("iodepth"), cell.state.params.get("numjobs") or 1
+    return (
+        None
+        if depth is None
+        else int(depth) * int(jobs) * int(cell.state.shape.get("hosts", {}).get("count") or 1)
+    )
+
+
+def knee(curve: Curve) -> int:
+    """Return the depth of the knee of a curve, where IOPS over p99 latency is highest.
+
+    This is the power of Kleinrock (ICC 1979). Beyond the knee, waiting grows faster than IOPS.
+    """
+    return max(
+        curve, key=lambda point: point[1].middle / point[2].middle if point[2].middle > 0 else 0.0
+    )[0]
+
+
+def _knees(curves: dict[tuple[str, str], dict[str, Curve]]) -> str:
+    texts = []
+    named_curves = [
+        (" ".join(part for part in (*facet, name) if part), curve)
+        for facet, named in curves.items()
+        for name, curve in named.items()
+    ]
+    for name, curve in named_curves:
+        depth = knee(curve)
+        _, iops, late = next(point for point in curve if point[0] == depth)
+        where = f"{depth} in flight: {short(iops.middle, '1/s')} at p99 {short(late.middle, 's')}"
+        head = f"{name}: " if len(named_curves) > 1 else ""
+        texts.append(f"{head}{'no knee up to' if depth == curve[-1][0] else 'knee at'} {where}")
+    return "; ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
+
+
+def queue_depth_figure(curves: dict[tuple[str, str], dict[str, Curve]], where: str) -> Figure:
+    """Draw a panel for each pattern (row) and block size (column) on the same axes."""
+    most, lines = max(map(len, curves.values())), len(style.SERIES)
+    curves = {facet: dict(list(named.items())[:lines]) for facet, named in curves.items()}
+    patterns = list(dict.fromkeys(pattern for pattern, _ in curves))
+    sizes = list(dict.fromkeys(size for _, size in curves))
+    series = [
+        series
+        for named in curves.values()
+        for curve in named.values()
+        for _, iops, late in curve
+        for series in (iops, late)
+    ]
+    legend = (
+        "numbers: I/Os in flight (iodepth x numjobs x hosts); "
+        f"ring: knee, where IOPS over p99 latency is highest; {band_words(series)}"
+    )
+    legend += (
+        f"; first {lines} of {most} curves{' of a panel' if len(curves) > 1 else ''}"
+        if most > lines
+        else ""
+    )
+    rows, columns = len(patterns), len(sizes)
+    heights = (3.4,) if len(curves) == 1 else (2.2,)
+    fig, axes = style.figure(
+        rows,
+        heights,
+        columns,
+        title=_knees(curves),
+        subtitle=f"{legend}; {where}",
+        sharex=True,
+        sharey=True,
+    )
+    largest = max(
+        iops.band.high
+        for named in curves.values()
+        for curve in named.values()
+        for _, iops, _ in curve
+    )
+    waits = [series.band for series in series if series.metric == "latency"]
+    lowest, highest = min(band.low for band in waits), max(band.high for band in waits)
+    for i, ax in enumerate(axes):
+        facet = patterns[i // columns], sizes[i % columns]
+        ax.set_yscale("log")
+        ax.set_xlim(0, largest * 1.08)
+        ax.set_ylim(lowest / 1.5, highest * 1.5)
+        for k, (name, curve) in enumerate(curves.get(facet, {}).items()):
+            _curve(ax, curve, name, style.look(k))
+        name = style.value_axis(ax.xaxis, "1/s", largest, bins=6 if columns < 3 else 3)
+        style.value_axis(ax.yaxis, "s", 1.0, log=True)
+        if len(curves) > 1:
+            ax.set_title(
+                ", ".join(part for part in facet if part)
+                + ("" if facet in curves else ": not measured")
+            )
+        if i >= (rows - 1) * columns:
+            ax.set_xlabel(style.axis_label("iops", name, "higher" if columns < 3 else ""))
+        if i % columns == 0:
+            ax.set_ylabel("p99 latency\nlower is better")
+        if len(curves.get(facet, {})) > 1:
+            ax.legend(loc="best")
+    return fig
+
+
+def _curve(ax: Axes, curve: Curve, name: str, look: dict[str, Any]) -> None:
+    xs, ys = [iops.middle for _, iops, _ in curve], [late.middle for _, _, late in curve]
+    ax.plot(xs, ys, label=name or "otherwise", gid=f"median {name}", **look)
+    ax.hlines(
+        ys,
+        [i.band.low for _, i, _ in curve],
+        [i.band.high for _, i, _ in curve],
+        color=look["color"],
+        alpha=0.45,
+    )
+    ax.vlines(
+        xs,
+        [p.band.low for _, _, p in curve],
+        [p.band.high for _, _, p in curve],
+        color=look["color"],
+        alpha=0.45,
+    )
+    best = knee(curve)
+    for x, y, (depth, _, _) in zip(xs, ys, curve, strict=True):
+        if depth == best and best != curve[-1][0]:
+            ax.plot(
+                [x],
+                [y],
+                "o",
+                markersize=13,
+                markerfacecolor="none",
+                markeredgecolor=look["color"],
+                gid=f"knee {name}",
+            )
+        ax.annotate(
+            str(depth),
+            (x, y),
+            xytext=(5, -10),
+            textcoords="offset points",
+            fontsize=8,
+            color=style.MUTED,
+        )
