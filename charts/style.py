@@ -147,11 +147,11 @@ def no_data(why: str = "no data") -> Figure:
 
 def look(index: int) -> dict[str, Any]:
     """Return colour, marker and dash of a series by number. A repeated colour has another dash."""
-    again, k = divmod(index, len(SERIES))
+    repetition, k = divmod(index, len(SERIES))
     return {
         "color": SERIES[k],
         "marker": MARKERS[k],
-        "linestyle": DASHES[(k + again) % len(DASHES)],
+        "linestyle": DASHES[(k + repetition) % len(DASHES)],
     }
 
 

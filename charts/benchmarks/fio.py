@@ -30,9 +30,6 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Yield dots of IOPS, bandwidth and latency, and a curve over queue depth for each pattern."""
     cells = read(rows)
     where = runs_words(rows)
-    if not cells:
-        yield "points", style.no_data()
-        return
     for slug, some, note in pages(cells):
         yield slug, _points(some, style.caption(note, where))
     if apart := fio_workers.figure(rows, cells, where):

@@ -26,9 +26,6 @@ FIGURES = 6
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Yield the headline metrics first. Many points need several figures, at most FIGURES."""
     cells = read(rows)
-    if not cells:
-        yield "points", style.no_data()
-        return
     where = runs_words(rows)
     wanted = metrics(cells)[:PANELS]
     swept = [name for name in wanted if sweep(_of(cells, name))]

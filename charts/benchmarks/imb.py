@@ -34,8 +34,6 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Yield a figure for each benchmark of IMB that ran."""
     cells = read(rows)
     where, used = runs_words(rows), nodes_used(rows)
-    if not cells:
-        yield "points", style.no_data()
     for kind in dict.fromkeys(str(cell.state.params.get("benchmark")) for cell in cells):
         own = [cell for cell in cells if str(cell.state.params.get("benchmark")) == kind]
         swept = [

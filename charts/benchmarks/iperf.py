@@ -35,8 +35,6 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Yield a figure of dots per protocol, and throughput over streams, by path and by second."""
     cells = read(rows)
     where = runs_words(rows)
-    if not cells:
-        yield "points", style.no_data()
     for protocol, panels in PANELS.items():
         own = [cell for cell in cells if cell.state.params.get("protocol", "tcp") == protocol]
         if not own:

@@ -36,12 +36,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     cells, where = read(rows), runs_words(rows)
     measured = [cell for cell in cells if _time(cell)]
     if not measured:
-        yield (
-            "points",
-            dot_figure(cells, ["solve_time"], where, title="OpenFOAM: no sample")
-            if cells
-            else style.no_data(),
-        )
+        yield "points", dot_figure(cells, ["solve_time"], where, title="OpenFOAM: no sample")
         return
     used = nodes_used(rows)
     scaled = [
@@ -82,7 +77,7 @@ def _along(cells: Sequence[Cell], where: str) -> Figure | None:
     legend = band_words([series for _, series in pairs], "line", "band")
     cut = f"the {LINES} most uneven of {len(curves)} points" if len(curves) > LINES else ""
     fig, (ax,) = style.figure(
-        title=f"OpenFOAM: the slowest step took {worst:.3g} times as long as the fastest of a run",
+        title=f"OpenFOAM: the slowest steps took {worst:.3g} times as long as the fastest of a run",
         subtitle=style.caption(legend, cut, where),
         heights=(3.0,),
     )

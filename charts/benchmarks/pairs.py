@@ -76,12 +76,12 @@ def hosts_of(cells: Sequence[Cell]) -> list[str]:
             for host, node in zip(_place(cell), used, strict=False):
                 nodes.setdefault(host, set()).add(node)
     count = max(host for cell in cells for host in _place(cell)) + 1
-    one = [
+    owned = [
         next(iter(nodes[host])) if len(nodes.get(host, ())) == 1 else None for host in range(count)
     ]
-    if None not in one and len(set(one)) == count:
-        return [str(node) for node in one]
-    return [f"{host} ({node})" if node else f"host {host}" for host, node in enumerate(one)]
+    if None not in owned and len(set(owned)) == count:
+        return [str(node) for node in owned]
+    return [f"{host} ({node})" if node else f"host {host}" for host, node in enumerate(owned)]
 
 
 def _values(cells: Sequence[Cell], metric: str) -> dict[Place, Series]:
@@ -110,8 +110,8 @@ def finding(
     between = " between nodes" if same_node else ""
     if not by_place:
         return f"no valid sample{between}"
-    one = next(iter(by_place.values()))
-    if one.better not in ("higher", "lower"):
+    first = next(iter(by_place.values()))
+    if first.better not in ("higher", "lower"):
         return f"{style.metric_text(metric)} by pair"
     if len({host for place in by_place for host in place}) < FEWEST_NODES:
         middle = sorted(by_place.values(), key=lambda series: series.middle)[len(by_place) // 2]
@@ -119,7 +119,7 @@ def finding(
         return f"{value}; a slow host needs at least {FEWEST_NODES} hosts to be named"
     outliers = slow(
         {(names[a], names[b]): series.values for (a, b), series in by_place.items()},
-        one.better == "higher",
+        first.better == "higher",
     )
     if not outliers:
         return f"no node and no link stands out in {style.metric_text(metric)}{between}"

@@ -183,9 +183,9 @@ def _rates(ax: Axes, curve: Curve, first: bool) -> None:
     replicas = sorted(curve.rates)
     middle = [float(np.median(curve.rates[n])) for n in replicas]
     low, high = [min(curve.rates[n]) for n in replicas], [max(curve.rates[n]) for n in replicas]
-    one = middle[0] / replicas[0]
+    single = middle[0] / replicas[0]
     xs = np.linspace(replicas[0], replicas[-1], 200)
-    ax.plot(xs, one * xs, color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1, label="linear")
+    ax.plot(xs, single * xs, color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1, label="linear")
     if curve.law:
         rate, sigma, kappa = curve.law
         knee = f"predicted knee {curve.knee:.0f}" if curve.knee else "no knee"
@@ -197,7 +197,7 @@ def _rates(ax: Axes, curve: Curve, first: bool) -> None:
             label=label,
         )
     if curve.amdahl is not None:
-        falling = one * xs / (1 + curve.amdahl * (xs - 1))
+        falling = single * xs / (1 + curve.amdahl * (xs - 1))
         ax.plot(
             xs,
             falling,
@@ -228,8 +228,8 @@ def _rates(ax: Axes, curve: Curve, first: bool) -> None:
 
 def _shares(ax: Axes, curve: Curve, first: bool) -> None:
     replicas = sorted(curve.rates)
-    one = float(np.median(curve.rates[replicas[0]])) / replicas[0]
-    shares = [100 * float(np.median(curve.rates[n])) / (n * one) for n in replicas]
+    single = float(np.median(curve.rates[replicas[0]])) / replicas[0]
+    shares = [100 * float(np.median(curve.rates[n])) / (n * single) for n in replicas]
     ax.axhline(100, color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1)
     ax.plot(replicas, shares, color=style.SERIES[0], marker="o")
     ax.set_xticks(replicas, [str(n) for n in replicas])

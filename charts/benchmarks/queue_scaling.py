@@ -131,7 +131,7 @@ def finding(curves: Iterable[queue.Curve]) -> str:
     for curve in curves:
         if curve.rates:
             few, most = min(curve.rates), max(curve.rates)
-            one = float(np.median(curve.rates[few])) / few
-            percent = 100 * float(np.median(curve.rates[most])) / (most * one)
+            single = float(np.median(curve.rates[few])) / few
+            percent = 100 * float(np.median(curve.rates[most])) / (most * single)
             texts.append(f"{curve.name}: {percent:.0f} % of linear at {most} replicas")
     return "; ".join(texts) or "No throughput was measured"

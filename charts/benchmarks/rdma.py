@@ -38,9 +38,6 @@ def _over_sizes(
     """
     cells, where = read(rows), runs_words(rows)
     measured = [cell for cell in cells if cell.series(metric)]
-    if not cells:
-        yield "sizes", style.no_data()
-        return
     if not measured:
         yield "points", dot_figure(cells, [headline], where, title=f"No {metric}: no sample")
         return

@@ -41,9 +41,6 @@ PUBLISHED = {
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Yield a figure per scenario, and the phases of the batches."""
     cells = read(rows)
-    if not cells:
-        yield "points", style.no_data()
-        return
     where = runs_words(rows)
     headline = {"offline": "throughput", "find-peak": "peak_rate", "accuracy": "top1"}
     for scenario in ("offline", "server", "single-stream", "find-peak", "accuracy"):

@@ -45,8 +45,6 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     where = runs_words(rows)
     cells = read(rows)
     values, coords = _by_copy(rows, {cell.state.point for cell in cells if cell.why})
-    if not cells:
-        yield "matrix", style.no_data()
     for number, cell in enumerate(cells):
         slug = "matrix" if len(cells) == 1 else f"matrix-{number + 1}"
         copies = values.get(cell.state.point)

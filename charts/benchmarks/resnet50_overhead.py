@@ -24,7 +24,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         if _interval(cell) is None
     ]
     if not judged:
-        yield "overhead", style.no_data(failed[0] if failed else "no data")
+        yield "overhead", style.no_data(failed[0])
         return
     words = [verdict(low, high, limit_of(cell)) for cell, _, low, high in judged]
     _, mean, low, high = judged[0]

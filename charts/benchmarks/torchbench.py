@@ -27,9 +27,6 @@ _NAMED = ("model", "test", "device", "precision")
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Yield dots of batch times, and lines of samples per second over several batch sizes."""
     cells, where = read(rows), runs_words(rows)
-    if not cells:
-        yield "points", style.no_data()
-        return
     used = _precisions(rows)
     for cell in cells:
         if used.get(cell.state.point, "fp32") != "fp32" and not cell.state.params.get("precision"):

@@ -77,6 +77,9 @@ def draw(table: pa.Table) -> Iterator[Picture]:
 
 def _all(name: str, rows: pa.Table) -> Iterator[tuple[str, Figure]]:
     """Yield the charts of a benchmark: its own, and a matrix of points measured in pairs."""
+    if not pc.any(pc.equal(rows["phase"], "measure")).as_py():
+        yield "points", style.no_data()
+        return
     paired = pc.is_valid(rows["pair"])
     whole = rows.filter(pc.invert(paired))
     if whole.num_rows:

@@ -122,7 +122,7 @@ def causes(findings: Sequence[LevelChange], runs: int) -> list[list[LevelChange]
     Changes within one run of each other belong to one group.
     """
     groups: list[list[LevelChange]] = []
-    for finding in sorted(findings, key=lambda one: (one.info.benchmark, one.index)):
+    for finding in sorted(findings, key=lambda change: (change.info.benchmark, change.index)):
         if finding.word != "worse" or finding.index < runs - RECENT:
             continue
         last = groups[-1][-1] if groups else None

@@ -47,10 +47,12 @@ def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:
     """Return a text column as numbers, and the text of each number. Null is -1."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
-    one = column.unify_dictionaries().combine_chunks()
-    if isinstance(one, pa.ChunkedArray):
-        one = one.chunk(0) if one.num_chunks else pa.array([], pa.string()).dictionary_encode()
-    return numbers(one.indices, -1).astype(np.int64), one.dictionary.to_pylist()
+    array = column.unify_dictionaries().combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = (
+            array.chunk(0) if array.num_chunks else pa.array([], pa.string()).dictionary_encode()
+        )
+    return numbers(array.indices, -1).astype(np.int64), array.dictionary.to_pylist()
 
 
 def numbers(column: pa.ChunkedArray | pa.Array, absent: float = math.nan) -> NDArray[Any]:
@@ -59,10 +61,10 @@ def numbers(column: pa.ChunkedArray | pa.Array, absent: float = math.nan) -> NDA
     A column without nulls goes through dlpack, because to_numpy imports pandas where it is
     installed, which takes longer than everything else.
     """
-    one = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(one, pa.ChunkedArray):
-        one = one.chunk(0) if one.num_chunks else pa.array([], one.type)
-    if one.null_count:
-        filled: NDArray[Any] = np.nan_to_num(one.to_numpy(zero_copy_only=False), nan=absent)
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
+    if array.null_count:
+        filled: NDArray[Any] = np.nan_to_num(array.to_numpy(zero_copy_only=False), nan=absent)
         return filled
-    return np.from_dlpack(one)
+    return np.from_dlpack(array)

@@ -62,12 +62,12 @@ def sample(
         "env_class": "2 threads",
         "perfdag_version": "0.1",
     }
-    made = []
-    for each in values or [{}]:
-        coords = canonical(each.get("coords", {}))
-        metric, stat = each.get("metric"), each.get("stat", "value" if each else None)
+    outcome = []
+    for item in values or [{}]:
+        coords = canonical(item.get("coords", {}))
+        metric, stat = item.get("metric"), item.get("stat", "value" if item else None)
         identity = digest("trial", point, "1", coords, metric or "", stat or "")
-        made.append(
+        outcome.append(
             {
                 **base,
                 "coords": coords,
@@ -75,14 +75,14 @@ def sample(
                 "stat": stat,
                 "series_id": identity,
                 "sample_id": digest(identity, RUN, str(repetition), phase),
-                "value": each.get("value"),
-                "unit": each.get("unit"),
-                "better": each.get("better"),
-                "headline": each.get("headline", False) if each else None,
-                "subject": each.get("subject"),
+                "value": item.get("value"),
+                "unit": item.get("unit"),
+                "better": item.get("better"),
+                "headline": item.get("headline", False) if item else None,
+                "subject": item.get("subject"),
             }
         )
-    return made
+    return outcome
 
 
 def table(*samples: list[dict[str, Any]]) -> pa.Table:

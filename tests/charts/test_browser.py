@@ -68,9 +68,9 @@ def test_a_report_never_scrolls_sideways(site: str, tmp_path: Path) -> None:
         site,
     ]
     page = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
-    found = [
-        list(map(int, each.split()))
-        for each in page.split('data-found="')[1].split('"')[0].split(";")
+    result = [
+        list(map(int, word.split()))
+        for word in page.split('data-found="')[1].split('"')[0].split(";")
     ]
-    assert [each[:2] for each in found] == [[0, width] for width in WIDTHS]
-    assert all(pictures >= 1 and letters > 500 for _, _, pictures, letters in found)
+    assert [item[:2] for item in result] == [[0, width] for width in WIDTHS]
+    assert all(pictures >= 1 and letters > 500 for _, _, pictures, letters in result)

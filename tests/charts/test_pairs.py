@@ -30,7 +30,7 @@ def table(
 ) -> pa.Table:
     rng = np.random.default_rng(3)
     samples = []
-    for a, b in (pair for each in rounds(kind, hosts) for pair in each):
+    for a, b in (pair for round in rounds(kind, hosts) for pair in round):
         for repetition in range(1, n + 1):
             rate = (
                 2e10
@@ -67,8 +67,8 @@ def table(
 
 
 def only(rows: pa.Table) -> tuple[str, Figure]:
-    (found,) = pairs.figures(rows)
-    return found
+    (result,) = pairs.figures(rows)
+    return result
 
 
 def words(figure: Figure, which: str) -> str:
@@ -84,7 +84,7 @@ def words(figure: Figure, which: str) -> str:
         ({"link": (2, 6)}, "slow in throughput: link node-2 - node-6 (-30%)"),
         ({"node": 5, "kind": "ring", "n": 3}, "slow in throughput: node node-5 (-30%)"),
         ({}, "no node and no link stands out in throughput"),
-        ({"hosts": 3}, "fewer than 4 hosts name no slow one"),
+        ({"hosts": 3}, "a slow host needs at least 4 hosts to be named"),
     ],
 )
 def test_the_title_names_the_slow_node_or_link(given: dict[str, Any], says: str) -> None:
@@ -96,7 +96,9 @@ def test_the_title_names_the_slow_node_or_link(given: dict[str, Any], says: str)
 def test_every_pair_is_a_cell_and_a_failed_one_a_cross() -> None:
     _, figure = only(table(failed=(1, 4), n=2))
     ax = figure.axes[0]
-    grid = next(each for each in ax.collections if each.get_gid() == "median").get_array()
+    grid = next(
+        collection for collection in ax.collections if collection.get_gid() == "median"
+    ).get_array()
     assert int(np.isfinite(np.ma.filled(grid, np.nan)).sum()) == 27
     (cross,) = [line for line in ax.lines if line.get_gid() == "failed"]
     assert (list(cross.get_xdata()), list(cross.get_ydata())) == ([4.5], [1.5])
@@ -120,7 +122,11 @@ def test_hosts_of_one_node_are_numbered_and_said() -> None:
         ("AAAAB", None, "no node and no link stands out in throughput between nodes"),
         ("AABCDE", None, "no node and no link stands out in throughput between nodes"),
         ("AABCDE", 4, "slow in throughput between nodes: node 4 (D) (-30%)"),
-        ("AAB", None, "in the middle between nodes; fewer than 4 hosts name no slow one"),
+        (
+            "AAB",
+            None,
+            "in the middle between nodes; a slow host needs at least 4 hosts to be named",
+        ),
     ],
 )
 def test_a_node_is_not_slow_for_want_of_a_pair_inside_it(

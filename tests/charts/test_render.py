@@ -3,6 +3,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 
+import pyarrow as pa
 import pytest
 
 from perfdag.charts import style
@@ -24,6 +25,14 @@ def test_render_hands_files_to_a_callback():
     assert names == list(got)
 
 
+def test_a_benchmark_with_warm_up_alone_has_no_data():
+    table = rows.plain()
+    warm_up = pa.array(["warmup"] * table.num_rows, table.schema.field("phase").type)
+    table = table.set_column(table.schema.get_field_index("phase"), "phase", warm_up)
+    (picture,) = pick.draw(table)
+    assert b"no data" in picture.svg
+
+
 def test_drawing_twice_gives_equal_bytes():
     assert list(pick.draw(rows.iperf())) == list(pick.draw(rows.iperf()))
 
@@ -42,9 +51,9 @@ def test_processes_draw_equal_bytes():
         )
         for seed in "123"
     ]
-    said = {each.communicate()[0] for each in running}
-    assert {each.returncode for each in running} == {0}
-    assert len(said) == 1
+    output = {item.communicate()[0] for item in running}
+    assert {item.returncode for item in running} == {0}
+    assert len(output) == 1
 
 
 def test_other_rows_give_other_bytes():
@@ -55,9 +64,9 @@ def test_other_rows_give_other_bytes():
 
 
 def test_files_hold_no_date():
-    (made,) = pick.draw(rows.plain())
-    assert b"dc:date" not in made.svg
-    assert b"Date" not in made.png
+    (outcome,) = pick.draw(rows.plain())
+    assert b"dc:date" not in outcome.svg
+    assert b"Date" not in outcome.png
 
 
 def test_dictionary_encoded_rows_draw_the_same():
@@ -86,9 +95,9 @@ def test_a_chart_that_fails_is_a_picture_that_says_so(monkeypatch):
         raise RuntimeError("no such column")
 
     monkeypatch.setattr(pick, "chart", lambda name: broken)
-    made = list(pick.draw(rows.plain()))
-    assert [picture.slug for picture in made] == ["first", "error"]
-    assert b"RuntimeError: no such column" in made[1].svg
+    outcome = list(pick.draw(rows.plain()))
+    assert [picture.slug for picture in outcome] == ["first", "error"]
+    assert b"RuntimeError: no such column" in outcome[1].svg
 
 
 def test_the_canary_has_no_chart():

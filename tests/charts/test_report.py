@@ -122,7 +122,7 @@ def test_environment_suite_and_canary_are_there(made):
     text = said(made)
     assert "cpu_model Model <X>" in text
     assert "memory_bytes 24 GiB" in text
-    assert "from seed 7" in text
+    assert "Seed 7 shuffled" in text
     assert "name: trial # <b>&" in text
     assert "Canary" in text
 
@@ -132,7 +132,7 @@ def test_all_is_well_is_said_in_so_many_words():
     text = said(report.report(table))
     assert "All 2 samples are ok. No sample was marked as disturbed" in text
     assert "What went wrong" not in text
-    assert "text was not stored" in text
+    assert "text of the suite was not stored" in text
 
 
 def test_missing_and_invalid_are_never_called_ok():
@@ -178,7 +178,7 @@ def test_nothing_from_outside_becomes_markup():
     assert "<script" not in html.lower()
     assert "\x00" not in html
     assert "\x1b" not in html
-    assert any("<script>alert(1)</script>" in each for each in checker.said)
+    assert any("<script>alert(1)</script>" in item for item in checker.said)
 
 
 def test_a_file_name_cannot_leave_the_folder(tmp_path):
@@ -296,8 +296,8 @@ def test_the_duckdb_example_runs_as_printed_and_gives_the_medians(tmp_path):
     )
     stored(tmp_path)
     sql, _ = recipes("trial", rows.RUN, str(tmp_path))
-    found = duckdb.sql(sql).fetchall()
-    assert ("throughput", 10.2e9, 3) in {(row[2], row[5], row[8]) for row in found}
+    result = duckdb.sql(sql).fetchall()
+    assert ("throughput", 10.2e9, 3) in {(row[2], row[5], row[8]) for row in result}
 
 
 def test_on_s3_the_examples_say_where_and_with_whose_keys(monkeypatch, s3_root):

@@ -20,8 +20,8 @@ def lognormal(cv: float) -> Callable[[np.random.Generator, int], np.ndarray]:
 def spiky(rng: np.random.Generator, n: int) -> np.ndarray:
     """CV 2 % and one night in twenty slow by an exponential 15 %."""
     slow = (rng.random(n) < 0.05) * rng.exponential(0.15, n)
-    made: np.ndarray = np.exp(rng.normal(0, 0.02, n) - slow)
-    return made
+    values: np.ndarray = np.exp(rng.normal(0, 0.02, n) - slow)
+    return values
 
 
 def autoregressive(rng: np.random.Generator, n: int) -> np.ndarray:
@@ -36,8 +36,8 @@ def autoregressive(rng: np.random.Generator, n: int) -> np.ndarray:
 
 def two_speeds(rng: np.random.Generator, n: int) -> np.ndarray:
     """Each night on one of two kinds of node, 4 % apart, CV 1 % on each."""
-    made: np.ndarray = np.exp(rng.normal(0, 0.01, n) + 0.04 * (rng.random(n) < 0.5))
-    return made
+    values: np.ndarray = np.exp(rng.normal(0, 0.01, n) + 0.04 * (rng.random(n) < 0.5))
+    return values
 
 
 MODELS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
@@ -55,16 +55,16 @@ def alarms(values: np.ndarray, name: str, first: int, min_effect: float = 0.05) 
     As the gate does it: the whole history anew each night, so that a change that was told keeps its place; changes in the last 7 runs,
     not within 5 runs of one already told.
     """
-    told: list[int] = []
+    messages: list[int] = []
     nights = []
     for n in range(first, len(values) + 1):
         for change in change_points(values[:n], name, min_effect=min_effect):
             if (
                 change.effect < 0
                 and change.index >= n - RECENT
-                and all(abs(change.index - known) > SAME for known in told)
+                and all(abs(change.index - known) > SAME for known in messages)
             ):
-                told.append(change.index)
+                messages.append(change.index)
                 nights.append(n)
     return nights
 
@@ -91,10 +91,10 @@ def nights_to_find(
 ) -> np.ndarray:
     """Return for each series the night after the step on which it was told of, 99 where not within `within` nights."""
     rng = np.random.default_rng(int(step * 1000) + int(cv * 10000))
-    found = []
+    result = []
     for i in range(series):
         values = np.exp(rng.normal(0, cv, before + within))
         values[before:] *= 1 - step
         nights = [n - before for n in alarms(values, f"step{i}", before + 1, min_effect)]
-        found.append(nights[0] if nights else 99)
-    return np.array(found)
+        result.append(nights[0] if nights else 99)
+    return np.array(result)

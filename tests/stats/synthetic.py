@@ -41,7 +41,7 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Rows of one metric in one run: `values` are the repetitions by point (a name such as `streams=4`); NaN: it failed."""
     moment = START + timedelta(days=night)
-    made = []
+    night_rows = []
     for point, repetitions in values.items():
         params = dict(part.split("=") for part in point.split(",") if "=" in part)
         identity = digest(entry, point)
@@ -81,8 +81,8 @@ def rows(
                 "perfdag_version": "0.1.0",
                 "tool": "iperf3 3.12",
             }
-            made.append(row | more)
-    return made
+            night_rows.append(row | more)
+    return night_rows
 
 
 def put(store: Store, made: Sequence[dict[str, Any]]) -> str:
@@ -118,15 +118,15 @@ def nights(
             values[point] = (
                 level(night, point) * between * np.exp(rng.normal(0, noise / 2, repetitions))
             )
-        made = rows(night, values, env=env(night), **more)
-        made += rows(
+        night_rows = rows(night, values, env=env(night), **more)
+        night_rows += rows(
             night,
             {"canary": 1e4 * np.exp(rng.normal(0, 0.005, 4))},
-            suite=made[0]["suite"],
+            suite=night_rows[0]["suite"],
             entry="canary",
             metric="cpu",
             unit="1/s",
             headline=False,
             env=env(night),
         )
-        put(store, made)
+        put(store, night_rows)

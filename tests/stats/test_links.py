@@ -18,13 +18,13 @@ def measured(
     link: tuple[int, int] | None = None,
     by: float = 0.8,
 ) -> dict[tuple[str, str], list[float]]:
-    found = {}
-    for a, b in (pair for each in rounds(kind, hosts) for pair in each):
+    result = {}
+    for a, b in (pair for round in rounds(kind, hosts) for pair in round):
         level = by if node in (a, b) or (a, b) == link else 1.0
-        found[f"n{a}", f"n{b}"] = [
+        result[f"n{a}", f"n{b}"] = [
             1e10 * level * float(np.exp(rng.normal(0, 0.01))) for _ in range(n)
         ]
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -33,11 +33,11 @@ def measured(
 )
 def test_the_slow_node_is_named_and_not_its_links(kind: str, hosts: int, n: int) -> None:
     rng = np.random.default_rng(5)
-    told = [
-        [each.names for each in slow(measured(rng, kind, hosts, n, node=2), True)]
+    messages = [
+        [item.names for item in slow(measured(rng, kind, hosts, n, node=2), True)]
         for _ in range(200)
     ]
-    assert sum(each == [("n2",)] for each in told) >= 190
+    assert sum(item == [("n2",)] for item in messages) >= 190
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_the_slow_node_is_named_and_not_its_links(kind: str, hosts: int, n: int)
 )
 def test_the_slow_link_is_named_and_not_its_nodes(kind: str, hosts: int, n: int) -> None:
     rng = np.random.default_rng(6)
-    told = [
-        [each.names for each in slow(measured(rng, kind, hosts, n, link=(2, 3)), True)]
+    messages = [
+        [item.names for item in slow(measured(rng, kind, hosts, n, link=(2, 3)), True)]
         for _ in range(200)
     ]
-    assert sum(each == [("n2", "n3")] for each in told) >= 190
+    assert sum(item == [("n2", "n3")] for item in messages) >= 190
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_a_quiet_cluster_names_nobody(kind: str, hosts: int, n: int) -> None:
 def test_latency_is_slow_where_it_is_high_and_effects_have_a_sign() -> None:
     rng = np.random.default_rng(8)
     values = {
-        link: [1 / each for each in found]
-        for link, found in measured(rng, "all", 6, 2, node=1, by=0.5).items()
+        link: [1 / item for item in result]
+        for link, result in measured(rng, "all", 6, 2, node=1, by=0.5).items()
     }
     (one,) = slow(values, False)
     assert one.names == ("n1",)

@@ -25,9 +25,9 @@ def test_of_twelve_nodes_the_one_eight_percent_slow_is_named(
 ) -> None:
     rng = np.random.default_rng(11)
     named = [outliers(cluster(rng, 0.08, between, within, n)) for _ in range(300)]
-    assert sum([o.node for o in found] == ["n7"] for found in named) >= 285
+    assert sum([o.node for o in result] == ["n7"] for result in named) >= 285
     clean = [outliers(cluster(rng, None, between, within, n)) for _ in range(600)]
-    assert sum(bool(found) for found in clean) <= 6
+    assert sum(bool(result) for result in clean) <= 6
 
 
 def test_pairs_name_the_slow_partner_only() -> None:

@@ -86,8 +86,8 @@ def test_level_and_power() -> None:
 
 
 def test_too_few_blocks_say_how_many_it_takes() -> None:
-    found = judge([paired([1.0] * 5, [2.0] * 5, better="higher")])[0]
-    assert (found.word, found.why) == (
+    result = judge([paired([1.0] * 5, [2.0] * 5, better="higher")])[0]
+    assert (result.word, result.why) == (
         "inconclusive",
         "5 blocks: an exact p of 1 % needs at least 8",
     )
@@ -127,14 +127,14 @@ def test_a_cost_is_held_against_a_limit(cost: float, spread: float, better: str,
     times = (
         1 + cost + spread * np.tile([-1.0, -0.5, 0.0, 0.5, 1.0], 2)
     )  # of the same work, A's being 1
-    found = within(
+    result = within(
         paired(np.ones(10), times if better == "lower" else 1 / times, better=better), 0.05
     )
-    assert found is not None
-    assert (found.word, found.cost) == (word, pytest.approx(cost, abs=1e-6))
-    assert found.low == pytest.approx(cost - spread, abs=1e-6)
+    assert result is not None
+    assert (result.word, result.cost) == (word, pytest.approx(cost, abs=1e-6))
+    assert result.low == pytest.approx(cost - spread, abs=1e-6)
     if word == "inconclusive":
-        assert found.why in (
+        assert result.why in (
             "about 40 blocks would tell",
             "about 41 blocks would tell",
         )  # 10 of (0.04 against 0.02) squared
@@ -161,9 +161,9 @@ def test_a_cost_is_held_against_a_limit(cost: float, spread: float, better: str,
 def test_a_cost_over_values_that_touch_zero(
     a: list[float], b: list[float], better: str, word: str, why: str
 ) -> None:
-    found = within(paired(a, b, better=better), 0.05)
-    assert found is not None
-    assert (found.word, found.why) == (word, why)
+    result = within(paired(a, b, better=better), 0.05)
+    assert result is not None
+    assert (result.word, result.why) == (word, why)
 
 
 def test_too_few_blocks_and_metrics_of_no_direction_are_held_against_nothing() -> None:

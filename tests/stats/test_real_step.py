@@ -70,7 +70,7 @@ def test_an_iperf_slowed_on_purpose_is_found(tmp_path: Path) -> None:
         check=True,
     )
     series = json.loads(history.stdout)["series"]
-    [throughput] = [each for each in series if each["metric"] == "throughput"]
+    [throughput] = [line for line in series if line["metric"] == "throughput"]
     [change] = throughput["changes"]
     assert change["run"] == runs[15]  # the right date
     assert change["word"] == "worse"

@@ -93,6 +93,6 @@ def test_percentile_interval_covers(p: float) -> None:
     truth = -math.log(1 - p)
     hits = 0
     for _ in range(600):
-        found = percentile(rng.exponential(1.0, 1000), p)
-        hits += found.low <= truth <= found.high
+        result = percentile(rng.exponential(1.0, 1000), p)
+        hits += result.low <= truth <= result.high
     assert hits / 600 >= 0.93

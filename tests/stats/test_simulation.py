@@ -23,18 +23,18 @@ def test_false_alarms_are_at_most_three_in_a_thousand_series_nights(model: str) 
 
 
 def test_a_step_of_seven_percent_at_cv_two_is_found_within_ten_runs() -> None:
-    found = nights_to_find(0.07, 0.02, 100)
-    assert (found <= 10).mean() >= 0.95
+    result = nights_to_find(0.07, 0.02, 100)
+    assert (result <= 10).mean() >= 0.95
 
 
 def test_a_step_of_ten_percent_at_cv_two_is_found_within_three_runs() -> None:
-    found = nights_to_find(0.10, 0.02, 200, within=3)
-    assert (found <= 3).mean() >= 0.95
+    result = nights_to_find(0.10, 0.02, 200, within=3)
+    assert (result <= 3).mean() >= 0.95
 
 
 def test_a_step_of_five_percent_is_found_where_the_smallest_effect_is_three() -> None:
-    found = nights_to_find(0.05, 0.02, 100, min_effect=0.03)
-    assert (found <= 10).mean() >= 0.95
+    result = nights_to_find(0.05, 0.02, 100, min_effect=0.03)
+    assert (result <= 10).mean() >= 0.95
     alarms, nights = false_alarms("lognormal CV 2 %", series=30, min_effect=0.03)
     assert alarms / nights <= 0.003
 
@@ -76,7 +76,7 @@ def who(
             nodes += [[f"n{node}"]] * runs
             nights += [f"run-{12 * night + node:04}" for night in range(runs)]
     table = pa.table({"series_id": series, "run_id": nights, "value": values, "nodes": nodes})
-    return {each.outlier.node for each in node_outliers(TWENTY, table, Tuning())}
+    return {outlier.outlier.node for outlier in node_outliers(TWENTY, table, Tuning())}
 
 
 @pytest.mark.parametrize(

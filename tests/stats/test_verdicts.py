@@ -32,12 +32,12 @@ def test_number_of_runs_that_it_would_take_is_enough() -> None:
     verdict = compare([100], [85], past(200, noise), better="higher")
     runs = int(verdict.why.split("about ")[1].split()[0])
     before = past(200, noise)
-    found = 0
+    result = 0
     for _ in range(200):
         a, b = np.exp(rng.normal(0, noise, runs)) * 100, np.exp(rng.normal(0, noise, runs)) * 85
-        found += compare(a, b, before, better="higher", runs_a=runs, runs_b=runs).word == "worse"
+        result += compare(a, b, before, better="higher", runs_a=runs, runs_b=runs).word == "worse"
     assert (
-        found >= 80
+        result >= 80
     )  # at the gate half of the cases are found; the promise is a chance, not certainty
 
 
@@ -76,7 +76,7 @@ def test_the_detectable_effect_is_found_nine_times_in_ten() -> None:
     history = past(200, 0.02)
     effect = compare([100], [100], history, better="higher").detectable
     assert effect is not None
-    found = sum(
+    result = sum(
         compare(
             [np.exp(rng.normal(0, 0.02))],
             [np.exp(rng.normal(0, 0.02)) * (1 + effect)],
@@ -86,4 +86,4 @@ def test_the_detectable_effect_is_found_nine_times_in_ten() -> None:
         == "better"
         for _ in range(1000)
     )
-    assert 860 <= found <= 940
+    assert 860 <= result <= 940
