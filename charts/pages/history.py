@@ -90,13 +90,8 @@ def _multiple(ax: Axes, series: Series, runs: Sequence[RunInfo], first: int) -> 
         ax.axvline(
             finding.index - 0.5, color=colour, linestyle=(0, (3, 2)), linewidth=1, gid="change"
         )
-        size = (
-            f"{finding.change.effect:+.3g}"
-            if finding.absolute
-            else f"{100 * finding.change.effect:+.1f} %"
-        )
         ax.annotate(
-            f"{size} {finding.run[4:6]}-{finding.run[6:8]}",
+            f"{finding.size} {finding.run[4:6]}-{finding.run[6:8]}",
             (finding.index - 0.5, 1),
             xycoords=("data", "axes fraction"),
             xytext=(-2, -2),

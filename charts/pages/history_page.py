@@ -54,7 +54,6 @@ def _changes(series: Sequence[Series]) -> str:
     rows = []
     for change in changes:
         c, unit = change.change, change.info.unit
-        size = f"{c.effect:+.3g}" if change.absolute else f"{100 * c.effect:+.1f} %"
         differs = (
             "; ".join(f"{key} {a} -> {b}" for key, (a, b) in change.environment.items())
             or "nothing that is recorded"
@@ -64,7 +63,7 @@ def _changes(series: Sequence[Series]) -> str:
             [
                 day_of(change.run),
                 text(change.name),
-                text(f"{size} {change.word}"),
+                text(f"{change.size} {change.word}"),
                 text(level),
                 text(differs[:300]),
             ]

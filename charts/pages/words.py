@@ -1,7 +1,7 @@
 """Describe a run in sentences: what ran, where, when, how it ended, and the results."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -106,9 +106,10 @@ def how_it_ended(cells: Sequence[Cell]) -> tuple[bool, str]:
 
 def noise(cells: Sequence[Cell], table: pa.Table) -> str:
     """Return how many samples were disturbed, and by what."""
-    marked = table.filter(pc.and_(pc.is_valid(table["noise"]), pc.equal(table["phase"], "measure")))
-    if not marked.num_rows:
+    noisy = [cell for cell in cells if cell.noisy]
+    if not noisy:
         return "No sample was marked as disturbed (stolen CPU time, load before it)."
+    marked = table.filter(pc.and_(pc.is_valid(table["noise"]), pc.equal(table["phase"], "measure")))
     samples = {
         sample
         for sample in zip(
@@ -116,11 +117,8 @@ def noise(cells: Sequence[Cell], table: pa.Table) -> str:
         )
         if sample[0] != "canary"
     }
-    noisy = [cell for cell in cells if cell.noisy]
     reasons = Counter(reason.split(" ")[0] for cell in noisy for reason in cell.state.noise)
     why = ", ".join(name for name, _ in reasons.most_common())
-    if not noisy:
-        return "No sample was marked as disturbed (stolen CPU time, load before it)."
     return (
         f"{plural(len(samples), 'sample')} of {plural(len(noisy), 'point')} "
         f"{'was' if len(samples) == 1 else 'were'} marked as disturbed ({why}); "
@@ -150,10 +148,7 @@ def environment(table: pa.Table) -> list[tuple[str, str]]:
     for text in _distinct(table["env"]):
         for name, value in _flat({k: v for k, v in orjson.loads(text).items() if k != "sample"}):
             merged.setdefault(name, {})[value] = None
-    return [
-        (name, " | ".join(list(values)[:4]) + (" | ..." if len(values) > 4 else ""))
-        for name, values in merged.items()
-    ]
+    return _joined(merged)
 
 
 def sample_facts(table: pa.Table) -> list[tuple[str, str]]:
@@ -165,9 +160,13 @@ def sample_facts(table: pa.Table) -> list[tuple[str, str]]:
             merged.setdefault(f"{benchmark}: tool", {})[tool] = None
         for name, value in _flat((orjson.loads(text) if text else {}).get("sample") or {}):
             merged.setdefault(f"{benchmark}: {name}", {})[value] = None
+    return _joined(merged)
+
+
+def _joined(facts: Mapping[str, Collection[str]]) -> list[tuple[str, str]]:
     return [
         (name, " | ".join(list(values)[:4]) + (" | ..." if len(values) > 4 else ""))
-        for name, values in merged.items()
+        for name, values in facts.items()
     ]
 
 

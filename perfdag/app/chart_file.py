@@ -4,7 +4,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from perfdag.charts.style import to_bytes
+from perfdag.charts.files import to_bytes
 
 
 def write_chart(path: Path, figure: Figure) -> None:

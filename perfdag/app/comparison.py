@@ -8,7 +8,8 @@ from typing import Any
 from perfdag.app.errors import CommandError
 from perfdag.app.text_table import HIGHLIGHTS, text_table
 from perfdag.regress.acks import read_checks
-from perfdag.regress.comparison import Comparison, Row, compare_selections, count, percent
+from perfdag.regress.changes import percent
+from perfdag.regress.comparison import Comparison, Row, compare_selections, count
 from perfdag.regress.selection import select
 from perfdag.regress.tuning import Tuning
 from perfdag.store.open import open_store

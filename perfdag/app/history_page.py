@@ -4,9 +4,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from perfdag.charts.files import to_bytes
 from perfdag.charts.pages import history as charts
 from perfdag.charts.pages.history_page import page
-from perfdag.charts.style import to_bytes
 from perfdag.plan.plan import Plan
 from perfdag.regress.acks import unattended_rules
 from perfdag.regress.history import Series, overview, series_of

@@ -13,7 +13,7 @@ import orjson
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark
-from perfdag.regress.changes import LevelChange, day_of
+from perfdag.regress.changes import LevelChange, day_of, percent
 from perfdag.regress.run_medians import RunMedians
 from perfdag.stats.changes import Change, moved_at
 from perfdag.stats.verdicts import side
@@ -183,11 +183,6 @@ def _size(change: Change) -> float:
     return abs(math.log(change.after / change.before)) if positive else math.inf
 
 
-def percent(effect: float) -> str:
-    """Return a relative effect with its sign, such as `-11.8 %`."""
-    return f"{100 * effect:+.1f} %"
-
-
 def regression(
     medians: RunMedians,
     group: Sequence[LevelChange],
@@ -204,7 +199,7 @@ def regression(
     moves = canary_moves(medians, worst.index)
     kind: Kind = "environment" if explaining(moves, info.benchmark, change) else "regression"
     size, low, high = (
-        f"{effect:+.3g}" if worst.absolute else percent(effect)
+        percent(effect, worst.absolute)
         for effect in (change.effect, *sorted((change.low, change.high)))
     )
     title = f"{kind.upper()} {medians.suite}/{info.entry} {info.name} {size}"
@@ -234,7 +229,7 @@ def regression(
         f"changed {_shorten(differs) or 'nothing recorded of kernel, images, tools and nodes'}",
     ]
     if others:
-        also = "; ".join(f"{finding.name} {percent(finding.change.effect)}" for finding in others)
+        also = "; ".join(f"{finding.name} {finding.size}" for finding in others)
         lines.append(f"also    {_shorten(also)}")
     compare = f"perfdag compare {worst.run_before} {links['run']}"
     lines += [

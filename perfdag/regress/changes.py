@@ -51,6 +51,11 @@ class LevelChange:
     environment: dict[str, tuple[str, str]]
     recent: tuple[float, ...]
 
+    @property
+    def size(self) -> str:
+        """The effect in words: `-11.8 %`, or a number in the unit of the metric."""
+        return percent(self.change.effect, self.absolute)
+
 
 @dataclass(frozen=True)
 class Suspect:
@@ -59,6 +64,14 @@ class Suspect:
     point: str
     name: str
     effect: float
+
+
+def percent(value: float | None, absolute: bool = False, sign: bool = True) -> str:
+    """Return a relative number such as `-11.8 %`, an absolute one with its sign, or `-`."""
+    if value is None:
+        return "-"
+    plus = "+" if sign else ""
+    return f"{value:{plus}.3g}" if absolute else f"{100 * value:{plus}.1f} %"
 
 
 def day_of(run_id: str) -> str:

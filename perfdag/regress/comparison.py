@@ -265,11 +265,3 @@ def count(rows: list[Row]) -> str:
     words = [row.verdict.word for row in rows]
     counts = [f"{words.count(word)} {word}" for word in _RANK if word in words]
     return ", ".join(counts) or "no series in common"
-
-
-def percent(value: float | None, absolute: bool = False, sign: bool = True) -> str:
-    """Return a relative number such as `-11.8 %`, an absolute one with its sign, or `-`."""
-    if value is None:
-        return "-"
-    plus = "+" if sign else ""
-    return f"{value:{plus}.3g}" if absolute else f"{100 * value:{plus}.1f} %"

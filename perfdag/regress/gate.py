@@ -18,7 +18,6 @@ from perfdag.regress.alerts import (
     Record,
     causes,
     mark_known,
-    percent,
     read_records,
     record_key,
     regression,
@@ -154,8 +153,7 @@ def _regressions(gate: Gate, history: RunMedians, tuning: Tuning, rules: Rules) 
         if recent:
             kind = kinds[info.series_id]
             state = "failed" if kind == "regression" else "ok"
-            effect = percent(recent[-1].change.effect)
-            text = f"{effect} since {day_of(recent[-1].run)} ({kind})"
+            text = f"{recent[-1].size} since {day_of(recent[-1].run)} ({kind})"
         elif n >= HEAD + TAIL:
             state, value = "ok", short(history.value[i, -1], info.unit)
             text = f"{value}; no change for the worse in its last {RECENT} runs"

@@ -186,7 +186,9 @@ def test_every_score_of_an_autoscaled_queue_is_drawn() -> None:
 def test_depth_and_wait_stand_under_the_backends_on_their_axis() -> None:
     at = (0.0, 1.0, 2.0)
     full = queue_trace.Trace("q", at, [1, 3, 1], [1, 2, 1], [0, 7, math.nan], [0.0, 0.25, math.nan])
-    figure = queue_trace.draw_traces([full, queue_trace.Trace("bare", at, [1, 3, 1], [1, 2, 1])], "title", "")
+    figure = queue_trace.draw_traces(
+        [full, queue_trace.Trace("bare", at, [1, 3, 1], [1, 2, 1])], "title", ""
+    )
     backends, depth, wait, bare = figure.axes
     assert [title(ax) for ax in figure.axes] == ["q", "", "", "bare"]
     assert drawn(depth.lines[0])[:2] == [(0, 0), (1, 7)]
@@ -229,9 +231,13 @@ def test_the_trace_is_read_from_the_rows_of_the_first_valid_repetition() -> None
 
 
 def test_traces_and_no_data() -> None:
-    figure = queue_trace.draw_traces([queue_trace.Trace("q", [0, 1, 2], [1, 3, 1], [1, 2, 1])], "title", "")
+    figure = queue_trace.draw_traces(
+        [queue_trace.Trace("q", [0, 1, 2], [1, 3, 1], [1, 2, 1])], "title", ""
+    )
     assert len(figure.axes) == 1
-    assert "no data" in str([text.get_text() for text in queue_trace.draw_traces([], "", "").axes[0].texts])
+    assert "no data" in str(
+        [text.get_text() for text in queue_trace.draw_traces([], "", "").axes[0].texts]
+    )
     assert "no data" in str(
         [text.get_text() for text in queue.throughput([], "", "").axes[0].texts]
     )

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import style
 from perfdag.charts.benchmarks import resnet50, resnet50_interference, resnet50_overhead
+from perfdag.charts.files import to_bytes
 from perfdag.steps.resnet50.imagenet import reached
 from tests.charts.rows import sample, table
 
@@ -44,7 +45,7 @@ def drawn(module: Any, rows: pa.Table) -> dict[str, Figure]:
     with style.house():
         values = dict(module.figures(rows))
         for figure in values.values():
-            style.to_bytes(figure)
+            to_bytes(figure)
     return values
 
 

@@ -42,7 +42,7 @@ class TestCharts:
     def test_each_draws_and_counts_what_never_came(self) -> None:
         from perfdag.charts.benchmarks import scale
         from perfdag.charts.benchmarks.stages import stages_of
-        from perfdag.charts.style import to_bytes
+        from perfdag.charts.files import to_bytes
 
         rows = [
             {

@@ -42,7 +42,7 @@ def fill(
 ) -> None:
     """Store 20 equal values of each point in each variant; None: the variant skipped the point."""
     for side, plan in enumerate((made.a, made.b)):
-        found = []
+        result = []
         for point, pair in zip(plan.points, values, strict=True):
             level = pair[side]
             each = {
@@ -53,13 +53,13 @@ def fill(
                 "suite": plan.suite,
             }
             more = {"status": "skipped", "error": "not here"} if level is None else {}
-            found += rows(
+            result += rows(
                 0,
                 {point.entry: [np.nan if level is None else level] * 20},
                 **(of | each | more),
                 entry=point.entry,
             )
-        put(store, found)
+        put(store, result)
 
 
 def outcome(store: FolderStore, made: Duet) -> tuple[int, str]:
@@ -102,10 +102,10 @@ def test_a_limit_is_a_share_or_said_to_be_points(
     said: str,
     tmp_path: Path,
 ) -> None:
-    store, made = FolderStore(str(tmp_path)), duel(SUITE + checks)
-    fill(store, made, of, (a, b), (a, b))
-    found, out = outcome(store, made)
-    assert (found, said in out) == (code, True), out
+    store, duet = FolderStore(str(tmp_path)), duel(SUITE + checks)
+    fill(store, duet, of, (a, b), (a, b))
+    result, out = outcome(store, duet)
+    assert (result, said in out) == (code, True), out
 
 
 @pytest.mark.parametrize(
@@ -132,10 +132,10 @@ def test_a_headline_without_values_does_not_pass(
     said: str,
     tmp_path: Path,
 ) -> None:
-    store, made = FolderStore(str(tmp_path)), duel(limit=limit)
-    fill(store, made, of, (1.0, 1.0), two)
-    found, out = outcome(store, made)
-    assert (found, said in out) == (code, True), out
+    store, duet = FolderStore(str(tmp_path)), duel(limit=limit)
+    fill(store, duet, of, (1.0, 1.0), two)
+    result, out = outcome(store, duet)
+    assert (result, said in out) == (code, True), out
 
 
 @pytest.mark.parametrize("side", ["a", "b"])
@@ -153,15 +153,15 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
     monkeypatch.setattr("perfdag.app.ab.cluster.installed_template", lambda namespace: place)
     for module in ("cluster", "request"):
         monkeypatch.setattr(f"perfdag.app.ab.{module}.open_store", lambda root: store)
-    made = on_cluster(duel(limit=0.2))
-    for plan in (made.a, made.b):
+    duet = on_cluster(duel(limit=0.2))
+    for plan in (duet.a, duet.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    again = ["ab", "--resume", getattr(made, side).run_id, "--submit"]
-    assert main([*again, "--within", "5%"]) == 0
-    assert started == [{"run": made.a.run_id, "store": "s3://bench/results"}]
-    assert load_plan(store, made.a.run_id).options == {**made.a.options, "within": 0.05}
-    assert main(again) == 0
-    assert load_plan(store, made.a.run_id).options["within"] == 0.05
+    repeated = ["ab", "--resume", getattr(duet, side).run_id, "--submit"]
+    assert main([*repeated, "--within", "5%"]) == 0
+    assert started == [{"run": duet.a.run_id, "store": "s3://bench/results"}]
+    assert load_plan(store, duet.a.run_id).options == {**duet.a.options, "within": 0.05}
+    assert main(repeated) == 0
+    assert load_plan(store, duet.a.run_id).options["within"] == 0.05
 
 
 def test_a_resumed_one_that_is_stopped_keeps_its_new_limit(
@@ -171,14 +171,14 @@ def test_a_resumed_one_that_is_stopped_keeps_its_new_limit(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("perfdag.app.ab.local.measure_rounds", interrupt)
-    made, store = duel(limit=None), open_store(str(tmp_path))
-    for plan in (made.a, made.b):
+    duet, store = duel(limit=None), open_store(str(tmp_path))
+    for plan in (duet.a, duet.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     assert (
-        main(["ab", "--resume", made.a.run_id, "--store", str(tmp_path), "--within", "5%"]) == 130
+        main(["ab", "--resume", duet.a.run_id, "--store", str(tmp_path), "--within", "5%"]) == 130
     )
     assert capsys.readouterr().err.endswith(
-        f"perfdag ab --resume {made.a.run_id} --store {tmp_path} --within 5%\n"
+        f"perfdag ab --resume {duet.a.run_id} --store {tmp_path} --within 5%\n"
     )
 
 

@@ -47,7 +47,7 @@ def test_a_regression_shuts_the_gate_and_says_what_changed(store: Store) -> None
     assert "changed kernel 6.1.112 -> 6.1.119" in alert.text
     assert "(unchanged)" in alert.text
     assert len(alert.text.splitlines()) <= 12
-    assert [each.state for each in gate.cases].count("failed") == 1
+    assert [case.state for case in gate.cases].count("failed") == 1
 
 
 def test_before_the_step_and_long_after_it_the_gate_is_open(store: Store) -> None:
@@ -80,8 +80,8 @@ def test_a_canary_that_moves_too_is_environment(store: Store) -> None:
     for night in range(40):
         rng = np.random.default_rng(night)
         slow = 0.8 if night >= 34 else 1.0
-        made = rows(night, {"streams=1": 1e10 * slow * np.exp(rng.normal(0, 0.01, 3))})
-        made += rows(
+        night_rows = rows(night, {"streams=1": 1e10 * slow * np.exp(rng.normal(0, 0.01, 3))})
+        night_rows += rows(
             night,
             {"canary": 1e4 * slow * np.exp(rng.normal(0, 0.005, 4))},
             entry="canary",
@@ -89,7 +89,7 @@ def test_a_canary_that_moves_too_is_environment(store: Store) -> None:
             unit="1/s",
             headline=False,
         )
-        put(store, made)
+        put(store, night_rows)
     gate = check(store, "net", run_id(39), Rules())
     [alert] = gate.alerts
     assert alert.kind == "environment"
@@ -103,9 +103,11 @@ def moved(store: Store, entry: str, change: float, canary: str, its: float) -> N
     for night in range(40):
         rng = np.random.default_rng(night)
         a, b = (change, its) if night >= 34 else (1.0, 1.0)
-        made = rows(night, {"streams=1": 1e10 * a * np.exp(rng.normal(0, 0.01, 3))}, entry=entry)
+        night_rows = rows(
+            night, {"streams=1": 1e10 * a * np.exp(rng.normal(0, 0.01, 3))}, entry=entry
+        )
         level = 1e-4 / b if timed else 1e4 * b
-        made += rows(
+        night_rows += rows(
             night,
             {"canary": level * np.exp(rng.normal(0, 0.005, 4))},
             entry="canary",
@@ -114,7 +116,7 @@ def moved(store: Store, entry: str, change: float, canary: str, its: float) -> N
             better="lower" if timed else "higher",
             headline=False,
         )
-        put(store, made)
+        put(store, night_rows)
 
 
 @pytest.mark.parametrize(
@@ -166,9 +168,9 @@ def test_accepting_a_level_makes_it_the_baseline(store: Store) -> None:
     nights(store, 55, lambda n, p: 1e10 * (0.85 if n >= 34 else 1.0) * (0.85 if n >= 50 else 1.0))
     accepted = [Acknowledgement("iperf *", run_id(34), "new kernel")]
     assert not check(store, "net", run_id(39), Rules(accepted=accepted)).failed
-    again = check(store, "net", run_id(54), Rules(accepted=accepted))
-    assert again.failed
-    assert again.findings[0].index == 50
+    repeated = check(store, "net", run_id(54), Rules(accepted=accepted))
+    assert repeated.failed
+    assert repeated.findings[0].index == 50
     expired = [Acknowledgement("iperf *", run_id(34), "for a week", until="2026-02-10")]
     assert not check(store, "net", run_id(36), Rules(accepted=expired)).failed  # 2026-02-10
     assert check(store, "net", run_id(37), Rules(accepted=expired)).failed
@@ -180,9 +182,9 @@ def test_thresholds_absolute_relative_baseline_percentile(store: Store) -> None:
 
     def states(*checks: Check) -> list[str]:
         return [
-            each.state
-            for each in check(store, "net", last, Rules(checks)).cases
-            if each.group == "threshold"
+            case.state
+            for case in check(store, "net", last, Rules(checks)).cases
+            if case.group == "threshold"
         ]
 
     assert states(Check(metric="throughput", op=">=", value="9Gbit/s")) == ["ok"] * 3
@@ -213,7 +215,7 @@ def test_a_threshold_of_a_skipped_entry_does_not_shut_the_gate(store: Store) -> 
     assert not gate.failed
     assert gate.alerts == []
     assert ("skipped", "the cluster has no KubeVirt") in [
-        (each.state, each.text) for each in gate.cases
+        (case.state, case.text) for case in gate.cases
     ]
     skipped[0]["status"] = "failed"
     put(store, rows(0, {"streams=1": [1e10] * 3}) + skipped)
@@ -258,7 +260,7 @@ def test_a_percentile_of_pods(store: Store) -> None:
 
 def test_a_percentile_is_of_one_direction_and_one_statistic(store: Store) -> None:
     """randrw: 20 reads a second beside 200 writes; neither stands for the other, and no p99 is mixed into a mean."""
-    made = []
+    night_rows = []
     for direction, level in (("read", 20.0), ("write", 200.0)):
         for stat, factor in (("value", 1.0), ("p99", 100.0)):
             part = rows(
@@ -270,11 +272,11 @@ def test_a_percentile_is_of_one_direction_and_one_statistic(store: Store) -> Non
                 stat=stat,
             )
             coords = f'{{"direction":"{direction}"}}'
-            made += [
+            night_rows += [
                 row | {"coords": coords, "series_id": f"{row['series_id']}-{direction}"}
                 for row in part
             ]
-    put(store, made)
+    put(store, night_rows)
     gate = check(
         store,
         "net",
@@ -282,9 +284,9 @@ def test_a_percentile_is_of_one_direction_and_one_statistic(store: Store) -> Non
         Rules([Check(metric="iops", op=">=", value="100/s", percentile=50)]),
     )
     assert {
-        each.name.split(":")[0]: (each.state, each.text)
-        for each in gate.cases
-        if each.group == "threshold"
+        case.name.split(":")[0]: (case.state, case.text)
+        for case in gate.cases
+        if case.group == "threshold"
     } == {
         "fio iops direction=read": ("failed", "p50 20 /s breaks >= 100 /s"),
         "fio iops direction=write": ("ok", "p50 200 /s holds >= 100 /s"),
@@ -294,14 +296,14 @@ def test_a_percentile_is_of_one_direction_and_one_statistic(store: Store) -> Non
 def test_a_threshold_is_told_once_until_it_held_again(store: Store) -> None:
     levels = {5: 8e9, 6: 8e9, 8: 8e9}
     nights(store, 9, lambda n, p: levels.get(n, 1e10), points=["streams=1"], noise=0.001)
-    told = []
+    messages = []
     for night in range(9):
         gate = check(
             store, "net", run_id(night), Rules([Check(metric="throughput", op=">", value=9e9)])
         )
-        told += [night for alert in gate.alerts if alert.fresh]
+        messages += [night for alert in gate.alerts if alert.fresh]
         store_record(store, gate)
-    assert told == [5, 8]
+    assert messages == [5, 8]
 
 
 def test_a_rule_over_many_series_is_one_message_for_each_entry(store: Store) -> None:
@@ -317,7 +319,7 @@ def test_a_rule_over_many_series_is_one_message_for_each_entry(store: Store) -> 
         re.fullmatch(r"what    iperf streams=(\d+) throughput: 1 Gbit/s breaks > 9 Gbit/s", line)
         for line in text
     ]
-    assert len({found[1] for found in shown if found}) == 6
+    assert len({result[1] for result in shown if result}) == 6
     assert "what    and 294 more" in text
     assert "rule    throughput > 9e+09" in text
     assert sum(case.state == "failed" for case in gate.cases) == 301
@@ -337,7 +339,7 @@ def test_a_series_has_one_name_in_a_gate_also_where_its_neighbour_is_gone(store:
 
 
 def test_one_more_series_that_breaks_a_rule_is_told(store: Store) -> None:
-    told = []
+    messages = []
     for night, slow in enumerate(
         ({"streams=1"}, {"streams=1", "streams=4"}, {"streams=4"}, {"streams=4"})
     ):
@@ -354,9 +356,9 @@ def test_one_more_series_that_breaks_a_rule_is_told(store: Store) -> None:
         gate = check(
             store, "net", run_id(night), Rules([Check(metric="throughput", op=">", value=9e9)])
         )
-        told += [night for alert in gate.alerts if alert.fresh]
+        messages += [night for alert in gate.alerts if alert.fresh]
         store_record(store, gate)
-    assert told == [0, 1]
+    assert messages == [0, 1]
 
 
 def test_an_entry_that_vanished_is_told_once_and_not_for_each_rule_on_it(store: Store) -> None:
@@ -365,12 +367,12 @@ def test_an_entry_that_vanished_is_told_once_and_not_for_each_rule_on_it(store: 
         Check(entry="iperf", metric="retransmits", op="<", value=5),
     ]
     for night in range(6):
-        made = rows(night, {"streams=1": [1e10] * 3}) + rows(
+        night_rows = rows(night, {"streams=1": [1e10] * 3}) + rows(
             night, {"streams=1": [0.0] * 3}, metric="retransmits", headline=False
         )
         put(
             store,
-            (made if night < 5 else [])
+            (night_rows if night < 5 else [])
             + rows(night, {"x=1": [1.0] * 3}, entry="other", metric="speed", unit="1/s"),
         )
     typo = Check(entry="iperf", metric="througput", op=">", value=9e9)
@@ -403,15 +405,15 @@ def test_an_acknowledged_loss_hides_no_metric_that_what_is_still_measured_lacks(
     store: Store, entries: tuple[str, str], removed: str, rule: Check
 ) -> None:
     for night in range(6):
-        made = []
+        night_rows = []
         for entry, point in zip(entries, ("streams=1", "streams=4"), strict=True):
             if night < 5 or point == "streams=4":
-                made += rows(night, {point: [1e10] * 3}, entry=entry)
+                night_rows += rows(night, {point: [1e10] * 3}, entry=entry)
             if night < 5:
-                made += rows(
+                night_rows += rows(
                     night, {point: [0.0] * 3}, entry=entry, metric="retransmits", headline=False
                 )
-        put(store, made)
+        put(store, night_rows)
     gone = Acknowledgement(removed, run_id(5), "removed")
     gate = check(store, "net", run_id(5), Rules([rule], [gone]))
     assert [alert.title for alert in gate.alerts] == [f"THRESHOLD net/{rule.words()}"]
@@ -429,14 +431,16 @@ def test_a_loss_is_told_once_and_its_acknowledgement_opens_the_gate_of_each_rule
     store: Store, case: str
 ) -> None:
     for night in range(13):
-        made = rows(night, {"x=1": [1.0] * 3}, entry="other", metric="speed", unit="1/s")
+        night_rows = rows(night, {"x=1": [1.0] * 3}, entry="other", metric="speed", unit="1/s")
         if night < 12:
-            made += rows(night, {"streams=1": [1e10] * 3})
+            night_rows += rows(night, {"streams=1": [1e10] * 3})
         if case == "the headline alone":
-            made += rows(night, {"streams=1": [0.0] * 3}, metric="retransmits", headline=False)
+            night_rows += rows(
+                night, {"streams=1": [0.0] * 3}, metric="retransmits", headline=False
+            )
         elif night < 2:
-            made += rows(night, {"streams=1": [1e10] * 3}, entry="iperf-old")
-        put(store, made)
+            night_rows += rows(night, {"streams=1": [1e10] * 3}, entry="iperf-old")
+        put(store, night_rows)
     rules = [Check(metric="throughput", op=">", value=9e9)]
     gate = check(store, "net", run_id(12), Rules(rules))
     assert [alert.title for alert in gate.alerts] == ["ABSENT net/iperf: 1 series"]
@@ -456,14 +460,14 @@ def test_a_metric_that_went_untold_with_an_acknowledged_entry_keeps_the_gate_shu
 ) -> None:
     rule = Check(entry="fio-*", metric="retransmits", op="<", value=5)
     for night in range(6 + nights_without):
-        made = rows(night, {"streams=4": [1e10] * 3}, entry="fio-b")
+        night_rows = rows(night, {"streams=4": [1e10] * 3}, entry="fio-b")
         if night < 6:
-            made += rows(night, {"streams=1": [1e10] * 3}, entry="fio-a")
+            night_rows += rows(night, {"streams=1": [1e10] * 3}, entry="fio-a")
             for entry, point in (("fio-a", "streams=1"), ("fio-b", "streams=4")):
-                made += rows(
+                night_rows += rows(
                     night, {point: [0.0] * 3}, entry=entry, metric="retransmits", headline=False
                 )
-        put(store, made)
+        put(store, night_rows)
         acks = (
             [Acknowledgement("fio-a throughput", run_id(6), "removed")] if night > 6 else []
         )  # told first, then acknowledged
@@ -479,11 +483,11 @@ def test_a_metric_that_went_untold_with_an_acknowledged_entry_keeps_the_gate_shu
 def test_a_gate_of_a_benchmark_itself_is_told(store: Store, webhook: str) -> None:
     def held(night: int, value: float) -> None:
         values = {"count=100": [0.0], "count=400": [value]}
-        made = []
+        night_rows = []
         for count in (100, 400):
             part = {f"count={count}": values[f"count={count}"]}
             coords = f'{{"count":{count},"gate":"api_p99 < 1"}}'
-            made += rows(
+            night_rows += rows(
                 night,
                 part,
                 entry="burst",
@@ -493,7 +497,7 @@ def test_a_gate_of_a_benchmark_itself_is_told(store: Store, webhook: str) -> Non
                 headline=False,
                 coords=coords,
             )
-        put(store, made)
+        put(store, night_rows)
 
     for night, value in enumerate((0.0, 1.0, 1.0)):
         held(night, value)
@@ -504,7 +508,7 @@ def test_a_gate_of_a_benchmark_itself_is_told(store: Store, webhook: str) -> Non
     [message] = Receiver.got
     assert (message["kind"], message["page"]) == ("gate", True)
     assert message["title"] == "GATE net/burst: 1 of its own gates"
-    line = next(each for each in str(message["text"]).splitlines() if each.startswith("accept"))
+    line = next(line for line in str(message["text"]).splitlines() if line.startswith("accept"))
     assert f"{{series: 'burst count=400: api_p99 < 1', run: {run_id(1)}, reason: ...}}" in line
     accepted = [Acknowledgement("burst count=400: api_p99 < 1", run_id(1), "a small API server")]
     assert not check(store, "net", run_id(2), Rules(accepted=accepted)).failed
@@ -520,7 +524,7 @@ def test_a_ratio_is_to_the_accepted_level(store: Store) -> None:
 
 
 def test_another_cluster_in_the_store_makes_nothing_news(store: Store) -> None:
-    told = []
+    messages = []
     for night in range(8):
         for at, cluster in enumerate(("blue", "green")):
             put(
@@ -537,9 +541,9 @@ def test_another_cluster_in_the_store_makes_nothing_news(store: Store) -> None:
                 run_id(2 * night + at),
                 Rules([Check(metric="throughput", op=">", value=9e9)]),
             )
-            told += [(cluster, night) for alert in gate.alerts if alert.fresh]
+            messages += [(cluster, night) for alert in gate.alerts if alert.fresh]
             store_record(store, gate)
-    assert told == [("blue", 3)]
+    assert messages == [("blue", 3)]
 
 
 @pytest.mark.parametrize("where", [{}, {"workflow": "w", "namespace": "bench"}])
@@ -552,7 +556,9 @@ def test_the_commands_of_messages_can_be_run(
 ) -> None:
     def command(kind: str, night: int) -> list[str]:
         [alert] = [
-            each for each in check(store, "net", run_id(night), Rules()).alerts if each.kind == kind
+            alert
+            for alert in check(store, "net", run_id(night), Rules()).alerts
+            if alert.kind == kind
         ]
         words = next(line for line in alert.text.splitlines() if line.startswith("do ")).partition(
             "   perfdag "
@@ -584,7 +590,7 @@ def test_a_run_is_gone_on_with_only_for_what_it_has_no_samples_of(store: Store) 
         for name in ("failed", "waiting")
     ]
     plan = make_plan(
-        parse_suite("name: net\nentries:\n" + "".join(f"  - {each}\n" for each in commands)),
+        parse_suite("name: net\nentries:\n" + "".join(f"  - {command}\n" for command in commands)),
         run_id=run_id(5),
     )
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
@@ -597,8 +603,8 @@ def test_a_run_is_gone_on_with_only_for_what_it_has_no_samples_of(store: Store) 
             store,
             [
                 row
-                for each in plan.points
-                for row in rows(night, {"x=1": [value] * 3}, entry=each.entry, point=each.id)
+                for point in plan.points
+                for row in rows(night, {"x=1": [value] * 3}, entry=point.entry, point=point.id)
             ],
         )
     texts = [alert.text for alert in check(store, "net", run_id(5), Rules()).alerts]
@@ -642,14 +648,14 @@ def test_absence_is_an_alert(store: Store) -> None:
 
 def test_a_series_that_vanished_is_missed_until_it_is_back_or_acknowledged(store: Store) -> None:
     both, one = {"streams=1": [1e10] * 3, "streams=4": [1e10] * 3}, {"streams=1": [1e10] * 3}
-    told, states = [], []
+    messages, states = [], []
     for night in range(24):
         put(store, rows(night, one if night in range(6, 18) or night >= 22 else both))
         gate = check(store, "net", run_id(night), Rules())
-        told += [night for alert in gate.alerts if alert.kind == "absent" and alert.fresh]
+        messages += [night for alert in gate.alerts if alert.kind == "absent" and alert.fresh]
         states.append(gate.failed)
         store_record(store, gate)
-    assert told == [6, 22]
+    assert messages == [6, 22]
     assert states == [night in range(6, 18) or night >= 22 for night in range(24)]
     gate = check(store, "net", run_id(17), Rules())
     assert (
@@ -668,10 +674,12 @@ def test_a_loss_acknowledged_before_it_was_told_is_not_forgotten(store: Store) -
         "spare *", run_id(6), "that card is being mended", until="2026-01-25"
     )
     for night in range(24):
-        made = rows(night, {"streams=1": [1e10] * 3})
+        night_rows = rows(night, {"streams=1": [1e10] * 3})
         put(
             store,
-            made if night >= 6 else made + rows(night, {"streams=1": [1e10] * 3}, entry="spare"),
+            night_rows
+            if night >= 6
+            else night_rows + rows(night, {"streams=1": [1e10] * 3}, entry="spare"),
         )
         gate = check(store, "net", run_id(night), Rules(checks=[rule], accepted=[accepted]))
         store_record(store, gate)
@@ -708,7 +716,7 @@ def test_one_very_bad_night_is_suspicious_not_a_regression(store: Store) -> None
     nights(store, 30, lambda n, p: 1e10 * (0.7 if n == 29 and p == "streams=8" else 1.0))
     gate = check(store, "net", run_id(29), Rules())
     assert not gate.failed
-    assert [each.name for each in gate.confirm] == ["iperf streams=8 throughput"]
+    assert [item.name for item in gate.confirm] == ["iperf streams=8 throughput"]
     assert gate.confirm[0].effect == pytest.approx(-0.3, abs=0.04)
     assert check(store, "net", run_id(28), Rules()).confirm == []
 
@@ -749,11 +757,11 @@ def test_an_environment_that_becomes_a_regression_is_told_again(store: Store, we
     for night in range(42):
         rng = np.random.default_rng(night)
         slow, machine = 0.85 if night >= 34 else 1.0, 0.85 if night in (34, 35, 36) else 1.0
-        made = rows(night, {"streams=1": 1e10 * slow * np.exp(rng.normal(0, 0.01, 3))})
+        night_rows = rows(night, {"streams=1": 1e10 * slow * np.exp(rng.normal(0, 0.01, 3))})
         speed = 1e4 * machine * np.exp(rng.normal(0, 0.005, 4))
         put(
             store,
-            made
+            night_rows
             + rows(
                 night, {"canary": speed}, entry="canary", metric="cpu", unit="1/s", headline=False
             ),
@@ -766,7 +774,7 @@ def test_an_environment_that_becomes_a_regression_is_told_again(store: Store, we
         kinds += [alert.kind for alert in gate.alerts]
     assert kinds.count("environment") > 1
     assert kinds.count("regression") > 1
-    assert [(each["kind"], each["page"]) for each in Receiver.got] == [
+    assert [(item["kind"], item["page"]) for item in Receiver.got] == [
         ("environment", False),
         ("regression", True),
     ]
@@ -841,9 +849,9 @@ def test_acks_file(store: Store, tmp_path: Path) -> None:
     acks.write_text("acks:\n  - {series: x, run: yesterday, because: no}\n")
     with pytest.raises(BadDocument) as caught:
         read_acks(None, store)
-    said = str(caught.value)
-    assert "unknown key; allowed: series, run, reason, until" in said
-    assert "acks[0].reason: is required" in said
+    output = str(caught.value)
+    assert "unknown key; allowed: series, run, reason, until" in output
+    assert "acks[0].reason: is required" in output
     assert main(["check", "last", "--store", store.root]) == 2
 
 

@@ -61,11 +61,11 @@ def test_the_roll_up_says_what_the_files_say(store: Store) -> None:
         "rollups/suite=net/month=2026-01.parquet",
         "rollups/suite=net/month=2026-02.parquet",
     ]
-    again = rollup.read_run_medians(store, "net")
-    assert again.runs == plain.runs
-    assert again.series == plain.series
+    repeated = rollup.read_run_medians(store, "net")
+    assert repeated.runs == plain.runs
+    assert repeated.series == plain.series
     for name in ("value", "low", "high", "n"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(plain, name))
+        np.testing.assert_array_equal(getattr(repeated, name), getattr(plain, name))
 
 
 def test_a_roll_up_that_lacks_runs_or_is_damaged_is_only_a_cache(store: Store) -> None:
@@ -88,10 +88,10 @@ def test_runs_of_an_older_version_lack_what_came_later(store: Store) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(older, sink, store_schema=False)
     store.put(key, sink.getvalue().to_pybytes())
-    found = rollup.read_run_medians(store, "net")
-    assert found.damaged == []
-    assert len(found.runs) == 3
-    assert np.isfinite(found.value).all()
+    result = rollup.read_run_medians(store, "net")
+    assert result.damaged == []
+    assert len(result.runs) == 3
+    assert np.isfinite(result.value).all()
 
 
 def test_a_series_in_another_unit_is_named_and_not_mixed(
@@ -102,11 +102,11 @@ def test_a_series_in_another_unit_is_named_and_not_mixed(
     put(store, rows(2, {"streams=1": [1.25e9] * 3}, unit="B/s"))
     put(store, rows(60, {"streams=1": [1.25e9] * 3}, unit="B/s"))  # of another month
     for _ in range(2):  # a roll-up forgets nothing of it
-        found = rollup.read_run_medians(store, "net")
-        assert [run for run in found.runs if run.run_id == run_id(2)]
-        assert found.value[0][np.isfinite(found.value[0])].tolist() == [1e10] * 3
-        assert len(found.damaged) == 2
-        assert f"run {run_id(2)}: iperf throughput in B/s, in bit/s before" in found.damaged
+        result = rollup.read_run_medians(store, "net")
+        assert [run for run in result.runs if run.run_id == run_id(2)]
+        assert result.value[0][np.isfinite(result.value[0])].tolist() == [1e10] * 3
+        assert len(result.damaged) == 2
+        assert f"run {run_id(2)}: iperf throughput in B/s, in bit/s before" in result.damaged
     assert main(["history", "net", "--store", store.root]) == 0
     assert "in B/s, in bit/s before" in capsys.readouterr().err
 
@@ -118,27 +118,27 @@ def test_medians_and_spread_of_a_run(store: Store) -> None:
             0, {"streams=1": [5.0, 1.0, 3.0], "streams=2": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}
         ),
     )
-    found = rollup.read_run_medians(store, "net")
+    result = rollup.read_run_medians(store, "net")
     by_n = {
         int(n): (v, lo, hi)
         for n, v, lo, hi in zip(
-            found.n[:, 0], found.value[:, 0], found.low[:, 0], found.high[:, 0], strict=True
+            result.n[:, 0], result.value[:, 0], result.low[:, 0], result.high[:, 0], strict=True
         )
     }
     assert by_n == {3: (3.0, 1.0, 5.0), 8: (4.5, 1.0, 8.0)}  # 8 values: ranks 1 and 8 cover 99 %
 
 
 def test_warmups_failures_subjects_and_ab_are_not_history(store: Store) -> None:
-    made = rows(0, {"streams=1": [1.0, 2.0, 9.0, 9.0]})
-    made[2]["phase"], made[3]["subject"] = "warmup", "pod-1"
-    put(store, made)
+    outcome = rows(0, {"streams=1": [1.0, 2.0, 9.0, 9.0]})
+    outcome[2]["phase"], outcome[3]["subject"] = "warmup", "pod-1"
+    put(store, outcome)
     put(store, rows(1, {"streams=1": [1.0]}, trigger="ab", variant="A"))
     put(store, rows(2, {"streams=1": [np.nan, np.nan]}))
-    found = rollup.read_run_medians(store, "net")
-    assert [run.run_id for run in found.runs] == [run_id(0), run_id(2)]
-    assert found.value[0, 0] == 1.5
-    assert np.isnan(found.value[0, 1])
-    assert next(iter(found.runs[1].points.values()))[:3] == (0, 2, "failed: it would not start")
+    result = rollup.read_run_medians(store, "net")
+    assert [run.run_id for run in result.runs] == [run_id(0), run_id(2)]
+    assert result.value[0, 0] == 1.5
+    assert np.isnan(result.value[0, 1])
+    assert next(iter(result.runs[1].points.values()))[:3] == (0, 2, "failed: it would not start")
 
 
 def test_selections(store: Store) -> None:
@@ -151,7 +151,7 @@ def test_selections(store: Store) -> None:
         run_id(n) for n in (27, 28, 29)
     )
     assert select(store, "suite=net newest=2").runs == (run_id(38), run_id(39))
-    for words, said in (
+    for words, output in (
         ("suite=nte", "did you mean net?"),
         ("mnth=2026-01", "did you mean month?"),
         ("month=January", "write a month as 2026-10"),
@@ -162,7 +162,7 @@ def test_selections(store: Store) -> None:
         ("20260101", "nearest: "),
         ("baseline:v1", "`perfdag baseline set NAME RUN` makes one"),
     ):
-        with pytest.raises(SelectionError, match=said):
+        with pytest.raises(SelectionError, match=output):
             select(store, words)
 
 
@@ -207,17 +207,17 @@ def test_compare_finds_the_step_and_what_changed(
     nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
     command = ["compare", run_id(30), "last", "--store", store.root]
     assert main([*command, "--json", "--chart", str(tmp_path / "f.svg")]) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert made["environment"] == {"kernel": ["6.1.112", "6.1.119"]}
+    outcome = json.loads(capsys.readouterr().out)
+    assert outcome["environment"] == {"kernel": ["6.1.112", "6.1.119"]}
     words = {
-        each["label"]: each["word"] for each in made["series"] if each["metric"] == "throughput"
+        item["label"]: item["word"] for item in outcome["series"] if item["metric"] == "throughput"
     }
     assert words == {
         "streams=8": "worse",
         "streams=1": "no difference shown",
         "streams=4": "no difference shown",
     }
-    assert made["series"][0]["word"] == "worse"
+    assert outcome["series"][0]["word"] == "worse"
     assert (tmp_path / "f.svg").read_bytes().startswith(b"<?xml")
     assert main([*command, "--sizes", str(tmp_path / "s.svg")]) == 0
     assert b"no series over message sizes" in (tmp_path / "s.svg").read_bytes()
@@ -242,19 +242,19 @@ def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
         )
 
     side = SimpleNamespace(words="run B", suite="mpi")
-    found = [
+    result = [
         row("latency", 8, -0.5, "better"),
         row("latency", 4, -0.02, "no difference shown"),
         row("bandwidth", 8, -0.5, "worse"),
     ]
-    found.append(row("bandwidth", 4, 3.0, "inconclusive"))
-    figure = size_map(SimpleNamespace(a=side, b=side, rows=found))
+    result.append(row("bandwidth", 4, 3.0, "inconclusive"))
+    figure = size_map(SimpleNamespace(a=side, b=side, rows=result))
     (ax,) = figure.axes
     assert [label.get_text() for label in ax.get_yticklabels()] == [
         "imb ranks=4 bandwidth",
         "imb ranks=4 latency",
     ]
-    (mesh,) = [each for each in ax.get_children() if each.get_gid() == "ratios"]
+    (mesh,) = [item for item in ax.get_children() if item.get_gid() == "ratios"]
     values = np.ma.filled(mesh.get_array().astype(float), np.nan).reshape(2, 2)
     assert values[0][1] == pytest.approx(-1)
     assert values[1][1] == pytest.approx(1)
@@ -277,14 +277,14 @@ def test_compare_says_which_side_ran_on_simulated_nodes(
         ("KubeVirt v1.7.0", "perfdag, simulated nodes", "perfdag, simulated nodes")
     ):
         put(store, rows(night, {"streams=1": [1.0] * 3}, tool=tool))
-    for pair, said in (
+    for pair, output in (
         ((0, 1), "simulated nodes in B:"),
         ((1, 2), "simulated nodes in A and B: figures of the control plane alone"),
     ):
         assert main(["compare", *map(run_id, pair), "--store", store.root]) == 0
-        assert said in capsys.readouterr().out
+        assert output in capsys.readouterr().out
         assert main(["compare", *map(run_id, pair), "--store", store.root, "--json"]) == 0
-        assert " and ".join(json.loads(capsys.readouterr().out)["simulated"]) in said
+        assert " and ".join(json.loads(capsys.readouterr().out)["simulated"]) in output
 
 
 def test_what_single_objects_said_is_searched_too(
@@ -292,21 +292,21 @@ def test_what_single_objects_said_is_searched_too(
 ) -> None:
     """Of a sample that is ok: a search for capacity ends at the size that fails."""
     put(store, rows(0, {"streams=1": [1.0]}))
-    said = {
+    output = {
         "metric": "failures",
         "coords": '{"message":"exceeded quota: q"}',
         "unit": "1",
         "headline": False,
     }
     counted = {
-        **said,
+        **output,
         "coords": '{"replicas":2}',
         "subject": "node-1",
     }  # by a benchmark whose failures have no words
     put(
         store,
         rows(1, {"streams=1": [1.0]})
-        + rows(1, {"streams=1": [7.0]}, **said)
+        + rows(1, {"streams=1": [7.0]}, **output)
         + rows(1, {"streams=1": [5.0]}, **counted),
     )
     assert main(["history", "net", "--store", store.root, "--failures"]) == 0
@@ -353,10 +353,10 @@ def test_compare_names_a_changed_parameter_first_and_compares_over_it(
     assert "only in A" not in out
     assert "only in B (new): iperf streams=8 throughput" in out
     assert main(["compare", run_id(19), "last", "--store", store.root, "--json"]) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert made["parameters"] == {"iperf.duration": ["1", "2"]}
+    outcome = json.loads(capsys.readouterr().out)
+    assert outcome["parameters"] == {"iperf.duration": ["1", "2"]}
     # the noise is that of the 19 nights before the change
-    assert {each["label"]: each["word"] for each in made["series"]} == {
+    assert {item["label"]: item["word"] for item in outcome["series"]} == {
         "streams=1": "worse",
         "streams=4": "worse",
     }
@@ -410,8 +410,8 @@ def test_a_series_with_one_point_and_a_damaged_file(
 def test_equal_nights_are_equal_and_selections_tell_the_noise_themselves(store: Store) -> None:
     nights(store, 60, lambda n, p: 1e10)
     for a, b in (("month=2026-01", "month=2026-02"), (run_id(10), run_id(50))):
-        made = compare_selections((store, select(store, a)), (store, select(store, b)), Tuning())
-        assert {row.verdict.word for row in made.rows} == {"no difference shown"}
+        outcome = compare_selections((store, select(store, a)), (store, select(store, b)), Tuning())
+        assert {row.verdict.word for row in outcome.rows} == {"no difference shown"}
 
 
 def test_two_clusters_by_a_baseline(store: Store, tmp_path: Path) -> None:
@@ -420,8 +420,8 @@ def test_two_clusters_by_a_baseline(store: Store, tmp_path: Path) -> None:
     nights(green, 20, lambda n, p: 8e9, seed=1, cluster="green")
     assert main(["baseline", "set", "acceptance", "month=2026-01", "--store", store.root]) == 0
     a, b = select(store, "baseline:acceptance"), select(green, "last")
-    made = compare_selections((store, a), (green, b), Tuning())
-    assert {row.verdict.word for row in made.rows} == {"worse"}
+    outcome = compare_selections((store, a), (green, b), Tuning())
+    assert {row.verdict.word for row in outcome.rows} == {"worse"}
 
 
 def test_a_baseline_is_shown_by_name_and_by_value(
@@ -435,12 +435,12 @@ def test_a_baseline_is_shown_by_name_and_by_value(
     line = capsys.readouterr().out
     assert line.startswith(f"v1  net  5 run(s), {run_id(0)} to {run_id(4)}  site acceptance")
     assert main(["baseline", "show", "v1", "--json", *root]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["runs"] == [run_id(night) for night in range(5)]
-    assert {each["runs"] for each in told["series"]} == {5}
+    messages = json.loads(capsys.readouterr().out)
+    assert messages["runs"] == [run_id(night) for night in range(5)]
+    assert {item["runs"] for item in messages["series"]} == {5}
     assert all(
-        each["low"] <= each["median"] <= each["high"] and abs(each["median"] / 1e10 - 1) < 0.1
-        for each in told["series"]
+        item["low"] <= item["median"] <= item["high"] and abs(item["median"] / 1e10 - 1) < 0.1
+        for item in messages["series"]
     )
     assert main(["baseline", "show", "v2", *root]) == 2
     assert "v1" in capsys.readouterr().err, "the nearest name"
@@ -465,14 +465,14 @@ def test_a_slow_node_of_twelve_that_take_turns_is_named_by_history(
         speed = 1e10 * (0.9 if node == slow else 1.0) * np.exp(rng.normal(0, 0.01))
         put(store, rows(night, {"streams=1": speed * np.exp(rng.normal(0, 0.01, 4))}, nodes=[node]))
     assert main(["history", "net", "--store", store.root, "--json", "--noise"]) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert made["series"][0]["changes"] == []
-    assert len(made["runs"]) == 60
-    assert {each["node"] for each in made["nodes"]} == {slow}
-    [noise] = made["noise"]
+    outcome = json.loads(capsys.readouterr().out)
+    assert outcome["series"][0]["changes"] == []
+    assert len(outcome["runs"]) == 60
+    assert {item["node"] for item in outcome["nodes"]} == {slow}
+    [noise] = outcome["noise"]
     assert noise["within"] == pytest.approx(0.01, rel=0.4)
-    found = rollup.read_run_medians(store, "net")
-    assert noise_report(found, recent_rows(store, found, newest=60))[0][1].nodes is not None
+    result = rollup.read_run_medians(store, "net")
+    assert noise_report(result, recent_rows(store, result, newest=60))[0][1].nodes is not None
     assert main(["history", "net", "--store", store.root]) == 0
     assert re.findall(
         r"^node (n\d+): -\d+\.\d % against the other nodes \(worse\)",
@@ -498,17 +498,17 @@ def test_a_node_is_what_its_newest_runs_say_however_far_back_another_is_looked_f
 ) -> None:
     rng = np.random.default_rng(2)
     for night in range(110):
-        made = []
+        outcome = []
         for node in ["n0", "n1", "n2", "n3", *(["few"] if night in few else [])]:
             speed = (
                 1e10
                 * (0.85 if node == "n2" and night in slow else 1.0)
                 * np.exp(rng.normal(0, 0.01))
             )
-            made += rows(night, {"streams=1": [speed]}, nodes=[node])
-        put(store, made)
+            outcome += rows(night, {"streams=1": [speed]}, nodes=[node])
+        put(store, outcome)
     assert main(["history", "net", "--store", store.root, "--json"]) == 0
-    assert {each["node"] for each in json.loads(capsys.readouterr().out)["nodes"]} == named
+    assert {load["node"] for load in json.loads(capsys.readouterr().out)["nodes"]} == named
     assert runs_for_nodes(rollup.read_run_medians(store, "net")) == (30 if 105 not in few else 110)
 
 
@@ -529,7 +529,7 @@ def test_nobody_is_named_for_the_level_that_all_nodes_had_when_it_was_used(
     used: dict[str, Collection[int]], slow: str | None, faster: float, least: float
 ) -> None:
     rng = np.random.default_rng(5)
-    made = []
+    outcome = []
     for night in range(100):
         for node in [
             "n0",
@@ -544,28 +544,29 @@ def test_nobody_is_named_for_the_level_that_all_nodes_had_when_it_was_used(
                 * (0.85 if node == slow else 1.0)
                 * np.exp(rng.normal(0, 0.01))
             )
-            made += rows(
+            outcome += rows(
                 night,
                 {"streams=1": [speed * (least if (node, night) == ("n0", 99) else 1.0)]},
                 nodes=[node],
             )
-    table = pa.Table.from_pylist(made, schema=SAMPLES)
+    table = pa.Table.from_pylist(outcome, schema=SAMPLES)
     assert [
-        each.outlier.node for each in node_outliers(medians_of_rows(table, "net"), table, Tuning())
+        outlier.outlier.node
+        for outlier in node_outliers(medians_of_rows(table, "net"), table, Tuning())
     ] == ([slow] if slow else [])
 
 
 def test_history_of_nothing(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["history", "net", "--store", store.root]) == 2
     nights(store, 2, step)
-    for words, said in (
+    for words, output in (
         (["nett"], "did you mean net?"),
         (["net", "--since", "May"], "write a day as"),
         (["net", "--since", "2030-01-01"], "no run matches"),
         (["net", "--only", "x*"], "no series has such a name"),
     ):
         assert main(["history", *words, "--store", store.root]) == 2
-        assert said in capsys.readouterr().err
+        assert output in capsys.readouterr().err
 
 
 def test_charts_draw_what_was_found(store: Store) -> None:
@@ -578,9 +579,9 @@ def test_charts_draw_what_was_found(store: Store) -> None:
             env={"kernel": "6.1.119"},
         ),
     )
-    found = rollup.read_run_medians(store, "net")
-    series = series_of(found, Tuning())
-    [page] = charts.pages(series, found.runs, "t")
+    result = rollup.read_run_medians(store, "net")
+    series = series_of(result, Tuning())
+    [page] = charts.pages(series, result.runs, "t")
     by_title = {ax.get_title(loc="left") or ax.get_title(): ax for ax in page.axes}
     moved = next(ax for title, ax in by_title.items() if "streams=8" in title)
     gids = [line.get_gid() for line in moved.lines]
@@ -597,10 +598,10 @@ def test_charts_draw_what_was_found(store: Store) -> None:
     effects = overview(series)
     assert effects.shape == (3, 30)
     heat = charts.overview(
-        [each.name for each in series],
-        [each.info.better for each in series],
+        [line.name for line in series],
+        [line.info.better for line in series],
         effects,
-        found.runs[-30:],
+        result.runs[-30:],
         "t",
     )
     mesh = heat.axes[0].collections[0]
@@ -648,11 +649,11 @@ def test_forest_marks_what_is_shown() -> None:
     assert marks["worse"].get_color() != marks["better"].get_color()
     assert sum(line.get_gid() == "interval" for line in ax.lines) == 2
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b", "c"]
-    said = [text.get_text() for text in forest(effects, "t", "net", absolute=2).texts]
-    assert "net; not drawn: 2 compared in their own unit" in said
+    output = [text.get_text() for text in forest(effects, "t", "net", absolute=2).texts]
+    assert "net; not drawn: 2 compared in their own unit" in output
     assert any(
-        "2 series, compared in their own unit" in each.get_text()
-        for each in forest([], "t", absolute=2).findobj(Text)
+        "2 series, compared in their own unit" in item.get_text()
+        for item in forest([], "t", absolute=2).findobj(Text)
     )
 
 
@@ -673,15 +674,17 @@ def test_ab_finds_a_real_difference_and_resumes(
         main(["ab", "duel.yaml", "--b", "command.argv=[sleep, '0.2']", "--blocks", "8", "--json"])
         == 0
     )
-    made = json.loads(capsys.readouterr().out)
-    [line] = [each for each in made["series"] if each["metric"] == "wall_time"]
+    outcome = json.loads(capsys.readouterr().out)
+    [line] = [item for item in outcome["series"] if item["metric"] == "wall_time"]
     assert line["word"] == "worse"
     assert line["p"] == pytest.approx(2 / 256)
     assert line["effect"] > 1
-    assert set(made["blocks"]) <= {"ABBA", "BAAB"}
-    assert main(["ab", "--resume", made["a"]["run_id"], "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == made
-    assert main(["ab", "--resume", made["a"]["run_id"], "--markdown", "--chart", "duel.svg"]) == 0
+    assert set(outcome["blocks"]) <= {"ABBA", "BAAB"}
+    assert main(["ab", "--resume", outcome["a"]["run_id"], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == outcome
+    assert (
+        main(["ab", "--resume", outcome["a"]["run_id"], "--markdown", "--chart", "duel.svg"]) == 0
+    )
     out = capsys.readouterr().out
     assert re.search(
         r"^\| command .*wall_time \| [\d.]+ ms \| 2[\d.]+ ms \| \+.* % \| .* \| 0\.0078 \| worse \|$",
@@ -689,13 +692,13 @@ def test_ab_finds_a_real_difference_and_resumes(
         re.MULTILINE,
     ), out
     assert b"wall_time" in (tmp_path / "duel.svg").read_bytes()
-    assert main(["ab", "--resume", made["a"]["run_id"], "--within", "5%", "--markdown"]) == 3
+    assert main(["ab", "--resume", outcome["a"]["run_id"], "--within", "5%", "--markdown"]) == 3
     out = capsys.readouterr().out
     assert "| verdict | cost within 5 % |" in out
     assert re.search(
         r"\| worse \| \+[\d.]+ % \(\+[\d.]+ % to \+[\d.]+ %\) fails \|$", out, re.MULTILINE
     ), out
-    assert main(["ab", "--resume", made["a"]["run_id"], "--within", "9900%", "--json"]) == 0
+    assert main(["ab", "--resume", outcome["a"]["run_id"], "--within", "9900%", "--json"]) == 0
     [line] = json.loads(capsys.readouterr().out)["series"]
     assert (line["within"]["word"], line["within"]["limit"]) == ("passes", 99)
     assert main(["ab", "duel.yaml", "--b", "command.argv=[ls]", "--within", "half"]) == 2
@@ -705,9 +708,9 @@ def test_ab_finds_a_real_difference_and_resumes(
     )
     assert main(["history", "duel"]) == 2  # an ab is no night
     store = open_store(None)
-    key = next(key for key in store.list("results") if made["a"]["run_id"] in key)
+    key = next(key for key in store.list("results") if outcome["a"]["run_id"] in key)
     store.put(key, b"PAR1 not really")
-    a, b = (load_plan(store, made[side]["run_id"]) for side in "ab")
+    a, b = (load_plan(store, outcome[side]["run_id"]) for side in "ab")
     assert analyse(store, stored_duet(a, b), Tuning()).damaged == [key]
 
 
@@ -717,17 +720,17 @@ def test_ab_keeps_to_its_budget_and_lists_what_one_variant_alone_has(
 ) -> None:
     (tmp_path / "duel.yaml").write_text(AB.replace("entries:", "budget: 3s\nentries:"))
     assert main(["ab", "duel.yaml", "--b", "command.argv=['false']", "--json"]) == 1
-    made = json.loads(capsys.readouterr().out)
-    assert made["series"] == []
-    assert made["unpaired"] == ['command - | argv=["false"] wall_time: only A has values']
+    outcome = json.loads(capsys.readouterr().out)
+    assert outcome["series"] == []
+    assert outcome["unpaired"] == ['command - | argv=["false"] wall_time: only A has values']
     store = open_store(None)
     rows = load_rows(
-        store, runs=[made["a"]["run_id"]], columns=["benchmark", "status", "error"]
+        store, runs=[outcome["a"]["run_id"]], columns=["benchmark", "status", "error"]
     ).to_pylist()
     skipped = [row for row in rows if row["status"] == "skipped"]
     assert 0 < len(skipped) < 20
     assert {row["error"] for row in skipped} == {"the budget of 3 s was spent"}
-    assert main(["ab", "--resume", made["a"]["run_id"]]) == 1
+    assert main(["ab", "--resume", outcome["a"]["run_id"]]) == 1
     assert re.search(
         r"^(\d+) samples were not ok; .*\n  \1 of them: .*false.* exit",
         capsys.readouterr().out,
@@ -773,14 +776,14 @@ def test_ab_stopped_says_how_to_go_on(
     with monkeypatch.context() as patched:
         patched.setattr(FolderStore, "put", away)
         assert main(command) == 4
-    said = capsys.readouterr().err
-    again = re.search(r"Continue: perfdag ab --resume (\S+a) --store elsewhere$", said, re.M)
-    assert again
+    output = capsys.readouterr().err
+    repeated = re.search(r"Continue: perfdag ab --resume (\S+a) --store elsewhere$", output, re.M)
+    assert repeated
     assert list((tmp_path / "perfdag-unsaved").rglob("*.json"))
     monkeypatch.setattr(MeasuringLoop, "measure", lambda self, *args, **more: True)
-    main(["ab", "--resume", again[1], "--store", "elsewhere"])
+    main(["ab", "--resume", repeated[1], "--store", "elsewhere"])
     kept = [
-        open_store("elsewhere").list(f"runs/{again[1][:-1]}{variant}/parts") for variant in "ab"
+        open_store("elsewhere").list(f"runs/{repeated[1][:-1]}{variant}/parts") for variant in "ab"
     ]
     assert any(kept)
 
@@ -804,12 +807,12 @@ def test_ab_refuses(
 
 def test_the_same_on_s3(s3_root: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     remote = open_store(s3_root)
-    for each in (store, remote):
-        nights(each, 36, lambda n, p: 1e10 * (0.8 if n >= 31 else 1.0), points=["streams=1"])
-    a, b = (rollup.read_run_medians(each, "net") for each in (store, remote))
-    again = rollup.read_run_medians(remote, "net")
-    assert (a.runs, a.series) == (b.runs, b.series) == (again.runs, again.series)
-    np.testing.assert_array_equal(a.value, again.value)
+    for item in (store, remote):
+        nights(item, 36, lambda n, p: 1e10 * (0.8 if n >= 31 else 1.0), points=["streams=1"])
+    a, b = (rollup.read_run_medians(item, "net") for item in (store, remote))
+    repeated = rollup.read_run_medians(remote, "net")
+    assert (a.runs, a.series) == (b.runs, b.series) == (repeated.runs, repeated.series)
+    np.testing.assert_array_equal(a.value, repeated.value)
     for command in (["check", "last"], ["check", "last"]):
         assert main([*command, "--store", s3_root]) == 3
     assert "(reported before)" in capsys.readouterr().out

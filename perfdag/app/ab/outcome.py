@@ -13,7 +13,7 @@ from perfdag.app.text_table import HIGHLIGHTS, text_table
 from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.plan.ab import Duet
 from perfdag.regress.ab import Outcome, SeriesVerdict, analyse, outcome_data
-from perfdag.regress.comparison import percent
+from perfdag.regress.changes import percent
 from perfdag.regress.tuning import Tuning
 from perfdag.results.schema import load_rows
 from perfdag.store.base import Store
