@@ -63,8 +63,6 @@ def traces(rows: pa.Table, point: str) -> list[queue_trace.Trace]:
     shown = []
     for name, values in sorted(by_queue.items()):
         at = sorted(set(values["replicas"]) & set(values["needed"]))
-        columns = (
-            [by[t] if t in by else math.nan for t in at] if by else [] for by in values.values()
-        )
+        columns = ([by.get(t, math.nan) for t in at] if by else [] for by in values.values())
         shown.append(queue_trace.Trace(name, at, *columns))
     return shown

@@ -5,6 +5,7 @@ import pyarrow.parquet as pq
 
 from perfdag.app.scale.session import Session
 from perfdag.charts.benchmarks import scale as charts
+from perfdag.charts.benchmarks.deltas import detailed, general
 from perfdag.charts.benchmarks.stages import of_runs
 from perfdag.charts.files import to_bytes
 from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
@@ -59,7 +60,7 @@ def _plot_times(
         session.log("no data to plot")
         return EXIT_FAILED
     deltas = [(str(workload.info["submitTimestamp"]), workload.deltas) for workload in selected]
-    draw = deltas.general if chart == "general" else deltas.detailed
+    draw = general if chart == "general" else detailed
     path = session.folder / f"{chart}.png"
     path.write_bytes(to_bytes(draw(deltas, len(workloads), excluded))[1])
     session.output(f"{path} and {table}: {len(selected)} of {len(workloads)} workloads")
