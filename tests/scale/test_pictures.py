@@ -310,13 +310,13 @@ class TestCharts:
         )
 
     def test_an_unseen_delta_is_not_drawn_as_nought(self) -> None:
-        from perfdag.charts.benchmarks import scale
+        from perfdag.charts.benchmarks.deltas import general
 
         deltas = [
             (f"2026-01-01T00:00:{i:02}Z", {"Total Pod Scheduling Decision": None if i < 3 else 2.0})
             for i in range(10)
         ]
-        figure = scale.general(deltas)
+        figure = general(deltas)
         (line,) = figure.axes[0].get_lines()
         assert len(line.get_ydata()) == 7
         assert "3 unseen" in figure.axes[0].get_title(loc="left")

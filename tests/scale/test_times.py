@@ -225,14 +225,14 @@ class TestTimes:
     def test_a_run_of_which_nothing_was_scheduled_is_no_picture_of_none(
         self, tmp_path: Path
     ) -> None:
-        from perfdag.charts.benchmarks import scale
+        from perfdag.charts.benchmarks.deltas import general
 
         self.folder(tmp_path, [self.item("a")])
         (tmp_path / "sampled.json").write_text("[]")
         (only,) = times.read_times(tmp_path)
         assert only.excluded == "not scheduled when sampled"
         assert (
-            scale.general([(only.info["submitTimestamp"], only.deltas)])
+            general([(only.info["submitTimestamp"], only.deltas)])
             .texts[0]
             .get_text()
             .endswith("scheduling: 0 of 1 workloads")
