@@ -12,7 +12,7 @@ import sys
 from hera.workflows import DAG, Container, Task, Workflow
 from hera.workflows import models as m
 
-from perfdag.cli.render import inline
+from perfdag.app.cluster.manifest_suite import suite_text
 from perfdag.kube.security import restricted
 from perfdag.suite.load import load_suite
 from perfdag.workflows.emit import dump
@@ -23,7 +23,7 @@ installed = template(
     Installation(store=sys.argv[2], lock_namespace=os.environ.get("LOCK_NAMESPACE", "perfdag"))
 )
 told = {each.name: each.value for each in installed.arguments} | {
-    "suite": base64.b64encode(inline(loaded).encode()).decode()
+    "suite": base64.b64encode(suite_text(loaded).encode()).decode()
 }
 kept = (
     "service_account_name",
