@@ -34,17 +34,17 @@ def test_ab_on_the_same_nodes(bench: Namespace, tmp_path: Path) -> None:
     assert "worse" in said.stdout
     run_id = said.stdout.split()[1]
     store = open_store(bench.store)
-    duel = load_duet(store, load_plan(store, run_id))
-    rows = load_rows(store, suites=["sides"], runs=[duel.a.run_id, duel.b.run_id]).to_pylist()
+    duet = load_duet(store, load_plan(store, run_id))
+    rows = load_rows(store, suites=["sides"], runs=[duet.a.run_id, duet.b.run_id]).to_pylist()
     rows = [row for row in rows if row["benchmark"] == "command"]
     assert [row["status"] for row in rows] == ["ok"] * (BLOCKS * 4)
-    idle = [json.parse_suite(row["env"])["sample"]["idle_cpus"] for row in rows]
+    idle = [json.loads(row["env"])["sample"]["idle_cpus"] for row in rows]
     assert all(0 <= each <= IDLE_LIMIT for each in idle), idle
     turns = sorted((row["started_at"], row["finished_at"], row["variant"]) for row in rows)
-    assert "".join(variant for _, _, variant in turns) == "".join(duel.blocks)
+    assert "".join(variant for _, _, variant in turns) == "".join(duet.blocks)
     assert all(before[1] <= after[0] for before, after in pairwise(turns)), "two samples at once"
     assert len({tuple(row["nodes"]) for row in rows}) == 1
-    pods = bench.objects("Pod", labels=f"perfdag/run={duel.a.run_id},perfdag/rank")
+    pods = bench.objects("Pod", labels=f"perfdag/run={duet.a.run_id},perfdag/rank")
     memory = {
         pod["metadata"]["labels"]["perfdag/rank"]: pod["spec"]["containers"][-1]["resources"][
             "limits"
@@ -53,11 +53,11 @@ def test_ab_on_the_same_nodes(bench: Namespace, tmp_path: Path) -> None:
     }
     assert sorted(memory) == ["0", "1", "2", "3"]
     assert {memory[rank] for rank in "01"} != {memory[rank] for rank in "23"}
-    outcome = json.parse_suite(store.get(f"runs/{duel.a.run_id}/ab.json"))
+    outcome = json.loads(store.get(f"runs/{duet.a.run_id}/ab.json"))
     assert (
         1.2 < outcome["series"][0]["effect"] < 2.2
     )  # 0.9 s against 0.3 s, on a machine that may be busy
     # a finished one is shown again from here, and nothing is measured for it
     again = bench.perfdag("ab", "--resume", run_id, "--store", bench.store, "--json")
     assert again.returncode == 0, again.stderr
-    assert json.parse_suite(again.stdout)["series"] == outcome["series"]
+    assert json.loads(again.stdout)["series"] == outcome["series"]
