@@ -26,7 +26,7 @@ _NOT_NICS = re.compile(
 
 
 def gather(root: Path = _ROOT) -> dict[str, Any]:
-    """Return facts of this host: kernel, distribution, CPU, memory, NICs, GPUs, virtualisation, cgroup limits.
+    """Return facts of this host: kernel, CPU, memory, NICs, GPUs, virtualisation, cgroup limits.
 
     `root` is the folder of /proc, /sys and /etc. GPUs belong to the default root only. Frequencies
     are in Hz, speeds in bit/s, sizes in bytes, CPU limits in cores. A fact that cannot be read is

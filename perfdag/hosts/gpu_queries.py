@@ -1,8 +1,9 @@
-"""What NVIDIA's driver says of a host's GPUs: model, driver, clocks, power, throttle reasons, ECC, MIG; before and during a sample.
+"""Queries of the NVIDIA driver of a host, before and during a sample.
 
-Source: `nvidia-smi --query-gpu` (its fields are listed by `nvidia-smi --help-query-gpu`). A value that a device does not have reads
-`[Not Supported]` or `[N/A]` and is left out; a field that a version does not know makes it refuse the whole query, so the rest is asked again.
-Clocks in Hz, power in W, temperature in degrees Celsius, memory in bytes, times in seconds since the epoch.
+Source: `nvidia-smi --query-gpu`, whose fields `nvidia-smi --help-query-gpu` lists. Values that a
+device lacks read `[Not Supported]` or `[N/A]`, and are left out. A version refuses a whole query
+for one unknown field, so the query is repeated without it. Clocks are in Hz, power in W,
+temperatures in degrees Celsius, memory in bytes, times in seconds since the epoch.
 """
 
 import contextlib
@@ -66,19 +67,19 @@ SLOWED = (
     "hardware thermal slowdown",
     "hardware power brake",
 )
-"""Reasons for which a figure is not the device's own; the power cap is how a loaded GPU normally runs, so it is recorded only."""
+"""Reasons that invalidate a figure. A loaded GPU normally runs at its power cap."""
 _IDLE = 0x1
 Span = tuple[float, float]
 """Start and end of a run in seconds since the epoch, by its host's clock."""
 PERIOD = 0.5
 MARGIN = 0.05
-"""Part of the samples that may show a slowdown before it is held against the figure."""
+"""Fraction of the samples that may show a slowdown."""
 LASTING = 2
-"""Samples that show it where there are as many: one is a moment."""
+"""Samples that must show a slowdown, if there are as many."""
 
 
 def known(host: Host, fields: dict[str, str]) -> tuple[dict[str, str], Finished]:
-    """Those of the fields that the host's nvidia-smi knows, and what it answered when asked for them."""
+    """Return the fields that the host's nvidia-smi knows, and its answer to their query."""
     asked = dict(fields)
     while True:
         finished = host.run(query(asked), timeout=20)
@@ -95,7 +96,10 @@ def known(host: Host, fields: dict[str, str]) -> tuple[dict[str, str], Finished]
 
 
 def facts(host: Host) -> list[dict[str, Any]]:
-    """Static facts of each GPU of a host; empty where it has no driver, one `error` where the driver does not answer."""
+    """Return static facts of each GPU of a host, or one `error` if the driver does not answer.
+
+    The list is empty without a driver.
+    """
     if host.which("nvidia-smi") is None:
         return []
     fields, finished = known(host, STATIC)
@@ -103,11 +107,12 @@ def facts(host: Host) -> list[dict[str, Any]]:
 
 
 def problem(host: Host) -> str | None:
-    """Why CUDA cannot be used on a host as far as the driver can tell, and what to do; None where a GPU answers."""
+    """Return why a host cannot use CUDA and what to do, or None if a GPU answers."""
     if host.which("nvidia-smi") is None:
         return (
             f"no NVIDIA driver on {host.name} (nvidia-smi is missing): install the driver; "
-            "in a pod ask for nvidia.com/gpu in resources, and let the cluster run nvidia-device-plugin"
+            "in a pod ask for nvidia.com/gpu in resources, "
+            "and let the cluster run nvidia-device-plugin"
         )
     finished: Finished = host.run(["nvidia-smi", "-L"], timeout=20)
     if finished.code != 0:
@@ -118,7 +123,10 @@ def problem(host: Host) -> str | None:
 
 
 def by_name(hosts: Sequence[Host]) -> dict[str, Host]:
-    """Each host by its name, with its place among these where it is a node that several of them share: each pod has GPUs of its own."""
+    """Return the hosts by name. Hosts on one node have their rank in the name.
+
+    Each of their pods has GPUs of its own.
+    """
     found = [host.name for host in hosts]
     return {
         f"{host.name} (host {place})" if found.count(host.name) > 1 else host.name: host
@@ -130,14 +138,16 @@ def by_name(hosts: Sequence[Host]) -> dict[str, Host]:
 def watched(
     host: Host, spans: Sequence[Span] = (), computes: bool = True
 ) -> Iterator[dict[str, Any]]:
-    """Sample clocks, power and throttle reasons twice a second in the block; after it the dictionary has `during`, a summary a GPU, and
-    `slowed`, why the figure is not the device's own. `spans`, which may fill in the block, are the runs that count: set-up is none of them.
-    `computes` is false where other devices use the GPU's memory and it may be idle itself: then idle samples count as any.
-    `untold` names what the driver did not say, `error` why it said nothing.
+    """Sample clocks, power and throttle reasons twice a second in the block.
+
+    After it the dictionary has `during`, a summary for each GPU, and `slowed`, why the figure is
+    not that of the device. `spans` are the runs that count, without set-up; the block may fill
+    them. If `computes` is False, other devices use the GPU's memory, and idle samples count too.
+    `untold` names missing fields, `error` is the reason for an empty answer.
     """
     found: dict[str, Any] = {}
     fields, answered = known(host, DYNAMIC)
-    # in its times there is no zone
+    # The times of nvidia-smi have no zone.
     with host.serve(
         [*query(fields), f"--loop-ms={round(PERIOD * 1000)}"], env={"TZ": "UTC0"}
     ) as sampling:
@@ -156,9 +166,11 @@ def watched(
 def during(
     text: str, fields: dict[str, str], spans: Sequence[Span] = (), computes: bool = True
 ) -> list[dict[str, Any]]:
-    """Summary a GPU of the samples of these fields in the runs that count (of all, where none is in one): lowest, median and highest of each
-    (of a tool that computes while the GPU was not idle), throttle reasons with their share, and of several runs with the share in the run
-    that had most of it.
+    """Return a summary for each GPU of the samples in `spans`, or of all samples without spans.
+
+    It has the lowest, median and highest value of each field and the share of throttle reasons. If
+    there are several runs, it also has the share in the run with the most. If the tool `computes`,
+    idle samples do not count.
     """
     by_index: dict[int, list[dict[str, Any]]] = {}
     for sample in parse(text, fields):
@@ -237,13 +249,14 @@ def _throttled(samples: Samples) -> dict[str, float]:
 
 
 def used(found: Sequence[dict[str, Any]], uuids: Collection[str]) -> list[dict[str, Any]]:
-    """Those of a host's GPUs that have one of these uuids; all where none has, since what was used is then not known."""
+    """Return the GPUs with one of these uuids, or all GPUs if none has one."""
     return [each for each in found if each.get("uuid") in uuids] or list(found)
 
 
 def slowed(summaries: Sequence[dict[str, Any]]) -> str | None:
-    """Why the figure is not the device's own: a slowdown in more than 5 % of the samples and more than one of them, of a run where there are
-    several; None otherwise.
+    """Return why a slowdown invalidates the figure, or None.
+
+    It must affect more than 5 % of the samples of a run, and more than one sample.
     """
     for each in summaries:
         whole = {
@@ -259,5 +272,8 @@ def slowed(summaries: Sequence[dict[str, Any]]) -> str | None:
         if bad:
             text, share = max(bad.items(), key=lambda item: item[1])
             what = "one of its runs" if "throttled_most" in each else "the sample"
-            return f"GPU {each['index']} was slowed down ({text}) in {share * 100:.0f} % of {what}: mend cooling or power"
+            return (
+                f"GPU {each['index']} was slowed down ({text}) in {share * 100:.0f} % of {what}: "
+                "mend cooling or power"
+            )
     return None
