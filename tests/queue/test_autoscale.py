@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from perfdag.benchmark.contract import Output
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.steps.queue.autoscale.params import QueueAutoscaleParams
 from perfdag.steps.queue.autoscale.run import run_locally, run_on_target, trace_json
-from perfdag.steps.queue.autoscale.scores import HpaModel, Profile, Sample, score, simulate
+from perfdag.steps.queue.autoscale.scores import HpaModel, Profile, Sample, score
 from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale
 from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.frontend.frontend import Frontend
@@ -69,6 +70,39 @@ def test_the_rule_of_the_hpa() -> None:
     assert model.desired(8, 100, 5) == 10  # doubled
     assert model.desired(9, 2, 10) == 10  # a larger answer is in the window
     assert model.desired(30, 2, 10) == 1
+
+
+def simulate(
+    scaler: Callable[[float, float, int], int],
+    profile: Profile,
+    item_seconds: float,
+    sync: float,
+    delay: float,
+) -> list[Sample]:
+    """Simulate a scaler on a fluid queue and return the trace. Times are in seconds.
+
+    The metric is the number of items in the system, read every ``sync`` seconds. A new replica
+    starts to
+    work after ``delay``.
+    """
+    dt, backlog, have, trace = 0.1, 0.0, 1, []
+    coming: list[tuple[float, int]] = []
+    requested = 1
+    for k in range(int(profile.seconds / dt)):
+        now = k * dt
+        while coming and coming[0][0] <= now:
+            have = coming.pop(0)[1]
+        rate = profile.rate(now)
+        served = min(have / item_seconds, rate + backlog / dt)
+        backlog = max(0.0, backlog + (rate - served) * dt)
+        if k % max(1, round(sync / dt)) == 0:
+            wanted = scaler(now, backlog + served * item_seconds, requested)
+            if wanted != requested:
+                requested = wanted
+                coming.append((now + (delay if wanted > have else 0.0), wanted))
+                coming.sort()
+        trace.append(Sample(now, profile.needed(now, item_seconds), have))
+    return trace
 
 
 def test_a_simulated_controller_is_scored_as_its_settings_say() -> None:

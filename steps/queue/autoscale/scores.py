@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -159,36 +159,3 @@ class HpaModel:
         if wanted > replicas:
             self.grown.append((now, wanted - replicas))
         return wanted
-
-
-def simulate(
-    scaler: Callable[[float, float, int], int],
-    profile: Profile,
-    item_seconds: float,
-    sync: float,
-    delay: float,
-) -> list[Sample]:
-    """Simulate a scaler on a fluid queue and return the trace. Times are in seconds.
-
-    The metric is the number of items in the system, read every ``sync`` seconds. A new replica
-    starts to
-    work after ``delay``.
-    """
-    dt, backlog, have, trace = 0.1, 0.0, 1, []
-    coming: list[tuple[float, int]] = []
-    requested = 1
-    for k in range(int(profile.seconds / dt)):
-        now = k * dt
-        while coming and coming[0][0] <= now:
-            have = coming.pop(0)[1]
-        rate = profile.rate(now)
-        served = min(have / item_seconds, rate + backlog / dt)
-        backlog = max(0.0, backlog + (rate - served) * dt)
-        if k % max(1, round(sync / dt)) == 0:
-            wanted = scaler(now, backlog + served * item_seconds, requested)
-            if wanted != requested:
-                requested = wanted
-                coming.append((now + (delay if wanted > have else 0.0), wanted))
-                coming.sort()
-        trace.append(Sample(now, profile.needed(now, item_seconds), have))
-    return trace
