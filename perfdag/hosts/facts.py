@@ -129,7 +129,7 @@ def filesystem(path: str | Path, root: Path = _ROOT) -> dict[str, Any]:
 
 
 def _mount_of(target: Path, root: Path) -> dict[str, Any]:
-    """Return the last mount in /proc/self/mountinfo whose mount point is the longest prefix of `target`.
+    """Return the mount in /proc/self/mountinfo with the longest mount point above `target`.
 
     Format: proc_pid_mountinfo(5).
     """

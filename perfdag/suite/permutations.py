@@ -124,7 +124,8 @@ def _wrong_axes(permutations: Permutations, sets: Mapping[str, Any]) -> Iterator
     if len(set(lengths.values())) > 1:
         yield (
             ("permutations", "zip"),
-            f"lists of different length: {', '.join(f'{name} has {n}' for name, n in lengths.items())}",
+            "lists of different length: "
+            f"{', '.join(f'{name} has {n}' for name, n in lengths.items())}",
         )
 
 
