@@ -1,5 +1,7 @@
-"""A DAG of one's own around a perfdag suite: prepare, measure, tidy up. Prints a Workflow: its parameters are given here, for those of a
-template that a task refers to do not hold. An installation with other options: LOCK_NAMESPACE=team CLUSTER_SCOPE=1 IMAGES=...
+"""Print a Workflow with a DAG of your own around a perfdag suite: prepare, measure, tidy up.
+
+A task does not inherit the parameters of the template that it refers to, so the Workflow sets them.
+For an installation with other options, set LOCK_NAMESPACE=team, CLUSTER_SCOPE=1 or IMAGES=...
 
 python examples/compose.py suites/quick.yaml s3://bench/results | kubectl create -n bench -f -
 """
@@ -22,10 +24,10 @@ loaded, scope = load_suite(sys.argv[1]), os.environ.get("CLUSTER_SCOPE") == "1" 
 installed = template(
     Installation(store=sys.argv[2], lock_namespace=os.environ.get("LOCK_NAMESPACE", "perfdag"))
 )
-told = {each.name: each.value for each in installed.arguments} | {
+parameters = {parameter.name: parameter.value for parameter in installed.arguments} | {
     "suite": base64.b64encode(suite_text(loaded).encode()).decode()
 }
-kept = (
+not_inherited = (
     "service_account_name",
     "synchronization",
     "active_deadline_seconds",
@@ -40,21 +42,20 @@ run, finish = (
 hooks = {"exit": m.LifecycleHook(template_ref=finish)}
 labels = {"perfdag/suite": loaded.suite.name}  # so that `perfdag status` and `delete` know it
 with Workflow(
-    generate_name="composed-", labels=labels, entrypoint="all", arguments=told, hooks=hooks
-) as made:
-    for name in kept:  # what a task does not inherit: one measuring run at a time, what is kept for how long, no sidecars
-        setattr(made, name, getattr(installed, name))
+    generate_name="composed-", labels=labels, entrypoint="all", arguments=parameters, hooks=hooks
+) as workflow:
+    for name in not_inherited:  # for example: one measuring run at a time, no sidecars
+        setattr(workflow, name, getattr(installed, name))
     image = os.environ.get("IMAGES", "localhost/perfdag-{name}:1").replace("{name}", "base")
-    security = json.dumps(
-        restricted()
-    )  # Argo's own containers as PodSecurity `restricted` wants them
-    say = Container(
-        name="say", image=image, command=["echo"], args=["tune the nodes"], pod_spec_patch=security
+    # the security context that PodSecurity `restricted` requires of Argo's own containers
+    security = json.dumps(restricted())
+    echo = Container(
+        name="echo", image=image, command=["echo"], args=["tune the nodes"], pod_spec_patch=security
     )
     with DAG(name="all"):
         (
-            Task(name="before", template=say)
+            Task(name="before", template=echo)
             >> Task(name="measure", template_ref=run)
-            >> Task(name="after", template=say)
+            >> Task(name="after", template=echo)
         )
-sys.stdout.write(dump([made.to_dict()]))
+sys.stdout.write(dump([workflow.to_dict()]))

@@ -4,7 +4,6 @@ An entry names these keys beside `params`, and a permutation with dots (`network
 one shape may share pods. The JSON schema describes the keys (`perfdag plan --schema`).
 """
 
-import re
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -16,7 +15,8 @@ from pydantic import (
     model_validator,
 )
 
-from perfdag.quantities import CpuList, Quantity, parse_quantity
+from perfdag.quantities import CpuList, Quantity
+from perfdag.resource_names import check_devices, check_hugepages, check_resource
 from perfdag.units import Size
 
 Name = Annotated[
@@ -24,32 +24,6 @@ Name = Annotated[
 ]
 _Text = TypeVar("_Text", bound=str)
 _LABEL = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"
-
-
-_NATIVE = ("cpu", "memory", "ephemeral-storage")
-_HUGEPAGES = re.compile(r"hugepages-[1-9][0-9]*[KMG]i")
-
-
-def _check_resource(name: str) -> str:
-    if "/" not in name and name not in _NATIVE and not _HUGEPAGES.fullmatch(name):
-        raise ValueError(
-            f"no container can ask for {name!r}: there are {', '.join(_NATIVE)} "
-            "and devices such as nvidia.com/gpu"
-        )
-    return name
-
-
-def _check_hugepages(name: str) -> str:
-    if not _HUGEPAGES.fullmatch(name):
-        raise ValueError(f"{name!r} is no kind of hugepages: write hugepages-2Mi or hugepages-1Gi")
-    return name
-
-
-def _check_devices(resources: dict[str, str | int | float]) -> dict[str, str | int | float]:
-    for name, value in resources.items():
-        if "/" in name and parse_quantity(value) % 1:
-            raise ValueError(f"{name}: {value}: a device is given whole; ask for 1 or more")
-    return resources
 
 
 def _distinct(values: list[_Text]) -> list[_Text]:
@@ -198,10 +172,10 @@ class Shape(_Strict):
     hosts: Hosts = Hosts()
     network: Network = Network()
     resources: Annotated[
-        dict[Annotated[Name, AfterValidator(_check_resource)], Quantity],
-        AfterValidator(_check_devices),
+        dict[Annotated[Name, AfterValidator(check_resource)], Quantity],
+        AfterValidator(check_devices),
     ] = Field({}, description="requests and limits of a measuring pod, device resources included")
-    hugepages: dict[Annotated[Name, AfterValidator(_check_hugepages)], Quantity] = {}
+    hugepages: dict[Annotated[Name, AfterValidator(check_hugepages)], Quantity] = {}
     shm: Size | None = Field(None, description="size of /dev/shm, a tmpfs")
     volume: Volume | None = None
     node_selector: dict[LabelKey, LabelValue] = {}

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from perfdag.hosts import cgroups
-from perfdag.hosts.facts import env_class, filesystem, gather, main
+from perfdag.hosts.facts import env_class, gather, main
+from perfdag.hosts.filesystem_facts import filesystem
 
 XEON = "processor\t: {n}\nmodel name\t: Intel(R) Xeon(R) Gold 6338\nphysical id\t: {socket}\ncore id\t: {core}\nflags\t: fpu {flag}\n\n"
 

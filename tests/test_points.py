@@ -318,7 +318,7 @@ def test_set_changes_a_parameter_an_axis_a_shape_key_and_the_suite() -> None:
         ("command.network.mtuu=9", "command.network.mtuu: network has no key 'mtuu'"),
         ("command.network.mtu=9", "command.network.mtu: must be at least 576, not 9"),
         ("command.network.mtu=9000", "command.network.mtu: is set by a container of uid 0"),
-        ("command.resources={foo: 3}", "command.resources.foo: no container can ask for 'foo'"),
+        ("command.resources={foo: 3}", "command.resources.foo: no container can request 'foo'"),
         ("repetitions=0", "repetitions: must be at least 1, not 0"),
     ],
 )

@@ -4,7 +4,7 @@ from hera.workflows import DAG, Container, Parameter, RetryStrategy, Task
 from hera.workflows import models as m
 
 from perfdag.kube.labels import LABEL, UNRECOVERABLE
-from perfdag.kube.podspec import ATTEMPT, BATCH, CLAIMED, PORT, TWIN
+from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, PORT, TWIN
 from perfdag.workflows.containers import Installation, container, labels
 
 # two closing braces would end the expression

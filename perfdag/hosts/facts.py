@@ -8,9 +8,7 @@ fact is then null, since provenance must never cost a measurement.
 import os
 import platform
 import re
-import shutil
 import socket
-import stat
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -18,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.hosts import cgroups, gpus
+from perfdag.hosts.filesystem_facts import ROOT, filesystem, read_number, read_text
 
-_ROOT = Path("/")
 _NOT_NICS = re.compile(
-    r"^(lo|bonding_masters|veth.*|cali.*|lxc.*|ifb\d+|dummy\d+|tunl\d+|sit\d+|docker\d+|br-.*|virbr.*|cni\d+|flannel.*)$"
+    r"^(lo|bonding_masters|veth.*|cali.*|lxc.*|ifb\d+|dummy\d+|tunl\d+|sit\d+"
+    r"|docker\d+|br-.*|virbr.*|cni\d+|flannel.*)$"
 )
 
 
-def gather(root: Path = _ROOT) -> dict[str, Any]:
+def gather(root: Path = ROOT) -> dict[str, Any]:
     """Return facts of this host: kernel, CPU, memory, NICs, GPUs, virtualisation, cgroup limits.
 
     `root` is the folder of /proc, /sys and /etc. GPUs belong to the default root only. Frequencies
@@ -46,11 +45,11 @@ def gather(root: Path = _ROOT) -> dict[str, Any]:
         "cpu_frequency_limit": _frequency_limit(root),
         "memory_bytes": _memory_bytes(root),
         "nics": _nics(root),
-        "gpus": gpus.gpus() if root == _ROOT else [],
+        "gpus": gpus.gpus() if root == ROOT else [],
         "virtualisation": _virtualisation(root),
         "container": _container(root),
         "cgroup": cgroups.limits(root),
-        "tcp_congestion": _read(root / "proc/sys/net/ipv4/tcp_congestion_control"),
+        "tcp_congestion": read_text(root / "proc/sys/net/ipv4/tcp_congestion_control"),
         "python": platform.python_version(),
     }
 
@@ -90,117 +89,13 @@ def _nic_kind(nic: Mapping[str, Any]) -> str:
     return f"{nic['driver']} {speed / 1e9:g} Gbit/s" if speed else str(nic["driver"])
 
 
-def filesystem(path: str | Path, root: Path = _ROOT) -> dict[str, Any]:
-    """Return type, device, mount point and options of the file system of `path`.
-
-    Also whether the disk turns, its scheduler and model, and the size and free space in bytes
-    (free: for this user). For a block device the type is `block`. What cannot be known is None.
-    """
-    target = Path(path).absolute()
-    while not target.exists() and target != target.parent:
-        target = target.parent
-    target = target.resolve()
-    mount = _mount_of(target, root)
-    found: dict[str, Any] = {
-        "path": str(path),
-        "type": mount.get("type"),
-        "device": mount.get("device"),
-        "mount": mount.get("mount"),
-    }
-    found["options"] = mount.get("options")
-    numbers = mount.get("numbers")
-    status = target.stat()
-    if stat.S_ISBLK(status.st_mode):
-        numbers = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-        found |= {"type": "block", "device": str(target), "mount": None, "options": None}
-    found |= _queue(numbers, root)
-    usage = shutil.disk_usage(target) if target.is_dir() or target.is_file() else None
-    sectors = (
-        _number(_read(root / "sys/dev/block" / (numbers or "none") / "size"))
-        if found["type"] == "block"
-        else None
-    )
-    # sysfs counts sectors of 512 bytes whatever the device's own are
-    found |= {
-        "total_bytes": usage.total if usage else sectors and sectors * 512,
-        "free_bytes": usage.free if usage else None,
-    }
-    return found
-
-
-def _mount_of(target: Path, root: Path) -> dict[str, Any]:
-    """Return the mount in /proc/self/mountinfo with the longest mount point above `target`.
-
-    Format: proc_pid_mountinfo(5).
-    """
-    best: dict[str, Any] = {}
-    for line in (_read(root / "proc/self/mountinfo") or "").splitlines():
-        left, _, right = line.partition(" - ")
-        fields, kind = left.split(), right.split()
-        if len(fields) < 6 or len(kind) < 2:
-            continue
-        mount = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
-        if target.is_relative_to(mount) and len(mount) >= len(best.get("mount", "")):
-            options = ",".join(
-                dict.fromkeys(
-                    f"{fields[5]},{kind[2] if len(kind) > 2 else ''}".strip(",").split(",")
-                )
-            )
-            best = {
-                "mount": mount,
-                "type": kind[0],
-                "device": kind[1],
-                "options": options,
-                "numbers": fields[2],
-            }
-    return best
-
-
-def _queue(numbers: str | None, root: Path) -> dict[str, Any]:
-    """Return rotational, scheduler and model of the disk with a device number.
-
-    The queue of a partition is that of its parent.
-    """
-    device = root / "sys/dev/block" / (numbers or "none")
-    found: dict[str, Any] = {"rotational": None, "scheduler": None, "disk": None}
-    try:
-        device = device.resolve()
-        for folder in (device, device.parent):
-            rotational = _read(folder / "queue/rotational")
-            if rotational is not None:
-                scheduler = re.search(r"\[(\S+)\]", _read(folder / "queue/scheduler") or "")
-                model = _read(folder / "device/model")
-                return {
-                    "rotational": rotational == "1",
-                    "scheduler": scheduler[1] if scheduler else None,
-                    "disk": model or folder.name,
-                }
-    except OSError:
-        return found
-    return found
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(errors="replace").strip()
-    except (OSError, ValueError):
-        return None
-
-
-def _number(text: str | None) -> int | None:
-    try:
-        return int(text or "")
-    except ValueError:
-        return None
-
-
 def _distribution(root: Path) -> str | None:
-    found = re.search(r'^PRETTY_NAME="?([^"\n]+)"?', _read(root / "etc/os-release") or "", re.M)
+    found = re.search(r'^PRETTY_NAME="?([^"\n]+)"?', read_text(root / "etc/os-release") or "", re.M)
     return found[1] if found else platform.system() or None
 
 
 def _cpu(root: Path) -> dict[str, Any]:
-    text = _read(root / "proc/cpuinfo") or ""
+    text = read_text(root / "proc/cpuinfo") or ""
     blocks = [
         dict(_field(line) for line in block.splitlines() if ":" in line)
         for block in text.split("\n\n")
@@ -242,19 +137,21 @@ def _arm(block: Mapping[str, str]) -> str | None:
 
 def _governor(root: Path) -> str | None:
     found = {
-        _read(path)
+        read_text(path)
         for path in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     } - {None}
     return ",".join(sorted(str(each) for each in found)) or None
 
 
 def _frequency_limit(root: Path) -> int | None:
-    kilohertz = _number(_read(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq"))
+    kilohertz = read_number(
+        read_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq")
+    )
     return kilohertz * 1000 if kilohertz else None
 
 
 def _memory_bytes(root: Path) -> int | None:
-    found = re.search(r"^MemTotal:\s+(\d+) kB", _read(root / "proc/meminfo") or "", re.M)
+    found = re.search(r"^MemTotal:\s+(\d+) kB", read_text(root / "proc/meminfo") or "", re.M)
     if found:
         return int(found[1]) * 1024
     try:
@@ -271,7 +168,7 @@ def _nics(root: Path) -> list[dict[str, Any]]:
         if _NOT_NICS.match(name):
             continue
         driver = folder / name / "device/driver"
-        speed = _number(_read(folder / name / "speed"))
+        speed = read_number(read_text(folder / name / "speed"))
         nics.append(
             {
                 "name": name,
@@ -279,8 +176,8 @@ def _nics(root: Path) -> list[dict[str, Any]]:
                 "speed": speed * 10**6
                 if speed and speed > 0
                 else None,  # -1: the link has no speed to tell
-                "mtu": _number(_read(folder / name / "mtu")),
-                "state": _read(folder / name / "operstate"),
+                "mtu": read_number(read_text(folder / name / "mtu")),
+                "state": read_text(folder / name / "operstate"),
             }
         )
     return nics
@@ -292,13 +189,13 @@ def _virtualisation(root: Path) -> str:
         filter(
             None,
             (
-                _read(root / "sys/class/dmi/id/sys_vendor"),
-                _read(root / "sys/class/dmi/id/product_name"),
+                read_text(root / "sys/class/dmi/id/sys_vendor"),
+                read_text(root / "sys/class/dmi/id/product_name"),
             ),
         )
     )
-    kind = _read(root / "sys/hypervisor/type")
-    if re.search(r"^flags\s*:.*\bhypervisor\b", _read(root / "proc/cpuinfo") or "", re.M):
+    kind = read_text(root / "sys/hypervisor/type")
+    if re.search(r"^flags\s*:.*\bhypervisor\b", read_text(root / "proc/cpuinfo") or "", re.M):
         return kind or product or "virtual"
     guests = (
         r"QEMU|KVM|VMware|VirtualBox|Virtual Machine|Xen|Bochs|OpenStack|Amazon EC2|"

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from perfdag.hosts import facts
+from perfdag.hosts import filesystem_facts
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
 
@@ -33,9 +33,9 @@ def common(kind: str) -> bool:
 
 
 def filesystem(host: Host, path: str) -> dict[str, Any]:
-    """Return facts.filesystem of a path on that host. Raises Failed."""
+    """Return the facts of the file system of a path on that host. Raises Failed."""
     if isinstance(host, LocalHost):
-        return facts.filesystem(path)
+        return filesystem_facts.filesystem(path)
     finished = host.run(["python3", "-m", "perfdag.hosts.facts", "--filesystem", path], timeout=30)
     answer: dict[str, Any] = json.loads(
         finished.check(f"asking {host.name} what holds {path}").stdout

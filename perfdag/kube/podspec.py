@@ -2,23 +2,18 @@
 
 It also patches Argo's own `init` and `wait` containers. Without a securityContext PodSecurity
 `restricted` rejects the pod, and without limits the pod cannot be Guaranteed. One patch serves all
-batches of a shape, so it has placeholders:
-
-- `@BATCH@` and `@ATTEMPT@` are the numbers of the batch and of the attempt.
-- `@PORT@` is the port of a rank's sshd on a host network.
-- `@CLAIMED@` is the volume of a `claim://` store, which only a lead has.
-- `@TWIN@` is the rank of the other variant's pod on the same node, in a duet.
+batches of a shape, so it has placeholders (`perfdag.kube.placeholders`).
 """
 
 import hashlib
 from dataclasses import dataclass
 
-from perfdag.kube.labels import LABEL
 from perfdag.kube.objects import Object
+from perfdag.kube.placeholders import BATCH, CLAIMED, PORT
+from perfdag.kube.placement import place
 from perfdag.kube.security import hardened, helper, pod_security
 from perfdag.shape import Shape, Volume
 
-BATCH, ATTEMPT, TWIN, PORT, CLAIMED = "@BATCH@", "@ATTEMPT@", "@TWIN@", "@PORT@", "@CLAIMED@"
 SSH_PORT = 2222
 VOLUME = "/perfdag/volume"
 STORE = "/perfdag/store"
@@ -32,10 +27,6 @@ PRIORITY_CLASSES = ("perfdag", "perfdag-preempting")
 """PriorityClasses of measuring pods: of a usual suite, and of one with a priority."""
 # As uid 0, sshd separates its privileges and writes an audit record, or ends.
 _SSHD = ("AUDIT_WRITE", "SETGID", "SETUID", "SYS_CHROOT")
-_HOSTNAME = "kubernetes.io/hostname"
-_ZONE = "topology.kubernetes.io/zone"
-WIDE_GANG = 32
-"""Pods of a gang above which anti-affinity is too slow, so topologySpread is used."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +95,9 @@ def patch(shape: Shape, context: Context) -> Object:
     _network(shape, spec, main)
     _volumes(shape, spec, main, context)
     _mtu(shape, spec, context)
-    _placement(shape, spec, context)
+    place(shape, spec, context.run_id, context.ranks)
+    if context.priority_class:
+        spec["priorityClassName"] = context.priority_class
     if context.account:
         spec |= {"serviceAccountName": context.account, "terminationGracePeriodSeconds": CLEARING}
     if context.store.startswith("claim://"):
@@ -214,79 +207,6 @@ def claim_spec(volume: Volume) -> Object:
     if volume.storage_class:
         spec["storageClassName"] = volume.storage_class
     return spec
-
-
-def _placement(shape: Shape, spec: Object, context: Context) -> None:
-    own: Object = {"matchLabels": {f"{LABEL}/run": context.run_id, f"{LABEL}/batch": BATCH}}
-    # Pods of an earlier attempt remain on a dead node, and must not attract these pods.
-    gang: Object = {"matchLabels": {**own["matchLabels"], f"{LABEL}/attempt": ATTEMPT}}
-    twin: Object = {"matchLabels": {**gang["matchLabels"], f"{LABEL}/rank": TWIN}}
-    if context.ranks:
-        side = [
-            {
-                "key": f"{LABEL}/rank",
-                "operator": "In",
-                "values": [str(rank) for rank in context.ranks],
-            }
-        ]
-        own["matchExpressions"] = gang["matchExpressions"] = side
-    anti: list[Object] = []
-    if shape.hosts.exclusive:
-        anti += [_away(_others("run", context.run_id)), _away(_others("batch", BATCH))]
-    if shape.hosts.placement == "spread" and shape.hosts.count > 1:
-        if shape.hosts.count > WIDE_GANG:
-            spec["topologySpreadConstraints"] = [
-                {
-                    "maxSkew": 1,
-                    "topologyKey": _HOSTNAME,
-                    "whenUnsatisfiable": "DoNotSchedule",
-                    "labelSelector": own,
-                }
-            ]
-        else:
-            anti.append({"labelSelector": own, "topologyKey": _HOSTNAME})
-    affinity: Object = {}
-    if anti:
-        affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": anti}
-    near = [gang] if shape.hosts.placement == "packed" and shape.hosts.count > 1 else []
-    if context.ranks and context.ranks.start:
-        near = [twin]  # The pods of the first variant follow their own rules.
-    if near:
-        terms = [{"labelSelector": selector, "topologyKey": _HOSTNAME} for selector in near]
-        affinity["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
-    if shape.zones:
-        zone = {"matchExpressions": [{"key": _ZONE, "operator": "In", "values": list(shape.zones)}]}
-        affinity["nodeAffinity"] = {
-            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone]}
-        }
-    if affinity:
-        spec["affinity"] = affinity
-    if shape.node_selector:
-        spec["nodeSelector"] = dict(shape.node_selector)
-    if shape.tolerations:
-        spec["tolerations"] = [item.model_dump(exclude_none=True) for item in shape.tolerations]
-    if shape.scheduler == "volcano":
-        spec["schedulerName"] = "volcano"
-    if shape.runtime_class:
-        spec["runtimeClassName"] = shape.runtime_class
-    if context.priority_class:
-        spec["priorityClassName"] = context.priority_class
-
-
-def _others(label: str, own: str) -> list[Object]:
-    return [
-        {"key": f"{LABEL}/measuring", "operator": "Exists"},
-        {"key": f"{LABEL}/{label}", "operator": "NotIn", "values": [own]},
-    ]
-
-
-def _away(expressions: list[Object]) -> Object:
-    # All namespaces, as measuring pods of other teams disturb as well.
-    return {
-        "labelSelector": {"matchExpressions": expressions},
-        "namespaceSelector": {},
-        "topologyKey": _HOSTNAME,
-    }
 
 
 def host_port(run_id: str) -> int:

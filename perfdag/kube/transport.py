@@ -283,10 +283,7 @@ class Transport:
 
 @cache
 def _unbounded() -> Any:
-    """Return the option that turns off the timeout of aiohttp.
-
-    One asyncio.timeout limits connecting, sending and reading together, and costs less.
-    """
+    """Turn off the timeout of aiohttp: one asyncio.timeout limits the whole request for less."""
     import aiohttp
 
     return aiohttp.ClientTimeout(total=None)

@@ -127,7 +127,10 @@ def on_cluster(duet: Duet) -> Duet:
 def _apart(a: Shape, b: Shape) -> str | None:
     """Return why pods of two shapes cannot run side by side, or None where they can."""
     if a.hosts.count != b.hosts.count:
-        return f"A has {a.hosts.count} hosts and B {b.hosts.count}: side by side on the same nodes they need equally many"
+        return (
+            f"A has {a.hosts.count} hosts and B {b.hosts.count}: "
+            "side by side on the same nodes they need equally many"
+        )
     for shape in (a, b):
         if (
             shape.volume

@@ -125,8 +125,8 @@ _BOUNDS = {
 _FORMS = {
     "^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$": "a suite name: 1 to 40 of a-z, 0-9 and -, "
     "beginning and ending with a letter or digit",
-    "^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$": "an entry name: 1 to 63 letters, digits, - and _, "
-    "a letter or digit at both ends",
+    "^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$": "an entry name: 1 to 63 letters, "
+    "digits, - and _, a letter or digit at both ends",
     "^(all|ring|random [1-9][0-9]*)$": "one of all, ring, `random N`",
     CPU_LIST: "a CPU list such as 0 or 2-3",
     "^/": "an absolute path",

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from perfdag.hosts.local import LocalHost
-from perfdag.kube.podspec import BATCH, ssh_port
+from perfdag.kube.placeholders import BATCH
+from perfdag.kube.podspec import ssh_port
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape

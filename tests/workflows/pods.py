@@ -3,7 +3,8 @@
 import json
 
 from perfdag.kube.objects import Object
-from perfdag.kube.podspec import ATTEMPT, BATCH, CLAIMED, PORT, TWIN, Context, patch
+from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, PORT, TWIN
+from perfdag.kube.podspec import Context, patch
 from perfdag.shape import Shape
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube.podspec import ATTEMPT, BATCH, PORT, host_port, patch
+from perfdag.kube.placeholders import ATTEMPT, BATCH, PORT
+from perfdag.kube.podspec import host_port, patch
 from perfdag.shape import Shape
 
 from .test_manifests import CONTEXT, SHAPES, documents

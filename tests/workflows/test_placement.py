@@ -11,7 +11,7 @@ import pytest
 
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.objects import Object
-from perfdag.kube.podspec import WIDE_GANG
+from perfdag.kube.placement import WIDE_GANG
 
 from .pods import pod
 

@@ -1,0 +1,12 @@
+"""Placeholders of a pod patch, which the template of a batch replaces."""
+
+BATCH = "@BATCH@"
+"""The number of the batch."""
+ATTEMPT = "@ATTEMPT@"
+"""The number of the attempt."""
+TWIN = "@TWIN@"
+"""The rank of the other variant's pod on the same node, in a duet."""
+PORT = "@PORT@"
+"""The port of a rank's sshd on a host network."""
+CLAIMED = "@CLAIMED@"
+"""The volume of a `claim://` store, which only a lead has."""

@@ -1,0 +1,86 @@
+"""Where the pods of a shape are placed: affinity, topology spread, node selection."""
+
+from perfdag.kube.labels import LABEL
+from perfdag.kube.objects import Object
+from perfdag.kube.placeholders import ATTEMPT, BATCH, TWIN
+from perfdag.shape import Shape
+
+_HOSTNAME = "kubernetes.io/hostname"
+_ZONE = "topology.kubernetes.io/zone"
+WIDE_GANG = 32
+"""Pods of a gang above which anti-affinity is too slow, so topologySpread is used."""
+
+
+def place(shape: Shape, spec: Object, run_id: str, ranks: range | None) -> None:
+    """Add the affinity, node selection and scheduler of a shape to a pod spec.
+
+    `ranks` are the ranks of the pod's variant in a duet, or None.
+    """
+    own: Object = {"matchLabels": {f"{LABEL}/run": run_id, f"{LABEL}/batch": BATCH}}
+    # Pods of an earlier attempt remain on a dead node, and must not attract these pods.
+    gang: Object = {"matchLabels": {**own["matchLabels"], f"{LABEL}/attempt": ATTEMPT}}
+    twin: Object = {"matchLabels": {**gang["matchLabels"], f"{LABEL}/rank": TWIN}}
+    if ranks:
+        side = [
+            {
+                "key": f"{LABEL}/rank",
+                "operator": "In",
+                "values": [str(rank) for rank in ranks],
+            }
+        ]
+        own["matchExpressions"] = gang["matchExpressions"] = side
+    anti: list[Object] = []
+    if shape.hosts.exclusive:
+        anti += [_away(_others("run", run_id)), _away(_others("batch", BATCH))]
+    if shape.hosts.placement == "spread" and shape.hosts.count > 1:
+        if shape.hosts.count > WIDE_GANG:
+            spec["topologySpreadConstraints"] = [
+                {
+                    "maxSkew": 1,
+                    "topologyKey": _HOSTNAME,
+                    "whenUnsatisfiable": "DoNotSchedule",
+                    "labelSelector": own,
+                }
+            ]
+        else:
+            anti.append({"labelSelector": own, "topologyKey": _HOSTNAME})
+    affinity: Object = {}
+    if anti:
+        affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": anti}
+    near = [gang] if shape.hosts.placement == "packed" and shape.hosts.count > 1 else []
+    if ranks and ranks.start:
+        near = [twin]  # The pods of the first variant follow their own rules.
+    if near:
+        terms = [{"labelSelector": selector, "topologyKey": _HOSTNAME} for selector in near]
+        affinity["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    if shape.zones:
+        zone = {"matchExpressions": [{"key": _ZONE, "operator": "In", "values": list(shape.zones)}]}
+        affinity["nodeAffinity"] = {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone]}
+        }
+    if affinity:
+        spec["affinity"] = affinity
+    if shape.node_selector:
+        spec["nodeSelector"] = dict(shape.node_selector)
+    if shape.tolerations:
+        spec["tolerations"] = [item.model_dump(exclude_none=True) for item in shape.tolerations]
+    if shape.scheduler == "volcano":
+        spec["schedulerName"] = "volcano"
+    if shape.runtime_class:
+        spec["runtimeClassName"] = shape.runtime_class
+
+
+def _others(label: str, own: str) -> list[Object]:
+    return [
+        {"key": f"{LABEL}/measuring", "operator": "Exists"},
+        {"key": f"{LABEL}/{label}", "operator": "NotIn", "values": [own]},
+    ]
+
+
+def _away(expressions: list[Object]) -> Object:
+    # All namespaces, as measuring pods of other teams disturb as well.
+    return {
+        "labelSelector": {"matchExpressions": expressions},
+        "namespaceSelector": {},
+        "topologyKey": _HOSTNAME,
+    }
