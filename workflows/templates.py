@@ -17,17 +17,17 @@ from hera.workflows import (
     ClusterWorkflowTemplate,
     Container,
     Parameter,
-    RetryStrategy,
     Task,
     WorkflowTemplate,
 )
 from hera.workflows import models as m
 
-from perfdag.kube.labels import BEGAN, ENDED, LABEL, STEP, WATCHDOG_DONE
+from perfdag.kube.labels import LABEL, WATCHDOG_DONE
 from perfdag.kube.security import restricted
 from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
 from perfdag.workflows.gangs import duet, gang, rank
+from perfdag.workflows.retries import lost, with_retries
 
 NAME = "perfdag"
 PLAN_SECONDS, FINISH_SECONDS = 1800, 3600
@@ -74,19 +74,19 @@ def template(installation: Installation) -> WorkflowTemplate:
         image_pull_secrets=[m.LocalObjectReference(name=name) for name in installation.pull_secrets]
         or None,
     ) as w:
-        plan = tried(
+        plan = with_retries(
             installation, "plan", _plan(installation), lost(installation, "plan", PLAN_SECONDS)
         )
         not_done = f"'{{{{workflow.annotations.{WATCHDOG_DONE}}}}}' != '{{{{workflow.uid}}}}'"
         lost_or_new = f"lastRetry.status == 'Error' || {not_done}"
-        watchdog = tried(installation, "watchdog", _watchdog(installation), lost_or_new)
-        confirm = tried(
+        watchdog = with_retries(installation, "watchdog", _watchdog(installation), lost_or_new)
+        confirm = with_retries(
             installation,
             "confirm",
             _confirm(installation),
             lost(installation, "confirm", FINISH_SECONDS),
         )
-        tried(
+        with_retries(
             installation,
             "finish",
             _finish(installation),
@@ -124,46 +124,6 @@ def template(installation: Installation) -> WorkflowTemplate:
                 arguments=_fans_of("confirm"),
             )
     return w
-
-
-def lost(installation: Installation, name: str, limit: int) -> str:
-    """Return an expression: whether the pod of a step was lost (an eviction, a node that is gone).
-
-    A step that ended by itself would end the same way again. So would one that waited or worked for
-    its whole time (`limit`, seconds). Argo calls an eviction Failed, as it does an exit code, and
-    gives neither to a DAG. So the step records its state on the Workflow.
-    """
-    state, now = f"'{{{{workflow.annotations.{STEP}}}}}'", f"'{{{{workflow.uid}}}} {name} "
-    waiting = installation.pending_limit
-    at_least = f"{state} == {now}{ENDED}' ? 0 : {state} == {now}{BEGAN}' ? {limit} : {waiting}"
-    return f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < ({at_least})"
-
-
-def tried(installation: Installation, name: str, pod: Container, expression: str) -> DAG:
-    """Return a step: its pod, created again if it failed and the expression holds.
-
-    The retryStrategy is that of a DAG: Argo ignores the pendingTimeout of a template that has one.
-    """
-    parameters = pod.outputs if isinstance(pod.outputs, list) else []
-    # what is the workflow's is not handed on too: output level is another copy in its object
-    names = [
-        output.name
-        for output in parameters
-        if isinstance(output, Parameter) and not output.global_name
-    ]
-    outputs = [
-        Parameter(
-            name=output,
-            value_from=m.ValueFrom(parameter=f"{{{{tasks.{name}.outputs.parameters.{output}}}}}"),
-        )
-        for output in names
-    ]
-    again = RetryStrategy(
-        limit=str(installation.retries), retry_policy="Always", expression=expression
-    )
-    with DAG(name=name, fail_fast=False, outputs=outputs, retry_strategy=again) as dag:
-        Task(name=name, template=pod)
-    return dag
 
 
 def _fans_of(task: str) -> dict[str, str]:
