@@ -83,11 +83,13 @@ def test_the_reason_is_told_within_30_s(
 def test_a_gang_of_which_one_half_has_room_ends_and_the_rest_is_measured(
     bench: Namespace, tmp_path: Path
 ) -> None:
-    half = 0.6 * max(_cpus(node["status"]["allocatable"]["cpu"]) for node in _real_nodes())
+    nodes = _real_nodes()
+    half = 0.6 * max(_cpus(node["status"]["allocatable"]["cpu"]) for node in nodes)
+    count = len(nodes) + 1
     suite = tmp_path / "half.yaml"
     suite.write_text(
         "name: half\npending_limit: 30s\nentries:\n"
-        f"  - {{benchmark: command, name: half, hosts: {{count: 2}}, resources: {{cpu: '{half:.2f}'}}, params: {{argv: [sleep, '0.1']}}}}\n"
+        f"  - {{benchmark: command, name: half, hosts: {{count: {count}}}, resources: {{cpu: '{half:.2f}'}}, params: {{argv: [sleep, '0.1']}}}}\n"
         "  - {benchmark: command, name: good, params: {argv: [sleep, '0.2']}}\n"
     )
     name = bench.submit(suite)
