@@ -118,7 +118,7 @@ def test_the_time_left_follows_what_samples_take(monkeypatch: pytest.MonkeyPatch
     assert progress.left() == pytest.approx(3 * 3 * expected), (
         "three are left, and each takes three times what was expected"
     )
-    progress.passed(plan.points[1], 1, "stored before")
+    progress.skipped(plan.points[1], 1, "stored before")
     assert progress.left() == pytest.approx(2 * 3 * expected)
     assert progress.done == 2
 
@@ -136,5 +136,5 @@ def test_rounds_that_until_may_add_are_not_promised() -> None:
         == pytest.approx(2 * (1.7 + SAMPLE_OVERHEAD))
     )
     for repetition in (1, 2, 3):
-        progress.passed(plan.points[0], repetition, "stored before")
+        progress.skipped(plan.points[0], repetition, "stored before")
     assert progress.left() == pytest.approx(0, abs=1e-9)

@@ -56,7 +56,7 @@ def test_plan_reads_every_kind_of_quantity(name: str, resource: str, tmp_path: P
         (
             "command",
             "example.com/gpu: 1500m",
-            "entries[0].resources: example.com/gpu: 1500m: a device is ",
+            "entries[0].resources: example.com/gpu: 1500m: devices are whole",
         ),
         (
             "command",

@@ -536,7 +536,7 @@ def test_with_no_room_for_temporary_files_it_is_exit_4_and_resume_completes(
         check=False,
     )
     assert process.returncode == 4, process.stderr
-    assert "no temporary folder can be made" in process.stderr
+    assert "cannot create a temporary folder" in process.stderr
     assert "--resume" in process.stderr
     assert "Traceback" not in process.stderr
     root = tmp_path / "store"

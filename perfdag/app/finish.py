@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from perfdag.app import history_page
-from perfdag.charts.pages import report as report_page
 from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.plan.plan import Plan
 from perfdag.regress.gate import own_gates
@@ -83,6 +81,9 @@ def write_report(
 
     A history page that cannot be drawn is reported and left out. Raises StoreError.
     """
+    # Both import matplotlib, which takes a second that a run without a report does not need.
+    from perfdag.app import history_page
+    from perfdag.charts.pages import report as report_page
 
     def put(name: str, data: bytes) -> None:
         store.put(f"runs/{plan.run_id}/{name}", data)

@@ -359,8 +359,7 @@ def test_marks_stand_in_the_titles_of_comparisons() -> None:
 
 
 @pytest.mark.parametrize("module", [resnet50, resnet50_overhead, resnet50_interference])
-def test_failures_and_nothing_are_pictures_too(module: Any) -> None:
-    assert drawn(module, table())
+def test_failures_are_pictures_too(module: Any) -> None:
     name = module.__name__.rpartition(".")[2].replace("_", "-")
     failed = table(
         sample(
