@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perfdag.app.cluster.finish_step import label_workflow
-from perfdag.app.cluster.template import NotInstalled, installed_template
+from perfdag.app.cluster.template import InstalledTemplate, NotInstalled, installed_template
 from perfdag.app.cluster.view import View
 from perfdag.app.cluster.watch import describe, follow_run
 from perfdag.cli import main
@@ -114,12 +114,8 @@ def test_a_store_that_pods_do_not_share_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     if not store:  # an installation rendered without one
-        monkeypatch.setattr(
-            "perfdag.app.cluster.template.InstalledTemplate.start",
-            lambda *args: pytest.fail(f"a Workflow was made: {args}"),
-            raising=True,
-        )
-        monkeypatch.setattr("perfdag.app.cluster.submission.run_store", lambda *_: "")
+        installed = InstalledTemplate(place.namespace, False, {})
+        monkeypatch.setattr("perfdag.app.cluster.template.installed_template", lambda _: installed)
     words = ("--store", store) if store else ()
     assert place.perfdag("submit", str(write_suite(SUITE)), *words) == 2
     assert "--store s3://bucket/prefix or claim://NAME" in capsys.readouterr().err
