@@ -38,7 +38,7 @@ def test_argo_retry(bench: Namespace, tmp_path: Path) -> None:
     subprocess.run(["argo", "terminate", name, "-n", bench.name], check=True, capture_output=True)
 
 
-def test_what_argo_retry_measures_again_has_a_sentry(bench: Namespace, tmp_path: Path) -> None:
+def test_what_argo_retry_measures_again_has_a_watchdog(bench: Namespace, tmp_path: Path) -> None:
     suite = tmp_path / "again.yaml"
     suite.write_text(
         "name: again\npending_limit: 300s\nentries:\n"

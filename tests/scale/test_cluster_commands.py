@@ -503,7 +503,7 @@ class TestCommands:
             assert self.cli("sample", "--watch", "20", "-o", str(out)) == 0
             output = capsys.readouterr()
             assert "2 scheduled, 0 waiting, of 2 submitted" in output.out
-            assert "we may not list nodes" in output.err
+            assert "no permission to list nodes" in output.err
             summary = orjson.loads((out / "summary.json").read_bytes())
             assert summary["simulated"] is None
             assert {
