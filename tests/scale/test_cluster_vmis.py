@@ -249,7 +249,7 @@ async def test_a_namespace_that_is_being_deleted_is_waited_for(kube: Kube) -> No
     await kube.delete(namespaces, name)
     with pytest.raises(
         KubeError,
-        match=rf"namespace {name} is still being deleted after 1 s.*take another namespace",
+        match=rf"namespace {name} is still being deleted after 1 s.*use another namespace",
     ):
         await ensure_namespace(kube, name, "r", patience=1.0)
 
