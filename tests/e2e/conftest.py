@@ -96,6 +96,14 @@ class Namespace:
 
         return run_with_client(work)
 
+    def nodes(self) -> list[str]:
+        """The names of the nodes that run pods, in order."""
+        return sorted(
+            node["metadata"]["name"]
+            for node in self.objects("Node")
+            if "kwok.x-k8s.io/node" not in node["metadata"].get("annotations", {})
+        )
+
     def delete(self, kind: str, name: str, api: str = "v1") -> None:
         """Delete an object at once."""
 

@@ -18,10 +18,13 @@ NETWORK = ("NetworkAttachmentDefinition", "k8s.cni.cncf.io/v1")
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
 
-def test_a_cordoned_node_waits_and_goes_on(bench: Namespace, tmp_path: Path) -> None:
-    name = bench.submit(sleeps(tmp_path, points=6, extra="batch_time: 3s\n"))
+def test_a_batch_waits_for_its_cordoned_node(bench: Namespace, tmp_path: Path) -> None:
+    node = bench.nodes()[-1]
+    shape = f"    node_selector: {{kubernetes.io/hostname: {node}}}\n"
+    suite = sleeps(tmp_path, points=6, extra="batch_time: 3s\n", shape=shape)
+    name = bench.submit(suite)
     run_id = bench.run_id(name)
-    node = bench.pod(name, 0)["spec"]["nodeName"]
+    assert bench.pod(name, 0)["spec"]["nodeName"] == node
 
     async def cordon(client: Kube, on: bool) -> None:
         await client.patch(
