@@ -22,6 +22,7 @@ from perfdag.units import Size
 Name = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?$")
 ]
+Placement = Literal["any", "spread", "packed"]
 _Text = TypeVar("_Text", bound=str)
 _LABEL = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"
 
@@ -82,8 +83,10 @@ class Hosts(_Strict):
     """How many hosts a sample uses, and on which nodes."""
 
     count: int = Field(1, ge=1, le=4096)
-    placement: Literal["any", "spread", "packed"] = Field(
-        "any", description="spread: each host on a node of its own; packed: all on one node"
+    placement: Placement | None = Field(
+        None,
+        description="spread: each host on a node of its own; packed: all on one node; "
+        "unset: the benchmark's default on a cluster",
     )
     exclusive: bool = Field(
         False, description="no other measuring pod of the cluster on the nodes used"

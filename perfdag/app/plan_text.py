@@ -7,6 +7,7 @@ from typing import Any
 from perfdag.app.text_table import text_table
 from perfdag.digest import canonical
 from perfdag.plan.order import concurrent_groups
+from perfdag.plan.placement import cluster_shapes
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.steps.runner.limits import check_size
 from perfdag.suite.load import load_suite
@@ -33,7 +34,8 @@ def plan_text(plan: Plan) -> str:
     if (more := len(plan.points) - MAX_POINTS) > 0:
         lines.append(f"... and {more:,} more (--json shows all)")
     lines.append(f"\n{_size(plan)}")
-    lines += [f"shape {number}: {_shape(shape)}" for number, shape in enumerate(plan.shapes)]
+    shapes = enumerate(zip(plan.shapes, cluster_shapes(plan), strict=True))
+    lines += [f"shape {number}: {_shape(*both)}" for number, both in shapes]
     lines += _pairs(plan)
     seconds = short_seconds(plan.seconds())
     lines.append(f"expected {seconds}; each round is shuffled, from seed {plan.seed}")
@@ -90,6 +92,10 @@ def _pairs(plan: Plan) -> list[str]:
     return lines
 
 
-def _shape(shape: dict[str, Any]) -> str:
+def _shape(shape: dict[str, Any], on_cluster: dict[str, Any]) -> str:
+    """Return a shape as text, with the default placement where the suite sets none."""
     texts = (value if isinstance(value, str) else canonical(value) for value in shape.values())
-    return ", ".join(f"{key} {text}" for key, text in zip(shape, texts, strict=True)) or "plain"
+    text = ", ".join(f"{key} {text}" for key, text in zip(shape, texts, strict=True)) or "plain"
+    if shape == on_cluster:
+        return text
+    return f"{text}; placement on a cluster: {on_cluster['hosts']['placement']}"

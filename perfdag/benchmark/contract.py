@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from perfdag.hosts.base import Host
 from perfdag.outcome import Measurement
-from perfdag.shape import Shape
+from perfdag.shape import Placement, Shape
 
 if TYPE_CHECKING:
     import pyarrow
@@ -112,6 +112,11 @@ class Benchmark(ABC, Generic[P]):
     """Measures between two hosts, so hosts.pairs may run it over the pairs of a gang.
 
     `check` and `run` then get two hosts.
+    """
+    placement: ClassVar[Placement] = "any"
+    """Where a cluster puts several hosts if the suite does not say.
+
+    A benchmark that measures the network between hosts has `spread`.
     """
     pins: ClassVar[tuple[str, ...]] = ()
     """Roles in hosts.cpus (client, server) that `run` pins. Other roles in a suite are refused."""

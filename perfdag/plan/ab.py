@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from perfdag.digest import digest
 from perfdag.plan.order import order
+from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Batch, Plan, make_plan, new_run_id
 from perfdag.shape import Shape
 from perfdag.stats.paired import FEWEST_BLOCKS, MOST_BLOCKS, blocks
@@ -98,7 +99,7 @@ def on_cluster(duet: Duet) -> Duet:
     """
     pairs = sorted({(a.shape, b.shape) for a, b in zip(duet.a.points, duet.b.points, strict=True)})
     plans = []
-    for side, plan in enumerate((duet.a, duet.b)):
+    for side, plan in enumerate((place_hosts(duet.a), place_hosts(duet.b))):
         batches = []
         for pair in pairs:
             mine = {

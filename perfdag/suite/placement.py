@@ -121,6 +121,8 @@ class Placer:
         text = canonical(data)
         # A benchmark with rights at the API server shares no pods with one that has none.
         pods = f"{benchmark.name} {text}" if benchmark.api else text
+        if shape.hosts.count > 1:  # nor do benchmarks that a cluster places otherwise
+            pods = f"{benchmark.placement} {pods}"
         if pods not in self._indices:
             self._indices[pods] = len(self.shapes)
             self.shapes.append(data)

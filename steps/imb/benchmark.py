@@ -41,6 +41,7 @@ class Imb(Benchmark[ImbParams]):
     name = "imb"
     image = "imb"
     pairwise = True
+    placement = "spread"
     canaries = ("cpu", "memory", "loopback")
     tools = (intelmpi.IMB,)
     Params: ClassVar[type[Params]] = ImbParams

@@ -34,6 +34,7 @@ class Iperf(Benchmark[IperfParams]):
     name = "iperf"
     image = "iperf"
     pairwise = True
+    placement = "spread"
     canaries = ("cpu", "loopback")
     tools = (IPERF3,)
     pins = ("client", "server")

@@ -12,7 +12,7 @@ from perfdag.benchmark.rules import broken
 from perfdag.hosts import stale_files
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Measurement, Skip
-from perfdag.shape import Shape
+from perfdag.shape import Placement, Shape
 from perfdag.steps import devices
 from perfdag.steps.mpi import openmpi
 from perfdag.steps.openfoam import case, footprint
@@ -37,6 +37,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
     name: ClassVar[str] = "openfoam"
     version: ClassVar[int] = 2
     image: ClassVar[str] = "openfoam"
+    placement: ClassVar[Placement] = "spread"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     Params: ClassVar[type[OpenFoamParams]] = OpenFoamParams
     metrics: ClassVar[tuple[Metric, ...]] = (

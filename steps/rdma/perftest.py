@@ -15,7 +15,7 @@ from perfdag.benchmark.rules import broken
 from perfdag.hosts import gpu_queries
 from perfdag.hosts.base import Host
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
-from perfdag.shape import Shape
+from perfdag.shape import Placement, Shape
 from perfdag.steps import devices, gpu_watch
 from perfdag.steps.rdma import report, verbs
 from perfdag.steps.rdma.params import RdmaParams
@@ -30,6 +30,7 @@ class Rdma(Benchmark[R], Generic[R]):
 
     image: ClassVar[str] = "perftest"
     pairwise: ClassVar[bool] = True
+    placement: ClassVar[Placement] = "spread"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     suffix: ClassVar[str]
     tools: ClassVar[tuple[Tool, ...]] = (

@@ -106,7 +106,7 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
             ),
             (
                 hosts.count > 1 and hosts.placement != "packed",
-                f"hosts.placement {hosts.placement} {how} copies on different nodes,"
+                f"hosts.placement {hosts.placement or 'any'} {how} copies on different nodes,"
                 " where they cannot interfere: use packed",
             ),
         )

@@ -10,7 +10,7 @@ from typing import Literal
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.objects import Object
 from perfdag.quantities import parse_quantity
-from perfdag.shape import Shape, Volume
+from perfdag.shape import Shape, Toleration, Volume
 
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
 
@@ -147,11 +147,39 @@ def _on_nodes(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirem
             )
     count = shape.hosts.count
     if shape.hosts.placement == "spread" and count > 1:
-        has = len(nodes or [])
-        why = f"{count} nodes are asked for (placement: spread), the cluster has {has}"
+        has = sum(_takes(node, shape) for node in nodes or [])
+        why = (
+            f"{count} nodes are asked for (placement: spread), the cluster has {has} for these pods"
+        )
         yield Requirement(
             "spread", f"{count} nodes to spread over", None if nodes is None else count <= has, why
         )
+
+
+def _takes(node: Object, shape: Shape) -> bool:
+    """Return whether a node takes pods of this shape, now or when it is back.
+
+    Kubernetes' own taints (cordoned, not ready) pass, others stay.
+    """
+    labels = node["metadata"].get("labels") or {}
+    return (
+        all(labels.get(key) == value for key, value in shape.node_selector.items())
+        and (not shape.zones or labels.get("topology.kubernetes.io/zone") in shape.zones)
+        and all(
+            taint["effect"] == "PreferNoSchedule"
+            or taint["key"].startswith("node.kubernetes.io/")
+            or any(_tolerates(item, taint) for item in shape.tolerations)
+            for taint in (node.get("spec") or {}).get("taints") or []
+        )
+    )
+
+
+def _tolerates(toleration: Toleration, taint: Object) -> bool:
+    return (
+        toleration.key in (None, taint["key"])
+        and toleration.effect in (None, taint["effect"])
+        and (toleration.operator == "Exists" or (toleration.value or "") == taint.get("value", ""))
+    )
 
 
 def _class(volume: Volume | None, inventory: ClusterInventory) -> Iterator[Requirement]:

@@ -8,6 +8,7 @@ import orjson
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.objects import Object
 from perfdag.kube.podspec import priority_class
+from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan, read_plan
 from perfdag.results import missing_reason
 from perfdag.results.missing_reason import MissingReason
@@ -51,7 +52,8 @@ def plan_of(
     chosen = options(environment)
     suite = parse_suite(suite_text(environment, store, mounted), settings=chosen.settings)
     trigger = context.trigger or "manual"
-    return make_plan(suite, only=chosen.only, run_id=context.run_id, trigger=trigger)
+    plan = make_plan(suite, only=chosen.only, run_id=context.run_id, trigger=trigger)
+    return place_hosts(plan)
 
 
 def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan:

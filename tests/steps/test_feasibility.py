@@ -52,7 +52,7 @@ CLASSES = frozenset({"fast", ""})
         ({"hugepages": {"hugepages-2Mi": "1Gi"}}, "no node has hugepages-2Mi"),
         (
             {"hosts": {"count": 3, "placement": "spread"}},
-            "3 nodes are asked for (placement: spread), the cluster has 2",
+            "3 nodes are asked for (placement: spread), the cluster has 2 for these pods",
         ),
         ({"volume": {"storage_class": "slow"}}, "there is no storage class slow; there are: fast"),
         ({"resources": {"example.com/part": 1}}, "no node has example.com/part"),
@@ -77,6 +77,37 @@ CLASSES = frozenset({"fast", ""})
 )
 def test_only_what_no_waiting_brings_is_lacking(asked: dict[str, Any], why: str | None) -> None:
     assert unable(shape(**asked), ClusterInventory(NODES, CLASSES)) == why
+
+
+OWN = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+TAINT = {"key": "team", "value": "a", "effect": "NoExecute"}
+CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("taints", "labels", "asked", "fits"),
+    [
+        ([], {}, {}, True),
+        ([OWN], {}, {}, False),
+        ([OWN], {}, {"tolerations": [{"operator": "Exists"}]}, True),
+        ([TAINT], {}, {"tolerations": [{"key": "team", "value": "b"}]}, False),
+        ([TAINT], {}, {"tolerations": [{"key": "team", "value": "a"}]}, True),
+        ([TAINT | {"effect": "PreferNoSchedule"}], {}, {}, True),
+        ([CORDON], {}, {}, True),
+        ([], {}, {"node_selector": {"disk": "fast"}}, False),
+        ([], {"disk": "fast"}, {"node_selector": {"disk": "fast"}}, True),
+        ([], {}, {"zones": ["z"]}, False),
+        ([], {"topology.kubernetes.io/zone": "z"}, {"zones": ["z"]}, True),
+    ],
+)
+def test_only_nodes_that_take_the_pods_count(
+    taints: list[dict[str, str]], labels: dict[str, str], asked: dict[str, Any], fits: bool
+) -> None:
+    nodes = [node("a"), node("b")]
+    for each in nodes:
+        each["metadata"]["labels"], each["spec"] = labels, {"taints": taints}
+    spread = shape(hosts={"count": 2, "placement": "spread"}, **asked)
+    assert (unable(spread, ClusterInventory(nodes)) is None) == fits
 
 
 def test_what_is_not_known_is_taken_to_be_there() -> None:

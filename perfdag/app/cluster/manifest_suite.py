@@ -8,6 +8,7 @@ import yaml
 from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
 from perfdag.kube.objects import Object
+from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.shape import merge
 from perfdag.steps.devices import without_gpu
@@ -39,7 +40,7 @@ def suite_manifests(
             "name s3://bucket/prefix or claim://NAME"
         )
     loaded = load_suite(file)
-    plan = make_plan(loaded)
+    plan = place_hosts(make_plan(loaded))
     check_size(plan)
     report_missing_gpus(plan, report)
     if not store and loaded.suite.store and on_cluster(loaded.suite.store):

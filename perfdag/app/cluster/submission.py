@@ -10,6 +10,7 @@ from perfdag.app.cluster import template
 from perfdag.app.cluster.manifest_suite import report_missing_gpus, suite_parameter
 from perfdag.app.cluster.resume import SubmittedRun, resumable_run
 from perfdag.app.errors import CommandError
+from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.steps.runner.limits import check_size
 from perfdag.store.base import StoreError
@@ -30,7 +31,7 @@ class Submission:
     def plan(self) -> tuple[Loaded, Plan]:
         """Load and plan the suite, so that a bad one creates nothing. Raises BadDocument."""
         loaded = load_suite(self.file, self.settings)
-        plan = make_plan(loaded, only=self.only)
+        plan = place_hosts(make_plan(loaded, only=self.only))
         check_size(plan)
         # Before its first step, the plan already names the place where the run may continue.
         plan.where = {"namespace": self.namespace}

@@ -5,6 +5,7 @@ from perfdag.app.doctor.rights import check_account, required_rights
 from perfdag.benchmark import registry
 from perfdag.kube.client import Kube
 from perfdag.kube.podspec import account_of, priority_class
+from perfdag.plan.placement import cluster_shapes
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
 from perfdag.steps.devices import without_gpu
@@ -18,7 +19,7 @@ async def check_requirements(
 
     Raises KubeError.
     """
-    shapes = [Shape.model_validate(shape) for shape in plan.shapes]
+    shapes = [Shape.model_validate(shape) for shape in cluster_shapes(plan)]
     findings = [*await check_shapes(client, shapes, namespace), *gpu_findings(plan, shapes)]
     findings.append(await _check_priority(client, priority_class(plan.options.get("priority", 0))))
     rights = required_rights()["perfdag-measure"]

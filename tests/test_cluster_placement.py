@@ -1,0 +1,86 @@
+"""Several hosts on a cluster: the default placement of a benchmark, and the suite's own wish."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from perfdag.app.doctor.requirements import check_requirements
+from perfdag.app.local_run import needs_cluster
+from perfdag.app.plan_text import plan_text
+from perfdag.kube.podspec import Context, patch
+from perfdag.plan.ab import on_cluster, prepare_duet
+from perfdag.plan.placement import place_hosts
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.shape import Shape
+from perfdag.steps.runner.feasibility import unmet
+from perfdag.suite.load import parse_suite
+from tests.steps.test_feasibility import cluster
+
+RDMA = {"network": {"host": True}}
+
+
+def plan_of(*entries: dict[str, Any]) -> Plan:
+    return make_plan(parse_suite(orjson.dumps({"name": "s", "entries": entries}).decode()))
+
+
+@pytest.mark.parametrize(
+    ("entry", "placement"),
+    [
+        ({"benchmark": "iperf"}, "spread"),
+        ({"benchmark": "iperf", "hosts": {"count": 3, "pairs": "all"}}, "spread"),
+        ({"benchmark": "imb", "hosts": {"count": 2}}, "spread"),
+        ({"benchmark": "imb", "hosts": {"count": 1}}, None),
+        ({"benchmark": "openfoam", "params": {"nodes": 2, "procs": 4}}, "spread"),
+        ({"benchmark": "rdma-latency", **RDMA}, "spread"),
+        ({"benchmark": "rdma-bandwidth", **RDMA}, "spread"),
+        ({"benchmark": "fio", "hosts": {"count": 2}}, "any"),
+        ({"benchmark": "iperf", "hosts": {"placement": "any"}}, "any"),
+        ({"benchmark": "iperf", "hosts": {"placement": "packed"}}, "packed"),
+    ],
+)
+def test_several_hosts_have_the_placement_of_their_benchmark_on_a_cluster(
+    entry: dict[str, Any], placement: str | None
+) -> None:
+    plan = plan_of(entry)
+    there = place_hosts(plan)
+    [shape] = [Shape.model_validate(shape) for shape in there.shapes]
+    assert shape.hosts.placement == placement
+    affinity = str(patch(shape, Context(plan.run_id, "uid", "i", "s3://b")))
+    assert ("podAntiAffinity" in affinity) == (placement == "spread")
+    assert [point.id for point in there.points] == [point.id for point in plan.points]
+    own = entry.get("hosts", {}).get("placement")
+    asked = f"placement on a cluster: {placement}"
+    assert (asked in plan_text(plan)) == (placement is not None and own is None)
+
+
+def test_the_default_placement_changes_nothing_on_one_machine() -> None:
+    spread = {"benchmark": "iperf", "name": "wish", "hosts": {"placement": "spread"}}
+    default, wish = plan_of({"benchmark": "iperf"}, spread).shapes
+    assert needs_cluster(Shape.model_validate(default)) is None
+    assert "placement: spread" in (needs_cluster(Shape.model_validate(wish)) or "")
+
+
+def test_benchmarks_of_different_placements_share_no_pods() -> None:
+    hosts = {"hosts": {"count": 2}, "image": "registry.example/all:1"}
+    plan = plan_of({"benchmark": "fio", **hosts}, {"benchmark": "iperf", **hosts})
+    placements = {shape["hosts"]["placement"] for shape in place_hosts(plan).shapes}
+    assert placements == {"any", "spread"}
+
+
+def test_both_variants_of_a_duet_are_spread() -> None:
+    suites = [parse_suite("name: s\nentries: [{benchmark: iperf}]") for _ in "AB"]
+    duet = on_cluster(prepare_duet(*suites, ("", ""), 8))
+    for plan in (duet.a, duet.b):
+        assert plan.shapes[0]["hosts"]["placement"] == "spread"
+
+
+async def test_too_few_nodes_are_found_and_the_points_are_skipped() -> None:
+    params = {"benchmark": "Allreduce", "ranks": 3}
+    plan = place_hosts(plan_of({"benchmark": "imb", "hosts": {"count": 3}, "params": params}))
+    reason = "3 nodes are asked for (placement: spread), the cluster has 2 for these pods"
+    found = await check_requirements(cluster(), plan, "bench", "perfdag install")
+    [few] = [finding for finding in found if finding.state == "missing" and "nodes" in finding.what]
+    assert (few.what, few.do) == (reason, "use fewer hosts, or placement: any")
+    shapes = [Shape.model_validate(shape) for shape in plan.shapes]
+    assert await unmet(cluster(), shapes, "bench") == {0: reason}
