@@ -11,21 +11,18 @@ EXECUTOR = {
     "resources": ["workflowtaskresults"],
     "verbs": ["create", "patch"],
 }
-POD_WATCH = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
-# why a pod does not start if its status does not tell, for example a volume that is not mounted
+WORKFLOWS = {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get", "patch"]}
 EVENTS = {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]}
-MEASURE = [EXECUTOR, POD_WATCH, EVENTS]
+MEASURE = [EXECUTOR, {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}, EVENTS]
+# docs/reference/rights.md has the reason for each rule; a test compares them
 RUN = [
     EXECUTOR,
     EVENTS,
-    # watchdog: the pods of a run; it fails those that never start, by their status if on no node
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "patch"]},
     {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
-    # watchdog: the annotation with the batches that no retry can repair
-    {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get", "patch"]},
-    # plan: the run's key pair, and claims that the pods of a batch share
+    WORKFLOWS,
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get"]},
     {"apiGroups": [""], "resources": ["secrets", "persistentvolumeclaims"], "verbs": ["create"]},
-    # plan: whether the network that a shape names is there
     {
         "apiGroups": ["k8s.cni.cncf.io"],
         "resources": ["network-attachment-definitions"],
@@ -34,11 +31,8 @@ RUN = [
 ]
 FINISH = [
     EXECUTOR,
-    # annotations: reasons and the address of the report. The names of Workflows are generated
-    {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get", "patch"]},
-    # what the plan step created and no batch needs any more; names have the Workflow's uid
-    {"apiGroups": [""], "resources": ["secrets", "persistentvolumeclaims"], "verbs": ["delete"]},
-    {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["delete"]},
+    WORKFLOWS,
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["delete"]},
 ]
 VOLCANO = {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["create"]}
 
@@ -179,7 +173,7 @@ def _cluster_wide(installation: Installation) -> list[Object]:
     """
     name = f"perfdag-{installation.namespace}-nodes"
     rules = [
-        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]},
         {"apiGroups": [""], "resources": ["persistentvolumes"], "verbs": ["list"]},
         {
             "apiGroups": [""],
@@ -197,7 +191,7 @@ def _cluster_wide(installation: Installation) -> list[Object]:
         {
             "apiGroups": ["storage.k8s.io"],
             "resources": ["storageclasses", "csidrivers"],
-            "verbs": ["get", "list"],
+            "verbs": ["list"],
         },
         {
             "apiGroups": ["k8s.cni.cncf.io"],

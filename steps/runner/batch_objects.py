@@ -12,6 +12,7 @@ from perfdag.shape import Shape
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.steps.runner.ssh_keys import make_keys
 
+ARGO, LEASES = "argoproj.io/v1alpha1", "coordination.k8s.io/v1"
 Refusals = dict[int, tuple[str, str]]
 """Batches that cannot be measured: the status of their samples, and why."""
 
@@ -19,6 +20,14 @@ Refusals = dict[int, tuple[str, str]]
 def secret_name(workflow_uid: str) -> str:
     """Return the name of the Secret with the key pair of a Workflow."""
     return f"perfdag-ssh-{workflow_uid}"
+
+
+def lease_name(workflow_uid: str, number: int | None = None) -> str:
+    """Return the name of the Lease that owns the objects of a Workflow, or of one of its batches.
+
+    Deleting the Lease deletes these objects.
+    """
+    return f"perfdag-{workflow_uid}" + ("" if number is None else f"-b{number}")
 
 
 def secret(context: PodContext) -> Object:
@@ -81,7 +90,7 @@ async def create_for_batches(
     refusals: Refusals = {}
     for number, bodies in objects.items():
         try:
-            await create(kube, context, plan, bodies)
+            await create(kube, context, plan, bodies, number)
         except KubeError as error:
             if error.status in (0, 401, 429) or error.status >= 500:
                 raise
@@ -89,18 +98,43 @@ async def create_for_batches(
     return refusals
 
 
-async def create(kube: Kube, context: PodContext, plan: Plan, bodies: list[Object]) -> None:
-    """Create objects that the Workflow of the run owns. Raises KubeError."""
-    owner = {
-        "apiVersion": "argoproj.io/v1alpha1",
-        "kind": "Workflow",
-        "name": context.workflow,
-        "uid": context.workflow_uid,
+async def create(
+    kube: Kube, context: PodContext, plan: Plan, bodies: list[Object], number: int | None = None
+) -> None:
+    """Create objects of the run, or of one of its batches. Raises KubeError.
+
+    A Lease owns them, and the Workflow owns the Lease. So Kubernetes deletes them with the Lease,
+    and the last step needs no right to delete Secrets or claims.
+    """
+    if not bodies:
+        return
+    kind, name = "Lease", lease_name(context.workflow_uid, number)
+    lease: Object = {
+        "apiVersion": LEASES,
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": {"holderIdentity": plan.run_id},
     }
+    workflow = _owner(ARGO, "Workflow", context.workflow, context.workflow_uid)
+    uid = await _create(kube, context, plan, lease, workflow)
     for body in bodies:
-        body["metadata"] |= {"ownerReferences": [owner], "labels": {"perfdag/run": plan.run_id}}
-        try:
-            await kube.create(body, context.namespace)
-        except KubeError as error:
-            if error.reason != "AlreadyExists":  # an earlier attempt of this step created it
-                raise
+        await _create(kube, context, plan, body, _owner(LEASES, kind, name, uid))
+
+
+def _owner(api: str, kind: str, name: str, uid: str) -> Object:
+    return {"apiVersion": api, "kind": kind, "name": name, "uid": uid}
+
+
+async def _create(kube: Kube, context: PodContext, plan: Plan, body: Object, owner: Object) -> str:
+    """Create an object, unless an earlier attempt of this step did; return a Lease's uid."""
+    body["metadata"] |= {"ownerReferences": [owner], "labels": {"perfdag/run": plan.run_id}}
+    try:
+        created = await kube.create(body, context.namespace)
+    except KubeError as error:
+        if error.reason != "AlreadyExists":
+            raise
+        if body["kind"] != "Lease":  # no step may read Secrets
+            return ""
+        kind = await kube.resource(LEASES, "Lease")
+        created = await kube.get(kind, body["metadata"]["name"], context.namespace)
+    return str(created["metadata"]["uid"])

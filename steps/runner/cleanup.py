@@ -1,23 +1,19 @@
 """Release what a finished run no longer needs: shared claims, PodGroups, the SSH key Secret.
 
-The Workflow owns them, but is deleted days later: a nightly suite would hold the claims of many
-nights.
+Leases own them, and Kubernetes deletes them with their Lease. The Workflow owns the Leases, but is
+deleted days later: a nightly suite would hold the claims of many nights.
 """
 
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 
 from perfdag.kube.argo import inputs_of, nodes_of, template_of
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.objects import Object
 from perfdag.plan.plan import Plan
 from perfdag.results.confirming import ROUNDS
-from perfdag.steps.runner.batch_objects import batch_objects, secret_name, shape_of
+from perfdag.steps.runner.batch_objects import ARGO, LEASES, batch_objects, lease_name, shape_of
 from perfdag.steps.runner.pod_context import PodContext
-
-ObjectName = tuple[str, str, str]
-"""API, kind and name of an object in the namespace of the Workflow."""
 
 
 def release(context: PodContext, plan: Plan, phase: str) -> None:
@@ -30,11 +26,13 @@ def release(context: PodContext, plan: Plan, phase: str) -> None:
     async def work(kube: Kube) -> None:
         names = releasable(context, plan)
         if phase != "Succeeded":
-            kind = await kube.resource("argoproj.io/v1alpha1", "Workflow")
-            workflow = await kube.get(kind, context.workflow, context.namespace)
-            names = of_batches(context, plan, measured_batches(workflow))
-        for api, kind_name, name in names:
-            await kube.delete(await kube.resource(api, kind_name), name, context.namespace)
+            workflows = await kube.resource(ARGO, "Workflow")
+            workflow = await kube.get(workflows, context.workflow, context.namespace)
+            batches = measured_batches(workflow)
+            names = leases_of_batches(context, plan, batches, context.workflow_uid)
+        leases = await kube.resource(LEASES, "Lease")
+        for name in names:
+            await kube.delete(leases, name, context.namespace)
 
     try:
         run_with_client(work)
@@ -43,14 +41,14 @@ def release(context: PodContext, plan: Plan, phase: str) -> None:
         print(f"{text}: {error}", file=sys.stderr)  # noqa: T201
 
 
-def releasable(context: PodContext, plan: Plan) -> list[ObjectName]:
-    """Return the objects of a run that succeeded, in all of its Workflows."""
+def releasable(context: PodContext, plan: Plan) -> list[str]:
+    """Return the Leases of a run that succeeded, in all of its Workflows."""
     numbers = range(len(plan.batches) + ROUNDS * len(plan.shapes))
-    names = []
-    for uid in (context.workflow_uid, *plan.where.get("before", {})):
-        names += of_batches(replace(context, workflow_uid=uid), plan, numbers)
-        names.append(("v1", "Secret", secret_name(uid)))
-    return names
+    return [
+        name
+        for uid in (context.workflow_uid, *plan.where.get("before", {}))
+        for name in (*leases_of_batches(context, plan, numbers, uid), lease_name(uid))
+    ]
 
 
 def measured_batches(workflow: Object) -> set[int]:
@@ -63,10 +61,12 @@ def measured_batches(workflow: Object) -> set[int]:
     return {int(number) for gang in gangs if (number := inputs_of(gang).get("batch"))}
 
 
-def of_batches(context: PodContext, plan: Plan, numbers: Iterable[int]) -> list[ObjectName]:
-    """Return what the plan step created for these batches alone, in the Workflow of `context`."""
+def leases_of_batches(
+    context: PodContext, plan: Plan, numbers: Iterable[int], workflow_uid: str
+) -> list[str]:
+    """Return the Leases of those of these batches for which the plan step created objects."""
     return [
-        (body["apiVersion"], body["kind"], body["metadata"]["name"])
+        lease_name(workflow_uid, number)
         for number in sorted(numbers)
-        for body in batch_objects(shape_of(plan, number), context, plan, number)
+        if batch_objects(shape_of(plan, number), context, plan, number)
     ]

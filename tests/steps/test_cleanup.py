@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from perfdag.kube.client import Kube, run_with_client
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.confirming import ROUNDS
 from perfdag.steps.runner import cleanup
+from perfdag.steps.runner.batch_objects import batch_objects, create, create_for_batches
 from perfdag.suite.load import parse_suite
-from perfdag.workflows.rights import FINISH
-from tests.fakes.api_server import ApiServer
+from perfdag.workflows.rights import FINISH, RUN, VOLCANO
+from tests.fakes.api_server import ApiServer, Request
 
 from .test_plan_step import place
 
@@ -55,25 +57,28 @@ def workflow(phases: dict[int, str]) -> dict[str, Any]:
     }
 
 
+def leases(plan: Plan, *uids: str) -> set[str]:
+    """The Leases of these Workflows that a run of this plan releases."""
+    names = cleanup.releasable(place(), plan)
+    assert all(name.removeprefix("perfdag-").startswith(uids) for name in names), (
+        "nothing of another Workflow"
+    )
+    return set(names)
+
+
 def test_a_run_that_was_measured_leaves_no_claim_podgroup_or_key_pair() -> None:
     plan, entries = made()
-    found = cleanup.releasable(place(), plan)
-    claims = {
-        ("v1", "PersistentVolumeClaim", f"perfdag-uid-b{number}") for number in entries["shared"]
-    }
-    group = ("scheduling.volcano.sh/v1beta1", "PodGroup", f"perfdag-uid-b{entries['gang'][0]}")
-    assert len(claims) == 2
-    assert {*claims, group, ("v1", "Secret", "perfdag-ssh-uid")} <= set(found)
-    assert all("uid" in name for _, _, name in found), (
-        "nothing of another Workflow, and no claim of the suite's own"
-    )
+    released = leases(plan, "uid")
+    owners = {*entries["shared"], *entries["gang"]}
+    assert len(owners) == 3
+    assert {"perfdag-uid", *(f"perfdag-uid-b{number}" for number in owners)} <= released
     first = len(plan.batches)
-    asked = [int(name.rpartition("-b")[2]) for _, kind, name in found if kind != "Secret"]
-    own = {plan.batches[number].shape for number in (*entries["shared"], *entries["gang"])}
+    numbers = {int(name.rpartition("-b")[2]) for name in released - {"perfdag-uid"}}
+    own = {plan.batches[number].shape for number in owners}
     confirming = {
-        first + each * len(plan.shapes) + shape for each in range(ROUNDS) for shape in own
+        first + repeat * len(plan.shapes) + shape for repeat in range(ROUNDS) for shape in own
     }
-    assert {number for number in asked if number >= first} == confirming
+    assert numbers == owners | confirming
 
 
 def test_what_argo_retry_would_measure_again_keeps_what_it_needs() -> None:
@@ -86,64 +91,110 @@ def test_what_argo_retry_would_measure_again_keeps_what_it_needs() -> None:
         len(plan.batches): "Succeeded",
     }
     assert cleanup.measured_batches(workflow(ended)) == {done, len(plan.batches)}
-    assert cleanup.of_batches(place(), plan, {done}) == [
-        ("v1", "PersistentVolumeClaim", f"perfdag-uid-b{done}")
+    not_owning = entries["own"][0]
+    assert cleanup.leases_of_batches(place(), plan, {done, not_owning}, "uid") == [
+        f"perfdag-uid-b{done}"
     ]
 
 
 def test_a_run_that_was_resumed_clears_what_its_earlier_workflows_have() -> None:
     plan, entries = made()
     plan.where = {"workflow_uid": "uid", "before": {"old": {}}}
-    found = {name for _, _, name in cleanup.releasable(place(), plan)}
-    assert {
-        f"perfdag-{uid}-b{number}"
-        for uid in ("uid", "old")
-        for number in (*entries["shared"], *entries["gang"])
-    } <= found
-    assert {"perfdag-ssh-uid", "perfdag-ssh-old"} <= found
+    released = leases(plan, "uid", "old")
+    for uid in ("uid", "old"):
+        assert f"perfdag-{uid}" in released
+        for number in (*entries["shared"], *entries["gang"]):
+            assert f"perfdag-{uid}-b{number}" in released
 
 
-def test_each_is_deleted_by_its_name_with_the_rights_of_finish(
+def grants(rules: list[dict[str, Any]], request: Request) -> bool:
+    """Whether RBAC rules allow a request for objects of a namespace."""
+    api, _, rest = request.path.partition("/namespaces/")
+    group = api.removeprefix("/apis/").rpartition("/")[0] if "/apis/" in api else ""
+    _, resource, *name = rest.split("/")
+    verb = {"GET": "get" if name else "list", "POST": "create"}.get(
+        request.method, request.method.lower()
+    )
+    return any(
+        group in rule["apiGroups"] and resource in rule["resources"] and verb in rule["verbs"]
+        for rule in rules
+    )
+
+
+def collect_garbage(server: ApiServer) -> None:
+    """Delete what has an owner that is gone, as Kubernetes does."""
+    while True:
+        uids = {body["metadata"]["uid"] for body in server.objects.values()}
+        orphans = {
+            body["kind"]
+            for body in server.objects.values()
+            for owner in body["metadata"].get("ownerReferences", [])
+            if owner["uid"] not in uids and owner["kind"] == "Lease"
+        }
+        if not orphans:
+            return
+        for path, body in list(server.objects.items()):
+            owners = body["metadata"].get("ownerReferences", [])
+            if any(owner["kind"] == "Lease" and owner["uid"] not in uids for owner in owners):
+                del server.objects[path]
+
+
+def test_what_the_plan_step_creates_goes_with_its_leases_and_the_rights_of_the_steps(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan, entries = made()
-    ended = workflow({entries["shared"][0]: "Succeeded", entries["shared"][1]: "Failed"})
-    server = ApiServer(ended)
+    done, failed = entries["shared"]
+    server = ApiServer(workflow({done: "Succeeded", failed: "Failed"}), namespace="bench")
     monkeypatch.setattr("perfdag.kube.client.Kube", server.client)
+    key = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "perfdag-ssh-uid"}}
+    numbers = range(len(plan.batches))
 
-    def asked() -> set[tuple[str, str]]:
-        """Kinds and verbs of all requests for objects, each of which FINISH allows."""
-        verbs = set()
-        for request in server.requests:
-            api, namespaced, rest = request.path.partition("/namespaces/")
-            if namespaced:
-                namespace, kind, name = rest.split("/")
-                if request.method == "DELETE":
-                    group = api.removeprefix("/apis/").rpartition("/")[0] if "/apis/" in api else ""
-                    assert any(
-                        group in rule["apiGroups"]
-                        and kind in rule["resources"]
-                        and "delete" in rule["verbs"]
-                        for rule in FINISH
-                    )
-                    assert (namespace, "uid" in name) == ("bench", True)
-                verbs.add((kind, request.method.lower()))
-        return verbs
+    async def prepare(kube: Kube) -> None:
+        for _ in range(2):  # the plan step is repeated where its pod is lost
+            await create(kube, place(), plan, [key])
+            objects = {
+                number: batch_objects(plan.shape_of(number), place(), plan, number)
+                for number in numbers
+            }
+            assert await create_for_batches(kube, place(), plan, objects) == {}
 
-    cleanup.release(place(), plan, "Failed")
-    assert asked() == {("workflows", "get"), ("persistentvolumeclaims", "delete")}
-    cleanup.release(place(), plan, "Succeeded")
-    assert asked() == {
-        ("workflows", "get"),
-        *((kind, "delete") for kind in ("persistentvolumeclaims", "secrets", "podgroups")),
-    }
+    def left() -> set[str]:
+        collect_garbage(server)
+        return {
+            f"{body['kind']} {body['metadata']['name']}"
+            for body in server.objects.values()
+            if body["kind"] != "Workflow"
+        }
+
+    run_with_client(prepare)
+    steps = [request for request in server.requests if "/namespaces/bench" in request.path]
+    assert all(grants([*RUN, VOLCANO], request) for request in steps)
+    owners = [
+        owner["kind"]
+        for kind in ("Secret", "PersistentVolumeClaim", "PodGroup")
+        for body in server.of(kind)
+        for owner in body["metadata"]["ownerReferences"]
+    ]
+    assert owners == ["Lease"] * 4
     assert {
-        (name, verb)
-        for rule in FINISH
-        for name in rule["resources"]
-        for verb in rule["verbs"]
-        if verb == "delete"
-    } <= asked()
+        (owner["kind"], owner["uid"])
+        for body in server.of("Lease")
+        for owner in body["metadata"]["ownerReferences"]
+    } == {("Workflow", "uid")}
+    everything = left()
+    assert len(everything) == 8, "four objects and their Leases"
+
+    server.requests.clear()
+    cleanup.release(place(), plan, "Failed")
+    gone = {f"{kind} perfdag-uid-b{done}" for kind in ("Lease", "PersistentVolumeClaim")}
+    assert everything - left() == gone, "argo retry measures the other batch"
+    cleanup.release(place(), plan, "Succeeded")
+    assert left() == set()
+    steps = [request for request in server.requests if "/namespaces/bench" in request.path]
+    assert all(grants(FINISH, request) for request in steps)
+    assert {request.path.split("/")[-2] for request in steps if request.method == "DELETE"} == {
+        "leases"
+    }
 
     server.fail(".", 403, "you may not")
     cleanup.release(replace(place(), workflow="w"), plan, "Succeeded")

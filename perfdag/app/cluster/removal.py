@@ -22,12 +22,12 @@ DELETE_TIMEOUT = 120.0
 """Seconds to wait until deleted objects are gone."""
 OWNED_KINDS = (
     ("v1", "Pod"),
+    ("coordination.k8s.io/v1", "Lease"),
     ("v1", "PersistentVolumeClaim"),
     ("v1", "Secret"),
-    ("coordination.k8s.io/v1", "Lease"),
     ("scheduling.volcano.sh/v1beta1", "PodGroup"),
 )
-"""Kinds of the objects that a Workflow of a run owns, directly or through its pods."""
+"""Kinds of the objects that a Workflow of a run owns, through its pods and Leases: owners first."""
 
 
 def delete_run(
