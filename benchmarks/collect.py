@@ -176,7 +176,8 @@ def main() -> int:
         print(
             f"S3: {rows:,} rows of {len(objects):,} parts in {seconds:.1f} s, {seconds / baseline:.2f} x reading the objects over 16 connections ({baseline:.1f} s), peak {memory:.0f} MB"
         )
-        store.delete("")
+        for folder in ("results", "runs"):
+            store.delete(folder)
         held += [
             at_most("times reading", seconds / baseline, S3_TIMES_READING),
             at_most("peak memory", memory, MEMORY_MB, "MB"),

@@ -2,6 +2,7 @@
 
 import itertools
 import operator
+import re
 from typing import Any
 
 import orjson
@@ -227,6 +228,29 @@ def test_a_plan_of_another_version_is_said_to_be_one(path: str, value: object) -
         ValueError,
         match=r"written by another perfdag \(.+\): .*; use that version, images included",
     ):
+        read_plan(orjson.dumps(raw))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("run_id",), "../../etc"),
+        (("run_id",), "20260101T000000Z-00000000\n"),
+        (("suite",), "a/../b"),
+        (("points", 0, "id"), "/etc/passwd"),
+        (("options", "other"), "../x"),
+        (("options", "confirmed"), ["20260101T000000Z-00000000", ".."]),
+    ],
+)
+def test_a_plan_with_names_that_are_no_names_is_refused(
+    place: tuple[str | int, ...], value: object
+) -> None:
+    raw = inner = orjson.loads(plan_of({}).dump())
+    for part in place[:-1]:
+        inner = inner[part]
+    inner[place[-1]] = value
+    where = ".".join(map(str, place))
+    with pytest.raises(ValueError, match=rf"^{re.escape(where)}[.1]* '.*': .*pattern"):
         read_plan(orjson.dumps(raw))
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -409,7 +410,10 @@ def test_an_unwritable_store_is_exit_4_and_the_sample_is_kept(
     monkeypatch.setattr(FolderStore, "put", put_until_blocked)
     suite = write_suite.sleeps(points=4, repetitions=1)
     assert "perfdag run: store" in broken_off(suite, root, capsys)
-    (kept,) = (aside / "perfdag-unsaved").glob("*/*.json")
+    (folder,) = aside.glob("perfdag-unsaved-*")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (kept,) = folder.glob("*.json")
+    assert kept.stat().st_mode & 0o777 == 0o600
     sample = json.loads(kept.read_text())
     assert sample["status"] == "ok"
     monkeypatch.setattr(FolderStore, "put", put)
@@ -417,10 +421,69 @@ def test_an_unwritable_store_is_exit_4_and_the_sample_is_kept(
     parts.unlink()
     (tmp_path / "moved").rename(parts)
     assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
-    assert json.loads((parts / kept.name).read_text()) == sample, (
+    stored = parts / kept.name.partition(".")[2]
+    assert json.loads(stored.read_text()) == sample, (
         "what was kept is stored and not measured again"
     )
     assert len(rows_of(root)) == 4
+
+
+def trap_folder(aside: Path, run_id: str, own: Path) -> str:
+    """Make the folder of unsaved samples one that others may enter."""
+    own.chmod(0o755)
+    return "not a folder of this user with mode 0700"
+
+
+def trap_link(aside: Path, run_id: str, own: Path) -> str:
+    """Replace the folder of unsaved samples by a link to it."""
+    own.rename(aside / "elsewhere")
+    own.symlink_to(aside / "elsewhere")
+    return "unsaved samples are not restored"
+
+
+def trap_file(aside: Path, run_id: str, own: Path) -> str:
+    """Replace the sample by a link to a file that is a sample."""
+    (sample,) = own.glob("*.json")
+    sample.rename(aside / "sample")
+    sample.symlink_to(aside / "sample")
+    return "unsaved samples are not restored"
+
+
+def trap_content(aside: Path, run_id: str, own: Path) -> str:
+    """Replace the sample by something else."""
+    (sample,) = own.glob("*.json")
+    sample.write_text('{"point": 1}')
+    return "is not stored"
+
+
+def trap_name(aside: Path, run_id: str, own: Path) -> str:
+    """Name the sample after a sample that the run does not have."""
+    (sample,) = own.glob("*.json")
+    sample.rename(own / f"{run_id}.0123456789abcdef-1.json")
+    return "has no sample 0123456789abcdef-1"
+
+
+@pytest.mark.parametrize("trap", [trap_folder, trap_link, trap_file, trap_content, trap_name])
+def test_only_a_sample_in_a_folder_of_this_user_is_restored(
+    trap: Callable[[Path, str, Path], str],
+    write_suite: SuiteWriter,
+    tmp_path: Path,
+    aside: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root = tmp_path / "store"
+    suite = write_suite.sleeps(points=1, repetitions=1)
+    assert main(["run", str(suite), "--store", str(root), "--no-report"]) == 0
+    plan, (part,) = load_plan(open_store(str(root)), "last"), root.glob("runs/*/parts/*-1.json")
+    own = aside / f"perfdag-unsaved-{os.geteuid()}"
+    own.mkdir(0o700)
+    part.rename(own / f"{plan.run_id}.{part.name}")
+    said = trap(aside, plan.run_id, own)
+    capsys.readouterr()
+    assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
+    assert said in capsys.readouterr().err
+    assert list(own.glob("*.json")), "it is left for the user to look at"
+    assert rows_of(root), "the sample is measured again"
 
 
 def test_a_note_that_the_store_does_not_take_is_no_sample(
@@ -481,22 +544,20 @@ def test_a_full_disk_is_exit_4_and_resume_completes(
 ) -> None:
     """The third sample meets a real ENOSPC (a write to /dev/full); it is kept aside and stored when the run is resumed."""
     root, parts = tmp_path / "store", 0
-    put = FolderStore.put
+    real_open = os.open
 
-    def put_until_full(self: FolderStore, key: str, data: bytes) -> None:
+    def open_until_full(path: str | Path, *flags: int, **options: int) -> int:
         nonlocal parts
-        parts += "/parts/" in key
-        if parts == 4:
-            (tmp_path / "store" / key).parent.mkdir(parents=True, exist_ok=True)
-            Path(
-                tmp_path / "store" / f"{Path(key).parent}/.{Path(key).name}.{os.getpid()}.tmp"
-            ).symlink_to("/dev/full")
-        put(self, key, data)
+        part = Path(path).suffix == ".tmp" and Path(path).parent.name == "parts"
+        parts += part
+        if part and parts == 4:
+            return real_open("/dev/full", os.O_WRONLY)
+        return real_open(path, *flags, **options)
 
-    monkeypatch.setattr(FolderStore, "put", put_until_full)
+    monkeypatch.setattr(os, "open", open_until_full)
     suite = write_suite.sleeps(points=4, repetitions=1)
     assert "the disk is full" in broken_off(suite, root, capsys)
-    monkeypatch.setattr(FolderStore, "put", put)
+    monkeypatch.setattr(os, "open", real_open)
     assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
     assert len(rows_of(root)) == 4
 
@@ -634,6 +695,12 @@ def test_an_unknown_run_names_the_nearest(
     capsys.readouterr()
     assert main(["collect", known[:-1] + "x", "--store", root]) == 2
     assert f"did you mean {known}?" in capsys.readouterr().err
+    plan = Path(root) / "runs" / known / "plan.json"
+    plan.write_text(plan.read_text().replace(known, "../x"))
+    assert main(["collect", known, "--store", root]) == 2
+    assert f"plan.json of {known} is damaged: run_id '../x'" in capsys.readouterr().err
+    assert main(["collect", f"../runs/{known}", "--store", root]) == 2
+    assert "no run ../runs/" in capsys.readouterr().err
 
 
 @pytest.mark.cluster

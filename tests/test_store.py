@@ -1,6 +1,8 @@
 """The store: durable and whole, on a folder and on a real S3 server."""
 
+import errno
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.store.base import NotStoredError, Store, StoreError
+from perfdag.store.base import BadKeyError, NotStoredError, Store, StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
 from perfdag.store.s3 import S3Store
@@ -46,6 +48,85 @@ def exercise(store: Store) -> None:
 
 def test_folder(tmp_path: Path) -> None:
     exercise(FolderStore(str(tmp_path)))
+
+
+NO_KEYS = (
+    "..",
+    "../x",
+    "/etc/passwd",
+    "runs/../../x",
+    "runs/./x",
+    "runs//x",
+    "runs/x/",
+    ".hidden",
+    "runs/-x",
+    "runs/a b",
+    "runs/a\n",
+    "runs/a\0",
+    "runs/ä",
+    "runs\\x",
+    "runs/%2e%2e/x",
+    "x" * 201,
+)
+
+
+@pytest.mark.parametrize("kind", ["folder", "s3"])
+@pytest.mark.parametrize("key", NO_KEYS)
+def test_a_text_that_is_no_key_reaches_neither_the_folder_nor_the_bucket(
+    key: str, kind: str, tmp_path: Path
+) -> None:
+    (tmp_path / "x").write_text("outside")
+    root = tmp_path / "root"
+    store: Store = FolderStore(str(root))
+    if kind == "s3":
+        store = s3 = S3Store("s3://b/x", 0.0)
+        s3._api = None  # no request can be made
+    for use in (
+        lambda: store.put(key, b"1"),
+        lambda: store.get(key),
+        lambda: list(store.get_many([key])),
+        lambda: store.list(key),
+        lambda: store.delete(key),
+    ):
+        with pytest.raises(BadKeyError, match="is no key; a key is"):
+            use()
+    assert not root.exists()
+    assert (tmp_path / "x").read_text() == "outside"
+
+
+def test_objects_that_are_no_keys_are_not_listed_but_deleted(tmp_path: Path) -> None:
+    store = FolderStore(str(tmp_path))
+    store.put("runs/a/plan.json", b"1")
+    (tmp_path / "runs/a/notes of mine.txt").write_text("x")
+    assert store.list("") == ["runs/a/plan.json"]
+    store.delete("runs/a")
+    assert not (tmp_path / "runs/a").exists()
+
+
+@pytest.mark.parametrize(
+    ("mask", "file", "folder"), [(0o022, 0o640, 0o750), (0, 0o640, 0o750), (0o077, 0o600, 0o700)]
+)
+def test_results_are_for_owner_and_group_unless_the_umask_says_less(
+    mask: int, file: int, folder: int, tmp_path: Path
+) -> None:
+    before = os.umask(mask)
+    try:
+        FolderStore(str(tmp_path / "store")).put("runs/a/parts/x.json", b"1")
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {"x.json": file} | dict.fromkeys(("store", "runs", "a", "parts"), folder)
+
+
+def test_a_read_only_file_system_is_called_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(StoreError, match="its file system is read-only; mount it writable"):
+        FolderStore(str(tmp_path)).put("key", b"")
 
 
 @pytest.fixture

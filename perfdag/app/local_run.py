@@ -1,22 +1,19 @@
 """Measure a suite on this machine: plan or resume a run, measure it, store its samples."""
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from perfdag.app.errors import CommandError
 from perfdag.app.finish import RunResult, finish_run
 from perfdag.app.progress import Progress
+from perfdag.app.unsaved import RescuingStore, restore_samples
 from perfdag.exit_codes import EXIT_INTERRUPTED, EXIT_REACH
 from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results import missing_reason
 from perfdag.results.runs import load_plan, resume_command
-from perfdag.results.samples import delete_damaged_samples
 from perfdag.shape import Shape
 from perfdag.signals import end_once
 from perfdag.steps.measure import MeasuringLoop, ProgressListener
@@ -146,54 +143,3 @@ def needs_cluster(shape: Shape) -> str | None:
     }
     reasons = [name for name, requested in requests.items() if requested]
     return f"{', '.join(reasons)}: needs a cluster (perfdag submit)" if reasons else None
-
-
-def _unsaved_folder(run_id: str) -> Path:
-    """Return the folder of samples that the store refused.
-
-    Raises OSError if no temporary folder is writable.
-    """
-    return Path(tempfile.gettempdir()) / "perfdag-unsaved" / run_id
-
-
-class RescuingStore:
-    """A store that keeps a sample in the temporary folder if it cannot be written.
-
-    `restore_samples` stores it when the run is resumed.
-    """
-
-    def __init__(self, store: Store, run_id: str, report: Callable[[str], None]) -> None:
-        self._store, self._run_id, self._report = store, run_id, report
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def put(self, key: str, data: bytes) -> None:
-        try:
-            self._store.put(key, data)
-        except StoreError:
-            # Notes on missing samples are not kept: the resumed run writes them again.
-            if key.startswith(f"runs/{self._run_id}/parts/"):
-                self._keep(key.rpartition("/")[2], data)
-            raise
-
-    def _keep(self, name: str, data: bytes) -> None:
-        try:
-            folder = _unsaved_folder(self._run_id)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
-        except OSError as error:
-            self._report(f"the last sample is lost; no temporary folder takes it either: {error}")
-
-
-def restore_samples(store: Store, plan: Plan, report: Callable[[str], None]) -> None:
-    """Store the samples that an earlier attempt kept aside, and delete damaged ones."""
-    with contextlib.suppress(OSError):  # no folder: nothing was kept
-        folder = _unsaved_folder(plan.run_id)
-        for file in sorted(folder.glob("*.json")):
-            store.put(f"runs/{plan.run_id}/parts/{file.name}", file.read_bytes())
-            file.unlink()
-        folder.rmdir()
-    if damaged := delete_damaged_samples(store, plan.run_id):
-        names = ", ".join(damaged[:5])
-        report(f"{len(damaged)} stored samples cannot be read and are measured again: {names}")

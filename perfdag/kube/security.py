@@ -30,14 +30,14 @@ def hardened(root: bool = False, added: tuple[str, ...] = ()) -> Object:
 def pod_security(root: bool = False) -> Object:
     """Return the securityContext of a pod.
 
-    fsGroup makes a claim writable and the key pair readable.
+    fsGroup makes a claim writable and the key pair readable. The pods of root have the group of
+    the others, who read the results that root writes into a claim.
     """
-    user = 0 if root else USER
     return {
         "runAsNonRoot": not root,
-        "runAsUser": user,
-        "runAsGroup": user,
-        "fsGroup": user,
+        "runAsUser": 0 if root else USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }

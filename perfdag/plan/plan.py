@@ -16,6 +16,7 @@ import orjson
 import perfdag
 from perfdag.digest import digest
 from perfdag.no_gc import gc_paused
+from perfdag.plan.names import check_names
 from perfdag.plan.order import concurrent_groups, order
 from perfdag.shape import Shape
 from perfdag.suite.enumerate import enumerate_points
@@ -104,10 +105,11 @@ class Plan:
 
 
 def read_plan(data: bytes) -> Plan:
-    """Return a plan from plan.json. Raises ValueError for damage or an unknown schema."""
+    """Return a plan from plan.json. Raises ValueError for damage, bad names or another schema."""
     raw = orjson.loads(data)
     if raw.pop("schema", None) != 1:
         raise ValueError("plan.json is of another schema; use the perfdag version that wrote it")
+    check_names(raw)
     try:
         for each in raw["points"]:
             each["until"] = Until(**each["until"]) if each["until"] else None

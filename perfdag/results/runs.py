@@ -2,7 +2,7 @@
 
 from perfdag.plan.plan import Plan, read_plan
 from perfdag.results.samples import run_folder
-from perfdag.store.base import NotStoredError, Store, StoreError
+from perfdag.store.base import DamagedError, NotStoredError, Store
 from perfdag.suite.yaml_document import nearest
 
 
@@ -12,7 +12,10 @@ def load_plan(store: Store, run_id: str) -> Plan:
     Raises StoreError, which names similar runs.
     """
     try:
-        return read_plan(store.get(f"{run_folder(run_id)}/plan.json"))
+        plan = read_plan(store.get(f"{run_folder(run_id)}/plan.json"))
+        if plan.run_id != run_id:
+            raise ValueError(f"it is of run {plan.run_id}")
+        return plan
     except NotStoredError:
         known = runs(store)
         if run_id == "last" and known:
@@ -22,7 +25,8 @@ def load_plan(store: Store, run_id: str) -> Plan:
             f"store {store.root}: no run {run_id}{nearest(run_id, known)}{some}"
         ) from None
     except ValueError as error:
-        raise StoreError(f"store {store.root}: plan.json of {run_id} is damaged: {error}") from None
+        text = f"store {store.root}: plan.json of {run_id} is damaged: {error}"
+        raise DamagedError(text) from None
 
 
 def variants(store: Store, plan: Plan) -> list[Plan]:

@@ -3,8 +3,13 @@
 Data is durable when `put` returns, and a reader never sees a partial file.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Protocol
+
+KEY_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}"
+"""One name of a key. It cannot be `..`, and no hidden file."""
+_KEY = re.compile(rf"{KEY_NAME}(/{KEY_NAME})*", re.ASCII)
 
 
 class StoreError(Exception):
@@ -15,8 +20,34 @@ class NotStoredError(StoreError):
     """The store has no such key."""
 
 
+class BadKeyError(NotStoredError):
+    """The text is no key, so no store has it."""
+
+
+class DamagedError(StoreError):
+    """The store has the key, but its content cannot be used."""
+
+
+def is_key(text: str) -> bool:
+    """Return whether a text is a key: names of KEY_NAME with `/` between them."""
+    return _KEY.fullmatch(text) is not None
+
+
+def check_key(root: str, key: str) -> str:
+    """Return a key or prefix of the store `root`. Raises BadKeyError if it is none."""
+    if not is_key(key):
+        raise BadKeyError(
+            f"store {root}: {key[:200]!r} is no key; a key is one or more names with / between, "
+            "each of letters, digits and _ . = -, and not beginning with . = or -"
+        )
+    return key
+
+
 class Store(Protocol):
-    """Bytes by key. Keys are relative paths with `/`."""
+    """Bytes by key. Every method raises BadKeyError for a text that is no key (`is_key`).
+
+    The prefix of `list` may be empty. Objects whose names are no keys are not listed.
+    """
 
     root: str
 

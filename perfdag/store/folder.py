@@ -7,13 +7,20 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from perfdag.store.base import NotStoredError, StoreError
+from perfdag.store.base import NotStoredError, StoreError, check_key, is_key
+
+FILE_MODE, FOLDER_MODE = 0o640, 0o750
+"""Rights of what the store creates, less those that the umask takes away."""
 
 
 def _reason(error: OSError, action: str = "written") -> str:
     if error.errno == errno.ENOSPC:
         return "the disk is full; free space there, then run again with --resume"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if error.errno == errno.EROFS:
+        return (
+            "its file system is read-only; mount it writable, or choose another store with --store"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
         return (
             f"it cannot be {action} by this user; "
             "mend its rights, or choose another store with --store"
@@ -28,12 +35,17 @@ class FolderStore:
         self.root = root
         self._path = Path(root)
 
+    def _file(self, key: str) -> Path:
+        return self._path / check_key(self.root, key)
+
     def put(self, key: str, data: bytes) -> None:
-        target = self._path / key
+        target = self._file(key)
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
+            _make_folder(target.parent)
+            temporary.unlink(missing_ok=True)  # of a killed process with the same id
+            created = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+            with os.fdopen(created, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -50,7 +62,7 @@ class FolderStore:
 
     def get(self, key: str) -> bytes:
         try:
-            return (self._path / key).read_bytes()
+            return self._file(key).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             raise NotStoredError(f"store {self.root}: no {key}") from None
         except OSError as error:
@@ -62,13 +74,10 @@ class FolderStore:
 
     def list(self, prefix: str) -> list[str]:
         keys = []
-        for folder, _, files in os.walk(self._path / prefix, onerror=self._check_listing):
+        top = self._file(prefix) if prefix else self._path
+        for folder, _, files in os.walk(top, onerror=self._check_listing):
             relative = Path(folder).relative_to(self._path)
-            keys += [
-                str(relative / name)
-                for name in files
-                if not (name.startswith(".") and name.endswith(".tmp"))
-            ]
+            keys += [key for name in files if is_key(key := str(relative / name))]
         return sorted(keys)
 
     def _check_listing(self, error: OSError) -> None:
@@ -79,7 +88,7 @@ class FolderStore:
             ) from error
 
     def delete(self, prefix: str) -> None:
-        target = self._path / prefix
+        target = self._file(prefix)
         try:
             while target.is_dir():
                 with contextlib.suppress(FileNotFoundError):  # deleted by another process
@@ -92,3 +101,10 @@ class FolderStore:
 
     def url(self, key: str) -> str:
         return str(self._path / key)
+
+
+def _make_folder(folder: Path) -> None:
+    """Create a folder and those above it, each with FOLDER_MODE. Raises OSError."""
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(FOLDER_MODE, exist_ok=True)

@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from perfdag.store.base import NotStoredError, StoreError
+from perfdag.store.base import NotStoredError, StoreError, check_key, is_key
 
 T = TypeVar("T")
 
@@ -69,12 +69,14 @@ class S3Store:
                 pause = min(2 * pause, 5.0)
 
     def put(self, key: str, data: bytes) -> None:
+        check_key(self.root, key)
         try:
             self._patiently(lambda: self._api.put(self._bucket, key, data))
         except FileNotFoundError as error:
             raise self._error(error) from error
 
     def get(self, key: str) -> bytes:
+        check_key(self.root, key)
         try:
             return self._patiently(lambda: bytes(self._api.get(self._bucket, key).bytes()))
         except FileNotFoundError:
@@ -102,23 +104,26 @@ class S3Store:
     def _get_batch(self, keys: Sequence[str]) -> list[tuple[str, bytes]]:
         return [(key, self.get(key)) for key in keys]
 
-    def list(self, prefix: str) -> list[str]:
+    def _paths(self, prefix: str) -> list[str]:
+        """Return the paths of all objects below a prefix, those that are no keys too."""
+        if prefix:
+            check_key(self.root, prefix)
         try:
-            return sorted(
-                self._patiently(
-                    lambda: [
-                        entry["path"]
-                        for page in self._api.list(self._bucket, prefix)
-                        for entry in page
-                    ]
-                )
+            return self._patiently(
+                lambda: [
+                    entry["path"] for page in self._api.list(self._bucket, prefix) for entry in page
+                ]
             )
         except FileNotFoundError:
             return []
 
+    def list(self, prefix: str) -> list[str]:
+        return sorted(path for path in self._paths(prefix) if is_key(path))
+
     def delete(self, prefix: str) -> None:
-        # S3 has no folders, so delete the key itself and all keys below it.
-        keys = [*self.list(prefix), prefix] if prefix else self.list("")
+        # S3 has no folders, so delete the key itself and all objects below it.
+        check_key(self.root, prefix)
+        keys = [*self._paths(prefix), prefix]
         with contextlib.suppress(FileNotFoundError):
             self._patiently(lambda: self._api.delete(self._bucket, keys))
 

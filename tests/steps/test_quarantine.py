@@ -156,7 +156,7 @@ def test_what_is_known_outlives_the_pods_and_is_of_one_workflow(cluster: Cluster
     assert known_crashes(place(), cluster.store, 0, 1) == once
     cluster.pods = []
     assert known_crashes(place(), cluster.store, 0, 2) == once
-    assert known_crashes(replace(place(), workflow_uid="of a resume"), cluster.store, 0, 2) == {}
+    assert known_crashes(replace(place(), workflow_uid="of-a-resume"), cluster.store, 0, 2) == {}
     assert known_crashes(place(), cluster.store, 1, 2) == {}
 
 

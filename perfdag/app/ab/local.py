@@ -7,7 +7,8 @@ from pathlib import Path
 
 from perfdag.app.ab.outcome import AbResult, conclude
 from perfdag.app.ab.request import AbRequest, plan_variants
-from perfdag.app.local_run import measuring_loop, restore_samples, resumable
+from perfdag.app.local_run import measuring_loop, resumable
+from perfdag.app.unsaved import restore_samples
 from perfdag.plan.ab import Duet, positions
 from perfdag.results import missing_reason
 from perfdag.results.collect import collect

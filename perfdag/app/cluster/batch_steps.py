@@ -65,7 +65,7 @@ def watchdog_step(pending: str) -> bool:
 def check_store(root: str) -> None:
     """Write, read and delete an object in the store of this pod. Raises StoreError."""
     store = open_store(STORE if root.startswith("claim://") else root, STORE_PATIENCE)
-    key = f"runs/.doctor-{os.getpid()}"
+    key = f"runs/doctor-{os.getpid()}"
     store.put(key, b"here")
     store.get(key)
     store.delete(key)

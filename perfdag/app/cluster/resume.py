@@ -1,6 +1,5 @@
 """Find the run that `perfdag submit --resume` continues, and check that it can continue here."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -8,14 +7,13 @@ from perfdag.app.cluster.find import NoRun, workflows_of_run
 from perfdag.app.cluster.view import SUITE_LABEL, View
 from perfdag.app.errors import CommandError
 from perfdag.kube.client import Kube, run_with_client
+from perfdag.plan.names import is_run_id
 from perfdag.plan.plan import Plan
 from perfdag.results.runs import load_plan, resume_obstacle
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner.cluster_facts import cluster_name
-from perfdag.store.base import NotStoredError, Store, StoreError
+from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.store.open import open_store
-
-_RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]+")
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ def resumable_run(
     if store.startswith("s3://") and (run := _stored_run(store, run_id, report)):
         return run
     if view is None:
-        if not _RUN_ID.fullmatch(run_id):
+        if not is_run_id(run_id):
             raise CommandError(
                 f"namespace {namespace} has no Workflow of run {run_id}; without its store, "
                 "name the run by its id, such as 20260101T020000Z-0a1b2c3d"
@@ -58,7 +56,7 @@ def resumable_run(
 def _stored_run(root: str, run_id: str, report: Callable[[str], None]) -> SubmittedRun | None:
     """Return the run as its stored plan describes it; None if the store cannot be reached.
 
-    Raises CommandError if samples of another place are stored, NotStoredError.
+    Raises CommandError if samples of another place are stored, NotStoredError, DamagedError.
     """
     try:
         store = open_store(root)
@@ -67,7 +65,7 @@ def _stored_run(root: str, run_id: str, report: Callable[[str], None]) -> Submit
             obstacle = resume_obstacle(plan, run_with_client(cluster_name), store.root)
             if obstacle:
                 raise CommandError(obstacle)
-    except NotStoredError:
+    except (NotStoredError, DamagedError):
         raise
     except StoreError as error:
         report(

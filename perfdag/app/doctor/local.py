@@ -104,8 +104,8 @@ def _shapes(plan: Plan) -> list[Finding]:
 def _store(root: str | None) -> Finding:
     try:
         store = open_store(root, patience=3.0)
-        store.put("runs/.doctor", b"")
-        store.delete("runs/.doctor")
+        store.put("runs/doctor", b"")
+        store.delete("runs/doctor")
     except StoreError as error:
         return Finding("missing", str(error), "repair it, or choose another store with --store")
     return Finding("ok", f"store {store.root} can be written")

@@ -1,0 +1,47 @@
+"""The names in a plan.json that become keys of the store, and their check when one is read."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, StringConstraints, ValidationError
+
+from perfdag.suite.model import SuiteName
+
+_RUN_ID = r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}[ab]?"
+RunId = Annotated[str, StringConstraints(pattern=f"^{_RUN_ID}$")]
+PointId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+
+
+class _Point(BaseModel):
+    id: PointId
+
+
+class _Options(BaseModel):
+    confirms: RunId | None = None
+    confirmed: list[RunId] = []
+    other: RunId | None = None
+
+
+class Names(BaseModel):
+    """The run, the runs that belong to it, the suite and the points of a plan.json."""
+
+    run_id: RunId
+    suite: SuiteName
+    points: list[_Point]
+    options: _Options = _Options()
+
+
+def is_run_id(text: str) -> bool:
+    """Return whether a text has the form of a run id."""
+    return re.fullmatch(_RUN_ID, text) is not None
+
+
+def check_names(raw: Mapping[str, Any]) -> None:
+    """Check the names of a plan.json. Raises ValueError, which says where the first error is."""
+    try:
+        Names.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"{place} {str(first['input'])[:80]!r}: {first['msg']}") from None
