@@ -8,8 +8,6 @@ An A/A series is analysed anew after each of its runs, as the gate does every ni
 Ratios are to a plain z-score of each night against all nights before (|z| > 3), computed on the same series in the same run.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -6,8 +6,6 @@ Prints seconds, and the ratio to reading the same runs file by file without the 
 not held: history within 1 s from a folder and 3 s from S3, as a command within 1 s more (it starts and imports first), compare within 1 s.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

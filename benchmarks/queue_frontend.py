@@ -8,8 +8,6 @@ first line. Exit 1 where a limit is not held: 5 times the original frontend on i
 half-open peers. --programs measures with real clients and backends instead, theirs and ours, one process each; on few cores these take most of the time.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -46,7 +44,7 @@ class Running:
         self.processes.append(process)
         return process
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> "Running":
         return self
 
     def __exit__(self, *_: object) -> None:

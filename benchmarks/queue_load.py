@@ -4,8 +4,6 @@ Sockets on one epoll and nothing else, since clients and backends of Python or G
 costs: with them beside it on few cores, the measurement is of the load.
 """
 
-from __future__ import annotations
-
 import json
 import select
 import socket

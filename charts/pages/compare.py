@@ -1,7 +1,5 @@
 """Charts of comparisons: a forest plot of effects, and ratios by message size."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Charts of the history of a suite: levels and change points, recent runs, and noise."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Plans of a duet: two variants of a suite measured side by side in ABBA blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

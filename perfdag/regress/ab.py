@@ -1,7 +1,5 @@
 """The paired analysis of a duet: a verdict for every series that both variants have."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

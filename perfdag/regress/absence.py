@@ -1,7 +1,5 @@
 """Expected series that a run lacks, and what to do about them."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass

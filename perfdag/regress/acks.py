@@ -1,7 +1,5 @@
 """The rules of a gate: `checks` of the suite, and acknowledgements in acks.yaml."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path

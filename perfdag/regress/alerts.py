@@ -1,7 +1,5 @@
 """Alerts: one for each cause, sent once, with changes of the machine itself kept apart."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Changes of level in the history of a suite, and the points that look suspect in the last run."""
 
-from __future__ import annotations
-
 import bisect
 import fnmatch
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Comparison of two sides, each one run or several: what differs, and a verdict for each series."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any

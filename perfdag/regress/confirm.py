@@ -4,8 +4,6 @@ One run adds one value to a series, and one value is no level. Two more runs of 
 make three, so that the detector can alert on a real step in the night it happens.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from perfdag.regress.gate import check

@@ -1,7 +1,5 @@
 """The environment of rows as flat text, and text columns as numbers."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The gate of a run: thresholds, changes of level and absent data."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from typing import Literal

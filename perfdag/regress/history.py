@@ -1,7 +1,5 @@
 """The history of a suite: levels of each series, and failures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -3,8 +3,6 @@
 A changed parameter makes a new point, which would otherwise have no counterpart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from perfdag.regress.series import SeriesInfo, settings_of

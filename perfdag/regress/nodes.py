@@ -1,7 +1,5 @@
 """Noise of each series in recent runs, and the nodes whose values differ from the others."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

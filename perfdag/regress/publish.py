@@ -1,7 +1,5 @@
 """A gate for other programs: JUnit XML for CI, Markdown for pull requests, JSON for a webhook."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import urllib.error

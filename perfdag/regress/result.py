@@ -1,7 +1,5 @@
 """The result of a gate: what was checked, the alerts, and the rules it was checked against."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal

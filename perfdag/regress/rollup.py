@@ -5,8 +5,6 @@ runs and series in its metadata. It is a cache: missing runs are read from their
 `collect` deletes the roll-up of a month when it writes a run of that month.
 """
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """Run medians of a suite: one number per series and run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -71,7 +69,7 @@ class RunMedians:
     n: NDArray[np.int32]
     damaged: list[str] = field(default_factory=list)
 
-    def keep(self, columns: Sequence[int]) -> RunMedians:
+    def keep(self, columns: Sequence[int]) -> "RunMedians":
         """Return some of the runs. Series that none of them has are dropped."""
         chosen = np.array(columns, dtype=np.int64)
         rows = np.flatnonzero(np.isfinite(self.value[:, chosen]).any(axis=1))

@@ -3,8 +3,6 @@
 Conditions are words such as `suite=net month=2026-10`.
 """
 
-from __future__ import annotations
-
 import bisect
 import fnmatch
 import re

@@ -1,7 +1,5 @@
 """What a suite measures and when: the identity of a series, and one run of the suite."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime

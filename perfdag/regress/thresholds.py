@@ -1,7 +1,5 @@
 """Thresholds of a suite's `checks`, evaluated for one run."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which checks apply to a series, and how they tune the change-point detector."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Sequence
 

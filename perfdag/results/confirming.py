@@ -1,7 +1,5 @@
 """Plans of confirming runs, which measure suspect points again in the same night."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from perfdag.plan.plan import Batch, Plan, new_run_id

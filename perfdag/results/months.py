@@ -1,7 +1,5 @@
 """Where the monthly roll-ups of a suite lie in the store, and when they expire."""
 
-from __future__ import annotations
-
 from perfdag.store.base import Store
 
 VERSION = 2

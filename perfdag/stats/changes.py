@@ -6,8 +6,6 @@ three runs, so that one bad night is no level. A change exceeds `min_effect` and
 standard errors. The result is deterministic: the seed is the name of the series.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Find the slow node or the slow link in measurements of pairs of nodes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Find the node whose level differs from that of the other nodes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Paired comparison of two variants measured in blocks: exact sign-flip test and interval."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

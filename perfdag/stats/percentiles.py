@@ -1,7 +1,5 @@
 """Percentiles by nearest rank, refused below the samples that they need, with an interval."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Median, spread and noise floor of a few values, with scales on which relative changes add."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Sources of the noise of a series: within a run, between runs, between nodes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

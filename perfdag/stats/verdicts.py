@@ -4,8 +4,6 @@ Tests within a run are misleading. With equal noise within and between runs, Wel
 calls 19 % of equal pairs different. The gate is therefore the noise floor of past run medians.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """The `checks` of a suite: thresholds, and the tuning of the change-point detector."""
 
-from __future__ import annotations
-
 import fnmatch
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +26,7 @@ class Threshold(float):
 
     unit: str
 
-    def __new__(cls, value: float, unit: str = "") -> Threshold:
+    def __new__(cls, value: float, unit: str = "") -> "Threshold":
         """Return a float that remembers its unit."""
         threshold = super().__new__(cls, value)
         threshold.unit = unit
@@ -123,7 +121,7 @@ class Check(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _whole(self) -> Check:
+    def _whole(self) -> "Check":
         if self.op is None:
             if (
                 self.value is not None

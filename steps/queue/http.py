@@ -1,7 +1,5 @@
 """HTTP for metrics and control: GET requests, an optional token, and limited connections."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hmac

@@ -17,8 +17,6 @@ Messages (keys as in the original; kept framing adds those in brackets):
 - kept framing: ``{"Leave": true}``, answered by ``{"Bye": true}`` or by one last item
 """
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -1,7 +1,5 @@
 """A frontend on free ports of the loopback, and what talks to it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest

@@ -6,8 +6,6 @@ Recorded from Intel's frontend (k8s-device-scalability-tester, commit c9c185b) w
     python tests/queue/conversation.py 9997 9999 9998 > tests/recorded/queue/original.json
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -3,8 +3,6 @@
 A cluster of one's own has prometheus-adapter there.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import ssl

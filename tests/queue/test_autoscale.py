@@ -1,7 +1,5 @@
 """Scores of known traces, the model of the HPA, and the benchmark queue-autoscale."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """Workloads with limits, process groups and devices; backends as processes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Charts of queues from plain data and from the rows of a real run."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Closed and open loops, live control, statistics and their pages."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from urllib.parse import urlencode

@@ -3,8 +3,6 @@
 The node PERFDAG_TEST_NODE must have the image PERFDAG_TEST_QUEUE_IMAGE.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Objects that a validation applies and deletes, on a simulated API server."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

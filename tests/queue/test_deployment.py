@@ -1,7 +1,5 @@
 """Pods and scalers of a Deployment of backends, on a simulated API server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Device and limit of an item for local backends."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Peers that flood or stay silent, and a process without descriptors: other peers are served."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

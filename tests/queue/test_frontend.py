@@ -1,7 +1,5 @@
 """Order, limits, losses and bad peers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

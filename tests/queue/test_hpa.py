@@ -5,8 +5,6 @@ The API server must run on this machine: it reads the metrics from the loopback.
 The API server has to run on this machine, since it is told to ask the loopback.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,7 +1,5 @@
 """The gauges of a Deployment's queue, read from its frontend."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

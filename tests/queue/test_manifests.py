@@ -1,7 +1,5 @@
 """Manifests: objects of a queue, rights of a pod, and refused files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

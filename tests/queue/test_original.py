@@ -1,7 +1,5 @@
 """The original's messages get the original's answers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path

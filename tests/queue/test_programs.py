@@ -1,7 +1,5 @@
 """The programs as processes: their options and output."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The metrics' text and the dashboard's queries against a real Prometheus."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Validations that end early, on a Deployment of simulated pods, and the pods that count."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

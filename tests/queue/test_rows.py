@@ -4,8 +4,6 @@ recorded/queue/validate.json: perfdag queue validate --local --limit 3 --json --
 host's name replaced).
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The validator with workloads of a known law, and the fits of the laws."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random

@@ -1,7 +1,5 @@
 """Messages cut anywhere, of any content, in both framings."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 

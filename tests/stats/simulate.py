@@ -1,7 +1,5 @@
 """Nightly analysis of made-up series: how often it is wrong, and how soon it finds a step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Runs made of numbers: a store with rows as the real ones have them, for tests and for timing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """The gauges of a queue on a cluster, read from its frontend through the API server's proxy."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any

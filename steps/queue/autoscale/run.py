@@ -4,8 +4,6 @@ On this machine, backends are processes and a model of the HPA scales them.
 On a cluster, backends are a Deployment that any autoscaler scales.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterable, Mapping

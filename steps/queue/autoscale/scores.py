@@ -5,8 +5,6 @@ run.
 The need is the rate times the seconds of an item, rounded up (Little's law).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

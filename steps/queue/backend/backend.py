@@ -4,8 +4,6 @@ A backend is one slot of a device, so it is blocking and single-threaded. SIGTER
 current item.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

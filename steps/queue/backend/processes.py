@@ -1,7 +1,5 @@
 """Backends as local processes, started, counted and ended like the replicas of a Deployment."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

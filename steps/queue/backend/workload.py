@@ -1,7 +1,5 @@
 """The workload of an item: the built-in ``sleep`` and ``usl``, or a command."""
 
-from __future__ import annotations
-
 import contextlib
 import glob as globbing
 import os

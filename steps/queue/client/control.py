@@ -4,8 +4,6 @@ Paths and answers are those of Intel's tester. Text from the network is escaped 
 in JSON.
 """
 
-from __future__ import annotations
-
 import html
 from collections import Counter
 from collections.abc import Callable

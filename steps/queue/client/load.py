@@ -4,8 +4,6 @@ Open-loop latency runs from the scheduled time, so it shows a stalled server (no
 omission).
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

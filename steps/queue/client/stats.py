@@ -4,8 +4,6 @@ Throughput is counted for every slot of the closed loop, from one completion to 
 So no part of an item is counted or lost at the edges of the measured time.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

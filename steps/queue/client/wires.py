@@ -1,7 +1,5 @@
 """The connections of a client to the frontend, in the original and in the kept framing."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 from typing import cast

@@ -1,7 +1,5 @@
 """A connection of the frontend: it splits bytes into messages and buffers unsent data."""
 
-from __future__ import annotations
-
 import contextlib
 import select
 import socket
@@ -43,7 +41,7 @@ class Peer:
         self.epoll: select.epoll | None = None
         self.registry: dict[int, Peer] = {}
 
-    def register(self, epoll: select.epoll, registry: dict[int, Peer]) -> None:
+    def register(self, epoll: select.epoll, registry: "dict[int, Peer]") -> None:
         """Join a reactor: its epoll instance, and its peers by file descriptor."""
         self.epoll, self.registry = epoll, registry
         fd = self.sock.fileno()

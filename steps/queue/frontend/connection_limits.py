@@ -1,7 +1,5 @@
 """The limit of connections of a frontend, and the open files that it needs."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 

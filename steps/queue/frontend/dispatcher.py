@@ -1,7 +1,5 @@
 """The state of a frontend: its queues, the backends that wait, and the counters of its peers."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Maxima cover a sliding window. Reading does not change them, so several scrapers
 value.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping
 

@@ -4,8 +4,6 @@ At any moment ``accepted == success + failure + disconnected + waiting + running
 output here.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter, deque
 from collections.abc import Callable

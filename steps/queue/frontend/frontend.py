@@ -6,8 +6,6 @@ nobody.
 ``Limits`` bounds the connections, their messages and their time.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 

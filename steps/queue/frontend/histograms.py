@@ -1,7 +1,5 @@
 """Histograms and sliding maxima of times in seconds."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import deque
 

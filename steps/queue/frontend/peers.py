@@ -1,7 +1,5 @@
 """The peers of a frontend: clients and backends, their messages and their departure."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 

@@ -7,8 +7,6 @@ Here a connection costs one accept, the reads and writes, and one registration. 
 signals stay with asyncio.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import select

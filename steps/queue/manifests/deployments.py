@@ -1,7 +1,5 @@
 """The Deployments of a set of queues: frontend, backends and clients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from perfdag.kube.objects import Object

@@ -1,7 +1,5 @@
 """The file of queues for `perfdag queue manifests FILE`."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any, Literal
@@ -44,7 +42,7 @@ class Data(_Model):
     size: str = "1Gi"
 
     @model_validator(mode="after")
-    def _both(self) -> Data:
+    def _both(self) -> "Data":
         if (self.nfs_server is None) != (self.nfs_path is None):
             raise ValueError("nfs_server and nfs_path go together")
         return self
@@ -92,7 +90,7 @@ class Queue(_Model):
     autoscale: Autoscale = Autoscale()
 
     @model_validator(mode="after")
-    def _consistent(self) -> Queue:
+    def _consistent(self) -> "Queue":
         if self.grace is not None and self.grace < self.limit:
             raise ValueError(
                 f"grace {self.grace} s is shorter than the limit of {self.limit:g} s: "
@@ -162,7 +160,7 @@ class Queues(_Model):
     queues: list[Queue] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _distinct_hosts(self) -> Queues:
+    def _distinct_hosts(self) -> "Queues":
         hosts = [host for queue in self.queues if (host := self.host_of(queue))]
         twice = sorted({host for host in hosts if hosts.count(host) > 1})
         if twice:
@@ -170,7 +168,7 @@ class Queues(_Model):
         return self
 
     @model_validator(mode="after")
-    def _monitored(self) -> Queues:
+    def _monitored(self) -> "Queues":
         fields = sorted({"monitor_labels", "monitor_account"} & self.model_fields_set)
         if fields and not self.monitor:
             raise ValueError(

@@ -1,7 +1,5 @@
 """The Kubernetes objects of a set of queues, as plain data, in the order to apply them."""
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 

@@ -5,8 +5,6 @@ CronJob
 whose backends end when the queue is empty. A ConfigMap holds the rules of prometheus-adapter.
 """
 
-from __future__ import annotations
-
 from perfdag.kube.objects import Object
 from perfdag.steps.queue.manifests.deployments import FRONTEND, backend
 from perfdag.steps.queue.manifests.model import Queue, Queues

@@ -1,7 +1,5 @@
 """Apply the manifests of a queue for a validation, then delete the applied objects."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """A Deployment of a queue's backends: its replicas, its pods, and its other scalers."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """A whole queue on this machine: frontend and client in this process, backends as processes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -49,7 +47,7 @@ class Local:
         )
         self.options = {"workload": {"command": self.command, "device": file}, **options}
 
-    async def __aenter__(self) -> Local:
+    async def __aenter__(self) -> "Local":
         anywhere = Address("127.0.0.1", 0)
         self.frontend = Frontend([QUEUE], self.limits)
         await self.frontend.start(anywhere, anywhere, anywhere)

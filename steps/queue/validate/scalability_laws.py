@@ -8,8 +8,6 @@ negative parameter.
 Source: N. J. Gunther, Guerrilla Capacity Planning, Springer 2007, chapters 4 to 6.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A client's statistics by node and device: completed and failed work."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

@@ -6,8 +6,6 @@ slots, from completion to completion, so a window of whole items has no error at
 The rate is steady when the last windows lie within a tolerance. Earlier windows are warm-up.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Targets and loads of the validator: local processes, a local client and a control port."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

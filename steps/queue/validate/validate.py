@@ -6,8 +6,6 @@ A step passes without failed requests, and with ``factor`` times the throughput 
 the replicas.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

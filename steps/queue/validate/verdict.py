@@ -1,7 +1,5 @@
 """The result of a validation: its steps, the laws fitted to them, and both as text."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass, field
