@@ -24,8 +24,7 @@ import orjson
 import yaml
 
 from perfdag.app.cluster.view import View
-from perfdag.kube.client import Kube, run_with_client
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, Object, run_with_client
 from perfdag.results.samples import SampleRecord, read_sample
 from perfdag.store.open import open_store
 

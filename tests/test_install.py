@@ -11,8 +11,7 @@ import pytest
 from perfdag.app.cluster.store_secret import STORE_KEYS, secret_notes, store_secret
 from perfdag.app.cluster.template import installed_template
 from perfdag.cli import main
-from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.workflows import age, runs
 from tests.fakes.api_server import ApiServer, kubeconfig
 

@@ -1,6 +1,6 @@
 """All objects of an installation."""
 
-from perfdag.kube.objects import Object
+from perfdag.kube.resources import Object
 from perfdag.workflows import age, rights, templates
 from perfdag.workflows.templates import Installation
 

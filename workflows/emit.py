@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from perfdag.kube.objects import Object
+from perfdag.kube.resources import Object
 
 
 class _Plain(yaml.SafeDumper):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from perfdag.kube.objects import Object
+from perfdag.kube.resources import Object
 
 MAX_BYTES = 256 * 1024
 

@@ -1,7 +1,7 @@
 """Service accounts and Roles with the fewest verbs, network policy and priority classes."""
 
-from perfdag.kube.objects import Object
 from perfdag.kube.podspec import PRIORITY_CLASSES, account_of
+from perfdag.kube.resources import Object
 from perfdag.workflows.templates import Installation
 
 _RBAC = "rbac.authorization.k8s.io"

@@ -4,7 +4,7 @@ from hera.workflows import CronWorkflow, Parameter, Workflow
 from hera.workflows import models as m
 
 from perfdag.kube.labels import LABEL
-from perfdag.kube.objects import Object
+from perfdag.kube.resources import Object
 from perfdag.workflows.templates import NAME
 
 SUITE_BYTES = 90_000  # of base64: an environment variable may have 128 KiB

@@ -5,7 +5,7 @@ import gzip
 
 import orjson
 
-from perfdag.kube.objects import Object
+from perfdag.kube.resources import Object
 
 
 def nodes_of(workflow: Object) -> dict[str, Object]:

@@ -17,11 +17,10 @@ from typing import Any, TypeVar
 import orjson
 
 from perfdag.kube.errors import KubeError
-from perfdag.kube.objects import Object
 from perfdag.kube.reader import Reader
-from perfdag.kube.resources import Event, Resource
+from perfdag.kube.resources import Event, Object, Resource
 
-__all__ = ["Event", "Kube", "KubeError", "Resource", "run_with_client"]
+__all__ = ["Event", "Kube", "KubeError", "Object", "Resource", "run_with_client"]
 
 T = TypeVar("T")
 

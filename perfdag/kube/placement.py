@@ -1,8 +1,8 @@
 """Where the pods of a shape are placed: affinity, topology spread, node selection."""
 
 from perfdag.kube.labels import LABEL
-from perfdag.kube.objects import Object
 from perfdag.kube.placeholders import ATTEMPT, BATCH, TWIN
+from perfdag.kube.resources import Object
 from perfdag.shape import Shape
 
 _HOSTNAME = "kubernetes.io/hostname"

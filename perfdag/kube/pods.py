@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.kube.podspec import MTU
 
 RUN, BATCH, ATTEMPT, RANK, MEASURING = (

@@ -8,9 +8,9 @@ batches of a shape, so it has placeholders (`perfdag.kube.placeholders`).
 import hashlib
 from dataclasses import dataclass
 
-from perfdag.kube.objects import Object
 from perfdag.kube.placeholders import BATCH, CLAIMED, PORT
 from perfdag.kube.placement import place
+from perfdag.kube.resources import Object
 from perfdag.kube.security import hardened, helper, pod_security
 from perfdag.shape import Shape, Volume
 

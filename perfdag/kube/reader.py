@@ -10,8 +10,7 @@ import orjson
 
 from perfdag.kube.config import Cluster
 from perfdag.kube.errors import KubeError
-from perfdag.kube.objects import Object
-from perfdag.kube.resources import Event, Resource
+from perfdag.kube.resources import Event, Object, Resource
 from perfdag.kube.transport import MAX_BACKOFF, Transport
 
 METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"

@@ -1,9 +1,11 @@
 """Where kinds of objects are served, and changes of objects."""
 
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
-from perfdag.kube.objects import Object
+Object = dict[str, Any]
+"""A Kubernetes object, or a part of one, as its JSON."""
 
 
 @dataclass(frozen=True)

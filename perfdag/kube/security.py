@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from perfdag.kube.objects import Object
+from perfdag.kube.resources import Object
 from perfdag.shape import Shape
 
 USER = 1000

@@ -12,7 +12,7 @@ import orjson
 
 from perfdag.kube.config import Cluster, load_config
 from perfdag.kube.errors import KubeError
-from perfdag.kube.objects import Object
+from perfdag.kube.resources import Object
 
 if TYPE_CHECKING:
     import aiohttp

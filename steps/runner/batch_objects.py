@@ -4,8 +4,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.kube.podspec import claim_spec, shared_claim, shares
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape

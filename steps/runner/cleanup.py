@@ -8,8 +8,7 @@ import sys
 from collections.abc import Iterable
 
 from perfdag.kube.argo import inputs_of, nodes_of, template_of
-from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.plan.plan import Plan
 from perfdag.results.confirming import ROUNDS
 from perfdag.steps.runner.batch_objects import ARGO, LEASES, batch_objects, lease_name, shape_of

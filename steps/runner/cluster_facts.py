@@ -2,8 +2,7 @@
 
 import re
 
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object
 
 _DAEMONS = re.compile(
     r"(?<![a-z0-9])(calico|canal|cilium|flannel|ovn|antrea|kindnet|weave|kube-router|aws-node|multus|sriov|longhorn"

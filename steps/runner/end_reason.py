@@ -9,8 +9,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 
-from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
 from perfdag.results.confirming import plan_of_batch

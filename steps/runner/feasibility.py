@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.quantities import parse_quantity
 from perfdag.shape import Shape, Toleration, Volume
 

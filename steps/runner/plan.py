@@ -5,8 +5,7 @@ from pathlib import Path
 
 import orjson
 
-from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.podspec import priority_class
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan, read_plan

@@ -3,8 +3,8 @@
 from typing import Any
 
 from perfdag.kube.labels import LABEL
-from perfdag.kube.objects import Object
 from perfdag.kube.podspec import Context, account_of, patch, priority_class, ssh_port
+from perfdag.kube.resources import Object
 from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan
 from perfdag.results.confirming import ROUNDS

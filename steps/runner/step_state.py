@@ -9,9 +9,8 @@ begin with the start of the attempt too. The state of a step stays until the ste
 import sys
 from collections.abc import Callable, Collection
 
-from perfdag.kube.client import Kube, KubeError, run_with_client
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.labels import BEGAN, ENDED, STEP, UNRECOVERABLE
-from perfdag.kube.objects import Object
 from perfdag.steps.runner.pod_context import PodContext
 
 

@@ -5,9 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from perfdag.kube.argo import nodes_of, template_of
-from perfdag.kube.client import Kube, KubeError, Resource
+from perfdag.kube.client import Kube, KubeError, Object, Resource
 from perfdag.kube.labels import UNRECOVERABLE, WATCHDOG_DONE
-from perfdag.kube.objects import Object
 from perfdag.kube.pods import Pod, read_pod, selector, with_events
 from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from perfdag.kube.argo import inputs_of
-from perfdag.kube.objects import Object
 from perfdag.kube.pods import Pod, is_pulling, is_unpacking
+from perfdag.kube.resources import Object
 from perfdag.steps.runner.exit_codes import REFUSED, RETRYABLE
 
 LOOK_SECONDS = 3.0

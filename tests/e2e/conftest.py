@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 
 IMAGES = os.environ.get("PERFDAG_TEST_IMAGES", "localhost/perfdag-{name}:1")
 

@@ -3,8 +3,7 @@
 import pytest
 
 from perfdag.kube.argo import nodes_of
-from perfdag.kube.client import run_with_client
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Object, run_with_client
 from perfdag.workflows import age
 
 from .conftest import Namespace

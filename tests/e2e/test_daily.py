@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from perfdag.kube.client import Kube, run_with_client
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, Object, run_with_client
 from perfdag.plan.plan import make_plan, new_run_id
 from perfdag.results.collect import collect, result_key
 from perfdag.results.runs import load_plan

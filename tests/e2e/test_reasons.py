@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.kube.client import Kube, run_with_client
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, Object, run_with_client
 from perfdag.store.open import open_store
 
 from .conftest import Namespace

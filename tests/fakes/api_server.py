@@ -20,10 +20,9 @@ import pytest
 import yaml
 from aiohttp import web
 
-from perfdag.kube.client import Kube
+from perfdag.kube.client import Kube, Object
 from perfdag.kube.config import Cluster
 from perfdag.kube.credentials import Credentials
-from perfdag.kube.objects import Object
 
 KINDS = {
     "v1": "Namespace* Node* PersistentVolume* Pod Secret ServiceAccount ConfigMap PersistentVolumeClaim Service Event",

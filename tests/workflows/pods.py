@@ -2,9 +2,9 @@
 
 import json
 
-from perfdag.kube.objects import Object
 from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, PORT, TWIN
 from perfdag.kube.podspec import Context, patch
+from perfdag.kube.resources import Object
 from perfdag.shape import Shape
 
 

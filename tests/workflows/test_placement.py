@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.placement import WIDE_GANG
 
 from .pods import pod

@@ -3,8 +3,7 @@
 from perfdag.app.cluster.template import ARGO
 from perfdag.app.cluster.view import View
 from perfdag.app.errors import CommandError
-from perfdag.kube.client import Kube
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, Object
 from perfdag.suite.yaml_document import nearest
 
 

@@ -7,8 +7,7 @@ from perfdag.app.cluster.store_secret import remove_old_keys, secret_notes, stor
 from perfdag.app.doctor import store_claim
 from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
-from perfdag.kube.client import Kube, run_with_client
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, Object, run_with_client
 from perfdag.workflows.base import objects
 from perfdag.workflows.containers import Installation
 

@@ -7,7 +7,7 @@ import yaml
 
 from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
-from perfdag.kube.objects import Object
+from perfdag.kube.resources import Object
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.shape import merge

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from perfdag.app.cluster.template import ARGO
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object
 
 RBAC = "rbac.authorization.k8s.io/v1"
 INSTALLATION_LABELS = "app.kubernetes.io/name=perfdag,app.kubernetes.io/managed-by=perfdag"

@@ -11,8 +11,7 @@ from perfdag.app.cluster.view import View
 from perfdag.app.errors import CommandError
 from perfdag.exit_codes import EXIT_REACH
 from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.objects import Object
-from perfdag.kube.resources import Resource
+from perfdag.kube.resources import Object, Resource
 from perfdag.results.collect import result_key
 from perfdag.results.runs import load_plan
 from perfdag.store.base import NotStoredError, Store

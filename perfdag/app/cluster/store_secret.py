@@ -3,8 +3,7 @@
 import base64
 import os
 
-from perfdag.kube.client import Kube
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, Object
 
 STORE_KEYS = {
     "AWS_ACCESS_KEY_ID": ("AWS_ACCESS_KEY_ID",),

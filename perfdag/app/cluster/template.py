@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from perfdag.app.errors import CommandError
 from perfdag.exit_codes import EXIT_REACH
-from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 
 ARGO = "argoproj.io/v1alpha1"
 REQUIRED_TEMPLATES = {"plan-pod", "watchdog-pod", "finish-pod", "batches"}

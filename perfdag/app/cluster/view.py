@@ -8,9 +8,8 @@ from datetime import datetime
 from perfdag.app.cluster.template import ARGO, is_other_version
 from perfdag.exit_codes import EXIT_INPUT, EXIT_REACH
 from perfdag.kube.argo import inputs_of, nodes_of, template_of
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.kube.labels import WATCHDOG_DONE
-from perfdag.kube.objects import Object
 from perfdag.kube.pods import Pod, read_pod, troubles, with_events
 
 DONE = {"Succeeded", "Failed", "Error"}

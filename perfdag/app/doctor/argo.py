@@ -4,8 +4,7 @@ import re
 
 from perfdag.app.cluster.template import ARGO
 from perfdag.app.doctor.finding import Finding
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object
 
 MIN_VERSION = (4, 1)
 MIN_VERSION_TEXT = "4.1 or newer"

@@ -7,8 +7,7 @@ from perfdag.app.doctor.requirements import check_requirements
 from perfdag.app.doctor.rights import check_account, check_user, required_rights
 from perfdag.app.doctor.store_claim import check_claim
 from perfdag.app.doctor.store_pod import check_store
-from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.plan.plan import Plan
 from perfdag.steps.runner.feasibility import without_simulated
 

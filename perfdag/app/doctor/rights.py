@@ -2,8 +2,7 @@
 
 from perfdag.app.cluster.template import ARGO
 from perfdag.app.doctor.finding import Finding
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object
 
 Right = tuple[str, str, str]
 """API group, resource (with its subresource) and verb."""

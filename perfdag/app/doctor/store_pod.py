@@ -4,8 +4,7 @@ import asyncio
 import time
 
 from perfdag.app.doctor.finding import Finding
-from perfdag.kube.client import Kube
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, Object
 from perfdag.kube.pods import read_pod, with_events
 from perfdag.kube.podspec import STORE, claim_patch
 from perfdag.kube.security import hardened, helper, pod_security

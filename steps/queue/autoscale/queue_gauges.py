@@ -2,13 +2,11 @@
 
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.queue.frontend.exposition import escape
 from perfdag.steps.queue.manifests.deployments import PORTS
-
-if TYPE_CHECKING:
-    from perfdag.kube.client import Kube
 
 GaugeReader = Callable[[], Awaitable[tuple[int | None, float | None]]]
 """Returns the requests that wait and the longest wait in seconds; None if unknown."""
@@ -48,8 +46,6 @@ def queue_gauges(
     waiting
     again would delay the samples.
     """
-    from perfdag.kube.client import KubeError
-
     frontend = find_frontend(containers)
 
     async def read() -> tuple[int | None, float | None]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perfdag.kube.objects import Object
+from perfdag.kube.resources import Object
 from perfdag.steps.queue.manifests.model import Queue, Queues
 
 FRONTEND = "perfdag-queue-frontend"

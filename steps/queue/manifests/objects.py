@@ -3,7 +3,7 @@
 import hashlib
 import secrets
 
-from perfdag.kube.objects import Object
+from perfdag.kube.resources import Object
 from perfdag.steps.queue.manifests.deployments import (
     FRONTEND,
     PORTS,

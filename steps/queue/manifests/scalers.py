@@ -5,7 +5,7 @@ CronJob
 whose backends end when the queue is empty. A ConfigMap holds the rules of prometheus-adapter.
 """
 
-from perfdag.kube.objects import Object
+from perfdag.kube.resources import Object
 from perfdag.steps.queue.manifests.deployments import FRONTEND, backend
 from perfdag.steps.queue.manifests.model import Queue, Queues
 

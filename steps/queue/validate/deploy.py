@@ -5,13 +5,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.queue.validate.deployment import mapping_at, scales, starts
-
-if TYPE_CHECKING:
-    from perfdag.kube.client import Kube
-
 
 POLL_SECONDS = 0.5
 OPTIONAL = {"ServiceMonitor", "ScaledObject"}
@@ -72,8 +69,6 @@ async def _remove(
     report: Callable[[str], None],
 ) -> None:
     """Delete all objects, even if some fail, and wait. Raises the first KubeError at the end."""
-    from perfdag.kube.client import KubeError
-
     refused: list[KubeError] = []
     for body in bodies:
         try:
@@ -138,8 +133,6 @@ def _objects(file: str) -> list[dict[str, Any]]:
 
 async def _reason_to_skip(kube: Kube, body: dict[str, Any], validated: str) -> str | None:
     """Return the reason not to apply an object, None if it may be applied."""
-    from perfdag.kube.client import KubeError
-
     if scales(body, validated) or starts(body, validated):
         return f"which would scale {validated} while it is validated"
     if body["kind"] in OPTIONAL:
@@ -177,8 +170,6 @@ async def _exists(
 
 async def _read(kube: Kube, body: dict[str, Any], namespace: str | None) -> dict[str, Any] | None:
     """Return the object of the cluster, None if there is none."""
-    from perfdag.kube.client import KubeError
-
     resource = await kube.resource(body["apiVersion"], body["kind"])
     try:
         return await kube.get(
@@ -191,8 +182,6 @@ async def _read(kube: Kube, body: dict[str, Any], namespace: str | None) -> dict
 
 
 async def _delete(kube: Kube, body: dict[str, Any], namespace: str | None) -> None:
-    from perfdag.kube.client import KubeError
-
     try:
         resource = await kube.resource(body["apiVersion"], body["kind"])
         await kube.delete(

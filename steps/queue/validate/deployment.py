@@ -1,13 +1,11 @@
 """A Deployment of a queue's backends: its replicas, its pods, and its other scalers."""
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from perfdag.kube.client import Kube, KubeError
 from perfdag.outcome import Skip
 from perfdag.steps.queue.validate.validate import BadInput
-
-if TYPE_CHECKING:
-    from perfdag.kube.client import Kube
 
 PART_OF = "app.kubernetes.io/part-of"
 ENDED = ("Succeeded", "Failed")
@@ -36,8 +34,6 @@ class DeploymentTarget:
 
     async def find(self) -> None:
         """Read the Deployment. Raises BadInput if there is none."""
-        from perfdag.kube.client import KubeError
-
         self.deployments = await self.kube.resource("apps/v1", "Deployment")
         self.sets = await self.kube.resource("apps/v1", "ReplicaSet")
         self.pods = await self.kube.resource("v1", "Pod")
@@ -140,8 +136,6 @@ class DeploymentTarget:
 
 async def _empty_if_404(objects: Awaitable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return the list, empty if the cluster does not serve the kind."""
-    from perfdag.kube.client import KubeError
-
     try:
         return await objects
     except KubeError as error:

@@ -6,18 +6,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 
+from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.client.load import ClosedLoop
 from perfdag.steps.queue.client.stats import ClientStats
 from perfdag.steps.queue.validate.steady_state import Stats
 from perfdag.steps.queue.validate.validate import BadInput
-
-if TYPE_CHECKING:
-    from perfdag.kube.client import Kube
-
 
 CLIENT_SECONDS = 10.0
 """Time of a client's control port to answer."""
@@ -75,8 +71,6 @@ class HttpLoad:
 
     async def up(self, seconds: float) -> None:
         """Wait until the client answers. Raises the error of the last attempt."""
-        from perfdag.kube.client import KubeError
-
         end = time.monotonic() + seconds
         while True:
             try:

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-from perfdag.kube.client import Kube, KubeError, Resource
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object, Resource
 from perfdag.steps.scale.model.templates import RUN_LABEL
 
 PAUSE = 0.3

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perfdag.digest import canonical, digest
-from perfdag.kube.client import Kube, KubeError, Resource
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object, Resource
 from perfdag.steps.scale.cluster.kwok_nodes import LABEL
 
 FOLDER = Path(__file__).parent / "simulated"

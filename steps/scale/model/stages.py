@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import lru_cache
 
-from perfdag.kube.objects import Object
+from perfdag.kube.resources import Object
 
 StageSeen = tuple[str, int, bool]
 Extractor = Callable[[Object], Iterator[StageSeen]]

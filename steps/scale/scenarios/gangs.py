@@ -13,8 +13,7 @@ from typing import Any
 
 import orjson
 
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.objects import Object
+from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.steps.scale.cluster.removal import QUEUE_NOT_CLOSED, close_queue
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.schedule import Schedule
