@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from perfdag.app.doctor.cluster import check_installation
+from perfdag.app.doctor.network_policy import check_network_policy
 from perfdag.app.doctor.requirements import benchmarks_with_rights, check_shapes, gpu_findings
 from perfdag.kube.client import Kube
 from perfdag.plan.plan import make_plan
@@ -16,6 +17,21 @@ from perfdag.steps.runner.feasibility import unmet
 from perfdag.suite.load import load_suite, parse_suite
 
 from .steps.test_feasibility import STORAGE, cluster, network
+
+POLICY = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "perfdag-measuring", "namespace": "bench"},
+}
+
+
+def daemon(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": name, "namespace": "kube-system"},
+    }
+
 
 FAST = {"apiVersion": STORAGE, "kind": "StorageClass", "metadata": {"name": "fast"}}
 
@@ -164,6 +180,24 @@ def test_rights_are_asked_for_where_a_point_uses_them(entries: str, allowed: lis
     assert (
         benchmarks_with_rights(make_plan(parse_suite(f"name: s\nentries:\n{entries}\n"))) == allowed
     )
+
+
+@pytest.mark.parametrize(
+    ("has", "state", "words"),
+    [
+        (cluster, "warn", "there is no NetworkPolicy perfdag-measuring in bench"),
+        (partial(cluster, refused="/networkpolicies"), "warn", "you may not read whether"),
+        (partial(cluster, POLICY, daemon("calico-node")), "ok", "which calico-node enforces"),
+        (partial(cluster, POLICY, daemon("kube-flannel-ds")), "warn", "is enforced is not known"),
+        (partial(cluster, POLICY, refused="/daemonsets"), "warn", "is enforced is not known"),
+    ],
+)
+async def test_the_policy_of_measuring_pods_is_found(
+    has: Callable[[], Kube], state: str, words: str
+) -> None:
+    finding = await check_network_policy(has(), "bench", "perfdag install")
+    assert finding.state == state
+    assert words in finding.what
 
 
 async def test_an_installation_of_another_version_is_a_finding() -> None:

@@ -41,9 +41,8 @@ def names(api: ApiServer) -> set[tuple[str, str]]:
     return {(item["kind"], item["metadata"]["name"]) for item in api.objects.values()}
 
 
-EVERY = ("--network-policy", "--allow", "vmi-burst")
+EVERY = ("--allow", "vmi-burst")
 OF_EVERY = {
-    ("NetworkPolicy", "perfdag-measuring"),
     ("ServiceAccount", "perfdag-measure-vmi-burst"),
     ("Role", "perfdag-measure-vmi-burst"),
     ("RoleBinding", "perfdag-measure-vmi-burst"),
@@ -55,6 +54,14 @@ def wide(namespace: str) -> set[tuple[str, str]]:
         (kind, f"perfdag-measure-vmi-burst-{namespace}")
         for kind in ("ClusterRole", "ClusterRoleBinding")
     }
+
+
+def test_a_network_policy_is_there_unless_it_is_declined(api: ApiServer) -> None:
+    policy = ("NetworkPolicy", "perfdag-measuring")
+    assert install("bench") == 0
+    assert policy in names(api)
+    assert install("bench", "--no-network-policy") == 0
+    assert policy not in names(api)
 
 
 def test_what_is_left_out_goes_and_other_objects_stay(
@@ -261,7 +268,8 @@ def test_a_real_api_server_loses_what_is_left_out_and_keeps_what_runs_made(
     assert install(namespace, *EVERY, "--keep-secret") == 0
     run_with_client(runs_made)
     assert set(listed("networking.k8s.io/v1", "NetworkPolicy", namespace)) == {"perfdag-measuring"}
-    assert install(namespace, "--namespaced", "--keep-secret") == 0
+    options = ("--namespaced", "--no-network-policy", "--keep-secret")
+    assert install(namespace, *options) == 0
     assert listed("networking.k8s.io/v1", "NetworkPolicy", namespace) == {}
     steps = {"perfdag-run", "perfdag-finish", "perfdag-measure"}
     assert set(listed("v1", "ServiceAccount", namespace)) - {"default"} == steps

@@ -54,7 +54,7 @@ class Installation:
     """How long a Workflow stays after its end."""
     keep_pods: int = 600
     """How long a pod stays after its end, with its log and the claim that is its own."""
-    network_policy: bool = False
+    network_policy: bool = True
     allow: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
 
@@ -78,7 +78,7 @@ def _environment(installation: Installation) -> list[m.EnvVar]:
         "PERFDAG_NAMESPACE": "metadata.namespace",
         "PERFDAG_POD": "metadata.name",
         "PERFDAG_NODE": "spec.nodeName",
-        "PERFDAG_IP": "status.podIP",
+        "PERFDAG_IPS": "status.podIPs",
     }
     return [
         *(m.EnvVar(name=name, value=value) for name, value in plain.items()),

@@ -1,6 +1,6 @@
 """Service accounts and Roles with the fewest verbs, network policy and priority classes."""
 
-from perfdag.kube.podspec import PRIORITY_CLASSES, account_of
+from perfdag.kube.podspec import PRIORITY_CLASSES, SSH_PORT, account_of
 from perfdag.kube.resources import Object
 from perfdag.workflows.templates import Installation
 
@@ -148,9 +148,11 @@ def _role(installation: Installation, name: str, rules: list[Object]) -> list[Ob
 
 
 def network_policy(installation: Installation) -> Object:
-    """Return the policy that lets only measuring pods reach measuring pods.
+    """Return the policy that lets only measuring pods reach the servers of measuring pods.
 
-    It is off by default, since a policy can change what is measured.
+    fio's server runs the jobs of whoever connects, and iperf's answers anyone. sshd checks a key,
+    so its port is open: in an A/B run the lead of one variant may be on the host network, where no
+    label selects it. What the pods connect to themselves (S3, the API server) is not restricted.
     """
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -160,7 +162,8 @@ def network_policy(installation: Installation) -> Object:
             "podSelector": {"matchLabels": {"perfdag/measuring": "true"}},
             "policyTypes": ["Ingress"],
             "ingress": [
-                {"from": [{"podSelector": {"matchLabels": {"perfdag/measuring": "true"}}}]}
+                {"from": [{"podSelector": {"matchLabels": {"perfdag/measuring": "true"}}}]},
+                {"ports": [{"protocol": "TCP", "port": SSH_PORT}]},
             ],
         },
     }

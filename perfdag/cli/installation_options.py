@@ -80,9 +80,11 @@ def _add_scope(parser: argparse.ArgumentParser) -> None:
         "rows then lack node types",
     )
     parser.add_argument(
-        "--network-policy",
-        action="store_true",
-        help="a NetworkPolicy for measuring pods; it can change what is measured",
+        "--no-network-policy",
+        action="store_false",
+        dest="network_policy",
+        help="no NetworkPolicy for measuring pods: any pod then reaches their servers. "
+        "A policy can change what is measured; rows say whether there is one",
     )
     parser.add_argument(
         "--lock-namespace",

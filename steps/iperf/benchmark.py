@@ -258,7 +258,8 @@ def commands(params: IperfParams, address: str, port: int) -> tuple[list[str], l
         ("--bidir", params.bidirectional),
     ]
     client += [flag for flag, wanted in [*flags, ("--zerocopy", params.zerocopy)] if wanted]
-    return ["iperf3", "--server", "--one-off", "--port", str(port), "--json"], client
+    server = ["iperf3", "--server", "--bind", address, "--one-off", "--port", str(port), "--json"]
+    return server, client
 
 
 def _iperf2_commands(params: IperfParams, address: str, port: int) -> tuple[list[str], list[str]]:
@@ -286,7 +287,7 @@ def _iperf2_commands(params: IperfParams, address: str, port: int) -> tuple[list
     congestion = ["-Z", params.congestion] if params.congestion is not None else []
     client += ["-R"] if params.reverse else congestion
     client += ["--full-duplex"] if params.bidirectional else []
-    return ["iperf", "-s", *common, "-P", str(params.streams), *congestion], client
+    return ["iperf", "-s", "-B", address, *common, "-P", str(params.streams), *congestion], client
 
 
 def _refused(finished: Finished) -> bool:

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from perfdag.hosts.processes import descendants
@@ -43,8 +43,10 @@ def exit_code_of_lead(context: PodContext, batch: int, attempt: int) -> int | No
     return 0 if "Succeeded" in phases else RETRYABLE if "Failed" in phases else None
 
 
-def _server_config(home: Path, port: int) -> str:
+def _server_config(home: Path, addresses: Sequence[str], port: int) -> str:
+    listen = "\n".join(f"ListenAddress {address}" for address in addresses)
     return f"""Port {port}
+{listen}
 HostKey {home}/host
 AuthorizedKeysFile {home}/id.pub
 StrictModes no
@@ -72,12 +74,13 @@ SetEnv PERFDAG_PEER={home}
 def serve(
     keys: Keys,
     home: Path,
+    addresses: Sequence[str],
     port: int,
     pending_limit: float,
     lost_limit: float = LOST_SECONDS,
     lead_exit_code: Callable[[], int | None] = lambda: None,
 ) -> int:
-    """Run sshd until the lead dismisses this peer, and return the exit code of the pod.
+    """Run sshd at `addresses` until the lead dismisses this peer, and return the exit code.
 
     The code is RETRYABLE if no lead connects for `pending_limit` s, or if the lead is silent for
     `lost_limit` s. `lead_exit_code` is called every few seconds while no lead is connected; a code
@@ -90,7 +93,7 @@ def serve(
     done = home / "done"
     done.unlink(missing_ok=True)
     config = home / "sshd_config"
-    config.write_text(_server_config(home, port))
+    config.write_text(_server_config(home, addresses, port))
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(parents=True, exist_ok=True, mode=0o755)
     end_once(exit_retryable)

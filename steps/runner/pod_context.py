@@ -37,7 +37,8 @@ class PodContext:
     namespace: str
     pod: str
     node: str
-    address: str
+    addresses: tuple[str, ...]
+    """Its addresses of every family; the first is that of the cluster's main family."""
     allowed: tuple[str, ...] = ()
     """Benchmarks whose Kubernetes rights this installation grants."""
     pull_policy: str = "IfNotPresent"
@@ -48,6 +49,11 @@ class PodContext:
     def claimed(self) -> bool:
         """Whether the store is a PersistentVolumeClaim, which only some pods mount."""
         return self.store.startswith("claim://")
+
+    @property
+    def address(self) -> str:
+        """The address of the cluster's main family."""
+        return self.addresses[0]
 
     @property
     def where(self) -> dict[str, str]:
@@ -95,7 +101,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
         namespace=of("NAMESPACE"),
         pod=of("POD"),
         node=of("NODE"),
-        address=of("IP"),
+        addresses=tuple(of("IPS").split(",")),
         allowed=tuple(of("ALLOWED").split()),
         pull_policy=of("PULL_POLICY") or "IfNotPresent",
         network_policy=bool(of("NETWORK_POLICY")),

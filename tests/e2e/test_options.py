@@ -16,9 +16,7 @@ pytestmark = [pytest.mark.argo, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def wide() -> Iterator[Namespace]:
     """An installation with a ClusterWorkflowTemplate, a NetworkPolicy and a pull secret."""
-    with installed(
-        "restricted", "--cluster-scope", "--network-policy", "--pull-secret", "registry"
-    ) as made:
+    with installed("restricted", "--cluster-scope", "--pull-secret", "registry") as made:
         yield made
         run_with_client(_remove_templates)
 

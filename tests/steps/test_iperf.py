@@ -8,6 +8,7 @@ import shutil
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -329,7 +330,7 @@ def test_commands_say_every_parameter() -> None:
         zerocopy=True,
     )
     server, client = commands(params, "10.0.0.2", 5999)
-    assert server == ["iperf3", "--server", "--one-off", "--port", "5999", "--json"]
+    assert " ".join(server) == "iperf3 --server --bind 10.0.0.2 --one-off --port 5999 --json"
     expected = "iperf3 --client 10.0.0.2 --port 5999 --json --connect-timeout 10000 --time 3 --parallel 4 --omit 1 --bitrate 2000000000"
     expected += (
         " --length 65536 --set-mss 1400 --window 1048576 --congestion bbr --bidir --zerocopy"
@@ -344,7 +345,7 @@ def test_commands_say_every_parameter() -> None:
         reverse=True,
     )
     server, client = commands(udp, "fd00::2", 6000)
-    assert " ".join(server) == "iperf -s -p 6000 -f b -e -u -V -P 2"
+    assert " ".join(server) == "iperf -s -B fd00::2 -p 6000 -f b -e -u -V -P 2"
     assert " ".join(client) == "iperf -c fd00::2 -p 6000 -f b -e -u -V -t 0.5 -P 2 -b 1000000000 -R"
     assert (
         " ".join(commands(IperfParams(implementation="iperf2"), "::1", 6000)[1])
@@ -402,10 +403,18 @@ class Watching(LocalHost):
         super().__init__()
         self.requests: list[str | None] = []
         self.serving: set[int] = set()
+        self.listening: set[str] = set()
 
     def serve(self, argv: Sequence[str], **options: Any) -> Any:
         server = super().serve(argv, **options)
         self.serving = os.sched_getaffinity(server._popen.pid)
+        port = f"{options['port']:04X}"
+        rows = [
+            line.split()[1].split(":")
+            for table in ("tcp", "tcp6", "udp", "udp6")
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+        ]
+        self.listening = {address for address, number in rows if number == port}
         return server
 
     def run(self, argv: Sequence[str], **options: Any) -> Any:
@@ -429,6 +438,7 @@ def test_a_real_run_with_client_and_server_on_their_own_cpus(
     output = IPERF.run(local_gang, params)
     assert values(IPERF.parse(output, params), "throughput")[0] > 1e6
     assert (client.requests[0], server.serving) == ("0", {last})
+    assert server.listening == {"0100007F"}, "the server listens at the measured address alone"
     assert not list(tmp_path.iterdir())
 
 

@@ -38,7 +38,7 @@ def place(run_id: str = "20260101T000000Z-00000000") -> PodContext:
         "bench",
         "pod",
         "node",
-        "10.0.0.1",
+        ("10.0.0.1",),
     )
 
 

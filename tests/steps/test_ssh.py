@@ -50,7 +50,7 @@ class Served:
         self.port = _port()
         code = (
             "import sys; from pathlib import Path; from perfdag.steps.runner.peer import *; from perfdag.steps.runner.ssh_keys import Keys; "
-            "sys.exit(serve(Keys(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])))"
+            "sys.exit(serve(Keys(Path(sys.argv[1])), Path(sys.argv[2]), ['127.0.0.1'], int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])))"
         )
         argv = [
             sys.executable,

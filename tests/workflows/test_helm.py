@@ -30,7 +30,7 @@ EACH: dict[str, tuple[list[str], dict[str, Any]]] = {
     "pullSecrets": (["--pull-secret", "one", "--pull-secret", "2"], {"pullSecrets": ["one", "2"]}),
     "clusterScope": (["--cluster-scope"], {"clusterScope": True}),
     "namespaced": (["--namespaced"], {"namespaced": True}),
-    "networkPolicy": (["--network-policy"], {"networkPolicy": True}),
+    "networkPolicy": (["--no-network-policy"], {"networkPolicy": False}),
     "lockNamespace": (["--lock-namespace", "team"], {"lockNamespace": "team"}),
     "pendingLimit": (["--pending-limit", "2h"], {"pendingLimit": 7200}),
     "deadline": (["--deadline", "720h"], {"deadline": 2592000}),

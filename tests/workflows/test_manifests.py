@@ -41,7 +41,7 @@ INSTALLATIONS = {
         namespace="bench",
         store="s3://bench/results",
         cluster_scope=True,
-        network_policy=True,
+        network_policy=False,
         pull_policy="Always",
     ),
 }
@@ -408,7 +408,6 @@ def everything(namespace: str) -> list[dict[str, Any]]:
     options: dict[str, Any] = {
         "namespace": namespace,
         "store": "claim://results",
-        "network_policy": True,
         "allow": tuple(RULES),
     }
     made = [

@@ -38,6 +38,7 @@ def peer(batch: int, attempt: int, port: int, pending: str) -> int:
         return serve(
             Keys(KEYS),
             scratch_home() / "peer",
+            context.addresses,
             port,
             pending_limit(pending),
             lead_exit_code=lambda: exit_code_of_lead(context, batch, attempt),

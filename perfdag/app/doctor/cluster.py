@@ -3,6 +3,7 @@
 from perfdag.app.cluster.template import ARGO, is_other_version, template_parameters
 from perfdag.app.doctor.argo import check_argo, list_readable
 from perfdag.app.doctor.finding import Finding
+from perfdag.app.doctor.network_policy import check_network_policy
 from perfdag.app.doctor.requirements import check_requirements
 from perfdag.app.doctor.rights import check_account, check_user, required_rights
 from perfdag.app.doctor.store_claim import check_claim
@@ -87,6 +88,7 @@ async def check_installation(client: Kube, namespace: str, root: str | None) -> 
     findings.append(await check_user(client, namespace))
     for name, rights in required_rights().items():
         findings.append(await check_account(client, namespace, name, rights, install))
+    findings.append(await check_network_policy(client, namespace, install))
     root = root or template_parameters(template).get("store", "")
     claim = await check_claim(client, namespace, root, _parallel_batches(template))
     if any(finding.what.startswith("there is no claim") for finding in claim):
