@@ -1,14 +1,11 @@
 """Submit, sample and delete workloads, and simulate nodes and systems. Return an exit code."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from perfdag.app.scale.session import (
-    Arrivals,
     Print,
     Session,
     on_cluster,
-    parse_variables,
     print_schedule,
     print_stages,
 )
@@ -32,56 +29,12 @@ KINDS = {
 PARALLEL_DELETIONS = 20
 
 
-@dataclass(frozen=True)
-class Workloads:
-    """What to submit. `delay` (s) separates batches of `parallel` workloads.
-
-    Without `namespaces` the workloads go to the namespace of the project.
-    """
-
-    template: str
-    count: int
-    parallel: int
-    delay: float
-    arrivals: Arrivals
-    workers: int
-    gpus: str
-    pvc: bool
-    project: str | None
-    namespaces: list[str]
-    create_namespace: bool
-    submitter: str | None
-    variables: list[str]
-    lock_timeout: float
-
-
-def submit(session: Session, workloads: Workloads) -> int:
+def submit(session: Session, request: SubmitRequest) -> int:
     """Create the workloads. Return 1 if some were refused or not sent. Raises ValueError."""
-    settings = session.settings
-    settings.project = workloads.project or settings.project
-    settings.submitter = workloads.submitter or settings.submitter
-    check_submitter(settings.submitter)
-    if workloads.count < 1 or workloads.parallel < 1:
+    check_submitter(request.settings.submitter)
+    if request.count < 1 or request.parallel < 1:
         raise ValueError("-n and -p must be 1 or more")
-    request = SubmitRequest(
-        template=workloads.template,
-        count=workloads.count,
-        parallel=workloads.parallel,
-        schedule=workloads.arrivals.schedule(workloads.parallel, workloads.delay),
-        folder=session.folder,
-        settings=settings,
-        workers=workloads.workers,
-        gpus=workloads.gpus,
-        pvc=workloads.pvc,
-        namespaces=workloads.namespaces,
-        create_namespace=workloads.create_namespace,
-        variables=parse_variables(workloads.variables),
-        lock_timeout=workloads.lock_timeout,
-        log=session.log,
-    )
-    file = session.run(
-        lambda kube: submission.submit(kube, request), connections(workloads.parallel)
-    )
+    file = session.run(lambda kube: submission.submit(kube, request), connections(request.parallel))
     batch = file.generator
     rate = f" ({batch['create_rate_per_s']:.0f}/s)" if batch["create_rate_per_s"] else ""
     created = f"{batch['created']} of {batch['planned']} created"

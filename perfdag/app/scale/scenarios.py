@@ -1,20 +1,17 @@
 """Run the scenarios of `perfdag scale`, write their files, and return an exit code."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
 from perfdag.app.scale.session import (
-    Arrivals,
     Session,
-    parse_variables,
     print_schedule,
     print_stages,
 )
 from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.kube.client import Kube
-from perfdag.steps.scale.figures.prometheus import Prometheus
 from perfdag.steps.scale.measure.generator import connections
 from perfdag.steps.scale.model import gates
 from perfdag.steps.scale.runai import table
@@ -27,43 +24,10 @@ from perfdag.steps.scale.scenarios.vmi_sizes import Capacity
 
 T = TypeVar("T")
 OUTPUTS = ("stages.parquet", "summary.json", "perf-audit-results.json")
-SCENARIO_OF_OPTION = {
-    "step": "capacity",
-    "churn": "steady",
-    "pause": "steady",
-    "duration": "steady",
-    "cooldown": "ladder",
-}
 
 
-@dataclass(frozen=True)
-class VmiOptions:
-    """A VMI scenario. `special` holds the options of one scenario that were set."""
-
-    scenario: str
-    counts: list[int]
-    special: dict[str, float]
-    template: str
-    namespaces: list[str]
-    arrivals: Arrivals
-    parallel: int
-    replicas: int
-    per_node: int
-    primer: bool
-    timeout: float
-    variables: list[str]
-    gates: list[str]
-    api_gates: bool
-    prometheus: Prometheus | None
-    lock_timeout: float
-
-
-def vmi_scenario(session: Session, options: VmiOptions) -> int:
+def vmi_scenario(session: Session, spec: vmi.Spec, request: VmiRequest) -> int:
     """Run a VMI scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
-    for name in options.special:
-        if SCENARIO_OF_OPTION[name] != options.scenario:
-            raise ValueError(f"--{name} needs {SCENARIO_OF_OPTION[name]}, not {options.scenario}")
-    own = [*map(gates.parse_gate, options.gates)]
     measured: list[Result] = []
 
     def write_size(result: Result) -> None:
@@ -71,30 +35,10 @@ def vmi_scenario(session: Session, options: VmiOptions) -> int:
         measured.append(result)
         _write_results(session.folder, measured, None)
 
-    spec = vmi.Spec(
-        template=options.template,
-        namespaces=options.namespaces,
-        schedule=options.arrivals.schedule(options.parallel),
-        parallel=options.parallel,
-        replicas=options.replicas,
-        per_node=options.per_node,
-        primer=options.primer,
-        timeout=options.timeout,
-        variables=parse_variables(options.variables),
-        gates=gates.with_slo(own) if options.api_gates else own,
-        prometheus=options.prometheus,
-        log=session.log,
-        seen=write_size,
-    )
-    request = VmiRequest(
-        options.scenario,
-        options.counts,
-        lock_timeout=options.lock_timeout,
-        **options.special,  # type: ignore[arg-type]
-    )
+    spec.seen = write_size
     try:
         outcome = _measure(
-            session, lambda kube: run_vmi.measure(kube, spec, request), options.parallel
+            session, lambda kube: run_vmi.measure(kube, spec, request), spec.parallel
         )
     except BaseException:
         if measured:

@@ -54,28 +54,21 @@ def on_cluster(
     return signals.run_until_stopped(main())
 
 
-@dataclass(frozen=True)
-class Arrivals:
-    """How objects arrive: a pattern, its rate per second, the size of a burst, a seed."""
+def schedule_of(
+    pattern: Arrival | None, rate: float, burst: int | None, seed: int, parallel: int, delay: float
+) -> Schedule:
+    """Return how objects arrive: a pattern, its rate per second, the size of a burst, a seed.
 
-    pattern: Arrival | None = None
-    rate: float = 0.0
-    burst: int | None = None
-    seed: int = 0
-
-    def schedule(self, parallel: int, delay: float = 0.0) -> Schedule:
-        """Return the schedule. `delay` (s) makes batches of `parallel` objects.
-
-        Raises ValueError if the values do not fit together.
-        """
-        pattern = self.pattern or ("batch" if delay > 0 else "constant" if self.rate else "closed")
-        if self.pattern and delay > 0:
-            raise ValueError("--delay makes batches of -p; use --rate with --arrival")
-        if self.burst is not None and pattern != "burst":
-            raise ValueError(f"--burst needs --arrival burst, not {pattern}")
-        if self.seed and pattern != "poisson":
-            raise ValueError(f"--seed needs --arrival poisson, not {pattern}")
-        return Schedule(pattern, self.rate, self.burst or parallel, delay, self.seed)
+    `delay` (s) makes batches of `parallel` objects. Raises ValueError for values that clash.
+    """
+    name = pattern or ("batch" if delay > 0 else "constant" if rate else "closed")
+    if pattern and delay > 0:
+        raise ValueError("--delay makes batches of -p; use --rate with --arrival")
+    if burst is not None and name != "burst":
+        raise ValueError(f"--burst needs --arrival burst, not {name}")
+    if seed and name != "poisson":
+        raise ValueError(f"--seed needs --arrival poisson, not {name}")
+    return Schedule(name, rate, burst or parallel, delay, seed)
 
 
 def parse_variables(options: list[str]) -> dict[str, str]:

@@ -14,6 +14,14 @@ from perfdag.cli.scale.command_options import (
     add_variables,
 )
 
+SCENARIO_OF_OPTION = {
+    "step": "capacity",
+    "churn": "steady",
+    "pause": "steady",
+    "duration": "steady",
+    "cooldown": "ladder",
+}
+
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the command."""
@@ -84,33 +92,39 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def run(args: argparse.Namespace) -> int:
     """Run a VMI scenario."""
-    from perfdag.app.scale.scenarios import SCENARIO_OF_OPTION, VmiOptions, vmi_scenario
-    from perfdag.app.scale.session import Arrivals, open_session
+    from perfdag.app.scale.scenarios import vmi_scenario
+    from perfdag.app.scale.session import open_session, parse_variables, schedule_of
     from perfdag.steps.scale.figures.prometheus import Prometheus
+    from perfdag.steps.scale.model.gates import parse_gate, with_slo
+    from perfdag.steps.scale.scenarios.run_vmi import VmiRequest
+    from perfdag.steps.scale.scenarios.vmi import Spec
 
-    special = {name: getattr(args, name) for name in SCENARIO_OF_OPTION}
+    special = {
+        name: value for name in SCENARIO_OF_OPTION if (value := getattr(args, name)) is not None
+    }
+    for name in special:
+        if SCENARIO_OF_OPTION[name] != args.scenario:
+            raise ValueError(f"--{name} needs {SCENARIO_OF_OPTION[name]}, not {args.scenario}")
     prometheus = None
     if args.prometheus:
         prometheus = Prometheus(
             args.prometheus, args.prometheus_token_file, args.prometheus_ca_file
         )
-    options = VmiOptions(
-        scenario=args.scenario,
-        counts=args.count,
-        special={name: value for name, value in special.items() if value is not None},
+    gates = [parse_gate(text) for text in args.gate]
+    spec = Spec(
         template=args.template,
         namespaces=args.namespace,
-        arrivals=Arrivals(args.arrival, args.rate, args.burst, args.seed),
+        schedule=schedule_of(args.arrival, args.rate, args.burst, args.seed, args.parallel, 0.0),
         parallel=args.parallel,
         replicas=args.replicas,
         per_node=args.per_node,
         primer=not args.no_primer,
         timeout=args.timeout,
-        variables=args.var,
-        gates=args.gate,
-        api_gates=not args.no_api_gates,
+        variables=parse_variables(args.var),
+        gates=gates if args.no_api_gates else with_slo(gates),
         prometheus=prometheus,
-        lock_timeout=args.lock_timeout,
+        log=log,
     )
+    request = VmiRequest(args.scenario, args.count, lock_timeout=args.lock_timeout, **special)
     session = open_session(args.context, args.output_dir, args.settings, print_now, log)
-    return vmi_scenario(session, options)
+    return vmi_scenario(session, spec, request)

@@ -166,26 +166,31 @@ def _add_delete(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 def submit(args: argparse.Namespace) -> int:
     """Create the workloads."""
     from perfdag.app.scale import commands
-    from perfdag.app.scale.session import Arrivals, open_session
+    from perfdag.app.scale.session import open_session, parse_variables, schedule_of
+    from perfdag.steps.scale.runai.submit import SubmitRequest
 
-    workloads = commands.Workloads(
+    session = open_session(args.context, args.output_dir, args.settings, print_now, log)
+    session.settings.project = args.project or session.settings.project
+    session.settings.submitter = args.submitter or session.settings.submitter
+    request = SubmitRequest(
         template=args.template or args.workload_type,
         count=args.num_workloads,
         parallel=args.num_processes,
-        delay=args.delay,
-        arrivals=Arrivals(args.arrival, args.rate, args.burst, args.seed),
+        schedule=schedule_of(
+            args.arrival, args.rate, args.burst, args.seed, args.num_processes, args.delay
+        ),
+        folder=session.folder,
+        settings=session.settings,
         workers=args.num_workers,
         gpus=args.num_gpus,
         pvc=args.pvc,
-        project=args.project,
         namespaces=args.namespace,
         create_namespace=args.create_namespace,
-        submitter=args.submitter,
-        variables=args.var,
+        variables=parse_variables(args.var),
         lock_timeout=args.lock_timeout,
+        log=session.log,
     )
-    session = open_session(args.context, args.output_dir, args.settings, print_now, log)
-    return commands.submit(session, workloads)
+    return commands.submit(session, request)
 
 
 def sample(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ from perfdag.steps.scale.measure.generator import Submission
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.record_store import ENDED
 from perfdag.steps.scale.model.chains import chain, has_no_pods
+from perfdag.steps.scale.model.ownership import top_owner
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.stages import VMI
 
@@ -57,18 +58,12 @@ def count_in_workloads(
     )
     pods: dict[str, list[Record]] = {}
     for pod in observer.of("Pod"):
-        pods.setdefault(_top(observer, pod).uid, []).append(pod)
+        pods.setdefault(top_owner(observer.records, pod).uid, []).append(pod)
     count = 0
     for workload in observer.of(kind):
         failed = finite and "failed" in workload.stages
         count += members if failed else _settled(pods.get(workload.uid, ()), members, goal, finite)
     return count
-
-
-def _top(observer: Observer, record: Record) -> Record:
-    while record.owner in observer.records:
-        record = observer.records[record.owner]
-    return record
 
 
 def may_be_settled(observer: Observer, enough: int) -> bool:
@@ -83,7 +78,7 @@ def complete_workloads(observer: Observer, kind: str, *stages: str) -> int:
         has_stage = any(stage in pod.stages for stage in stages)
         if "gone" in pod.stages and not has_stage:
             continue
-        top = _top(observer, pod)
+        top = top_owner(observer.records, pod)
         if top.kind == kind:
             complete[top.uid] = complete.get(top.uid, True) and has_stage
     return sum(complete.values())
