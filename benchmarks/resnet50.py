@@ -78,7 +78,7 @@ def loop(blocks: int, batches: int) -> bool:
     import torch
 
     from perfdag.steps.resnet50.inference.model import Resnet50
-    from perfdag.steps.resnet50.inference.weights import build
+    from perfdag.steps.resnet50.inference.network import build
 
     torch.set_num_threads(1)
     net, _ = build("random", 0)

@@ -15,7 +15,7 @@ from hera.workflows import DAG, Container, Task, Workflow
 from hera.workflows import models as m
 
 from perfdag.app.cluster.manifest_suite import suite_text
-from perfdag.kube.security import restricted
+from perfdag.kube.podspec import restricted
 from perfdag.suite.load import load_suite
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import Installation, template

@@ -5,9 +5,8 @@ from typing import Any
 from hera.workflows import ClusterWorkflowTemplate, CronWorkflow, Parameter, WorkflowTemplate
 from hera.workflows import models as m
 
-from perfdag.kube.podspec import STORE
+from perfdag.kube.podspec import STORE, restricted
 from perfdag.kube.resources import Object
-from perfdag.kube.security import restricted
 from perfdag.workflows.containers import ASIDE, Installation, container, labels, with_store
 
 NAME = "perfdag-age"

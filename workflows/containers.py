@@ -9,8 +9,7 @@ from hera.workflows import Container
 from hera.workflows import models as m
 
 from perfdag.kube.labels import LABEL
-from perfdag.kube.podspec import STORE
-from perfdag.kube.security import hardened
+from perfdag.kube.podspec import STORE, hardened
 
 _CLAIM = "workflow.parameters.store startsWith 'claim://'"
 # in all namespaces, and only preferred: a cluster may have one node

@@ -23,7 +23,7 @@ from hera.workflows import (
 from hera.workflows import models as m
 
 from perfdag.kube.labels import LABEL, WATCHDOG_DONE
-from perfdag.kube.security import restricted
+from perfdag.kube.podspec import restricted
 from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
 from perfdag.workflows.gangs import duet, gang, rank

@@ -1,18 +1,118 @@
 """queue-autoscale: backends over time against those that the load needs."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from perfdag.charts import style
-from perfdag.charts.benchmarks import queue, queue_trace
+from perfdag.charts.benchmarks import queue
 from perfdag.charts.benchmarks.generic import dot_figure
 from perfdag.charts.benchmarks.queue_scaling import by_subject, evenness
 from perfdag.charts.series import read, runs_words, valid
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One queue under a changing load: seconds, backends, backends needed, and waiting requests.
+
+    `depth` counts the requests that wait, `wait` is the longest wait in seconds. Both are NaN where
+    they were not read, and empty where they were never read.
+    """
+
+    name: str
+    at: Sequence[float]
+    have: Sequence[float]
+    needed: Sequence[float]
+    depth: Sequence[float] = ()
+    wait: Sequence[float] = ()
+
+
+def draw_traces(traces: Sequence[Trace], title: str, subtitle: str) -> Figure:
+    """Draw backends over time against those needed, and below them the requests that wait.
+
+    Backends above the need are wasted, those below it are missing.
+    """
+    traces = [trace for trace in traces if trace.at]
+    if not traces:
+        return style.no_data()
+    shown = [(trace, draw, height) for trace in traces for draw, height in _panels(trace)]
+    heights = [height for _, _, height in shown]
+    fig, axes = style.figure(len(shown), heights, title=title, subtitle=subtitle, sharex=True)
+    for ax, (trace, draw, _) in zip(axes, shown, strict=True):
+        draw(ax, trace)
+        ax.set_ylim(bottom=0)
+    fig.align_ylabels(axes)
+    axes[0].legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    axes[-1].set_xlabel("seconds from the start of the load")
+    return fig
+
+
+def _panels(trace: Trace) -> Iterator[tuple[Callable[[Axes, Trace], None], float]]:
+    """Yield the panels of a queue, with their height in inches."""
+    yield _backends, 1.9
+    if trace.depth:
+        yield _depth, 1.0
+    if trace.wait:
+        yield _wait, 1.0
+
+
+def _backends(ax: Axes, trace: Trace) -> None:
+    at, have, needed = (
+        np.asarray(values, dtype=float) for values in (trace.at, trace.have, trace.needed)
+    )
+    ax.step(at, have, where="post", color=style.SERIES[0], label="backends")
+    ax.step(
+        at,
+        needed,
+        where="post",
+        color=style.INK,
+        linestyle=(0, (5, 2)),
+        linewidth=1,
+        label="needed",
+    )
+    edges, above, below = np.repeat(at, 2)[1:], np.repeat(have, 2)[:-1], np.repeat(needed, 2)[:-1]
+    ax.fill_between(
+        edges,
+        below,
+        np.maximum(above, below),
+        color=style.SERIES[4],
+        alpha=0.4,
+        linewidth=0,
+        label="wasted",
+    )
+    ax.fill_between(
+        edges,
+        below,
+        np.minimum(above, below),
+        color=style.SERIES[1],
+        alpha=0.4,
+        linewidth=0,
+        label="missing",
+    )
+    ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    ax.set_ylabel("backends")
+    ax.set_title(trace.name)
+
+
+def _depth(ax: Axes, trace: Trace) -> None:
+    ax.step(trace.at, trace.depth, where="post", color=style.SERIES[2])
+    ax.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    ax.set_ylabel("requests\nwaiting")
+
+
+def _wait(ax: Axes, trace: Trace) -> None:
+    ax.step(trace.at, trace.wait, where="post", color=style.SERIES[3])
+    name = style.value_axis(ax.yaxis, "s", max(1e-3, float(np.nanmax(trace.wait))), bins=3)
+    ax.set_ylabel(f"longest\nwait ({name})")
+
 
 TRACED = ("replicas", "needed", "depth", "wait")
 SCORES = ("reaction", "overshoot", "wasted")
@@ -30,9 +130,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             title = f"{cell.label}: backends there and backends needed"
             yield (
                 f"following-{number + 1}",
-                queue_trace.draw_traces(
-                    traces(rows, cell.state.point), title, f"first repetition; {where}"
-                ),
+                draw_traces(traces(rows, cell.state.point), title, f"first repetition; {where}"),
             )
         failing = [
             queue.Curve(cell.label, {}, failed=failed)
@@ -48,7 +146,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             )
 
 
-def traces(rows: pa.Table, point: str) -> list[queue_trace.Trace]:
+def traces(rows: pa.Table, point: str) -> list[Trace]:
     """Return the traces of the queues of a point in its first valid repetition."""
     of_point = valid(rows.filter(pc.equal(rows["point"], point)), *TRACED)
     kept = of_point.select(["order_index", "metric", "coords", "value"]).to_pylist()
@@ -64,5 +162,5 @@ def traces(rows: pa.Table, point: str) -> list[queue_trace.Trace]:
     for name, values in sorted(by_queue.items()):
         at = sorted(set(values["replicas"]) & set(values["needed"]))
         columns = ([by.get(t, math.nan) for t in at] if by else [] for by in values.values())
-        shown.append(queue_trace.Trace(name, at, *columns))
+        shown.append(Trace(name, at, *columns))
     return shown

@@ -131,8 +131,7 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
 
     def run(self, gang: Gang, params: QueueAutoscaleParams) -> Output:
         # Not at the top of the file: they import the cluster client and the programs.
-        from perfdag.steps.queue.autoscale.run import run_locally
-        from perfdag.steps.queue.autoscale.watch import watch
+        from perfdag.steps.queue.autoscale.run import run_locally, watch
 
         profile = Profile(params.load, params.low, params.high, params.duration)
         if params.deployments:

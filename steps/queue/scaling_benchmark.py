@@ -11,7 +11,7 @@ from perfdag.hosts.base import Finished
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.steps.queue.backend.workload import built_in_seconds, substitute
 from perfdag.steps.queue.validate.deployment import not_permitted
-from perfdag.steps.queue.validate.spread import subject
+from perfdag.steps.queue.validate.verdict import subject
 from perfdag.units import PositiveDuration
 
 GRACE = 20.0

@@ -1,18 +1,116 @@
 """resnet50: ResNet-50 inference under MLCommons LoadGen."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Benchmark, Gang, Output, Tool
+from perfdag.hosts import gpu_queries
 from perfdag.outcome import Invalid, Measurement, SampleError
 from perfdag.shape import Shape
+from perfdag.stats.percentiles import needed
 from perfdag.steps.resnet50 import launch, result, workload
-from perfdag.steps.resnet50.measurements import METRICS, measurements
+from perfdag.steps.resnet50.imagenet import TOP1_FP32, reached
+from perfdag.steps.resnet50.measurements import METRICS, caveats, measurements
 from perfdag.steps.resnet50.params import Workload
-from perfdag.steps.resnet50.summary_json import documents, seed_json
-from perfdag.steps.resnet50.validity import unsteady, wrong
+from perfdag.steps.resnet50.result import Result
+from perfdag.steps.resnet50.validity import invalid, unsteady, wrong
+
+
+def seed_json(run: Result, params: Workload, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one measurement as a document; `facts` has what the GPUs did.
+
+    As the field names say, times are in ms, rates in 1/s, memory in 10^9 bytes.
+    """
+    device = run.raw.get("device", {})
+    gpus = gpu_queries.used(facts.get("gpus") or [{}], {str(device.get("uuid"))})
+    memory = device.get("memory")
+    started = datetime.fromtimestamp(run.span[0], UTC).isoformat(timespec="seconds")
+    return {
+        "timestamp": started,
+        "gpu_info": {
+            "name": device.get("name", "unknown"),
+            "cuda_version": device.get("cuda"),
+            "total_memory_gb": round(memory / 1e9, 1) if memory else None,
+            "driver": gpus[0].get("driver"),
+        },
+        "benchmarks": [entry(run, params, facts.get("against"))],
+    }
+
+
+def entry(run: Result, params: Workload, against: str | None = None) -> dict[str, Any]:
+    """Return an element of `benchmarks`; `against` is why figures are not the device's own."""
+    start, end = run.span
+    element: dict[str, Any] = {
+        "scenario": params.scenario.replace("-", "_"),
+        "batch_size": params.batch,
+        "duration_sec": round(end - start, 3),
+    }
+    tested, reason = run.tested, wrong(run, params) or against
+    if tested is not None and not tested.valid:
+        # The row of a smoke test is marked instead of being invalid.
+        reason = reason or invalid(tested, params)
+    element |= {
+        "valid": reason is None,
+        "reason": reason,
+        "precision": params.precision,
+        "backend": params.backend,
+    }
+    element |= caveats([run], params) | {"fast": params.fast}
+    if tested is None:
+        accuracy = run.raw["accuracy"]
+        top1, images, reference = (accuracy[name] for name in ("top1", "images", "reference"))
+        verdict = {
+            "reference_top1": reference,
+            "mlperf_top1": TOP1_FP32,
+            "reached": reached(top1, images, reference),
+        }
+        return element | {"top1": top1, "images": images, "resize": accuracy["resize"]} | verdict
+    if params.scenario in ("find-peak", "server"):
+        element |= {
+            "target_qps": run.raw["tests"][run.raw["answer"]]["rate"],
+            "latency_bound_ms": round(params.latency_bound * 1e3, 4),
+        }
+    if params.scenario == "find-peak":
+        peak = run.raw["peak"]
+        element |= {
+            "peak_rate_per_sec": peak["rate"],
+            "bound": "at least" if peak["above"] is None else None,
+        }
+    if params.scenario in ("offline", "find-peak", "server"):
+        element["throughput_samples_per_sec"] = round(run.rate, 3)
+    if params.scenario != "offline":
+        element |= {
+            f"latency_p{p * 100:g}_ms": round(tested.percentiles[p] * 1e3, 4)
+            for p in (0.5, 0.9, 0.95, 0.99, 0.999)
+            if tested.queries >= needed(p)
+        }
+    return element
+
+
+def documents(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the documents of a run by file name, one a device; empty without samples.
+
+    Each row needs `env`, `phase`, `point` and `repetition`. Valid and invalid samples appear once
+    (`valid` says which); warm-ups do not.
+    """
+    by_sample: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in rows:
+        document = json.loads(row["env"] or "{}").get("sample", {}).get("seed_json")
+        if document and row["phase"] == "measure":
+            by_sample[(row["point"], row["repetition"])] = document
+    devices: dict[str, dict[str, Any]] = {}
+    for document in sorted(by_sample.values(), key=lambda document: str(document["timestamp"])):
+        whole = devices.setdefault(document["gpu_info"]["name"], {**document, "benchmarks": []})
+        whole["benchmarks"] += document["benchmarks"]
+    several = len(devices) > 1
+    return {
+        f"resnet50{f'-{number}' if several else ''}.json": whole
+        for number, whole in enumerate(devices.values(), 1)
+    }
+
 
 if TYPE_CHECKING:
     import pyarrow

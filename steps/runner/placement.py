@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from perfdag.hosts.base import Host
 from perfdag.kube.pods import Pod
-from perfdag.kube.podspec import VOLUME
-from perfdag.kube.security import USER
+from perfdag.kube.podspec import USER, VOLUME
 from perfdag.shape import Shape
 from perfdag.steps.runner.gather import Hosts
 from perfdag.steps.runner.pod_context import PodContext

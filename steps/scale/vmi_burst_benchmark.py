@@ -8,8 +8,12 @@ from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
 from perfdag.outcome import Measurement
 from perfdag.steps.scale.figures import measurements
 from perfdag.steps.scale.scenarios import run_vmi
-from perfdag.steps.scale.scenarios.vmi_output import parse_results, run_scenario
-from perfdag.steps.scale.scenarios.vmi_params import API_RULES, VmiParams
+from perfdag.steps.scale.scenarios.vmi_benchmark import (
+    API_RULES,
+    VmiParams,
+    parse_results,
+    run_scenario,
+)
 from perfdag.units import Duration
 
 

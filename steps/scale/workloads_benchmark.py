@@ -27,7 +27,7 @@ from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.generator import connections
 from perfdag.steps.scale.runai.workload_params import API_RULES, ScaleParams
 from perfdag.steps.scale.scenarios import submit
-from perfdag.steps.scale.scenarios.result import Result
+from perfdag.steps.scale.scenarios.base import Result
 from perfdag.steps.scale.scenarios.run_vmi import SLACK, log
 
 

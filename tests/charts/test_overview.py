@@ -3,14 +3,14 @@ import pytest
 from matplotlib.text import Text
 
 from perfdag.charts import style
-from perfdag.charts.pages import overview
+from perfdag.charts.pages import pick
 from tests.charts import rows
 
 
 def test_a_panel_for_each_benchmark_with_its_first_headline():
     table = pa.concat_tables([rows.plain(), rows.imb("PingPong", (2,)), rows.fio()])
     with style.house():
-        figure = overview.overview(table)
+        figure = pick.overview(table)
         figure.draw_without_rendering()
     plain, imb, fio = figure.axes
     assert plain.get_xlabel() == "plain: throughput (Gbit/s), higher is better"
@@ -28,11 +28,11 @@ def test_a_panel_for_each_benchmark_with_its_first_headline():
 
 
 def test_no_rows_say_no_data():
-    figure = overview.overview(rows.plain().slice(0, 0))
+    figure = pick.overview(rows.plain().slice(0, 0))
     assert [text.get_text() for text in figure.findobj(Text) if text.get_text()] == ["no data"]
 
 
 @pytest.mark.parametrize("argv", [[], ["root"], ["a", "b", "c", "d"]])
 def test_wrong_arguments_get_the_usage(argv, capsys):
-    assert overview.main(argv) == 2
+    assert pick.main(argv) == 2
     assert "usage:" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import yaml
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from perfdag.charts.benchmarks import queue, queue_autoscale, queue_scaling, queue_trace
+from perfdag.charts.benchmarks import queue, queue_autoscale, queue_scaling
 from perfdag.charts.files import to_bytes
 from perfdag.charts.series import read
 from perfdag.cli import main
@@ -183,9 +183,11 @@ def test_every_score_of_an_autoscaled_queue_is_drawn() -> None:
 
 def test_depth_and_wait_stand_under_the_backends_on_their_axis() -> None:
     at = (0.0, 1.0, 2.0)
-    full = queue_trace.Trace("q", at, [1, 3, 1], [1, 2, 1], [0, 7, math.nan], [0.0, 0.25, math.nan])
-    figure = queue_trace.draw_traces(
-        [full, queue_trace.Trace("bare", at, [1, 3, 1], [1, 2, 1])], "title", ""
+    full = queue_autoscale.Trace(
+        "q", at, [1, 3, 1], [1, 2, 1], [0, 7, math.nan], [0.0, 0.25, math.nan]
+    )
+    figure = queue_autoscale.draw_traces(
+        [full, queue_autoscale.Trace("bare", at, [1, 3, 1], [1, 2, 1])], "title", ""
     )
     backends, depth, wait, bare = figure.axes
     assert [title(ax) for ax in figure.axes] == ["q", "", "", "bare"]
@@ -229,12 +231,12 @@ def test_the_trace_is_read_from_the_rows_of_the_first_valid_repetition() -> None
 
 
 def test_traces_and_no_data() -> None:
-    figure = queue_trace.draw_traces(
-        [queue_trace.Trace("q", [0, 1, 2], [1, 3, 1], [1, 2, 1])], "title", ""
+    figure = queue_autoscale.draw_traces(
+        [queue_autoscale.Trace("q", [0, 1, 2], [1, 3, 1], [1, 2, 1])], "title", ""
     )
     assert len(figure.axes) == 1
     assert "no data" in str(
-        [text.get_text() for text in queue_trace.draw_traces([], "", "").axes[0].texts]
+        [text.get_text() for text in queue_autoscale.draw_traces([], "", "").axes[0].texts]
     )
     assert "no data" in str(
         [text.get_text() for text in queue.throughput([], "", "").axes[0].texts]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.steps.queue.autoscale.watch import require_scaler
+from perfdag.steps.queue.autoscale.run import require_scaler
 from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale
 from perfdag.steps.queue.manifests.model import Queues
 from perfdag.steps.queue.manifests.objects import manifests

@@ -10,7 +10,7 @@ from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
 from perfdag.shape import Shape
 from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams
-from perfdag.steps.queue.validate.local import Local
+from perfdag.steps.queue.validate.targets import Local
 from perfdag.steps.queue.validate.validate import Plan, validate
 
 

@@ -13,8 +13,7 @@ from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.client.load import ClosedLoop, request
 from perfdag.steps.queue.client.stats import ClientStats
 from perfdag.steps.queue.client.wires import KeptWire, OriginalWire, Work
-from perfdag.steps.queue.frontend.dispatcher import Limits
-from perfdag.steps.queue.frontend.fifo import Queue
+from perfdag.steps.queue.frontend.dispatcher import Limits, Queue
 from perfdag.steps.queue.frontend.frontend import Frontend
 from tests.queue.conftest import Start, clients, workers
 from tests.queue.conversation import Connection, dial, scrape

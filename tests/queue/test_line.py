@@ -6,7 +6,7 @@ import pytest
 
 from perfdag.steps.queue.autoscale.queue_gauges import find_frontend, parse_gauges, queue_gauges
 from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale
-from perfdag.steps.queue.frontend.fifo import Item, clock
+from perfdag.steps.queue.frontend.dispatcher import Item, clock
 from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.manifests.model import Queues
 from perfdag.steps.queue.manifests.objects import manifests

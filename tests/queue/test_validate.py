@@ -15,11 +15,16 @@ from perfdag.kube.client import KubeError
 from perfdag.steps.queue.client.stats import ClientStats
 from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams, validator_argv
 from perfdag.steps.queue.validate import scalability_laws
-from perfdag.steps.queue.validate.local import Local
-from perfdag.steps.queue.validate.spread import failure_hint, failures_by_subject, work_by_node
 from perfdag.steps.queue.validate.steady_state import Rate, Stats, SteadyCriteria, ratio, summarize
+from perfdag.steps.queue.validate.targets import Local
 from perfdag.steps.queue.validate.validate import BadInput, Plan, validate
-from perfdag.steps.queue.validate.verdict import Verdict, summary
+from perfdag.steps.queue.validate.verdict import (
+    Verdict,
+    failure_hint,
+    failures_by_subject,
+    summary,
+    work_by_node,
+)
 
 
 @pytest.mark.parametrize(

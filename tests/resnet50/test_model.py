@@ -14,13 +14,13 @@ from perfdag.steps.resnet50.params import Workload
 torch: Any = pytest.importorskip(
     "torch", reason="torch is not installed: pip install 'perfdag[torch]'"
 )
-logits: Any = pytest.importorskip("perfdag.steps.resnet50.inference.logits")
+logits: Any = pytest.importorskip("perfdag.steps.resnet50.inference.network")
 model: Any = pytest.importorskip(
     "perfdag.steps.resnet50.inference.model",
     reason="torchvision is not installed: pip install 'perfdag[torch]'",
 )
-images: Any = pytest.importorskip("perfdag.steps.resnet50.inference.images")
-weights: Any = pytest.importorskip("perfdag.steps.resnet50.inference.weights")
+images: Any = pytest.importorskip("perfdag.steps.resnet50.inference.network")
+weights: Any = pytest.importorskip("perfdag.steps.resnet50.inference.network")
 pytestmark = pytest.mark.slow
 
 

@@ -296,8 +296,7 @@ def test_accuracy_of_a_folder_of_images(tmp_path: Path) -> None:
     torch()
     from PIL import Image
 
-    from perfdag.steps.resnet50.inference.images import decode, preprocess
-    from perfdag.steps.resnet50.inference.weights import build
+    from perfdag.steps.resnet50.inference.network import build, decode, preprocess
 
     rng, folder = np.random.default_rng(1), tmp_path / "images"
     folder.mkdir()

@@ -16,10 +16,9 @@ from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import launch, loadgen_log, result
-from perfdag.steps.resnet50.benchmark import Resnet50
+from perfdag.steps.resnet50.benchmark import Resnet50, documents, seed_json
 from perfdag.steps.resnet50.measurements import cost_per_million
 from perfdag.steps.resnet50.params import Workload
-from perfdag.steps.resnet50.summary_json import documents, seed_json
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "loadgen"
 

@@ -11,8 +11,7 @@ from perfdag.steps.scale.measure.clock import Offset
 from perfdag.steps.scale.measure.generator import Submitted
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.runai import sample, settings
-from perfdag.steps.scale.runai.attach import attach, find, follow
-from perfdag.steps.scale.runai.run_file import RunFile, write_run
+from perfdag.steps.scale.runai.run_file import RunFile, attach, find, follow, write_run
 from tests.fakes.api_server import ApiServer
 
 from .test_completion import SECOND, record

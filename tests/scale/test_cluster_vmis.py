@@ -16,7 +16,7 @@ from perfdag.steps.scale.model import gates
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.stages import unix_ns
 from perfdag.steps.scale.model.templates import INDEX_LABEL, RUN_LABEL
-from perfdag.steps.scale.scenarios import vmi, vmi_sizes
+from perfdag.steps.scale.scenarios import run_vmi, vmi
 
 from .cluster import left, refusing
 
@@ -158,7 +158,7 @@ async def test_a_ladder_climbs_with_a_primer_and_cools_down(
 ) -> None:
     await simulation.install(kube, "kubevirt")
     messages: list[str] = []
-    results = await vmi_sizes.ladder(
+    results = await run_vmi.ladder(
         kube, vmi.Spec(namespaces=[namespace], timeout=60, log=messages.append), [2, 4], 1.0
     )
     assert [item.count for item in results] == [2, 4]
@@ -205,8 +205,8 @@ async def test_capacity_grows_until_the_first_size_that_fails(
         "kubevirt.io/virtualmachineinstances",
         f"int(object.metadata.labels['{INDEX_LABEL}']) < 25",
     ):
-        passed, results = await vmi_sizes.capacity(kube, spec, 10, 100)
-    assert passed == vmi_sizes.Capacity(20)
+        passed, results = await run_vmi.capacity(kube, spec, 10, 100)
+    assert passed == run_vmi.Capacity(20)
     assert [item.count for item in results] == [10, 20, 30]
     assert [item.figures["success_ratio"] for item in results] == [1.0, 1.0, pytest.approx(25 / 30)]
     assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0

@@ -22,8 +22,7 @@ from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import TemplateError, load
 from perfdag.steps.scale.runai import sample, submit, times_csv
 from perfdag.steps.scale.runai import settings as runai
-from perfdag.steps.scale.runai.attach import workload_of
-from perfdag.steps.scale.runai.run_file import RunFile, write_run
+from perfdag.steps.scale.runai.run_file import RunFile, workload_of, write_run
 from perfdag.steps.scale.scenarios import vmi
 
 SECOND = 1_000_000_000

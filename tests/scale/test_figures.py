@@ -27,7 +27,7 @@ from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.model.templates import load
 from perfdag.steps.scale.runai import table
 from perfdag.steps.scale.scenarios import run_vmi, vmi
-from perfdag.steps.scale.scenarios.result import Result, figures_of, phase_counts
+from perfdag.steps.scale.scenarios.base import Result, figures_of, phase_counts
 from perfdag.steps.scale.scenarios.session import Session
 from tests.fakes.api_server import ApiServer, failure
 

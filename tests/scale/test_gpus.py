@@ -17,7 +17,7 @@ from perfdag.steps.scale.measure.clock import Offset
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.scenarios import gangs, gpus, session, submit
-from perfdag.steps.scale.scenarios.result import Result
+from perfdag.steps.scale.scenarios.base import Result
 
 from .test_workloads import Heart
 

@@ -109,7 +109,7 @@ async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it
         monkeypatch.setattr(submit, "measure", measure)
         await submit.exclusive(server.client(), submit.Spec(log=message.append), "submit", 1.0)
     else:
-        monkeypatch.setattr(run_vmi.vmi_sizes, "ladder", measure)
+        monkeypatch.setattr(run_vmi, "ladder", measure)
         await run_vmi.measure(
             server.client(), vmi.Spec(log=message.append), run_vmi.VmiRequest(lock_timeout=1.0)
         )

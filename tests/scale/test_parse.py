@@ -17,7 +17,7 @@ from perfdag.steps.scale.measure.generator import Submission
 from perfdag.steps.scale.model import gates
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.stages import VMI
-from perfdag.steps.scale.scenarios.result import Result
+from perfdag.steps.scale.scenarios.base import Result
 
 SECOND = 1_000_000_000
 BASE = 1_700_000_000 * SECOND
@@ -185,7 +185,7 @@ def test_what_was_not_alone_on_the_cluster_is_invalid_and_kept(benchmark: str) -
 @pytest.mark.parametrize(
     ("name", "function"),
     [
-        ("vmi-burst", "scenarios.vmi_output.measure_vmis"),
+        ("vmi-burst", "scenarios.vmi_benchmark.measure_vmis"),
         ("scale", "workloads_benchmark.measure_workloads"),
     ],
 )

@@ -10,7 +10,7 @@ from perfdag.kube.client import KubeError
 from perfdag.steps.scale.cluster.removal import PRIMER, belongs, remove_namespaces, remove_run
 from perfdag.steps.scale.model.templates import RUN_LABEL
 from perfdag.steps.scale.runai.run_file import name_prefix
-from perfdag.steps.scale.scenarios import vmi, vmi_sizes
+from perfdag.steps.scale.scenarios import run_vmi, vmi
 from tests.fakes.api_server import ApiServer, failure
 
 AUTOMATIC = {"ConfigMap": [{"name": "kube-root-ca.crt"}], "ServiceAccount": [{"name": "default"}]}
@@ -114,7 +114,7 @@ async def test_a_queue_of_volcano_is_closed_where_that_is_asked_for() -> None:
 def test_names_are_those_of_a_service_too() -> None:
     """A PyTorchJob gets a Service of its name (RFC 1035: it begins with a letter), a VMI a launcher pod; a part's name is the longest."""
     spec = vmi.Spec()
-    part = vmi_sizes.rung(spec, 98).run
+    part = run_vmi.rung(spec, 98).run
     primer = replace(spec, run=f"{part}-{PRIMER}").run
     for run in (spec.run, part, primer, name_prefix(spec.run)):
         name = f"{run}-99999"

@@ -321,7 +321,7 @@ class TestVersion:
         from perfdag.benchmark.registry import get
         from perfdag.shape import Shape
         from perfdag.steps.scale import workloads_benchmark
-        from perfdag.steps.scale.scenarios.result import Result
+        from perfdag.steps.scale.scenarios.base import Result
 
         async def measured(spec: Any, params: Any) -> Result:
             return Result(

@@ -18,9 +18,8 @@ from perfdag.steps.scale.model import gates
 from perfdag.steps.scale.runai import submit, table
 from perfdag.steps.scale.runai.run_file import RunFile, write_run
 from perfdag.steps.scale.scenarios import run_vmi, vmi
-from perfdag.steps.scale.scenarios import vmi_sizes as sizes
-from perfdag.steps.scale.scenarios.result import Result
-from perfdag.steps.scale.scenarios.vmi_output import parse_results
+from perfdag.steps.scale.scenarios.base import Result
+from perfdag.steps.scale.scenarios.vmi_benchmark import parse_results
 
 
 class TestCapacity:
@@ -42,8 +41,8 @@ class TestCapacity:
             return Result("burst", count, "r", [], [], figures, {}, gates.evaluate([gate], figures))
 
         monkeypatch.setattr(vmi, "burst", burst)
-        passed, results = await sizes.capacity(None, vmi.Spec(), step, 2000)  # type: ignore[arg-type]
-        assert passed == sizes.Capacity(result), "the next size failed: no lower bound"
+        passed, results = await run_vmi.capacity(None, vmi.Spec(), step, 2000)  # type: ignore[arg-type]
+        assert passed == run_vmi.Capacity(result), "the next size failed: no lower bound"
         assert 0 <= 700 - passed.passed < step
         assert [item.count for item in results] == [step * (i + 1) for i in range(tried)]
 
@@ -54,7 +53,7 @@ class TestCapacity:
             )
 
         monkeypatch.setattr(vmi, "burst", burst)
-        assert (await sizes.capacity(None, vmi.Spec(), 100, 450))[0] == sizes.Capacity(
+        assert (await run_vmi.capacity(None, vmi.Spec(), 100, 450))[0] == run_vmi.Capacity(
             400, "the limit of 450 was reached"
         )  # type: ignore[arg-type]
 
@@ -74,26 +73,26 @@ class TestCapacity:
 
         monkeypatch.setattr(vmi, "burst", burst)
         seen: list[Result] = []
-        passed, result = await sizes.capacity(None, vmi.Spec(seen=seen.append), 100, 450)  # type: ignore[arg-type]
-        assert passed == sizes.Capacity(200, str(error))
+        passed, result = await run_vmi.capacity(None, vmi.Spec(seen=seen.append), 100, 450)  # type: ignore[arg-type]
+        assert passed == run_vmi.Capacity(200, str(error))
         assert [item.count for item in result] == [item.count for item in seen] == [100, 200]
         with pytest.raises(type(error)):
-            await sizes.capacity(None, vmi.Spec(), 300, 450)  # type: ignore[arg-type]
+            await run_vmi.capacity(None, vmi.Spec(), 300, 450)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         ("figures", "result"),
         [
-            ({}, sizes.Capacity(100, "gate api_p99 < 1: no data for api_p99", no_data=True)),
-            ({"deletion_p50": 9.0}, sizes.Capacity(100)),
-            ({"success_ratio": 0.9}, sizes.Capacity(100)),
-            ({"left_behind": 1.0}, sizes.Capacity(100)),
+            ({}, run_vmi.Capacity(100, "gate api_p99 < 1: no data for api_p99", no_data=True)),
+            ({"deletion_p50": 9.0}, run_vmi.Capacity(100)),
+            ({"success_ratio": 0.9}, run_vmi.Capacity(100)),
+            ({"left_behind": 1.0}, run_vmi.Capacity(100)),
         ],
         ids=["no data alone", "another gate failed", "not all ran", "left behind"],
     )
     async def test_a_size_of_which_only_data_is_missing_has_not_failed(
         self,
         figures: dict[str, float | None],
-        result: sizes.Capacity,
+        result: run_vmi.Capacity,
         monkeypatch: pytest.MonkeyPatch,
         tmp_path: Path,
     ) -> None:
@@ -110,7 +109,7 @@ class TestCapacity:
             return Result("burst", count, "r", [], [], seen, facts, gates.evaluate(held, seen))
 
         monkeypatch.setattr(vmi, "burst", burst)
-        passed, results = await sizes.capacity(None, vmi.Spec(), 100, 450)  # type: ignore[arg-type]
+        passed, results = await run_vmi.capacity(None, vmi.Spec(), 100, 450)  # type: ignore[arg-type]
         assert (passed, len(results)) == (result, 2)
         monkeypatch.setattr(
             scale_session, "on_cluster", lambda *_: run_vmi.Outcome(results, passed)
@@ -289,8 +288,8 @@ class TestLadder:
             yield
 
         monkeypatch.setattr(vmi, "burst", burst)
-        monkeypatch.setattr(sizes, "check_nodes", check)
-        monkeypatch.setattr(sizes, "own_namespaces", namespaces)
+        monkeypatch.setattr(run_vmi, "check_nodes", check)
+        monkeypatch.setattr(run_vmi, "own_namespaces", namespaces)
 
     async def test_sizes_before_one_that_broke_are_kept_and_it_is_a_size_without_data(
         self, broken: None
@@ -298,7 +297,7 @@ class TestLadder:
         spec = vmi.Spec(
             gates=[gates.parse_gate("api_p99 < 1"), gates.parse_gate("left_behind <= 0")]
         )
-        results = await sizes.ladder(None, spec, [400, 600, 800, 1000], 0.0)  # type: ignore[arg-type]
+        results = await run_vmi.ladder(None, spec, [400, 600, 800, 1000], 0.0)  # type: ignore[arg-type]
         assert [item.passed for item in results[-1].verdicts] == [None, None]
         audit = table.audit(results)
         assert audit["Values"]["api_p99"]["value"] == 0.1, "of the last size that was measured"
@@ -322,7 +321,7 @@ class TestLadder:
         }
         assert breached == {400: 0.0, 600: 0.0, 800: 1.0}
         with pytest.raises(KubeError):
-            await sizes.ladder(None, spec, [800], 0.0)  # type: ignore[arg-type]
+            await run_vmi.ladder(None, spec, [800], 0.0)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         "end", [KubeError(0, "Unreachable", "away"), KeyboardInterrupt()], ids=["error", "Ctrl-C"]
@@ -339,7 +338,7 @@ class TestLadder:
         from perfdag.cli import main
 
         async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> None:
-            await sizes.ladder(kube, spec, [400, 600], 0.0)
+            await run_vmi.ladder(kube, spec, [400, 600], 0.0)
             raise end
 
         monkeypatch.setattr(run_vmi, "measure", measure)

@@ -6,8 +6,7 @@ import time
 from perfdag.app.doctor.finding import Finding
 from perfdag.kube.client import Kube, Object
 from perfdag.kube.pods import read_pod, with_events
-from perfdag.kube.podspec import STORE, claim_patch
-from perfdag.kube.security import hardened, helper, pod_security
+from perfdag.kube.podspec import STORE, claim_patch, hardened, helper, pod_security
 from perfdag.store.open import on_cluster
 
 POD_TIMEOUT = 60.0

@@ -10,7 +10,7 @@ from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.queue.validate import targets
 from perfdag.steps.queue.validate.deploy import deployed
 from perfdag.steps.queue.validate.deployment import DeploymentTarget
-from perfdag.steps.queue.validate.local import Local
+from perfdag.steps.queue.validate.targets import Local
 from perfdag.steps.queue.validate.validate import BadInput, Load, Plan, idle, validate
 from perfdag.steps.queue.validate.verdict import Verdict
 

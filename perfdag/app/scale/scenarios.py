@@ -18,9 +18,8 @@ from perfdag.steps.scale.runai import table
 from perfdag.steps.scale.runai.run_file import remove_outputs
 from perfdag.steps.scale.runai.submit import require_deleted
 from perfdag.steps.scale.scenarios import run_vmi, submit, vmi
-from perfdag.steps.scale.scenarios.result import Result
-from perfdag.steps.scale.scenarios.run_vmi import VmiRequest
-from perfdag.steps.scale.scenarios.vmi_sizes import Capacity
+from perfdag.steps.scale.scenarios.base import Result
+from perfdag.steps.scale.scenarios.run_vmi import Capacity, VmiRequest
 
 T = TypeVar("T")
 OUTPUTS = ("stages.parquet", "summary.json", "perf-audit-results.json")

@@ -5,7 +5,7 @@ from typing import Any
 from perfdag.outcome import Measurement
 from perfdag.steps.queue.autoscale.params import QueueAutoscaleParams
 from perfdag.steps.queue.autoscale.scores import Sample, score
-from perfdag.steps.queue.validate.spread import failures_by_subject
+from perfdag.steps.queue.validate.verdict import failures_by_subject
 
 GRID = 60
 """Moments of a trace that become rows, for the chart."""

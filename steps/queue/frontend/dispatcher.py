@@ -1,13 +1,160 @@
-"""The state of a frontend: its queues, the backends that wait, and the counters of its peers."""
+"""The state of a frontend: its queues, the backends that wait, and the counters of its peers.
 
-from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+A queue is first in, first out. At any moment ``accepted == success + failure + disconnected +
+waiting + running``.
+"""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from perfdag.steps.queue import wire
 from perfdag.steps.queue.frontend.connection_limits import connection_limit
-from perfdag.steps.queue.frontend.fifo import Item, Queue
+from perfdag.steps.queue.frontend.histograms import Histogram, WindowMax
+
+clock = time.monotonic
+DEVICES, NAME = 1024, 253
+"""Devices with a counter of their own, further ones share an empty name.
+
+And characters kept of a name.
+"""
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """An open request; ``added`` and ``dispatched`` are seconds of the monotonic clock."""
+
+    answer: Callable[[wire.Message], None]
+    args: list[str] | None
+    limit: float
+    retries: int
+    added: float
+    dispatched: float = 0.0
+    gone: bool = False
+
+
+@dataclass(eq=False)
+class Queue:
+    """Items of one name.
+
+    ``bound``: the most that may wait (0: any). ``window``: seconds that maxima cover.
+    """
+
+    name: str
+    bound: int = 0
+    window: float = 30.0
+    items: deque[Item] = field(default_factory=deque)
+    waiting: int = 0
+    running: int = 0
+    accepted: int = 0
+    success: int = 0
+    failure: int = 0
+    disconnected: int = 0
+    undelivered: int = 0
+    retried: int = 0
+    refused: int = 0
+    devices: Counter[tuple[str, str]] = field(default_factory=Counter)
+    max_run: WindowMax = field(init=False)
+    max_wait: WindowMax = field(init=False)
+    max_total: WindowMax = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.max_run, self.max_wait, self.max_total = (WindowMax(self.window) for _ in range(3))
+        self.wait, self.run, self.total, self.overhead = (Histogram() for _ in range(4))
+
+    @property
+    def full(self) -> bool:
+        return 0 < self.bound <= self.waiting
+
+    def put(self, item: Item) -> None:
+        """Append an item; the caller has checked ``full``."""
+        self.items.append(item)
+        self.waiting += 1
+        self.accepted += 1
+
+    def take(self) -> Item | None:
+        """Return the oldest item whose client is connected and mark it running.
+
+        None if there is none.
+        """
+        items = self.items
+        while items:
+            item = items.popleft()
+            if not item.gone:
+                self.waiting -= 1
+                self.running += 1
+                item.dispatched = now = clock()
+                # Added at dispatch, not at the end: a scaler must see it while a long item runs.
+                self.max_wait.add(now - item.added, now)
+                return item
+        return None
+
+    def longest_wait(self, now: float) -> float:
+        """Return the longest wait of the window in seconds, including items that still wait."""
+        oldest = next((item for item in self.items if not item.gone), None)
+        return max(self.max_wait.read(now), now - oldest.added if oldest else 0.0)
+
+    def leave(self, item: Item) -> None:
+        """Drop a waiting item whose client has left; of a running one, drop the answer later."""
+        if item.gone:
+            return
+        item.gone = True
+        item.args = None
+        if item.dispatched:
+            self.undelivered += 1
+        else:
+            self.waiting -= 1
+            self.disconnected += 1
+            if len(self.items) > 2 * self.waiting + 64:  # without backends, `take` never drops them
+                self.items = deque(item for item in self.items if not item.gone)
+
+    def lost(self, item: Item, why: str) -> bool:
+        """Put a running item that lost its backend back at the front, or fail it without retries.
+
+        Return True if it was put back.
+        """
+        if item.retries > 0 and not item.gone:
+            item.retries -= 1
+            item.dispatched = 0.0
+            self.items.appendleft(item)
+            self.running -= 1
+            self.waiting += 1
+            self.retried += 1
+            return True
+        self.fail(item, why)
+        return False
+
+    def finish(self, item: Item, answer: wire.Message) -> None:
+        """Count the answer of a running item, add its waiting time in seconds and pass it on."""
+        now, run = clock(), answer["Runtime"]
+        self.run.add(run)
+        self.overhead.add(max(0.0, now - item.dispatched - run))
+        self.max_run.add(run, now)
+        self._end(item, answer, now)
+
+    def fail(self, item: Item, why: str) -> None:
+        """End a running item without a run time; it enters no statistics of run times."""
+        self._end(item, wire.failure(why), clock())
+
+    def _end(self, item: Item, answer: wire.Message, now: float) -> None:
+        waited, total = item.dispatched - item.added, now - item.added
+        answer["Waittime"] = waited
+        self.running -= 1
+        if wire.succeeded(answer):
+            self.success += 1
+            device = answer["Node"][:NAME], answer["Device"][:NAME]
+            self.devices[
+                device if device in self.devices or len(self.devices) < DEVICES else ("", "")
+            ] += 1
+        else:
+            self.failure += 1
+        self.wait.add(waited)
+        self.total.add(total)
+        self.max_total.add(total, now)
+        if not item.gone:
+            item.answer(answer)
 
 
 class Session(Protocol):

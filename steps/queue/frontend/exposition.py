@@ -9,7 +9,7 @@ value.
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from perfdag.steps.queue.frontend.fifo import Queue
+from perfdag.steps.queue.frontend.dispatcher import Queue
 from perfdag.steps.queue.frontend.histograms import BOUNDS, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable
 from aiohttp import web
 
 from perfdag.steps.queue import wire
-from perfdag.steps.queue.frontend.dispatcher import Dispatcher, Limits
+from perfdag.steps.queue.frontend.dispatcher import Dispatcher, Limits, clock
 from perfdag.steps.queue.frontend.exposition import CONTENT_TYPE, exposition
-from perfdag.steps.queue.frontend.fifo import clock
 from perfdag.steps.queue.frontend.peers import BackendPeer, ClientPeer
 from perfdag.steps.queue.frontend.reactor import Reactor, ResourceExhaustion, handle_accept_errors
 from perfdag.steps.queue.http import serve as serve_http

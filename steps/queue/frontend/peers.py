@@ -5,8 +5,7 @@ import socket
 
 from perfdag.steps.queue import wire
 from perfdag.steps.queue.frontend.connection import Peer
-from perfdag.steps.queue.frontend.dispatcher import Dispatcher
-from perfdag.steps.queue.frontend.fifo import Item, Queue, clock
+from perfdag.steps.queue.frontend.dispatcher import Dispatcher, Item, Queue, clock
 
 
 class PeerSession(Peer):

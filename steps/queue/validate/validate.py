@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from perfdag.steps.queue.validate.spread import count_pods, failure_hint, work_by_node
 from perfdag.steps.queue.validate.steady_state import (
     Rate,
     Stats,
@@ -22,7 +21,14 @@ from perfdag.steps.queue.validate.steady_state import (
     measure,
     ratio,
 )
-from perfdag.steps.queue.validate.verdict import Step, Verdict, step_line
+from perfdag.steps.queue.validate.verdict import (
+    Step,
+    Verdict,
+    count_pods,
+    failure_hint,
+    step_line,
+    work_by_node,
+)
 
 STOP_SECONDS = 5.0
 """Time of a client to stop its requests when a validation ends early."""

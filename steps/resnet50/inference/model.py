@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from perfdag.steps.resnet50.inference.images import CHECKED, decode, images, preprocess
+from perfdag.steps.resnet50.inference.network import CHECKED, decode, images, preprocess
 from perfdag.steps.resnet50.inference.timing import ClockCheck, check_clock
 
 STEPS = 32

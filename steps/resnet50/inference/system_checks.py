@@ -8,10 +8,8 @@ import torchvision
 
 from perfdag.hosts import cgroups
 from perfdag.steps.resnet50.errors import UnusableError
-from perfdag.steps.resnet50.inference.images import CHECKED
-from perfdag.steps.resnet50.inference.logits import compare_logits, worst
 from perfdag.steps.resnet50.inference.model import Resnet50, reference
-from perfdag.steps.resnet50.inference.weights import build
+from perfdag.steps.resnet50.inference.network import CHECKED, build, compare_logits, worst
 
 TF32 = (8, 0)
 """Compute capability from which tf32 exists; below it PyTorch silently computes in fp32."""

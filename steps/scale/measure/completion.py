@@ -6,8 +6,7 @@ from perfdag.steps.scale.measure.generator import Submission
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.record_store import ENDED
 from perfdag.steps.scale.model.chains import chain, has_no_pods
-from perfdag.steps.scale.model.ownership import top_owner
-from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.model.records import Record, top_owner
 from perfdag.steps.scale.model.stages import VMI
 
 

@@ -1,6 +1,7 @@
-"""What is kept of one object of a run."""
+"""What is kept of one object of a run, and which workload it belongs to."""
 
 from array import array
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 
@@ -90,3 +91,21 @@ _STAGE_TUPLES: dict[tuple[str, ...], tuple[str, ...]] = {}
 def _shared(stages: tuple[str, ...]) -> tuple[str, ...]:
     """Return one tuple for equal stages, because objects of a kind share them."""
     return _STAGE_TUPLES.setdefault(stages, stages)
+
+
+def top_owner(records: Mapping[str, Record], record: Record) -> Record:
+    """Return the owner at the top of a record's chain of owners, or the record itself."""
+    while record.owner in records:
+        record = records[record.owner]
+    return record
+
+
+def remaining(
+    records: Mapping[str, Record], names: Collection[tuple[str, str, str]]
+) -> Iterator[Record]:
+    """Yield existing records whose top owner has one of these kinds, namespaces and names."""
+    for record in records.values():
+        if "gone" not in record.stages:
+            top = top_owner(records, record)
+            if (top.kind, top.namespace, top.name) in names:
+                yield record

@@ -21,9 +21,9 @@ from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
 from perfdag.steps.scale.model.chains import kinds_of
 from perfdag.steps.scale.runai import table
-from perfdag.steps.scale.runai.attach import follow
 from perfdag.steps.scale.runai.run_file import (
     RunFile,
+    follow,
     name_prefix,
     read_run,
     read_summary,

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from perfdag.steps.scale.figures.rows import Row
-from perfdag.steps.scale.scenarios.result import Result
+from perfdag.steps.scale.scenarios.base import Result
 
 _NUMBERS = {
     "seconds",

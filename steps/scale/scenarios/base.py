@@ -1,10 +1,10 @@
-"""The parts that all scheduling scenarios share: the spec, the session and the result."""
+"""The parts that scenarios share: the spec, the session, and the result with its figures."""
 
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Container
+from collections.abc import AsyncIterator, Callable, Container, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from perfdag.kube.client import Kube
@@ -13,14 +13,124 @@ from perfdag.steps.scale.cluster.runai_version import runai_version
 from perfdag.steps.scale.figures import api_metrics
 from perfdag.steps.scale.figures.api_metrics import CREATION
 from perfdag.steps.scale.figures.percentiles import Summary, summaries, throughput
-from perfdag.steps.scale.figures.rows import on_simulated, with_deletion
-from perfdag.steps.scale.model.gates import Gate, evaluate
+from perfdag.steps.scale.figures.rows import Row, on_simulated, with_deletion
+from perfdag.steps.scale.model.gates import Gate, Verdict, breaches, evaluate
+from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.run_id import new_run
 from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.model.stages import VM_PHASES
 from perfdag.steps.scale.model.templates import Template, load
 from perfdag.steps.scale.scenarios.open_session import open_session
-from perfdag.steps.scale.scenarios.result import Result, figures_of
 from perfdag.steps.scale.scenarios.session import Session
+
+
+@dataclass
+class Result:
+    """One scenario at one size.
+
+    `figures` are in SI units (None: no data), `trace` is (seconds, VMIs Running), `started` and
+    `ended` are Unix seconds.
+    """
+
+    scenario: str
+    count: int
+    run: str
+    rows: list[Row]
+    stages: list[Summary]
+    figures: dict[str, float | None]
+    facts: dict[str, Any]
+    verdicts: list[Verdict] = field(default_factory=list)
+    trace: list[tuple[float, int]] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    started: float = 0.0
+    ended: float = 0.0
+    error: str = ""
+    """Why this size was not measured."""
+    disturbed: str = ""
+    """Who else measured on the cluster at the same time."""
+
+    @property
+    def breached(self) -> list[Verdict]:
+        """Gates that failed or had no data."""
+        return breaches(self.verdicts)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run failed.
+
+        A gate or a VMI failed, an object was left behind, or another run disturbed this one.
+        """
+        return (
+            bool(self.breached or self.disturbed or self.figures["left_behind"])
+            or self.figures["success_ratio"] != 1.0
+        )
+
+    @property
+    def undecided(self) -> list[Verdict]:
+        """Gates without data if nothing else failed, else empty."""
+        known = [verdict for verdict in self.verdicts if verdict.passed is not None]
+        return (
+            []
+            if replace(self, verdicts=known).failed
+            else [verdict for verdict in self.verdicts if verdict.passed is None]
+        )
+
+
+def phase_counts(vmis: Iterable[Record]) -> dict[str, float]:
+    """`<Phase>-phase-count` -> VMIs in it now, as KubeVirt's audit names them."""
+    counts = dict.fromkeys((f"{phase}-phase-count" for phase in VM_PHASES), 0.0)
+    names = {phase.lower(): f"{phase}-phase-count" for phase in VM_PHASES}
+    for vmi in vmis:
+        phases = [stage for stage in vmi.stages if stage in names]
+        if phases and "gone" not in vmi.stages:
+            counts[names[max(phases, key=list(names).index)]] += 1
+    return counts
+
+
+def figures_of(session: Session, rows: list[Row], stages: list[Summary]) -> dict[str, float | None]:
+    """Return stage percentiles (s), throughput, success, API latency and counts, watch lag."""
+    figures: dict[str, float | None] = {}
+    for summary in stages:
+        figures |= {
+            f"{summary.stage}_p50": summary.p50,
+            f"{summary.stage}_p95": summary.p95,
+            f"{summary.stage}_p99": summary.p99,
+        }
+    final = [row for row in rows if row.stage == "creation_to_running"]
+    every, first = (
+        len(session.submissions),
+        len(session.batches[0][0].submissions) if session.batches else 0,
+    )
+    # Without the churn after the ramp, which has its own pace.
+    ramp = [row for row in final if row.index * every < first * len(final)]
+    mean, best = throughput([row.reached for row in ramp if row.reached and row.status == "ok"])
+    created = sum(1 for item in session.submissions if item.answered_ns and not item.error)
+    planned = len(final) or len(session.submissions)
+    figures |= {
+        "throughput_mean": mean,
+        "throughput_best_5s": best,
+        "success_ratio": sum(row.status == "ok" for row in final) / planned if planned else None,
+        "create_ratio": created / len(session.submissions) if session.submissions else None,
+        "censored": float(sum(row.status == "censored" for row in final)),
+        "watch_lag_p99": session.clocks().lag_s,
+    }
+    calls = session.phases.get(CREATION, [])
+    if calls and api_metrics.worst(calls) is None:
+        count = sum(call.count for call in calls if call.single)
+        session.notes.append(
+            f"no api_p99: it needs {api_metrics.NEEDED} requests of single objects, and there were "
+            f"{count}"
+        )
+    figures |= api_metrics.named_figures(calls)
+    rates = [batch.summary(schedule) for batch, schedule in session.batches]
+    if rates:
+        figures |= {
+            "create_rate": rates[0]["create_rate_per_s"],
+            "schedule_held": rates[0]["rate_share"],
+            "submit_lag": rates[0]["lag_p99_s"],
+        }
+    return figures
+
 
 ONLY_SCHEDULED = ("gated", "fill", "fragmentation", "preemption", "gang", "reclaim")
 """Scenarios whose pods need not become ready."""

@@ -19,6 +19,7 @@ from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import RUN_LABEL, Document, Template
 from perfdag.steps.scale.scenarios.base import (
+    Result,
     ScenarioUnavailableError,
     Spec,
     finish,
@@ -27,7 +28,6 @@ from perfdag.steps.scale.scenarios.base import (
     template_of,
 )
 from perfdag.steps.scale.scenarios.gpus import GPU, free_gpus, waits
-from perfdag.steps.scale.scenarios.result import Result
 
 TRIES, PAUSE = 20, 0.5
 """Of deleting a queue, and seconds between them."""

@@ -17,6 +17,7 @@ from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import RUN_LABEL, Document, Template
 from perfdag.steps.scale.scenarios.base import (
+    Result,
     ScenarioUnavailableError,
     Spec,
     finish,
@@ -24,7 +25,6 @@ from perfdag.steps.scale.scenarios.base import (
     start_run,
     template_of,
 )
-from perfdag.steps.scale.scenarios.result import Result
 from perfdag.steps.scale.scenarios.session import Session
 
 GPU = "nvidia.com/gpu"

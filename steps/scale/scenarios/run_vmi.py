@@ -1,18 +1,123 @@
-"""Run one VMI scenario, from the lock to the gate verdicts."""
+"""Run one VMI scenario, from the lock to the gate verdicts.
 
+A ladder and the search for capacity are bursts of several sizes, whose results are kept if a later
+size fails.
+"""
+
+import asyncio
 import math
 import sys
 import time
 from dataclasses import dataclass, field, replace
 
-from perfdag.kube.client import Kube
+from perfdag.kube.client import Kube, KubeError
+from perfdag.steps.scale.cluster.kubevirt import TooDenseError, check_nodes
 from perfdag.steps.scale.cluster.lease_lock import ExclusiveRun
+from perfdag.steps.scale.cluster.namespaces import own_namespaces
 from perfdag.steps.scale.figures import names
 from perfdag.steps.scale.figures.prometheus import LATEST
 from perfdag.steps.scale.model.chains import chain
-from perfdag.steps.scale.scenarios import vmi, vmi_sizes
-from perfdag.steps.scale.scenarios.result import Result
-from perfdag.steps.scale.scenarios.vmi import PRIMER
+from perfdag.steps.scale.model.gates import evaluate
+from perfdag.steps.scale.scenarios import vmi
+from perfdag.steps.scale.scenarios.base import Result
+from perfdag.steps.scale.scenarios.vmi import PRIMER, Spec
+
+
+async def ladder(kube: Kube, spec: Spec, sizes: list[int], cooldown: float) -> list[Result]:
+    """Run bursts of rising size with `cooldown` seconds between them.
+
+    Ends early if a burst leaves objects behind, and at the deadline. A later size that fails is the
+    last one and has no figures. Raises KubeError, TooDenseError.
+    """
+    results: list[Result] = []
+    await check_nodes(kube, max(sizes) * spec.replicas, spec.per_node)
+    async with own_namespaces(kube, spec.namespaces, spec.run):
+        for number, size in enumerate(sizes):
+            if number:
+                spec.log(f"cooling down for {cooldown:g} s")
+                await asyncio.sleep(max(0.0, min(cooldown, spec.deadline - time.monotonic())))
+            own = spec if len(sizes) == 1 else rung(spec, number)
+            try:
+                results.append(await vmi.burst(kube, own, size))
+            except (KubeError, TooDenseError) as error:
+                if not results:
+                    raise
+                results.append(_unmeasured(own, size, error, results[-1]))
+            spec.seen(results[-1])
+            if (
+                results[-1].error
+                or results[-1].figures["left_behind"]
+                or time.monotonic() >= spec.deadline
+            ):
+                break
+    return results
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The largest size that passed (0: none).
+
+    A non-empty `stopped` is the reason why the size is only a lower bound. `no_data` means that a
+    gate of the next size had no data.
+    """
+
+    passed: int
+    stopped: str = ""
+    no_data: bool = False
+
+
+async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capacity, list[Result]]:
+    """Grow the burst by `step` up to `limit` until a gate fails, or a VMI fails or is left behind.
+
+    Returns the capacity and all results. Raises TooDenseError or KubeError if the first step fails.
+    """
+    results: list[Result] = []
+    passed = 0
+    for number, size in enumerate(range(step, limit + 1, step)):
+        try:
+            results.append(await vmi.burst(kube, rung(spec, number), size))
+        except (KubeError, TooDenseError) as error:
+            if not results:
+                raise
+            return Capacity(passed, str(error)), results
+        spec.seen(results[-1])
+        if undecided := results[-1].undecided:
+            return Capacity(passed, "; ".join(map(str, undecided)), no_data=True), results
+        if results[-1].failed:
+            late = time.monotonic() >= spec.deadline
+            return Capacity(
+                passed, "the time limit of the sample was reached" if late else ""
+            ), results
+        passed = size
+    return Capacity(passed, f"the limit of {limit} was reached"), results
+
+
+def rung(spec: Spec, number: int) -> Spec:
+    """Return the spec of one of several sizes, with a run id of its own that belongs to the run."""
+    return replace(spec, run=f"{spec.run}-{number + 1}")
+
+
+def _unmeasured(spec: Spec, count: int, error: Exception, before: Result) -> Result:
+    """Return the result of a size that ended in an error, whose gates have no data."""
+    facts = {key: before.facts.get(key) for key in ("simulated", "kubevirt_version")}
+    facts |= {
+        "run": spec.run,
+        "generator": [],
+        "notes": [f"{count} VMIs were not measured: {error}"],
+    }
+    figures: dict[str, float | None] = {"left_behind": None, "success_ratio": None}
+    return Result(
+        "burst",
+        count,
+        spec.run,
+        [],
+        [],
+        figures,
+        facts,
+        evaluate(spec.gates, figures),
+        error=str(error),
+    )
+
 
 SLACK = 60.0
 """Seconds for namespaces, scrapes and clock checks."""
@@ -60,7 +165,7 @@ class Outcome:
     """Results in order; `capacity` for that scenario alone."""
 
     results: list[Result]
-    capacity: vmi_sizes.Capacity | None = None
+    capacity: Capacity | None = None
 
 
 def check(spec: vmi.Spec, request: VmiRequest) -> None:
@@ -143,7 +248,7 @@ async def measure(kube: Kube, spec: vmi.Spec, request: VmiRequest) -> Outcome:
 
 async def _scenario(kube: Kube, spec: vmi.Spec, request: VmiRequest) -> Outcome:
     if request.scenario == "capacity":
-        passed, results = await vmi_sizes.capacity(kube, spec, request.step, max(request.counts))
+        passed, results = await capacity(kube, spec, request.step, max(request.counts))
         return Outcome(results, passed)
     if request.scenario == "steady":
         return Outcome(
@@ -153,4 +258,4 @@ async def _scenario(kube: Kube, spec: vmi.Spec, request: VmiRequest) -> Outcome:
                 )
             ]
         )
-    return Outcome(await vmi_sizes.ladder(kube, spec, request.counts, request.cooldown))
+    return Outcome(await ladder(kube, spec, request.counts, request.cooldown))

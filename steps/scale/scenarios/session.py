@@ -21,8 +21,7 @@ from perfdag.steps.scale.measure.generator import Submission, Submitted, generat
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
 from perfdag.steps.scale.measure.submitters import Submitter
-from perfdag.steps.scale.model.ownership import remaining, top_owner
-from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.model.records import Record, remaining, top_owner
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import Template
 

@@ -19,6 +19,7 @@ from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.templates import HOLD, TemplateError
 from perfdag.steps.scale.scenarios.base import (
     STAGES,
+    Result,
     ScenarioUnavailableError,
     Spec,
     finish,
@@ -28,7 +29,6 @@ from perfdag.steps.scale.scenarios.base import (
 )
 from perfdag.steps.scale.scenarios.gangs import gang, reclaim
 from perfdag.steps.scale.scenarios.gpus import fill, fragmentation, preemption
-from perfdag.steps.scale.scenarios.result import Result
 
 __all__ = [
     "ScenarioUnavailableError",

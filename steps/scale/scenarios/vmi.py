@@ -25,8 +25,8 @@ from perfdag.steps.scale.model.run_id import new_run
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.stages import SET, VMI
 from perfdag.steps.scale.model.templates import Template, TemplateError, load
+from perfdag.steps.scale.scenarios.base import Result, figures_of, phase_counts
 from perfdag.steps.scale.scenarios.open_session import open_session
-from perfdag.steps.scale.scenarios.result import Result, figures_of, phase_counts
 from perfdag.steps.scale.scenarios.session import Session
 
 PRIMER = 300.0

@@ -1,13 +1,14 @@
-"""Run a VMI scenario for a benchmark, and turn its output into measurements."""
+"""What the VMI benchmarks share: parameters, cluster rights, the run, and its measurements."""
 
 import time
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 import orjson
+from pydantic import Field, field_validator
 
 from perfdag import signals
-from perfdag.benchmark.contract import Output
+from perfdag.benchmark.contract import Output, Params
 from perfdag.kube.client import Kube, KubeError
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.steps.scale.figures.measurements import (
@@ -22,10 +23,124 @@ from perfdag.steps.scale.figures.measurements import (
     tool,
 )
 from perfdag.steps.scale.figures.percentiles import Summary
+from perfdag.steps.scale.figures.prometheus import Prometheus
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.generator import connections
+from perfdag.steps.scale.model.gates import parse_gate, with_slo
+from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.model.templates import inlined
 from perfdag.steps.scale.scenarios import run_vmi, vmi
-from perfdag.steps.scale.scenarios.vmi_params import API_RULES, VmiParams
+from perfdag.units import Duration, PositiveDuration
+
+API_RULES: tuple[dict[str, Any], ...] = (
+    {
+        "apiGroups": ["kubevirt.io"],
+        "resources": ["*"],
+        "verbs": ["get", "list", "watch", "create", "delete"],
+    },
+    {
+        "apiGroups": [""],
+        "resources": ["pods", "events", "nodes"],
+        "verbs": ["get", "list", "watch"],
+    },
+    {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "create", "delete"]},
+    {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get"]},
+    {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "verbs": ["get", "list", "watch", "create", "patch", "delete"],
+    },
+    {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]},
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "verbs": ["get", "list", "create", "update", "patch", "delete"],
+    },
+    {"nonResourceURLs": ["/metrics", "/version"], "verbs": ["get"]},
+)
+
+
+class VmiParams(Params):
+    """The parameters that VMI scenarios share."""
+
+    template: str = Field(
+        "vmi", description="vmi, vm, vmirs, or a YAML file (its text is kept in the plan)"
+    )
+    variables: dict[str, str | int | float] = Field(
+        {}, description="placeholders of a template of your own"
+    )
+    replicas: int = Field(1, ge=1, description="VMIs of one object (template vmirs)")
+    namespace: str | list[str] = Field(
+        "perfdag-vmi",
+        description="namespace of the VMIs, or several in turn; missing ones are created",
+    )
+    parallel: int = Field(20, ge=1, le=run_vmi.MOST, description="creations in flight")
+    arrival: Literal["closed", "constant", "poisson", "burst", "ramp"] = Field(
+        "closed", description="closed (as fast as possible), constant, poisson, burst or ramp"
+    )
+    rate: float = Field(0.0, ge=0, description="creations a second of an open loop")
+    seed: int = Field(0, ge=0, description="seed of Poisson arrivals")
+    per_node: int = Field(200, ge=1, description="VMIs a node at most, checked before starting")
+    primer: bool = Field(True, description="one VMI before the clock starts")
+    timeout: PositiveDuration = Field(
+        900.0, description="seconds for all to run, and for all to be gone"
+    )
+    lock_timeout: Duration = Field(
+        3600.0, description="seconds to wait for another performance run to end"
+    )
+    gates: list[str] = Field(
+        [],
+        description="METRIC < VALUE, or METRIC < RATIO * METRIC; replaces an equal metric of "
+        "`api_gates`",
+    )
+    api_gates: bool = Field(True, description="api_p99 < 1 and api_list_p99 < 30 beside `gates`")
+    prometheus: str | None = Field(None, description="URL of a Prometheus that scrapes KubeVirt")
+    prometheus_token_file: str | None = Field(None, description="file with a bearer token for it")
+    prometheus_ca_file: str | None = Field(
+        None, description="file with the certificate authority of its TLS"
+    )
+
+    @field_validator("gates")
+    @classmethod
+    def _readable(cls, gates: list[str]) -> list[str]:
+        for text in gates:
+            parse_gate(text)
+        return gates
+
+    @field_validator("template")
+    @classmethod
+    def _inline(cls, template: str) -> str:
+        return inlined(template)
+
+    def spec(self) -> vmi.Spec:
+        """Convert to a spec. Raises ValueError for an invalid combination."""
+        vmi.load_template(self.template, "check", self.replicas, self.variables)
+        own = [parse_gate(text) for text in self.gates]
+        return vmi.Spec(
+            template=self.template,
+            namespaces=[self.namespace] if isinstance(self.namespace, str) else self.namespace,
+            schedule=Schedule(self.arrival, self.rate, self.parallel, seed=self.seed),
+            parallel=self.parallel,
+            replicas=self.replicas,
+            per_node=self.per_node,
+            primer=self.primer,
+            timeout=self.timeout,
+            variables=dict(self.variables),
+            gates=with_slo(own) if self.api_gates else own,
+            prometheus=Prometheus(
+                self.prometheus, self.prometheus_token_file, self.prometheus_ca_file
+            )
+            if self.prometheus
+            else None,
+        )
+
+    def problems(self, request: run_vmi.VmiRequest) -> list[str]:
+        """Return why the parameters do not fit together, or an empty list."""
+        try:
+            run_vmi.check(self.spec(), request)
+        except ValueError as error:
+            return [str(error)]
+        return []
 
 
 def run_scenario(
