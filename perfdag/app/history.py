@@ -68,7 +68,8 @@ def read_history(
     store = open_store(root)
     medians = _read_runs(store, suite, selection, report)
     acks, _ = read_acks(acks_file, store)
-    tuning = Tuning(read_checks(store, medians.runs[-1].run_id, suite_file))
+    newest = medians.runs[-1]
+    tuning = Tuning(read_checks(store, newest.run_id, suite_file), newest.cluster)
     selected = [
         series
         for series in series_of(medians, tuning, acks)

@@ -38,7 +38,8 @@ def past(store: Store, plan: Plan) -> RunMedians | None:
 def write_page(store: Store, plan: Plan, medians: RunMedians) -> None:
     """Write history.html of a run over the runs that `past` returned. Raises StoreError."""
     rules = unattended_rules(store, checks_of(plan.suite_text))
-    series = worth_drawing(series_of(medians, Tuning(rules.checks), rules.accepted))
+    tuning = Tuning(rules.checks, plan.where.get("cluster"))
+    series = worth_drawing(series_of(medians, tuning, rules.accepted))
     left = len(series) - MOST_SERIES
     figures = draw(
         medians, series[:MOST_SERIES], noise_report(medians, recent_rows(store, medians))

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -64,7 +65,8 @@ def check(
         raise SelectionError(
             ": ".join(filter(None, (f"run {run_id} has no readable rows", ", ".join(gate.damaged))))
         )
-    tuning = Tuning(rules.checks)
+    tuning = Tuning(rules.checks, history.runs[-1].cluster)
+    rules = replace(rules, checks=tuning.checks)
     gate.findings = level_changes(history, tuning, rules.accepted)
     _regressions(gate, history, tuning, rules)
     _own_gates(gate, table, rules)

@@ -13,13 +13,13 @@ from perfdag.regress.changes import Acknowledgement, accepted_start, full_name
 from perfdag.regress.run_medians import COLUMNS, RunMedians, medians_of_rows
 from perfdag.regress.selection import SelectionError, baseline
 from perfdag.regress.series import SeriesInfo, series_labels
-from perfdag.regress.tuning import covers
+from perfdag.regress.tuning import covers, settings_by_kind
 from perfdag.results.schema import load_rows
 from perfdag.stats.changes import change_points
 from perfdag.stats.percentiles import TooFewSamplesError, percentile
 from perfdag.stats.robust import Array, median
 from perfdag.store.base import Store
-from perfdag.suite.checks import Check
+from perfdag.suite.checks import Check, setting
 from perfdag.units import short
 
 OPERATORS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
@@ -68,7 +68,7 @@ def judge_thresholds(
         if not covered:
             why = _skipped(table, rule)
             state: Literal["skipped", "absent"] = "skipped" if why else "absent"
-            text = why or "the run has no value of it"
+            text = why or f"the run has no value of it{_values_of(rule, measured.series)}"
             yield ThresholdResult(rule, None, rule.words(), state, text)
             continue
         try:
@@ -92,6 +92,18 @@ def judge_thresholds(
             word = "holds" if holds else "breaks"
             text = f"{what}{short(value, info.unit)} {word} {rule.op} {short(limit, info.unit)}"
             yield ThresholdResult(rule, info, name, "ok" if holds else "failed", text)
+
+
+def _values_of(rule: Check, series: Sequence[SeriesInfo]) -> str:
+    """Return the values that the series of a rule have of the names in its `where`."""
+    anywhere = rule.model_copy(update={"where": {}})
+    covered = [settings_by_kind(info) for info in series if covers(anywhere, info)]
+    parts = []
+    for name in rule.where if covered else ():
+        values = {value: None for kinds in covered if (value := setting(name, *kinds)) is not None}
+        has = ", ".join(map(str, values)) or "no series has it"
+        parts.append(f"{name}: {has}")
+    return f"; there are {'; '.join(parts)}" if parts else ""
 
 
 def _skipped(table: pa.Table, rule: Check) -> str | None:

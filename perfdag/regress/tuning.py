@@ -2,6 +2,9 @@
 
 import fnmatch
 from collections.abc import Sequence
+from typing import Any
+
+import orjson
 
 from perfdag.regress.series import SeriesInfo
 from perfdag.stats.robust import Array
@@ -20,7 +23,13 @@ def covers(check: Check, info: SeriesInfo) -> bool:
         and fnmatch.fnmatchcase(info.metric, check.metric)
         and fnmatch.fnmatchcase(info.stat, stat)
         and not info.canary
+        and (not check.where or check.selects(*settings_by_kind(info)))
     )
+
+
+def settings_by_kind(info: SeriesInfo) -> list[dict[str, Any]]:
+    """Return the coordinates, parameters and shape of a series, which `where` looks through."""
+    return [orjson.loads(text or "{}") for text in (info.coords, info.params, info.shape)]
 
 
 def fraction(info: SeriesInfo, values: Array) -> bool:
@@ -34,8 +43,8 @@ def fraction(info: SeriesInfo, values: Array) -> bool:
 class Tuning:
     """Detector settings by series. The last check that covers a series wins, then the defaults."""
 
-    def __init__(self, checks: Sequence[Check] = ()) -> None:
-        self.checks = list(checks)
+    def __init__(self, checks: Sequence[Check] = (), cluster: str | None = None) -> None:
+        self.checks = [check for check in checks if check.on(cluster)]
 
     def effect(self, info: SeriesInfo, values: Array) -> tuple[float, bool]:
         """Return (min_effect, absolute) of a series.

@@ -75,6 +75,9 @@ Quantity = Annotated[Threshold, PlainValidator(_threshold), _TEXT_OR_NUMBER]
 Share = Annotated[float, Field(gt=0), BeforeValidator(_share), _TEXT_OR_NUMBER]
 
 
+Wanted = bool | int | float | str
+
+
 class Check(BaseModel):
     """A rule for a metric: a threshold (`op` with `value` or `ratio`), detector tuning, or both."""
 
@@ -87,6 +90,14 @@ class Check(BaseModel):
         None,
         description="value, mean, p50, p99, max ...; "
         "unset: every one for tuning, value for a threshold",
+    )
+    where: dict[str, Wanted | list[Wanted]] = Field(
+        {},
+        description="parameters, dotted shape keys and coordinates: "
+        "only series with one of these values of each",
+    )
+    cluster: str | None = Field(
+        None, description="name or glob; only runs of such a cluster (unset: of any, or none)"
     )
     op: Literal["<", "<=", ">", ">="] | None = Field(
         None, description="what must hold: measured OP threshold"
@@ -142,6 +153,17 @@ class Check(BaseModel):
             raise ValueError("`absolute` goes with `min_effect`")
         return self
 
+    def on(self, cluster: str | None) -> bool:
+        """Return whether the rule is for runs of this cluster (None: of one machine)."""
+        return self.cluster is None or fnmatch.fnmatchcase(cluster or "", self.cluster)
+
+    def selects(self, *settings: Mapping[str, Any]) -> bool:
+        """Return whether a series with these coordinates, parameters and shape has all values."""
+        return all(
+            (value := setting(name, *settings)) is not None and _wants(wanted, value)
+            for name, wanted in self.where.items()
+        )
+
     def words(self) -> str:
         """Return the threshold as text, such as `throughput >= 9e+09`."""
         stat = f" {self.stat}" if self.stat and self.stat != "value" else ""
@@ -151,9 +173,38 @@ class Check(BaseModel):
             if self.value is not None
             else f"{self.ratio:g} x {self.baseline or 'its level'}"
         )
-        return (
-            f"{left}{self.entry + ' ' if self.entry else ''}{self.metric}{stat} {self.op} {right}"
-        )
+        at = "".join(f" {name}={wanted}" for name, wanted in self.where.items())
+        entry = f"{self.entry} " if self.entry else ""
+        return f"{left}{entry}{self.metric}{stat}{at} {self.op} {right}"
+
+
+def setting(name: str, *settings: Mapping[str, Any]) -> Any:
+    """Return the value of a dotted name in the first mapping that has it, else None."""
+    for mapping in settings:
+        if name in mapping:
+            return mapping[name]
+        first, _, rest = name.partition(".")
+        if rest and isinstance(inner := mapping.get(first), Mapping):
+            return setting(rest, inner)
+    return None
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _wants(wanted: Wanted | list[Wanted], value: Any) -> bool:
+    """Return whether a value is wanted. Quantities compare by meaning: 4KiB equals 4096."""
+    if isinstance(wanted, list):
+        return any(_wants(one, value) for one in wanted)
+    if isinstance(wanted, bool) or isinstance(value, bool):
+        return wanted is value
+    if isinstance(wanted, str) and isinstance(value, int | float):
+        try:
+            return quantity(wanted)[0] == value
+        except ValueError:
+            return False
+    return bool(wanted == value) or _text(wanted) == _text(value)
 
 
 def misaimed(
@@ -200,6 +251,38 @@ def misaimed(
                 f"is in {unit}, and {metric.name} of {entry} is in {metric.unit}; "
                 f"write it in {metric.unit} or as a bare number",
             )
+
+
+Settings = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""The parameters and the shape of a point."""
+
+
+def unmet_where(check: Check, points: Mapping[str, Sequence[Settings]]) -> tuple[str, str] | None:
+    """Return (name, error) for a name in `where` whose value no point has, or None.
+
+    `points` maps the name of an entry to its points. A name that no point has may be a coordinate,
+    which only the rows of a run show.
+    """
+    named = [
+        settings
+        for entry, of_entry in points.items()
+        if fnmatch.fnmatchcase(entry, check.entry or "*")
+        for settings in of_entry
+    ]
+    left = named
+    for name, wanted in check.where.items():
+        values = {_text(setting(name, *settings)): None for settings in named}
+        if values.keys() <= {"None"}:
+            continue
+        left = [settings for settings in left if _wants(wanted, setting(name, *settings))]
+        if not left:
+            values.pop("None", None)
+            others = len(check.where) > 1 and any(
+                _wants(wanted, setting(name, *settings)) for settings in named
+            )
+            also = " with the other values" if others else ""
+            return name, f"no point has {name} {_text(wanted)}{also}; there are {', '.join(values)}"
+    return None
 
 
 def checks_of(suite_text: str) -> list[Check]:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from perfdag.benchmark.contract import Benchmark
 from perfdag.digest import canonical
 from perfdag.suite.candidate import Candidate, ProblemCounter
+from perfdag.suite.checks import Settings, unmet_where
 from perfdag.suite.model import Loaded, Source, Until
 from perfdag.suite.permutations import expand
 from perfdag.suite.placement import MAX_POINTS, Placer
@@ -30,6 +31,16 @@ def enumerate_points(loaded: Loaded, only: Sequence[str] = ()) -> Enumerated:
     """
     problems = ProblemCounter()
     enumerated = _enumerate(loaded, loaded.sources, problems)
+    if found := problems.problems():
+        raise BadDocument(found)
+    settings: dict[str, list[Settings]] = {}
+    for point in enumerated.points:
+        own = point.params, enumerated.shapes[point.shape]
+        settings.setdefault(point.entry, []).append(own)
+    for index, check in enumerate(loaded.suite.checks):
+        if unmet := unmet_where(check, settings):
+            name, text = unmet
+            problems.count(loaded.document.problem(("checks", index, "where", name), text))
     if found := problems.problems():
         raise BadDocument(found)
     return _select(enumerated, only) if only else enumerated

@@ -6,6 +6,7 @@ import shlex
 import xml.etree.ElementTree as ElementTree
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -291,6 +292,49 @@ def test_a_percentile_is_of_one_direction_and_one_statistic(store: Store) -> Non
         "fio iops direction=read": ("failed", "p50 20 /s breaks >= 100 /s"),
         "fio iops direction=write": ("ok", "p50 200 /s holds >= 100 /s"),
     }
+
+
+@pytest.mark.parametrize(
+    ("where", "cluster", "states"),
+    [
+        ({}, None, {"streams=1": "ok", "streams=64": "failed", "length=4096": "ok"}),
+        ({"streams": 64, "direction": "read"}, "bl*", {"streams=64": "failed"}),
+        ({"streams": [1, 64]}, None, {"streams=1": "ok", "streams=64": "failed"}),
+        ({"length": "4KiB"}, "blue", {"length=4096": "ok"}),
+        ({"streams": 64}, "green", {}),
+        (
+            {"streams": 64, "direction": "write"},
+            None,
+            {
+                "streams=64": "absent, the run has no value of it; there are streams: 1, 64; direction: read"
+            },
+        ),
+    ],
+)
+def test_a_rule_selects_by_parameters_coordinates_and_cluster(
+    store: Store, where: dict[str, Any], cluster: str | None, states: dict[str, str]
+) -> None:
+    coords = '{"direction":"read"}'
+    streams = rows(0, {"streams=1": [1e10], "streams=64": [5e9]}, coords=coords)
+    length = rows(0, {"length=4096": [1e10]}, coords=coords, params='{"length":4096}')
+    put(store, streams + length)
+    rule = Check.model_validate(
+        {"metric": "throughput", "op": ">", "value": 9e9, "where": where, "cluster": cluster}
+    )
+    gate = check(store, "net", run_id(0), Rules([rule]))
+    assert {
+        next(
+            (
+                point
+                for point in ("streams=1", "streams=64", "length=4096")
+                if point in case.name.split(":")[0]
+            ),
+            "",
+        ): case.state if case.state != "absent" else f"{case.state}, {case.text}"
+        for case in gate.cases
+        if case.group == "threshold"
+    } == states
+    assert gate.failed == any(state != "ok" for state in states.values())
 
 
 def test_a_threshold_is_told_once_until_it_held_again(store: Store) -> None:

@@ -58,7 +58,7 @@ def conclude(store: Store, duet: Duet, *, everything: bool = False) -> AbResult:
         for row in rows.to_pylist()
         if row["phase"] == "measure" and row["status"] not in ("ok", "skipped")
     }
-    tuning = Tuning(checks_of(duet.a.suite_text))
+    tuning = Tuning(checks_of(duet.a.suite_text), duet.a.where.get("cluster"))
     outcome = analyse(store, duet, tuning, everything=everything)
     key = f"runs/{duet.a.run_id}/ab.json"
     result = AbResult(duet, outcome, Counter(failed.values()), store.url(key))
