@@ -29,7 +29,7 @@ HEADINGS = [
 ]
 LEGEND = """\
 spread: range of fewer than 6 values, else the 95 % interval of the median
-floor: noise of one run between past runs
+floor: noise of one run: of the past runs of the series, or of similar series, or assumed
 detectable: the effect that nine of ten such comparisons find"""
 
 
@@ -79,6 +79,8 @@ def _cells(row: Row) -> list[str]:
         for middle, band in ((verdict.a, verdict.spread_a), (verdict.b, verdict.spread_b))
     ]
     words = verdict.word if verdict.word != "inconclusive" else f"{verdict.word}: {verdict.why}"
+    if verdict.word in ("better", "worse", "differs"):
+        words = f"{verdict.word} (noise {verdict.source})"
     return [
         row.full_name,
         *sides,

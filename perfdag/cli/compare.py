@@ -28,7 +28,8 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         help="compare two runs or selections",
         description="Compare two runs or selections: first environment and parameters, then each "
         "series with its median, spread, effect, noise floor, smallest detectable effect and "
-        "verdict. The noise floor needs at least 15 past runs of the suite.",
+        "verdict. The noise is that of 15 past runs, of similar series, or assumed; the verdict "
+        "says which.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

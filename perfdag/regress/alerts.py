@@ -9,10 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import orjson
 
-from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Benchmark
 from perfdag.regress.changes import LevelChange, day_of, percent
 from perfdag.regress.run_medians import RunMedians
+from perfdag.regress.tuning import canaries_of
 from perfdag.stats.changes import Change, moved_at
 from perfdag.stats.verdicts import side
 from perfdag.store.base import Store
@@ -156,20 +155,12 @@ def explaining(moves: Mapping[str, Change], benchmark: str, change: Change) -> l
     least half as large. Sizes are compared on the log scale, where half the throughput equals twice
     the latency.
     """
-    wanted = _canaries_of(benchmark)
+    wanted = canaries_of(benchmark)
     return [
         metric
         for metric, moved in moves.items()
         if metric in wanted and _size(moved) >= EXPLAINS * _size(change)
     ]
-
-
-def _canaries_of(name: str) -> tuple[str, ...]:
-    """Return the canaries of a benchmark, or the default ones where it is not installed."""
-    try:
-        return registry.get(name).canaries
-    except (KeyError, ImportError):
-        return Benchmark.canaries
 
 
 def _size(change: Change) -> float:

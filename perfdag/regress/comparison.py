@@ -22,11 +22,11 @@ from perfdag.regress.run_medians import (
 )
 from perfdag.regress.selection import Selection, SelectionError
 from perfdag.regress.series import SeriesInfo, series_labels
-from perfdag.regress.tuning import Tuning
+from perfdag.regress.tuning import Tuning, assumed_noise
 from perfdag.results.schema import load_rows
 from perfdag.stats.changes import WINDOW, change_points
 from perfdag.stats.robust import Array, finite, middle, robust_sigma, scale_for
-from perfdag.stats.verdicts import PAST_RUNS, Verdict, compare
+from perfdag.stats.verdicts import PAST_RUNS, Pool, Verdict, compare, pool
 from perfdag.store.base import Store
 
 _RANK = {"worse": 0, "differs": 1, "better": 2, "inconclusive": 3, "no difference shown": 4}
@@ -90,9 +90,7 @@ def compare_selections(
     """
     damaged: list[str] = []
     left, right = _side(*a, damaged), _side(*b, damaged)
-    # A run cannot be judged by its own noise. The runs of a larger side count like any other.
-    compared = {run for _, side in (a, b) if len(side.runs) == 1 for run in side.runs}
-    past = _past(b[0], b[1], compared, damaged)
+    past = _Past(_past(b[0], b[1], damaged))
     comparison = Comparison(a[1], b[1], damaged=damaged)
     comparison.simulated = [
         letter
@@ -113,8 +111,7 @@ def compare_selections(
         if key not in left.series:
             comparison.only_b.append(full_name(info, labels))
         elif everything or info.headline:
-            earlier = _earlier(past, key, old_keys.get(key, key))
-            _compare(comparison, left, right, key, earlier, tuning, labels)
+            _compare(comparison, left, right, (old_keys.get(key, key), key), past, tuning, labels)
     comparison.only_a = [
         full_name(info, labels) for key, info in left.series.items() if key not in right.series
     ]
@@ -136,22 +133,43 @@ def _rename_points(side: _Side, pairs: dict[str, str]) -> dict[_Key, _Key]:
     return old_keys
 
 
-def _earlier(past: RunMedians, key: _Key, counterpart: _Key) -> Array:
-    """Return the past run medians of a series, or of its counterpart where that has more."""
-    rows = [past.value[i] for i, info in enumerate(past.series) if info.key in (key, counterpart)]
-    return max(rows, key=lambda row: int(np.isfinite(row).sum()), default=np.array([]))
+class _Past:
+    """Past run medians of the suite, and their noise by benchmark, metric and statistic."""
+
+    def __init__(self, medians: RunMedians) -> None:
+        self._medians = medians
+        self._pools: dict[tuple[str, str, str, bool], Pool] = {}
+
+    def of(self, keys: tuple[_Key, _Key]) -> Array:
+        """Return the runs of a series, or of its counterpart where that has more."""
+        medians = self._medians
+        rows = [medians.value[i] for i, info in enumerate(medians.series) if info.key in keys]
+        return max(rows, key=lambda row: int(np.isfinite(row).sum()), default=np.array([]))
+
+    def similar(self, info: SeriesInfo, absolute: bool) -> Pool:
+        """Return the pooled noise of all series of a benchmark and metric."""
+        key = (info.benchmark, info.metric, info.stat, absolute)
+        if key not in self._pools:
+            values = [
+                level_removed(self._medians.value[i], other.series_id, absolute)
+                for i, other in enumerate(self._medians.series)
+                if (other.benchmark, other.metric, other.stat) == key[:3]
+            ]
+            self._pools[key] = pool(scale_for(x, absolute).apply(x) for x in values)
+        return self._pools[key]
 
 
 def _compare(
     comparison: Comparison,
     left: _Side,
     right: _Side,
-    key: _Key,
-    earlier: Array,
+    keys: tuple[_Key, _Key],
+    past: _Past,
     tuning: Tuning,
     labels: dict[str, str],
 ) -> None:
     """Add the verdict of one series, or the reason why there is none."""
+    key = keys[1]
     before, info = left.series[key], right.series[key]
     if before.unit != info.unit:
         units = f"unit {before.unit} in A and {info.unit} in B, not compared"
@@ -162,12 +180,14 @@ def _compare(
     verdict = compare(
         a,
         b,
-        level_removed(earlier, info.series_id, absolute),
+        level_removed(past.of(keys), info.series_id, absolute),
         better=info.better,
         min_effect=min_effect,
         absolute=absolute,
         runs_a=len(left.selection.runs),
         runs_b=len(right.selection.runs),
+        similar=past.similar(info, absolute),
+        assumed=assumed_noise(info, min_effect, absolute),
     )
     versions = (before.benchmark_version, info.benchmark_version)
     note = f"version {versions[0]} against {versions[1]}" if versions[0] != versions[1] else ""
@@ -235,15 +255,15 @@ def _repetitions(table: pa.Table, keys: dict[str, Any]) -> dict[_Key, Array]:
     }
 
 
-def _past(store: Store, selection: Selection, without: set[str], damaged: list[str]) -> RunMedians:
-    """Return run medians of B's suite on B's cluster, without some runs."""
+def _past(store: Store, selection: Selection, damaged: list[str]) -> RunMedians:
+    """Return run medians of B's suite on B's cluster, with those of A and without those of B."""
     everything = read_run_medians(store, selection.suite)
     damaged.extend(key for key in everything.damaged if key not in damaged)
     cluster = next((run.cluster for run in everything.runs if run.run_id in selection.runs), "")
     kept = [
         i
         for i, run in enumerate(everything.runs)
-        if run.run_id not in without and run.cluster == cluster
+        if run.run_id not in selection.runs and run.cluster == cluster
     ]
     return everything.keep(kept)
 

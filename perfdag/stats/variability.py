@@ -3,12 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.stats.robust import cv, finite, noise_floor, robust_sigma, scale_for
+from perfdag.stats.robust import cv, finite, noise_floor, robust_sigma, scale_for, student_t
 
 INFORMATIONAL = 0.10
 """A series whose runs differ by more than 10 % pages nobody until its noise is fixed."""
@@ -42,17 +41,11 @@ def detectable(
 ) -> float:
     """Return the smallest relative step found with `power` at two-sided `alpha`, by Student's t.
 
-    It is (t_{1-alpha/2} + t_power) * floor * sqrt(1/before + 1/after) on the log scale. The
-    quantiles come from the normal ones by the Cornish-Fisher expansion (Abramowitz and Stegun
-    26.7.5). They are good to 0.5 % from 10 degrees of freedom.
+    It is (t_{1-alpha/2} + t_power) * floor * sqrt(1/before + 1/after) on the log scale.
     """
     freedom = before + after - 2
-    reach = sum(_t(NormalDist().inv_cdf(p), freedom) for p in (1 - alpha / 2, power))
+    reach = sum(student_t(p, freedom) for p in (1 - alpha / 2, power))
     return math.expm1(reach * floor * math.sqrt(1 / before + 1 / after))
-
-
-def _t(z: float, v: int) -> float:
-    return z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
 
 
 def variability_of(

@@ -1,30 +1,93 @@
 """Verdict on two measurements of one series from different days, against the noise between runs.
 
 Tests within a run are misleading. With equal noise within and between runs, Welch's t at p < 0.01
-calls 19 % of equal pairs different. The gate is therefore the noise floor of past run medians.
+calls 19 % of equal pairs different. The gate is therefore the noise of run medians: that of the
+series where it has enough past runs, otherwise that of similar series, otherwise an assumption.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.stats.robust import Spread, finite, middle, robust_sigma, scale_for, spread
+from perfdag.stats.robust import (
+    Array,
+    Spread,
+    finite,
+    middle,
+    robust_sigma,
+    scale_for,
+    spread,
+    student_t,
+)
 
 Word = Literal["better", "worse", "differs", "no difference shown", "inconclusive"]
 Better = Literal["higher", "lower", "none"]
 
 PAST_RUNS = 15
-"""Past runs that a floor needs.
+"""Runs of a series from which its own noise is its floor.
 
 With 15 runs, 0.8 % of equal pairs are called different, with 20 runs 0.4 %, with 30 runs 0.2 %.
 """
 FLOORS = 4.0
-"""Floors of the difference that a change must exceed."""
+"""Floors of the difference that a change must exceed, where the series has its own floor."""
+FREEDOM = 10
+"""Degrees of freedom from which the pooled noise of similar series is used."""
+ALPHA = 0.005
+"""Chance that equal pairs exceed the gate of a pooled noise (two-sided, Student's t)."""
+SIMILAR = 2.0
+"""A series whose noise exceeds this multiple of the pooled noise counts its own."""
+DEFAULT_NOISE, DEFAULT_FLOORS = 0.2, 3.0
+"""Noise of one run that is assumed without pooled noise, and the floors of that."""
 POWER_90 = 1.2816
 """Phi^-1(0.9): added to the gate, it gives the effect found nine times in ten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Noise of one run from several series: standard deviation and degrees of freedom."""
+
+    sigma: float
+    freedom: int
+    series: int
+
+
+def pool(series: Iterable[Array]) -> Pool:
+    """Pool the variance of run medians around the mean of each series, on the scale of analysis."""
+    known = [x for x in series if x.size > 1]
+    freedom = sum(x.size - 1 for x in known)
+    total = sum(float(((x - x.mean()) ** 2).sum()) for x in known)
+    return Pool(math.sqrt(total / freedom) if freedom else 0.0, freedom, len(known))
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Noise of one run, the floors that a change must exceed, and where the noise comes from.
+
+    `reach` is half the width of a 95 % interval in standard deviations.
+    """
+
+    sigma: float
+    floors: float
+    reach: float
+    source: str
+
+
+def noise_of(past: Array, similar: Pool, assumed: float) -> Noise:
+    """Return the noise of a series from its own past, similar series, or an assumption."""
+    own = float(past.std(ddof=1)) if past.size > 1 else 0.0
+    if past.size >= PAST_RUNS:
+        return Noise(robust_sigma(past), FLOORS, 1.96, f"of {past.size} past runs")
+    if similar.freedom < FREEDOM:
+        return Noise(max(assumed, own), DEFAULT_FLOORS, 1.96, "assumed")
+    floors, reach = (student_t(1 - alpha / 2, similar.freedom) for alpha in (ALPHA, 0.05))
+    if own > SIMILAR * similar.sigma:
+        return Noise(own, floors, reach, "of few past runs, noisier than similar series")
+    source = f"pooled over {similar.series} series, {similar.freedom} degrees of freedom"
+    return Noise(similar.sigma, floors, reach, source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +95,8 @@ class Verdict:
     """Side A of a series against side B.
 
     Medians are in the unit of the values, everything else relative (0.1 is +10 %) or absolute.
-    `effect` is B against A, and `low` and `high` its 95 % interval, None where the floor is
-    unknown. `floor` is the noise of one run. `gate` is the smallest effect that counts as a change.
+    `effect` is B against A, and `low` and `high` its 95 % interval. `floor` is the noise of one run
+    and `source` where it comes from. `gate` is the smallest effect that counts as a change.
     `detectable` is the effect found in nine of ten comparisons. `why` is one sentence, and for
     "inconclusive" it says what a verdict needs.
     """
@@ -45,11 +108,12 @@ class Verdict:
     spread_a: Spread
     spread_b: Spread
     effect: float
-    floor: float | None
-    gate: float | None
-    detectable: float | None
-    low: float | None
-    high: float | None
+    floor: float
+    source: str
+    gate: float
+    detectable: float
+    low: float
+    high: float
     absolute: bool = False
 
 
@@ -63,12 +127,16 @@ def compare(
     absolute: bool = False,
     runs_a: int = 1,
     runs_b: int = 1,
+    similar: Pool | None = None,
+    assumed: float = DEFAULT_NOISE,
 ) -> Verdict:
     """Compare two sides of one series.
 
     `a` and `b` are the repetitions of one run, or the run medians of `runs_a` and `runs_b` runs.
-    `past` has the medians of earlier runs without the two sides. `min_effect` is relative, with
-    `absolute` in the unit of the metric. Raises ValueError where a side has no finite value.
+    `past` has the run medians of the series, with those of A and without those of B. `similar` is
+    the pooled noise of series like it, by default that of the series alone, and `assumed` the noise
+    of one run where that has too few degrees of freedom. `min_effect` is relative, with `absolute`
+    in the unit of the metric. Raises ValueError where a side has no finite value.
     """
     side_a, side_b, history = finite(a), finite(b), finite(past)
     if not side_a.size or not side_b.size:
@@ -76,17 +144,15 @@ def compare(
     scale = scale_for(np.concatenate([side_a, side_b, history]), absolute)
     middle_a, middle_b = middle(side_a), middle(side_b)
     difference = float(np.subtract(*scale.apply([middle_b, middle_a])))
-    known = history.size >= PAST_RUNS
-    floor = robust_sigma(scale.apply(history)) if known else None
-    error = math.sqrt(_variance(runs_a) + _variance(runs_b))
-    gate = detectable = low = high = None
-    if floor is not None:
-        low, high = (scale.effect(difference + sign * 1.96 * floor * error) for sign in (-1, 1))
-        gate = max(scale.gate(min_effect), FLOORS * floor * error)
-        detectable = gate + POWER_90 * floor * error
-    word, why = _word(
-        difference, scale.gate(min_effect), gate, floor, error, better, history.size, runs_a, runs_b
-    )
+    if runs_a == 1 and side_a.size > 1:  # A's own repetitions bound the noise from below
+        repetitions = float(scale.apply(side_a).std(ddof=1))
+        assumed = max(assumed, repetitions * math.sqrt(math.pi / 2 / side_a.size))
+    x = scale.apply(history)
+    noise = noise_of(x, similar or pool([x]), assumed)
+    error = noise.sigma * math.sqrt(_variance(runs_a) + _variance(runs_b))
+    gate = max(scale.gate(min_effect), noise.floors * error)
+    low, high = (scale.effect(difference + sign * noise.reach * error) for sign in (-1, 1))
+    word, why = _word(difference, scale.gate(min_effect), gate, noise, better, runs_a, runs_b)
     return Verdict(
         word=word,
         why=why,
@@ -95,9 +161,10 @@ def compare(
         spread_a=spread(side_a),
         spread_b=spread(side_b),
         effect=scale.effect(difference),
-        floor=floor,
-        gate=None if gate is None else scale.effect(gate),
-        detectable=None if detectable is None else scale.effect(detectable),
+        floor=noise.sigma,
+        source=noise.source,
+        gate=scale.effect(gate),
+        detectable=scale.effect(gate + POWER_90 * error),
         low=low,
         high=high,
         absolute=absolute,
@@ -122,35 +189,22 @@ def side(difference: float, better: str) -> Word:
 def _word(
     difference: float,
     smallest: float,
-    gate: float | None,
-    floor: float | None,
-    error: float,
+    gate: float,
+    noise: Noise,
     better: str,
-    past: int,
     runs_a: int,
     runs_b: int,
 ) -> tuple[Word, str]:
     """Return the verdict and its reason. All numbers are on the scale of the analysis."""
-    if gate is None or floor is None:
-        missing = PAST_RUNS - past
-        return (
-            "inconclusive",
-            f"noise floor unknown: {missing} more past runs (has {past} of {PAST_RUNS}), "
-            "or `perfdag ab`",
-        )
+    source = f"noise {noise.source}"
     if abs(difference) > gate:
-        return side(difference, better), "beyond the gate"
-    noisy = gate > smallest
-    if not noisy or abs(difference) <= smallest:
-        return (
-            "no difference shown",
-            "within the gate" if noisy else "within the smallest effect that counts",
-        )
+        return side(difference, better), f"beyond the gate, {source}"
+    if abs(difference) <= smallest:
+        return "no difference shown", f"within the smallest effect that counts, {source}"
     # Runs per side at which the gate would be the measured difference.
-    runs = math.ceil(math.pi * (FLOORS * floor / abs(difference)) ** 2)
-    if runs <= max(runs_a, runs_b):
-        runs = max(runs_a, runs_b) + 1
-    return (
-        "inconclusive",
-        f"within the noise between runs: about {runs} runs a side would show it, or `perfdag ab`",
-    )
+    runs = math.ceil(math.pi * (noise.floors * noise.sigma / abs(difference)) ** 2)
+    runs = max(runs, runs_a + 1, runs_b + 1)
+    more = f"about {runs} runs a side would show it, or `perfdag ab`"
+    if noise.source == "assumed":
+        more = "more past runs would measure it, or `perfdag ab`"
+    return "inconclusive", f"within the noise between runs ({source}): {more}"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from perfdag.stats.changes import change_points
+from perfdag.stats.verdicts import compare, pool
 
 RECENT, SAME = 7, 5
 NIGHTS = 81
@@ -38,13 +39,38 @@ def two_speeds(rng: np.random.Generator, n: int) -> np.ndarray:
     return values
 
 
+def heavy_tails(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Student's t with 2 degrees of freedom, scaled by 2 %: one run in 25 lies off by 9 %."""
+    values: np.ndarray = np.exp(0.02 * rng.standard_t(2, n))
+    return values
+
+
 MODELS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
     "lognormal CV 2 %": lognormal(0.02),
     "lognormal CV 5 %": lognormal(0.05),
+    "lognormal CV 20 %": lognormal(0.20),
     "CV 2 % + 5 % slow spikes": spiky,
     "AR(1) 0.5, CV 2 %": autoregressive,
     "two node speeds, 4 % apart": two_speeds,
+    "t with 2 degrees of freedom": heavy_tails,
 }
+OUTLIERS = ("CV 2 % + 5 % slow spikes", "t with 2 degrees of freedom")
+"""Models with outliers, for which more wrong verdicts are allowed."""
+
+
+def verdicts(model: str, past: int, pairs: int, series: int = 1, factor: float = 1.0) -> list[str]:
+    """Return the verdicts on pairs of runs whose true levels have a ratio of `factor`.
+
+    The series has `past` runs before the pair, and so have `series` - 1 series like it.
+    """
+    rng = np.random.default_rng(sum(model.encode()) + past)
+    words = []
+    for _ in range(pairs):
+        runs = [MODELS[model](rng, past + 2) for _ in range(series)]
+        similar = pool(np.log(x[:-1]) for x in runs)
+        a, b = runs[0][-2:-1], runs[0][-1:] * factor
+        words.append(compare(a, b, runs[0][:-1], better="higher", similar=similar).word)
+    return words
 
 
 def alarms(values: np.ndarray, name: str, first: int, min_effect: float = 0.05) -> list[int]:

@@ -225,7 +225,7 @@ def test_compare_finds_the_step_and_what_changed(
     assert main([*command, "--gate"]) == 3
     assert "differs  kernel: 6.1.112 -> 6.1.119" in capsys.readouterr().out
     assert main([*command, "--markdown"]) == 0
-    assert "| **worse** |" in capsys.readouterr().out
+    assert "| **worse (noise of 39 past runs)** |" in capsys.readouterr().out
 
 
 def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
@@ -395,8 +395,8 @@ def test_a_series_with_one_point_and_a_damaged_file(
     assert main(["compare", run_id(0), run_id(1), "--store", store.root]) == 0
     out = capsys.readouterr().out
     assert (
-        "inconclusive: noise floor unknown: 15 more past runs (has 0 of 15), or `perfdag ab`"
-        in " ".join(out.split())
+        "inconclusive: within the noise between runs (noise assumed): more past runs would "
+        "measure it, or `perfdag ab`" in " ".join(out.split())
     )
     assert f"damaged, left out: {broken}" in out
     assert main(["history", "net", "--store", store.root]) == 0

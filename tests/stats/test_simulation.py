@@ -9,7 +9,7 @@ from perfdag.regress.run_medians import medians_of_rows
 from perfdag.regress.tuning import Tuning
 from perfdag.results.schema import SAMPLES
 from perfdag.stats.nodes import outliers
-from tests.stats.simulate import MODELS, false_alarms, nights_to_find
+from tests.stats.simulate import MODELS, OUTLIERS, false_alarms, nights_to_find, verdicts
 from tests.stats.synthetic import rows
 
 pytestmark = pytest.mark.slow
@@ -37,6 +37,20 @@ def test_a_step_of_five_percent_is_found_where_the_smallest_effect_is_three() ->
     assert (result <= 10).mean() >= 0.95
     alarms, nights = false_alarms("lognormal CV 2 %", series=30, min_effect=0.03)
     assert alarms / nights <= 0.003
+
+
+@pytest.mark.parametrize(("past", "series"), [(0, 1), (5, 1), (15, 1), (1, 10)])
+@pytest.mark.parametrize("model", list(MODELS))
+def test_few_runs_give_few_wrong_verdicts(model: str, past: int, series: int) -> None:
+    words = verdicts(model, past, 300, series)
+    wrong = sum(word in ("better", "worse") for word in words)
+    assert wrong <= (27 if model in OUTLIERS else 9)  # three standard errors above 6 % and 1 %
+
+
+def test_few_runs_find_what_everybody_sees() -> None:
+    for model in MODELS:
+        assert verdicts(model, 0, 200, factor=0.2).count("worse") >= 194
+    assert verdicts("lognormal CV 5 %", 2, 200, 10, 0.7).count("worse") >= 176
 
 
 def test_of_twelve_nodes_the_slow_one_is_named() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from perfdag.stats.verdicts import compare
+from perfdag.stats.verdicts import compare, pool
 
 
 def past(n: int = 20, noise: float = 0.02, seed: int = 0) -> np.ndarray:
@@ -41,12 +41,39 @@ def test_number_of_runs_that_it_would_take_is_enough() -> None:
     )  # at the gate half of the cases are found; the promise is a chance, not certainty
 
 
-def test_without_history_there_is_no_verdict() -> None:
-    verdict = compare([100] * 5, [50] * 5, past(14), better="higher")
-    assert verdict.word == "inconclusive"
-    assert "1 more past runs (has 14 of 15)" in verdict.why
-    assert verdict.floor is None
-    assert verdict.effect == pytest.approx(-0.5)
+@pytest.mark.parametrize(
+    ("b", "runs", "series", "source", "word"),
+    [
+        (16, 0, 1, "assumed", "worse"),  # -84 % needs no history
+        (30, 0, 1, "assumed", "worse"),
+        (70, 0, 1, "assumed", "inconclusive"),
+        (97, 0, 1, "assumed", "no difference shown"),
+        (70, 2, 10, "pooled over 10 series, 10 degrees of freedom", "worse"),
+        (70, 2, 9, "assumed", "inconclusive"),  # nine degrees of freedom
+        (90, 11, 1, "pooled over 1 series, 10 degrees of freedom", "worse"),
+        (90, 15, 1, "of 15 past runs", "worse"),
+    ],
+)
+def test_verdict_uses_the_noise_there_is(
+    b: float, runs: int, series: int, source: str, word: str
+) -> None:
+    histories = [past(runs, 0.01, seed) for seed in range(series)]
+    similar = pool(np.log(x) for x in histories)
+    verdict = compare([99, 100, 101], [b] * 3, histories[0], better="higher", similar=similar)
+    assert (verdict.source, verdict.word) == (source, word)
+    assert source in verdict.why
+    assert verdict.effect == pytest.approx(b / 100 - 1)
+
+
+def test_the_noisier_noise_counts() -> None:
+    quiet = pool(np.log(past(3, 0.01, seed)) for seed in range(10))
+    noisy = np.array([60.0, 100.0, 140.0])
+    assert compare([100], [80], past(3, 0.01), better="higher", similar=quiet).word == "worse"
+    assert compare([100], [80], noisy, better="higher", similar=quiet).word == "inconclusive"
+    # Without a pool, repetitions and past runs that differ widely exceed the assumption.
+    assert compare([100], [30], [], better="higher").word == "worse"
+    assert compare([20, 100, 180], [30] * 3, [], better="higher").word == "inconclusive"
+    assert compare([100], [30], [30, 100, 200], better="higher").word == "inconclusive"
 
 
 def test_zero_and_negative_values() -> None:

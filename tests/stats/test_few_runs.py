@@ -1,0 +1,50 @@
+"""Verdicts of new users: compare with hardly any past runs, on stores of real Parquet files."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfdag.cli import main
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
+from tests.stats.synthetic import put, rows, run_id
+
+
+@pytest.fixture(params=["folder", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    folder = str(tmp_path / "store")
+    store = open_store(folder if request.param == "folder" else request.getfixturevalue("s3_root"))
+    yield store
+    for key in ("results", "rollups", "alerts"):
+        store.delete(key)
+
+
+def test_a_drop_of_84_percent_is_called_without_history(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(store, rows(0, {"streams=1": [11.2e9, 11.5e9, 12.1e9]}))
+    put(store, rows(1, {"streams=1": [1.5e9, 1.9e9, 2.6e9]}))
+    command = ["compare", "last~1", "last", "--store", store.root]
+    assert main([*command, "--gate"]) == 3
+    out = " ".join(capsys.readouterr().out.split())
+    assert "-83.5 %" in out
+    assert "worse (noise assumed)" in out
+    assert main(["compare", "last", "last~1", "--store", store.root]) == 0
+    assert "better (noise assumed)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("store", ["folder"], indirect=True)
+def test_similar_series_lend_their_noise(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    points = [f"streams={n}" for n in range(10)]
+    for night in range(4):
+        values = {point: [1e10 * np.exp(rng.normal(0, 0.02))] for point in points}
+        if night == 3:
+            values["streams=7"] = [7e9]
+        put(store, rows(night, values))
+    assert main(["compare", run_id(2), run_id(3), "--store", store.root]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("worse (noise pooled over 10 series, 20 degrees of freedom)") == 1
+    assert "1 worse, 9 no difference shown" in out
