@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from perfdag.pod_text import FOLDER, IMAGE, replaced_texts
 from perfdag.quantities import CpuList, Quantity
 from perfdag.resource_names import check_devices, check_hugepages, check_resource
 from perfdag.units import Size
@@ -125,7 +126,7 @@ class Volume(_Strict):
     mode: Literal["Filesystem", "Block"] = "Filesystem"
     path: str | None = Field(
         None,
-        pattern=r"^/",
+        pattern=FOLDER,
         description="hostPath: the folder on the node, writable for uid 1000 "
         "(one that is absent is made for root alone); recorded as reused",
     )
@@ -151,9 +152,9 @@ class Volume(_Strict):
 class Toleration(_Strict):
     """A toleration of a pod, as in Kubernetes."""
 
-    key: str | None = None
+    key: LabelKey | None = None
     operator: Literal["Exists", "Equal"] = "Equal"
-    value: str | None = None
+    value: LabelValue | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
 
     @model_validator(mode="after")
@@ -171,7 +172,9 @@ class Toleration(_Strict):
 class Shape(_Strict):
     """One kind of pod. Two points of equal shape can be measured in the same pods."""
 
-    image: str | None = Field(None, description="image of the pods; unset: the benchmark's own")
+    image: str | None = Field(
+        None, pattern=IMAGE, description="image of the pods; unset: the benchmark's own"
+    )
     hosts: Hosts = Hosts()
     network: Network = Network()
     resources: Annotated[
@@ -194,13 +197,13 @@ class Shape(_Strict):
     runtime_class: Name | None = None
 
     def problems(self) -> list[tuple[str, str]]:
-        """Return (dotted key, text) of keys that contradict one another.
+        """Return (dotted key, text) of keys that contradict one another or would be replaced.
 
         This is no validator, since an entry and its defaults may each hold a part of what belongs
         together.
         """
         network, volume, count = self.network, self.volume, self.hosts.count
-        problems = []
+        problems = replaced_texts(self.model_dump(mode="json", exclude_defaults=True))
         if network.mtu is not None and "mtu" not in self.privileges:
             problems.append(
                 (

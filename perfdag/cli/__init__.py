@@ -125,7 +125,7 @@ def _explain(error: Exception, verb: str | None) -> int:
     """Print an expected error and return its exit code. Raise any other error again."""
     from perfdag.kube.client import KubeError
     from perfdag.regress.selection import SelectionError
-    from perfdag.store.base import DamagedError, NotStoredError, StoreError
+    from perfdag.store.base import AddressError, DamagedError, NotStoredError, StoreError
     from perfdag.suite.yaml_document import BadDocument
 
     if isinstance(error, BadDocument):
@@ -137,7 +137,8 @@ def _explain(error: Exception, verb: str | None) -> int:
         return EXIT_INPUT
     if isinstance(error, StoreError | KubeError):
         print(f"perfdag: {error}", file=sys.stderr)
-        return EXIT_INPUT if isinstance(error, NotStoredError | DamagedError) else EXIT_REACH
+        bad_input = isinstance(error, NotStoredError | DamagedError | AddressError)
+        return EXIT_INPUT if bad_input else EXIT_REACH
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "hera":
         print("perfdag: hera is not installed: pip install 'perfdag[argo]'", file=sys.stderr)
         return EXIT_INPUT

@@ -16,6 +16,10 @@ class StoreError(Exception):
     """The store cannot be used. The message says what to do."""
 
 
+class AddressError(StoreError, ValueError):
+    """No store can have this address, or not one that can be used here."""
+
+
 class NotStoredError(StoreError):
     """The store has no such key."""
 

@@ -1,10 +1,46 @@
-"""Open a store by its address."""
+"""The address of a store, and opening it."""
 
-from perfdag.store.base import Store, StoreError
+import re
+
+from perfdag.store.base import KEY_NAME, AddressError, Store
 from perfdag.store.folder import FolderStore
 from perfdag.store.s3 import S3Store
 
 DEFAULT_ROOT = "./perfdag-results"
+BUCKET = r"s3://[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?(/" + KEY_NAME + ")*/?"
+CLAIM = r"claim://[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+CLUSTER_ADDRESS = f"({BUCKET}|{CLAIM})"
+"""The addresses of stores that pods can use. Argo matches them too, so this is RE2 syntax."""
+_FORMS = {
+    "s3://": (
+        BUCKET,
+        "s3://bucket/prefix, where the bucket has a-z, 0-9, . and -, and the names of the prefix "
+        "have letters, digits and _ . = - and begin with a letter, a digit or _",
+    ),
+    "claim://": (CLAIM, "claim://NAME, where the name has 1 to 63 of a-z, 0-9 and -"),
+}
+
+
+def check_address(root: str) -> str:
+    """Return the address of a store. Raises AddressError for one that no store can have.
+
+    Every text without `://` is a folder.
+    """
+    scheme, separator, _ = root.partition("://")
+    pattern, form = _FORMS.get(scheme + separator, ("", "a folder or s3://bucket/prefix"))
+    if separator and not re.fullmatch(pattern, root):
+        raise AddressError(f"{root[:200]!r}: a store is {form}")
+    return root
+
+
+def check_cluster_address(root: str) -> str:
+    """Return the address of a store that pods can use. Raises AddressError for any other text."""
+    if not on_cluster(check_address(root)):
+        raise AddressError(
+            f"{root[:200] or 'no store'}: pods share no folder with this machine; "
+            "give --store s3://bucket/prefix or claim://NAME"
+        )
+    return root
 
 
 def on_cluster(root: str | None) -> bool:
@@ -17,14 +53,12 @@ def open_store(root: str | None, patience: float = 10.0) -> Store:
 
     A failing request to S3 is retried for `patience` seconds. Raises StoreError.
     """
-    root = root or DEFAULT_ROOT
+    root = check_address(root or DEFAULT_ROOT)
     if root.startswith("claim://"):
-        raise StoreError(
+        raise AddressError(
             f"{root} is a claim of a cluster; here use a folder or s3://, "
             "or run the command in a pod that mounts it"
         )
     if root.startswith("s3://"):
         return S3Store(root, patience)
-    if "://" in root:
-        raise StoreError(f"{root}: a store is a folder or s3://bucket/prefix")
     return FolderStore(root)

@@ -6,10 +6,11 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from perfdag.benchmark import registry
 from perfdag.shape import Shape
+from perfdag.store.open import check_address
 from perfdag.suite.checks import Check
 from perfdag.suite.yaml_document import Document, Where
 from perfdag.units import Duration, PositiveDuration
@@ -90,7 +91,7 @@ class Suite(_Strict):
 
     name: SuiteName
     description: str = ""
-    store: str | None = Field(
+    store: Annotated[str, AfterValidator(check_address)] | None = Field(
         None,
         description="folder, s3://bucket/prefix or claim://NAME; default ./perfdag-results, "
         "in pods the installation's; `argo submit` does not look at it",

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from perfdag.pod_text import FOLDER, IMAGE
 from perfdag.quantities import CPU_LIST
 from perfdag.shape import INTERFACE, LABEL_KEY, LABEL_VALUE
 from perfdag.suite.yaml_document import Document, Problem, Where, nearest
@@ -123,13 +124,14 @@ _BOUNDS = {
     "less_than": ("less than", "lt"),
 }
 _FORMS = {
+    IMAGE: "an image: at most 512 of a-z, A-Z, 0-9 and . _ / : @ -",
+    FOLDER: "an absolute path: at most 1024 of a-z, A-Z, 0-9, space and . _ / : @ + = , ~ -",
     "^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$": "a suite name: 1 to 40 of a-z, 0-9 and -, "
     "beginning and ending with a letter or digit",
     "^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$": "an entry name: 1 to 63 letters, "
     "digits, - and _, a letter or digit at both ends",
     "^(all|ring|random [1-9][0-9]*)$": "one of all, ring, `random N`",
     CPU_LIST: "a CPU list such as 0 or 2-3",
-    "^/": "an absolute path",
     INTERFACE: "the name of a network interface: 1 to 15 letters, digits, "
     "and _ . : - after the first",
     LABEL_KEY: "a label's key: at most 63 letters, digits, - _ ., "

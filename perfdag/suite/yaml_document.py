@@ -36,7 +36,15 @@ class Problem:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.path + ': ' if self.path else ''}{self.text}"
+        path = _short(self.path, 200)
+        return f"{self.file}:{self.line}: {path + ': ' if path else ''}{_short(self.text, 1000)}"
+
+
+def _short(text: str, length: int) -> str:
+    """Return a text of about that length in one line: its middle is left out."""
+    if len(text) > length:
+        text = f"{text[: length // 2]} ... {text[-length // 2 :]}"
+    return text.replace("\r", "\\r").replace("\n", "\\n")
 
 
 class BadDocument(Exception):

@@ -3,6 +3,7 @@
 from typing import Any
 
 import orjson
+from pydantic import ValidationError
 
 from perfdag.kube.podspec import PRIORITY_CLASSES, Context, patch
 from perfdag.plan.plan import MAX_BATCHES, Plan
@@ -25,9 +26,9 @@ def refuse(text: str) -> BadDocument:
 
 
 def check_size(plan: Plan) -> None:
-    """Raise BadDocument if a plan has too many batches or shapes.
+    """Raise BadDocument if a plan has too many batches or shapes, or a shape that is none.
 
-    The message names the settings that change this.
+    A stored plan may come from elsewhere. The message names the settings that change this.
     """
     if len(plan.batches) > MAX_BATCHES:
         raise refuse(
@@ -36,7 +37,19 @@ def check_size(plan: Plan) -> None:
             "or split the suite"
         )
     context = Context(plan.run_id, 36 * "0", _LONG_IMAGE, priority_class=PRIORITY_CLASSES[1])
-    check_shapes([{"patch": patch(Shape.model_validate(shape), context)} for shape in plan.shapes])
+    check_shapes([{"patch": patch(_shape(shape), context)} for shape in plan.shapes])
+
+
+def _shape(data: dict[str, Any]) -> Shape:
+    """Return a shape of a plan. Raises BadDocument."""
+    try:
+        shape = Shape.model_validate(data)
+    except ValidationError as invalid:
+        error = invalid.errors()[0]
+        raise refuse(f"{'.'.join(map(str, error['loc']))}: {error['msg']}") from None
+    for key, text in shape.problems():
+        raise refuse(f"{key}: {text}")
+    return shape
 
 
 def check_shapes(shapes: list[dict[str, Any]]) -> None:

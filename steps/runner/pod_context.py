@@ -9,8 +9,7 @@ from pathlib import Path
 from perfdag.kube.podspec import STORE
 from perfdag.plan.plan import new_run_id
 from perfdag.store.base import Store
-from perfdag.store.open import on_cluster, open_store
-from perfdag.suite.yaml_document import BadDocument, Problem
+from perfdag.store.open import check_cluster_address, open_store
 from perfdag.units import seconds
 
 PATIENCE = 300.0
@@ -65,13 +64,8 @@ class PodContext:
         }
 
     def open(self) -> Store:
-        """Open the store. Raises StoreError, and BadDocument if other pods cannot reach it."""
-        if not on_cluster(self.store):
-            text = (
-                f"{self.store or 'no store'}: pods share no folder; "
-                "give --store s3://bucket/prefix or claim://NAME"
-            )
-            raise BadDocument([Problem("suite", 1, "store", text)])
+        """Open the store. Raises StoreError."""
+        check_cluster_address(self.store)
         return open_store(STORE if self.claimed else self.store, PATIENCE)
 
 

@@ -20,6 +20,7 @@ from perfdag.steps.runner.placement import wrong_placement
 from perfdag.steps.runner.plan import kept, plan_of
 from perfdag.steps.runner.plan_outputs import FANS, outputs
 from perfdag.steps.runner.pod_context import PodContext, from_environment
+from perfdag.store.base import AddressError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
@@ -243,7 +244,7 @@ def test_too_many_shapes_are_refused_before_anything_is_made() -> None:
 
 @pytest.mark.parametrize("store", ["", "./perfdag-results", "/var/results"])
 def test_a_store_that_no_other_pod_finds_is_refused(store: str) -> None:
-    with pytest.raises(BadDocument, match="--store s3://bucket/prefix or claim://NAME"):
+    with pytest.raises(AddressError, match="--store s3://bucket/prefix or claim://NAME"):
         replace(place(), store=store).open()
 
 

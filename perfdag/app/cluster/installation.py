@@ -8,6 +8,7 @@ from perfdag.app.doctor import store_claim
 from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
 from perfdag.kube.client import Kube, Object, run_with_client
+from perfdag.store.open import check_cluster_address
 from perfdag.workflows.base import objects
 from perfdag.workflows.containers import Installation
 
@@ -17,8 +18,10 @@ __all__ = ["Installation", "install", "installation_objects"]
 def installation_objects(installation: Installation) -> list[Object]:
     """Return all objects of an installation, with the rights of the benchmarks that it allows.
 
-    Raises CommandError for a benchmark that declares no rights.
+    Raises CommandError for a benchmark that declares no rights, AddressError.
     """
+    if installation.store:
+        check_cluster_address(installation.store)
     return objects(installation, {name: _rights(name) for name in installation.allow})
 
 
@@ -48,12 +51,7 @@ def install(
     the objects and nothing changes. `output` receives a line for each object, `report` what the
     user should know. Raises CommandError, KubeError.
     """
-    namespace, store = installation.namespace, installation.store
-    if not store.startswith(("s3://", "claim://")):
-        raise CommandError(
-            "--store s3://bucket/prefix or claim://NAME is needed: "
-            "pods share no folder with this machine"
-        )
+    namespace, store = installation.namespace, check_cluster_address(installation.store)
     bodies = installation_objects(installation)
     if create_namespace:
         namespace_object = {

@@ -9,12 +9,11 @@ import orjson
 from perfdag.app.cluster import template
 from perfdag.app.cluster.manifest_suite import report_missing_gpus, suite_parameter
 from perfdag.app.cluster.resume import SubmittedRun, resumable_run
-from perfdag.app.errors import CommandError
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.steps.runner.limits import check_size
 from perfdag.store.base import StoreError
-from perfdag.store.open import on_cluster, open_store
+from perfdag.store.open import check_cluster_address, on_cluster, open_store
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import Loaded
 
@@ -76,7 +75,7 @@ def resume_run(
     installed = template.installed_template(namespace)
     default_store = installed.parameters.get("store") or ""
     run = resumable_run(name, namespace, root, default_store, report)
-    _check_store(run.store)
+    check_cluster_address(run.store)
     return run.run_id, _start(installed, run, {})
 
 
@@ -90,20 +89,12 @@ def _start(
 def run_store(root: str | None, suite_store: str | None, default_store: str) -> str:
     """Return the store of a new run: the user's, else the suite's, else the installation's.
 
-    The suite's store counts only if pods can reach it. Raises CommandError if the pods cannot
+    The suite's store counts only if pods can reach it. Raises AddressError if the pods cannot
     reach the store.
     """
-    store = root or (suite_store if suite_store and on_cluster(suite_store) else default_store)
-    _check_store(store)
-    return store
-
-
-def _check_store(store: str) -> None:
-    if not on_cluster(store):
-        raise CommandError(
-            f"{store or 'no store'}: pods share no folder with this machine; "
-            "give --store s3://bucket/prefix or claim://NAME"
-        )
+    return check_cluster_address(
+        root or (suite_store if suite_store and on_cluster(suite_store) else default_store)
+    )
 
 
 def _put_plan(plan: Plan, root: str, report: Callable[[str], None]) -> bool:

@@ -7,7 +7,8 @@ from perfdag.app.doctor.finding import Finding
 from perfdag.kube.client import Kube, Object
 from perfdag.kube.pods import read_pod, with_events
 from perfdag.kube.podspec import STORE, claim_patch, hardened, helper, pod_security
-from perfdag.store.open import on_cluster
+from perfdag.store.base import AddressError
+from perfdag.store.open import check_cluster_address
 
 POD_TIMEOUT = 60.0
 """Seconds that the pod may take to start and to end."""
@@ -21,9 +22,11 @@ async def check_store(
     `template` is the spec of the installed WorkflowTemplate, `install` the command that repairs
     the installation. Raises KubeError.
     """
-    if not on_cluster(root):
-        text = f"pods cannot use store {root}" if root else "no store is named"
-        return Finding("missing", text, "give --store s3://bucket/prefix or claim://NAME")
+    try:
+        check_cluster_address(root)
+    except AddressError as error:
+        what, _, do = str(error).rpartition(": ")
+        return Finding("missing", what, do)
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
