@@ -2,7 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+VERDICT = "verdict"
+"""The metric of a benchmark's own verdict."""
+VerdictWord = Literal["failed", "inconclusive", "passed"]
+VERDICT_VALUES: dict[VerdictWord, float] = {"failed": 0.0, "inconclusive": 0.5, "passed": 1.0}
 
 
 @dataclass(frozen=True)
@@ -11,6 +16,7 @@ class Measurement:
 
     `coords` are coordinates that the tool reports (message_bytes, direction). `n` counts the
     observations behind the value. `subject` names the part of the sample that it belongs to.
+    `note` says what a number cannot, such as the figure that decided a verdict.
     """
 
     metric: str
@@ -19,6 +25,14 @@ class Measurement:
     coords: Mapping[str, Any] = field(default_factory=dict)
     n: int | None = None
     subject: str | None = None
+    note: str | None = None
+
+
+def verdict(
+    word: VerdictWord, rule: str, note: str, coords: Mapping[str, Any] | None = None
+) -> Measurement:
+    """Return the verdict of a benchmark by one of its rules; `note` has the figure that decided."""
+    return Measurement(VERDICT, VERDICT_VALUES[word], coords=coords or {}, subject=rule, note=note)
 
 
 class SampleError(Exception):

@@ -29,6 +29,7 @@ def _description(name: str) -> Description:
         "name": name,
         "summary": benchmark.summary(),
         "clock": benchmark.clock(),
+        "verdict": benchmark.verdict,
         "canaries": list(benchmark.canaries),
         "tools": [
             {"program": tool.program, "packages": dict(tool.packages)} for tool in benchmark.tools
@@ -84,6 +85,7 @@ def details(benchmark: Description) -> str:
     lines = [
         f"{benchmark['name']}: {benchmark['summary']}\n",
         f"Clock: {benchmark['clock']}",
+        *([f"Verdict: {benchmark['verdict']}"] if benchmark["verdict"] else []),
         f"Canaries: {', '.join(benchmark['canaries'])}\n",
     ]
     for tool in benchmark["tools"]:

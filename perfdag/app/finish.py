@@ -7,11 +7,11 @@ import pyarrow as pa
 
 from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.plan.plan import Plan
-from perfdag.regress.gate import own_gates
 from perfdag.results import exports
 from perfdag.results.collect import Collected, collect
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import PointState, summarise
+from perfdag.results.verdicts import OwnVerdict, own_verdicts
 from perfdag.store.base import Store
 
 
@@ -25,13 +25,14 @@ class RunResult:
     rows: str
     report: str | None
     exports: list[str]
-    gate_failed: bool
-    """Whether a benchmark's own gate failed."""
+    verdicts: list[OwnVerdict]
+    gated: bool = False
+    """Whether the gate of the whole run, which knows the acknowledgements, decides on verdicts."""
 
     @property
     def exit_code(self) -> int:
         """The exit code of the verb that measured or collected the run."""
-        if self.gate_failed:
+        if not self.gated and any(verdict.word == "failed" for verdict in self.verdicts):
             return EXIT_GATE
         return EXIT_FAILED if self.collected.statuses.keys() - {"ok", "skipped"} else EXIT_OK
 
@@ -43,21 +44,17 @@ def finish_run(
     *,
     charts: bool = True,
     history: bool = False,
-    gates: bool = True,
+    gated: bool = False,
 ) -> RunResult:
     """Collect a run, write its charts and report, and return the result.
 
-    With `history`, add the page of the suite's history once three runs are stored. Without
-    `gates`, leave the benchmarks' own gates to the gate of the whole run, which knows the
-    acknowledgements. Raises StoreError.
+    With `history`, add the page of the suite's history once three runs are stored. With
+    `gated`, the benchmarks' own verdicts do not decide the exit code. Raises StoreError.
     """
     collected = collect(store, plan)
     table = load_rows(store, suites=[plan.suite], runs=[plan.run_id])
     page = write_report(store, plan, table, report, history=history) if charts else None
     files = exports.write(store, plan.run_id, table)
-    broken = [case for case in own_gates(table) if case.state != "ok"] if gates else []
-    for case in broken:
-        report(f"gate    {case.name}: {case.text}")
     return RunResult(
         plan,
         collected,
@@ -65,7 +62,8 @@ def finish_run(
         store.url(collected.key),
         page,
         files,
-        bool(broken),
+        own_verdicts(table),
+        gated,
     )
 
 

@@ -1,35 +1,40 @@
 """The result of a run for people (a table and lines) and for programs (JSON)."""
 
+from dataclasses import asdict
 from textwrap import shorten
 from typing import Any
 
 from perfdag.app.finish import RunResult
 from perfdag.app.text_table import text_table
 from perfdag.results.summary import PointState, point_labels
+from perfdag.results.verdicts import headlines
 
 MAX_REASONS = 10
-"""Points whose failures the terminal shows; the report has all of them."""
+"""Points whose failures and verdicts the terminal shows; the report has all of them."""
 
 
 def result_text(result: RunResult) -> str:
     """Return the headline metrics of every point as a table, then counts and addresses."""
     labels = point_labels(result.states)
+    words = {verdict.point: verdict.word for verdict, _ in headlines(result.verdicts)}
     headings = ("benchmark", "point", "metric", "median", "spread", "n", "state")
     rows = [
         (state.entry, labels[state.point], *cells)
         for state in result.states
-        for cells in _rows(state)
+        for cells in _rows(state, words.get(state.point, ""))
     ]
     table = text_table(headings, rows, right=(3, 5), width=140)
     return "\n".join([table, *_lines(result)])
 
 
-def _rows(state: PointState) -> list[tuple[str, str, str, str, str]]:
+def _rows(state: PointState, verdict: str) -> list[tuple[str, str, str, str, str]]:
     """Return metric, median, spread, n and state of each headline series of a point."""
     statuses = sorted((status, count) for status, count in state.statuses.items() if status != "ok")
     text = ", ".join(f"{count} {status}" for status, count in statuses) or "ok"
     if state.noise:
         text += ", noisy"
+    if verdict:
+        text += f", verdict {verdict}"
     headlines = [series for series in state.series if series.headline] or state.series[:1]
     if not headlines:
         reason = shorten(state.reasons[0], 100, placeholder=" ...") if state.reasons else ""
@@ -49,6 +54,7 @@ def _lines(result: RunResult) -> list[str]:
     if marks := sorted({mark for state in result.states for mark in state.noise}):
         more = " ..." if len(marks) > 3 else ""
         lines.append(f"noisy samples are kept and marked: {'; '.join(marks[:3])}{more}")
+    lines += _verdicts(result)
     lines += _failures(result.states)
     for point in plan.points:
         if point.until is not None and point.id in collected.reached:
@@ -63,6 +69,18 @@ def _lines(result: RunResult) -> list[str]:
     if result.report:
         lines.append(f"report  {result.report}")
     return lines + [f"also    {file}" for file in result.exports]
+
+
+def _verdicts(result: RunResult) -> list[str]:
+    """Return the verdict of each point whose benchmark has one, the failed ones first."""
+    lines = [
+        f"verdict {verdict.where}: {verdict.text}" + (f" ({count})" if count else "")
+        for verdict, count in headlines(result.verdicts)
+    ]
+    if len(lines) > MAX_REASONS:
+        more = f"and {len(lines) - MAX_REASONS} more verdicts; the report has all"
+        return [*lines[:MAX_REASONS], more]
+    return lines
 
 
 def _failures(states: list[PointState]) -> list[str]:
@@ -119,5 +137,6 @@ def result_data(result: RunResult) -> dict[str, Any]:
         "rows": result.rows,
         "report": result.report,
         "exports": result.exports,
+        "verdicts": [asdict(verdict) for verdict in result.verdicts],
         "points": points,
     }

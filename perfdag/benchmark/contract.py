@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from perfdag.hosts.base import Host
-from perfdag.outcome import Measurement
+from perfdag.outcome import VERDICT, Measurement
 from perfdag.shape import Placement, Shape
 
 if TYPE_CHECKING:
@@ -124,6 +124,11 @@ class Benchmark(ABC, Generic[P]):
     """Canaries (cpu, memory, loopback, disk) that its figures depend on.
 
     If one of them changes with a figure, the machine changed.
+    """
+    verdict: ClassVar[str] = ""
+    """What the benchmark's own verdict says, where it has one, such as `every gate holds`.
+
+    `parse` then returns `outcome.verdict` for each rule.
     """
     api: ClassVar[tuple[dict[str, Any], ...]] = ()
     """Kubernetes RBAC rules that a pod of this benchmark needs."""
@@ -237,4 +242,5 @@ class Benchmark(ABC, Generic[P]):
 
 @cache
 def _by_name(cls: type[Benchmark[Any]]) -> dict[str, Metric]:
-    return {metric.name: metric for metric in cls.metrics}
+    own = (Metric(VERDICT, "1", "higher", cls.verdict),) if cls.verdict else ()
+    return {metric.name: metric for metric in (*cls.metrics, *own)}

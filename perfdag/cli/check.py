@@ -13,8 +13,9 @@ EPILOG = """examples:
   perfdag check last --webhook http://alerts.example/perfdag --acks acks.yaml
   perfdag check 20261120T020000Z-1a2b3c4d --json
 
-Exit 3 means one of three things: a headline series got worse in the last 7 runs and nobody
-acknowledged it; a threshold of the suite's `checks` is broken; expected data is absent.
+Exit 3 means one of four things: a headline series got worse in the last 7 runs and nobody
+acknowledged it; a threshold of the suite's `checks` is broken; a benchmark's own verdict failed;
+expected data is absent.
 A change that a canary of the same part of the machine explains is ENVIRONMENT. It does not fail
 the gate. Exit 4: the store is out of reach, or the webhook did not accept a message.
 Each message is sent once; alerts/ in the store records what was sent. With --max-age, every check

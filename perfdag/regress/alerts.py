@@ -17,7 +17,7 @@ from perfdag.stats.verdicts import side
 from perfdag.store.base import Store
 from perfdag.units import short
 
-Kind = Literal["regression", "environment", "threshold", "gate", "absent", "stale", "acks"]
+Kind = Literal["regression", "environment", "threshold", "verdict", "absent", "stale", "acks"]
 RECENT = 7
 """Runs back to which a change still alerts."""
 EXPLAINS = 0.5

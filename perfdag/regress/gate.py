@@ -6,9 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from perfdag.regress.absence import AbsentSeries, explaining_losses, find_absent
 from perfdag.regress.alerts import (
@@ -29,13 +27,11 @@ from perfdag.regress.selection import SelectionError
 from perfdag.regress.thresholds import References, judge_thresholds
 from perfdag.regress.tuning import Tuning
 from perfdag.results.schema import load_rows
+from perfdag.results.verdicts import OwnVerdict, own_verdicts
 from perfdag.stats.changes import HEAD, TAIL
 from perfdag.stats.variability import INFORMATIONAL
 from perfdag.store.base import Store
 from perfdag.units import short
-
-OWN_GATES = "gates_failed"
-"""The metric of a benchmark that checks gates itself: 1 for a gate that failed (coords: gate)."""
 
 
 def check(
@@ -59,7 +55,7 @@ def check(
         store=store.root,
     )
     table = load_rows(
-        store, suites=[suite], runs=[run_id], columns=list(COLUMNS), damaged=gate.damaged
+        store, suites=[suite], runs=[run_id], columns=[*COLUMNS, "note"], damaged=gate.damaged
     )
     if not table.num_rows:
         raise SelectionError(
@@ -69,7 +65,7 @@ def check(
     rules = replace(rules, checks=tuning.checks)
     gate.findings = level_changes(history, tuning, rules.accepted)
     _regressions(gate, history, tuning, rules)
-    _own_gates(gate, table, rules)
+    _own_verdicts(gate, own_verdicts(table), rules)
     records = read_records(store, suite)
     absent = find_absent(gate, store, history, tuning, rules, records)
     references = References(store, history, rules.accepted, gate.damaged)
@@ -79,33 +75,6 @@ def check(
     gate.confirm = suspects(history, tuning, rules.accepted)
     mark_known(history, run_id, gate.alerts, records)
     return gate
-
-
-def own_gates(table: pa.Table) -> list[CheckResult]:
-    """Return the gates that benchmarks of a run checked themselves. A breach fails the run."""
-    return [case for _, case in _own_gates_by_entry(table)]
-
-
-def _own_gates_by_entry(table: pa.Table) -> list[tuple[str, CheckResult]]:
-    rows = table.filter(pc.fill_null(pc.equal(table["metric"], OWN_GATES), False))
-    worst: dict[tuple[str, str, str], float] = {}
-    for row in rows.select(["entry", "coords", "value"]).to_pylist():
-        coords = orjson.loads(row["coords"] or "{}")
-        name = ", ".join(f"{key}={value}" for key, value in sorted(coords.items()) if key != "gate")
-        key = row["entry"], f"{row['entry']} {name}".strip(), str(coords.get("gate", ""))
-        worst[key] = max(worst.get(key, 0.0), row["value"] if row["value"] is not None else 1.0)
-    return [
-        (
-            entry,
-            CheckResult(
-                "gate",
-                f"{where}: {gate}",
-                "failed" if value else "ok",
-                "was breached or had no data" if value else "held",
-            ),
-        )
-        for (entry, where, gate), value in worst.items()
-    ]
 
 
 def history_until(history: RunMedians, run_id: str) -> RunMedians:
@@ -162,27 +131,22 @@ def _regressions(gate: Gate, history: RunMedians, tuning: Tuning, rules: Rules) 
         gate.cases.append(CheckResult("change", name, state, text))
 
 
-def _own_gates(gate: Gate, table: pa.Table, rules: Rules) -> None:
-    """Add the gates that benchmarks checked themselves, with one alert per entry for breaches."""
+def _own_verdicts(gate: Gate, verdicts: Sequence[OwnVerdict], rules: Rules) -> None:
+    """Add the verdicts of the benchmarks themselves, with one alert per entry for failed ones."""
+    states: dict[str, Literal["ok", "failed", "unsure"]]
+    states = {"passed": "ok", "failed": "failed", "inconclusive": "unsure"}
     broken: dict[str, list[LostSeries]] = {}
-    for entry, case in _own_gates_by_entry(table):
-        if case.state == "failed" and acknowledged(rules, gate.run, case.name, case.name):
-            gate.cases.append(
-                CheckResult(case.group, case.name, "ok", f"{case.text} (acknowledged)")
-            )
-            continue
-        gate.cases.append(case)
-        if case.state == "failed":
-            broken.setdefault(entry, []).append((case.name, case.name, case.text))
+    for verdict in verdicts:
+        state, text = states[verdict.word], f"{verdict.word}: {verdict.note}"
+        if state == "failed" and acknowledged(rules, gate.run, verdict.name, verdict.name):
+            state, text = "ok", f"{text} (acknowledged)"
+        gate.cases.append(CheckResult("verdict", verdict.name, state, text))
+        if state == "failed":
+            broken.setdefault(verdict.entry, []).append((verdict.name, verdict.name, verdict.note))
     for entry, lost in broken.items():
-        add_alert(
-            gate,
-            rules,
-            "gate",
-            f"GATE {gate.suite}/{entry}: {len(lost)} of its own gates",
-            lost,
-            gate.report,
-        )
+        about = f"{len(lost)} of its own verdicts"
+        title = f"VERDICT {gate.suite}/{entry}: {about} failed"
+        add_alert(gate, rules, "verdict", title, lost, gate.report)
 
 
 def _thresholds(

@@ -22,8 +22,9 @@ class WebhookError(Exception):
 def junit(gate: Gate) -> bytes:
     """Return the gate as JUnit XML, with one case per check.
 
-    A failed check is a failure, absent data an error. Too little history and a skipped entry are
-    skipped. Format: https://github.com/testmoapp/junitxml, which CI systems read.
+    A failed check is a failure, absent data an error. Too little history, an inconclusive verdict
+    and a skipped entry are skipped.
+    Format: https://github.com/testmoapp/junitxml, which CI systems read.
     """
     counts = {
         state: sum(result.state == state for result in gate.cases)
@@ -108,7 +109,7 @@ def counts(gate: Gate) -> str:
         "ok": "ok",
         "failed": "failed",
         "absent": "without data",
-        "unsure": "with too little history",
+        "unsure": "undecided",
         "skipped": "skipped",
     }
     parts = [

@@ -13,8 +13,8 @@ from perfdag.suite.checks import Check
 class CheckResult:
     """The result of one check, as a JUnit test case.
 
-    `state` is ok, failed (fails the gate), absent (no data), unsure (too little history) or skipped
-    (its samples were skipped).
+    `state` is ok, failed (fails the gate), absent (no data), unsure (too little history,
+    or an inconclusive verdict) or skipped (its samples were skipped).
     """
 
     group: str

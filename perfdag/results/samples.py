@@ -83,6 +83,8 @@ def as_row(benchmark: Benchmark[Any], measured: Measurement) -> dict[str, Any]:
         columns["n"] = measured.n
     if measured.subject is not None:
         columns["subject"] = measured.subject
+    if measured.note is not None:
+        columns["note"] = measured.note
     return columns
 
 

@@ -19,7 +19,7 @@ from perfdag.store.base import Store
 ERROR_LIMIT = 500
 """Characters of an error in a row."""
 CHUNK_ROWS = 1 << 16
-_AS_STORED = ("metric", "stat", "subject", "value", "unit", "better", "headline", "n")
+_AS_STORED = ("metric", "stat", "subject", "value", "unit", "better", "headline", "n", "note")
 _DERIVED = ("coords", "series_id", "sample_id")
 _STORED_TYPE = pa.struct([SAMPLES.field(name) for name in _AS_STORED])
 

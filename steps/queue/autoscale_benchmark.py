@@ -11,6 +11,7 @@ from perfdag.steps.queue.autoscale.measurements import (
     failure_text,
     invalid_reasons,
     measurements_of,
+    scaling_verdict,
 )
 from perfdag.steps.queue.autoscale.params import QueueAutoscaleParams, deployment_problems
 from perfdag.steps.queue.autoscale.scores import HpaModel, Profile
@@ -32,6 +33,7 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
     """
 
     name: ClassVar[str] = "queue-autoscale"
+    verdict: ClassVar[str] = "the scaler covers the height of the load, and releases it"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "loopback")
     api: ClassVar[tuple[dict[str, Any], ...]] = (
         {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
@@ -172,6 +174,7 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
             if one["client"]["failure"]
         ]:
             raise Failed("; ".join(words), output.texts, measurements)
+        measurements += [scaling_verdict(queue, one) for queue, one in result.items()]
         if reasons := [
             reason
             for queue, one in result.items()

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
 from perfdag.hosts.base import Finished
-from perfdag.outcome import Failed, Invalid, Measurement
+from perfdag.outcome import Failed, Invalid, Measurement, VerdictWord, verdict
 from perfdag.steps.queue.backend.workload import built_in_seconds, substitute
 from perfdag.steps.queue.validate.deployment import not_permitted
 from perfdag.steps.queue.validate.verdict import subject
@@ -92,6 +92,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     name: ClassVar[str] = "queue-scaling"
     image: ClassVar[str] = "base"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "loopback")
+    verdict: ClassVar[str] = "every step has `factor` times the throughput for each doubling"
     api: ClassVar[tuple[dict[str, Any], ...]] = API_RULES
     Params: ClassVar[type[Params]] = QueueScalingParams
     metrics: ClassVar[tuple[Metric, ...]] = (
@@ -117,7 +118,6 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "lower",
             "of requests by number of replicas, warm-up included (p50, p95, p99)",
         ),
-        Metric("steps_failed", "1", "lower", "steps below the factor"),
         Metric(
             "single_rate",
             "1/s",
@@ -206,7 +206,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             raise Invalid(
                 f"not steady at {unsteady[0]['replicas']} replicas", output.texts, measured
             )
-        return measured
+        return [*measured, _verdict(steps, params.factor)]
 
 
 def validator_argv(params: QueueScalingParams) -> list[str]:
@@ -251,6 +251,26 @@ def _refusal(done: Finished) -> str | None:
     return last.removeprefix("perfdag: ") if " is forbidden: User " in last else None
 
 
+def _verdict(steps: list[Any], factor: float) -> Measurement:
+    """Return the validator's verdict.
+
+    It is inconclusive where a step passed, but its interval reaches below what is needed.
+    """
+    rule = f"throughput grows {factor:g} times with each doubling"
+    if failed := [step for step in steps if step["problems"]]:
+        note = f"at {failed[0]['replicas']} replicas {'; '.join(failed[0]['problems'])}"
+        return verdict("failed", rule, f"{note} ({len(failed)} of {len(steps)} steps)")
+    grown = [step for step in steps if step["ratio"]]
+    if not grown:
+        return verdict("inconclusive", rule, "one step has nothing to compare with: raise limit")
+    # The step whose interval leaves the least room decides.
+    step = min(grown, key=lambda step: step["ratio"][1] / step["needed"])
+    ratio, low, _ = step["ratio"]
+    word: VerdictWord = "passed" if low >= step["needed"] else "inconclusive"
+    note = f"{ratio:.3f} times at {step['replicas']} replicas (95 % from {low:.3f})"
+    return verdict(word, rule, f"{note}, {step['needed']:.3f} needed")
+
+
 def _measured(result: Any) -> list[Measurement]:
     measurements = []
     for step in result["steps"]:
@@ -275,9 +295,6 @@ def _measured(result: Any) -> list[Measurement]:
                 Measurement("failures", float(count), coords=at, subject=where)
                 for where, count in step["failed"].items()
             ]
-    measurements.append(
-        Measurement("steps_failed", float(sum(bool(step["problems"]) for step in result["steps"])))
-    )
     for node, spread in result["nodes"].items():
         for device, count in spread["devices"].items():
             measurements.append(Measurement("items", float(count), subject=subject(node, device)))

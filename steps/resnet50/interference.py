@@ -2,13 +2,13 @@
 
 import math
 import statistics
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Tool
 from perfdag.benchmark.rules import broken
-from perfdag.outcome import Invalid, Measurement
+from perfdag.outcome import Invalid, Measurement, verdict
 from perfdag.shape import Shape
 from perfdag.stats.fairness import jain
 from perfdag.steps.resnet50 import launch, result, workload
@@ -16,6 +16,7 @@ from perfdag.steps.resnet50.copies import collect_results, copy_options, offline
 from perfdag.steps.resnet50.interference_params import InterferenceParams
 from perfdag.steps.resnet50.interference_validity import apart, overlap, reasons_against
 from perfdag.steps.resnet50.measurements import caveats
+from perfdag.units import short
 
 
 class Resnet50Interference(Benchmark[InterferenceParams]):
@@ -37,6 +38,7 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
     version: ClassVar[int] = 2
     image: ClassVar[str] = "resnet50"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
+    verdict: ClassVar[str] = "every copy holds `latency_bound` beside the others; of Server only"
     Params: ClassVar[type[contract.Params]] = InterferenceParams
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
@@ -168,7 +170,8 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
             reasons.append(str(reason))
         if reasons:
             raise Invalid("; ".join(reasons[:3]), output.texts, values)
-        return values
+        coords = caveats([*by_phase["solo"], *by_phase["together"]], params)
+        return [*values, _verdict(by_phase["together"], params, coords)]
 
     def series(self, output: Output) -> str:
         return output.tool
@@ -226,6 +229,23 @@ def measurements(
         if memory := beside[number].raw.get("device", {}).get("memory"):
             rows.append(Measurement("memory_seen", float(memory), coords=coords, subject=subject))
     return [run for run in rows if math.isfinite(run.value)]
+
+
+def _verdict(
+    beside: Sequence[result.Result], params: InterferenceParams, coords: Mapping[str, Any]
+) -> Measurement:
+    """Return whether LoadGen says VALID of every copy: its p99 holds the bound of Server."""
+    if params.scenario != "server":
+        note = f"{params.scenario} has no latency bound; server has one"
+        return verdict("inconclusive", "every copy holds its latency bound", note, coords)
+    rule = f"p99 of every copy within {short(params.latency_bound, 's')}"
+    slowest = max(range(len(beside)), key=lambda number: beside[number].cost("server"))
+    note = f"{short(beside[slowest].cost('server'), 's')} of copy {slowest} beside the others"
+    if params.fast:
+        return verdict("inconclusive", rule, f"{note}; a smoke test has too few queries", coords)
+    late = sum(not run.valid for run in beside)
+    note += f"; LoadGen says INVALID of {late} of {len(beside)} copies" if late else ""
+    return verdict("failed" if late else "passed", rule, note, coords)
 
 
 def _median(ratios: Sequence[float]) -> float:

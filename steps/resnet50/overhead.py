@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Tool
-from perfdag.outcome import Failed, Invalid, Measurement
+from perfdag.outcome import Failed, Invalid, Measurement, verdict
 from perfdag.shape import Shape
 from perfdag.stats.paired import blocks
 from perfdag.steps.resnet50 import launch, preload, result, validity, workload
@@ -34,6 +34,7 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
     name: ClassVar[str] = "resnet50-overhead"
     image: ClassVar[str] = "resnet50"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
+    verdict: ClassVar[str] = "the 95 % interval of the overhead is below `limit`"
     Params: ClassVar[type[contract.Params]] = OverheadParams
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
@@ -45,12 +46,6 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
             "1",
             "lower",
             "pairs that a verdict needs at this spread; with a verdict, at most the pairs measured",
-        ),
-        Metric(
-            "passes",
-            "1",
-            "higher",
-            "1: the interval is below the limit; 0: above; 0.5: inconclusive",
         ),
         Metric("cost", "s", "lower", "cost of one run: tail latency, in Offline seconds a sample"),
         Metric(
@@ -131,10 +126,11 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         judged = overhead(
             [math.log(b / a) for a, b in zip(costs["A"], costs["B"], strict=True)], params.limit
         )
-        values = _values(judged, costs, valid, caveats(runs, params))
+        coords = caveats(runs, params)
+        values = _values(judged, costs, valid, coords)
         if reasons:
             raise Invalid("; ".join(reasons[:3]), output.texts, values)
-        return values
+        return [*values, _verdict(judged, coords)]
 
     def series(self, output: Output) -> str:
         return output.tool
@@ -215,19 +211,27 @@ def _apart(by_side: Mapping[str, Mapping[str, list[str]]]) -> list[str]:
     return reasons
 
 
+def _verdict(judged: Overhead, coords: Mapping[str, Any]) -> Measurement:
+    note = (
+        f"{judged.mean:.1%}, 95 % interval {judged.low:.1%} to {judged.high:.1%}, "
+        f"{judged.pairs} pairs"
+    )
+    if judged.verdict == "inconclusive":
+        note += f"; about {judged.needed} pairs would tell"
+    return verdict(judged.verdict, f"overhead < {judged.limit:.3g}", note, coords)
+
+
 def _values(
     judged: Overhead,
     costs: dict[str, list[float]],
     valid: dict[str, list[bool]],
     coords: dict[str, Any],
 ) -> "list[Measurement]":
-    passes = {"passes": 1.0, "fails": 0.0}.get(judged.verdict, 0.5)
     return [
         Measurement("overhead", judged.mean, "mean", coords, judged.pairs),
         Measurement("overhead_bound", judged.low, "low", coords, judged.pairs),
         Measurement("overhead_bound", judged.high, "high", coords, judged.pairs),
         Measurement("pairs_needed", judged.needed, coords=coords, n=judged.pairs),
-        Measurement("passes", passes, coords=coords, n=judged.pairs),
         *(
             Measurement(metric, float(value), coords={"side": name, "pair": number, **coords})
             for metric, by_side in (("cost", costs), ("valid", valid))

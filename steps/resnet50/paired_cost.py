@@ -5,6 +5,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from perfdag.outcome import VerdictWord
+
 
 @dataclass(frozen=True)
 class Overhead:
@@ -21,13 +23,11 @@ class Overhead:
     needed: int
 
     @property
-    def verdict(self) -> str:
-        """Return passes if the interval is below the limit, fails if above, else inconclusive."""
+    def verdict(self) -> VerdictWord:
+        """Return passed if the interval is below the limit, failed if above, else inconclusive."""
         if self.high < self.limit:
-            return "passes"
-        if self.low > self.limit:
-            return "fails"
-        return f"inconclusive: about {self.needed} pairs would tell"
+            return "passed"
+        return "failed" if self.low > self.limit else "inconclusive"
 
 
 def overhead(costs: Sequence[float], limit: float) -> Overhead:

@@ -42,6 +42,7 @@ class VmiBurst(Benchmark[VmiBurstParams]):
     name = "vmi-burst"
     image = "base"
     api = API_RULES
+    verdict = "every gate holds; missing data fails a gate"
     Params: ClassVar[type[Params]] = VmiBurstParams
     metrics = (
         Metric(

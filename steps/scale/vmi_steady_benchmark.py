@@ -37,6 +37,7 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
     name = "vmi-steady"
     image = "base"
     api = API_RULES
+    verdict = "every gate holds; missing data fails a gate"
     Params: ClassVar[type[Params]] = VmiSteadyParams
     metrics = (
         Metric(

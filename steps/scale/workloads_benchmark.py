@@ -46,6 +46,7 @@ class Scale(Benchmark[ScaleParams]):
     name = "scale"
     image = "base"
     api = API_RULES
+    verdict = "every gate holds; missing data fails a gate"
     Params: ClassVar[type[Params]] = ScaleParams
     metrics = (
         Metric(

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from perfdag.benchmark.contract import Output
-from perfdag.outcome import Failed, Invalid, Measurement
+from perfdag.outcome import (
+    VERDICT,
+    VERDICT_VALUES,
+    Failed,
+    Invalid,
+    Measurement,
+    VerdictWord,
+)
 from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "queue" / "validate.json"
@@ -39,7 +46,7 @@ def at(rows: list[Measurement], metric: str, stat: str = "value") -> dict[int, f
 
 def test_every_step_is_rows() -> None:
     rows = parsed()
-    assert {row.metric for row in rows} <= {row.name for row in QueueScaling.metrics}
+    assert {row.metric for row in rows} - {row.name for row in QueueScaling.metrics} == {VERDICT}
     assert {n: round(value, 2) for n, value in at(rows, "throughput").items()} == {
         1: 19.55,
         2: 39.07,
@@ -57,13 +64,34 @@ def test_every_step_is_rows() -> None:
         39,
     ]  # too few for p95 and p99
     assert [(row.subject, row.value) for row in rows if row.metric == "items"] == [("node-1", 39)]
-    assert [row.value for row in rows if row.metric == "steps_failed"] == [0]
     assert "failures" not in {row.metric for row in rows}
 
 
-def test_a_step_below_the_factor_is_a_finding_and_no_failure() -> None:
-    rows = parsed(problems=["1.1 times the throughput of 2, 1.41 needed"])
-    assert [row.value for row in rows if row.metric == "steps_failed"] == [1]
+BELOW = "1.1 times the throughput of 2, 1.41 needed"
+
+
+@pytest.mark.parametrize(
+    ("word", "note", "last"),
+    [
+        (
+            "passed",
+            "1.495 times at 3 replicas (95 % from 1.460), 1.410 needed",
+            {"ratio": [1.495, 1.46, 1.5]},
+        ),
+        (
+            "inconclusive",
+            "1.495 times at 3 replicas (95 % from 1.300), 1.410 needed",
+            {"ratio": [1.495, 1.3, 1.7]},
+        ),
+        ("failed", f"at 3 replicas {BELOW} (1 of 3 steps)", {"problems": [BELOW]}),
+    ],
+)
+def test_the_validator_decides_the_verdict_of_a_valid_sample(
+    word: VerdictWord, note: str, last: dict[str, Any]
+) -> None:
+    [verdict] = [row for row in parsed(**last) if row.metric == VERDICT]
+    assert (verdict.value, verdict.note) == (VERDICT_VALUES[word], note)
+    assert verdict.subject == "throughput grows 1.8 times with each doubling"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import pytest
 
 from perfdag.benchmark.registry import get
 from perfdag.kube.client import Kube, KubeError
-from perfdag.regress.gate import own_gates
 from perfdag.steps.scale.cluster import apiservers
 from perfdag.steps.scale.figures import api_metrics, measurements, prometheus
 from perfdag.steps.scale.figures.rows import Row
@@ -429,29 +428,6 @@ class TestApiServers:
         with pytest.raises(KubeError, match=message):
             async with apiservers.clients(control(hosts, renewed, 9)):
                 pass
-
-
-class TestOwnGates:
-    def test_a_breach_in_the_rows_fails_the_gate_with_no_rule_for_it(self) -> None:
-        rows = [
-            ("daily", {"count": 100, "gate": "api_p99 < 1"}, 0.0),
-            ("daily", {"count": 400, "gate": "api_p99 < 1"}, 1.0),
-        ]
-        columns = [
-            {
-                "metric": "gates_failed",
-                "entry": entry,
-                "coords": orjson.dumps(coords).decode(),
-                "value": value,
-            }
-            for entry, coords, value in rows
-        ]
-        columns.append({"metric": "api_p99", "entry": "daily", "coords": None, "value": 7.0})
-        cases = own_gates(pa.Table.from_pylist(columns))
-        assert [(case.name, case.state) for case in cases] == [
-            ("daily count=100: api_p99 < 1", "ok"),
-            ("daily count=400: api_p99 < 1", "failed"),
-        ]
 
 
 class TestMessages:

@@ -9,7 +9,7 @@ import pytest
 
 from perfdag.benchmark.contract import Output
 from perfdag.benchmark.registry import get
-from perfdag.outcome import Invalid, Measurement
+from perfdag.outcome import VERDICT, Invalid, Measurement
 from perfdag.steps.scale.figures.moments import Clocks
 from perfdag.steps.scale.figures.percentiles import summaries
 from perfdag.steps.scale.figures.rows import rows_of
@@ -120,7 +120,8 @@ def test_the_headline_the_objects_and_the_gates(
     measurements, output = parsed(benchmark, result(kind, 100, churn_cycles=3.0))
     assert values(measurements, headline)["p50"] == pytest.approx(median)
     assert set(values(measurements, headline)) == {"p50", "p95"}, "100 are too few for a p99"
-    assert {item.metric for item in measurements} <= {item.name for item in get(benchmark).metrics}
+    known = {item.name for item in get(benchmark).metrics}
+    assert {item.metric for item in measurements} - known == {VERDICT}
     stages = {str(item.coords["stage"]) for item in measurements if item.metric == "object_latency"}
     assert {
         "vmi-burst": "creation_to_running",
@@ -128,10 +129,12 @@ def test_the_headline_the_objects_and_the_gates(
         "scale": "submission_to_scheduled",
     }[benchmark] in stages
     assert {"created", "deletion"} <= stages
-    assert sorted(item.value for item in measurements if item.metric == "gates_failed") == [
-        0.0,
-        1.0,
-    ], "no data is a breach"
+    verdicts = [
+        (item.value, item.subject, item.note) for item in measurements if item.metric == VERDICT
+    ]
+    assert [verdict[0] for verdict in verdicts] == [1.0, 0.0], "no data is a breach"
+    assert verdicts[0] == (1.0, "api_p99 < 1", "0.02 against 1")
+    assert verdicts[1][2].startswith("no data for ")
     assert values(measurements, "api_latency") == {"p99": 0.02}
     whole = orjson.loads(next(iter(output.texts.values())))
     rows = (whole if benchmark == "scale" else whole["results"][0])["rows"]

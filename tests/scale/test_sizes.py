@@ -11,7 +11,7 @@ import pytest
 
 from perfdag.benchmark.contract import Output
 from perfdag.kube.client import KubeError
-from perfdag.outcome import Invalid
+from perfdag.outcome import VERDICT, Invalid
 from perfdag.steps.scale.cluster import kubevirt
 from perfdag.steps.scale.measure.generator import Submitted
 from perfdag.steps.scale.model import gates
@@ -137,7 +137,7 @@ class TestCapacity:
         breached = [
             (item.coords or {})["count"]
             for item in results
-            if item.metric == "gates_failed" and item.value
+            if item.metric == VERDICT and not item.value
         ]
         assert breached == failed
 
@@ -317,9 +317,9 @@ class TestLadder:
         breached = {
             (item.coords or {})["count"]: item.value
             for item in caught.value.measurements
-            if item.metric == "gates_failed"
+            if item.metric == VERDICT
         }
-        assert breached == {400: 0.0, 600: 0.0, 800: 1.0}
+        assert breached == {400: 1.0, 600: 1.0, 800: 0.0}
         with pytest.raises(KubeError):
             await run_vmi.ladder(None, spec, [800], 0.0)  # type: ignore[arg-type]
 

@@ -524,34 +524,32 @@ def test_a_metric_that_went_untold_with_an_acknowledged_entry_keeps_the_gate_shu
         )
 
 
-def test_a_gate_of_a_benchmark_itself_is_told(store: Store, webhook: str) -> None:
+def test_a_failed_verdict_of_a_benchmark_is_told(store: Store, webhook: str) -> None:
     def held(night: int, value: float) -> None:
-        values = {"count=100": [0.0], "count=400": [value]}
         night_rows = []
-        for count in (100, 400):
-            part = {f"count={count}": values[f"count={count}"]}
-            coords = f'{{"count":{count},"gate":"api_p99 < 1"}}'
+        for count, word in ((100, 1.0), (400, value)):
             night_rows += rows(
                 night,
-                part,
+                {"burst": [word]},
                 entry="burst",
-                metric="gates_failed",
+                metric="verdict",
                 unit="1",
-                better="lower",
                 headline=False,
-                coords=coords,
+                coords=f'{{"count":{count}}}',
+                subject="api_p99 < 1",
+                note="0.2 against 1",
             )
         put(store, night_rows)
 
-    for night, value in enumerate((0.0, 1.0, 1.0)):
+    for night, value in enumerate((1.0, 0.0, 0.0)):
         held(night, value)
         gate = check(store, "net", run_id(night), Rules())
         publish.send(webhook, gate, gate.alerts)
         store_record(store, gate)
-        assert gate.failed == bool(value)
+        assert gate.failed == (not value)
     [message] = Receiver.got
-    assert (message["kind"], message["page"]) == ("gate", True)
-    assert message["title"] == "GATE net/burst: 1 of its own gates"
+    assert (message["kind"], message["page"]) == ("verdict", True)
+    assert message["title"] == "VERDICT net/burst: 1 of its own verdicts failed"
     line = next(line for line in str(message["text"]).splitlines() if line.startswith("accept"))
     assert f"{{series: 'burst count=400: api_p99 < 1', run: {run_id(1)}, reason: ...}}" in line
     accepted = [Acknowledgement("burst count=400: api_p99 < 1", run_id(1), "a small API server")]

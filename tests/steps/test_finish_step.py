@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from perfdag.cli import main
-from perfdag.regress.result import CheckResult
 from perfdag.results.runs import load_plan
 from perfdag.results.schema import load_rows
+from perfdag.results.verdicts import OwnVerdict
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 
@@ -73,12 +73,12 @@ def test_the_rows_of_a_run_that_was_ended_say_so(
     ]
 
 
-def test_a_gate_that_a_benchmark_holds_is_left_to_the_gate_of_the_run(
+def test_a_failed_verdict_of_a_benchmark_is_left_to_the_gate_of_the_run(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "perfdag.app.finish.own_gates",
-        lambda table: [CheckResult("gate", "burst: api_p99 < 1", "failed", "was breached")],
+        "perfdag.app.finish.own_verdicts",
+        lambda table: [OwnVerdict("burst", "p", "burst", "api_p99 < 1", "failed", "1.4 against 1")],
     )
     assert main(["step", "finish"]) == 3
     scheduled(store)

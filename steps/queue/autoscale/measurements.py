@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perfdag.outcome import Measurement
+from perfdag.outcome import Measurement, verdict
 from perfdag.steps.queue.autoscale.params import QueueAutoscaleParams
 from perfdag.steps.queue.autoscale.scores import Sample, score
 from perfdag.steps.queue.validate.verdict import failures_by_subject
@@ -27,14 +27,32 @@ def invalid_reasons(queue: str, one: Any, params: QueueAutoscaleParams) -> list[
 
     Reasons are unanswered requests, a height never reached, and backends never released.
     """
-    client, trace, reasons = one["client"], [Sample(*sample) for sample in one["trace"]], []
+    client, reasons = one["client"], not_followed(one)
     unanswered = client["scheduled"] - client["success"] - client["failure"]
     # A client in a pod runs a closed loop, in which requests are in flight at the end.
     if unanswered and not params.deployments:
-        reasons.append(
+        reasons.insert(
+            0,
             f"{unanswered} of {client['scheduled']} requests were not answered "
-            f"{params.duration:g} s after the load ended"
+            f"{params.duration:g} s after the load ended",
         )
+    return [f"{queue}: {reason}" for reason in reasons]
+
+
+def scaling_verdict(queue: str, one: Any) -> Measurement:
+    """Return whether the scaler followed the load of a queue, with its times."""
+    rule, reasons = "covers the height of the load, and releases it", not_followed(one)
+    if reasons:
+        return verdict("failed", rule, "; ".join(reasons), {"queue": queue})
+    scored = score([Sample(*sample) for sample in one["trace"]])
+    times = {"covered after": scored.reaction, "released after": scored.release}
+    parts = [f"{name} {value:.3g} s" for name, value in times.items() if value is not None]
+    return verdict("passed", rule, ", ".join(parts), {"queue": queue})
+
+
+def not_followed(one: Any) -> list[str]:
+    """Return how the scaler did not follow the load of a trace, or an empty list."""
+    trace, reasons = [Sample(*sample) for sample in one["trace"]], []
     scored, peak = score(trace), max(sample.needed for sample in trace)
     if peak > trace[0].needed and scored.reaction is None:
         most = max(sample.have for sample in trace)
@@ -47,7 +65,7 @@ def invalid_reasons(queue: str, one: Any, params: QueueAutoscaleParams) -> list[
             f"{trace[-1].have} backends were left at the end, {trace[-1].needed} needed: raise "
             "duration, or shorten the window"
         )
-    return [f"{queue}: {reason}" for reason in reasons]
+    return reasons
 
 
 def measurements_of(queue: str, one: Any, params: QueueAutoscaleParams) -> list[Measurement]:

@@ -6,13 +6,21 @@ from typing import Any
 
 from perfdag.benchmark.contract import SIMULATED, Metric
 from perfdag.kube.client import KubeError
-from perfdag.outcome import Failed, Infrastructure, Measurement, SampleError, Skip
+from perfdag.outcome import (
+    Failed,
+    Infrastructure,
+    Measurement,
+    SampleError,
+    Skip,
+    VerdictWord,
+    verdict,
+)
 from perfdag.steps.scale.cluster.rights import MissingRightsError
 from perfdag.steps.scale.figures.api_metrics import DELETION
 from perfdag.steps.scale.figures.percentiles import Summary
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.generator import without_name
-from perfdag.steps.scale.model.gates import Gate
+from perfdag.steps.scale.model.gates import Gate, Verdict
 
 METRICS = (
     Metric(
@@ -81,12 +89,6 @@ METRICS = (
         "1",
         "none",
         "figures from Prometheus (coords: figure; the unit is in its name)",
-    ),
-    Metric(
-        "gates_failed",
-        "1",
-        "lower",
-        "1 for a gate that was breached or had no data, 0 for one that passed (coords: gate)",
     ),
 )
 _STATS = ("p50", "p95", "p99", "mean", "least", "most")
@@ -251,17 +253,12 @@ def call_measurements(
 def gate_measurements(
     verdicts: Sequence[dict[str, Any]], coords: dict[str, Any]
 ) -> list[Measurement]:
-    """Return a row per gate, so that a check names the one that failed."""
+    """Return the verdict of each gate. Missing data fails it."""
     measurements = []
-    for verdict in verdicts:
-        gate = Gate(**verdict["gate"])
-        measurements.append(
-            Measurement(
-                "gates_failed",
-                0.0 if verdict["passed"] else 1.0,
-                coords={**coords, "gate": str(gate)},
-            )
-        )
+    for raw in verdicts:
+        gate = Verdict(**{**raw, "gate": Gate(**raw["gate"])})
+        word: VerdictWord = "passed" if gate.passed else "failed"
+        measurements.append(verdict(word, str(gate.gate), gate.figures(), coords))
     return measurements
 
 

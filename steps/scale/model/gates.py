@@ -52,12 +52,15 @@ class Verdict:
     threshold: float | None
     passed: bool | None
 
-    def __str__(self) -> str:
+    def figures(self) -> str:
+        """Return the figures that decided, or which one was absent."""
         if self.passed is None:
-            missing = self.gate.metric if self.value is None else self.gate.other
-            return f"gate {self.gate}: no data for {missing}"
-        outcome = "passed" if self.passed else "BREACHED"
-        return f"gate {self.gate}: {self.value:.6g} against {self.threshold:.6g}, {outcome}"
+            return f"no data for {self.gate.metric if self.value is None else self.gate.other}"
+        return f"{self.value:.6g} against {self.threshold:.6g}"
+
+    def __str__(self) -> str:
+        outcome = {True: ", passed", False: ", BREACHED", None: ""}[self.passed]
+        return f"gate {self.gate}: {self.figures()}{outcome}"
 
 
 def parse_gate(text: str) -> Gate:

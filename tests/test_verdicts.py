@@ -1,0 +1,120 @@
+"""The verdicts of benchmarks themselves: from rows to words, exit codes and JUnit."""
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from perfdag.benchmark import registry
+from perfdag.cli import main
+from perfdag.outcome import VERDICT, VERDICT_VALUES, VerdictWord, verdict
+from perfdag.results.samples import as_row
+from perfdag.results.verdicts import headlines, own_verdicts
+from tests.conftest import SuiteWriter
+
+RULE = "throughput grows 1.8 times with each doubling"
+
+
+@pytest.mark.parametrize(
+    ("workload", "limit", "code", "word", "tag"),
+    [
+        ("usl, '0.02', '0.5', '0'", 2, 3, "failed: " + RULE + ": at 2 replicas 1.", "failure"),
+        ("sleep, '0.02'", 1, 0, "inconclusive: " + RULE + ": one step", "skipped"),
+    ],
+)
+def test_a_queue_is_judged_by_its_validation(
+    write_suite: SuiteWriter,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    workload: str,
+    limit: int,
+    code: int,
+    word: str,
+    tag: str,
+) -> None:
+    """By the law `usl 0.02 0.5 0`, two replicas do 1.33 times the work of one."""
+    params = f"{{command: [{workload}], limit: {limit}, factor: 1.8}}"
+    suite = write_suite(f"name: q\nentries:\n  - {{benchmark: queue-scaling, params: {params}}}\n")
+    store = ["--store", str(tmp_path / "store")]
+    assert main(["run", str(suite), *store]) == code
+    printed = capsys.readouterr().out
+    assert f"verdict queue-scaling: {word}" in printed
+    assert f", verdict {word.partition(':')[0]}" in printed  # in the column `state`
+    [report] = tmp_path.glob("store/runs/*/report.html")
+    first_screen = report.read_text().partition("<h2")[0]
+    assert f"queue-scaling</strong>: {word}" in first_screen
+    assert main(["check", "last", *store, "--junit", str(tmp_path / "check.xml")]) == code
+    case = ElementTree.parse(tmp_path / "check.xml").find(".//testcase[@classname='q.verdict']")
+    assert case is not None
+    assert case.get("name") == f"queue-scaling: {RULE}"
+    assert [child.tag for child in case] == [tag]
+
+
+BENCHMARKS = (
+    "queue-autoscale",
+    "queue-scaling",
+    "resnet50-interference",
+    "resnet50-overhead",
+    "scale",
+    "vmi-burst",
+    "vmi-steady",
+)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_only_a_benchmark_that_declares_a_verdict_may_return_one(name: str) -> None:
+    judged = verdict("failed", "p99 < 1 s", "1.4 s", {"count": 9})
+    if name not in BENCHMARKS:
+        with pytest.raises(KeyError):
+            as_row(registry.get(name), judged)
+        return
+    row = as_row(registry.get(name), judged)
+    assert (row["value"], row["subject"], row["note"]) == (0.0, "p99 < 1 s", "1.4 s")
+    assert not row["headline"]
+
+
+def rows(*judged: tuple[str, str, int, VerdictWord, str, str]) -> pa.Table:
+    """Rows of verdicts: point, rule, repetition, word, phase and status."""
+    return pa.Table.from_pylist(
+        [
+            {
+                "entry": "burst",
+                "point": point,
+                "params": f'{{"vms":"{point}"}}',
+                "shape": "{}",
+                "pair": None,
+                "coords": '{"count":9}',
+                "metric": VERDICT,
+                "subject": rule,
+                "value": VERDICT_VALUES[word],
+                "note": f"note {repetition}",
+                "phase": phase,
+                "status": status,
+            }
+            for point, rule, repetition, word, phase, status in judged
+        ]
+    )
+
+
+def test_the_worst_sample_and_the_worst_rule_decide() -> None:
+    verdicts = own_verdicts(
+        rows(
+            ("a", "x < 1", 1, "failed", "warmup", "ok"),
+            ("a", "x < 1", 1, "passed", "measure", "ok"),
+            ("a", "x < 1", 2, "inconclusive", "measure", "ok"),
+            ("a", "y < 1", 1, "passed", "measure", "ok"),
+            ("b", "x < 1", 1, "passed", "measure", "invalid"),
+            ("b", "x < 1", 2, "failed", "measure", "invalid"),
+            ("c", "x < 1", 1, "passed", "measure", "invalid"),
+        )
+    )
+    assert [(item.where, item.rule, item.word, item.note) for item in verdicts] == [
+        ("burst vms=a count=9", "x < 1", "inconclusive", "note 2 (1 of 2 samples)"),
+        ("burst vms=a count=9", "y < 1", "passed", "note 1"),
+        ("burst vms=b count=9", "x < 1", "failed", "note 2"),
+    ]
+    assert [(item.point, item.word, count) for item, count in headlines(verdicts)] == [
+        ("b", "failed", ""),
+        ("a", "inconclusive", "1 of 2 rules inconclusive"),
+    ]
