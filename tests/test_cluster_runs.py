@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from perfdag.app.cluster.finish_step import label_workflow
-from perfdag.app.cluster.template import InstalledTemplate, NotInstalled, installed_template
+from perfdag.app.cluster.template import (
+    InstalledTemplate,
+    NotInstalled,
+    SuiteRules,
+    installed_template,
+)
 from perfdag.app.cluster.view import View
 from perfdag.app.cluster.watch import describe, follow_run
 from perfdag.cli import main
@@ -90,6 +95,8 @@ def place(s3_root: str) -> Iterator[Place]:
             "localhost/nowhere-{name}:1",
             "--pull-policy",
             "Never",
+            "--permit",
+            "preemption",
         )
         assert target.perfdag("install", *options) == 0
         yield target
@@ -114,7 +121,9 @@ def test_a_store_that_pods_do_not_share_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     if not store:  # an installation rendered without one
-        installed = InstalledTemplate(place.namespace, False, {})
+        installed = InstalledTemplate(
+            place.namespace, False, {}, SuiteRules("", ("preemption",), ())
+        )
         monkeypatch.setattr("perfdag.app.cluster.template.installed_template", lambda _: installed)
     words = ("--store", store) if store else ()
     assert place.perfdag("submit", str(write_suite(SUITE)), *words) == 2
@@ -371,9 +380,15 @@ def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(
         for item in plans:
             open_store(place.store).put(f"runs/{item.run_id}/plan.json", item.dump())
         owner = place.workflow(plans[0].run_id, place.store)["metadata"]
-        context = {"store": place.store, "run_id": plans[0].run_id, "namespace": place.namespace}
+        context = replace(
+            pod_context(),
+            store=place.store,
+            run_id=plans[0].run_id,
+            namespace=place.namespace,
+            permits=("preemption",),
+        )
         step(
-            replace(pod_context(), workflow=owner["name"], workflow_uid=owner["uid"], **context),
+            replace(context, workflow=owner["name"], workflow_uid=owner["uid"]),
             tmp_path / fan,
             {},
         )
@@ -386,7 +401,8 @@ def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(
             "the annotation of the pods names it"
         )
         assert group["spec"]["minMember"] == members
-        assert [item["uid"] for item in group["metadata"]["ownerReferences"]] == [owner["uid"]]
+        [lease] = group["metadata"]["ownerReferences"]
+        assert (lease["kind"], lease["name"]) == ("Lease", f"perfdag-{owner['uid']}-b0")
         assert (tmp_path / fan / fan).read_text() == "[0]", "the batch is measured"
         assert place.perfdag("delete", plans[0].run_id) == 0
         assert run_with_client(groups) == []

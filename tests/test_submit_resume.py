@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.app.cluster.template import InstalledTemplate
+from perfdag.app.cluster.template import InstalledTemplate, SuiteRules
 from perfdag.cli import main
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan
@@ -56,7 +56,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr("perfdag.kube.client.Kube", played.client)
     monkeypatch.setattr(
         "perfdag.app.cluster.template.installed_template",
-        lambda namespace: InstalledTemplate(namespace, False, {"store": ROOT}),
+        lambda namespace: InstalledTemplate(
+            namespace, False, {"store": ROOT}, SuiteRules("", ("preemption",), ())
+        ),
     )
     monkeypatch.setattr(InstalledTemplate, "start", start)
     return played

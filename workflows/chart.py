@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.benchmark import registry
+from perfdag.kube.permits import PERMIT
 from perfdag.kube.podspec import KEEP_PODS
 from perfdag.workflows import base
 from perfdag.workflows.emit import dump
@@ -47,6 +48,7 @@ ALL = Installation(
     keep_pods=NUMBERS["keepPods"],
     network_policy=True,
     allow=("@allow@",),
+    permit=("@permit@",),
 )
 TEMPLATE, CLASSES = "WorkflowTemplate", ".Values.priorityClasses"
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -57,6 +59,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     ".Values.networkPolicy": {"network_policy": False},
     "gt (int .Values.parallelBatches) 1": {"parallel_batches": 1},
     ".Values.allow": {"allow": ()},
+    ".Values.permit": {"permit": ()},
 }
 """Options that add lines: their condition in Helm, and how an installation leaves them out."""
 NEEDED = (
@@ -194,6 +197,7 @@ def _line(text: str) -> str:
     line = line.replace("'@allow@'", '{{ join " " .Values.allow | toJson }}').replace(
         "'@image:{name}@'", "{{ toJson .Values.images }}"
     )
+    line = line.replace("'@permit@'", '{{ join "," .Values.permit | toJson }}')
     line = re.sub(
         r"'@image:(\w+)@'", r'{{ .Values.images | replace "{name}" "\1" | toJson }}', line
     )
@@ -231,6 +235,7 @@ def schema() -> dict[str, Any]:
         "keepPods": {**count, "minimum": KEEP_PODS},
         "parallelBatches": count,
         "allow": {"type": "array", "items": {"enum": sorted(allowed())}, "uniqueItems": True},
+        "permit": {"type": "array", "items": {"type": "string", "pattern": f"^{PERMIT}$"}},
     }
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",

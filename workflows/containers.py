@@ -55,6 +55,8 @@ class Installation:
     """How long a pod stays after its end, with its log and the claim that is its own."""
     network_policy: bool = True
     allow: tuple[str, ...] = ()
+    permit: tuple[str, ...] = ()
+    """What suites may ask for beyond PodSecurity `restricted`, as perfdag.kube.permits has it."""
     labels: dict[str, str] = field(default_factory=dict)
 
     def image(self, name: str) -> str:

@@ -157,6 +157,7 @@ def _plan(installation: Installation) -> Container:
         ("suite", "url", "options"),
         {
             "allowed": " ".join(installation.allow),
+            "permits": ",".join(installation.permit),
             "network_policy": "true" if installation.network_policy else "",
             "pull_policy": installation.pull_policy,
         },

@@ -43,6 +43,16 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
         metavar="BENCHMARK",
         help="grant a benchmark the Kubernetes rights that it declares",
     )
+    parser.add_argument(
+        "--permit",
+        action="append",
+        type=_permits,
+        default=[],
+        metavar="PERMITS",
+        help="what a suite may ask for beyond PodSecurity `restricted` and images of the "
+        "installation, for example hostPath=/data,hostNetwork,privileges=mtu "
+        "(docs/reference/permits.md); repeat the option to add more",
+    )
 
 
 def _add_images(parser: argparse.ArgumentParser) -> None:
@@ -129,6 +139,16 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _permits(text: str) -> tuple[str, ...]:
+    """Return the permits of one option. Raises argparse.ArgumentTypeError."""
+    from perfdag.kube.permits import parse_permits
+
+    try:
+        return parse_permits(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _count(text: str) -> int:
     """Return a number of batches, at least 1. Raises argparse.ArgumentTypeError."""
     if not text.isdecimal() or int(text) < 1:
@@ -169,4 +189,5 @@ def installation_of(args: argparse.Namespace) -> "Installation":
         keep=args.keep,
         keep_pods=args.keep_pods,
         allow=tuple(args.allow),
+        permit=tuple(dict.fromkeys(item for items in args.permit for item in items)),
     )

@@ -86,11 +86,11 @@ def _select(enumerated: Enumerated, only: Sequence[str]) -> Enumerated:
         selected |= ids
     if problems:
         raise BadDocument(problems)
-    return Enumerated(
-        [point for point in enumerated.points if point.id in selected],
-        enumerated.shapes,
-        enumerated.merged,
-    )
+    points = [point for point in enumerated.points if point.id in selected]
+    used = sorted({point.shape for point in points})
+    for point in points:
+        point.shape = used.index(point.shape)
+    return Enumerated(points, [enumerated.shapes[index] for index in used], enumerated.merged)
 
 
 def validate(candidates: Iterable[Candidate], problems: ProblemCounter) -> Iterator[Candidate]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import orjson
 
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.kube.permits import check_permits
 from perfdag.kube.podspec import priority_class
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan, read_plan
@@ -64,6 +65,8 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     store = context.open()
     plan = plan_of(context, store, environment)
     plans = variants(store, plan)
+    for variant in plans:
+        check_permits(variant, context.permits, context.images, context.allowed)
     if any(stored_samples(store, variant.run_id) for variant in plans) and (
         why := resume_obstacle(plan, run_with_client(cluster_name), context.store)
     ):

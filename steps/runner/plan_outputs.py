@@ -3,6 +3,7 @@
 from typing import Any
 
 from perfdag.kube.labels import LABEL
+from perfdag.kube.permits import own_image
 from perfdag.kube.podspec import Context, account_of, patch, priority_class, ssh_port
 from perfdag.kube.resources import Object
 from perfdag.plan.gated import gated
@@ -98,6 +99,7 @@ def _shapes_of(
         point.shape: account_of(point.benchmark)
         for point in plan.points
         if point.benchmark in context.allowed
+        and own_image(plan.shapes[point.shape].get("image"), context.images)
     }
     shapes = []
     for number, raw in enumerate(plan.shapes):

@@ -20,6 +20,12 @@ from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 
 IMAGES = os.environ.get("PERFDAG_TEST_IMAGES", "localhost/perfdag-{name}:1")
 
+PERMITS = (
+    "hostNetwork,preemption,hostPath=/var/tmp,claims=*,images=localhost/*,networks=*,"
+    "privileges=block,mtu,rdma"
+)
+"""What the suites of the tests may ask for."""
+
 
 def _missing() -> str | None:
     if not os.environ.get("KUBECONFIG"):
@@ -227,7 +233,16 @@ def installed(security: str, *options: str) -> Iterator[Namespace]:
     try:
         # a lock of its own: what else is measured on the cluster is not waited for
         said = made.perfdag(
-            "install", "--store", made.store, "--images", IMAGES, "--lock-namespace", name, *options
+            "install",
+            "--store",
+            made.store,
+            "--images",
+            IMAGES,
+            "--lock-namespace",
+            name,
+            "--permit",
+            PERMITS,
+            *options,
         )
         assert said.returncode == 0, said.stderr
         yield made

@@ -79,7 +79,8 @@ def here(s3_root: str) -> Iterator[PodContext]:
         await client.delete(await client.resource("v1", "Namespace"), name)
 
     uid = run_with_client(make)
-    yield replace(place(), store=s3_root, workflow_uid=uid, namespace=name)
+    permits = ("networks=*", "preemption")
+    yield replace(place(), store=s3_root, workflow_uid=uid, namespace=name, permits=permits)
     run_with_client(remove)
 
 

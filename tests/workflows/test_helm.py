@@ -38,6 +38,10 @@ EACH: dict[str, tuple[list[str], dict[str, Any]]] = {
     "keepPods": (["--keep-pods", "1m"], {"keepPods": 60}),
     "parallelBatches": (["--parallel-batches", "3"], {"parallelBatches": 3}),
     "allow": (ALLOW, {"allow": [*chart.allowed()]}),
+    "permit": (
+        ["--permit", "hostPath=/data,hostNetwork", "--permit", "images=r/*"],
+        {"permit": ["hostPath=/data", "hostNetwork", "images=r/*"]},
+    ),
 }
 CASES: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in EACH},
@@ -69,6 +73,7 @@ REFUSED: dict[str, Any] = {
     "keepPods": 59,
     "parallelBatches": 0,
     "allow": ["iperf"],
+    "permit": ["hostPath"],
     "registry": "registry.example",
 }
 needs_helm = pytest.mark.skipif(

@@ -56,6 +56,7 @@ def submit_suite(
     loaded, plan = submission.plan()
     report_missing_gpus(plan, report)
     installed = template.installed_template(submission.namespace)
+    installed.rules.check(plan)
     store = run_store(root, loaded.suite.store, installed.parameters.get("store") or "")
     parameters = {}
     if not _put_plan(plan, store, report):

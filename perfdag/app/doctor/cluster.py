@@ -1,9 +1,15 @@
 """Check a cluster: its API server, Argo, the installation, its rights and store, and its nodes."""
 
-from perfdag.app.cluster.template import ARGO, is_other_version, template_parameters
+from perfdag.app.cluster.template import (
+    ARGO,
+    is_other_version,
+    suite_rules,
+    template_parameters,
+)
 from perfdag.app.doctor.argo import check_argo, list_readable
 from perfdag.app.doctor.finding import Finding
 from perfdag.app.doctor.network_policy import check_network_policy
+from perfdag.app.doctor.permits import permit_findings
 from perfdag.app.doctor.requirements import check_requirements
 from perfdag.app.doctor.rights import check_account, check_user, required_rights
 from perfdag.app.doctor.store_claim import check_claim
@@ -35,7 +41,7 @@ async def _check(
     findings = [
         await _check_version(client),
         *await check_argo(client),
-        *await check_installation(client, namespace, root),
+        *await check_installation(client, namespace, root, plan),
         *_check_nodes(await list_readable(client, "v1", "Node")),
     ]
     if plan:
@@ -57,8 +63,10 @@ def _install_again(namespace: str) -> str:
     return f"perfdag install --namespace {namespace} --store ... (with all its other options)"
 
 
-async def check_installation(client: Kube, namespace: str, root: str | None) -> list[Finding]:
-    """Return the findings for the templates of a namespace, their rights and their store.
+async def check_installation(
+    client: Kube, namespace: str, root: str | None, plan: Plan | None = None
+) -> list[Finding]:
+    """Return the findings for the templates of a namespace, their rights, permits and store.
 
     Raises KubeError.
     """
@@ -85,6 +93,7 @@ async def check_installation(client: Kube, namespace: str, root: str | None) -> 
             )
         ]
     findings = [Finding("ok", f"perfdag is installed in namespace {namespace}")]
+    findings += permit_findings(suite_rules(template["spec"]), plan)
     findings.append(await check_user(client, namespace))
     for name, rights in required_rights().items():
         findings.append(await check_account(client, namespace, name, rights, install))
