@@ -1,6 +1,7 @@
 """The series ids of stored rows stay what they were: a new id would cut the history of its series in two."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -28,11 +29,12 @@ NEEDS = {
 COORDS = ({}, {"direction": "read", "message_bytes": 4096})
 
 
-def series_ids(store: FolderStore, name: str) -> dict[str, str]:
+def series_ids(store: FolderStore, name: str, nodes: Sequence[str] = ()) -> dict[str, str]:
     """Return the ids of one point of a benchmark and of its rows: every metric, two statistics, two sets of coordinates."""
     entry = f"{{benchmark: {name}, {NEEDS.get(name, '')}repetitions: 1}}"
     plan = make_plan(parse_suite(f"name: ids\nentries:\n  - {entry}\n"))
-    store_sample(store, plan, name)
+    plan.where = ZONES
+    store_sample(store, plan, name, nodes)
     table, _ = gather(store, plan)
     columns = [table[column].to_pylist() for column in ("metric", "stat", "coords", "series_id")]
     ids = {
@@ -42,7 +44,13 @@ def series_ids(store: FolderStore, name: str) -> dict[str, str]:
     return {"point": plan.points[0].id, **ids}
 
 
-def store_sample(store: FolderStore, plan: Plan, name: str) -> None:
+RECORDED_SPANS = Path(__file__).parent / "recorded/series_ids_of_several_hosts.json"
+"""The same of iperf, by where the hosts of the sample were."""
+SPANS = {"node": ["a", "a"], "nodes": ["a", "b"], "zones": ["a", "c"]}
+ZONES = {"nodes": {"a": {"zone": "1"}, "b": {"zone": "1"}, "c": {"zone": "2"}}}
+
+
+def store_sample(store: FolderStore, plan: Plan, name: str, nodes: Sequence[str] = ()) -> None:
     measured = registry.get(name)
     rows = [
         as_row(measured, Measurement(metric.name, 1.0, stat=stat, coords=coords))
@@ -55,6 +63,7 @@ def store_sample(store: FolderStore, plan: Plan, name: str) -> None:
         1,
         "ok",
         rows=rows,
+        nodes=list(nodes),
         started_at=now(),
         finished_at=now(),
         benchmark_version=str(measured.version),
@@ -65,3 +74,12 @@ def store_sample(store: FolderStore, plan: Plan, name: str) -> None:
 @pytest.mark.parametrize("name", registry.names())
 def test_series_ids_stay(tmp_path: Path, name: str) -> None:
     assert series_ids(FolderStore(str(tmp_path)), name) == json.loads(RECORDED.read_text())[name]
+
+
+@pytest.mark.parametrize("span", SPANS)
+def test_series_ids_of_several_hosts_stay(tmp_path: Path, span: str) -> None:
+    ids = series_ids(FolderStore(str(tmp_path)), "iperf", SPANS[span])
+    assert ids == json.loads(RECORDED_SPANS.read_text())[span]
+    alone = json.loads(RECORDED.read_text())["iperf"]
+    assert ids["point"] == alone["point"]
+    assert not {*ids.values()} & {*alone.values()} - {alone["point"]}

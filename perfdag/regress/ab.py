@@ -106,7 +106,7 @@ def _compare_series(
     return result, within(shares, limit)
 
 
-_Key = tuple[int, str, str, str]
+_Key = tuple[int, str, str, str, str]
 
 
 def _series(rows: pa.Table, plan: Plan, count: int) -> dict[_Key, tuple[SeriesInfo, Array]]:
@@ -126,7 +126,7 @@ def _series(rows: pa.Table, plan: Plan, count: int) -> dict[_Key, tuple[SeriesIn
         for k in range(count):
             if (block == k).any():
                 by_block[k] = np.median(values[block == k])
-        medians[(number[info.point], info.coords, info.metric, info.stat)] = (info, by_block)
+        medians[(number[info.point], *info.key[1:])] = (info, by_block)
     return medians
 
 

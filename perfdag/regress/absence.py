@@ -48,12 +48,13 @@ def find_absent(
         return []
     reported = _reported_absent(history, same, records)
     finite = np.isfinite(history.value)
-    measured = {info.key for i, info in enumerate(history.series) if finite[i, -1]}
+    # Without the span: a series is not absent if its hosts were on other nodes this time.
+    measured = {info.key[:-1] for i, info in enumerate(history.series) if finite[i, -1]}
     absent: list[AbsentSeries] = []
     entries: dict[str, list[LostSeries]] = {}
     for i, name in enumerate(series_names(history)):
         info = history.series[i]
-        if info.key in measured or not tuning.pages(info):
+        if info.key[:-1] in measured or not tuning.pages(info):
             continue
         before = finite[i, same[-PRESENT_OF:]]
         since = reported.get(info.series_id)

@@ -64,7 +64,7 @@ class Comparison:
     simulated: list[str] = field(default_factory=list)
 
 
-_Key = tuple[str, str, str, str]
+_Key = tuple[str, str, str, str, str]
 
 
 @dataclass

@@ -48,6 +48,7 @@ COLUMNS = (
     "image_digest",
     "tool",
     "pair",
+    "span",
 )
 """Columns of the schema that are read."""
 

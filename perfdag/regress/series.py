@@ -6,14 +6,14 @@ from datetime import datetime
 
 import orjson
 
-from perfdag.results.labels import labels_by_point, point_settings
+from perfdag.results.labels import labels_by_point, point_settings, series_name
 
 
 @dataclass(frozen=True)
 class SeriesInfo:
     """The identity of a series. `params`, `shape` and `coords` are canonical JSON.
 
-    `better` is higher, lower or none, `pair` empty or `0-3`.
+    `better` is higher, lower or none, `pair` empty or `0-3`, `span` that of the rows or empty.
     """
 
     series_id: str
@@ -29,19 +29,18 @@ class SeriesInfo:
     unit: str
     better: str
     benchmark_version: str
+    span: str
     headline: bool
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
+    def key(self) -> tuple[str, str, str, str, str]:
         """What is measured, regardless of the suite's name and the benchmark's version."""
-        return (self.point, self.coords, self.metric, self.stat)
+        return (self.point, self.coords, self.metric, self.stat, self.span)
 
     @property
     def name(self) -> str:
-        """Metric with its statistic and coordinates: `latency p99 direction=read`."""
-        stat = "" if self.stat == "value" else f" {self.stat}"
-        coords = orjson.loads(self.coords or "{}")
-        return f"{self.metric}{stat}" + "".join(f" {key}={value}" for key, value in coords.items())
+        """Metric with its statistic, coordinates and span: `latency p99 direction=read`."""
+        return series_name(self.metric, self.stat, orjson.loads(self.coords or "{}"), self.span)
 
     @property
     def canary(self) -> bool:

@@ -1,6 +1,6 @@
 """Labels of points: the settings that tell a point from the other points of its entry."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -31,6 +31,29 @@ def point_settings(params: Any, shape: Any, pair: str | None) -> dict[str, str]:
     """Return the settings of a point as flat text: parameters, dotted shape keys, pair of hosts."""
     flat = dict(flatten(params)) | dict(flatten(shape))
     return flat | ({"pair": pair} if pair else {})
+
+
+def span_of(hosts: Sequence[str], nodes: Mapping[str, Any]) -> str | None:
+    """Return whether several hosts were on one `node`, on `nodes`, or in several `zones`.
+
+    `hosts` has the node of each host, and `nodes` the facts of the nodes of the cluster.
+    """
+    if len(hosts) < 2:
+        return None
+    if len(set(hosts)) == 1:
+        return "node"
+    zones = {nodes.get(name, {}).get("zone") for name in hosts}
+    return "zones" if len(zones - {None}) > 1 else "nodes"
+
+
+def series_name(metric: str, stat: str, coords: Mapping[str, Any], span: str | None) -> str:
+    """Return a metric with its statistic, coordinates and span: `latency p99 between nodes`."""
+    return (
+        metric
+        + ("" if stat == "value" else f" {stat}")
+        + "".join(f" {key}={value}" for key, value in coords.items())
+        + (f" between {span}" if span in ("nodes", "zones") else "")
+    )
 
 
 def labels_by_point(

@@ -2,7 +2,7 @@
 
 from perfdag.store.base import Store
 
-VERSION = 2
+VERSION = 3
 
 
 def key_of(suite: str, month: str) -> str:

@@ -70,6 +70,7 @@ SAMPLES: pa.Schema = pa.schema(
         # the measured hosts of the gang, `0-3`, in the order of their nodes' names; null: all
         ("pair", _TEXT),
         ("same_node", pa.bool_()),  # all hosts of the sample were on one node; null: one host
+        ("span", _TEXT),  # what several hosts were on: node, nodes (of one zone or unknown), zones
         ("note", _TEXT),  # what the value alone cannot say: the figure that decided a verdict
     ]
 )

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from perfdag.results.labels import labels_by_point, point_settings
+from perfdag.results.labels import labels_by_point, point_settings, series_name
 from perfdag.stats.robust import Spread, median, spread
 from perfdag.units import short
 
@@ -26,6 +26,7 @@ class Series:
     better: str
     headline: bool
     series_id: str
+    span: str | None = None
     values: list[float] = field(default_factory=list)
 
     @property
@@ -38,11 +39,8 @@ class Series:
 
     @property
     def name(self) -> str:
-        """Metric with its statistic and coordinates: `latency p99 direction=read`."""
-        stat = "" if self.stat == "value" else f" {self.stat}"
-        return f"{self.metric}{stat}" + "".join(
-            f" {key}={value}" for key, value in self.coords.items()
-        )
+        """Metric with its statistic, coordinates and span: `latency p99 direction=read`."""
+        return series_name(self.metric, self.stat, self.coords, self.span)
 
     def text(self) -> tuple[str, str]:
         """Return median and spread for people, with units."""
@@ -100,6 +98,7 @@ def summarise(table: pa.Table) -> list[PointState]:
         "series_id",
         "subject",
         "value",
+        "span",
     ]
     columns = {name: table.column(name).to_pylist() for name in (*wanted, *values, "pair", "nodes")}
     points: dict[str, PointState] = {}
@@ -148,6 +147,7 @@ def summarise(table: pa.Table) -> list[PointState]:
                 columns["better"][i],
                 bool(columns["headline"][i]),
                 identity,
+                columns["span"][i],
             )
             state.series.append(series[identity])
         series[identity].values.append(columns["value"][i])

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from perfdag.digest import canonical, digest, digests
 from perfdag.plan.plan import Plan
+from perfdag.results.labels import span_of
 from perfdag.results.missing_reason import reason_for, stored_reasons
 from perfdag.results.samples import SampleRecord, headline, run_folder
 from perfdag.results.schema import SAMPLES, SCHEMA_VERSION
@@ -70,6 +71,7 @@ class TableBuilder:
         sample |= _sample_columns(
             record, self._canonical_env(record), self._raw, self._plan.key(position)
         )
+        sample["span"] = span_of(record.nodes, self._where(record).get("nodes") or {})
         self._samples.append(sample)
         self._rows(sample, point.id, record.rows)
         self._count(record.status, repetition)
@@ -92,10 +94,14 @@ class TableBuilder:
             self._env[key] = canonical(merged)
         return self._env[key]
 
+    def _where(self, record: SampleRecord) -> dict[str, Any]:
+        """Return the facts of the cluster as the Workflow of this sample recorded them."""
+        where = self._plan.where
+        return where.get("before", {}).get(record.where.get("workflow_uid"), where) or {}
+
     def _cluster_of(self, record: SampleRecord) -> dict[str, Any]:
         """Return the cluster as the Workflow of this sample recorded it, with the node kinds."""
-        where = self._plan.where
-        where = where.get("before", {}).get(record.where.get("workflow_uid"), where)
+        where = self._where(record)
         if "kubernetes" not in where:
             return {}
         nodes = {
@@ -145,7 +151,9 @@ class TableBuilder:
             f"{text}\x1f{row.get('metric') or ''}\x1f{row.get('stat') or ''}"
             for text, row in zip(texts, rows, strict=True)
         ]
-        series = digests((self._plan.suite, point, sample["benchmark_version"] or ""), names)
+        head = (self._plan.suite, point, sample["benchmark_version"] or "")
+        # Figures within a node and between nodes are two series.
+        series = digests((*head, span) if (span := sample.get("span")) else head, names)
         of_run = (
             self._plan.run_id,
             sample["variant"] or "",

@@ -1,0 +1,98 @@
+"""Samples of one point within a node, between nodes and between zones are series of their own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag.benchmark import registry
+from perfdag.outcome import Measurement
+from perfdag.plan.plan import make_plan
+from perfdag.regress.comparison import compare_selections
+from perfdag.regress.gate import check
+from perfdag.regress.result import Rules
+from perfdag.regress.selection import select
+from perfdag.regress.tuning import Tuning
+from perfdag.results.collect import collect, gather
+from perfdag.results.runs import load_plan
+from perfdag.results.samples import SampleRecord, as_row, now, sample_key
+from perfdag.results.summary import summarise
+from perfdag.store.folder import FolderStore
+from perfdag.suite.load import parse_suite
+
+ZONES: dict[str, Any] = {
+    "a": {"zone": "west"},
+    "b": {"zone": "west"},
+    "c": {"zone": "east"},
+    "d": {"zone": None},
+}
+
+
+def measure(store: FolderStore, hosts: list[list[str]], night: int = 1) -> str:
+    """Store a run of one point with a sample on each of these lists of nodes; return its id."""
+    entry = f"{{benchmark: iperf, repetitions: {len(hosts)}}}"
+    suite = parse_suite(f"name: net\nentries:\n  - {entry}\n")
+    plan = make_plan(suite, run_id=f"202611{night:02}T020000Z-00000000", trigger="cron")
+    plan.where = {"nodes": ZONES, "kubernetes": "v1"}
+    iperf = registry.get("iperf")
+    for position, nodes in enumerate(hosts):
+        repetition = plan.order[position][1]
+        rows = [as_row(iperf, Measurement("throughput", 1e9 + repetition))]
+        sample = SampleRecord(
+            plan.points[0].id, repetition, "ok", rows=rows, nodes=nodes, started_at=now(),
+            finished_at=now(), benchmark_version="1",
+        )  # fmt: skip
+        store.put(sample_key(plan.run_id, plan.key(position)), sample.dump())
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    collect(store, plan)
+    return plan.run_id
+
+
+@pytest.mark.parametrize(
+    ("nodes", "span", "name"),
+    [
+        (["a"], None, "throughput"),
+        (["a", "a"], "node", "throughput"),
+        (["a", "b"], "nodes", "throughput between nodes"),
+        (["a", "d"], "nodes", "throughput between nodes"),
+        (["a", "e"], "nodes", "throughput between nodes"),
+        (["a", "a", "b"], "nodes", "throughput between nodes"),
+        (["a", "c"], "zones", "throughput between zones"),
+    ],
+)
+def test_the_span_of_a_sample(
+    tmp_path: Path, nodes: list[str], span: str | None, name: str
+) -> None:
+    store = FolderStore(str(tmp_path))
+    table, _ = gather(store, load_plan(store, measure(store, [nodes])))
+    assert table["span"].to_pylist() == [span]
+    assert summarise(table)[0].series[0].name == name
+
+
+def test_each_span_is_one_series_whatever_the_nodes(tmp_path: Path) -> None:
+    store = FolderStore(str(tmp_path))
+    hosts = [["a", "a"], ["b", "b"], ["a", "b"], ["b", "a"], ["a", "c"], ["c", "b"]]
+    table, _ = gather(store, load_plan(store, measure(store, hosts)))
+    by_series: dict[str, set[str]] = {}
+    for row in table.to_pylist():
+        by_series.setdefault(row["series_id"], set()).add(row["span"])
+    assert sorted(map(sorted, by_series.values())) == [["node"], ["nodes"], ["zones"]]
+    assert len(summarise(table)[0].series) == 3
+
+
+def test_runs_of_different_spans_are_not_compared(tmp_path: Path) -> None:
+    store = FolderStore(str(tmp_path))
+    runs = [measure(store, [["a", node]] * 3, night) for night, node in enumerate("ab", 1)]
+    result = compare_selections(*((store, select(store, run)) for run in runs), Tuning())
+    assert not result.rows
+    assert [len(result.only_a), len(result.only_b)] == [1, 1]
+    assert "between nodes" in result.only_b[0]
+
+
+def test_a_series_is_not_absent_where_its_hosts_were_elsewhere(tmp_path: Path) -> None:
+    store = FolderStore(str(tmp_path))
+    for night in range(1, 6):
+        measure(store, [["a", "a"]] * 3, night)
+    run = measure(store, [["a", "b"]] * 3, 6)
+    gate = check(store, "net", run, Rules())
+    assert not [case for case in gate.cases if case.state == "absent"]
