@@ -5,18 +5,14 @@ from typing import Any
 from hera.workflows import ClusterWorkflowTemplate, CronWorkflow, Parameter, WorkflowTemplate
 from hera.workflows import models as m
 
-from perfdag.kube.podspec import STORE, restricted
+from perfdag.kube.podspec import restricted
 from perfdag.kube.resources import Object
 from perfdag.workflows.containers import ASIDE, Installation, container, labels, with_store
+from perfdag.workflows.parameters import AGE, refused
 
 NAME = "perfdag-age"
 SCHEDULE = "17 12 * * *"
 DEADLINE = 900  # seconds that a check may take
-
-_ROOT = (
-    f"{{{{=workflow.parameters.store startsWith 'claim://' ? '{STORE}' "
-    ": workflow.parameters.store}}"
-)
 
 
 def template(installation: Installation) -> Object:
@@ -49,10 +45,6 @@ def template(installation: Installation) -> Object:
                 value=installation.store,
                 description="s3://bucket/prefix or claim://NAME",
             ),
-            *(
-                Parameter(name=name, value="", description="not used")
-                for name in ("run", "trigger")
-            ),
         ],
         ttl_strategy=m.TTLStrategy(seconds_after_completion=installation.keep),
         pod_gc=m.PodGC(
@@ -64,12 +56,13 @@ def template(installation: Installation) -> Object:
         image_pull_secrets=[m.LocalObjectReference(name=name) for name in installation.pull_secrets]
         or None,
     ) as w:
-        suite, max_age = "{{workflow.parameters.suitename}}", "{{workflow.parameters.maxage}}"
         container(
             installation,
             "age-pod",
+            ("suitename", "maxage"),
+            {"refused": refused(AGE)},
             image=installation.image("finish"),
-            args=["check", "last", "--store", _ROOT, "--suite", suite, "--max-age", max_age],
+            args=["step", "age"],
             active_deadline_seconds=DEADLINE,
             affinity=ASIDE,
             labels=labels("age"),

@@ -20,6 +20,7 @@ from typing import Any
 from perfdag.benchmark import registry
 from perfdag.kube.permits import PERMIT
 from perfdag.kube.podspec import KEEP_PODS
+from perfdag.store.open import CLUSTER_ADDRESS
 from perfdag.workflows import base
 from perfdag.workflows.emit import dump
 from perfdag.workflows.templates import Installation
@@ -219,7 +220,7 @@ def schema() -> dict[str, Any]:
     name = {"type": "string", "pattern": "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"}
     count, switch = {"type": "integer", "minimum": 1}, {"type": "boolean"}
     values: dict[str, Any] = {
-        "store": {"type": "string", "pattern": r"^((s3|claim)://\S+)?$"},
+        "store": {"type": "string", "pattern": f"^{CLUSTER_ADDRESS}?$"},
         "storeSecret": name,
         "images": {"type": "string", "pattern": r"^\S+$"},
         "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},

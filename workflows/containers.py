@@ -10,8 +10,8 @@ from hera.workflows import models as m
 
 from perfdag.kube.labels import LABEL
 from perfdag.kube.podspec import STORE, hardened
+from perfdag.workflows.parameters import is_claim, value
 
-_CLAIM = "workflow.parameters.store startsWith 'claim://'"
 # in all namespaces, and only preferred: a cluster may have one node
 _MEASURING = m.PodAffinityTerm(
     label_selector=m.LabelSelector(
@@ -66,12 +66,10 @@ class Installation:
 
 def _environment(installation: Installation) -> list[m.EnvVar]:
     plain = {
-        "PERFDAG_STORE": "{{workflow.parameters.store}}",
-        "PERFDAG_RUN": "{{workflow.parameters.run}}",
+        "PERFDAG_STORE": value("store"),
         "PERFDAG_WORKFLOW": "{{workflow.name}}",
         "PERFDAG_WORKFLOW_UID": "{{workflow.uid}}",
         "PERFDAG_WORKFLOW_CREATED": "{{workflow.creationTimestamp.RFC3339}}",
-        "PERFDAG_TRIGGER": "{{workflow.parameters.trigger}}",
         "PERFDAG_IMAGES": installation.images,
         "HOME": "/tmp",
     }
@@ -111,33 +109,29 @@ def with_store(patch: dict[str, Any]) -> str:
         for spec in (patch, mounted)
     )
     replaced = f"replace('{claimed}', '@CLAIM@', workflow.parameters.store[8:])"
-    return f"{{{{={_CLAIM} ? {replaced} : '{plain}'}}}}"
+    return f"{{{{={is_claim()} ? {replaced} : '{plain}'}}}}"
 
 
 def container(
     installation: Installation,
-    name: str,
-    more_env: tuple[str, ...] = (),
+    template: str,
+    parameters: tuple[str, ...] = ("run",),
     plain: dict[str, str] | None = None,
     **kwargs: Any,
 ) -> Container:
     """Return the template of a container that runs a step.
 
-    `more_env` names parameters of the Workflow, `plain` has further variables and their values.
+    `parameters` names those of the Workflow that the step reads beside the store, `plain` has
+    further variables and their values.
     """
     more = [
         m.EnvVar(name=f"PERFDAG_{variable.upper()}", value=text)
         for variable, text in (plain or {}).items()
         if text
     ]
-    more += [
-        m.EnvVar(
-            name=f"PERFDAG_{variable.upper()}", value=f"{{{{workflow.parameters.{variable}}}}}"
-        )
-        for variable in more_env
-    ]
+    more += [m.EnvVar(name=f"PERFDAG_{name.upper()}", value=value(name)) for name in parameters]
     return Container(
-        name=name,
+        name=template,
         command=["perfdag"],
         image_pull_policy=installation.pull_policy,
         env=_environment(installation) + more,
@@ -147,6 +141,6 @@ def container(
     )
 
 
-def labels(role: str, of_run: str = "") -> dict[str, str]:
-    """Return the labels of a pod: its role, and its run, whose id is in the parameter `of_run`."""
-    return {f"{LABEL}/role": role} | ({f"{LABEL}/run": f"{{{{{of_run}}}}}"} if of_run else {})
+def labels(role: str, run: str = "") -> dict[str, str]:
+    """Return the labels of a pod: its role, and its run, a text for Argo."""
+    return {f"{LABEL}/role": role} | ({f"{LABEL}/run": run} if run else {})

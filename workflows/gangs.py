@@ -6,6 +6,7 @@ from hera.workflows import models as m
 from perfdag.kube.labels import LABEL, UNRECOVERABLE
 from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, PORT, TWIN
 from perfdag.workflows.containers import Installation, container, labels
+from perfdag.workflows.parameters import is_claim
 
 # two closing braces would end the expression
 _CLAIMED = '{"name":"store","persistentVolumeClaim":{"claimName":"@CLAIM@"} }'
@@ -99,7 +100,7 @@ def rank(installation: Installation) -> Container:
     )
     # only the lead stores samples, and a claim may allow one node at a time
     claim = (
-        f"inputs.parameters.rank == '0' "
+        f"inputs.parameters.rank == '0' && {is_claim()} "
         f"? replace('{_CLAIMED}', '@CLAIM@', workflow.parameters.store[8:]) : '{_EMPTY}'"
     )
     patch = f"toJson({_of_shape('patch')})"

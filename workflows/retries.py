@@ -20,8 +20,12 @@ def lost(installation: Installation, name: str, limit: int) -> str:
     return f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < ({at_least})"
 
 
-def with_retries(installation: Installation, name: str, pod: Container, expression: str) -> DAG:
+def with_retries(
+    installation: Installation, name: str, pod: Container, expression: str, when: str | None = None
+) -> DAG:
     """Return a step: its pod, created again if it failed and the expression holds.
+
+    Without the condition `when` there is no pod.
 
     The retryStrategy is that of a DAG: Argo ignores the pendingTimeout of a template that has one.
     """
@@ -43,5 +47,5 @@ def with_retries(installation: Installation, name: str, pod: Container, expressi
         limit=str(installation.retries), retry_policy="Always", expression=expression
     )
     with DAG(name=name, fail_fast=False, outputs=outputs, retry_strategy=retries) as dag:
-        Task(name=name, template=pod)
+        Task(name=name, template=pod, when=when)
     return dag

@@ -27,12 +27,13 @@ from perfdag.kube.podspec import restricted
 from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
 from perfdag.workflows.gangs import duet, gang, rank
+from perfdag.workflows.parameters import RUN, allowed, refused, value
 from perfdag.workflows.retries import lost, with_retries
 
 NAME = "perfdag"
 PLAN_SECONDS, FINISH_SECONDS = 1800, 3600
 # the run id as a parameter (it may be empty), and as an output of the plan step (it may be absent)
-_RUN_PARAMETER, _RUN_OUTPUT = "workflow.parameters.run", "workflow.outputs.parameters.run"
+_RUN_PARAMETER, _RUN_OUTPUT = value("run"), "{{workflow.outputs.parameters.run}}"
 _FANS = {"batches": "gang", "duets": "duet"}
 
 
@@ -75,7 +76,10 @@ def template(installation: Installation) -> WorkflowTemplate:
         or None,
     ) as w:
         plan = with_retries(
-            installation, "plan", _plan(installation), lost(installation, "plan", PLAN_SECONDS)
+            installation,
+            "plan",
+            _plan(installation),
+            lost(installation, "plan", PLAN_SECONDS),
         )
         not_done = f"'{{{{workflow.annotations.{WATCHDOG_DONE}}}}}' != '{{{{workflow.uid}}}}'"
         lost_or_new = f"lastRetry.status == 'Error' || {not_done}"
@@ -91,6 +95,7 @@ def template(installation: Installation) -> WorkflowTemplate:
             "finish",
             _finish(installation),
             lost(installation, "finish", FINISH_SECONDS),
+            allowed(RUN),
         )
         pods = rank(installation)
         fans = [gang(installation, pods), duet(installation, pods)]
@@ -145,8 +150,8 @@ def _arguments(installation: Installation) -> list[Parameter]:
         "trigger": ("manual", "manual or cron"),
     }
     return [
-        Parameter(name=name, value=value, description=text)
-        for name, (value, text) in parameters.items()
+        Parameter(name=name, value=default, description=text)
+        for name, (default, text) in parameters.items()
     ]
 
 
@@ -154,8 +159,9 @@ def _plan(installation: Installation) -> Container:
     return container(
         installation,
         "plan-pod",
-        ("suite", "url", "options"),
+        ("run", "suite", "url", "options", "trigger"),
         {
+            "refused": refused(RUN),
             "allowed": " ".join(installation.allow),
             "permits": ",".join(installation.permit),
             "network_policy": "true" if installation.network_policy else "",
@@ -167,7 +173,7 @@ def _plan(installation: Installation) -> Container:
             m.Volume(
                 name="suite",
                 config_map=m.ConfigMapVolumeSource(
-                    name="{{workflow.parameters.configmap}}", optional=True
+                    name=value("configmap", "perfdag-none"), optional=True
                 ),
             )
         ],
@@ -211,7 +217,7 @@ def _watchdog(installation: Installation) -> Container:
     return container(
         installation,
         "watchdog-pod",
-        (),
+        ("run",),
         {"pending": "{{workflow.outputs.parameters.pending}}"},
         image=installation.image("base"),
         args=["step", "watchdog"],

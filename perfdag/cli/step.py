@@ -54,6 +54,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     last = steps.add_parser("finish", help="collect, report, check")
     last.add_argument("--phase", default="Succeeded", help="phase of the Workflow")
     last.set_defaults(run=finish)
+    steps.add_parser("age", help="check the age of the newest run").set_defaults(run=age)
     rsh = steps.add_parser(
         "rsh", help="run a command on a peer of this gang (an MPI launcher's remote shell)"
     )
@@ -114,6 +115,19 @@ def finish(args: argparse.Namespace) -> int:
     from perfdag.app.cluster.finish_step import finish_step
 
     return finish_step(args.phase, print_now, log)
+
+
+def age(args: argparse.Namespace) -> int:
+    """Check the age of the newest run of a suite, which the Workflow's parameters name."""
+    from perfdag.app.gate import check_age
+    from perfdag.steps.runner.pod_context import from_environment
+    from perfdag.units import seconds
+
+    root, env = from_environment().root, os.environ
+    suite, limit = env["PERFDAG_SUITENAME"], seconds(env["PERFDAG_MAXAGE"])
+    line, code = check_age("last", root, suite, limit, env.get("PERFDAG_WEBHOOK"), log)
+    print_now(line)
+    return code
 
 
 def remote_shell(args: argparse.Namespace) -> int:

@@ -8,8 +8,8 @@ from pydantic import BaseModel, StringConstraints, ValidationError
 
 from perfdag.suite.model import SuiteName
 
-_RUN_ID = r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}[ab]?"
-RunId = Annotated[str, StringConstraints(pattern=f"^{_RUN_ID}$")]
+RUN_ID = r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}[ab]?"
+RunId = Annotated[str, StringConstraints(pattern=f"^{RUN_ID}$")]
 PointId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
 
 
@@ -34,7 +34,7 @@ class Names(BaseModel):
 
 def is_run_id(text: str) -> bool:
     """Return whether a text has the form of a run id."""
-    return re.fullmatch(_RUN_ID, text) is not None
+    return re.fullmatch(RUN_ID, text) is not None
 
 
 def check_names(raw: Mapping[str, Any]) -> None:

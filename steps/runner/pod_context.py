@@ -8,6 +8,7 @@ from pathlib import Path
 
 from perfdag.kube.podspec import STORE
 from perfdag.plan.plan import new_run_id
+from perfdag.steps.runner.limits import refuse
 from perfdag.store.base import Store
 from perfdag.store.open import check_cluster_address, open_store
 from perfdag.units import seconds
@@ -45,6 +46,8 @@ class PodContext:
     pull_policy: str = "IfNotPresent"
     network_policy: bool = False
     """Whether a NetworkPolicy of this installation selects measuring pods."""
+    refused: str = ""
+    """What parameters of the Workflow must be whose values its template did not hand on."""
 
     @property
     def claimed(self) -> bool:
@@ -65,10 +68,17 @@ class PodContext:
             "workflow_uid": self.workflow_uid,
         }
 
-    def open(self) -> Store:
-        """Open the store. Raises StoreError."""
+    @property
+    def root(self) -> str:
+        """The address of the store in this pod. Raises BadDocument, StoreError."""
+        if self.refused:
+            raise refuse(f"parameters of the Workflow: {self.refused.strip('; ')}")
         check_cluster_address(self.store)
-        return open_store(STORE if self.claimed else self.store, PATIENCE)
+        return STORE if self.claimed else self.store
+
+    def open(self) -> Store:
+        """Open the store. Raises BadDocument, StoreError."""
+        return open_store(self.root, PATIENCE)
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
@@ -102,6 +112,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
         permits=tuple(filter(None, of("PERMITS").split(","))),
         pull_policy=of("PULL_POLICY") or "IfNotPresent",
         network_policy=bool(of("NETWORK_POLICY")),
+        refused=of("REFUSED"),
     )
 
 

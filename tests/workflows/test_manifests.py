@@ -21,6 +21,7 @@ from perfdag.steps.runner.limits import MAX_SHAPES, check_shapes
 from perfdag.suite.yaml_document import BadDocument
 from perfdag.workflows import age, base, lint, runs
 from perfdag.workflows.emit import dump
+from perfdag.workflows.parameters import value
 from perfdag.workflows.templates import FINISH_SECONDS, PLAN_SECONDS, Installation
 
 from .pods import pod
@@ -338,7 +339,7 @@ def test_pods_of_every_step_are_labelled_by_their_run() -> None:
         for each in template["spec"]["templates"]
         if "container" in each
     }
-    given, made = "{{workflow.parameters.run}}", "{{workflow.outputs.parameters.run}}"
+    given, made = value("run"), "{{workflow.outputs.parameters.run}}"
     steps = {"plan-pod": given, "watchdog-pod": made, "confirm-pod": made, "finish-pod": given}
     assert found == {**steps, "rank": made}
 

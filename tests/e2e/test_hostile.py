@@ -1,0 +1,193 @@
+"""Hostile parameters and suites on a real Argo: no pod but the planned ones, with their rights alone.
+
+PodSecurity allows everything here, so that only the templates stand between a text and its pod.
+"""
+
+import base64
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from perfdag.kube.client import Kube, Object, run_with_client
+from perfdag.workflows import runs
+
+from .conftest import IMAGES, Namespace, installed
+
+pytestmark = [pytest.mark.argo, pytest.mark.slow]
+ARGO = "argoproj.io/v1alpha1"
+HOST_PATH = 'x"} },{"name":"h","hostPath":{"path":"/"}}],"hostPID":true,"a":[{"b":{"c":"'
+SUITE = (
+    "name: s\npending_limit: 90s\nentries:\n  - benchmark: command\n    params: {argv: ['true']}\n"
+)
+ECHO = """name: s
+pending_limit: 90s
+description: '{{workflow.name}} $(AWS_SECRET_ACCESS_KEY) @CLAIMED@'
+entries:
+  - benchmark: command
+    params: {argv: [echo, '{{=1+1}}', $(HOME), '"} },{"hostPID":true']}
+"""
+TOLERATION = "    tolerations: [{key: a, value: '{{=1+1}}'}]\n"
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+REFUSED: dict[str, tuple[dict[str, str], list[str]]] = {
+    "a claim that closes its quotes": (
+        {"suite": encoded(SUITE), "store": f"claim://{HOST_PATH}"},
+        ["store must be s3://bucket/prefix or claim://NAME"],
+    ),
+    "expressions and variables everywhere": (
+        {
+            "suite": "$(AWS_SECRET_ACCESS_KEY)",
+            "configmap": "{{workflow.name}}",
+            "url": "../../etc",
+            "run": "$(AWS_SECRET_ACCESS_KEY)",
+            "store": "claim://{{=workflow.parameters.run}}",
+            "options": "'",
+            "trigger": "{{=1+1}}",
+        },
+        [
+            "suite must be base64",
+            "configmap must be the name of a ConfigMap",
+            "url must be a key of the store",
+            "run must be a run id such as 20260101T020000Z-0a1b2c3d",
+            "store must be s3://bucket/prefix or claim://NAME",
+            "options must be base64",
+            "trigger must be manual or cron",
+        ],
+    ),
+    "a shape with an expression": (
+        {"suite": encoded(SUITE + TOLERATION)},
+        ["suite.yaml:6: entries[0].tolerations[0].value: '{{=1+1}}' is not a label's value"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def open_to_all() -> Iterator[Namespace]:
+    with installed("privileged") as namespace:
+        yield namespace
+
+
+def ended(namespace: Namespace, parameters: dict[str, str], **spec: object) -> Object:
+    """The Workflow of somebody who may only submit, once it has ended."""
+    body = runs.workflow(namespace.name, "s", parameters)
+    body["spec"] |= spec
+    name = run_with_client(lambda client: client.create(body))["metadata"]["name"]
+
+    def end() -> Object | None:
+        workflows = {item["metadata"]["name"]: item for item in namespace.objects("Workflow", ARGO)}
+        return workflows[name] if (workflows[name].get("status") or {}).get("finishedAt") else None
+
+    workflow: Object = namespace.until(end, 240, "end of the Workflow")
+    return workflow
+
+
+def pods(namespace: Namespace, workflow: Object) -> dict[str, Object]:
+    """The pods of a Workflow by their roles."""
+    labels = f"workflows.argoproj.io/workflow={workflow['metadata']['name']}"
+    found = namespace.objects("Pod", labels=labels)
+    roles = [pod["metadata"]["labels"]["perfdag/role"] for pod in found]
+    assert len(set(roles)) == len(roles)
+    return dict(zip(roles, found, strict=True))
+
+
+def rights(pod: Object) -> Object:
+    """What a pod may do on its node and at the API server."""
+    spec = pod["spec"]
+    containers = [*spec["containers"], *spec["initContainers"]]
+    security = [item["securityContext"] for item in containers]
+    kinds = {next(key for key in volume if key != "name") for volume in spec["volumes"]}
+    return {
+        "images": {item["image"] for item in spec["containers"] if item["name"] == "main"},
+        "containers": sorted(item["name"] for item in containers),
+        "account": spec["serviceAccountName"],
+        "host": [key for key in ("hostPID", "hostNetwork", "hostIPC") if spec.get(key)],
+        "volumes": kinds - {"emptyDir", "projected"},
+        "root": any(item["runAsUser"] == 0 or item.get("privileged") for item in security),
+        "escalation": any(item["allowPrivilegeEscalation"] for item in security),
+    }
+
+
+def expected(account: str, image: str = "base", volume: str = "configMap") -> Object:
+    """The rights of a pod of this installation."""
+    return {
+        "images": {IMAGES.replace("{name}", image)},
+        "containers": ["init", "main", "wait"],
+        "account": account,
+        "host": [],
+        "volumes": {volume} if volume else set(),
+        "root": False,
+        "escalation": False,
+    }
+
+
+def refusal(namespace: Namespace, pod: Object) -> str:
+    """The only line of perfdag in the log of a pod; the others are Argo's."""
+
+    async def read(client: Kube) -> list[str]:
+        lines = client.logs(pod["metadata"]["name"], namespace.name, container="main")
+        return [line async for line in lines if not line.startswith(("time=", "Error: "))]
+
+    lines = run_with_client(read)
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+@pytest.mark.parametrize("row", REFUSED)
+def test_hostile_parameters_end_in_one_line_of_the_plan_step(
+    open_to_all: Namespace, row: str
+) -> None:
+    parameters, messages = REFUSED[row]
+    workflow = ended(open_to_all, parameters)
+    assert workflow["status"]["phase"] == "Failed"
+    started = pods(open_to_all, workflow)
+    plan = started.pop("plan")
+    assert rights(plan) == expected("perfdag-run")
+    line = refusal(open_to_all, plan)
+    assert all(message in line for message in messages), line
+    assert not [text for text in ("hostPID", "$(AWS") if text in json.dumps(plan["spec"])]
+    if "store" in parameters:
+        assert not started
+
+
+def test_the_words_of_a_command_are_literal_and_its_pods_as_planned(
+    open_to_all: Namespace,
+) -> None:
+    workflow = ended(open_to_all, {"suite": encoded(ECHO)})
+    assert workflow["status"]["phase"] == "Succeeded"
+    started = {role: rights(pod) for role, pod in pods(open_to_all, workflow).items()}
+    assert started == {
+        "plan": expected("perfdag-run"),
+        "watchdog": expected("perfdag-run", volume=""),
+        "measure": expected("perfdag-measure", volume="secret"),
+        "finish": expected("perfdag-finish", "finish", volume=""),
+    }
+    rows = open_to_all.rows(open_to_all.run_id(workflow["metadata"]["name"]))
+    assert {row["status"] for row in rows} == {"ok"}
+    words = {tuple(json.loads(row["params"])["argv"]) for row in rows}
+    assert words == {("echo", "{{=1+1}}", "$(HOME)", '"} },{"hostPID":true')}
+
+
+def test_no_pod_of_a_batch_starts_without_a_plan(open_to_all: Namespace) -> None:
+    """Whoever submits may choose another entrypoint and its inputs."""
+    inputs = {"rank": "0", "batch": HOST_PATH, "shape": "0", "attempt": "0"}
+    workflow = ended(open_to_all, {**inputs, "store": f"claim://{HOST_PATH}"}, entrypoint="rank")
+    assert workflow["status"]["phase"] in ("Failed", "Error")
+    assert not pods(open_to_all, workflow)
+
+
+def test_the_check_of_the_age_refuses_them(open_to_all: Namespace) -> None:
+    parameters = {"suitename": "--help", "maxage": "$(PERFDAG_POD)", "store": "claim://{{=1+1}}"}
+    reference = {"name": "perfdag-age"}
+    workflow = ended(open_to_all, parameters, workflowTemplateRef=reference)
+    assert workflow["status"]["phase"] == "Failed"
+    [(role, pod)] = pods(open_to_all, workflow).items()
+    assert (role, rights(pod)) == ("age", expected("perfdag-measure", "finish", volume=""))
+    assert refusal(open_to_all, pod) == (
+        "suite:1: parameters of the Workflow: suitename must be the name of a suite; "
+        "maxage must be an age such as 26h; store must be s3://bucket/prefix or claim://NAME"
+    )
