@@ -31,6 +31,9 @@ LEAST_RATIO, MOST_DISPATCH_MS = 5.0, 10.0
 WIRES = (("original", False), ("kept", True))
 
 
+TOKEN = "of-the-benchmark"
+
+
 class Running:
     """Processes that end with the block, by their own ids."""
 
@@ -39,7 +42,11 @@ class Running:
 
     def start(self, argv: list[str]) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PERFDAG_QUEUE_TOKEN": TOKEN},
         )
         self.processes.append(process)
         return process
@@ -63,11 +70,14 @@ def ports(count: int) -> list[int]:
     return values
 
 
-def fetch(port: int, path: str) -> str:
+def fetch(port: int, path: str, method: str = "GET") -> str:
     """A page of a client's control port, waiting until it listens."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/{path}", headers={"X-Perfdag-Token": TOKEN}, method=method
+    )
     for _ in range(100):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=10) as answer:
                 return str(answer.read().decode())
         except OSError:
             time.sleep(0.1)
@@ -311,7 +321,7 @@ def measure(
         )
         fetch(control, "fails?type=plain")
         time.sleep(settle)
-        fetch(control, "reset?type=plain")
+        fetch(control, "reset?type=plain", "POST")
         before = cpu_seconds(served)
         time.sleep(seconds)
         used = cpu_seconds(served) - before

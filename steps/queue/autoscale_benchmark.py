@@ -45,7 +45,13 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
         },
         {"apiGroups": ["batch"], "resources": ["cronjobs", "jobs"], "verbs": ["list"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
-        {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
+        {
+            "apiGroups": [""],
+            "resources": ["secrets"],
+            "resourceNames": ["perfdag-queue-token"],
+            "verbs": ["get"],
+        },
     )
     Params: ClassVar[type[Params]] = QueueAutoscaleParams
     metrics: ClassVar[tuple[Metric, ...]] = (

@@ -1,10 +1,10 @@
-"""HTTP for metrics and control: GET requests, an optional token, and limited connections."""
+"""HTTP for metrics and control: an optional token, POST for changes, and limited connections."""
 
 import asyncio
 import base64
 import hmac
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from aiohttp import http_exceptions, web
 
@@ -38,16 +38,21 @@ class _Refusal(asyncio.Protocol):
         transport.close()
 
 
-async def serve(address: wire.Address, handler: Handler, token: str = "") -> asyncio.Server:
-    """Serve GET requests, one for a connection, and ``/healthz`` without a token.
+async def serve(
+    address: wire.Address,
+    handler: Handler,
+    token: str = "",
+    changes: Collection[str] = (),
+) -> asyncio.Server:
+    """Serve requests, one for a connection, and ``/healthz`` without a token.
 
-    With a token, other requests need it: as ``Bearer``, as the password of ``Basic``, or in the
-    header X-Perfdag-Token.
+    The paths of ``changes`` change a state and take POST; all others take GET. With a token, other
+    requests need it: as ``Bearer``, as the password of ``Basic``, or in the header X-Perfdag-Token.
     The API server's proxy passes only that header on. Raises OSError if the address is taken.
     """
 
     async def respond(request: web.BaseRequest) -> web.Response:
-        response = _response(request, handler, token)
+        response = _response(request, handler, token, changes)
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.force_close()
         return response
@@ -68,9 +73,13 @@ async def serve(address: wire.Address, handler: Handler, token: str = "") -> asy
     return await loop.create_server(accept, address.host or None, address.port)
 
 
-def _response(request: web.BaseRequest, handler: Handler, token: str) -> web.Response:
-    if request.method != "GET":
-        return web.Response(status=405)
+def _response(
+    request: web.BaseRequest, handler: Handler, token: str, changes: Collection[str]
+) -> web.Response:
+    method = "POST" if request.path in changes else "GET"
+    if request.method != method:
+        text = f"{request.path} takes {method}, not {request.method}: curl -X {method} ...\n"
+        return web.Response(status=405, text=text, headers={"Allow": method})
     if request.path == "/healthz":
         return web.Response(text="ok\n")
     if token and not _authorized(request, token):

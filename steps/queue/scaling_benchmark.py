@@ -28,7 +28,13 @@ API_RULES: tuple[dict[str, Any], ...] = (
     {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["list"]},
     {"apiGroups": ["batch"], "resources": ["cronjobs"], "verbs": ["list"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
-    {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
+    {
+        "apiGroups": [""],
+        "resources": ["secrets"],
+        "resourceNames": ["perfdag-queue-token"],
+        "verbs": ["get"],
+    },
 )
 
 

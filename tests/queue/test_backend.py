@@ -334,6 +334,8 @@ class Control(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    do_POST = do_GET  # noqa: N815
+
     def log_message(self, *_: object) -> None:
         """Nothing."""
 

@@ -8,7 +8,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from perfdag.steps.queue.backend.processes import Processes
-from perfdag.steps.queue.client.control import Control
+from perfdag.steps.queue.client.control import CHANGES, Control
 from perfdag.steps.queue.client.load import ClosedLoop, OpenLoop, schedule
 from perfdag.steps.queue.client.stats import ClientStats, Latencies
 from perfdag.steps.queue.client.wires import KeptWire, OriginalWire, Work
@@ -271,16 +271,34 @@ def test_how_late_a_few_requests_were_is_known() -> None:
     assert few.at(0.99) == 5.0
 
 
-async def test_the_token_guards_the_control_port() -> None:
-    server = await serve(Address("127.0.0.1", 0), Control(ClientStats(), None), token="secret")
+async def test_the_token_guards_the_control_port_and_changes_are_posted() -> None:
+    client_stats = ClientStats()
+    control = Control(client_stats, None)
+    server = await serve(Address("127.0.0.1", 0), control, "secret", CHANGES)
     port = server.sockets[0].getsockname()[1]
 
-    async def status(header: str) -> bytes:
+    async def ask(request: str, header: str) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(f"GET /stats HTTP/1.1\r\nHost: x\r\n{header}\r\n".encode())
-        line = await reader.readline()
+        writer.write(f"{request} HTTP/1.1\r\nHost: x\r\n{header}\r\n".encode())
+        answer = await reader.read()
         writer.close()
-        return line.split(b" ")[1]
+        return answer
+
+    async def status(header: str) -> bytes:
+        return (await ask("GET /stats", header)).split(b" ")[1]
+
+    client_stats.began()
+    client_stats.ended(None, "lost", 0, 0, 0)
+    for path in ("/reset", "/parallel?value=3"):
+        refused = await ask(f"GET {path}", "Authorization: Bearer secret\r\n")
+        assert refused.startswith(b"HTTP/1.1 405 ")
+        assert b"\r\nAllow: POST\r\n" in refused
+        assert f"{path.partition('?')[0]} takes POST, not GET: curl -X POST".encode() in refused
+    assert (await ask("POST /stats", "Authorization: Bearer secret\r\n")).split()[1] == b"405"
+    assert (await ask("POST /reset", "")).split()[1] == b"401"
+    assert client_stats.failure == 1
+    assert b"Reseted" in await ask("POST /reset", "Authorization: Bearer secret\r\n")
+    assert client_stats.failure == 0
 
     assert await status("") == b"401"
     assert await status("Authorization: Bearer wrong\r\n") == b"401"

@@ -17,8 +17,10 @@ import pytest
 import yaml
 
 from perfdag.cli import main
+from perfdag.kube.client import Kube, run_with_client
 from perfdag.steps.queue.manifests.model import Queues
 from perfdag.steps.queue.manifests.objects import manifests
+from perfdag.steps.queue.validate.targets import send_by_service, token_of
 
 pytestmark = [
     pytest.mark.cluster,
@@ -88,7 +90,6 @@ def test_validation_on_real_pods(
         )
         command = ["queue", "validate", "-n", namespace, "--json"]
 
-        monkeypatch.setenv("PERFDAG_QUEUE_TOKEN", "test-token")
         assert main([*command, "perfdag-queue-linear", "--limit", "16", "--factor", "1.8"]) == 0
         linear = json.loads(capsys.readouterr().out)
         assert [step["replicas"] for step in linear["steps"]] == [1, 2, 4, 8, 16]
@@ -100,10 +101,9 @@ def test_validation_on_real_pods(
             == 1
         )
 
+        monkeypatch.setenv("PERFDAG_QUEUE_TOKEN", "another")
+        assert main([*command, "perfdag-queue-linear", "--limit", "2"]) == 4
         monkeypatch.delenv("PERFDAG_QUEUE_TOKEN")
-        assert (
-            main([*command, "perfdag-queue-linear", "--limit", "2"]) == 4
-        )  # the control port wants its token
 
         assert main([*command, "perfdag-queue-serial", "--limit", "8", "--factor", "1.4"]) == 3
         serial = json.loads(capsys.readouterr().out)
@@ -217,12 +217,14 @@ def test_deploy_applies_what_serves_and_removes_it(
     assert "perfdag queue manifests" in capsys.readouterr().err
 
 
-def client(namespace: str, path: str) -> Any:
+def client(namespace: str, path: str, method: str = "GET") -> Any:
     """A page of the client's control port, through the API server."""
-    url = f"/api/v1/namespaces/{namespace}/services/perfdag-queue-s-client:9996/proxy/{path}"
-    return json.loads(
-        subprocess.run(["kubectl", "get", "--raw", url], capture_output=True, check=True).stdout
-    )
+
+    async def fetch(kube: Kube) -> bytes:
+        token = await token_of(kube, namespace)
+        return await send_by_service(kube, namespace, "perfdag-queue-s-client", token)(method, path)
+
+    return json.loads(run_with_client(fetch))
 
 
 def counters(namespace: str) -> dict[str, float]:
@@ -264,10 +266,10 @@ def test_scale_in_under_load_loses_no_request(tmp_path: Path) -> None:
             [*there, "wait", "deployment", "--all", "--for=condition=Available", "--timeout=90s"],
             check=True,
         )
-        client(namespace, "parallel?value=1&type=json")
+        client(namespace, "parallel?value=1&type=json", "POST")
         success(namespace, 1)  # a service may take a moment to lead somewhere
-        client(namespace, "reset?type=json")
-        client(namespace, "parallel?value=16&type=json")
+        client(namespace, "reset?type=json", "POST")
+        client(namespace, "parallel?value=16&type=json", "POST")
         served = set[str]()
         for size in (6, 2, 6, 1):
             subprocess.run(
@@ -279,7 +281,7 @@ def test_scale_in_under_load_loses_no_request(tmp_path: Path) -> None:
             )
             output = success(namespace, 40)
             served |= output["nodes"][NODE]["pods"].keys()
-        client(namespace, "parallel?value=0&type=json")
+        client(namespace, "parallel?value=0&type=json", "POST")
         end = time.monotonic() + 60
         while (output := client(namespace, "stats?type=json"))["pending"]:
             assert time.monotonic() < end, output["pending"]
@@ -310,7 +312,7 @@ def test_cron_job_empties_the_queue_and_ends(tmp_path: Path) -> None:
     with namespaced(tmp_path, queue) as (namespace, _):
         ready = ["wait", "deployment", "--all", "--for=condition=Available", "--timeout=90s"]
         subprocess.run(["kubectl", "-n", namespace, *ready], check=True)
-        client(namespace, "parallel?value=12&type=json")
+        client(namespace, "parallel?value=12&type=json", "POST")
         end = time.monotonic() + 120
         while (before := client(namespace, "stats?type=json"))[
             "pending"

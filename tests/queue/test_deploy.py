@@ -1,12 +1,13 @@
 """The objects of a validation: applied, watched, scaled and deleted."""
 
+import base64
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from perfdag.app.queue.validation import ClientAddress, fetch_from, wait_idle
+from perfdag.app.queue.validation import ClientAddress, sender, wait_idle
 from perfdag.steps.queue.autoscale.run import require_scaler
 from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale
 from perfdag.steps.queue.manifests.model import Queues
@@ -16,7 +17,7 @@ from perfdag.steps.queue.validate import deploy
 from perfdag.steps.queue.validate.deploy import deployed
 from perfdag.steps.queue.validate.deployment import DeploymentTarget
 from perfdag.steps.queue.validate.targets import HttpLoad
-from tests.fakes.api_server import ApiServer, Request
+from tests.fakes.api_server import Answer, ApiServer, Request
 
 
 def lasting(server: ApiServer, **looks: int) -> dict[str, int]:
@@ -172,15 +173,20 @@ async def test_what_a_validation_before_deletes_is_waited_for(
 @pytest.mark.parametrize(("namespace", "where"), [(None, "there"), ("elsewhere", "elsewhere")])
 async def test_the_client_may_be_of_another_namespace(namespace: str | None, where: str) -> None:
     server = ApiServer()
-    server.fail(".", 503, "no endpoints")
+    server.fail("/proxy/", 503, "no endpoints")
+    secret = {"data": {"token": base64.b64encode(b"secret").decode()}}
+    server.on(f"/namespaces/{where}/secrets/perfdag-queue-token", lambda _: Answer(200, secret))
     kube = server.client()
     target = DeploymentTarget(kube, "there", "d")
-    load = HttpLoad(fetch_from(kube, ClientAddress(namespace=namespace), target))
+    load = HttpLoad(await sender(kube, ClientAddress(namespace=namespace), target))
     reports: list[str] = []
     await wait_idle(target, load, 1, reports.append)  # the verdict stands, whatever happened
-    assert {request.path for request in server.requests} == {
-        f"/api/v1/namespaces/{where}/services/d-client:9996/proxy/stats"
+    asked = {
+        (request.path, request.headers["X-Perfdag-Token"])
+        for request in server.requests
+        if "/proxy/" in request.path
     }
+    assert asked == {(f"/api/v1/namespaces/{where}/services/d-client:9996/proxy/stats", "secret")}
     assert "no endpoints" in reports[0]
 
 

@@ -102,6 +102,6 @@ async def test_it_is_asked_through_the_proxy_and_left_out_where_that_does_not_le
     assert {
         "apiGroups": [""],
         "resources": ["services/proxy"],
-        "verbs": ["get"],
+        "verbs": ["get", "create"],
     } in QueueAutoscale.api
     assert await queue_gauges(kube, "ns", [])() == (None, None)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import os
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,8 +13,8 @@ from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 from perfdag.steps.queue import http, wire
 from perfdag.steps.queue.client import control, load, wires
 from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.validate.targets import TOKEN_VARIABLE
 
-TOKEN_VARIABLE = "PERFDAG_QUEUE_TOKEN"
 MAX_PARALLEL = 4096
 FOREVER = 1e9
 """Seconds; stands for no end."""
@@ -67,7 +68,7 @@ def _check(options: ClientOptions) -> None:
     if options.retries is not None and not options.kept:
         raise ValueError("--retries needs --wire kept: the original wire cannot express it")
     private = wire.address(options.control).host in ("localhost", "127.0.0.1", "::1")
-    if not (private or os.environ.get(TOKEN_VARIABLE) or "KUBERNETES_SERVICE_HOST" in os.environ):
+    if not (private or os.environ.get(TOKEN_VARIABLE)):
         raise ValueError(
             f"--caddr {options.control} lets others control this client; "
             f"set {TOKEN_VARIABLE}, or listen on localhost"
@@ -87,11 +88,13 @@ async def _serve(options: ClientOptions, report: Callable[[str], None]) -> tuple
         )
     else:
         closed_loop = load.ClosedLoop(connection, stats, max(1, options.max_parallel))
+    chosen = os.environ.get(TOKEN_VARIABLE)
+    token = chosen or secrets.token_urlsafe(24)
     server = await http.serve(
-        wire.address(options.control),
-        control.Control(stats, closed_loop),
-        os.environ.get(TOKEN_VARIABLE, ""),
+        wire.address(options.control), control.Control(stats, closed_loop), token, control.CHANGES
     )
+    if not chosen:
+        report(f"{TOKEN_VARIABLE} is not set; the token of the control port is {token}")
     port = server.sockets[0].getsockname()[1]
     report(f"requests to queue {options.queue!r} at {options.frontend}, control on port {port}")
     stopped = asyncio.create_task(until_signal().wait())

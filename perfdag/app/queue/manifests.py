@@ -6,9 +6,9 @@ from typing import Any
 
 import yaml
 
-from perfdag.app.queue.client import TOKEN_VARIABLE
 from perfdag.steps.queue.manifests.model import Queues, load
 from perfdag.steps.queue.manifests.objects import manifests
+from perfdag.steps.queue.validate.targets import TOKEN_VARIABLE
 
 
 def schema() -> dict[str, Any]:
@@ -30,7 +30,7 @@ def render(
     """
     queues = load(file, list(extra), namespace=namespace, image=image, monitor=monitor)
     token = os.environ.get(TOKEN_VARIABLE)
-    if not token and any(queues.host_of(queue) for queue in queues.queues):
+    if not token:
         report(
             "these objects have a new token, which locks out users of the old one: "
             f"set {TOKEN_VARIABLE} to keep one"

@@ -1,11 +1,9 @@
 """Validate that throughput grows with the backends, on this machine or on a cluster."""
 
-import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from perfdag import signals
-from perfdag.app.queue.client import TOKEN_VARIABLE
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.queue.validate import targets
 from perfdag.steps.queue.validate.deploy import deployed
@@ -14,7 +12,6 @@ from perfdag.steps.queue.validate.targets import Local
 from perfdag.steps.queue.validate.validate import BadInput, Load, Plan, idle, validate
 from perfdag.steps.queue.validate.verdict import Verdict
 
-CONTROL_PORT = 9996
 Report = Callable[[str], None]
 
 
@@ -58,7 +55,7 @@ def validate_deployment(
             await target.find()
             if scaler := await other_scaler(target, report):
                 raise BadInput(f"{scaler} scales {name} as well: delete it during the validation")
-            load = targets.HttpLoad(fetch_from(kube, client, target))
+            load = targets.HttpLoad(await sender(kube, client, target))
             await load.up(plan.scale_seconds if manifests else 0)
             verdict = await validate(target, load, plan, report)
             if manifests:
@@ -68,16 +65,14 @@ def validate_deployment(
     return signals.run_until_stopped(work())
 
 
-def fetch_from(
-    kube: Kube, client: ClientAddress, target: DeploymentTarget
-) -> Callable[[str], Awaitable[bytes]]:
-    """Return the function that reads a path of the client's control port."""
-    token = os.environ.get(TOKEN_VARIABLE, "")
-    if client.url:
-        return targets.fetch_by_url(client.url, token)
-    service = client.service or f"{target.name}-client"
+async def sender(kube: Kube, client: ClientAddress, target: DeploymentTarget) -> targets.Send:
+    """Return the function that sends requests to the client's control port. Raises KubeError."""
     namespace = client.namespace or target.namespace
-    return targets.fetch_by_service(kube, namespace, service, CONTROL_PORT, token)
+    token = await targets.token_of(kube, namespace)
+    if client.url:
+        return targets.send_by_url(client.url, token)
+    service = client.service or f"{target.name}-client"
+    return targets.send_by_service(kube, namespace, service, token)
 
 
 async def wait_idle(target: DeploymentTarget, load: Load, seconds: float, report: Report) -> None:

@@ -8,10 +8,11 @@ from perfdag.cli.queue.program_options import add_option, add_program, after_das
 EXAMPLES = """\
   perfdag queue client --name sleep --req-now 2 --req-max 16
   perfdag queue client --name sleep --rate 50 --poisson --duration 60
-  curl 'localhost:9996/parallel?value=4&type=plain'
+  curl -X POST -H 'X-Perfdag-Token: TOKEN' 'localhost:9996/parallel?value=4&type=plain'
 
-If PERFDAG_QUEUE_TOKEN is set, the control port accepts only requests with that token, as a bearer
-token or password.
+The control port accepts only requests with the token PERFDAG_QUEUE_TOKEN, as a bearer token or
+password. Without that variable the client makes a token and prints it. /parallel and /reset change
+the client and take POST; the other paths take GET.
 """
 
 

@@ -6,7 +6,6 @@ On a cluster, backends are a Deployment that any autoscaler scales.
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from dataclasses import astuple, dataclass
@@ -224,12 +223,12 @@ async def watch(profile: Profile, params: QueueAutoscaleParams) -> dict[str, Any
     try:
         async with Kube() as kube:
             namespace = params.namespace or kube.namespace
-            token = os.environ.get("PERFDAG_QUEUE_TOKEN", "")
             services = params.clients or [f"{name}-client" for name in params.deployments]
             watched = [DeploymentTarget(kube, namespace, name) for name in params.deployments]
             where = params.client_namespace or namespace
+            token = await targets.token_of(kube, where)
             loads = [
-                targets.HttpLoad(targets.fetch_by_service(kube, where, service, 9996, token))
+                targets.HttpLoad(targets.send_by_service(kube, where, service, token))
                 for service in services
             ]
             for target in watched:

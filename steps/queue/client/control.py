@@ -15,6 +15,8 @@ from perfdag.steps.queue.client.stats import ClientStats, Latencies
 
 COLUMNS = 60
 KINDS = ("plain", "json", "html")
+CHANGES = ("/parallel", "/reset")
+"""Paths that change the client, which take POST."""
 
 
 class Control:
@@ -79,19 +81,27 @@ class Control:
             return web.Response(text=text)
         body = (
             "<!doctype html><title>queue "
-            f"client</title>{_FORMS if forms else _BACK}<pre>{html.escape(text)}</pre>\n"
+            f"client</title>{self._forms() if forms else _BACK}<pre>{html.escape(text)}</pre>\n"
         )
         return web.Response(text=body, content_type="text/html")
 
+    def _forms(self) -> str:
+        """Return buttons that change the client, and links to the pages."""
+        counts = (
+            [0, *(1 << power for power in range(self.loop.most.bit_length()))] if self.loop else []
+        )
+        buttons = "".join(
+            f'<button formaction="parallel?value={count}">{count}</button> ' for count in counts
+        )
+        return (
+            f'<h1>Queue client</h1><form method="post"><p>Requests in parallel: {buttons}</p>'
+            '<p><button formaction="reset">Reset statistics</button></p></form>'
+            '<p><a href="pods">Pods</a> <a href="nodes">Nodes and devices</a> <a '
+            'href="stats">Refresh</a></p>'
+        )
+
 
 _BACK = '<p><a href="stats">Back to stats</a></p>'
-_FORMS = (
-    '<h1>Queue client</h1><form action="parallel"><label>Requests in parallel: <input '
-    'name="value"></label>'
-    '<button>Change</button></form><form action="reset"><button>Reset statistics</button></form>'
-    '<p><a href="pods">Pods</a> <a href="nodes">Nodes and devices</a> <a '
-    'href="stats">Refresh</a></p>'
-)
 
 
 def _value(kind: str, result: str, info: str, status: int = 200) -> web.Response:

@@ -135,15 +135,14 @@ def client(queues: Queues, queue: Queue) -> Object:
     command += ["--req-max", str(max(queue.parallel, queue.most_parallel))]
     # With a limit, the frontend drops backends that hang.
     command += ["--limit", f"{queue.limit:g}"] if queue.limit else []
+    token = {"name": "perfdag-queue-token", "key": "token"}
     container: Object = {
         "name": "client",
         "image": queues.image,
         "command": command,
+        "env": [{"name": "PERFDAG_QUEUE_TOKEN", "valueFrom": {"secretKeyRef": token}}],
         "ports": [{"name": "control", "containerPort": 9996}],
         "readinessProbe": _healthy(9996),
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
     }
-    if queues.host_of(queue):
-        source = {"secretKeyRef": {"name": "perfdag-queue-token", "key": "token"}}
-        container["env"] = [{"name": "PERFDAG_QUEUE_TOKEN", "valueFrom": source}]
     return _deployment(queues.namespace, name, 1, pod(queues, name, container))

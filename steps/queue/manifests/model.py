@@ -85,7 +85,7 @@ class Queue(_Model):
     parallel: int = Field(0, ge=0, description="requests in parallel at the start")
     most_parallel: int = Field(512, ge=1, le=4096)
     ingress: str | None = Field(
-        None, description="host name of an Ingress to the client; the client then needs a token"
+        None, description="host name of an Ingress to the client's control port"
     )
     autoscale: Autoscale = Autoscale()
 

@@ -17,7 +17,7 @@ from perfdag.steps.queue.manifests.scalers import scaling
 
 
 def manifests(queues: Queues, token: str | None = None) -> list[Object]:
-    """Return all objects. ``token``: of the clients with an Ingress (None: a new random one).
+    """Return all objects. ``token``: of the clients (None: a new random one).
 
     Raises ValueError if two objects have the same name.
     """
@@ -33,8 +33,7 @@ def manifests(queues: Queues, token: str | None = None) -> list[Object]:
 def _shared(queues: Queues, token: str | None) -> list[Object]:
     rootless = not any(queue.root for queue in queues.queues)
     objects = [_namespace(queues.namespace, rootless), _account(queues.namespace)]
-    if any(queues.host_of(queue) for queue in queues.queues):
-        objects.append(_secret(queues.namespace, token or secrets.token_urlsafe(24)))
+    objects.append(_secret(queues.namespace, token or secrets.token_urlsafe(24)))
     objects += [*_network(queues), frontend(queues), _service(queues.namespace, FRONTEND, PORTS)]
     return objects + (_monitor(queues, queues.monitor) if queues.monitor else [])
 

@@ -1,8 +1,10 @@
 """Targets and loads of the validator: local processes, a local client and a control port."""
 
 import asyncio
+import base64
 import json
 import math
+import os
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +24,10 @@ from perfdag.steps.queue.validate.steady_state import Stats
 from perfdag.steps.queue.validate.validate import BadInput
 from perfdag.steps.queue.wire import Address
 
+CONTROL_PORT = 9996
+TOKEN_VARIABLE, TOKEN_SECRET = "PERFDAG_QUEUE_TOKEN", "perfdag-queue-token"
+"""Environment variable and Secret of the token of the clients' control ports."""
+Send = Callable[[str, str], Awaitable[bytes]]
 CLIENT_SECONDS = 10.0
 """Time of a client's control port to answer."""
 
@@ -70,18 +76,18 @@ class LocalLoad:
 class HttpLoad:
     """A client behind its control port.
 
-    ``get`` fetches a path with its query and returns the body.
+    ``send`` sends a request of a method to a path with its query, and returns the body.
     """
 
-    def __init__(self, get: Callable[[str], Awaitable[bytes]]) -> None:
-        self.get = get
+    def __init__(self, send: Send) -> None:
+        self.send = send
 
     async def up(self, seconds: float) -> None:
         """Wait until the client answers. Raises the error of the last attempt."""
         end = time.monotonic() + seconds
         while True:
             try:
-                await self.get("healthz")
+                await self.send("GET", "healthz")
             except (KubeError, BadInput):
                 if time.monotonic() > end:
                     raise
@@ -91,15 +97,15 @@ class HttpLoad:
 
     async def parallel(self, requests: int) -> int:
         answer = json.loads(
-            await self.get(f"parallel?{urlencode({'type': 'json', 'value': requests})}")
+            await self.send("POST", f"parallel?{urlencode({'type': 'json', 'value': requests})}")
         )
         return int(answer["result"])
 
     async def reset(self) -> None:
-        await self.get("reset?type=json")
+        await self.send("POST", "reset?type=json")
 
     async def stats(self) -> Stats:
-        body = await self.get("stats?type=json")
+        body = await self.send("GET", "stats?type=json")
         try:
             stats: Stats = json.loads(body)
         except ValueError:
@@ -107,16 +113,33 @@ class HttpLoad:
         return stats
 
 
-def fetch_by_url(url: str, token: str) -> Callable[[str], Awaitable[bytes]]:
-    """Return a fetcher for the control port at ``url``.
+async def token_of(kube: Kube, namespace: str) -> str:
+    """Return the token of the control ports of a namespace; "" if none may be read.
+
+    It is PERFDAG_QUEUE_TOKEN, or else that of the Secret. Raises KubeError.
+    """
+    if token := os.environ.get(TOKEN_VARIABLE):
+        return token
+    try:
+        secret = await kube.get(await kube.resource("v1", "Secret"), TOKEN_SECRET, namespace)
+    except KubeError as error:
+        if error.status in (403, 404):
+            return ""
+        raise
+    return base64.b64decode(secret["data"]["token"]).decode()
+
+
+def send_by_url(url: str, token: str) -> Send:
+    """Return what sends requests to the control port at ``url``.
 
     It raises BadInput if the port refuses or is unreachable.
     """
 
-    def fetch(path: str) -> bytes:
+    def send_now(method: str, path: str) -> bytes:
         request = urllib.request.Request(
             f"{url.rstrip('/')}/{path}",
             headers={"Authorization": f"Bearer {token}"} if token else {},
+            method=method,
         )
         try:
             with urllib.request.urlopen(request, timeout=CLIENT_SECONDS) as answer:
@@ -133,26 +156,24 @@ def fetch_by_url(url: str, token: str) -> Callable[[str], Awaitable[bytes]]:
     if not url.startswith(("http://", "https://")):
         raise BadInput(f"client URL {url!r} does not start with http:// or https://")
 
-    async def get(path: str) -> bytes:
-        return await asyncio.to_thread(fetch, path)
+    async def send(method: str, path: str) -> bytes:
+        return await asyncio.to_thread(send_now, method, path)
 
-    return get
+    return send
 
 
-def fetch_by_service(
-    kube: Kube, namespace: str, service: str, port: int, token: str
-) -> Callable[[str], Awaitable[bytes]]:
-    """Return a fetcher for a client's Service through the API server's proxy.
+def send_by_service(kube: Kube, namespace: str, service: str, token: str) -> Send:
+    """Return what sends requests to a client's Service through the API server's proxy.
 
     It works outside of the cluster.
     """
     headers = {"X-Perfdag-Token": token} if token else {}
 
-    async def get(path: str) -> bytes:
+    async def send(method: str, path: str) -> bytes:
         bare, _, query = path.partition("?")
-        url = f"/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy/{bare}"
+        url = f"/api/v1/namespaces/{namespace}/services/{service}:{CONTROL_PORT}/proxy/{bare}"
         _, _, body = await kube.raw(
-            "GET",
+            method,
             url,
             params=dict(parse_qsl(query)),
             headers=headers,
@@ -161,7 +182,7 @@ def fetch_by_service(
         )
         return bytes(body)
 
-    return get
+    return send
 
 
 QUEUE = "local"
