@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.api_server import ApiServer
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With several workers begin with the slow ones: at the end one of them would hold up all."""
@@ -44,6 +46,12 @@ class SuiteWriter:
 def in_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test writes ./perfdag-results into the checkout."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def server() -> ApiServer:
+    """An API server in memory."""
+    return ApiServer()
 
 
 @pytest.fixture

@@ -28,8 +28,13 @@ def texts(figure: Figure) -> str:
     return "\n".join(t.get_text() for t in figure.findobj(matplotlib.text.Text))
 
 
-def test_dots_are_the_medians_of_the_measured_samples_without_the_warmup():
-    figure = drawn(generic, rows.plain())["points"]
+@pytest.fixture
+def figure() -> Figure:
+    """The dots of the plain rows."""
+    return drawn(generic, rows.plain())["points"]
+
+
+def test_dots_are_the_medians_of_the_measured_samples_without_the_warmup(figure: Figure):
     medians = [line for line in artists(figure.axes[0], "median ") if isinstance(line, Line2D)]
     # streams=2 was disturbed, so its dot is an artist of its own, hollow
     solid, hollow = medians
@@ -38,8 +43,7 @@ def test_dots_are_the_medians_of_the_measured_samples_without_the_warmup():
     assert to_hex(hollow.get_markerfacecolor()) == style.PAPER
 
 
-def test_bars_reach_from_the_smallest_to_the_largest_of_three_samples():
-    figure = drawn(generic, rows.plain())["points"]
+def test_bars_reach_from_the_smallest_to_the_largest_of_three_samples(figure: Figure):
     (band,) = [
         artist for artist in artists(figure.axes[0], "band ") if isinstance(artist, LineCollection)
     ]
@@ -52,8 +56,7 @@ def test_bars_of_six_samples_and_more_are_named_an_interval():
     assert "interval of the median (95 % or more) of n=6" in texts(drawn(fio, rows.fio())["points"])
 
 
-def test_every_sample_is_a_tick():
-    figure = drawn(generic, rows.plain())["points"]
+def test_every_sample_is_a_tick(figure: Figure):
     (ticks,) = artists(figure.axes[0], "samples ")
     assert len(ticks.get_xdata()) == 9
 
@@ -64,23 +67,20 @@ def test_numbers_beside_the_dots_have_unit_spread_and_n():
     assert "18.36 (18.18 to 18.54) Gbit/s, n=3 ~" in output
 
 
-def test_headline_comes_first_and_axis_labels_have_unit_and_direction():
-    figure = drawn(generic, rows.plain())["points"]
+def test_headline_comes_first_and_axis_labels_have_unit_and_direction(figure: Figure):
     assert [ax.get_xlabel() for ax in figure.axes] == [
         "throughput (Gbit/s), higher is better",
         "retransmits, lower is better",
     ]
 
 
-def test_ticks_are_in_the_scaled_unit():
-    figure = drawn(generic, rows.plain())["points"]
+def test_ticks_are_in_the_scaled_unit(figure: Figure):
     axis = figure.axes[0].xaxis
     assert axis.get_major_formatter()(20e9, 0) == "20"
     assert figure.axes[0].get_xlim()[0] == 0
 
 
-def test_a_failed_point_is_a_hollow_grey_cross_at_the_axis_with_its_reason():
-    figure = drawn(generic, rows.plain())["points"]
+def test_a_failed_point_is_a_hollow_grey_cross_at_the_axis_with_its_reason(figure: Figure):
     (cross,) = artists(figure.axes[0], "failed")
     assert cross.get_marker() == "X"
     assert cross.get_markerfacecolor() == "none"
@@ -90,8 +90,7 @@ def test_a_failed_point_is_a_hollow_grey_cross_at_the_axis_with_its_reason():
     assert "1 of 4 points without a valid sample" in texts(figure).replace("\n", " ")
 
 
-def test_title_is_the_finding_and_subtitle_names_run_and_place():
-    figure = drawn(generic, rows.plain())["points"]
+def test_title_is_the_finding_and_subtitle_names_run_and_place(figure: Figure):
     title, subtitle = (t.get_text().replace("\n", " ") for t in figure.texts)
     assert title.startswith("Highest throughput: streams=4, 23.46 (23.23 to 23.69) Gbit/s, n=3")
     assert f"run {rows.RUN} on node-1" in subtitle

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from perfdag.steps.queue.client.stats import ClientStats
 from perfdag.steps.queue.frontend.dispatcher import Limits
 from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.wire import Address
@@ -26,6 +27,16 @@ async def start() -> AsyncIterator[Start]:
     yield one
     for frontend in started:
         await frontend.stop()
+
+
+@pytest.fixture
+async def frontend(start: Start) -> Frontend:
+    return await start()
+
+
+@pytest.fixture
+def client_stats() -> ClientStats:
+    return ClientStats()
 
 
 def clients(frontend: Frontend) -> Address:

@@ -35,6 +35,7 @@ from perfdag.steps.queue.client.load import request
 from perfdag.steps.queue.client.stats import ClientStats
 from perfdag.steps.queue.client.wires import KeptWire, Work
 from perfdag.steps.queue.frontend.dispatcher import Limits
+from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams
 from perfdag.steps.queue.validate.deployment import DeploymentTarget
 from perfdag.steps.queue.wire import Address, address
@@ -133,9 +134,8 @@ def test_addresses() -> None:
 
 
 async def test_backoff_grows_by_its_step_up_to_the_most_and_an_item_begins_it_anew(
-    start: Start,
+    frontend: Frontend,
 ) -> None:
-    frontend = await start()
     pauses, requests = list[float](), list[socket.socket]()
 
     class Hurried(Backend):
@@ -162,11 +162,11 @@ def test_bad_backoff() -> None:
         Options(Address("", 1), "q", "p", "n", backoff=6)
 
 
-async def test_one_verdict_of_a_timeout_on_both_sides(start: Start) -> None:
-    frontend = await start()
+async def test_one_verdict_of_a_timeout_on_both_sides(
+    frontend: Frontend, client_stats: ClientStats
+) -> None:
     replicas = Processes(workers(frontend), "sleep", ["sleep", "60"])
     await replicas.scale(1)
-    client_stats = ClientStats()
     began = time.monotonic()
     try:
         await request(KeptWire(clients(frontend), Work("sleep", limit=1.0)), client_stats, 0)
@@ -178,8 +178,7 @@ async def test_one_verdict_of_a_timeout_on_both_sides(start: Start) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_sigterm_ends_after_the_current_item(start: Start, kept: bool) -> None:
-    frontend = await start()
+async def test_sigterm_ends_after_the_current_item(kept: bool, frontend: Frontend) -> None:
     replicas = Processes(
         workers(frontend), "sleep", ["sleep", "0.5"], kept=kept, backoff=0.01, backoff_max=0.01
     )
@@ -194,8 +193,7 @@ async def test_sigterm_ends_after_the_current_item(start: Start, kept: bool) -> 
     await replicas.stop()
 
 
-async def test_idle_backend_ends_at_once(start: Start) -> None:
-    frontend = await start()
+async def test_idle_backend_ends_at_once(frontend: Frontend) -> None:
     replicas = Processes(workers(frontend), "sleep", ["sleep", "1"])
     await replicas.scale(1)
     while not frontend.parked["sleep"]:
@@ -208,8 +206,7 @@ async def test_idle_backend_ends_at_once(start: Start) -> None:
     replicas.running.clear()
 
 
-async def test_a_replica_that_does_not_end_is_killed_with_its_command(start: Start) -> None:
-    frontend = await start()
+async def test_a_replica_that_does_not_end_is_killed_with_its_command(frontend: Frontend) -> None:
     marker = "54321.725"
     replicas = Processes(workers(frontend), "sleep", ["/bin/sleep", marker], grace=0.1)
     line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
@@ -283,15 +280,16 @@ def test_a_frontend_that_vanished_is_noticed(tmp_path: Path) -> None:
         subprocess.run(["ip", "link", "del", outside], capture_output=True, check=False)
 
 
-async def test_without_backoff_an_empty_queue_ends_the_backend(start: Start) -> None:
-    frontend = await start()
+async def test_without_backoff_an_empty_queue_ends_the_backend(frontend: Frontend) -> None:
     replicas = Processes(workers(frontend), "sleep", ["sleep", "0"], kept=False)
     await replicas.scale(1)
     assert await asyncio.to_thread(replicas.running[0].wait, 5) == 0
     replicas.running.clear()
 
 
-async def test_backends_outlive_a_restarted_frontend(start: Start) -> None:
+async def test_backends_outlive_a_restarted_frontend(
+    start: Start, client_stats: ClientStats
+) -> None:
     first = await start()
     where = workers(first)
     replicas = Processes(where, "sleep", ["sleep", "0"])
@@ -304,7 +302,6 @@ async def test_backends_outlive_a_restarted_frontend(start: Start) -> None:
     second = Frontend(["sleep"], Limits())
     anywhere = Address("127.0.0.1", 0)
     await second.start(anywhere, where, anywhere)
-    client_stats = ClientStats()
     await asyncio.wait_for(
         request(KeptWire(Address("127.0.0.1", second.ports[0]), Work("sleep")), client_stats, 0), 10
     )
@@ -595,8 +592,7 @@ def test_a_deployment_that_nothing_scales_is_not_watched(namespace: str, tmp_pat
         QueueAutoscale().run(Gang([LocalHost()], Shape(), 30, str(tmp_path)), params)
 
 
-async def test_rights_that_are_missing_are_reported() -> None:
-    server = ApiServer()
+async def test_rights_that_are_missing_are_reported(server: ApiServer) -> None:
     server.fail("/horizontalpodautoscalers", 403, "somebody cannot list horizontalpodautoscalers")
     target = DeploymentTarget(server.client(), "there", "fake")
     reports: list[str] = []

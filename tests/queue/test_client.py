@@ -13,6 +13,7 @@ from perfdag.steps.queue.client.load import ClosedLoop, OpenLoop, schedule
 from perfdag.steps.queue.client.stats import ClientStats, Latencies
 from perfdag.steps.queue.client.wires import KeptWire, OriginalWire, Work
 from perfdag.steps.queue.frontend.dispatcher import Limits
+from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.http import serve
 from perfdag.steps.queue.wire import Address
 from tests.queue.conftest import Start, clients, workers
@@ -35,11 +36,11 @@ async def settled(client_stats: ClientStats, pending: int) -> None:
 
 
 @pytest.mark.parametrize("wire", [KeptWire, OriginalWire])
-async def test_live_control_of_a_closed_loop(start: Start, wire: type[KeptWire]) -> None:
-    frontend = await start()
+async def test_live_control_of_a_closed_loop(
+    wire: type[KeptWire], frontend: Frontend, client_stats: ClientStats
+) -> None:
     replicas = Processes(workers(frontend), "sleep", ["sleep", "0.02"])
     await replicas.scale(3)
-    client_stats = ClientStats()
     loop = ClosedLoop(wire(clients(frontend), Work("sleep")), client_stats, 8)
     control = Control(client_stats, loop)
     try:
@@ -60,9 +61,9 @@ async def test_live_control_of_a_closed_loop(start: Start, wire: type[KeptWire])
         await replicas.stop()
 
 
-async def test_more_than_a_thousand_requests_are_in_flight_at_once(start: Start) -> None:
-    frontend = await start()
-    client_stats = ClientStats()
+async def test_more_than_a_thousand_requests_are_in_flight_at_once(
+    frontend: Frontend, client_stats: ClientStats
+) -> None:
     loop = ClosedLoop(KeptWire(clients(frontend), Work("sleep")), client_stats, 1025)
     loop.set_parallel(1025)
     try:
@@ -75,9 +76,10 @@ async def test_more_than_a_thousand_requests_are_in_flight_at_once(start: Start)
         await loop.stop()
 
 
-async def test_the_reason_why_a_connection_ends_is_counted(start: Start) -> None:
+async def test_the_reason_why_a_connection_ends_is_counted(
+    start: Start, client_stats: ClientStats
+) -> None:
     frontend = await start(limits=Limits(pipelined=3))
-    client_stats = ClientStats()
     loop = ClosedLoop(KeptWire(clients(frontend), Work("sleep")), client_stats, 4)
     loop.set_parallel(4)
     try:
@@ -96,8 +98,7 @@ def test_control_refuses_what_it_does_not_know() -> None:
     assert (control.completed, control.rejected) == (0, 3)
 
 
-def test_errors_are_escaped() -> None:
-    client_stats = ClientStats()
+def test_errors_are_escaped(client_stats: ClientStats) -> None:
     client_stats.began()
     answer = {
         "Pod": "p",
@@ -122,8 +123,7 @@ def test_errors_are_escaped() -> None:
     assert "<script>" not in get(control, "/parallel", type="html", value="<script>")[1]
 
 
-def test_failures_by_cause_and_the_bad_device() -> None:
-    client_stats = ClientStats()
+def test_failures_by_cause_and_the_bad_device(client_stats: ClientStats) -> None:
     reply = {
         "Pod": "p",
         "Node": "n1",
@@ -151,10 +151,10 @@ def test_failures_by_cause_and_the_bad_device() -> None:
     assert stats["nodes"]["n1"]["devices"]["card1"] == 10
 
 
-async def test_failures_of_the_network_are_counted(start: Start) -> None:
-    frontend = await start()
+async def test_failures_of_the_network_are_counted(
+    frontend: Frontend, client_stats: ClientStats
+) -> None:
     where = clients(frontend)
-    client_stats = ClientStats()
     loop = ClosedLoop(KeptWire(where, Work("sleep")), client_stats, 2)
     loop.set_parallel(2)
     while client_stats.pending < 2:
@@ -168,11 +168,11 @@ async def test_failures_of_the_network_are_counted(start: Start) -> None:
     assert client_stats.pending == 0
 
 
-async def test_a_stall_shows_in_the_open_loop_only(start: Start) -> None:
-    frontend = await start()
+async def test_a_stall_shows_in_the_open_loop_only(
+    frontend: Frontend, client_stats: ClientStats
+) -> None:
     replicas = Processes(workers(frontend), "sleep", ["sleep", "0.001"])
     await replicas.scale(2)
-    client_stats = ClientStats()
     loop = OpenLoop(KeptWire(clients(frontend), Work("sleep")), client_stats, rate=100)
     while len(frontend.parked["sleep"]) < 2:
         await asyncio.sleep(0.01)
@@ -212,10 +212,8 @@ async def test_a_stall_shows_in_the_open_loop_only(start: Start) -> None:
     ],
 )
 async def test_an_open_loop_ends_where_no_answers_come(
-    start: Start, most: int, causes: dict[str, int], message: str
+    most: int, causes: dict[str, int], message: str, frontend: Frontend, client_stats: ClientStats
 ) -> None:
-    frontend = await start()
-    client_stats = ClientStats()
     loop = OpenLoop(
         KeptWire(clients(frontend), Work("sleep")), client_stats, rate=100, most=most, drain=0.1
     )

@@ -60,9 +60,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 async def test_what_was_made_is_waited_for_and_what_is_not_gone_is_said(
-    file: str, monkeypatch: pytest.MonkeyPatch
+    file: str, monkeypatch: pytest.MonkeyPatch, server: ApiServer
 ) -> None:
-    server = ApiServer()
     looks = lasting(server, Deployment=20)
     reports = list[str]()
     async with deployed(server.client(), file, None, "perfdag-queue-s", reports.append):
@@ -107,7 +106,7 @@ async def test_what_was_made_is_waited_for_and_what_is_not_gone_is_said(
     ],
 )
 async def test_any_object_is_applied_whatever_its_spec(
-    kind: str, spec: Any, grace: int, tmp_path: Path
+    kind: str, spec: Any, grace: int, tmp_path: Path, server: ApiServer
 ) -> None:
     body = {
         "apiVersion": "v1",
@@ -117,7 +116,6 @@ async def test_any_object_is_applied_whatever_its_spec(
     }
     (tmp_path / "o.yaml").write_text(yaml.safe_dump(body))
     assert deploy.longest_grace(body) == grace
-    server = ApiServer()
     server.serve(("v1", kind))
     async with deployed(server.client(), str(tmp_path / "o.yaml"), None, "o", list[str]().append):
         assert [(body["kind"], body["metadata"]["name"]) for body in server.objects.values()] == [
@@ -127,11 +125,12 @@ async def test_any_object_is_applied_whatever_its_spec(
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"generateName": "o-"}])
-async def test_an_object_without_a_name_is_refused(metadata: Any, tmp_path: Path) -> None:
+async def test_an_object_without_a_name_is_refused(
+    metadata: Any, tmp_path: Path, server: ApiServer
+) -> None:
     (tmp_path / "o.yaml").write_text(
         yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
     )
-    server = ApiServer()
     with pytest.raises(
         ValueError, match=r"a ConfigMap has no metadata\.name; objects that are removed afterwards"
     ):
@@ -143,9 +142,8 @@ async def test_an_object_without_a_name_is_refused(metadata: Any, tmp_path: Path
 
 
 async def test_what_a_validation_before_deletes_is_waited_for(
-    file: str, monkeypatch: pytest.MonkeyPatch
+    file: str, monkeypatch: pytest.MonkeyPatch, server: ApiServer
 ) -> None:
-    server = ApiServer()
     looks = lasting(server, Namespace=5)
     reports = list[str]()
 
@@ -171,8 +169,9 @@ async def test_what_a_validation_before_deletes_is_waited_for(
 
 
 @pytest.mark.parametrize(("namespace", "where"), [(None, "there"), ("elsewhere", "elsewhere")])
-async def test_the_client_may_be_of_another_namespace(namespace: str | None, where: str) -> None:
-    server = ApiServer()
+async def test_the_client_may_be_of_another_namespace(
+    namespace: str | None, where: str, server: ApiServer
+) -> None:
     server.fail("/proxy/", 503, "no endpoints")
     secret = {"data": {"token": base64.b64encode(b"secret").decode()}}
     server.on(f"/namespaces/{where}/secrets/perfdag-queue-token", lambda _: Answer(200, secret))

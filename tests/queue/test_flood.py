@@ -16,6 +16,7 @@ from aiohttp import web as aiohttp_web
 from perfdag.steps.queue import http
 from perfdag.steps.queue.frontend import connection_limits
 from perfdag.steps.queue.frontend.dispatcher import Limits
+from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.wire import Address
 from tests.queue.conftest import Start
 from tests.queue.conversation import Connection, dial, scrape
@@ -106,8 +107,7 @@ async def test_flooding_clients_leave_the_others_their_turn(start: Start) -> Non
         await line.close()
 
 
-async def test_all_messages_of_one_piece_are_handled(start: Start) -> None:
-    frontend = await start()
+async def test_all_messages_of_one_piece_are_handled(frontend: Frontend) -> None:
     line = await dial(frontend.ports[0], HELLO + '{"Queue": "sleep"}\n' * 400 + '{"Queue"')
     await until(lambda: frontend.queues["sleep"].waiting == 400)
     assert frontend.peers == 1
@@ -129,8 +129,7 @@ async def test_a_peer_that_completes_messages_is_not_stuck(start: Start) -> None
     await line.close()
 
 
-async def test_requests_of_clients_that_left_are_let_go(start: Start) -> None:
-    frontend = await start()
+async def test_requests_of_clients_that_left_are_let_go(frontend: Frontend) -> None:
     queue = frontend.queues["sleep"]
     stays = await dial(frontend.ports[0], '{"Queue": "sleep", "Args": ["stays"]}')
     for number in range(1, 4):
@@ -155,9 +154,8 @@ def few_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("few_files")
 async def test_without_descriptors_those_connected_are_served(
-    start: Start, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, frontend: Frontend
 ) -> None:
-    frontend = await start()
     worker = await dial(frontend.ports[1], HELLO + '{"Queue": "sleep"}\n')
     client = await dial(frontend.ports[0], HELLO)
     late = [socket.socket() for _ in range(3)]

@@ -131,8 +131,7 @@ async def test_a_kept_peer_that_has_spoken_may_be_silent(start: Start) -> None:
     await line.close()
 
 
-async def test_half_a_surrogate_pair_does_not_strand_its_item(start: Start) -> None:
-    frontend = await start()
+async def test_half_a_surrogate_pair_does_not_strand_its_item(frontend: Frontend) -> None:
     line = await dial(frontend.ports[0], '{"Queue": "sleep", "Args": ["\\ud800"]}')
     worker = await dial(frontend.ports[1], '{"Queue": "sleep"}')
     assert (await worker.receive())["Args"] == ["?"]
@@ -204,12 +203,13 @@ async def test_too_many_peers(start: Start) -> None:
 
 @pytest.mark.parametrize("retries", [0, 50])
 @pytest.mark.slow
-async def test_100_killed_backends_lose_nothing_silently(start: Start, retries: int) -> None:
+async def test_100_killed_backends_lose_nothing_silently(
+    start: Start, retries: int, client_stats: ClientStats
+) -> None:
     frontend = await start(limits=Limits(retries=retries))
     queue = frontend.queues["sleep"]
     replicas = Processes(workers(frontend), "sleep", ["sleep", "0.02"])
     await replicas.scale(6)
-    client_stats = ClientStats()
     wire = KeptWire(clients(frontend), Work("sleep"))
     loop = ClosedLoop(wire, client_stats, 12)
     loop.set_parallel(12)
@@ -244,12 +244,12 @@ async def test_100_killed_backends_lose_nothing_silently(start: Start, retries: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
-async def test_scale_in_under_load_loses_no_request(start: Start, kept: bool) -> None:
-    frontend = await start()
+async def test_scale_in_under_load_loses_no_request(
+    kept: bool, frontend: Frontend, client_stats: ClientStats
+) -> None:
     replicas = Processes(
         workers(frontend), "sleep", ["sleep", "0.03"], kept=kept, backoff=0.005, backoff_max=0.01
     )
-    client_stats = ClientStats()
     loop = ClosedLoop(OriginalWire(clients(frontend), Work("sleep")), client_stats, 16)
     loop.set_parallel(16)
     try:
@@ -307,8 +307,7 @@ async def test_each_client_says_how_often_its_items_are_handed_out_again(start: 
     assert counts == [3, 3, 0, 0]  # nobody knows how long those that were lost ran
 
 
-async def test_waiting_time_shows_while_items_wait_and_run(start: Start) -> None:
-    frontend = await start()
+async def test_waiting_time_shows_while_items_wait_and_run(frontend: Frontend) -> None:
     wait = 'hpa_queue_maxwait_seconds{name="sleep"}'
     assert (await scrape(frontend.ports[2]))[wait] == 0
     lines = [await dial(frontend.ports[0], '{"Queue": "sleep"}') for _ in range(2)]
@@ -328,8 +327,7 @@ async def test_waiting_time_shows_while_items_wait_and_run(start: Start) -> None
         await line.close()
 
 
-async def test_two_scrapers_read_the_same(start: Start) -> None:
-    frontend = await start()
+async def test_two_scrapers_read_the_same(frontend: Frontend) -> None:
     line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
     worker = await dial(frontend.ports[1], '{"Queue": "sleep"}')
     await worker.receive()
@@ -361,9 +359,8 @@ async def test_two_scrapers_read_the_same(start: Start) -> None:
     ],
 )
 async def test_metrics_port_serves_plain_gets_alone(
-    start: Start, head: bytes, status: bytes, caplog: pytest.LogCaptureFixture
+    head: bytes, status: bytes, caplog: pytest.LogCaptureFixture, frontend: Frontend
 ) -> None:
-    frontend = await start()
     reader, writer = await asyncio.open_connection("127.0.0.1", frontend.ports[2])
     writer.write(head + b"\r\n\r\n")
     assert status in await asyncio.wait_for(reader.readline(), 5)
@@ -371,8 +368,7 @@ async def test_metrics_port_serves_plain_gets_alone(
     writer.close()
 
 
-async def test_kept_client_hears_every_answer_by_its_number(start: Start) -> None:
-    frontend = await start()
+async def test_kept_client_hears_every_answer_by_its_number(frontend: Frontend) -> None:
     line = Connection(*await asyncio.open_connection("127.0.0.1", frontend.ports[0]))
     await line.send('perfdag/1\n{"Id": 1, "Queue": "nowhere"}\n{"Id": 2, "Queue": "sleep"}\n{"Id"')
     refused = json.loads(await line.reader.readline())
@@ -439,7 +435,7 @@ async def test_promtool_accepts_the_text(start: Start) -> None:
 
 @pytest.mark.slow
 async def test_a_real_prometheus_scrapes_and_answers_the_dashboard(
-    start: Start, tmp_path: Path
+    start: Start, tmp_path: Path, client_stats: ClientStats
 ) -> None:
     program = need("prometheus")
     frontend = await start("sleep", "media")
@@ -458,7 +454,6 @@ async def test_a_real_prometheus_scrapes_and_answers_the_dashboard(
     ]
     prometheus = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     backends = Processes(workers(frontend), "sleep", ["sleep", "0.05"])
-    client_stats = ClientStats()
     loop = ClosedLoop(KeptWire(clients(frontend), Work("sleep")), client_stats, 4)
 
     def query(expression: str) -> Any:

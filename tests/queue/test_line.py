@@ -81,7 +81,9 @@ def test_the_frontend_is_that_of_the_backends_command(
     assert find_frontend(containers("Sleep")) == ("perfdag-queue-frontend", "Sleep")
 
 
-async def test_it_is_asked_through_the_proxy_and_left_out_where_that_does_not_lead_there() -> None:
+async def test_it_is_asked_through_the_proxy_and_left_out_where_that_does_not_lead_there(
+    server: ApiServer,
+) -> None:
     text = waiting("Sleep")
     answers = iter(
         [
@@ -91,7 +93,6 @@ async def test_it_is_asked_through_the_proxy_and_left_out_where_that_does_not_le
             failure(0),
         ]
     )
-    server = ApiServer()
     server.on("/proxy/metrics", lambda _: next(answers))
     kube = server.client(retries=6)
     line = queue_gauges(kube, "ns", containers("Sleep"))

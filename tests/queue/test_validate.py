@@ -180,8 +180,7 @@ async def test_an_item_that_never_ended_is_said() -> None:
     )
 
 
-async def test_no_window_is_said_with_the_time_that_would_do() -> None:
-    client_stats = ClientStats()
+async def test_no_window_is_said_with_the_time_that_would_do(client_stats: ClientStats) -> None:
     answer = {
         "Pod": "p",
         "Node": "n",
@@ -451,8 +450,7 @@ async def test_work_that_only_fails_ends_soon_and_says_why() -> None:
     assert steps[1]["ratio"] is None
 
 
-def test_a_bad_device_is_named() -> None:
-    client_stats = ClientStats()
+def test_a_bad_device_is_named(client_stats: ClientStats) -> None:
     for n in range(40):
         client_stats.began()
         broken = n % 4 == 3

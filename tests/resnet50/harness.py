@@ -2,9 +2,17 @@
 
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+
+import pytest
 
 from perfdag.steps.resnet50 import loadgen, loadgen_log
 from perfdag.steps.resnet50.inference.system_under_test import Stub
+
+needs_loadgen = pytest.mark.skipif(
+    find_spec("mlperf_loadgen") is None,
+    reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'",
+)
 
 
 class FromTheCall(Stub):

@@ -5,6 +5,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pytest
+
 from perfdag.steps.resnet50.inference.batcher import Batcher
 
 
@@ -34,6 +36,11 @@ class Recorder:
         return Batcher(self.infer, self.complete, max_batch, max_delay, self.errors.append)
 
 
+@pytest.fixture
+def seen() -> Recorder:
+    return Recorder()
+
+
 def test_an_errand_runs_in_the_workers_thread_and_before_what_is_queued() -> None:
     seen, threads = Recorder(), []
     batcher = seen.batcher(2, 0.0)
@@ -44,8 +51,7 @@ def test_an_errand_runs_in_the_workers_thread_and_before_what_is_queued() -> Non
     assert [ids for ids, _, _ in seen.done] == [[1]]
 
 
-def test_an_errand_that_fails_is_told_and_waits_for_nobody() -> None:
-    seen = Recorder()
+def test_an_errand_that_fails_is_told_and_waits_for_nobody(seen: Recorder) -> None:
 
     def broken() -> None:
         raise ValueError("cold")
@@ -56,8 +62,7 @@ def test_an_errand_that_fails_is_told_and_waits_for_nobody() -> None:
     assert [str(error) for error in seen.errors] == ["cold"]
 
 
-def test_everything_is_answered_once_in_batches_no_larger_than_asked() -> None:
-    seen = Recorder()
+def test_everything_is_answered_once_in_batches_no_larger_than_asked(seen: Recorder) -> None:
     batcher = seen.batcher(8, 0.0)
     batcher.put([Sample(100 + i, i) for i in range(50)])
     batcher.close()
@@ -68,8 +73,7 @@ def test_everything_is_answered_once_in_batches_no_larger_than_asked() -> None:
     assert seen.done[0][1] == [0, 10, 20, 30, 40, 50, 60, 70]
 
 
-def test_a_lone_query_waits_for_the_delay_and_no_longer() -> None:
-    seen = Recorder()
+def test_a_lone_query_waits_for_the_delay_and_no_longer(seen: Recorder) -> None:
     batcher = seen.batcher(4, 0.05)
     start = time.monotonic()
     batcher.put([Sample(1, 0)])
@@ -79,8 +83,7 @@ def test_a_lone_query_waits_for_the_delay_and_no_longer() -> None:
     assert 0.045 < seen.done[0][2] - start < 2
 
 
-def test_a_full_batch_does_not_wait() -> None:
-    seen = Recorder()
+def test_a_full_batch_does_not_wait(seen: Recorder) -> None:
     batcher = seen.batcher(2, 30.0)
     start = time.monotonic()
     batcher.put([Sample(1, 0)])
@@ -92,8 +95,7 @@ def test_a_full_batch_does_not_wait() -> None:
     assert seen.done[0][2] - start < 10
 
 
-def test_queries_that_come_while_busy_form_the_next_batch() -> None:
-    seen = Recorder()
+def test_queries_that_come_while_busy_form_the_next_batch(seen: Recorder) -> None:
     seen.release.clear()
     batcher = seen.batcher(4, 0.0)
     batcher.put([Sample(1, 0)])
@@ -104,8 +106,7 @@ def test_queries_that_come_while_busy_form_the_next_batch() -> None:
     assert [batch for batch, _, _ in seen.done] == [[1], [2, 3]]
 
 
-def test_an_error_is_told_once_and_ends_the_worker() -> None:
-    seen = Recorder()
+def test_an_error_is_told_once_and_ends_the_worker(seen: Recorder) -> None:
 
     def broken(indices: Sequence[int], ready: float) -> Sequence[int]:
         raise MemoryError("batch")

@@ -26,6 +26,7 @@ from perfdag.steps.resnet50.interference_params import InterferenceParams
 from perfdag.steps.resnet50.interference_validity import overlap, reasons_against
 from perfdag.steps.resnet50.overhead import Resnet50Overhead
 from perfdag.steps.resnet50.result import read
+from tests.resnet50.harness import needs_loadgen
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "loadgen" / "single-stream.json"
 
@@ -88,14 +89,12 @@ def test_offline_gives_each_copy_as_many_samples_by_what_they_did_alone(tmp_path
     assert values[("rate_kept", None)].value == pytest.approx(0.5, abs=0.12)
 
 
+@needs_loadgen
 @pytest.mark.slow
 def test_copies_need_of_their_wrapper_the_standard_streams_alone_and_have_schedules_of_their_own(
     tmp_path: Path,
 ) -> None:
     """A wrapper into a pod or a container: it refuses argv that names a file of ours."""
-    pytest.importorskip(
-        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
-    )
     code = "import subprocess, sys; assert not any(sys.argv[1] in each for each in sys.argv[2:]); sys.exit(subprocess.call(sys.argv[2:]))"
     options = {
         "wrapper": [sys.executable, "-c", code, str(tmp_path)],
@@ -231,6 +230,7 @@ def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> Non
         collect_results([LocalHost()] * 3, [good, good, ended[3]], watch, {})
 
 
+@needs_loadgen
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -246,9 +246,6 @@ def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> Non
 def test_what_runs_behind_a_wrapper_is_looked_for_there(
     options: dict[str, Any], message: list[str], tmp_path: Path
 ) -> None:
-    pytest.importorskip(
-        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
-    )
     params = InterferenceParams.model_validate(
         {"system": "stub", "scenario": "single-stream", **options}
     )
@@ -264,12 +261,10 @@ NEEDY = {"wrapper": ["env", "NEED=1", "sh", "-c", 'test "$NEED" = 1 && exec "$@"
 """A wrapper that does nothing without its environment."""
 
 
+@needs_loadgen
 def test_what_runs_behind_a_wrapper_is_looked_for_in_its_environment_and_what_it_says_is_told(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip(
-        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
-    )
     gang, common = (
         Gang([LocalHost(name="n1")], Shape(), 60, str(tmp_path)),
         {"system": "stub", "scenario": "single-stream"},
@@ -456,10 +451,8 @@ def test_an_error_of_a_copy_alone_is_told_before_another_is_run(tmp_path: Path) 
     assert host.runs == 2
 
 
+@needs_loadgen
 def test_a_wrapper_that_swallows_standard_error_is_told_to_pass_it_on(tmp_path: Path) -> None:
-    pytest.importorskip(
-        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
-    )
     options = {
         "system": "stub",
         "scenario": "single-stream",

@@ -14,13 +14,11 @@ from perfdag.steps.resnet50.params import Workload
 torch: Any = pytest.importorskip(
     "torch", reason="torch is not installed: pip install 'perfdag[torch]'"
 )
-logits: Any = pytest.importorskip("perfdag.steps.resnet50.inference.network")
+network: Any = pytest.importorskip("perfdag.steps.resnet50.inference.network")
 model: Any = pytest.importorskip(
     "perfdag.steps.resnet50.inference.model",
     reason="torchvision is not installed: pip install 'perfdag[torch]'",
 )
-images: Any = pytest.importorskip("perfdag.steps.resnet50.inference.network")
-weights: Any = pytest.importorskip("perfdag.steps.resnet50.inference.network")
 pytestmark = pytest.mark.slow
 
 
@@ -34,7 +32,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def net() -> Any:
-    return weights.build("random", 0)[0]
+    return network.build("random", 0)[0]
 
 
 @pytest.fixture(scope="module")
@@ -138,14 +136,14 @@ def test_a_gpu_that_pytorch_cannot_use_is_told_in_its_own_words(
 
 
 def test_images_are_the_same_in_any_set() -> None:
-    assert np.array_equal(images.images(3, [5])[0], images.images(3, [1, 5])[1])
-    assert not np.array_equal(images.images(3, [5]), images.images(4, [5]))
+    assert np.array_equal(network.images(3, [5])[0], network.images(3, [1, 5])[1])
+    assert not np.array_equal(network.images(3, [5]), network.images(4, [5]))
 
 
 def test_preprocessing_is_the_published_one() -> None:
     raw = np.zeros((1, 224, 224, 3), dtype=np.uint8)
     raw[..., 0] = 255
-    pixels = images.preprocess(raw)
+    pixels = network.preprocess(raw)
     assert pixels.shape == (1, 3, 224, 224)
     expected = [(1 - 0.485) / 0.229, -0.456 / 0.224, -0.406 / 0.225]
     assert [float(pixels[0, channel, 0, 0]) for channel in range(3)] == pytest.approx(
@@ -155,7 +153,7 @@ def test_preprocessing_is_the_published_one() -> None:
 
 def checked(system: Any, wanted: Any, precision: str, size: int = 4) -> Any:
     got = system.fixed_logits(size)
-    return logits.compare_logits(got, wanted[[at % 4 for at in range(len(got))]], precision)
+    return network.compare_logits(got, wanted[[at % 4 for at in range(len(got))]], precision)
 
 
 def test_eager_fp32_agrees_with_the_reference_at_every_size(net: Any, wanted: Any) -> None:
@@ -201,12 +199,12 @@ def test_another_class_is_caught_within_the_tolerance_unless_it_is_a_tie() -> No
     wanted[0, :3] = torch.tensor([10.0, 9.9, 10.0 - 1e-7])
     other = wanted.clone()
     other[0, 1] = 10.05  # 1 % of the norm, and another class
-    result = logits.compare_logits(other, wanted, "bf16")
+    result = network.compare_logits(other, wanted, "bf16")
     assert (result["ok"], result["same_class"]) == (False, 0)
     assert result["error"] < result["tolerance"]
     tied = wanted.clone()
     tied[0, 2] = 10.00001
-    assert logits.compare_logits(tied, wanted, "fp32")["ok"]
+    assert network.compare_logits(tied, wanted, "fp32")["ok"]
 
 
 def test_a_batch_size_that_goes_wrong_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,16 +251,16 @@ def test_weights_from_a_file_and_its_digest(tmp_path: Path, net: Any) -> None:
     path = tmp_path / "w.pth"
     torch.save(net.state_dict(), path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    loaded, facts = weights.build(str(path), 9, digest)
+    loaded, facts = network.build(str(path), 9, digest)
     assert (facts["weights_sha256"], facts["trained"]) == (digest, True)
     assert torch.equal(loaded.fc.weight, net.fc.weight)
     assert facts["weights_verified"]
-    assert not weights.build(str(path), 9)[1][
+    assert not network.build(str(path), 9)[1][
         "weights_verified"
     ]  # nothing says what they should be
     named = tmp_path / f"resnet50-{digest[:8]}.pth"
     path.rename(named)
-    assert weights.build(str(named), 0)[1]["trained"]
+    assert network.build(str(named), 0)[1]["trained"]
     data = bytearray(named.read_bytes())
     data[len(data) // 2] ^= 1
     named.write_bytes(data)
@@ -270,33 +268,33 @@ def test_weights_from_a_file_and_its_digest(tmp_path: Path, net: Any) -> None:
         UnusableError,
         match=r"not what they claim: .*; get the file again, or rename it, or set weights_sha256",
     ):
-        weights.build(str(named), 0)
+        network.build(str(named), 0)
     dated = tmp_path / "mymodel-20240131.pth"  # no digest
     torch.save(net.state_dict(), dated)
-    assert not weights.build(str(dated), 0)[1]["weights_verified"]
+    assert not network.build(str(dated), 0)[1]["weights_verified"]
 
 
 def test_weights_that_are_missing_or_of_another_model(tmp_path: Path, net: Any) -> None:
     with pytest.raises(UnusableError, match="No such file or directory; give a file"):
-        weights.build(str(tmp_path / "gone.pth"), 0)
+        network.build(str(tmp_path / "gone.pth"), 0)
     other = tmp_path / "other.pth"
     torch.save({"conv.weight": torch.zeros(3)}, other)
     with pytest.raises(
         UnusableError,
         match=r"no state dict of torchvision's ResNet-50: .* Missing key\(s\) in state_dict: \"conv1.weight",
     ):
-        weights.build(str(other), 0)
+        network.build(str(other), 0)
     torch.save({**net.state_dict(), "fc.bias": torch.zeros(10)}, other)
     with pytest.raises(UnusableError, match=r"size mismatch for fc\.bias"):
-        weights.build(str(other), 0)
+        network.build(str(other), 0)
     torch.save({"epoch": 3, "state_dict": net.state_dict()}, other)
     with pytest.raises(
         UnusableError, match="it is a checkpoint; save what its `state_dict` holds alone"
     ):
-        weights.build(str(other), 0)
+        network.build(str(other), 0)
     other.write_text("not a file of torch")
     with pytest.raises(UnusableError, match="no state dict"):
-        weights.build(str(other), 0)
+        network.build(str(other), 0)
 
 
 def test_an_image_is_resized_as_the_weights_were_evaluated(tmp_path: Path) -> None:
@@ -306,11 +304,11 @@ def test_an_image_is_resized_as_the_weights_were_evaluated(tmp_path: Path) -> No
     columns = np.zeros((232, 464, 3), dtype=np.uint8)
     columns[:, 120:344] = 255  # the middle 224
     Image.fromarray(columns).save(file)
-    assert images.decode(file, 232).min() == 255
-    assert images.decode(file).shape == (224, 224, 3)
-    network = system(weights.build("random", 0)[0])
-    network.files, network.resize = [file], 232
-    assert network._raw([0]).min() == 255
+    assert network.decode(file, 232).min() == 255
+    assert network.decode(file).shape == (224, 224, 3)
+    model_of_files = system(network.build("random", 0)[0])
+    model_of_files.files, model_of_files.resize = [file], 232
+    assert model_of_files._raw([0]).min() == 255
 
 
 def test_a_cut_image_is_named(tmp_path: Path) -> None:
@@ -320,7 +318,7 @@ def test_a_cut_image_is_named(tmp_path: Path) -> None:
     Image.new("RGB", (300, 300), (9, 200, 7)).save(file)
     file.write_bytes(file.read_bytes()[:60])
     with pytest.raises(UnusableError, match=r"cut\.png: not an image"):
-        images.decode(file)
+        network.decode(file)
 
 
 def test_batches_are_padded_to_what_was_warmed(net: Any) -> None:

@@ -28,6 +28,7 @@ from perfdag.steps.resnet50.overhead import Resnet50Overhead
 from perfdag.steps.resnet50.overhead_params import OverheadParams
 from perfdag.steps.resnet50.paired_cost import overhead, student
 from perfdag.steps.resnet50.workload import program_facts
+from tests.resnet50.harness import needs_loadgen
 
 
 def costs(mean: float, half: float, n: int) -> list[float]:
@@ -179,11 +180,9 @@ sys.exit(main())
 """
 
 
+@needs_loadgen
 @pytest.mark.slow
 def test_a_real_wrapper_is_run_and_its_cost_is_seen(tmp_path: Path) -> None:
-    pytest.importorskip(
-        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
-    )
     # the wrapper swaps the program for one whose stub takes 10 ms more of 10; argv after it: python -m module --spec -
     options = {
         "wrapper": [sys.executable, "-c", WRAPPER],
@@ -429,6 +428,7 @@ def test_the_treatment_may_have_an_interpreter_of_its_own() -> None:
     ]
 
 
+@needs_loadgen
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -452,9 +452,6 @@ def test_the_treatment_may_have_an_interpreter_of_its_own() -> None:
 def test_the_interpreter_of_the_treatment_is_tried_behind_its_wrapper(
     options: dict[str, Any], message: list[str], tmp_path: Path
 ) -> None:
-    pytest.importorskip(
-        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
-    )
     params = OverheadParams.model_validate(
         {"system": "stub", "scenario": "single-stream", **options}
     )
@@ -517,14 +514,12 @@ def test_a_library_is_in_a_process_whatever_the_file_is_called_to_which_its_name
     assert json.loads(ran.stdout)["preloaded"] == {str(named): True}
 
 
+@needs_loadgen
 @pytest.mark.slow
 @pytest.mark.parametrize("wrapper", [[], ["env", "-i"]])
 def test_a_layer_that_is_loaded_is_a_treatment_whatever_the_wrapper_passes_on(
     wrapper: list[str], layer: str, tmp_path: Path
 ) -> None:
-    pytest.importorskip(
-        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
-    )
     benchmark, gang = Resnet50Overhead(), Gang([LocalHost()], Shape(), 60, str(tmp_path))
     options = {
         **COMMON,
@@ -545,13 +540,11 @@ def test_a_layer_that_is_loaded_is_a_treatment_whatever_the_wrapper_passes_on(
     assert raws["A"]["environment"]["LAYER"] is None
 
 
+@needs_loadgen
 @pytest.mark.slow
 def test_a_layer_that_ld_so_passes_over_is_missing_and_no_treatment_that_costs_nothing(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip(
-        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
-    )
     gang = Gang([LocalHost(name="n1")], Shape(), 60, str(tmp_path))
     for benchmark in (Resnet50(), Resnet50Overhead(), Resnet50Interference()):
         params = benchmark.Params.model_validate(
@@ -581,12 +574,10 @@ def test_a_layer_that_ld_so_passes_over_is_missing_and_no_treatment_that_costs_n
         Resnet50Overhead().parse(Resnet50Overhead().run(gang, by_wrapper), by_wrapper)
 
 
+@needs_loadgen
 def test_a_library_that_was_broken_before_is_nobodys_treatment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip(
-        "mlperf_loadgen", reason="mlcommons-loadgen is not installed: pip install 'perfdag[dev]'"
-    )
     monkeypatch.setenv("LD_PRELOAD", "/old/broken.so")
     params = Resnet50Overhead.Params.model_validate({**COMMON, "wrapper": ["env"]})
     assert Resnet50Overhead().missing(Gang([LocalHost()], Shape(), 60, str(tmp_path)), params) == []

@@ -362,8 +362,9 @@ class TestHeartbeat:
             "each is late by the time since it was due"
         )
 
-    async def test_what_a_list_alone_told_of_is_lost_and_as_late_as_the_list(self) -> None:
-        server = ApiServer()
+    async def test_what_a_list_alone_told_of_is_lost_and_as_late_as_the_list(
+        self, server: ApiServer
+    ) -> None:
         go_on = asyncio.Event()
 
         async def stall(_: Request) -> None:
@@ -380,23 +381,20 @@ class TestHeartbeat:
         assert summary["lost"] >= missed
         assert summary["beats"] >= summary["lost"] + 3
 
-    async def test_a_watch_that_is_refused_is_told(self) -> None:
-        server = ApiServer()
+    async def test_a_watch_that_is_refused_is_told(self, server: ApiServer) -> None:
         server.fail("watch", 403, "no more of it")
         async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
             await until(lambda: bool(heart.stopped))
             await until(heart.tasks[0].done)  # nothing is changed that nobody sees
         assert "no more of it" in heart.note
 
-    async def test_one_that_goes_well_has_nothing_to_tell(self) -> None:
-        server = ApiServer()
+    async def test_one_that_goes_well_has_nothing_to_tell(self, server: ApiServer) -> None:
         async with client(server) as kube, Heartbeat(kube, "r", "n", 0.01) as heart:
             await until(lambda: len(heart.after_answer) >= 20)
         assert heart.note == ""
         assert min(heart.lags) > 0
 
-    async def test_beats_of_a_pause_are_left_out(self) -> None:
-        server = ApiServer()
+    async def test_beats_of_a_pause_are_left_out(self, server: ApiServer) -> None:
         async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:
             await until(lambda: len(heart.lags) >= 5)
             heart.pause()

@@ -93,10 +93,9 @@ async def test_a_holder_is_gone_when_it_does_not_renew_while_we_look_whatever_it
 
 @pytest.mark.parametrize("scenario", [True, False], ids=["a scenario", "VMIs"])
 async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it(
-    scenario: bool, monkeypatch: pytest.MonkeyPatch
+    scenario: bool, monkeypatch: pytest.MonkeyPatch, server: ApiServer
 ) -> None:
     """It is labelled with the id that the run said."""
-    server = ApiServer()
     message, seen = list[str](), list[Any]()
 
     async def measure(*request: Any) -> Any:
@@ -116,8 +115,7 @@ async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it
     assert belongs(message[0].split()[1].rstrip(":"), seen[0]["metadata"])
 
 
-async def test_who_took_the_cluster_meanwhile_is_told_once_and_kept() -> None:
-    server = ApiServer()
+async def test_who_took_the_cluster_meanwhile_is_told_once_and_kept(server: ApiServer) -> None:
     messages: list[str] = []
     async with lease_lock.ExclusiveRun(server.client(), "me", 1.0, messages.append) as run:
         assert run.lost == ""
@@ -131,9 +129,10 @@ async def test_who_took_the_cluster_meanwhile_is_told_once_and_kept() -> None:
     assert holder_of(server) == "other", "theirs to delete"
 
 
-async def test_a_lease_that_somebody_deleted_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lease_that_somebody_deleted_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, server: ApiServer
+) -> None:
     monkeypatch.setattr(lease_lock, "LIFE", 0.03)
-    server = ApiServer()
     async with lease_lock.ExclusiveRun(server.client(), "me", 1.0) as run:
         server.remove("Lease")
         for _ in range(100):

@@ -46,9 +46,13 @@ def observer(**more: Any) -> Observer:
     return Observer(None, "r", [], ["ns"], **more)  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def ours() -> Observer:
+    return observer()
+
+
 class TestWhose:
-    def test_pods_of_others_are_neither_kept_nor_counted(self) -> None:
-        ours = observer()
+    def test_pods_of_others_are_neither_kept_nor_counted(self, ours: Observer) -> None:
         see(
             ours,
             "Pod",
@@ -86,14 +90,12 @@ class TestWhose:
         see(second, "Job", body("job", run="r"))
         assert second.counts["Pod", "ready"] == 1
 
-    def test_one_that_was_ready_and_failed_is_one(self) -> None:
-        ours = observer()
+    def test_one_that_was_ready_and_failed_is_one(self, ours: Observer) -> None:
         see(ours, "Pod", body("p", run="r", ready=True))
         ours.records["p"].put("failed")
         assert ours.reached("Pod", "ready", "failed") == 1
 
-    def test_warnings_of_other_objects_are_not_ours(self) -> None:
-        ours = observer()
+    def test_warnings_of_other_objects_are_not_ours(self, ours: Observer) -> None:
         see(ours, "Pod", body("p", run="r"))
         for uid in ("p", "q"):
             event = {
@@ -106,8 +108,7 @@ class TestWhose:
             see(ours, "Event", event)
         assert ours.reasons == {"Pod Failed: no": 1}
 
-    def test_one_that_is_adopted_after_it_was_made_is_warned_of(self) -> None:
-        ours = observer()
+    def test_one_that_is_adopted_after_it_was_made_is_warned_of(self, ours: Observer) -> None:
         see(ours, "Pod", body("q"), body("p", run="r"))
         see(ours, "Pod", body("q", owner="p"))
         event = {
@@ -122,14 +123,12 @@ class TestWhose:
 
 
 async def test_what_looks_cost_is_less_than_half_of_the_time(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, ours: Observer
 ) -> None:
     pauses, looks = list[float](), iter([(False, 0.0), (False, 0.11), (True, 0.0)])
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
-
-    ours = observer()
 
     def done() -> bool:
         result, seconds = next(looks)
@@ -160,9 +159,8 @@ class TestFailures:
             "message": message,
         }
 
-    def test_what_was_mended_is_no_error_any_more(self) -> None:
+    def test_what_was_mended_is_no_error_any_more(self, ours: Observer) -> None:
         """A pod that had no room at first, and then no image."""
-        ours = observer()
         see(ours, "Pod", self.pod(("PodScheduled", "False", "Unschedulable")))
         see(ours, "Event", self.warning("FailedScheduling", "0/3 nodes"))
         assert error_text(ours.records["p"], ours.messages) == "Unschedulable: 0/3 nodes"
@@ -184,8 +182,9 @@ class TestFailures:
             "what `history --failures` searches"
         )
 
-    def test_the_newest_of_what_it_says_and_what_events_say_is_last(self, tmp_path: Path) -> None:
-        ours = observer()
+    def test_the_newest_of_what_it_says_and_what_events_say_is_last(
+        self, tmp_path: Path, ours: Observer
+    ) -> None:
         see(ours, "Event", self.warning("FailedMount", "no such volume"))
         see(ours, "Pod", self.pod(("PodScheduled", "False", "Unschedulable")))
         assert (
@@ -211,7 +210,7 @@ class TestFailures:
     )
     @pytest.mark.parametrize("form", ["lastTimestamp", "eventTime", "series"])
     def test_of_what_is_listed_the_newest_is_told_by_its_time(
-        self, second: int, newest: str, form: str
+        self, second: int, newest: str, form: str, ours: Observer
     ) -> None:
         """A list gives objects first, and Events after them in any order."""
         at = (
@@ -227,7 +226,6 @@ class TestFailures:
         )
         pod = self.pod(("PodScheduled", "False", "Unschedulable"))
         pod["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-01T00:00:02Z"
-        ours = observer()
         older = {
             **self.warning("FailedMount", "no such volume"),
             "lastTimestamp": "2026-01-01T00:00:00Z",
@@ -362,9 +360,8 @@ class TestForms:
             assert ours.failed == []
 
     async def test_what_has_not_the_form_of_its_kind_ends_its_watch_with_an_error_that_names_it(
-        self,
+        self, server: ApiServer
     ) -> None:
-        server = ApiServer()
         async with (
             client(server) as kube,
             Observer(kube, "r", [(VOLCANO, "Job")], ["ns"], events=False) as ours,

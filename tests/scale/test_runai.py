@@ -312,9 +312,8 @@ class TestVersion:
         ("data", "version"), [({"cluster-version": "2.18.44"}, "2.18.44"), ({}, None), (None, None)]
     )
     async def test_it_is_what_the_cluster_publishes(
-        self, data: dict[str, str] | None, version: str | None
+        self, data: dict[str, str] | None, version: str | None, server: ApiServer
     ) -> None:
-        server = ApiServer()
         if data is not None:
             server.add(
                 {

@@ -111,9 +111,8 @@ async def test_lag_and_cpu_are_not_those_of_our_own_figures() -> None:
     assert run.heartbeat.calls == ["pause", "resume", "pause"]  # type: ignore[attr-defined]
 
 
-async def test_a_deletion_that_fails_costs_no_rows() -> None:
+async def test_a_deletion_that_fails_costs_no_rows(server: ApiServer) -> None:
     run = held(10, "scheduled")
-    server = ApiServer()
     server.fail(".", 0)
     run.kube = server.client()
     result = await base.finish("fill", submit.Spec(), run, {})
