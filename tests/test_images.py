@@ -50,3 +50,10 @@ def test_loadgen_is_the_same_with_and_without_the_model() -> None:
         for name in ("loadgen", "resnet50")
     )
     assert set(small) <= set(whole)
+
+
+def test_only_root_may_write_etc_passwd() -> None:
+    """A measured command could add a uid 0 there; libnss-extrausers names no uid below 500."""
+    text = (FILES[0].parents[1] / "base/Containerfile").read_text()
+    assert "/etc/passwd" not in text
+    assert "libnss-extrausers" in text

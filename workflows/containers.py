@@ -117,12 +117,14 @@ def container(
     template: str,
     parameters: tuple[str, ...] = ("run",),
     plain: dict[str, str] | None = None,
+    store_env: bool = True,
     **kwargs: Any,
 ) -> Container:
     """Return the template of a container that runs a step.
 
     `parameters` names those of the Workflow that the step reads beside the store, `plain` has
     further variables and their values.
+    `store_env` puts the store's credentials in the environment.
     """
     more = [
         m.EnvVar(name=f"PERFDAG_{variable.upper()}", value=text)
@@ -135,7 +137,7 @@ def container(
         command=["perfdag"],
         image_pull_policy=installation.pull_policy,
         env=_environment(installation) + more,
-        env_from=_store_env(installation),
+        env_from=_store_env(installation) if store_env else None,
         security_context=m.SecurityContext.model_validate(hardened()),
         **kwargs,
     )

@@ -3,9 +3,11 @@
 from hera.workflows import DAG, Container, Parameter, RetryStrategy, Task
 from hera.workflows import models as m
 
+from perfdag.kube.config import SERVICE_ACCOUNT
 from perfdag.kube.labels import LABEL, UNRECOVERABLE
 from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, PORT, TWIN
 from perfdag.workflows.containers import Installation, container, labels
+from perfdag.workflows.credentials import credential_volumes, credentials
 from perfdag.workflows.parameters import is_claim
 
 # two closing braces would end the expression
@@ -119,14 +121,18 @@ def rank(installation: Installation) -> Container:
         # the key depends on the shape, since Multus' own keys may not be empty
         "{{=" + _of_shape("netkey") + "}}": "{{=" + _of_shape("network") + "}}",
     }
+    role = (
+        f"{{{{=inputs.parameters.rank == '0' ? 'lead' "
+        f": inputs.parameters.rank == {_of_batch('n')} ? 'lead-b' : 'peer'}}}}"
+    )
     return container(
         installation,
         "rank",
+        store_env=False,
         image=installation.image("base"),
         args=[
             "step",
-            f"{{{{=inputs.parameters.rank == '0' ? 'lead' "
-            f": inputs.parameters.rank == {_of_batch('n')} ? 'lead-b' : 'peer'}}}}",
+            role,
             "--batch",
             "{{inputs.parameters.batch}}",
             "--rank",
@@ -147,15 +153,10 @@ def rank(installation: Installation) -> Container:
             Parameter(name="attempt"),
         ],
         service_account_name="perfdag-measure",
-        volumes=[
-            m.Volume(
-                name="keys",
-                secret=m.SecretVolumeSource(
-                    secret_name="perfdag-ssh-{{workflow.uid}}", optional=True
-                ),
-            )
-        ],
-        volume_mounts=[m.VolumeMount(name="keys", mount_path="/perfdag/keys", read_only=True)],
+        init_containers=[credentials(installation, role)],
+        volumes=credential_volumes(installation),
+        # A mount at the path of the token keeps Kubernetes from mounting the token there.
+        volume_mounts=[m.VolumeMount(name="credentials", mount_path=str(SERVICE_ACCOUNT))],
         labels={
             **labels("measure"),
             f"{LABEL}/measuring": "true",

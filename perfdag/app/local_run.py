@@ -10,6 +10,7 @@ from perfdag.app.finish import RunResult, finish_run
 from perfdag.app.progress import Progress
 from perfdag.app.unsaved import RescuingStore, restore_samples
 from perfdag.exit_codes import EXIT_INTERRUPTED, EXIT_REACH
+from perfdag.hosts.environment import hide_memory
 from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results import missing_reason
@@ -67,6 +68,7 @@ def run_plan(run: LocalRun, report: Callable[[str], None], *, charts: bool = Tru
 
     `report` receives lines of progress. Raises CommandError if the run ends before its last sample.
     """
+    hide_memory()
     plan, store = run.plan, open_store(run.root)
     if run.resumed:
         missing_reason.forget_all(store, plan.run_id)

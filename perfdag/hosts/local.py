@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.hosts.base import Argv, Finished, ServerProcess
+from perfdag.hosts.environment import measured_environment
 from perfdag.hosts.processes import Proto, descendants, holders, listening, marked, signal_tree
 from perfdag.outcome import Failed
 
@@ -93,11 +94,9 @@ class LocalHost:
             )
         full = [*([pin, "-c", cpus] if pin and cpus else []), program, *argv[1:]]
         try:
-            # Tools print numbers and words by locale, and parsers read those of LC_ALL=C.UTF-8.
-            environment = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {}), **marked()}
             return subprocess.Popen(
                 full,
-                env=environment,
+                env=measured_environment(env) | marked(),
                 cwd=cwd,
                 stdin=stdin,
                 stdout=out,

@@ -158,9 +158,8 @@ class SshHost:
             if name in os.environ
         }
         environment = {"LC_ALL": "C.UTF-8", **ours, **(env or {})}
-        words = shlex.join(
-            ["env", *(f"{name}={value}" for name, value in environment.items()), *full]
-        )
+        assignments = [f"{name}={value}" for name, value in environment.items()]
+        words = shlex.join(["env", "-u", "PERFDAG_PEER", *assignments, *full])
         inside = f"cd {shlex.quote(cwd)} && {words}" if cwd else words
         # The shell stays as leader of the group. Ended by a signal it would exit with 255, which
         # is also ssh's own failure.

@@ -23,6 +23,15 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 IN_POD = "the service account"
 """`Cluster.source` without a kubeconfig."""
 
+pod_token = ""
+"""The token of the pod's service account, in a process that has deleted the file."""
+
+
+def keep_token(token: str) -> None:
+    """Use this token of the pod's service account, whose file is to be deleted."""
+    global pod_token
+    pod_token = token
+
 
 @dataclass
 class Cluster:
@@ -89,7 +98,8 @@ def load_config(context: str | None = None, kubeconfig: str | None = None) -> Cl
         return _from_files(files, context)
     if configured:
         raise config_error(f"no kubeconfig at {configured}", "set KUBECONFIG to an existing file")
-    if "KUBERNETES_SERVICE_HOST" in os.environ and (SERVICE_ACCOUNT / "token").is_file():
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+    if in_pod and (pod_token or (SERVICE_ACCOUNT / "token").is_file()):
         return _in_pod()
     raise config_error(
         "no cluster: no KUBECONFIG, no ~/.kube/config, and not in a pod",
@@ -108,7 +118,9 @@ def _in_pod() -> Cluster:
         server=server,
         context="in-cluster",
         namespace=name.read_text().strip() if name.is_file() else "default",
-        credentials=Credentials(token_file=SERVICE_ACCOUNT / "token"),
+        credentials=Credentials(token=pod_token, expires=float("inf"))
+        if pod_token
+        else Credentials(token_file=SERVICE_ACCOUNT / "token"),
         source=IN_POD,
         ca=ca.read_text() if ca.is_file() else None,
     )

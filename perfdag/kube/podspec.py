@@ -20,6 +20,8 @@ VOLUME = "/perfdag/volume"
 STORE = "/perfdag/store"
 MTU = "mtu"
 """Name of the init container that sets the MTU."""
+CREDENTIALS = "credentials"
+"""Name of the init container that copies credentials to the measuring container."""
 KEEP_PODS = 60
 """Seconds that an ended pod is kept, so that the next lead can read which sample crashed it."""
 CLEARING = 660
@@ -88,7 +90,16 @@ def patch(shape: Shape, context: Context) -> Object:
     helpers = helper(shape)
     spec: Object = {
         "securityContext": pod_security(root),
-        "initContainers": [{"name": "init", "securityContext": hardened(), "resources": helpers}],
+        "initContainers": [
+            {"name": "init", "securityContext": hardened(), "resources": helpers},
+            # the image and the user of the measuring container, which reads its files
+            {
+                "name": CREDENTIALS,
+                "image": main["image"],
+                "securityContext": hardened(root),
+                "resources": helpers,
+            },
+        ],
         "containers": [{"name": "wait", "securityContext": hardened(), "resources": helpers}, main],
         "volumes": [],
     }

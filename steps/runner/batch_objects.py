@@ -8,8 +8,8 @@ from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.kube.podspec import claim_spec, shared_claim, shares
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
+from perfdag.steps.runner.credentials import make_keys
 from perfdag.steps.runner.pod_context import PodContext
-from perfdag.steps.runner.ssh_keys import make_keys
 
 ARGO, LEASES = "argoproj.io/v1alpha1", "coordination.k8s.io/v1"
 Refusals = dict[int, tuple[str, str]]

@@ -21,6 +21,7 @@ from perfdag.results.runs import variants
 from perfdag.results.samples import stored_samples
 from perfdag.steps.measure import MeasuringLoop
 from perfdag.steps.runner import budget
+from perfdag.steps.runner.credentials import lead_config
 from perfdag.steps.runner.end_reason import record_failed_attempt
 from perfdag.steps.runner.gather import (
     GangUnavailable,
@@ -36,7 +37,6 @@ from perfdag.steps.runner.placement import site_of
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.steps.runner.progress import ProgressReporter
 from perfdag.steps.runner.quarantine import CrashHistory, known_crashes, skip_crashers
-from perfdag.steps.runner.ssh_keys import lead_config
 from perfdag.steps.site import GangLost
 from perfdag.store.base import Store
 

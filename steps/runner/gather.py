@@ -20,9 +20,9 @@ from perfdag.kube.podspec import ssh_port
 from perfdag.outcome import Infrastructure
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
+from perfdag.steps.runner.credentials import lead_config
 from perfdag.steps.runner.exit_codes import RETRYABLE
 from perfdag.steps.runner.pod_context import PodContext
-from perfdag.steps.runner.ssh_keys import lead_config
 
 CONNECT_PATIENCE = 30.0
 """Seconds within which a peer must accept the lead's connection."""

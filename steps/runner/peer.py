@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from perfdag.hosts.environment import measured_environment
 from perfdag.hosts.processes import descendants
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.pods import RANK, read_pod, selector
 from perfdag.signals import end_once
+from perfdag.steps.runner.credentials import OF_PEER, Keys, PeerError, ensure_user
 from perfdag.steps.runner.exit_codes import RETRYABLE, exit_retryable
 from perfdag.steps.runner.pod_context import PodContext
-from perfdag.steps.runner.ssh_keys import Keys, PeerError, ensure_user
 
 LOST_SECONDS = 30.0
 ASK_SECONDS = 5.0
@@ -88,7 +89,7 @@ def serve(
     """
     if shutil.which(SSHD) is None:
         raise PeerError(f"{SSHD} is not in this image; install openssh-server in it")
-    keys.install(home)
+    keys.install(home, OF_PEER)
     ensure_user()
     done = home / "done"
     done.unlink(missing_ok=True)
@@ -97,7 +98,7 @@ def serve(
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(parents=True, exist_ok=True, mode=0o755)
     end_once(exit_retryable)
-    sshd = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)])
+    sshd = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], env=measured_environment())
     try:
         return _wait_for_dismissal(sshd, done, pending_limit, lost_limit, lead_exit_code)
     finally:

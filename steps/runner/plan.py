@@ -24,13 +24,13 @@ from perfdag.steps.runner.batch_objects import (
     secret,
 )
 from perfdag.steps.runner.cluster_facts import cluster_facts, cluster_name
+from perfdag.steps.runner.credentials import PeerError
 from perfdag.steps.runner.feasibility import has_class, unmet
 from perfdag.steps.runner.idle import forget_unmarked
 from perfdag.steps.runner.limits import refuse
 from perfdag.steps.runner.parameters import SUITE_FILE, options, suite_text
 from perfdag.steps.runner.plan_outputs import FANS, outputs
 from perfdag.steps.runner.pod_context import PodContext
-from perfdag.steps.runner.ssh_keys import PeerError
 from perfdag.store.base import NotStoredError, Store, StoreError
 
 

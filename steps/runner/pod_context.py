@@ -20,8 +20,6 @@ PENDING_GRACE = 10
 
 The watchdog enforces the limit itself and records the reason.
 """
-KEYS = Path("/perfdag/keys")
-"""The folder where the Secret with the key pair is mounted."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from perfdag.hosts.ssh import SshHost
 from perfdag.kube.pods import Pod
 from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import make_plan
-from perfdag.steps.runner import gather, peer, ssh_keys
+from perfdag.steps.runner import credentials, gather, peer
 from perfdag.steps.runner.exit_codes import RETRYABLE
 from perfdag.steps.runner.gather import GangUnavailable
 from perfdag.suite.load import parse_suite
@@ -37,19 +37,19 @@ def _port() -> int:
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> ssh_keys.Keys:
+def keys(tmp_path_factory: pytest.TempPathFactory) -> credentials.Keys:
     folder = tmp_path_factory.mktemp("keys")
-    ssh_keys.make_keys(folder)
-    return ssh_keys.Keys(folder)
+    credentials.make_keys(folder)
+    return credentials.Keys(folder)
 
 
 class Served:
     def __init__(
-        self, keys: ssh_keys.Keys, home: Path, pending: float = 30, lost: float = 30
+        self, keys: credentials.Keys, home: Path, pending: float = 30, lost: float = 30
     ) -> None:
         self.port = _port()
         code = (
-            "import sys; from pathlib import Path; from perfdag.steps.runner.peer import *; from perfdag.steps.runner.ssh_keys import Keys; "
+            "import sys; from pathlib import Path; from perfdag.steps.runner.peer import *; from perfdag.steps.runner.credentials import Keys; "
             "sys.exit(serve(Keys(Path(sys.argv[1])), Path(sys.argv[2]), ['127.0.0.1'], int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])))"
         )
         argv = [
@@ -66,7 +66,7 @@ class Served:
 
 
 @pytest.fixture
-def served(keys: ssh_keys.Keys, tmp_path: Path) -> Iterator[Served]:
+def served(keys: credentials.Keys, tmp_path: Path) -> Iterator[Served]:
     made = Served(keys, tmp_path / "peer", 30, 1)
     yield made
     if made.process.poll() is None:
@@ -75,9 +75,9 @@ def served(keys: ssh_keys.Keys, tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.fixture
-def host(served: Served, keys: ssh_keys.Keys, tmp_path: Path) -> Iterator[SshHost]:
+def host(served: Served, keys: credentials.Keys, tmp_path: Path) -> Iterator[SshHost]:
     made = SshHost(
-        "127.0.0.1", "node-x", ssh_keys.client_config(keys, tmp_path / "lead"), served.port
+        "127.0.0.1", "node-x", credentials.client_config(keys, tmp_path / "lead"), served.port
     )
     made.connect(10)
     yield made
@@ -206,7 +206,7 @@ def test_commands_share_the_connection(host: SshHost, served: Served) -> None:
 )
 def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
     served: Served,
-    keys: ssh_keys.Keys,
+    keys: credentials.Keys,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: BaseException | None,
@@ -223,7 +223,7 @@ def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
     monkeypatch.setattr(gather, "running", running)
     monkeypatch.setattr(gather, "ssh_port", lambda *told: served.port)
     monkeypatch.setattr(
-        gather, "lead_config", lambda: ssh_keys.client_config(keys, tmp_path / "lead")
+        gather, "lead_config", lambda: credentials.client_config(keys, tmp_path / "lead")
     )
     plan = make_plan(
         parse_suite(
@@ -248,7 +248,7 @@ def test_a_lost_lead_ends_the_peer_retryable(host: SshHost, served: Served) -> N
     assert served.process.wait(15) == RETRYABLE
 
 
-def test_no_lead_ever_ends_the_peer_retryable(keys: ssh_keys.Keys, tmp_path: Path) -> None:
+def test_no_lead_ever_ends_the_peer_retryable(keys: credentials.Keys, tmp_path: Path) -> None:
     assert Served(keys, tmp_path / "alone", pending=1).process.wait(15) == RETRYABLE
 
 
@@ -267,11 +267,11 @@ def test_a_killed_peer_is_infrastructure(host: SshHost, served: Served) -> None:
 
 def test_an_unknown_host_key_is_refused(served: Served, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    ssh_keys.make_keys(other)
+    credentials.make_keys(other)
     stranger = SshHost(
         "127.0.0.1",
         "node-x",
-        ssh_keys.client_config(ssh_keys.Keys(other), tmp_path / "lead2"),
+        credentials.client_config(credentials.Keys(other), tmp_path / "lead2"),
         served.port,
     )
     with pytest.raises(Infrastructure, match=r"no ssh to node-x"):

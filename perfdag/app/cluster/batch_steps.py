@@ -5,15 +5,16 @@ import os
 
 from perfdag.app.errors import CommandError
 from perfdag.exit_codes import EXIT_FAILED
+from perfdag.kube.config import SERVICE_ACCOUNT
 from perfdag.kube.podspec import STORE
 from perfdag.plan.plan import Plan
 from perfdag.results.runs import load_plan
 from perfdag.signals import end_once
 from perfdag.steps.runner import duet, gang
+from perfdag.steps.runner.credentials import Keys, PeerError, take_credentials
 from perfdag.steps.runner.exit_codes import exit_retryable
 from perfdag.steps.runner.peer import exit_code_of_lead, serve
-from perfdag.steps.runner.pod_context import KEYS, from_environment, pending_limit, scratch_home
-from perfdag.steps.runner.ssh_keys import Keys, PeerError
+from perfdag.steps.runner.pod_context import from_environment, pending_limit, scratch_home
 from perfdag.steps.runner.watch import watch_run
 from perfdag.store.open import open_store
 
@@ -24,6 +25,7 @@ STORE_PATIENCE = 5.0
 def lead(batch: int, attempt: int, last_attempt: int) -> int:
     """Measure a batch and return its exit code. Raises StoreError."""
     end_once(exit_retryable)
+    take_credentials()
     context = from_environment()
     store = context.open()
     plan = load_plan(store, context.run_id)
@@ -33,10 +35,11 @@ def lead(batch: int, attempt: int, last_attempt: int) -> int:
 
 def peer(batch: int, attempt: int, port: int, pending: str) -> int:
     """Serve the lead of a gang and return the exit code. Raises CommandError."""
+    take_credentials()
     context = from_environment()
     try:
         return serve(
-            Keys(KEYS),
+            Keys(SERVICE_ACCOUNT),
             scratch_home() / "peer",
             context.addresses,
             port,
@@ -52,6 +55,7 @@ def start_lead_b(batch: int, attempt: int) -> None:
 
     Raises StoreError.
     """
+    take_credentials()
     context = from_environment()
     store = context.open()
     plan: Plan = duet.load_duet(store, load_plan(store, context.run_id)).b

@@ -10,8 +10,8 @@ from pathlib import Path
 from perfdag.app.errors import CommandError
 from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 from perfdag.steps.runner import confirm, plan, step_state
+from perfdag.steps.runner.credentials import PeerError
 from perfdag.steps.runner.pod_context import from_environment
-from perfdag.steps.runner.ssh_keys import PeerError
 
 
 def plan_step(folder: Path, output: Callable[[str], None]) -> int:

@@ -1,15 +1,29 @@
-"""The SSH key pair of a run, and the configuration of the client that uses it."""
+"""The credentials of a measuring pod: the token, the store's keys and the SSH keys of the run.
+
+A measured command has the uid of the process that starts it, so it could read any file or variable
+of the container. So no Secret is mounted there: an init container copies files, and the step reads
+them into memory and deletes them.
+"""
 
 import contextlib
 import os
 import pwd
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfdag.hosts.environment import hidden, hide_memory
 from perfdag.hosts.ssh_connection import ALIAS, config_text
-from perfdag.steps.runner.pod_context import KEYS, scratch_home
+from perfdag.kube.config import SERVICE_ACCOUNT, keep_token
+from perfdag.steps.runner.pod_context import scratch_home
+
+OF_LEAD, OF_PEER = ("id", "host.pub"), ("host", "id.pub")
+"""Files of a lead: the client's private key. Files of a peer: what its server needs."""
+USERS = Path("/var/lib/extrausers/passwd")
+"""Further users by libnss-extrausers, which ignores uids below 500."""
+_STAY = ("ca.crt", "namespace", *OF_LEAD, *OF_PEER)
 
 
 class PeerError(Exception):
@@ -18,17 +32,20 @@ class PeerError(Exception):
 
 @dataclass(frozen=True)
 class Keys:
-    """The folder of the run's keys: private keys `id` and `host`, each with its .pub file."""
+    """The folder of the run's keys: private keys `id` and `host`, each with its .pub file.
+
+    A lead's folder has the files of OF_LEAD, that of a peer the files of OF_PEER.
+    """
 
     folder: Path
 
-    def install(self, home: Path) -> None:
-        """Copy the keys to a folder of this uid. Raises PeerError.
+    def install(self, home: Path, names: Sequence[str]) -> None:
+        """Copy keys to a folder of this uid. Raises PeerError.
 
         OpenSSH refuses a private key that its owner's group may read.
         """
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for name in ("id", "host", "id.pub", "host.pub"):
+        for name in names:
             source = self.folder / name
             if not source.is_file():
                 raise PeerError(
@@ -61,15 +78,16 @@ def make_keys(folder: Path) -> dict[str, str]:
 
 
 def ensure_user() -> str:
-    """Return the name of this uid, and add a passwd entry if it has none. Raises PeerError.
+    """Return the name of this uid, and add an entry to USERS if it has none. Raises PeerError.
 
-    OpenSSH refuses a uid without an entry, which a cluster may choose at random.
+    OpenSSH refuses a uid without an entry, which a cluster may choose at random. /etc/passwd is
+    root's.
     """
     with contextlib.suppress(KeyError):
         return pwd.getpwuid(os.getuid()).pw_name
     name, home = f"u{os.getuid()}", os.environ.get("HOME", "/tmp")
     try:
-        with Path("/etc/passwd").open("a") as file:
+        with USERS.open("a") as file:
             file.write(f"{name}:x:{os.getuid()}:{os.getgid()}::{home}:/bin/sh\n")
     except OSError as error:
         raise PeerError(
@@ -81,7 +99,7 @@ def ensure_user() -> str:
 
 def client_config(keys: Keys, home: Path) -> Path:
     """Write the lead's ssh_config below `home` and return it. Raises PeerError."""
-    keys.install(home)
+    keys.install(home, OF_LEAD)
     known_hosts = home / "known_hosts"
     known_hosts.write_text(f"{ALIAS} {(home / 'host.pub').read_text()}")
     config = home / "ssh_config"
@@ -93,4 +111,23 @@ def client_config(keys: Keys, home: Path) -> Path:
 
 def lead_config() -> Path:
     """Write the ssh_config of this pod as a lead and return it. Raises PeerError."""
-    return client_config(Keys(KEYS), scratch_home() / "lead")
+    return client_config(Keys(SERVICE_ACCOUNT), scratch_home() / "lead")
+
+
+def take_credentials(folder: Path = SERVICE_ACCOUNT) -> None:
+    """Read the token and the store's credentials, and delete their files.
+
+    The names of the store's files are variables of the environment. SSH reads its keys from files,
+    so these stay.
+    """
+    hide_memory()
+    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if file.name in _STAY or not file.is_file():
+            continue
+        text = file.read_text()
+        if file.name == "token":
+            keep_token(text.strip())
+        else:
+            os.environ[file.name] = text
+            hidden.add(file.name)
+        file.unlink()

@@ -1,0 +1,68 @@
+"""A gang whose command looks for secrets: in its environment, in those of other processes, in files."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from perfdag.results.samples import read_sample, sample_key
+from perfdag.store.open import open_store
+
+from .conftest import Namespace
+
+pytestmark = [pytest.mark.argo, pytest.mark.slow]
+# `at` stands before what a host shows, `end` after it
+SEARCH = r"""
+echo at; env
+for pid in /proc/[0-9]*; do tr '\0' '\n' <"$pid/environ"; tr '\0' '\n' <"$pid/cmdline"; done
+cat /var/run/secrets/kubernetes.io/serviceaccount/*
+find /perfdag /run /tmp -type f -size -64k -exec cat {} +
+find /tmp/perfdag-ssh /run/secrets -type f; touch /etc/passwd
+echo end
+"""
+BOTH = f"""exec 2>&1
+cat >/tmp/search <<'S'
+{SEARCH}
+S
+sh /tmp/search
+echo PEER
+set -- $PERFDAG_SSH_PORTS
+base64 -w0 /tmp/search >/tmp/encoded
+exec perfdag step rsh "${{1%=*}}" "echo $(cat /tmp/encoded) | base64 -d >/tmp/search; sh /tmp/search"
+"""
+
+
+def test_a_command_finds_no_secret_of_its_pod_or_of_its_peer(
+    bench: Namespace, tmp_path: Path
+) -> None:
+    suite = tmp_path / "search.yaml"
+    entry = {
+        "benchmark": "command",
+        "hosts": {"count": 2},
+        "params": {"argv": ["bash", "-c", BOTH]},
+    }
+    suite.write_text(yaml.safe_dump({"name": "search", "entries": [entry]}))
+    name = bench.submit(suite)
+    watched = bench.watch(name)
+    run_id = bench.run_id(name)
+    store = open_store(bench.store)
+    [key] = bench.stored(run_id)
+    record = read_sample(store.get(sample_key(run_id, key)))
+    assert record.status == "ok", f"{record.error}\n{watched.stdout}{watched.stderr}"
+    lead, _, peer = record.texts["stdout"].partition("\nPEER\n")
+    for text in (lead, peer):
+        assert text.startswith("at\n")
+        assert text.rstrip().endswith("\nend")
+        assert "Permission denied" in text  # the environment of perfdag's own process
+        assert not re.search(r"AWS_SECRET|perfdag-secret|\beyJ[\w-]+\.|\[redacted", text)
+        assert "touch: cannot touch '/etc/passwd': Permission denied" in text
+    assert {line for line in lead.splitlines() if line.startswith("/tmp/perfdag-ssh")} == {
+        f"/tmp/perfdag-ssh/lead/{file}" for file in ("id", "host.pub", "known_hosts", "ssh_config")
+    }
+    assert {line for line in peer.splitlines() if line.startswith("/tmp/perfdag-ssh")} >= {
+        f"/tmp/perfdag-ssh/peer/{file}" for file in ("host", "id.pub")
+    }
+    assert "/tmp/perfdag-ssh/peer/id\n" not in peer
+    assert lead.count("BEGIN OPENSSH PRIVATE KEY") == 2  # the client's, in two files
+    assert "serviceaccount/token" not in lead + peer

@@ -1,0 +1,55 @@
+"""How a measuring pod gets its credentials: files that its step reads into memory and deletes.
+
+Measured commands have the uid and the container of the step. A mounted Secret, a variable of the
+container or a mounted token would be theirs as well, since the container's first process belongs to
+Argo and shows its environment. So an init container copies what the pod's role needs to a volume
+in memory.
+"""
+
+from hera.workflows import UserContainer
+from hera.workflows import models as m
+
+from perfdag.kube.config import SERVICE_ACCOUNT
+from perfdag.kube.podspec import CREDENTIALS
+from perfdag.kube.security import hardened
+from perfdag.workflows.containers import Installation
+
+_SOURCES, _TARGET = "/perfdag/secrets", "/perfdag/credentials"
+# The role is $0. Only leads use the store and the private client key; only peers run a server.
+_COPY = f"""umask 077
+copy() {{ for file; do [ ! -f "$file" ] || cp -L "$file" {_TARGET}/ || exit 1; done; }}
+copy {SERVICE_ACCOUNT}/*
+cd {_SOURCES}
+[ "$0" = peer ] || copy store/* ssh/id ssh/host.pub
+[ "$0" = lead ] || copy ssh/host ssh/id.pub
+"""
+
+
+def credentials(installation: Installation, role: str) -> UserContainer:
+    """Return the init container that copies what a pod of this role needs: lead, peer or lead-b.
+
+    The patch of a shape gives it the image and the uid of the measuring container.
+    """
+    mounts = {"store-keys": f"{_SOURCES}/store", "ssh": f"{_SOURCES}/ssh", "credentials": _TARGET}
+    return UserContainer(
+        name=CREDENTIALS,
+        image=installation.image("base"),
+        image_pull_policy=installation.pull_policy,
+        command=["sh", "-c", _COPY],
+        args=[role],
+        security_context=m.SecurityContext.model_validate(hardened()),
+        volume_mounts=[m.VolumeMount(name=name, mount_path=path) for name, path in mounts.items()],
+    )
+
+
+def credential_volumes(installation: Installation) -> list[m.Volume]:
+    """Return the Secrets that only the init container mounts, and the volume of the copies."""
+    secrets = {"store-keys": installation.store_secret, "ssh": "perfdag-ssh-{{workflow.uid}}"}
+    memory = m.EmptyDirVolumeSource(medium="Memory", size_limit="1Mi")
+    return [
+        *(
+            m.Volume(name=name, secret=m.SecretVolumeSource(secret_name=secret, optional=True))
+            for name, secret in secrets.items()
+        ),
+        m.Volume(name="credentials", empty_dir=memory),
+    ]
