@@ -13,6 +13,8 @@ from typing import Protocol
 
 from perfdag.plan.order import concurrent_groups
 from perfdag.plan.plan import Plan
+from perfdag.redaction import register
+from perfdag.results.runs import stored_secrets
 from perfdag.results.samples import (
     SampleRecord,
     headline,
@@ -59,7 +61,9 @@ class MeasuringLoop:
     ) -> None:
         self.plan, self.store, self._site, self._listener = plan, store, site, listener
         self._clock = clock
-        self._sampler = Sampler(site)
+        secrets = stored_secrets(store, plan)
+        register(secrets.values())
+        self._sampler = Sampler(site, secrets)
         self._stored = stored_samples(store, plan.run_id)
         self._shapes = [Shape.model_validate(shape) for shape in plan.shapes]
         self._headlines: dict[int, list[float]] = {}

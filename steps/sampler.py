@@ -2,7 +2,7 @@
 
 import contextlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfdag.benchmark import registry
@@ -12,6 +12,7 @@ from perfdag.hosts.base import Host
 from perfdag.hosts.facts import env_class
 from perfdag.hosts.packages import install_command
 from perfdag.outcome import Failed, Infrastructure, SampleError, Skip
+from perfdag.redaction import restore
 from perfdag.results.samples import SampleRecord, as_row, now
 from perfdag.shape import Shape
 from perfdag.steps.concurrent import two_of
@@ -25,10 +26,13 @@ class NoScratch(StoreError):
 
 
 class Sampler:
-    """Measures samples of points, once each, at a site."""
+    """Measures samples of points, once each, at a site.
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    `secrets` holds the values of the placeholders in params.
+    """
+
+    def __init__(self, site: Site, secrets: Mapping[str, str]) -> None:
+        self._site, self._secrets = site, secrets
         self._host_facts: dict[str, dict[str, Any]] = {}
 
     def measure(self, point: Point, shape: Shape, repetition: int) -> SampleRecord:
@@ -88,7 +92,7 @@ class Sampler:
         hosts: Sequence[Host],
         starter: Host | None,
     ) -> None:
-        params = benchmark.Params.model_validate(point.params)
+        params = benchmark.Params.model_validate(restore(point.params, self._secrets))
         with _scratch_folder() as scratch:
             gang = Gang(hosts, shape, point.timeout, scratch, self._site.volume, starter=starter)
             if missing := benchmark.missing(gang, params):

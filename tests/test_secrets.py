@@ -2,14 +2,24 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
+import orjson
+import pyarrow.parquet as pq
 import pytest
 
 from perfdag.hosts import environment
 from perfdag.hosts.local import LocalHost
 from perfdag.kube import config
+from perfdag.plan.plan import make_plan
+from perfdag.redaction import is_secret, redact_json, register, restore
+from perfdag.results.confirming import store_confirming_plans
+from perfdag.results.runs import load_plan, store_plan, stored_secrets
 from perfdag.steps.runner.credentials import OF_LEAD, OF_PEER, take_credentials
+from perfdag.store.open import open_store
+from perfdag.suite.checks import checks_of
+from perfdag.suite.load import parse_suite
 from perfdag.workflows.gangs import rank
 from perfdag.workflows.templates import Installation
 
@@ -119,3 +129,92 @@ def test_a_pod_takes_its_credentials_and_leaves_none_to_a_command(
     assert config.load_config().credentials.token == "the-token"
     seen = LocalHost().run(["sh", "-c", f"env; cat {folder}/*"], timeout=20).stdout
     assert not [text for text in (*STORE.values(), "the-token") if text in seen]
+
+
+IDS = ["bed11bb131124990", "67f519d9a785c6de", "ffc2b35cde858f48", "6654fd3fc570f92c"]
+"""Those of the version before there were placeholders."""
+SUITE = """\
+name: hiding
+entries:
+  - benchmark: command
+    params: {argv: [sh, -c, 'env; echo $API_TOKEN >&2; exit 3'], exit_code: 3}
+    permutations:
+      product:
+        env:
+          - {API_TOKEN: suite-secret-1, PLAIN: shown}
+          - {API_TOKEN: "suite-\\x73ecret-2", DB_PASSWORD: pw}
+  - {benchmark: command, name: broken, params: {argv: [sh, -c, 'echo $API_TOKEN; exit 4'], env: {API_TOKEN: suite-secret-1}}}
+  - {benchmark: command, name: leak, params: {argv: [sh, -c, 'env; echo $GITHUB_TOKEN; exit 5']}}
+"""
+
+
+def test_secret_values_are_in_nothing_that_a_run_stores_or_prints(tmp_path: Path) -> None:
+    suite, root = tmp_path / "suite.yaml", tmp_path / "store"
+    suite.write_text(SUITE)
+    hidden = {"AWS_SECRET_ACCESS_KEY": "bucket-secret", "GITHUB_TOKEN": "a-token-of-the-user"}
+    environment = {**os.environ, **hidden}
+    words = [sys.executable, "-m", "perfdag"]
+    printed = ""
+    for verb in (["plan", str(suite)], ["plan", str(suite), "--json"], ["run", str(suite)]):
+        store = ["--store", str(root)] if verb[0] == "run" else []
+        ended = subprocess.run(
+            [*words, *verb, *store], capture_output=True, text=True, env=environment, check=False
+        )
+        printed += ended.stdout + ended.stderr
+    files = {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
+    tables = [pq.read_table(file).to_pylist() for file in files if file.suffix == ".parquet"]
+    everything = printed.encode() + b"".join(files.values()) + repr(tables).encode()
+    for value in ("suite-secret", *hidden.values()):
+        assert value.encode() not in everything
+    assert b"[redacted API_TOKEN 2]" in everything
+    assert {file.name for file in files} >= {"plan.json", "report.html"}
+    assert "secrets.json" not in {file.name for file in files}, "the run is complete"
+    rows = {row["entry"]: row for row in tables[0]}
+    assert rows["command"]["status"] == "ok", "the processes get the values"
+    assert "sh exited 4, not 0: [redacted]" in rows["broken"]["error"]
+    assert "a-token" not in (rows["leak"]["error"] or "a-token")
+
+
+def test_placeholders_change_no_id_and_a_resumed_run_has_the_values(tmp_path: Path) -> None:
+    plan = make_plan(parse_suite(SUITE), run_id="20260101T000000Z-00000001")
+    assert [point.id for point in plan.points] == IDS
+    env = [point.params["env"] for point in plan.points[:2]]
+    assert {item["API_TOKEN"] for item in env} == {"[redacted API_TOKEN]", "[redacted API_TOKEN 2]"}
+    assert checks_of(plan.suite_text) == []
+    store = open_store(str(tmp_path))
+    store_plan(store, plan)
+    stored = load_plan(store, plan.run_id)
+    assert b"suite-secret" not in stored.dump()
+    secrets = stored_secrets(store, stored)
+    assert set(secrets.values()) == {"suite-secret-1", "suite-secret-2", "pw"}
+    confirming = store_confirming_plans(store, stored, {IDS[0]})[0]
+    assert stored_secrets(store, load_plan(store, confirming.run_id)) == secrets
+    assert restore(env, secrets) == [
+        {"API_TOKEN": "suite-secret-1", "PLAIN": "shown"},
+        {"API_TOKEN": "suite-secret-2", "DB_PASSWORD": "pw"},
+    ]
+
+
+def test_redaction_changes_texts_and_no_numbers() -> None:
+    register(["123456", 'a"quote\n'])
+    data = orjson.dumps({"n": 123456, "text": 'x 123456, a"quote\n!', "123456": [1.5, None]})
+    assert orjson.loads(redact_json(data)) == {
+        "n": 123456,
+        "text": "x [redacted], [redacted]!",
+        "[redacted]": [1.5, None],
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        *(
+            (name, True)
+            for name in ("API_TOKEN", "aws_secret_access_key", "apikey", "DB_PASSWORD2")
+        ),
+        *((name, True) for name in ("PERFDAG_WEBHOOK", "AWS_SESSION_TOKEN", "CREDENTIALS")),
+        *((name, False) for name in ("AWS_ACCESS_KEY_ID", "TOKENIZERS_PARALLELISM", "KEY_FILE")),
+    ],
+)
+def test_names_tell_secrets(name: str, secret: bool) -> None:
+    assert is_secret(name) == secret

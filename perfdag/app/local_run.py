@@ -14,7 +14,7 @@ from perfdag.hosts.environment import hide_memory
 from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results import missing_reason
-from perfdag.results.runs import load_plan, resume_command
+from perfdag.results.runs import load_plan, resume_command, store_plan
 from perfdag.shape import Shape
 from perfdag.signals import end_once
 from perfdag.steps.measure import MeasuringLoop, ProgressListener
@@ -74,7 +74,7 @@ def run_plan(run: LocalRun, report: Callable[[str], None], *, charts: bool = Tru
         missing_reason.forget_all(store, plan.run_id)
         restore_samples(store, plan, report)
     else:
-        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+        store_plan(store, plan)
     samples = f"{len(plan.points)} points, {len(plan.order)} samples"
     report(f"run {plan.run_id}: {samples}, store {store.root}")
     command = f"perfdag run --resume {plan.run_id}" + (f" --store {run.root}" if run.root else "")

@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 from perfdag.app.errors import CommandError
+from perfdag.redaction import redact
 
 
 def add_suite_options(parser: argparse.ArgumentParser) -> None:
@@ -103,12 +104,12 @@ def duration(text: str) -> int:
 
 def print_now(line: str) -> None:
     """Print a line and flush it, for whoever follows a pipe or the log of a pod."""
-    print(line, flush=True)
+    print(redact(line), flush=True)
 
 
 def log(text: str) -> None:
     """Write a line of progress or a warning to standard error."""
-    print(text, file=sys.stderr, flush=True)
+    print(redact(text), file=sys.stderr, flush=True)
 
 
 def print_json(data: Any) -> None:

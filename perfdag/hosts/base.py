@@ -11,6 +11,7 @@ from typing import IO, Any, Protocol, Self
 
 from perfdag.hosts.processes import Proto
 from perfdag.outcome import Failed
+from perfdag.redaction import redact
 
 Argv = Sequence[str]
 
@@ -31,7 +32,7 @@ class Finished:
 
     def tail(self, limit: int = 400) -> str:
         """Return the end of stderr, or of stdout if stderr is empty, for the error of a row."""
-        output = self.stderr.strip() or self.stdout.strip()
+        output = redact(self.stderr.strip() or self.stdout.strip())
         return output if len(output) <= limit else "..." + output[-limit:]
 
     def check(self, what: str) -> "Finished":

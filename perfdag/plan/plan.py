@@ -4,7 +4,7 @@ import contextlib
 import random
 import secrets
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import yaml
 
 import perfdag
 from perfdag.digest import digest
 from perfdag.no_gc import gc_paused
 from perfdag.plan.names import check_names
 from perfdag.plan.order import concurrent_groups, order
+from perfdag.redaction import extract, redact_strings, register
 from perfdag.shape import Shape
 from perfdag.suite.enumerate import enumerate_points
 from perfdag.suite.host_pairs import Pair
@@ -60,6 +62,8 @@ class Plan:
     versions: dict[str, str] = field(default_factory=dict)
     where: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    """Values of the placeholders in params. plan.json has no secrets (results.runs.store_plan)."""
 
     def seconds(self) -> float:
         """Return the expected wall time on one machine in seconds, without additions of `until`.
@@ -95,7 +99,8 @@ class Plan:
     def dump(self) -> bytes:
         """plan.json."""
         # orjson writes dataclasses itself; dataclasses.asdict copies every value of every point
-        shallow = {each.name: getattr(self, each.name) for each in fields(self)}
+        names = [each.name for each in fields(self) if each.name != "secrets"]
+        shallow = {name: getattr(self, name) for name in names}
         with gc_paused():
             return orjson.dumps(
                 {"schema": 1, **shallow},
@@ -160,9 +165,10 @@ def make_plan(
         budget=suite.budget,
         trigger=trigger,
         variant=variant,
-        suite_text=loaded.document.text,
+        suite_text=_text_without_secrets(loaded, made.secrets),
         versions=_versions(),
         options={"pending_limit": suite.pending_limit, "priority": suite.priority},
+        secrets=made.secrets,
     )
     with gc_paused():
         plan.batches = cut_batches(
@@ -180,6 +186,15 @@ def make_plan(
         knobs = "raise budget, set hosts.pairs to ring or `random N`, or hosts.parallel_pairs"
         raise BadDocument([loaded.document.problem(("budget",), f"{asked}; {knobs}")])
     return plan
+
+
+def _text_without_secrets(loaded: Loaded, secrets: Mapping[str, str]) -> str:
+    """Return the suite as text: as it is, or, if it holds secrets, its data with placeholders."""
+    if not secrets:
+        return loaded.document.text
+    register(secrets.values())
+    data = redact_strings(extract(loaded.document.data, dict(secrets)))
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
 
 
 def _hours(seconds: float) -> str:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from perfdag.no_gc import gc_paused
 from perfdag.plan.plan import Plan
 from perfdag.results.months import delete_rollup, month_of
+from perfdag.results.runs import delete_secrets
 from perfdag.results.samples import read_sample, sample_key, stored_samples
 from perfdag.results.schema import ID_COLUMNS
 from perfdag.results.table_builder import TableBuilder
@@ -24,7 +25,7 @@ class Collected:
     """The result of collecting: the key of the Parquet file, its rows, and samples by status.
 
     `reached` holds the count and relative precision of points with `until`, `damaged` the names of
-    unreadable samples.
+    unreadable samples. `complete`: every sample of the plan is stored.
     """
 
     key: str
@@ -32,6 +33,7 @@ class Collected:
     statuses: dict[str, int]
     reached: dict[str, tuple[int, float | None]]
     damaged: list[str]
+    complete: bool
 
 
 def result_key(plan: Plan) -> str:
@@ -57,6 +59,8 @@ def collect(store: Store, plan: Plan) -> Collected:
     )
     store.put(collected.key, sink.getvalue().to_pybytes())
     delete_rollup(store, plan.suite, month_of(plan.run_id))
+    if collected.complete:
+        delete_secrets(store, plan)
     return collected
 
 
@@ -91,7 +95,8 @@ def _gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
         except ValueError:
             damaged.append(name)
             absent.append(pos)
-    builder.add_absent(absent + [pos for pos, name in names if name not in stored])
+    absent += [pos for pos, name in names if name not in stored]
+    builder.add_absent(absent)
     canaries = sorted(name for name in stored if name.startswith("canary-"))
     for name, (_, data) in zip(
         canaries, store.get_many([sample_key(plan.run_id, name) for name in canaries]), strict=True
@@ -102,5 +107,10 @@ def _gather(store: Store, plan: Plan) -> tuple[pa.Table, Collected]:
             damaged.append(name)
     table = builder.table()
     return table, Collected(
-        result_key(plan), table.num_rows, builder.statuses, builder.reached, damaged
+        result_key(plan),
+        table.num_rows,
+        builder.statuses,
+        builder.reached,
+        damaged,
+        complete=not absent,
     )

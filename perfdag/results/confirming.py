@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from perfdag.plan.plan import Batch, Plan, new_run_id
-from perfdag.results.runs import load_plan
+from perfdag.results.runs import load_plan, store_plan
 from perfdag.store.base import Store, StoreError
 
 ROUNDS = 2
@@ -38,9 +38,9 @@ def store_confirming_plans(store: Store, plan: Plan, points: set[str]) -> list[P
     """
     confirming = confirming_plans(plan, points)
     for confirming_plan in confirming:
-        store.put(f"runs/{confirming_plan.run_id}/plan.json", confirming_plan.dump())
+        store_plan(store, confirming_plan)
     plan.options["confirmed"] = [confirming_plan.run_id for confirming_plan in confirming]
-    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    store_plan(store, plan)
     return confirming
 
 

@@ -19,6 +19,7 @@ from typing import Literal
 
 import orjson
 
+from perfdag.redaction import redact_json
 from perfdag.results.samples import run_folder
 from perfdag.store.base import Store
 
@@ -78,9 +79,8 @@ def write(store: Store, run_id: str, reason: MissingReason) -> None:
     """Write a reason into the store. Raises StoreError."""
     batches = None if reason.batch is None else [reason.batch]
     note = {"status": reason.status, "reason": reason.text, "batches": batches}
-    store.put(
-        f"{_folder(run_id)}/{reason.name}.json", orjson.dumps(note, option=orjson.OPT_SORT_KEYS)
-    )
+    data = redact_json(orjson.dumps(note, option=orjson.OPT_SORT_KEYS))
+    store.put(f"{_folder(run_id)}/{reason.name}.json", data)
 
 
 def forget_batch(store: Store, run_id: str, batch: int) -> None:
@@ -158,7 +158,7 @@ def write_crash(
 
     `batch` names the batch and its Workflow. Raises StoreError.
     """
-    record = orjson.dumps({"points": points, "how": how})
+    record = redact_json(orjson.dumps({"points": points, "how": how}))
     store.put(f"{_crash_folder(run_id, batch)}/{attempt}.json", record)
 
 

@@ -12,6 +12,7 @@ import orjson
 
 from perfdag.benchmark.contract import Benchmark
 from perfdag.outcome import Measurement
+from perfdag.redaction import redact_json
 from perfdag.store.base import Store
 
 
@@ -45,8 +46,8 @@ class SampleRecord:
     where: dict[str, Any] = field(default_factory=dict)
 
     def dump(self) -> bytes:
-        """Return the sample as JSON."""
-        return orjson.dumps({"schema": 1, **vars(self)}, option=orjson.OPT_SORT_KEYS)
+        """Return the sample as JSON, without the known secret values."""
+        return redact_json(orjson.dumps({"schema": 1, **vars(self)}, option=orjson.OPT_SORT_KEYS))
 
 
 def read_sample(data: bytes) -> SampleRecord:

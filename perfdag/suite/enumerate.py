@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from perfdag.benchmark.contract import Benchmark
 from perfdag.digest import canonical
+from perfdag.redaction import extract_params
 from perfdag.suite.candidate import Candidate, ProblemCounter
 from perfdag.suite.checks import Settings, unmet_where
 from perfdag.suite.model import Loaded, Source, Until
@@ -58,7 +59,7 @@ def _enumerate(loaded: Loaded, sources: Iterable[Source], problems: ProblemCount
     keeper = Keeper(loaded, problems)
     for source in sources:
         keeper.keep(source, placer.place(validate(expand(source, problems), problems)))
-    return Enumerated(list(keeper.points.values()), placer.shapes, keeper.merged)
+    return Enumerated(list(keeper.points.values()), placer.shapes, keeper.merged, keeper.secrets)
 
 
 def _select(enumerated: Enumerated, only: Sequence[str]) -> Enumerated:
@@ -139,6 +140,7 @@ class Keeper:
     def __init__(self, loaded: Loaded, problems: ProblemCounter) -> None:
         self.points: dict[str, Point] = {}
         self.merged = 0
+        self.secrets: dict[str, str] = {}
         self._loaded, self._suite, self._problems = loaded, loaded.suite, problems
 
     def keep(self, source: Source, candidates: Iterable[Candidate]) -> None:
@@ -156,10 +158,11 @@ class Keeper:
                 id=candidate.id,
                 entry=source.name,
                 benchmark=benchmark.name,
-                params=candidate.params,
+                params=extract_params(candidate.params, self.secrets),
                 shape=candidate.shape_index,
                 label=" ".join(
-                    f"{name}={_label_value(value)}" for name, value in candidate.varied.items()
+                    f"{name}={_label_value(value)}"
+                    for name, value in extract_params(candidate.varied, self.secrets).items()
                 ),
                 repetitions=repetitions,
                 seconds=benchmark.seconds(model),

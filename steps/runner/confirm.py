@@ -12,8 +12,8 @@ from perfdag.results import missing_reason
 from perfdag.results.collect import collect
 from perfdag.results.confirming import confirming_batches, plan_of_batch, store_confirming_plans
 from perfdag.results.missing_reason import MissingReason
-from perfdag.results.runs import load_plan
-from perfdag.results.samples import run_folder, stored_samples
+from perfdag.results.runs import load_plan, store_plan
+from perfdag.results.samples import stored_samples
 from perfdag.steps.runner.batch_objects import batch_objects, create_for_batches, shape_of
 from perfdag.steps.runner.plan_outputs import FANS
 from perfdag.steps.runner.pod_context import PodContext
@@ -62,7 +62,7 @@ def resumed(store: Store, plan: Plan) -> list[Plan]:
     for member in confirming:
         member.where = plan.where
         missing_reason.forget_all(store, member.run_id)
-        store.put(f"{run_folder(member.run_id)}/plan.json", member.dump())
+        store_plan(store, member)
     return confirming
 
 

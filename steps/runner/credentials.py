@@ -17,6 +17,7 @@ from pathlib import Path
 from perfdag.hosts.environment import hidden, hide_memory
 from perfdag.hosts.ssh_connection import ALIAS, config_text
 from perfdag.kube.config import SERVICE_ACCOUNT, keep_token
+from perfdag.redaction import register
 from perfdag.steps.runner.pod_context import scratch_home
 
 OF_LEAD, OF_PEER = ("id", "host.pub"), ("host", "id.pub")
@@ -127,6 +128,7 @@ def take_credentials(folder: Path = SERVICE_ACCOUNT) -> None:
         text = file.read_text()
         if file.name == "token":
             keep_token(text.strip())
+            register([text.strip()])
         else:
             os.environ[file.name] = text
             hidden.add(file.name)

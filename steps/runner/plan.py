@@ -12,7 +12,7 @@ from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan, read_plan
 from perfdag.results import missing_reason
 from perfdag.results.missing_reason import MissingReason
-from perfdag.results.runs import resume_obstacle, variants
+from perfdag.results.runs import resume_obstacle, store_plan, variants
 from perfdag.results.samples import delete_damaged_samples, run_folder, stored_samples
 from perfdag.shape import Shape
 from perfdag.steps.runner import budget
@@ -121,7 +121,7 @@ def where(now: Object, before: Object) -> Object:
 
 def _put(store: Store, plans: list[Plan]) -> None:
     for plan in plans:
-        store.put(f"{run_folder(plan.run_id)}/plan.json", plan.dump())
+        store_plan(store, plan)
 
 
 def kept(store: Store, plans: list[Plan]) -> set[str]:

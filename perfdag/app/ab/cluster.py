@@ -11,7 +11,7 @@ from perfdag.app.finish import write_report
 from perfdag.plan.ab import on_cluster, stored_duet
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import collect
-from perfdag.results.runs import variants
+from perfdag.results.runs import store_plan, variants
 from perfdag.results.schema import load_rows
 from perfdag.steps.runner.limits import check_size
 from perfdag.store.base import Store
@@ -45,13 +45,13 @@ def submit(request: AbRequest, namespace: str) -> Submission:
         duet = on_cluster(duet)
         check_size(duet.a)
         for plan in (duet.a, duet.b):
-            store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+            store_plan(store, plan)
     elif not duet.a.options.get("cluster"):
         raise CommandError(
             f"{request.resume} was measured on one machine; resume it there, without --submit"
         )
     elif request.within is not None:  # the last step on the cluster takes the limit from the plan
-        store.put(f"runs/{duet.a.run_id}/plan.json", duet.a.dump())
+        store_plan(store, duet.a)
     parameters = {"run": duet.a.run_id, "store": root}
     name = template.start(duet.a.suite, parameters, int(duet.a.options.get("priority", 0)))
     return Submission(

@@ -12,6 +12,7 @@ from perfdag.app.unsaved import restore_samples
 from perfdag.plan.ab import Duet, positions
 from perfdag.results import missing_reason
 from perfdag.results.collect import collect
+from perfdag.results.runs import store_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
@@ -37,7 +38,7 @@ def run(
     if not duet.a.options.get("cluster"):
         for plan in plans:
             if request.resume is None:
-                store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+                store_plan(store, plan)
             else:
                 missing_reason.forget_all(store, plan.run_id)
                 restore_samples(store, plan, report)

@@ -11,6 +11,7 @@ from perfdag.app.cluster.manifest_suite import report_missing_gpus, suite_parame
 from perfdag.app.cluster.resume import SubmittedRun, resumable_run
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan
+from perfdag.results.runs import store_plan
 from perfdag.steps.runner.limits import check_size
 from perfdag.store.base import StoreError
 from perfdag.store.open import check_cluster_address, on_cluster, open_store
@@ -103,7 +104,7 @@ def _put_plan(plan: Plan, root: str, report: Callable[[str], None]) -> bool:
     if root.startswith("claim://"):
         return False
     try:
-        open_store(root).put(f"runs/{plan.run_id}/plan.json", plan.dump())
+        store_plan(open_store(root), plan)
     except StoreError as error:
         report(f"this machine cannot reach the store ({error}); the Workflow carries the suite")
         return False
