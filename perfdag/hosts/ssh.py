@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 
 from perfdag.hosts.base import Argv, Finished, ServerProcess
+from perfdag.hosts.environment import measured_environment
 from perfdag.hosts.processes import Proto, listening_ports
 from perfdag.hosts.ssh_connection import Connection, exit_code
 from perfdag.outcome import Failed, Infrastructure
@@ -219,7 +220,9 @@ class SshHost:
         token = secrets.token_hex(8)
         out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ends
         command = self._connection.argv(self._line(argv, env, cwd, cpus, token))
-        popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        popen = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=measured_environment()
+        )
         server = SshServer(self, list(argv), popen, token, out, err)
         if port is not None:
             server.await_listening(

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from perfdag.hosts.base import Finished
+from perfdag.hosts.environment import measured_environment
 from perfdag.outcome import Infrastructure
 
 ALIAS = "perfdag-peer"
@@ -78,6 +79,7 @@ class Connection:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
+                env=measured_environment(),
             )
             for _ in range(int(CONNECT_SECONDS / 0.02) + 100):
                 if master.poll() is not None:
@@ -100,7 +102,11 @@ class Connection:
         argv = [*self._ssh(), "-O", "check", self.address]
         return (
             subprocess.run(
-                argv, stdin=subprocess.DEVNULL, capture_output=True, check=False
+                argv,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=measured_environment(),
+                check=False,
             ).returncode
             == 0
         )
@@ -134,6 +140,7 @@ class Connection:
                 stdin=subprocess.DEVNULL if stdin is None else None,
                 capture_output=True,
                 timeout=timeout,
+                env=measured_environment(),
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
