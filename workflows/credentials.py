@@ -10,8 +10,7 @@ from hera.workflows import UserContainer
 from hera.workflows import models as m
 
 from perfdag.kube.config import SERVICE_ACCOUNT
-from perfdag.kube.podspec import CREDENTIALS
-from perfdag.kube.security import hardened
+from perfdag.kube.podspec import CREDENTIALS, hardened
 from perfdag.workflows.containers import Installation
 
 _SOURCES, _TARGET = "/perfdag/secrets", "/perfdag/credentials"
