@@ -159,6 +159,15 @@ def short_seconds(value: float) -> str:
     return f"{int(value // 3600)} h {int(value % 3600 // 60)} min"
 
 
+def read_short_seconds(text: str) -> float:
+    """Return the seconds that `short_seconds` wrote."""
+    factors = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
+    words = text.split()
+    return sum(
+        float(number) * factors[unit] for number, unit in zip(words[::2], words[1::2], strict=True)
+    )
+
+
 _SCALED = {"bit/s": 1000, "B/s": 1000, "1/s": 1000, "B": 1024}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from perfdag.app.cluster.finish_step import label_workflow
+from perfdag.app.cluster.status import RunStatus
 from perfdag.app.cluster.template import (
     InstalledTemplate,
     NotInstalled,
@@ -534,9 +535,10 @@ def test_argos_progress_and_the_last_line_of_the_lead_are_shown() -> None:
     workflow = {"metadata": {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}
     workflow["status"] = {"phase": "Running", "progress": "3/12"}
     view = View(workflow, [Pod("p", 2, 0, 0, "Running", "n", "10.0.0.1")])
-    line = describe(view, "2/4 ok command POINT=1 repetition 1")
-    assert "3/12 of the started batches, about" in line
-    assert "2/4 ok command POINT=1 repetition 1" in line
+    last = "2/4 ok command POINT=1 repetition 1 (about 3 min 5 s left)"
+    line = describe(view, last)
+    assert f"3/12 of the started batches | {last}" in line
+    assert RunStatus(view, last).data()["seconds_left"] == 185
 
 
 def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:

@@ -14,6 +14,7 @@ from perfdag.hosts.environment import hide_memory
 from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results import missing_reason
+from perfdag.results.durations import with_learned_times
 from perfdag.results.runs import load_plan, resume_command, store_plan
 from perfdag.shape import Shape
 from perfdag.signals import end_once
@@ -74,6 +75,7 @@ def run_plan(run: LocalRun, report: Callable[[str], None], *, charts: bool = Tru
         missing_reason.forget_all(store, plan.run_id)
         restore_samples(store, plan, report)
     else:
+        plan = with_learned_times(store, plan, None)
         store_plan(store, plan)
     samples = f"{len(plan.points)} points, {len(plan.order)} samples"
     report(f"run {plan.run_id}: {samples}, store {store.root}")

@@ -1,5 +1,6 @@
 """A plan for people: its points, size, shapes, pairs of hosts and expected time."""
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +10,10 @@ from perfdag.digest import canonical
 from perfdag.plan.order import concurrent_groups
 from perfdag.plan.placement import cluster_shapes
 from perfdag.plan.plan import Plan, make_plan
+from perfdag.results.durations import ANY, with_learned_times
 from perfdag.steps.runner.limits import check_size
+from perfdag.store.base import StoreError
+from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
 from perfdag.suite.point import Point
 from perfdag.suite.yaml_document import BadDocument
@@ -23,6 +27,9 @@ def plan_suite(suite: str, settings: Sequence[str], only: Sequence[str]) -> tupl
     """Return the plan of a suite file and the notes on it. Raises BadDocument."""
     loaded = load_suite(suite, settings)
     plan = make_plan(loaded, only=only)
+    with contextlib.suppress(StoreError):
+        store = open_store(loaded.suite.store, patience=1.0)
+        plan = with_learned_times(store, plan, ANY)
     return plan, [*loaded.notes, *_cluster_notes(plan)]
 
 

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from perfdag.plan.plan import SAMPLE_OVERHEAD, Plan
+from perfdag.plan.plan import Plan
+from perfdag.plan.time_left import TimeLeft
 from perfdag.results.samples import SampleRecord, headline
 from perfdag.suite.point import Point
 from perfdag.units import short, short_seconds
@@ -22,22 +23,17 @@ class Progress:
     """The ProgressListener of a run on this machine.
 
     It writes a live line to stderr where that is a terminal. Elsewhere `report` gets a line when a
-    sample ends, and when a long one begins. The time left is the expected time, corrected by the
-    time that the samples took so far.
+    sample ends, and when a long one begins.
     """
 
     def __init__(self, plan: Plan, report: Callable[[str], None]) -> None:
         self.total = len(plan.order)
         self.done = 0
         self._report = report
-        self._expected_left = sum(
-            _expected_seconds(plan.points[index], repetition) for index, repetition in plan.order
-        )
-        self._expected_done = self._measured = 0.0
+        self._time = TimeLeft(plan, range(len(plan.order)))
+        self._running: tuple[Point, int] | None = None
         self._start = 0.0
-        self._live = (
-            Status("starting", console=Console(stderr=True)) if sys.stderr.isatty() else None
-        )
+        self._live = Status(self, console=Console(stderr=True)) if sys.stderr.isatty() else None
 
     def __enter__(self) -> "Progress":
         if self._live:
@@ -55,24 +51,29 @@ class Progress:
 
     def left(self) -> float:
         """Return the expected seconds to the end."""
-        factor = self._measured / self._expected_done if self._expected_done > 1 else 1.0
-        return self._expected_left * factor
+        if self._running is None:
+            return self._time.seconds()
+        return self._time.seconds(*self._running, time.monotonic() - self._start)
+
+    def __rich__(self) -> str:
+        """Return the live line, which the terminal asks for again and again."""
+        if self._running is None:
+            return "starting"
+        left = self.left()
+        text = f"about {short_seconds(left)} left" if left > 0.1 else "until it is precise"
+        point, repetition = self._running
+        return escape(f"{self.done}/{self.total}  {point.sample(repetition)}  {text}")
 
     def started(self, point: Point, repetition: int) -> None:
-        self._start = time.monotonic()
-        name = point.sample(repetition)
-        if self._live:
-            known = self._expected_left > 0.1
-            left = f"about {short_seconds(self.left())} left" if known else "until it is precise"
-            self._live.update(escape(f"{self.done}/{self.total}  {name}  {left}"))
-        elif point.seconds >= LONG_SAMPLE:
-            seconds = short_seconds(point.seconds)
-            self._report(f"[{self.done + 1}/{self.total}] {name} begins, about {seconds}")
+        self._start, self._running = time.monotonic(), (point, repetition)
+        seconds = self._time.of_sample(point)
+        if not self._live and seconds >= LONG_SAMPLE:
+            name = f"[{self.done + 1}/{self.total}] {point.sample(repetition)}"
+            self._report(f"{name} begins, about {short_seconds(seconds)}")
 
     def ended(self, point: Point, part: SampleRecord) -> None:
-        self._measured += time.monotonic() - self._start
-        self._expected_done += point.seconds + SAMPLE_OVERHEAD
-        self._expected_left -= _expected_seconds(point, part.repetition)
+        self._time.finish(point, part.repetition, time.monotonic() - self._start)
+        self._running = None
         self.done += 1
         value = headline(part.rows)
         unit = next((row["unit"] for row in part.rows if row["headline"]), "")
@@ -86,10 +87,5 @@ class Progress:
             self._live.console.print(line, markup=False, highlight=False)
 
     def skipped(self, point: Point, repetition: int, why: str) -> None:
-        self._expected_left -= _expected_seconds(point, repetition)
+        self._time.drop(point, repetition)
         self.done += 1
-
-
-def _expected_seconds(point: Point, repetition: int) -> float:
-    """Return the expected seconds of a sample; 0 for a repetition that `until` may add."""
-    return point.seconds + SAMPLE_OVERHEAD if repetition <= point.repetitions else 0.0

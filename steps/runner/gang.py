@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from perfdag.kube.client import KubeError
 from perfdag.kube.podspec import shares
 from perfdag.plan.plan import Plan
+from perfdag.plan.time_left import TimeLeft
 from perfdag.results import missing_reason
 from perfdag.results.confirming import plan_of_batch
 from perfdag.results.missing_reason import budget_spent
@@ -32,7 +33,8 @@ def lead(
     batch = plan.batches[index]
     stored = stored_samples(store, plan.run_id)
     left = [position for position in batch.samples if plan.key(position) not in stored]
-    progress = ProgressReporter(len(left))
+    later = (position for later in plan.batches[index + 1 :] for position in later.samples)
+    progress = ProgressReporter(len(left), TimeLeft(plan, [*left, *later]))
     if not left:
         return 0
     try:

@@ -11,6 +11,7 @@ from perfdag.kube.podspec import priority_class
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan, read_plan
 from perfdag.results import missing_reason
+from perfdag.results.durations import with_learned_times
 from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import resume_obstacle, store_plan, variants
 from perfdag.results.samples import delete_damaged_samples, run_folder, stored_samples
@@ -88,6 +89,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
         raise
     for variant in plans:
         variant.where = where(facts, variant.where)
+        variant.points = with_learned_times(store, variant, facts["cluster"]).points
         for number, (status, text) in refusals.items():
             reason = MissingReason("batch", status, text, number)
             missing_reason.write(store, variant.run_id, reason)

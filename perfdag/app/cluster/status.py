@@ -7,6 +7,7 @@ from perfdag.app.cluster.find import find_workflow
 from perfdag.app.cluster.view import View, last_log_line, view_run
 from perfdag.app.cluster.watch import clock, describe
 from perfdag.kube.client import Kube, run_with_client
+from perfdag.steps.runner.progress import seconds_left
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class RunStatus:
             "done": done,
             "samples": total,
             "current": self.line,
-            "seconds_left": view.seconds_left(),
+            "seconds_left": seconds_left(self.line),
             "exit_code": view.exit_code(),
             "troubles": view.troubles(),
             "pods": pods,

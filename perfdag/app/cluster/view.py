@@ -72,13 +72,6 @@ class View:
         done, slash, total = (self.status.get("progress") or "").partition("/")
         return (int(done), int(total)) if slash and done.isdigit() and total.isdigit() else None
 
-    def seconds_left(self) -> float | None:
-        """Return the estimated seconds to the end of the started batches; None if unknown."""
-        done, total = self.progress or (0, 0)
-        if self.phase in DONE or not 0 < done < total:
-            return None
-        return self.seconds() / done * (total - done)
-
     def seconds(self) -> float:
         """Return the seconds since the Workflow was created, by this machine's clock."""
         created = datetime.fromisoformat(self.workflow["metadata"]["creationTimestamp"])

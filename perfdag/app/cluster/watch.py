@@ -8,7 +8,6 @@ from collections.abc import Callable
 from perfdag.app.cluster.view import DONE, View, is_executor_line, last_log_line, view_run
 from perfdag.exit_codes import EXIT_FAILED, EXIT_INPUT
 from perfdag.kube.client import Kube, KubeError
-from perfdag.units import short_seconds
 
 POLL_INTERVAL = 2.0
 """Seconds between two looks at a run."""
@@ -68,9 +67,7 @@ def describe(view: View, line: str | None = None) -> str:
     progress = []
     if view.progress:
         done, total = view.progress
-        left = view.seconds_left()
-        estimate = f", about {short_seconds(left)} left" if left is not None else ""
-        progress = [f"{done}/{total} of the started batches{estimate}", *([line] if line else [])]
+        progress = [f"{done}/{total} of the started batches", *([line] if line else [])]
     phases = Counter(pod.phase for pod in view.pods if pod.batch is not None)
     pods = ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items()))
     batches = ", ".join(map(str, view.batches))
