@@ -10,7 +10,7 @@ from perfdag.benchmark import registry
 from perfdag.cli import main
 from perfdag.outcome import VERDICT, VERDICT_VALUES, VerdictWord, verdict
 from perfdag.results.samples import as_row
-from perfdag.results.verdicts import headlines, own_verdicts
+from perfdag.results.verdicts import own_verdicts, worst_of_points
 from tests.conftest import SuiteWriter
 
 RULE = "throughput grows 1.8 times with each doubling"
@@ -114,7 +114,7 @@ def test_the_worst_sample_and_the_worst_rule_decide() -> None:
         ("burst vms=a count=9", "y < 1", "passed", "note 1"),
         ("burst vms=b count=9", "x < 1", "failed", "note 2"),
     ]
-    assert [(item.point, item.word, count) for item, count in headlines(verdicts)] == [
+    assert [(item.point, item.word, count) for item, count in worst_of_points(verdicts)] == [
         ("b", "failed", ""),
         ("a", "inconclusive", "1 of 2 rules inconclusive"),
     ]

@@ -23,6 +23,7 @@ from perfdag.charts.pages import words
 from perfdag.charts.series import Cell, band_words, metrics, of_benchmark, read, runs_words, sweep
 from perfdag.results.runs import load_plan
 from perfdag.results.schema import load_rows
+from perfdag.results.trust import trust_in
 from perfdag.store.open import open_store
 
 Figures = Callable[[pa.Table], Iterable[tuple[str, Figure]]]
@@ -147,11 +148,12 @@ def overview(table: pa.Table) -> Figure:
         kind for kind in table["env_class"].unique().to_pylist() if kind and " x [" not in kind
     )
     _, ended = words.how_it_ended(cells)
+    trust = trust_in(table, [cell.state for cell in cells])
     fig, axes = style.figure(
         len(own_cells),
         [_height(own) for _, own in own_cells],
         title=f"Suite {suite}: {words.plural(len(cells), 'point')} of "
-        f"{words.plural(len(own_cells), 'benchmark')}. {ended}",
+        f"{words.plural(len(own_cells), 'benchmark')}. {ended} Trust: {trust.level}.",
         subtitle=style.caption(band_words(series), noisy, machine, runs_words(table)),
     )
     for ax, (name, own) in zip(axes, own_cells, strict=True):

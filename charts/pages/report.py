@@ -13,11 +13,13 @@ from perfdag.charts.pages.pick import Picture
 from perfdag.charts.pages.recipes import recipes
 from perfdag.charts.series import Cell, labelled
 from perfdag.results.summary import summarise
-from perfdag.results.verdicts import headlines, own_verdicts
+from perfdag.results.trust import trust_in
+from perfdag.results.verdicts import own_verdicts, worst_of_points
 
 ALL_ROWS = 3000  # of all tables of values, about 1 MB
 DEFAULT_ROOT = "./perfdag-results"
 VERDICTS = 10  # of the benchmarks themselves, on the first screen; the others are folded
+_COLOURS = {"good": "muted", "noisy": "noisy", "unusable": "bad"}
 Plan = Any
 
 
@@ -115,11 +117,14 @@ def _summary(
         if merged
         else ""
     )
-    status = f'<span class="{"good" if well else "bad"}">{text(ended)}</span>'
+    trust = trust_in(table, [cell.state for cell in cells])
+    colour = "good" if trust.proven else _COLOURS[trust.level]
+    status = f'<p><span class="{colour}">Trust: {text(trust.text)}.</span></p>\n'
+    ended = text(ended) if well else f'<span class="bad">{text(ended)}</span>'
     return (
         f'<h1>{text(suite)}</h1>\n<p class="muted">run {text(run)}</p>\n<nav>{nav}</nav>\n'
         f"<p>{text(words.what_ran(table, cells, suite))} {text(words.when_where(table))}</p>\n"
-        f"{more}<p>{status} {text(words.noise(cells, table))}</p>\n{_verdicts(table)}"
+        f"{more}{status}{_verdicts(table)}<p>{ended} {text(words.noise(cells, table))}</p>\n"
         f"<ul>{findings}</ul>\n"
         '<p class="muted small">Every value is a median with its spread in parentheses: the range '
         "of fewer than 6 samples, from 6 on the interval that covers the true median with at least "
@@ -133,12 +138,13 @@ def _verdicts(table: pa.Table) -> str:
     items = [
         f'<li><span class="{classes[verdict.word]}"><strong>{text(verdict.where)}</strong>: '
         f"{text(verdict.text)}</span>{text(f' ({count})' if count else '')}</li>"
-        for verdict, count in headlines(own_verdicts(table))
+        for verdict, count in worst_of_points(own_verdicts(table))
     ]
     if not items:
         return ""
     rest = page.details(f"{len(items) - VERDICTS} more verdicts", _list(items[VERDICTS:]))
-    return _list(items[:VERDICTS]) + (rest if len(items) > VERDICTS else "")
+    shown = f"<p>Verdicts of the benchmarks:</p>\n{_list(items[:VERDICTS])}"
+    return shown + (rest if len(items) > VERDICTS else "")
 
 
 def _list(items: Sequence[str]) -> str:

@@ -83,7 +83,7 @@ def _distinct(column: Any) -> list[str]:
 
 
 def how_it_ended(cells: Sequence[Cell]) -> tuple[bool, str]:
-    """Return whether all is well, and a sentence with the samples by status."""
+    """Return whether every sample was measured, and a sentence with the samples by status."""
     counts_by_status = counts(cells)
     bad = {status: counts_by_status[status] for status in BAD if counts_by_status[status]}
     parts = [
@@ -99,9 +99,7 @@ def how_it_ended(cells: Sequence[Cell]) -> tuple[bool, str]:
         text += f" {plural(without, 'point')} of {len(cells):,} {verb} no valid sample."
     if not counts_by_status:
         return False, "No samples."
-    return not bad, text if bad or counts_by_status[
-        "skipped"
-    ] else f"All {counts_by_status['ok']:,} samples are ok."
+    return not bad, text
 
 
 def noise(cells: Sequence[Cell], table: pa.Table) -> str:

@@ -11,6 +11,7 @@ from perfdag.results import exports
 from perfdag.results.collect import Collected, collect
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import PointState, summarise
+from perfdag.results.trust import RunTrust, trust_in
 from perfdag.results.verdicts import OwnVerdict, own_verdicts
 from perfdag.store.base import Store
 
@@ -25,6 +26,7 @@ class RunResult:
     rows: str
     report: str | None
     exports: list[str]
+    trust: RunTrust
     verdicts: list[OwnVerdict]
     gated: bool = False
     """Whether the gate of the whole run, which knows the acknowledgements, decides on verdicts."""
@@ -55,13 +57,15 @@ def finish_run(
     table = load_rows(store, suites=[plan.suite], runs=[plan.run_id])
     page = write_report(store, plan, table, report, history=history) if charts else None
     files = exports.write(store, plan.run_id, table)
+    states = summarise(table)
     return RunResult(
         plan,
         collected,
-        summarise(table),
+        states,
         store.url(collected.key),
         page,
         files,
+        trust_in(table, states),
         own_verdicts(table),
         gated,
     )

@@ -7,7 +7,8 @@ from typing import Any
 from perfdag.app.finish import RunResult
 from perfdag.app.text_table import text_table
 from perfdag.results.summary import PointState, point_labels
-from perfdag.results.verdicts import headlines
+from perfdag.results.trust import PointTrust, headlines
+from perfdag.results.verdicts import worst_of_points
 
 MAX_REASONS = 10
 """Points whose failures and verdicts the terminal shows; the report has all of them."""
@@ -16,30 +17,32 @@ MAX_REASONS = 10
 def result_text(result: RunResult) -> str:
     """Return the headline metrics of every point as a table, then counts and addresses."""
     labels = point_labels(result.states)
-    words = {verdict.point: verdict.word for verdict, _ in headlines(result.verdicts)}
+    words = {verdict.point: verdict.word for verdict, _ in worst_of_points(result.verdicts)}
     headings = ("benchmark", "point", "metric", "median", "spread", "n", "state")
     rows = [
         (state.entry, labels[state.point], *cells)
         for state in result.states
-        for cells in _rows(state, words.get(state.point, ""))
+        for cells in _rows(state, result.trust.points.get(state.point), words.get(state.point, ""))
     ]
     table = text_table(headings, rows, right=(3, 5), width=140)
     return "\n".join([table, *_lines(result)])
 
 
-def _rows(state: PointState, verdict: str) -> list[tuple[str, str, str, str, str]]:
+def _rows(
+    state: PointState, trust: PointTrust | None, verdict: str
+) -> list[tuple[str, str, str, str, str]]:
     """Return metric, median, spread, n and state of each headline series of a point."""
     statuses = sorted((status, count) for status, count in state.statuses.items() if status != "ok")
     text = ", ".join(f"{count} {status}" for status, count in statuses) or "ok"
-    if state.noise:
-        text += ", noisy"
+    if trust and trust.level != "good" and state.series:
+        text += f", {trust.level}"
     if verdict:
         text += f", verdict {verdict}"
-    headlines = [series for series in state.series if series.headline] or state.series[:1]
-    if not headlines:
+    figures = headlines(state)
+    if not figures:
         reason = shorten(state.reasons[0], 100, placeholder=" ...") if state.reasons else ""
         return [("-", "-", "-", "0", f"{text}: {reason}")]
-    return [(series.name, *series.text(), str(len(series.values)), text) for series in headlines]
+    return [(series.name, *series.text(), str(len(series.values)), text) for series in figures]
 
 
 def _lines(result: RunResult) -> list[str]:
@@ -54,6 +57,7 @@ def _lines(result: RunResult) -> list[str]:
     if marks := sorted({mark for state in result.states for mark in state.noise}):
         more = " ..." if len(marks) > 3 else ""
         lines.append(f"noisy samples are kept and marked: {'; '.join(marks[:3])}{more}")
+    lines.append(f"trust   {result.trust.text}")
     lines += _verdicts(result)
     lines += _failures(result.states)
     for point in plan.points:
@@ -75,7 +79,7 @@ def _verdicts(result: RunResult) -> list[str]:
     """Return the verdict of each point whose benchmark has one, the failed ones first."""
     lines = [
         f"verdict {verdict.where}: {verdict.text}" + (f" ({count})" if count else "")
-        for verdict, count in headlines(result.verdicts)
+        for verdict, count in worst_of_points(result.verdicts)
     ]
     if len(lines) > MAX_REASONS:
         more = f"and {len(lines) - MAX_REASONS} more verdicts; the report has all"
@@ -111,6 +115,9 @@ def result_data(result: RunResult) -> dict[str, Any]:
             "statuses": state.statuses,
             "reasons": state.reasons,
             "noise": state.noise,
+            "trust": asdict(result.trust.points[state.point])
+            if state.point in result.trust.points
+            else None,
             "metrics": [
                 {
                     "metric": series.metric,
@@ -137,6 +144,7 @@ def result_data(result: RunResult) -> dict[str, Any]:
         "rows": result.rows,
         "report": result.report,
         "exports": result.exports,
+        "trust": {"level": result.trust.level, "text": result.trust.text},
         "verdicts": [asdict(verdict) for verdict in result.verdicts],
         "points": points,
     }

@@ -69,7 +69,7 @@ def own_verdicts(table: pa.Table) -> list[OwnVerdict]:
     return verdicts
 
 
-def headlines(verdicts: Iterable[OwnVerdict]) -> list[tuple[OwnVerdict, str]]:
+def worst_of_points(verdicts: Iterable[OwnVerdict]) -> list[tuple[OwnVerdict, str]]:
     """Return the worst verdict of each point, and how many of its rules share it where several do.
 
     Failed points come first.

@@ -1,0 +1,88 @@
+"""The trust in a run: what makes its figures noisy or unusable, in words and in the report."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from perfdag.charts.pages import report
+from perfdag.results.summary import summarise
+from perfdag.results.trust import trust_in
+from tests.charts import rows
+
+Sample = list[dict[str, Any]]
+
+
+def point(values: Sequence[float], entry: str = "x", **more: Any) -> list[Sample]:
+    measured = [rows.throughput(value, **more) for value in values]
+    return [
+        rows.sample("iperf", {"entry": entry}, number, [row], entry=entry)
+        for number, row in enumerate(measured, 1)
+    ]
+
+
+def bare(status: str, noise: str | None = None) -> Sample:
+    values = [rows.throughput(1e9)] if status == "ok" else []
+    return rows.sample("iperf", {}, 1, values, status=status, noise=noise, error="no", entry="y")
+
+
+def canary(metric: str, *values: float) -> list[Sample]:
+    return [
+        rows.sample("canary", {}, number, [rows.throughput(value, metric=metric, headline=False)])
+        for number, value in enumerate(values)
+    ]
+
+
+STEADY = point([1e9, 1.01e9, 1e9])
+SHARE = {"metric": "efficiency", "unit": "1"}
+
+
+@pytest.mark.parametrize(
+    ("samples", "colour", "text"),
+    [
+        (STEADY, "good", "good: 1 point"),
+        (STEADY + canary("cpu", 1e4, 1.1e4), "good", "good: 1 point"),
+        (point([0.01, 0.05, 0.03], **SHARE), "good", "good: 1 point"),
+        (point([1e9]), "muted", "good: 1 point; one sample a point shows no spread"),
+        ([*STEADY, bare("skipped")], "muted", "good: 1 point; 1 skipped"),
+        (
+            point([1e9, 1.2e9, 1.1e9]),
+            "noisy",
+            "noisy: 1 of 1 points (spread 18 % of x throughput)",
+        ),
+        (
+            [*STEADY, bare("ok", "steal 5.0%, load 13 on 2 cores before it")],
+            "noisy",
+            "noisy: 1 of 2 points (steal, load)",
+        ),
+        (
+            STEADY + canary("loopback", 1e-5, 3e-5, 2e-5),
+            "noisy",
+            "noisy: 1 of 1 points (canary loopback moved by 100 %)",
+        ),
+        (STEADY + canary("disk", 1e-5, 9e-5), "good", "good: 1 point"),
+        (
+            point([1e8, 3.1e9, 1e8]) + point([1e9, 3e9, 2e9], "z"),
+            "bad",
+            "unusable: 1 of 2 points (spread 3,000 % of x throughput); "
+            "noisy: 1 of 2 points (spread 100 % of z throughput)",
+        ),
+        ([*STEADY, bare("failed")], "bad", "unusable: 1 of 2 points (no valid sample)"),
+        ([bare("skipped")], "bad", "unusable: no point was measured; 1 skipped"),
+    ],
+)
+def test_the_headline_is_the_trust_in_the_worst_point(
+    samples: list[Sample], colour: str, text: str
+) -> None:
+    table = rows.table(*samples)
+    trust = trust_in(table, summarise(table))
+    assert trust.text == text
+    assert trust.text.startswith(trust.level)
+    first_screen = report.report(table).partition("<h2")[0]
+    assert f'<span class="{colour}">Trust: {text}.</span>' in first_screen
+    assert ('class="good"' in first_screen) == (colour == "good")
+
+
+def test_a_run_without_samples_is_unusable() -> None:
+    assert trust_in(pa.Table.from_pylist([], schema=rows.table().schema), []).level == "unusable"
