@@ -5,6 +5,7 @@ import base64
 import contextlib
 import json
 import os
+import ssl
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +17,7 @@ import yaml
 from aiohttp import web
 
 from perfdag.kube.client import Event, Kube, KubeError, Resource, run_with_client
-from perfdag.kube.config import Cluster, load_config
+from perfdag.kube.config import Cluster, load_config, tls_context
 from perfdag.kube.credentials import Credentials
 from perfdag.kube.reader import METADATA
 from tests.fakes.api_server import ApiServer, Handle, client, served
@@ -542,3 +543,13 @@ class TestCluster:
             return str((await kube.request("GET", "/version"))["gitVersion"])
 
         assert run_with_client(version).startswith("v")
+
+
+def test_a_ca_without_key_usage_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_python_3_13(**_: str | None) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", of_python_3_13)
+    assert not tls_context().verify_flags & ssl.VERIFY_X509_STRICT

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.kube.client import KubeError
+from perfdag.kube.config import tls_context
 from perfdag.steps.scale.figures.series import Point, fold, p99, share, with_starts
 
 LONGEST_STEP, POINTS = 15.0, 20
@@ -101,8 +102,6 @@ class Prometheus:
         self, queries: Mapping[str, Mapping[str, str]], path: str = "query_range"
     ) -> dict[str, Any]:
         """Return the `data` of the answers by query name. Raises KubeError."""
-        import ssl
-
         import aiohttp
 
         data: dict[str, Any] = {}
@@ -113,7 +112,7 @@ class Prometheus:
                 else {}
             )
             connector = (
-                aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=self.ca_file))
+                aiohttp.TCPConnector(ssl=tls_context(file=self.ca_file))
                 if self.ca_file
                 else None
             )
