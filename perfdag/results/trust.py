@@ -115,15 +115,12 @@ def _point_trust(state: PointState, name: str, moved: dict[str, float]) -> Point
     if not state.statuses.get("ok"):
         trust.lower("unusable", "no valid sample", "no valid sample")
         return trust
-    for reason in state.noise:
-        for part in reason.split(", "):
-            kind = part.split(" ")[0]
-            trust.lower("noisy", kind, kind)
-    for name in _canaries(state.benchmark):
-        if name in moved:
-            trust.lower(
-                "noisy", f"canary {name}", f"canary {name} moved by {100 * moved[name]:.0f} %"
-            )
+    for kind in {part.split(" ")[0]: None for mark in state.noise for part in mark.split(", ")}:
+        trust.lower("noisy", kind, kind)
+    for part in _canaries(state.benchmark):
+        if part in moved:
+            kind = f"canary {part}"
+            trust.lower("noisy", kind, f"{kind} moved by {100 * moved[part]:.0f} %")
     spreads = [(spread, s) for s in headlines(state) if (spread := relative_spread(s)) is not None]
     trust.spread, series = max(spreads, key=lambda item: item[0], default=(0.0, None))
     if series is not None and trust.spread > NOISY_SPREAD:
