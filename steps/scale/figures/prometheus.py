@@ -112,9 +112,7 @@ class Prometheus:
                 else {}
             )
             connector = (
-                aiohttp.TCPConnector(ssl=tls_context(file=self.ca_file))
-                if self.ca_file
-                else None
+                aiohttp.TCPConnector(ssl=tls_context(file=self.ca_file)) if self.ca_file else None
             )
             timeout = aiohttp.ClientTimeout(total=60)
             async with aiohttp.ClientSession(
