@@ -544,7 +544,7 @@ def test_another_type_or_project_than_was_submitted_is_told_before_a_file_is_tou
 ) -> None:
     import asyncio
 
-    from perfdag.app.scale import session as scale_session
+    from perfdag.app.scale import commands
     from perfdag.cli import main
 
     write_run(
@@ -553,7 +553,7 @@ def test_another_type_or_project_than_was_submitted_is_told_before_a_file_is_tou
         Submitted("q", [], 0.0, 0),
     )
     (tmp_path / "sampled.json").write_text("as it was")
-    monkeypatch.setattr(scale_session, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
+    monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
     for words, message in (
         (["-t", "training"], "is of Pod, not training"),
         (["-p", "x"], "was submitted to project p, not x"),
@@ -622,13 +622,13 @@ async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_m
 def test_retries_are_told_by_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from perfdag.app.scale import session as scale_session
+    from perfdag.app.scale import commands
     from perfdag.cli import main
 
     done = Submitted("r", sent("a"), 0.0, 0, Counter({"429": 12, "timeout": 3}))
     file = RunFile(
         "r", "v1", "Pod", ["ns"], "p", 1, 1, True, done.submissions, done.summary(Schedule())
     )
-    monkeypatch.setattr(scale_session, "on_cluster", lambda *_: file)
+    monkeypatch.setattr(commands, "on_cluster", lambda *_: file)
     assert main(["scale", "submit", "--template", "pod", "-n", "1", "-o", str(tmp_path)]) == 0
     assert "tried again: 12 x 429, 3 x timeout" in capsys.readouterr().err

@@ -65,7 +65,7 @@ class TestGates:
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         """In a suite as on the command line; one on the same metric takes a limit's place, and both can be left out."""
-        from perfdag.app.scale import session as scale_session
+        from perfdag.app.scale import commands
         from perfdag.cli import main
 
         request: list[list[str]] = []
@@ -75,9 +75,7 @@ class TestGates:
             return run_vmi.Outcome([])
 
         monkeypatch.setattr(run_vmi, "measure", measure)
-        monkeypatch.setattr(
-            scale_session, "on_cluster", lambda args, work, _: asyncio.run(work(None))
-        )
+        monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         both = ["api_p99 < 1", "api_list_p99 < 30"]
         for parameters, api, want in (
             (["creation_to_running_p95 < 60"], True, [*both, "creation_to_running_p95 < 60"]),
@@ -507,12 +505,10 @@ class TestAsked:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        from perfdag.app.scale import session as scale_session
+        from perfdag.app.scale import commands
         from perfdag.cli import main
 
-        monkeypatch.setattr(
-            scale_session, "on_cluster", lambda args, work, _: asyncio.run(work(None))
-        )
+        monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         assert main(["scale", "vmi", *words.split(), "-o", str(tmp_path)]) == 2
         assert message in capsys.readouterr().err
 

@@ -97,7 +97,7 @@ class TestCapacity:
         tmp_path: Path,
     ) -> None:
         """At 200 VMIs the API server's metrics are absent, and `figures` are as they are there."""
-        from perfdag.app.scale import session as scale_session
+        from perfdag.app.scale import commands
         from perfdag.cli import main
 
         held = [gates.parse_gate("api_p99 < 1"), gates.parse_gate("deletion_p50 < 5")]
@@ -111,9 +111,7 @@ class TestCapacity:
         monkeypatch.setattr(vmi, "burst", burst)
         passed, results = await run_vmi.capacity(None, vmi.Spec(), 100, 450)  # type: ignore[arg-type]
         assert (passed, len(results)) == (result, 2)
-        monkeypatch.setattr(
-            scale_session, "on_cluster", lambda *_: run_vmi.Outcome(results, passed)
-        )
+        monkeypatch.setattr(commands, "on_cluster", lambda *_: run_vmi.Outcome(results, passed))
         assert main(["scale", "vmi", "capacity", "--count", "450", "-o", str(tmp_path)]) == (
             3 if result.no_data else 0
         )
@@ -334,7 +332,7 @@ class TestLadder:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        from perfdag.app.scale import session as scale_session
+        from perfdag.app.scale import commands
         from perfdag.cli import main
 
         async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> None:
@@ -342,9 +340,7 @@ class TestLadder:
             raise end
 
         monkeypatch.setattr(run_vmi, "measure", measure)
-        monkeypatch.setattr(
-            scale_session, "on_cluster", lambda args, work, _: asyncio.run(work(None))
-        )
+        monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         assert main(["scale", "vmi", "ladder", "--count", "400", "600", "-o", str(tmp_path)]) in (
             4,
             130,
@@ -361,7 +357,7 @@ class TestLadder:
         self, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another run took the Lease at 600 VMIs, which is seen when this one ends."""
-        from perfdag.app.scale import session as scale_session
+        from perfdag.app.scale import commands
         from perfdag.cli import main
 
         measured = vmi.burst
@@ -373,9 +369,7 @@ class TestLadder:
 
         monkeypatch.setattr(vmi, "burst", burst)
         monkeypatch.setattr(run_vmi, "ExclusiveRun", Taken)
-        monkeypatch.setattr(
-            scale_session, "on_cluster", lambda args, work, _: asyncio.run(work(None))
-        )
+        monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         assert (
             main(
                 [
@@ -407,7 +401,7 @@ class TestLadder:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        from perfdag.app.scale import session as scale_session
+        from perfdag.app.scale import commands
         from perfdag.cli import main
 
         async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> run_vmi.Outcome:
@@ -442,7 +436,7 @@ class TestLadder:
         monkeypatch.setattr(run_vmi, "measure", measure)
         monkeypatch.setattr(submit, "objects_of_run", objects_of_run)
         monkeypatch.setattr(
-            scale_session, "on_cluster", lambda args, work, _: asyncio.run(work(Cluster()))
+            commands, "on_cluster", lambda args, work, _: asyncio.run(work(Cluster()))
         )
         code, names = (
             main(["scale", "vmi", "steady", "-o", str(tmp_path)]),
@@ -467,7 +461,7 @@ class TestLadder:
         self, scenario: str, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another run takes the Lease while this one measures."""
-        from perfdag.app.scale import session as scale_session
+        from perfdag.app.scale import commands
         from perfdag.cli import main
 
         outcomes: list[run_vmi.Outcome] = []
@@ -477,7 +471,7 @@ class TestLadder:
             return outcomes[-1]
 
         monkeypatch.setattr(run_vmi, "ExclusiveRun", Taken)
-        monkeypatch.setattr(scale_session, "on_cluster", on_cluster)
+        monkeypatch.setattr(commands, "on_cluster", on_cluster)
         words = (
             ["--count", "200", "--step", "100"] if scenario == "capacity" else ["--count", "100"]
         )

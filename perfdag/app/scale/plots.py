@@ -3,7 +3,7 @@
 import orjson
 import pyarrow.parquet as pq
 
-from perfdag.app.scale.session import Session
+from perfdag.app.scale.commands import Session
 from perfdag.charts.benchmarks import scale as charts
 from perfdag.charts.benchmarks.deltas import detailed, general
 from perfdag.charts.benchmarks.stages import of_runs

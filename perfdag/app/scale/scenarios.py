@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
-from perfdag.app.scale.session import (
+from perfdag.app.scale.commands import (
     Session,
     print_schedule,
     print_stages,

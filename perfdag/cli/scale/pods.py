@@ -80,8 +80,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def run(args: argparse.Namespace) -> int:
     """Run a pod scenario."""
+    from perfdag.app.scale.commands import open_session
     from perfdag.app.scale.scenarios import pod_scenario
-    from perfdag.app.scale.session import open_session
 
     return pod_scenario(
         open_session(args.context, args.output_dir, args.settings, print_now, log),

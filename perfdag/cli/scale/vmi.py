@@ -92,8 +92,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def run(args: argparse.Namespace) -> int:
     """Run a VMI scenario."""
+    from perfdag.app.scale.commands import open_session, parse_variables, schedule_of
     from perfdag.app.scale.scenarios import vmi_scenario
-    from perfdag.app.scale.session import open_session, parse_variables, schedule_of
     from perfdag.steps.scale.figures.prometheus import Prometheus
     from perfdag.steps.scale.model.gates import parse_gate, with_slo
     from perfdag.steps.scale.scenarios.run_vmi import VmiRequest

@@ -166,17 +166,16 @@ def _add_delete(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 def submit(args: argparse.Namespace) -> int:
     """Create the workloads."""
     from perfdag.app.scale import commands
-    from perfdag.app.scale.session import open_session, parse_variables, schedule_of
     from perfdag.steps.scale.runai.submit import SubmitRequest
 
-    session = open_session(args.context, args.output_dir, args.settings, print_now, log)
+    session = commands.open_session(args.context, args.output_dir, args.settings, print_now, log)
     session.settings.project = args.project or session.settings.project
     session.settings.submitter = args.submitter or session.settings.submitter
     request = SubmitRequest(
         template=args.template or args.workload_type,
         count=args.num_workloads,
         parallel=args.num_processes,
-        schedule=schedule_of(
+        schedule=commands.schedule_of(
             args.arrival, args.rate, args.burst, args.seed, args.num_processes, args.delay
         ),
         folder=session.folder,
@@ -186,7 +185,7 @@ def submit(args: argparse.Namespace) -> int:
         pvc=args.pvc,
         namespaces=args.namespace,
         create_namespace=args.create_namespace,
-        variables=parse_variables(args.var),
+        variables=commands.parse_variables(args.var),
         lock_timeout=args.lock_timeout,
         log=session.log,
     )
@@ -196,10 +195,9 @@ def submit(args: argparse.Namespace) -> int:
 def sample(args: argparse.Namespace) -> int:
     """Observe the workloads and write the files."""
     from perfdag.app.scale import commands
-    from perfdag.app.scale.session import open_session
 
     return commands.sample(
-        open_session(args.context, args.output_dir, args.settings, print_now, log),
+        commands.open_session(args.context, args.output_dir, args.settings, print_now, log),
         watch=args.watch,
         run_id=args.run_id,
         namespace=args.namespace,
@@ -211,7 +209,7 @@ def sample(args: argparse.Namespace) -> int:
 def plot(args: argparse.Namespace) -> int:
     """Draw a chart."""
     from perfdag.app.scale import plots
-    from perfdag.app.scale.session import open_session
+    from perfdag.app.scale.commands import open_session
 
     session = open_session(None, args.output_dir, args.settings, print_now, log)
     return plots.plot(session, args.plot, args.skip_errors, args.head, args.tail)
@@ -220,9 +218,8 @@ def plot(args: argparse.Namespace) -> int:
 def delete(args: argparse.Namespace) -> int:
     """Delete the objects of a run."""
     from perfdag.app.scale import commands
-    from perfdag.app.scale.session import open_session
 
     if args.run_id and args.output_dir:
         raise ValueError("--run and -o both name a run; use one of them")
-    session = open_session(args.context, args.output_dir, args.settings, print_now, log)
+    session = commands.open_session(args.context, args.output_dir, args.settings, print_now, log)
     return commands.delete(session, args.run_id, args.namespace, args.timeout)

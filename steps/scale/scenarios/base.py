@@ -148,27 +148,33 @@ class ScenarioUnavailableError(Exception):
 
 
 @dataclass
-class Spec:
-    """What to submit. `timeout` bounds every wait in seconds."""
+class RunSpec:
+    """What all scenarios have. `timeout` bounds every wait in seconds."""
 
-    template: str = "job"
-    count: int = 100
-    namespaces: list[str] = field(default_factory=lambda: ["perfdag-scale"])
     schedule: Schedule = field(default_factory=Schedule)
     parallel: int = 20
-    workers: int = 1
-    gpus: int = 1
-    pvc: bool = False
-    storage_class: str | None = None
     timeout: float = 900.0
-    goal: Goal = "ready"
     variables: dict[str, Any] = field(default_factory=dict)
-    gates: list[Gate] = field(default_factory=list)
     deadline: float = math.inf
     """time.monotonic() after which only deletion is waited for. Later stages are censored."""
     log: Callable[[str], None] = lambda text: None
     run: str = field(default_factory=new_run)
-    """The id that labels all objects of the run, the lock included."""
+    """The id that labels all objects; parts of the run append to it (removal.belongs)."""
+
+
+@dataclass
+class Spec(RunSpec):
+    """What a scheduling scenario submits."""
+
+    template: str = "job"
+    count: int = 100
+    namespaces: list[str] = field(default_factory=lambda: ["perfdag-scale"])
+    workers: int = 1
+    gpus: int = 1
+    pvc: bool = False
+    storage_class: str | None = None
+    goal: Goal = "ready"
+    gates: list[Gate] = field(default_factory=list)
 
 
 def template_of(

@@ -21,41 +21,30 @@ from perfdag.steps.scale.measure.completion import may_be_settled, settled
 from perfdag.steps.scale.measure.generator import Submission
 from perfdag.steps.scale.model.chains import CHAINS
 from perfdag.steps.scale.model.gates import SLO, Gate, evaluate
-from perfdag.steps.scale.model.run_id import new_run
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.stages import SET, VMI
 from perfdag.steps.scale.model.templates import Template, TemplateError, load
-from perfdag.steps.scale.scenarios.base import Result, figures_of, phase_counts
+from perfdag.steps.scale.scenarios.base import Result, RunSpec, figures_of, phase_counts
 from perfdag.steps.scale.scenarios.open_session import open_session
 from perfdag.steps.scale.scenarios.session import Session
 
 PRIMER = 300.0
 """Seconds the primer may take to run."""
-Tell = Callable[[str], None]
 
 
 @dataclass
-class Spec:
-    """Parameters of a VMI scenario. Durations are in seconds; `timeout` bounds every wait."""
+class Spec(RunSpec):
+    """Parameters of a VMI scenario."""
 
     template: str = "vmi"
     namespaces: list[str] = field(default_factory=lambda: ["perfdag-vmi"])
-    schedule: Schedule = field(default_factory=Schedule)
-    parallel: int = 20
     replicas: int = 1
     per_node: int = 200
     primer: bool = True
-    timeout: float = 900.0
-    variables: dict[str, Any] = field(default_factory=dict)
     gates: list[Gate] = field(default_factory=lambda: [*SLO])
     prometheus: Prometheus | None = None
-    deadline: float = math.inf
-    """time.monotonic() after which only deletion is waited for. Later stages are censored."""
-    log: Tell = lambda text: None
     seen: Callable[["Result"], None] = lambda result: None
     """Callback that gets the result of every size when it is complete."""
-    run: str = field(default_factory=new_run)
-    """The id that labels all objects; parts of the run append to it (removal.belongs)."""
 
 
 def template_of(spec: Spec, run: str) -> Template:
