@@ -71,7 +71,62 @@ def test_no_hostile_text_of_a_shape_is_planned(place: str, text: str) -> None:
     assert refusal(suite_text(SHAPES[place](TEXTS[text]))).startswith("suite.yaml:3: ")
 
 
+AXES = {f"env.A{number}": list(range(100)) for number in range(10)}
+TWICE = {f"env.A{number}": ["a", "b"] for number in range(1000)}
+
+
+def with_axes(**axes: list[Any]) -> str:
+    return suite_text({"permutations": {"product": axes}})
+
+
 REFUSED = {
+    "product": (
+        with_axes(**AXES),
+        "suite.yaml:3: entries[0].permutations: 10^20 combinations up to this entry are more than "
+        "1,000,000; shorten the lists, or split the suite",
+    ),
+    "product of many axes": (
+        with_axes(**TWICE),
+        "suite.yaml:3: entries[0].permutations: 10^301 combinations up to this entry are more",
+    ),
+    "product that exclude would shorten": (
+        suite_text(
+            {
+                "permutations": {
+                    "product": {"expected": [*range(1, 2001)], "exit_code": [*range(501)]},
+                    "exclude": [{"exit_code": {"gt": 0}}],
+                }
+            }
+        ),
+        "suite.yaml:3: entries[0].permutations: 1,002,000 combinations up to this entry",
+    ),
+    "equal points": (
+        suite_text(
+            {
+                "benchmark": "iperf",
+                "params": {},
+                "hosts": {"count": 400, "pairs": "all"},
+                "permutations": {"product": {"duration": ["1s", "1s"]}},
+            }
+        ),
+        "suite.yaml:3: entries[0].permutations: more than 100,000 points",
+    ),
+    "samples": (
+        suite_text(
+            {"permutations": {"product": {"expected": [*range(1, 1002)]}}}, repetitions=1000
+        ),
+        "suite.yaml:2: repetitions: 1,001,000 samples are more than 1,000,000; lower repetitions",
+    ),
+    "params": (
+        suite_text(
+            {
+                "params": {"argv": ["echo", LONG]},
+                "permutations": {"product": {"exit_code": [*range(100)]}},
+            }
+        ),
+        "suite.yaml:3: entries[0].permutations: params and shapes of all points have more than "
+        "33,554,432 characters",
+    ),
     "claim": (
         suite_text(store=f"claim://{HOST_PATH}"),
         """suite.yaml:2: store: 'claim://x"} },{"name":"h","hostPath":""",

@@ -32,6 +32,9 @@ from perfdag.workflows.retries import lost, with_retries
 
 NAME = "perfdag"
 PLAN_SECONDS, FINISH_SECONDS = 1800, 3600
+PLAN_MEMORY = "2Gi"
+"""Limit of the plan step. A plan of 100,000 points and 1,000,000 samples, whose params are as long
+as is allowed, needs 0.9 GB when it is read again, and the two of a duet need 1.4 GB."""
 # the run id as a parameter (it may be empty), and as an output of the plan step (it may be absent)
 _RUN_PARAMETER, _RUN_OUTPUT = value("run"), "{{workflow.outputs.parameters.run}}"
 _FANS = {"batches": "gang", "duets": "duet"}
@@ -209,7 +212,7 @@ def _plan(installation: Installation) -> Container:
         active_deadline_seconds=PLAN_SECONDS,
         affinity=ASIDE,
         labels=labels("plan", _RUN_PARAMETER),
-        pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "128Mi"})),
+        pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "128Mi"}, PLAN_MEMORY)),
     )
 
 

@@ -282,11 +282,13 @@ def helper(shape: Shape | None = None) -> Object:
     return resources | {"limits": dict(HELPER_RESOURCES)} if guaranteed else resources
 
 
-def restricted(resources: Mapping[str, Any] | None = None) -> Object:
-    """Return the patch of a pod that measures nothing (plan, watchdog, finish)."""
+def restricted(requests: Mapping[str, Any] | None = None, memory: str | None = None) -> Object:
+    """Return the patch of a pod that measures nothing; `memory` is the limit of its container."""
     main: Object = {"name": "main", "securityContext": hardened()}
-    if resources:
-        main["resources"] = {"requests": dict(resources)}
+    if requests:
+        main["resources"] = {"requests": dict(requests)}
+    if memory:
+        main["resources"]["limits"] = {"memory": memory}
     return {
         "securityContext": pod_security(),
         "initContainers": [{"name": "init", "securityContext": hardened(), "resources": helper()}],

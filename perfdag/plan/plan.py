@@ -28,6 +28,7 @@ from perfdag.suite.point import Enumerated, Point
 from perfdag.suite.yaml_document import BadDocument
 
 MAX_BATCHES = 1000
+MAX_SAMPLES = 1_000_000
 SAMPLE_OVERHEAD = 0.3  # seconds the lead needs around a sample; only for expected times
 
 
@@ -152,6 +153,12 @@ def make_plan(
     suite = loaded.suite
     with gc_paused():
         made: Enumerated = enumerate_points(loaded, only)
+        count = sum(point.rounds + suite.warmup for point in made.points)
+        if count > MAX_SAMPLES:
+            text = (
+                f"{count:,} samples are more than {MAX_SAMPLES:,}; lower repetitions, or split it"
+            )
+            raise BadDocument([loaded.document.problem(("repetitions",), text)])
         samples = order(made.points, suite.seed, suite.warmup)
     plan = Plan(
         run_id=run_id or new_run_id(),

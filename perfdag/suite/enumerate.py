@@ -5,6 +5,7 @@ gives it a shape, and `keep` makes it a point and merges equal points. Each stag
 and drops what cannot be measured.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -17,11 +18,14 @@ from perfdag.redaction import extract_params
 from perfdag.suite.candidate import Candidate, ProblemCounter
 from perfdag.suite.checks import Settings, unmet_where
 from perfdag.suite.model import Loaded, Source, Until
-from perfdag.suite.permutations import expand
+from perfdag.suite.permutations import count_combinations, expand
 from perfdag.suite.placement import MAX_POINTS, Placer
 from perfdag.suite.point import Enumerated, Point
 from perfdag.suite.validation import error_path, explain, validate_partially
 from perfdag.suite.yaml_document import BadDocument, Problem, nearest
+
+MAX_COMBINATIONS = 1_000_000
+"""Combinations of all entries of a suite, those that `exclude` leaves out too."""
 
 
 def enumerate_points(loaded: Loaded, only: Sequence[str] = ()) -> Enumerated:
@@ -55,11 +59,25 @@ def point_problems(loaded: Loaded) -> list[Problem]:
 
 
 def _enumerate(loaded: Loaded, sources: Iterable[Source], problems: ProblemCounter) -> Enumerated:
+    sources, combinations = list(sources), 0
+    for source in sources:
+        combinations += count_combinations(source)
+        if combinations > MAX_COMBINATIONS:
+            text = (
+                f"{_amount(combinations)} combinations up to this entry are more than "
+                f"{MAX_COMBINATIONS:,}; shorten the lists, or split the suite"
+            )
+            problems.add(source, ("permutations",), text)
+            return Enumerated([], [], 0)
     placer = Placer(loaded.suite.seed, problems)
     keeper = Keeper(loaded, problems)
     for source in sources:
         keeper.keep(source, placer.place(validate(expand(source, problems), problems)))
     return Enumerated(list(keeper.points.values()), placer.shapes, keeper.merged, keeper.secrets)
+
+
+def _amount(number: int) -> str:
+    return f"{number:,}" if number < 10**15 else f"10^{math.floor(math.log10(number))}"
 
 
 def _select(enumerated: Enumerated, only: Sequence[str]) -> Enumerated:
@@ -175,7 +193,7 @@ class Keeper:
             if known is not point:
                 self.merged += 1
                 known.tighten(point)
-            elif len(self.points) > MAX_POINTS:
+            if len(self.points) + self.merged > MAX_POINTS:
                 self._problems.add(source, ("permutations",), f"more than {MAX_POINTS:,} points")
                 return
 

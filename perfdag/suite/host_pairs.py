@@ -33,6 +33,13 @@ class Pair:
         return f"{self.first}-{self.second}"
 
 
+def count_pairs(kind: str, hosts: int) -> int:
+    """Return the number of pairs of a kind (see `rounds`) of so many hosts."""
+    if kind == "ring":
+        return hosts
+    return hosts * (hosts - 1) // 2 if kind == "all" else int(kind.removeprefix("random "))
+
+
 def rounds(kind: str, hosts: int, seed: int = 0) -> list[Round]:
     """Return the pairs of `hosts` hosts in rounds. No host is twice in a round.
 

@@ -5,6 +5,7 @@ Combinations come from the axes (`product`, `zip`) without what `exclude` remove
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -44,6 +45,16 @@ def expand(source: Source, problems: ProblemCounter) -> Iterator[Candidate]:
             else:
                 candidate.params[name] = value
         yield candidate
+
+
+def count_combinations(source: Source) -> int:
+    """Return the number of combinations of an entry before `exclude`, without expanding it."""
+    permutations, sets = source.entry.permutations, source.sets
+    lengths = [len(values) for name, values in permutations.product.items() if name not in sets]
+    rows = max(
+        (len(values) for name, values in permutations.zip.items() if name not in sets), default=1
+    )
+    return math.prod(lengths) * rows + len(permutations.explicit)
 
 
 def _shape_keys(raw: Mapping[str, Any]) -> dict[str, Any]:

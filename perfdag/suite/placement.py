@@ -11,10 +11,12 @@ from perfdag.benchmark.contract import Benchmark
 from perfdag.digest import canonical, digest
 from perfdag.shape import Hosts, Shape, overlay
 from perfdag.suite.candidate import Candidate, ProblemCounter
-from perfdag.suite.host_pairs import host_pairs
+from perfdag.suite.host_pairs import count_pairs, host_pairs
 from perfdag.suite.validation import error_path, explain
 
-MAX_POINTS = 1_000_000
+MAX_POINTS = 100_000
+MAX_PARAMS = 32 << 20
+"""Characters of the params and shapes of all points, as JSON."""
 
 
 class Placer:
@@ -28,6 +30,7 @@ class Placer:
         self._seed, self._problems = seed, problems
         self._cache: dict[bytes, tuple[int, Shape, str] | None] = {}
         self._indices: dict[str, int] = {}
+        self._length = 0
 
     def place(self, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
         """Yield the candidates that can be measured, each with its shape and its id."""
@@ -39,7 +42,15 @@ class Placer:
             if self._refused(candidate, shape):
                 continue
             candidate.params = candidate.model.model_dump(mode="json")
-            candidate.id = digest(candidate.benchmark.name, canonical(candidate.params), text)
+            params = canonical(candidate.params)
+            self._length += len(params) + len(text)
+            if self._length > MAX_PARAMS:
+                problem = (
+                    f"params and shapes of all points have more than {MAX_PARAMS:,} characters"
+                )
+                self._problems.add(candidate.source, ("permutations",), problem)
+                return
+            candidate.id = digest(candidate.benchmark.name, params, text)
             if shape.hosts.pairs:
                 yield from self._pairs(candidate, shape.hosts)
             else:
@@ -58,12 +69,12 @@ class Placer:
         texts = benchmark.check(candidate.model, shape.pair() if hosts.pairs else shape)
         for text in texts:
             self._problems.add(candidate.source, candidate.origin or ("params",), text)
-        too_many = bool(hosts.pairs) and hosts.count * (hosts.count - 1) // 2 > MAX_POINTS
+        too_many = bool(hosts.pairs) and count_pairs(str(hosts.pairs), hosts.count) > MAX_POINTS
         if too_many:
             self._problems.add(
                 candidate.source,
                 ("hosts", "count"),
-                f"{hosts.count} hosts have more than {MAX_POINTS:,} pairs",
+                f"{hosts.count} hosts have more than {MAX_POINTS:,} pairs; use ring or `random N`",
             )
         return bool(texts) or too_many
 

@@ -1,5 +1,6 @@
 """How much of a plan one Workflow can hold. Light to import: `perfdag plan` checks it too."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -37,7 +38,7 @@ def check_size(plan: Plan) -> None:
             "or split the suite"
         )
     context = Context(plan.run_id, 36 * "0", _LONG_IMAGE, priority_class=PRIORITY_CLASSES[1])
-    check_shapes([{"patch": patch(_shape(shape), context)} for shape in plan.shapes])
+    check_shapes({"patch": patch(_shape(shape), context)} for shape in plan.shapes)
 
 
 def _shape(data: dict[str, Any]) -> Shape:
@@ -52,11 +53,13 @@ def _shape(data: dict[str, Any]) -> Shape:
     return shape
 
 
-def check_shapes(shapes: list[dict[str, Any]]) -> None:
+def check_shapes(shapes: Iterable[dict[str, Any]]) -> None:
     """Raise BadDocument if the shapes, as Argo gets them, are too many bytes."""
-    size = len(orjson.dumps(orjson.dumps(shapes).decode()))
-    if size > MAX_SHAPES:
-        raise refuse(
-            f"{len(shapes)} distinct shapes are too many for one workflow "
-            f"({size:,} of {MAX_SHAPES:,} bytes); split the suite by shape"
-        )
+    size = 0
+    for number, shape in enumerate(shapes):
+        size += len(orjson.dumps(orjson.dumps(shape).decode()))
+        if size > MAX_SHAPES:
+            raise refuse(
+                f"the first {number + 1} distinct shapes are too many for one workflow "
+                f"({size:,} of {MAX_SHAPES:,} bytes); split the suite by shape"
+            )

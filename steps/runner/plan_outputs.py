@@ -30,7 +30,8 @@ def outputs(
     and the number of pods of each batch, `shapes` the distinct shapes. `other` is the second
     variant of a plan of two; `stored` then holds the samples that both have. Raises BadDocument.
     """
-    check_size(plan)
+    for variant in (plan, other) if other else (plan,):
+        check_size(variant)
     left = [
         number
         for number, batch in enumerate(plan.batches)
