@@ -312,9 +312,6 @@ async def test_backends_outlive_a_restarted_frontend(
     await second.stop()
 
 
-cluster = pytest.mark.skipif(
-    "KUBECONFIG" not in os.environ, reason="KUBECONFIG is not set: no cluster to test against"
-)
 TOLERATED = [{"operator": "Exists"}]
 
 
@@ -430,7 +427,6 @@ def replicas(namespace: str) -> int:
     )
 
 
-@cluster
 @pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["SIGTERM", "SIGINT", "client gone"])
@@ -468,7 +464,6 @@ def test_replicas_are_put_back(namespace: str, control: ThreadingHTTPServer, end
     assert replicas(namespace) == 2
 
 
-@cluster
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_a_client_that_hangs_holds_no_replicas(
@@ -506,7 +501,6 @@ def test_a_client_that_hangs_holds_no_replicas(
     assert "Traceback" not in output
 
 
-@cluster
 @pytest.mark.cluster
 @pytest.mark.slow
 async def test_pods_that_ended_or_belong_to_others_are_not_counted(namespace: str) -> None:
@@ -548,7 +542,6 @@ async def test_pods_that_ended_or_belong_to_others_are_not_counted(namespace: st
             pytest.fail("a pod that failed is counted")
 
 
-@cluster
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_a_deployment_that_something_else_scales_is_refused(
@@ -583,7 +576,6 @@ def test_a_deployment_that_something_else_scales_is_refused(
     assert replicas(namespace) == 2
 
 
-@cluster
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_a_deployment_that_nothing_scales_is_not_watched(namespace: str, tmp_path: Path) -> None:

@@ -30,9 +30,6 @@ from tests.queue.metrics_api import CUSTOM, EXTERNAL, objects, serve
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.slow,
-    pytest.mark.skipif(
-        "KUBECONFIG" not in os.environ, reason="KUBECONFIG is not set: no cluster to test against"
-    ),
 ]
 
 
