@@ -110,7 +110,7 @@ def test_only_a_benchmark_that_declares_rights_is_allowed_some(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for argv in (["render", "--base"], ["install", "--store", "s3://bench/results"]):
-        assert main([*argv, "--allow", name]) == 2
+        assert main([*argv, "--allow", f"{name}=a"]) == 2
         errors = capsys.readouterr().err
         assert errors.startswith(
             f"perfdag {argv[0]}: --allow {name}: no benchmark of that name declares Kubernetes rights; "

@@ -40,7 +40,7 @@ def names(api: ApiServer) -> set[tuple[str, str]]:
     return {(item["kind"], item["metadata"]["name"]) for item in api.objects.values()}
 
 
-EVERY = ("--allow", "vmi-burst")
+EVERY = ("--allow", "vmi-burst=perfdag-vmi")
 OF_EVERY = {
     ("ServiceAccount", "perfdag-measure-vmi-burst"),
     ("Role", "perfdag-measure-vmi-burst"),
@@ -49,18 +49,13 @@ OF_EVERY = {
 
 
 def wide(namespace: str) -> set[tuple[str, str]]:
+    """What `EVERY` adds outside of the installation's namespace."""
+    name = f"perfdag-measure-vmi-burst-{namespace}"
     return {
-        (kind, f"perfdag-measure-vmi-burst-{namespace}")
-        for kind in ("ClusterRole", "ClusterRoleBinding")
+        *((kind, name) for kind in ("ClusterRole", "ClusterRoleBinding")),
+        *((kind, name) for kind in ("Role", "RoleBinding")),
+        *((kind, f"{name}-default") for kind in ("Role", "RoleBinding")),
     }
-
-
-def test_a_network_policy_is_there_unless_it_is_declined(api: ApiServer) -> None:
-    policy = ("NetworkPolicy", "perfdag-measuring")
-    assert install("bench") == 0
-    assert policy in names(api)
-    assert install("bench", "--no-network-policy") == 0
-    assert policy not in names(api)
 
 
 def test_what_is_left_out_goes_and_other_objects_stay(
@@ -86,12 +81,67 @@ def test_what_is_left_out_goes_and_other_objects_stay(
     remaining = {
         (item["kind"], item["metadata"]["name"])
         for at, item in api.objects.items()
-        if "/a-bench" not in at
+        if "/a-bench" not in at and "-a-bench" not in at
     }
     assert plain <= remaining
     assert not OF_EVERY & remaining
     assert wide("a-bench") <= names(api)
     assert not wide("bench") & names(api)
+
+
+def test_objects_are_only_created_in_the_namespaces_that_allow_names(
+    api: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.add({"kind": "Namespace", "metadata": {"name": "mine", "labels": {"own": "label"}}})
+    assert install("bench", "--allow", "scale=mine,made", "--allow", "scale=third") == 0
+    spaces = {item["metadata"]["name"]: item["metadata"]["labels"] for item in api.of("Namespace")}
+    assert spaces["mine"] == {"own": "label"}, "an existing namespace stays as it is"
+    assert spaces["made"]["pod-security.kubernetes.io/enforce"] == "baseline"
+    name = "perfdag-measure-scale-bench"
+    bound = {
+        item["metadata"]["namespace"]
+        for item in api.of("RoleBinding")
+        if item["metadata"]["name"] == name
+    }
+    assert bound == {"mine", "made", "third"}
+    [cluster] = [item for item in api.of("ClusterRole") if item["metadata"]["name"] == name]
+    assert not {
+        (resource, verb)
+        for rule in cluster["rules"]
+        for resource in rule.get("resources", ())
+        for verb in rule["verbs"]
+        if resource in ("pods", "jobs", "configmaps", "namespaces", "*")
+        and verb in ("create", "patch", "delete")
+    }
+    assert install("bench", "--allow", "scale=mine") == 0
+    places = [
+        item["metadata"]["namespace"] for item in api.of("Role") if item["metadata"]["name"] == name
+    ]
+    assert places == ["mine"], "the rights in the other namespaces are gone"
+    assert {"made", "third"} <= set(api.names("Namespace")), "what is in them stays"
+
+
+@pytest.mark.parametrize(
+    ("allow", "why"),
+    [
+        ("scale", "scale: name the namespaces of its objects: scale=NAMESPACE,NAMESPACE"),
+        ("scale=", "scale=: name the namespaces"),
+        ("scale=a,B", "scale=a,B: name the namespaces"),
+        ("scale=*", "scale=*: name the namespaces"),
+        ("scale=bench", "scale creates pods there, which may use the accounts and Secrets"),
+        ("scale=default", "scale creates pods there"),
+        ("vmi-burst=kube-system", "vmi-burst creates pods there"),
+    ],
+)
+def test_namespaces_that_objects_may_not_share_are_refused(
+    allow: str, why: str, api: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = install("bench", "--allow", allow)
+    except SystemExit as stop:
+        code = int(str(stop.code))
+    assert (code, api.requests) == (2, [])
+    assert why in capsys.readouterr().err
 
 
 def test_without_rights_on_the_cluster_its_roles_go_and_the_classes_stay(

@@ -16,6 +16,8 @@ from perfdag.cli import main
 from perfdag.kube.permits import FORM, demands, is_permitted, own_image, parse_permits, refusals
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.shape import Shape
+from perfdag.steps.runner.gang import lead
+from perfdag.steps.runner.limits import check_account
 from perfdag.steps.runner.plan import step
 from perfdag.steps.runner.plan_outputs import outputs
 from perfdag.store.folder import FolderStore
@@ -297,6 +299,29 @@ def test_an_account_with_rights_is_never_in_a_foreign_image(image: str) -> None:
         with pytest.raises(BadDocument, match="image: vmi-burst has rights of its own here"):
             rules.check(plan)
         assert "serviceAccountName" not in shape["patch"], "nor if the check is passed by"
+
+
+def test_a_pod_with_rights_measures_its_own_benchmark_alone(tmp_path: Path) -> None:
+    """A plan that was changed in the store puts a command into the batch of the VMIs."""
+    text = RIGHTS.replace("IMAGE", "base") + "  - {benchmark: command, params: {argv: [id]}}\n"
+    plan = make_plan(parse_suite(text), run_id=place().run_id)
+    store = FolderStore(str(tmp_path))
+    context = replace(place(), images=IMAGES, allowed=("vmi-burst",))
+    number = next(
+        number
+        for number, batch in enumerate(plan.batches)
+        if plan.points[plan.order[batch.samples[0]][0]].benchmark == "vmi-burst"
+    )
+    shape = outputs(plan, context, set())["shapes"][plan.batches[number].shape]
+    [main_container] = [item for item in shape["patch"]["containers"] if item["name"] == "main"]
+    account = shape["patch"]["serviceAccountName"]
+    assert main_container["env"] == [{"name": "PERFDAG_ACCOUNT", "value": account}]
+    check_account(account, plan, number)
+    [command] = [batch for batch in plan.batches if batch is not plan.batches[number]]
+    plan.batches[number].samples = command.samples
+    with pytest.raises(BadDocument, match=f"command may not use the account {account}"):
+        lead(replace(context, account=account), store, plan, number, 0, True)
+    check_account("", plan, number)
 
 
 SUITES = sorted((ROOT / "suites").glob("*.yaml"))

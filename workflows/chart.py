@@ -48,9 +48,11 @@ ALL = Installation(
     keep=NUMBERS["keep"],
     keep_pods=NUMBERS["keepPods"],
     network_policy=True,
-    allow=("@allow@",),
+    allow={"@allow@": ()},
     permit=("@permit@",),
 )
+NAMED = "@named@"
+"""Stands for each namespace of a benchmark that is allowed; a chart creates no namespaces."""
 TEMPLATE, CLASSES = "WorkflowTemplate", ".Values.priorityClasses"
 OPTIONS: dict[str, dict[str, Any]] = {
     ".Values.pullSecrets": {"pull_secrets": ()},
@@ -59,7 +61,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     CLASSES: {},
     ".Values.networkPolicy": {"network_policy": False},
     "gt (int .Values.parallelBatches) 1": {"parallel_batches": 1},
-    ".Values.allow": {"allow": ()},
+    ".Values.allow": {"allow": {}},
     ".Values.permit": {"permit": ()},
 }
 """Options that add lines: their condition in Helm, and how an installation leaves them out."""
@@ -88,7 +90,9 @@ class Object:
 def allowed() -> dict[str, str]:
     """Return the condition in Helm for each benchmark that declares rights."""
     return {
-        name: f'has "{name}" .Values.allow' for name in registry.names() if registry.get(name).api
+        name: f'hasKey .Values.allow "{name}"'
+        for name in registry.names()
+        if registry.get(name).api.named
     }
 
 
@@ -99,15 +103,16 @@ def rendered(left_out: Iterable[str] = ()) -> dict[tuple[str, str], list[str]]:
     """
     missing = set(left_out)
     changes = {key: value for option in missing for key, value in OPTIONS.get(option, {}).items()}
-    rules = {
-        name: list(registry.get(name).api)
+    granted = {
+        name: (registry.get(name).api, (NAMED,))
         for name, option in allowed().items()
         if option not in missing
     }
     return {
         (_kind(body["kind"]), body["metadata"]["name"]): dump([body]).splitlines()
-        for body in base.objects(replace(ALL, **changes), rules)
-        if body["kind"] != "PriorityClass" or CLASSES not in missing
+        for body in base.objects(replace(ALL, **changes), granted)
+        if body["kind"] != "Namespace"
+        and (body["kind"] != "PriorityClass" or CLASSES not in missing)
     }
 
 
@@ -151,6 +156,12 @@ def _templated(item: Object) -> Iterator[str]:
     """Yield the lines of a Helm template, with their conditions."""
     whole = frozenset((option, True) for option in item.needs)
     yield from _if(whole)
+    named = [
+        name
+        for name, option in allowed().items()
+        if option in item.needs and any(NAMED in line for _, line in item.lines)
+    ]
+    yield from (f'{{{{- range index .Values.allow "{name}" }}}}' for name in named)
     yield "---"
     before: Needs = frozenset()
     for needs, group in groupby(item.lines, key=lambda line: line[0]):
@@ -160,7 +171,7 @@ def _templated(item: Object) -> Iterator[str]:
             yield from [*_end(before), *_if(needs)]
         yield from (_line(text) for _, text in group)
         before = needs
-    yield from [*_end(before), *_end(whole)]
+    yield from [*_end(before), *("{{- end }}" for _ in named), *_end(whole)]
 
 
 def _if(needs: Needs) -> list[str]:
@@ -195,15 +206,16 @@ def _line(text: str) -> str:
     JSON keeps a value from ending a line or a quote.
     """
     line = text.replace("{{", '{{ "{{" }}').replace("'@.Values.store@'", NEEDED)
-    line = line.replace("'@allow@'", '{{ join " " .Values.allow | toJson }}').replace(
-        "'@image:{name}@'", "{{ toJson .Values.images }}"
-    )
+    line = line.replace(
+        "'@allow@'", '{{ keys .Values.allow | sortAlpha | join " " | toJson }}'
+    ).replace("'@image:{name}@'", "{{ toJson .Values.images }}")
+    line = line.replace(f"'{NAMED}'", "{{ toJson . }}")
     line = line.replace("'@permit@'", '{{ join "," .Values.permit | toJson }}')
     line = re.sub(
         r"'@image:(\w+)@'", r'{{ .Values.images | replace "{name}" "\1" | toJson }}', line
     )
-    line = re.sub(r"'@(\.[\w.]+)@'", r"{{ toJson \1 }}", line)
-    line = re.sub(r"@(\.[\w.]+)@", r"{{ \1 }}", line)
+    line = re.sub(r"'@(\.[\w.]+)@'", r"{{ toJson $\1 }}", line)
+    line = re.sub(r"@(\.[\w.]+)@", r"{{ $\1 }}", line)
     line = re.sub(r"\b(imagePullPolicy|value): Never$", r"\1: {{ .Values.pullPolicy }}", line)
     line = re.sub(
         r"^( *)- name: '@secret@'$",
@@ -235,7 +247,14 @@ def schema() -> dict[str, Any]:
         "keep": count,
         "keepPods": {**count, "minimum": KEEP_PODS},
         "parallelBatches": count,
-        "allow": {"type": "array", "items": {"enum": sorted(allowed())}, "uniqueItems": True},
+        "allow": {
+            "type": "object",
+            "properties": {
+                benchmark: {"type": "array", "items": name, "minItems": 1, "uniqueItems": True}
+                for benchmark in sorted(allowed())
+            },
+            "additionalProperties": False,
+        },
         "permit": {"type": "array", "items": {"type": "string", "pattern": f"^{PERMIT}$"}},
     }
     return {

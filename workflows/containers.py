@@ -54,7 +54,8 @@ class Installation:
     keep_pods: int = 600
     """How long a pod stays after its end, with its log and the claim that is its own."""
     network_policy: bool = True
-    allow: tuple[str, ...] = ()
+    allow: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Benchmarks with rights of their own, and the namespaces where these hold."""
     permit: tuple[str, ...] = ()
     """What suites may ask for beyond PodSecurity `restricted`, as perfdag.kube.permits has it."""
     labels: dict[str, str] = field(default_factory=dict)

@@ -1,5 +1,8 @@
 """Service accounts and Roles with the fewest verbs, network policy and priority classes."""
 
+from collections.abc import Mapping
+
+from perfdag.benchmark.contract import Rights
 from perfdag.kube.podspec import PRIORITY_CLASSES, SSH_PORT, account_of
 from perfdag.kube.resources import Object
 from perfdag.workflows.templates import Installation
@@ -37,14 +40,18 @@ FINISH = [
 VOLCANO = {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["create"]}
 
 
-def objects(
-    installation: Installation, api_rules: dict[str, list[Object]] | None = None
-) -> list[Object]:
+Grant = tuple[Rights, tuple[str, ...]]
+"""The rights of a benchmark that is allowed, and the namespaces of its objects."""
+
+
+def objects(installation: Installation, granted: Mapping[str, Grant] | None = None) -> list[Object]:
     """Return what an installation needs beside its templates.
 
-    `api_rules` has the RBAC rules of the benchmarks that are allowed, by name.
+    `granted` has the rights of the benchmarks that are allowed, by name.
     """
+    grants = sorted((granted or {}).items())
     bodies = [
+        *_namespaces(installation, [grant for _, grant in grants]),
         _account(installation, "perfdag-run"),
         _account(installation, "perfdag-finish"),
         _account(installation, "perfdag-measure"),
@@ -52,8 +59,8 @@ def objects(
         *_role(installation, "perfdag-finish", FINISH),
         *_role(installation, "perfdag-measure", MEASURE),
     ]
-    for name, rules in sorted((api_rules or {}).items()):
-        bodies += _allowed(installation, account_of(name), rules)
+    for name, (rights, namespaces) in grants:
+        bodies += _allowed(installation, account_of(name), rights, namespaces)
     if installation.network_policy:
         bodies.append(network_policy(installation))
     if not installation.namespaced:
@@ -61,20 +68,37 @@ def objects(
     return bodies
 
 
-def _allowed(installation: Installation, account: str, rules: list[Object]) -> list[Object]:
-    """Return the account of a benchmark and its rights, cluster-wide or in this namespace.
+def _namespaces(installation: Installation, grants: list[Grant]) -> list[Object]:
+    """Return the namespaces where benchmarks create objects. `install` leaves existing ones alone.
 
-    Such a benchmark creates namespaces and reads nodes, except with `install --namespaced`.
+    Templates of a suite say what pods there look like, so PodSecurity limits them.
     """
-    bodies = [_account(installation, account)]
-    if installation.namespaced:  # a Role may not name URLs
-        inside = [rule for rule in rules if "nonResourceURLs" not in rule]
-        return [*bodies, *_role(installation, account, [*MEASURE, *inside])]
+    names = {name for rights, namespaces in grants if rights.creates for name in namespaces}
+    labels = {"pod-security.kubernetes.io/enforce": "baseline", **_labels(installation)}
     return [
-        *bodies,
-        *_role(installation, account, MEASURE),
-        *_cluster_role(installation, f"{account}-{installation.namespace}", account, rules),
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+        for name in sorted(names)
+        if not installation.namespaced
     ]
+
+
+def _allowed(
+    installation: Installation, account: str, rights: Rights, namespaces: tuple[str, ...]
+) -> list[Object]:
+    """Return the account of a benchmark and its rights, by where they hold.
+
+    `install --namespaced` only grants those in the named namespaces.
+    """
+    name = f"{account}-{installation.namespace}"
+    bodies = [_account(installation, account), *_role(installation, account, MEASURE)]
+    for namespace in namespaces:
+        bodies += _role(installation, name, [*rights.named], account, namespace)
+    if rights.default and not installation.namespaced:
+        shared = f"{name}-default"
+        bodies += _role(installation, shared, [*rights.default], account, "default")
+    if rights.cluster and not installation.namespaced:
+        bodies += _cluster_role(installation, name, account, [*rights.cluster])
+    return bodies
 
 
 def _cluster_role(
@@ -84,13 +108,13 @@ def _cluster_role(
         {
             "apiVersion": f"{_RBAC}/v1",
             "kind": "ClusterRole",
-            "metadata": _meta(installation, name, True),
+            "metadata": _meta(installation, name, ""),
             "rules": rules,
         },
         {
             "apiVersion": f"{_RBAC}/v1",
             "kind": "ClusterRoleBinding",
-            "metadata": _meta(installation, name, True),
+            "metadata": _meta(installation, name, ""),
             "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": name},
             "subjects": [
                 {"kind": "ServiceAccount", "name": account, "namespace": installation.namespace}
@@ -107,13 +131,12 @@ def _labels(installation: Installation) -> Object:
     }
 
 
-def _meta(installation: Installation, name: str, cluster: bool = False) -> Object:
-    meta: Object = {"name": name, "labels": _labels(installation)}
-    return (
-        meta
-        if cluster
-        else {"name": name, "namespace": installation.namespace, "labels": meta["labels"]}
-    )
+def _meta(installation: Installation, name: str, namespace: str | None = None) -> Object:
+    """Return the metadata of an object, cluster-wide with an empty namespace."""
+    if namespace is None:
+        namespace = installation.namespace
+    place = {"namespace": namespace} if namespace else {}
+    return {"name": name, **place, "labels": _labels(installation)}
 
 
 def _account(installation: Installation, name: str) -> Object:
@@ -127,22 +150,32 @@ def _account(installation: Installation, name: str) -> Object:
     return account
 
 
-def _role(installation: Installation, name: str, rules: list[Object]) -> list[Object]:
+def _role(
+    installation: Installation,
+    name: str,
+    rules: list[Object],
+    account: str = "",
+    namespace: str | None = None,
+) -> list[Object]:
+    """Return a Role in a namespace and its binding to an account, by default of the same name."""
+    subject = {
+        "kind": "ServiceAccount",
+        "name": account or name,
+        "namespace": installation.namespace,
+    }
     return [
         {
             "apiVersion": f"{_RBAC}/v1",
             "kind": "Role",
-            "metadata": _meta(installation, name),
+            "metadata": _meta(installation, name, namespace),
             "rules": rules,
         },
         {
             "apiVersion": f"{_RBAC}/v1",
             "kind": "RoleBinding",
-            "metadata": _meta(installation, name),
+            "metadata": _meta(installation, name, namespace),
             "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
-            "subjects": [
-                {"kind": "ServiceAccount", "name": name, "namespace": installation.namespace}
-            ],
+            "subjects": [subject],
         },
     ]
 
@@ -228,7 +261,7 @@ def _priority(installation: Installation, name: str, value: int, policy: str, ab
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
-        "metadata": _meta(installation, name, True),
+        "metadata": _meta(installation, name, ""),
         "value": value,
         "preemptionPolicy": policy,
         "globalDefault": False,

@@ -97,6 +97,26 @@ class Gang:
         return self.starter or self.hosts[0]
 
 
+@dataclass(frozen=True)
+class Rights:
+    """Kubernetes RBAC rules of the pods of a benchmark, by where they hold."""
+
+    named: tuple[dict[str, Any], ...] = ()
+    """In the namespaces that `install --allow NAME=NAMESPACES` names."""
+    default: tuple[dict[str, Any], ...] = ()
+    """In the namespace `default`."""
+    cluster: tuple[dict[str, Any], ...] = ()
+    """In the whole cluster: reads, and kinds without a namespace."""
+
+    @property
+    def creates(self) -> bool:
+        """Whether the pods create objects in the named namespaces."""
+        return any(
+            "create" in rule["verbs"] and any("/" not in name for name in rule["resources"])
+            for rule in self.named
+        )
+
+
 class Benchmark(ABC, Generic[P]):
     """Base class of benchmarks.
 
@@ -130,8 +150,8 @@ class Benchmark(ABC, Generic[P]):
 
     `parse` then returns `outcome.verdict` for each rule.
     """
-    api: ClassVar[tuple[dict[str, Any], ...]] = ()
-    """Kubernetes RBAC rules that a pod of this benchmark needs."""
+    api: ClassVar[Rights] = Rights()
+    """Kubernetes rights that a pod of this benchmark needs."""
     Params: ClassVar[type[Params]]
 
     def shape(self, params: P) -> dict[str, Any]:
@@ -144,7 +164,7 @@ class Benchmark(ABC, Generic[P]):
 
     def uses_api(self, params: P) -> bool:
         """Return whether a sample with these params uses the rights of `api`."""
-        return bool(self.api)
+        return bool(self.api.named)
 
     def check(self, params: P, shape: Shape) -> list[str]:
         """Return why params and shape cannot be measured together, or an empty list.

@@ -1,6 +1,7 @@
 """The options of an installation, which `install` and `render` share."""
 
 import argparse
+import re
 from typing import TYPE_CHECKING
 
 from perfdag.cli.options import duration
@@ -39,9 +40,11 @@ def add_installation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow",
         action="append",
+        type=_allow,
         default=[],
-        metavar="BENCHMARK",
-        help="grant a benchmark the Kubernetes rights that it declares",
+        metavar="BENCHMARK=NAMESPACES",
+        help="grant a benchmark the Kubernetes rights that it declares, in these namespaces; "
+        "missing ones are created (docs/reference/rights.md)",
     )
     parser.add_argument(
         "--permit",
@@ -139,6 +142,17 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _allow(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return a benchmark and its namespaces. Raises argparse.ArgumentTypeError."""
+    name, _, rest = text.partition("=")
+    namespaces = tuple(rest.split(","))
+    if not all(re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", item) for item in namespaces):
+        raise argparse.ArgumentTypeError(
+            f"{text}: name the namespaces of its objects: {name}=NAMESPACE,NAMESPACE"
+        )
+    return name, namespaces
+
+
 def _permits(text: str) -> tuple[str, ...]:
     """Return the permits of one option. Raises argparse.ArgumentTypeError."""
     from perfdag.kube.permits import parse_permits
@@ -188,6 +202,13 @@ def installation_of(args: argparse.Namespace) -> "Installation":
         deadline=args.deadline,
         keep=args.keep,
         keep_pods=args.keep_pods,
-        allow=tuple(args.allow),
+        allow={
+            name: tuple(
+                dict.fromkeys(
+                    item for other, items in args.allow if other == name for item in items
+                )
+            )
+            for name, _ in args.allow
+        },
         permit=tuple(dict.fromkeys(item for items in args.permit for item in items)),
     )

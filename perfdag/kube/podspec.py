@@ -112,6 +112,7 @@ def patch(shape: Shape, context: Context) -> Object:
         spec["priorityClassName"] = context.priority_class
     if context.account:
         spec |= {"serviceAccountName": context.account, "terminationGracePeriodSeconds": CLEARING}
+        main["env"] = [{"name": "PERFDAG_ACCOUNT", "value": context.account}]
     if context.store.startswith("claim://"):
         spec["volumes"].append(CLAIMED)
         main["volumeMounts"].append({"name": "store", "mountPath": STORE})

@@ -131,7 +131,7 @@ class Placer:
         data = shape.model_dump(mode="json", exclude_defaults=True)
         text = canonical(data)
         # A benchmark with rights at the API server shares no pods with one that has none.
-        pods = f"{benchmark.name} {text}" if benchmark.api else text
+        pods = f"{benchmark.name} {text}" if benchmark.api.named else text
         if shape.hosts.count > 1:  # nor do benchmarks that a cluster places otherwise
             pods = f"{benchmark.placement} {pods}"
         if pods not in self._indices:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import orjson
 
 from perfdag import signals
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Rights
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.steps.queue.autoscale.measurements import (
     failure_text,
@@ -35,23 +35,25 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
     name: ClassVar[str] = "queue-autoscale"
     verdict: ClassVar[str] = "the scaler covers the height of the load, and releases it"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "loopback")
-    api: ClassVar[tuple[dict[str, Any], ...]] = (
-        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
-        {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["list"]},
-        {
-            "apiGroups": ["autoscaling"],
-            "resources": ["horizontalpodautoscalers"],
-            "verbs": ["list"],
-        },
-        {"apiGroups": ["batch"], "resources": ["cronjobs", "jobs"], "verbs": ["list"]},
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
-        {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
-        {
-            "apiGroups": [""],
-            "resources": ["secrets"],
-            "resourceNames": ["perfdag-queue-token"],
-            "verbs": ["get"],
-        },
+    api: ClassVar[Rights] = Rights(
+        named=(
+            {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
+            {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["list"]},
+            {
+                "apiGroups": ["autoscaling"],
+                "resources": ["horizontalpodautoscalers"],
+                "verbs": ["list"],
+            },
+            {"apiGroups": ["batch"], "resources": ["cronjobs", "jobs"], "verbs": ["list"]},
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+            {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
+            {
+                "apiGroups": [""],
+                "resources": ["secrets"],
+                "resourceNames": ["perfdag-queue-token"],
+                "verbs": ["get"],
+            },
+        )
     )
     Params: ClassVar[type[Params]] = QueueAutoscaleParams
     metrics: ClassVar[tuple[Metric, ...]] = (

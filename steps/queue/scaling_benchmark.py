@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import orjson
 from pydantic import Field
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Rights
 from perfdag.hosts.base import Finished
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.steps.queue.backend.workload import built_in_seconds, substitute
@@ -21,20 +21,26 @@ A client that does not answer costs it 10 s.
 """
 ITEM = 5.0
 """Assumed seconds of an item if neither the command nor `item` states them."""
-API_RULES: tuple[dict[str, Any], ...] = (
-    {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
-    {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["patch"]},
-    {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["list"]},
-    {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["list"]},
-    {"apiGroups": ["batch"], "resources": ["cronjobs"], "verbs": ["list"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
-    {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
-    {
-        "apiGroups": [""],
-        "resources": ["secrets"],
-        "resourceNames": ["perfdag-queue-token"],
-        "verbs": ["get"],
-    },
+API_RULES = Rights(
+    named=(
+        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
+        {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["patch"]},
+        {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["list"]},
+        {
+            "apiGroups": ["autoscaling"],
+            "resources": ["horizontalpodautoscalers"],
+            "verbs": ["list"],
+        },
+        {"apiGroups": ["batch"], "resources": ["cronjobs"], "verbs": ["list"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+        {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
+        {
+            "apiGroups": [""],
+            "resources": ["secrets"],
+            "resourceNames": ["perfdag-queue-token"],
+            "verbs": ["get"],
+        },
+    )
 )
 
 
@@ -99,7 +105,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     image: ClassVar[str] = "base"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "loopback")
     verdict: ClassVar[str] = "every step has `factor` times the throughput for each doubling"
-    api: ClassVar[tuple[dict[str, Any], ...]] = API_RULES
+    api: ClassVar[Rights] = API_RULES
     Params: ClassVar[type[Params]] = QueueScalingParams
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(

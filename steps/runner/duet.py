@@ -33,6 +33,7 @@ from perfdag.steps.runner.gather import (
     wait_for_pods,
 )
 from perfdag.steps.runner.idle import IdleMeter, forget_unmarked, mark
+from perfdag.steps.runner.limits import check_account
 from perfdag.steps.runner.placement import site_of
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.steps.runner.progress import ProgressReporter
@@ -76,6 +77,7 @@ def lead(
     duet = load_duet(store, plan)
     plans = [duet.a, duet.b]
     for variant in plans:
+        check_account(context.account, variant, number)
         forget_unmarked(store, variant, variant.batches[number].samples)
     try:
         crashes = shared_crashes(duet, known_crashes(context, store, number, attempt))
@@ -196,6 +198,7 @@ def _follow_orders(context: PodContext, plan: Plan, number: int, attempt: int, h
 
 def loop_of_b(context: PodContext, plan: Plan, number: int, attempt: int) -> MeasuringLoop:
     """Return the measuring loop of variant B. Raises GangUnavailable, KubeError."""
+    check_account(context.account, plan, number)
     shape = plan.shape_of(number)
     count = shape.hosts.count
     pods = wait_for_pods(context, plan, shape, number, attempt, 2 * count)

@@ -14,6 +14,7 @@ from perfdag.steps.measure import MeasuringLoop
 from perfdag.steps.runner import budget
 from perfdag.steps.runner.end_reason import record_failed_attempt
 from perfdag.steps.runner.gather import GangUnavailable, assembled
+from perfdag.steps.runner.limits import check_account
 from perfdag.steps.runner.placement import site_of
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.steps.runner.progress import ProgressReporter
@@ -30,6 +31,7 @@ def lead(
     Raises StoreError, KubeError.
     """
     plan, index = plan_of_batch(store, plan, number)
+    check_account(context.account, plan, index)
     batch = plan.batches[index]
     stored = stored_samples(store, plan.run_id)
     left = [position for position in batch.samples if plan.key(position) not in stored]

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from perfdag.kube.podspec import PRIORITY_CLASSES, Context, patch
+from perfdag.kube.podspec import PRIORITY_CLASSES, Context, account_of, patch
 from perfdag.plan.plan import MAX_BATCHES, Plan
 from perfdag.shape import Shape
 from perfdag.suite.yaml_document import BadDocument, Problem
@@ -24,6 +24,17 @@ _LONG_IMAGE = "registry.of-a-usual-length.example/benchmarks/perfdag-{name}:1.0"
 def refuse(text: str) -> BadDocument:
     """Return an error of the input, which ends the step with exit code 2."""
     return BadDocument([Problem("suite", 1, "", text)])
+
+
+def check_account(account: str, plan: Plan, number: int) -> None:
+    """Raise BadDocument if a pod with rights of one benchmark is to measure another one.
+
+    The plan is read again from the store, so it may differ from the one that the plan step checked.
+    """
+    for position in plan.batches[number].samples if account else ():
+        benchmark = plan.points[plan.order[position][0]].benchmark
+        if account_of(benchmark) != account:
+            raise refuse(f"batch {number}: {benchmark} may not use the account {account}")
 
 
 def check_size(plan: Plan) -> None:

@@ -39,6 +39,8 @@ class PodContext:
     """Its addresses of every family; the first is that of the cluster's main family."""
     allowed: tuple[str, ...] = ()
     """Benchmarks whose Kubernetes rights this installation grants."""
+    account: str = ""
+    """The ServiceAccount of a benchmark with rights of its own, in its pods."""
     permits: tuple[str, ...] = ()
     """What a suite may ask for beyond PodSecurity `restricted`."""
     pull_policy: str = "IfNotPresent"
@@ -107,6 +109,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
         node=of("NODE"),
         addresses=tuple(of("IPS").split(",")),
         allowed=tuple(of("ALLOWED").split()),
+        account=of("ACCOUNT"),
         permits=tuple(filter(None, of("PERMITS").split(","))),
         pull_policy=of("PULL_POLICY") or "IfNotPresent",
         network_policy=bool(of("NETWORK_POLICY")),

@@ -92,7 +92,7 @@ def suite(queues: str, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def allowed(bench: Namespace) -> Iterator[None]:
+def allowed(bench: Namespace, queues: str) -> Iterator[None]:
     """The installation with both allowed, and without them again at the end."""
     install = [
         "install",
@@ -103,7 +103,8 @@ def allowed(bench: Namespace) -> Iterator[None]:
         "--lock-namespace",
         bench.name,
     ]
-    said = bench.perfdag(*install, "--allow", "queue-scaling", "--allow", "queue-autoscale")
+    grants = [f"{name}={queues}" for name in ("queue-scaling", "queue-autoscale")]
+    said = bench.perfdag(*install, *(word for grant in grants for word in ("--allow", grant)))
     assert said.returncode == 0, said.stderr
     yield
     bench.perfdag(*install, check=True)
@@ -151,5 +152,5 @@ def test_without_leave_both_are_skipped_and_say_what_grants_it(
     assert bench.watch(name).returncode == 0, "a skip fails nothing"
     for row in bench.rows(bench.run_id(name)):
         assert row["status"] == "skipped"
-        assert f"perfdag install --store ... --allow {row['benchmark']}" in row["error"]
+        assert f"perfdag install --store ... --allow {row['benchmark']}=NAMESPACE" in row["error"]
         assert f'in the namespace "{queues}"' in row["error"]

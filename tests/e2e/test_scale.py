@@ -1,6 +1,5 @@
 """vmi-burst from a pod of a run: with the rights that `install --allow` grants, and without them."""
 
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +12,14 @@ from perfdag.steps.scale.model.templates import RUN_LABEL
 
 from .conftest import IMAGES, Namespace
 
+VMIS = f"perfdag-vmi-{uuid.uuid4().hex[:6]}"
+"""The namespace of the VMIs, which `install --allow` makes."""
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def kubevirt(restricted: Namespace) -> None:
-    """KubeVirt as KWOK plays it, with nodes of its own."""
+def kubevirt(restricted: Namespace) -> Iterator[None]:
+    """KubeVirt as KWOK plays it, with nodes of its own; the namespace of the VMIs goes at the end."""
 
     async def work(client: Kube) -> None:
         await kwok_nodes.make_nodes(client, 5, 8)
@@ -29,13 +30,19 @@ def kubevirt(restricted: Namespace) -> None:
         run_with_client(work)
     except KubeError as error:
         pytest.skip(f"KubeVirt cannot be simulated here: {error}")
+    yield
+
+    async def remove(client: Kube) -> None:
+        await client.delete(await client.resource("v1", "Namespace"), VMIS)
+
+    run_with_client(remove)
 
 
 @pytest.fixture
 def allowed(bench: Namespace) -> Iterator[None]:
     """The installation with vmi-burst allowed, and without it again at the end."""
     install = ["install", "--store", bench.store, "--images", IMAGES]
-    said = bench.perfdag(*install, "--allow", "vmi-burst")
+    said = bench.perfdag(*install, "--allow", f"vmi-burst={VMIS}")
     assert said.returncode == 0, said.stderr
     yield
     bench.perfdag(*install, check=True)
@@ -45,7 +52,7 @@ def allowed(bench: Namespace) -> Iterator[None]:
 def suite(tmp_path: Path) -> Path:
     """20 VMIs at once beside a benchmark without rights."""
     path = tmp_path / "burst.yaml"
-    namespace = f"perfdag-vmi-{os.getpid()}"
+    namespace = VMIS
     path.write_text(
         f"name: burst\nentries:\n  - benchmark: vmi-burst\n    params: {{counts: [20], namespace: {namespace}, timeout: 60s}}\n"
         "    timeout: 120s\n  - {benchmark: command, params: {argv: ['true']}}\n"
@@ -98,14 +105,16 @@ def test_a_benchmark_that_is_not_allowed_says_so_in_its_rows(
     assert bench.watch(name).returncode == 0, "a skip fails nothing"
     rows = [row for row in bench.rows(bench.run_id(name)) if row["benchmark"] == "vmi-burst"]
     assert {row["status"] for row in rows} == {"skipped"}
-    assert all("perfdag install --store ... --allow vmi-burst" in row["error"] for row in rows)
+    assert all(
+        "perfdag install --store ... --allow vmi-burst=NAMESPACE" in row["error"] for row in rows
+    )
 
 
 def test_a_burst_whose_run_is_deleted_leaves_nothing(
     bench: Namespace, kubevirt: None, allowed: None, tmp_path: Path
 ) -> None:
-    """Deleted amid its creations, in a namespace that was there before: the pod has the time to delete what it made."""
-    name = f"perfdag-vmi-{uuid.uuid4().hex[:6]}"
+    """Deleted amid its creations, in a namespace that stays: the pod has the time to delete what it made."""
+    name = VMIS
 
     def there(api: str, kind: str) -> int:
         async def work(client: Kube) -> int:
@@ -116,21 +125,9 @@ def test_a_burst_whose_run_is_deleted_leaves_nothing(
     path = tmp_path / "burst.yaml"
     params = f"{{counts: [300], primer: false, parallel: 4, namespace: {name}}}"
     path.write_text(f"name: cut\nentries:\n  - {{benchmark: vmi-burst, params: {params}}}\n")
-    run_with_client(
-        lambda client: client.create(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-        )
-    )
-    try:
-        workflow = bench.submit(path)
-        bench.until(lambda: there("kubevirt.io/v1", "VirtualMachineInstance") >= 20, 180, "20 VMIs")
-        said = bench.perfdag("delete", workflow)
-        assert said.returncode == 0, said.stdout + said.stderr
-        assert there("kubevirt.io/v1", "VirtualMachineInstance") == 0
-        assert there("v1", "ConfigMap") == 0
-    finally:
-
-        async def remove(client: Kube) -> None:
-            await client.delete(await client.resource("v1", "Namespace"), name)
-
-        run_with_client(remove)
+    workflow = bench.submit(path)
+    bench.until(lambda: there("kubevirt.io/v1", "VirtualMachineInstance") >= 20, 180, "20 VMIs")
+    said = bench.perfdag("delete", workflow)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert there("kubevirt.io/v1", "VirtualMachineInstance") == 0
+    assert there("v1", "ConfigMap") == 0

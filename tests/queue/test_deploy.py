@@ -264,10 +264,10 @@ async def test_pods_that_a_cron_job_starts_are_backends_too() -> None:
         for body in server.requests
         if "/there/" in body.path and NAME not in body.path
     }
-    allowed = {kind for rule in QueueAutoscale.api for kind in rule["resources"]}
+    allowed = {kind for rule in QueueAutoscale.api.named for kind in rule["resources"]}
     assert listed <= allowed
     assert {"horizontalpodautoscalers", "cronjobs"} <= {
-        kind for rule in QueueScaling.api for kind in rule["resources"]
+        kind for rule in QueueScaling.api.named for kind in rule["resources"]
     }
 
 

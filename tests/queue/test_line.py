@@ -104,5 +104,5 @@ async def test_it_is_asked_through_the_proxy_and_left_out_where_that_does_not_le
         "apiGroups": [""],
         "resources": ["services/proxy"],
         "verbs": ["get", "create"],
-    } in QueueAutoscale.api
+    } in QueueAutoscale.api.named
     assert await queue_gauges(kube, "ns", [])() == (None, None)

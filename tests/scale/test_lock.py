@@ -285,7 +285,7 @@ async def test_rights_that_allow_grants_say_so_also_those_to_watch() -> None:
             watched,
         )
     output = str(measurements.sample_error(caught.value, "scale", get("scale").api))
-    assert "`perfdag install --store ... --allow scale`" in output
+    assert "`perfdag install --store ... --allow scale=NAMESPACE`" in output
 
 
 @pytest.mark.parametrize("name", ["scale", "vmi-burst"])
@@ -300,7 +300,7 @@ async def test_what_built_in_templates_need_is_granted(name: str) -> None:
         with pytest.raises(rights.MissingRightsError) as caught:
             await rights.check(kube, load(template, "r"), ["a", "b"], watched)
         assert [
-            str(item) for item in caught.value.missing if not item.granted_by(get(name).api)
+            str(item) for item in caught.value.missing if not item.granted_by(get(name).api.named)
         ] == [], template
 
 
@@ -311,7 +311,9 @@ def test_the_documentation_names_the_kinds_of_kubernetes_that_allow_grants() -> 
         .partition("For other kinds")[0]
     )
     rules = [
-        item for item in get("scale").api if {"", "batch", "apps"} & set(item.get("apiGroups", ()))
+        item
+        for item in get("scale").api.named
+        if {"", "batch", "apps"} & set(item.get("apiGroups", ()))
     ]
     created = {
         kind

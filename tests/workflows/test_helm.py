@@ -18,7 +18,7 @@ from perfdag.workflows import chart
 
 CHART = Path(__file__).parents[2] / "deploy/helm/perfdag"
 STORE: dict[str, Any] = {"store": "s3://b/r"}
-ALLOW = [word for name in chart.allowed() for word in ("--allow", name)]
+ALLOW = [word for name in chart.allowed() for word in ("--allow", f"{name}=one,two")]
 EACH: dict[str, tuple[list[str], dict[str, Any]]] = {
     "store": (["--store", """claim://it's"{{x}}"#:"""], {"store": """claim://it's"{{x}}"#:"""}),
     "storeSecret": (["--store-secret", "1"], {"storeSecret": "1"}),
@@ -37,7 +37,7 @@ EACH: dict[str, tuple[list[str], dict[str, Any]]] = {
     "keep": (["--keep", "48h"], {"keep": 172800}),
     "keepPods": (["--keep-pods", "1m"], {"keepPods": 60}),
     "parallelBatches": (["--parallel-batches", "3"], {"parallelBatches": 3}),
-    "allow": (ALLOW, {"allow": [*chart.allowed()]}),
+    "allow": (ALLOW, {"allow": {name: ["one", "two"] for name in chart.allowed()}}),
     "permit": (
         ["--permit", "hostPath=/data,hostNetwork", "--permit", "images=r/*"],
         {"permit": ["hostPath=/data", "hostNetwork", "images=r/*"]},
@@ -72,7 +72,7 @@ REFUSED: dict[str, Any] = {
     "keep": "7d",
     "keepPods": 59,
     "parallelBatches": 0,
-    "allow": ["iperf"],
+    "allow": {"iperf": ["one"]},
     "permit": ["hostPath"],
     "registry": "registry.example",
 }
@@ -84,9 +84,9 @@ needs_helm = pytest.mark.skipif(
 
 @cache
 def installed(*argv: str) -> list[dict[str, Any]]:
-    return installation_objects(
-        installation_of(parser("install").parse_args(["install", "--namespace", "123", *argv]))
-    )
+    options = parser("install").parse_args(["install", "--namespace", "123", *argv])
+    bodies = installation_objects(installation_of(options))
+    return [body for body in bodies if body["kind"] != "Namespace"]  # a chart makes none
 
 
 def helm(
@@ -112,8 +112,8 @@ def helm(
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
-def identity(made: dict[str, Any]) -> tuple[str, str]:
-    return made["kind"], made["metadata"]["name"]
+def identity(made: dict[str, Any]) -> tuple[str, str, str]:
+    return made["kind"], made["metadata"]["name"], made["metadata"].get("namespace", "")
 
 
 def test_the_chart_is_the_one_that_is_made() -> None:
@@ -132,7 +132,9 @@ def test_every_value_stands_in_the_templates() -> None:
         "global"
     }
     assert not re.search(
-        r"@\.|@(each|allow|image)|98765430|: Never$(?<!preemptionPolicy: Never)", made, re.M
+        r"@\.|@(each|allow|named|permit|image)|98765430|: Never$(?<!preemptionPolicy: Never)",
+        made,
+        re.M,
     ), "left of what marks a value"
 
 
@@ -182,6 +184,7 @@ def test_every_option_is_a_value_of_the_same_name_and_default() -> None:
         if name not in of_the_command
     }
     wanted["pullSecrets"] = wanted.pop("pullSecret")  # one is given at a time
+    wanted["allow"] = dict(wanted["allow"])
     assert {name: value for name, value in values.items() if name != "priorityClasses"} == wanted
 
 
@@ -212,7 +215,7 @@ def test_helm_gives_the_objects_of_install(case: str, tmp_path: Path) -> None:
 @needs_helm
 def test_helm_takes_what_the_readme_sets(tmp_path: Path) -> None:
     images = "registry.example/bench/perfdag-{name}:1.0"
-    allow = "allow={scale,vmi-burst},pullSecrets={one}"
+    allow = "allow.scale={one,two},allow.vmi-burst={vmis},pullSecrets={one}"
     said = helm(
         "template",
         tmp_path,
@@ -229,9 +232,9 @@ def test_helm_takes_what_the_readme_sets(tmp_path: Path) -> None:
         "--images",
         images,
         "--allow",
-        "scale",
+        "scale=one,two",
         "--allow",
-        "vmi-burst",
+        "vmi-burst=vmis",
         "--pull-secret",
         "one",
     ]

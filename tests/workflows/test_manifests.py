@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from perfdag.benchmark.contract import Rights
 from perfdag.kube.podspec import Context, claim_spec, patch
 from perfdag.shape import Shape
 from perfdag.steps.runner.limits import MAX_SHAPES, check_shapes
@@ -98,11 +99,15 @@ def golden(name: str, text: str) -> None:
     )
 
 
-RULES: dict[str, list[dict[str, Any]]] = {
-    "vmi-burst": [
-        {"apiGroups": ["kubevirt.io"], "resources": ["*"], "verbs": ["create", "delete"]},
-        {"nonResourceURLs": ["/metrics"], "verbs": ["get"]},
-    ]
+RULES = {
+    "vmi-burst": (
+        Rights(
+            named=({"apiGroups": ["kubevirt.io"], "resources": ["*"], "verbs": ["create"]},),
+            default=({"apiGroups": [""], "resources": ["endpoints"], "verbs": ["list"]},),
+            cluster=({"nonResourceURLs": ["/metrics"], "verbs": ["get"]},),
+        ),
+        ("vmis", "others"),
+    )
 }
 
 
@@ -189,29 +194,47 @@ def test_suite_text_survives_the_config_map() -> None:
 def test_rights_of_an_allowed_benchmark_are_of_its_own_account(namespaced: bool) -> None:
     made = base.objects(
         Installation(
-            namespace="bench", store="s3://x/y", namespaced=namespaced, allow=("vmi-burst",)
+            namespace="bench",
+            store="s3://x/y",
+            namespaced=namespaced,
+            allow={"vmi-burst": ("vmis", "others")},
         ),
         RULES,
     )
-    bound = [
-        (each["kind"], each["roleRef"]["name"])
+    bound = {
+        (each["roleRef"]["name"], each["metadata"].get("namespace", ""))
         for each in made
         if each["kind"].endswith("Binding")
-        and each["subjects"][0]["name"] == "perfdag-measure-vmi-burst"
-    ]
-    wide = [("ClusterRoleBinding", "perfdag-measure-vmi-burst-bench")]
-    assert bound == [("RoleBinding", "perfdag-measure-vmi-burst"), *([] if namespaced else wide)]
+        and each["subjects"]
+        == [
+            {
+                "kind": "ServiceAccount",
+                "name": "perfdag-measure-vmi-burst",
+                "namespace": "bench",
+            }
+        ]
+    }
+    own = "perfdag-measure-vmi-burst"
+    inside = {(own, "bench"), (f"{own}-bench", "vmis"), (f"{own}-bench", "others")}
+    wide = {(f"{own}-bench", ""), (f"{own}-bench-default", "default")}
+    assert bound == inside | (set() if namespaced else wide)
+    spaces = {
+        each["metadata"]["name"]: each["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        for each in made
+        if each["kind"] == "Namespace"
+    }
+    assert spaces == ({} if namespaced else {"vmis": "baseline", "others": "baseline"})
     roles = {
         (each["kind"], each["metadata"]["name"]): each["rules"]
         for each in made
         if each["kind"] in ("Role", "ClusterRole")
     }
-    assert not any(
-        "nonResourceURLs" in rule
-        for (kind, _), rules in roles.items()
-        if kind == "Role"
-        for rule in rules
-    ), "Roles may not"
+    creating = {
+        place
+        for place, rules in roles.items()
+        if any("kubevirt.io" in rule.get("apiGroups", ()) for rule in rules)
+    }
+    assert creating == {("Role", f"{own}-bench")}, "nothing is created elsewhere"
     for name in ("perfdag-measure", "perfdag-run"):
         assert not any("kubevirt.io" in rule.get("apiGroups", ()) for rule in roles["Role", name])
     template = next(
@@ -409,16 +432,17 @@ def everything(namespace: str) -> list[dict[str, Any]]:
     options: dict[str, Any] = {
         "namespace": namespace,
         "store": "claim://results",
-        "allow": tuple(RULES),
+        "allow": {"vmi-burst": (namespace,)},
     }
+    granted = {"vmi-burst": (RULES["vmi-burst"][0], (namespace,))}
     made = [
         each
         for namespaced in (False, True)
-        for each in base.objects(Installation(namespaced=namespaced, **options), RULES)
+        for each in base.objects(Installation(namespaced=namespaced, **options), granted)
     ]
     made += base.objects(
         Installation(cluster_scope=True, parallel_batches=3, pull_secrets=("registry",), **options),
-        RULES,
+        granted,
     )
     made += [
         {**each, "metadata": {**each["metadata"], "namespace": namespace}}

@@ -7,7 +7,8 @@ from perfdag.app.cluster.store_secret import remove_old_keys, secret_notes, stor
 from perfdag.app.doctor import store_claim
 from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
-from perfdag.kube.client import Kube, Object, run_with_client
+from perfdag.benchmark.contract import Rights
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.store.open import check_cluster_address
 from perfdag.workflows.base import objects
 from perfdag.workflows.containers import Installation
@@ -18,22 +19,31 @@ __all__ = ["Installation", "install", "installation_objects"]
 def installation_objects(installation: Installation) -> list[Object]:
     """Return all objects of an installation, with the rights of the benchmarks that it allows.
 
-    Raises CommandError for a benchmark that declares no rights, AddressError.
+    Raises CommandError for a benchmark that declares no rights, and for a namespace that its
+    objects may not share.
     """
-    if installation.store:
-        check_cluster_address(installation.store)
-    return objects(installation, {name: _rights(name) for name in installation.allow})
+    granted = {
+        name: (_rights(name, namespaces, installation.namespace), namespaces)
+        for name, namespaces in installation.allow.items()
+    }
+    return objects(installation, granted)
 
 
-def _rights(name: str) -> list[Object]:
-    rules = list(registry.get(name).api) if name in registry.names() else []
-    if not rules:
-        declaring = ", ".join(name for name in registry.names() if registry.get(name).api)
+def _rights(name: str, namespaces: tuple[str, ...], own: str) -> Rights:
+    rights = registry.get(name).api if name in registry.names() else Rights()
+    if not rights.named:
+        declaring = ", ".join(name for name in registry.names() if registry.get(name).api.named)
         raise CommandError(
             f"--allow {name}: no benchmark of that name declares Kubernetes rights; "
             f"these do: {declaring}"
         )
-    return rules
+    for namespace in namespaces:
+        if rights.creates and (namespace in (own, "default") or namespace.startswith("kube-")):
+            raise CommandError(
+                f"--allow {name}={namespace}: {name} creates pods there, which may use the "
+                "accounts and Secrets of the namespace; name another namespace"
+            )
+    return rights
 
 
 def install(
@@ -82,9 +92,12 @@ def install(
 async def _apply_all(
     client: Kube, bodies: list[Object], dry_run: bool, output: Callable[[str], None]
 ) -> None:
+    created = {body["metadata"]["name"] for body in bodies if body["kind"] == "Namespace"}
     for body in bodies:
         if dry_run:
-            await _check(client, body)
+            await _check(client, body, created)
+        elif body["kind"] == "Namespace":
+            await _create_namespace(client, body)
         else:
             await client.apply(body)
             if body["kind"] == "Secret":
@@ -92,13 +105,30 @@ async def _apply_all(
         output(f"{'checked' if dry_run else 'applied'}  {body['kind']} {body['metadata']['name']}")
 
 
-async def _check(client: Kube, body: Object) -> None:
-    """Let the API server check an object without changing anything. Raises KubeError."""
+async def _create_namespace(client: Kube, body: Object) -> None:
+    """Create a namespace; an existing one keeps its labels. Raises KubeError."""
+    try:
+        await client.create(body)
+    except KubeError as error:
+        if error.reason != "AlreadyExists":
+            raise
+
+
+async def _check(client: Kube, body: Object, created: set[str]) -> None:
+    """Let the API server check an object without changing anything. Raises KubeError.
+
+    Objects of the namespaces to be created are not checked where these do not exist yet.
+    """
     resource = await client.resource(body["apiVersion"], body["kind"])
-    path = resource.path(body["metadata"].get("namespace"), body["metadata"]["name"])
+    namespace = body["metadata"].get("namespace")
+    path = resource.path(namespace, body["metadata"]["name"])
     params = {"fieldManager": "perfdag", "force": "true", "dryRun": "All"}
     content_type = "application/apply-patch+yaml"
-    await client.request("PATCH", path, json=body, params=params, content_type=content_type)
+    try:
+        await client.request("PATCH", path, json=body, params=params, content_type=content_type)
+    except KubeError as error:
+        if error.status != 404 or namespace not in created:
+            raise
 
 
 async def _prune(

@@ -40,6 +40,7 @@ async def obsolete_objects(client: Kube, namespace: str, bodies: list[Object]) -
 
     for api, kind in INSTALLED_KINDS:
         obsolete.objects += not_kept(await _installed(client, namespace, api, kind, obsolete))
+    obsolete.objects += await _elsewhere(client, namespace, bodies, obsolete)
     bindings = await _installed(client, namespace, RBAC, "ClusterRoleBinding", obsolete)
     old = [binding for binding in not_kept(bindings) if _binds_only(binding, namespace)]
     used = {binding["roleRef"]["name"] for binding in bindings if binding not in old}
@@ -51,8 +52,29 @@ async def obsolete_objects(client: Kube, namespace: str, bodies: list[Object]) -
     return obsolete
 
 
+async def _elsewhere(
+    client: Kube, namespace: str, bodies: list[Object], obsolete: Obsolete
+) -> list[Object]:
+    """Return the Roles of accounts of this namespace in other namespaces, and their bindings."""
+    kept = {
+        (body["metadata"].get("namespace"), body["metadata"]["name"])
+        for body in bodies
+        if body["kind"] == "RoleBinding"
+    }
+    old = []
+    for binding in await _installed(client, None, RBAC, "RoleBinding", obsolete):
+        place, name = binding["metadata"]["namespace"], binding["metadata"]["name"]
+        if place != namespace and (place, name) not in kept and _binds_only(binding, namespace):
+            metadata = {"name": name, "namespace": place}
+            old += [
+                {"apiVersion": RBAC, "kind": kind, "metadata": metadata}
+                for kind in ("Role", "RoleBinding")
+            ]
+    return old
+
+
 async def _installed(
-    client: Kube, namespace: str, api: str, kind: str, obsolete: Obsolete
+    client: Kube, namespace: str | None, api: str, kind: str, obsolete: Obsolete
 ) -> list[Object]:
     """Return the installed objects of a kind; none if the cluster lacks the kind."""
     try:
@@ -75,7 +97,8 @@ def _binds_only(binding: Object, namespace: str) -> bool:
 async def delete(client: Kube, body: Object, namespace: str) -> None:
     """Delete an object. Raises KubeError."""
     resource = await client.resource(body["apiVersion"], body["kind"])
-    await client.delete(resource, body["metadata"]["name"], namespace)
+    place = body["metadata"].get("namespace") or namespace
+    await client.delete(resource, body["metadata"]["name"], place)
 
 
 async def schedules_of_other_scope(client: Kube, namespace: str, cluster_scope: bool) -> list[str]:

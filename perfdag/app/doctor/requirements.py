@@ -24,7 +24,7 @@ async def check_requirements(
     findings.append(await _check_priority(client, priority_class(plan.options.get("priority", 0))))
     rights = required_rights()["perfdag-measure"]
     for name in benchmarks_with_rights(plan):
-        command = f"{install} --allow {name}"
+        command = f"{install} --allow {name}=NAMESPACE"
         account = account_of(name)
         findings.append(await check_account(client, namespace, account, rights, command))
     return findings
@@ -93,7 +93,7 @@ def benchmarks_with_rights(plan: Plan) -> list[str]:
     names = set()
     for point in plan.points:
         benchmark = registry.get(point.benchmark)
-        if not benchmark.api or point.benchmark in names:
+        if not benchmark.api.named or point.benchmark in names:
             continue
         if benchmark.uses_api(benchmark.Params.model_validate(point.params)):
             names.add(point.benchmark)

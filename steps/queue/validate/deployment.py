@@ -14,7 +14,7 @@ ENDED = ("Succeeded", "Failed")
 def not_permitted(refusal: str, benchmark: str) -> Skip:
     """Return the outcome for a pod whose account lacks a right, with the command that grants it."""
     return Skip(
-        f"{refusal}; `perfdag install --store ... --allow {benchmark}`, with its other "
+        f"{refusal}; `perfdag install --store ... --allow {benchmark}=NAMESPACE`, with its other "
         "options again, grants it to its pods"
         " (with --namespaced in the installation's own namespace alone: docs/queue.md)"
     )

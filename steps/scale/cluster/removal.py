@@ -130,7 +130,7 @@ async def close_queue(kube: Kube, resource: Resource, name: str) -> None:
         "kind": "Command",
         "metadata": {"name": f"close-{name}"},
     }
-    await kube.create(command | {"action": "CloseQueue", "target": target})
+    await kube.create(command | {"action": "CloseQueue", "target": target}, "default")
 
 
 async def deletable_resources(kube: Kube) -> list[Resource]:

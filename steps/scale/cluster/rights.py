@@ -7,9 +7,37 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfdag.kube.client import Kube, KubeError
+from perfdag.steps.scale.cluster.lease_lock import NAME
 from perfdag.steps.scale.model.templates import Template
 
 _API = "authorization.k8s.io/v1"
+PERFORMANCE_RUN = (
+    {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]},
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "resourceNames": [NAME],
+        "verbs": ["get", "update", "delete"],
+    },
+)
+"""RBAC rules in the namespace `default`: the Lease of performance runs, and the API servers."""
+WHOLE_CLUSTER = (
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]},
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list"]},
+    {"nonResourceURLs": ["/metrics", "/version"], "verbs": ["get"]},
+)
+"""RBAC rules in the cluster: nodes, how many API servers there are, and their requests."""
+OWN_NAMESPACE = (
+    {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["list", "watch"]},
+    {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "verbs": ["list", "watch", "create", "patch", "delete"],
+    },
+)
+"""RBAC rules in the namespaces of the objects: that they exist, events, and the heartbeat."""
 _CREATED, _WATCHED = ("create", "delete", "list", "watch"), ("list", "watch")
 
 
@@ -75,11 +103,10 @@ async def check(
     for api_version, kind in watched:
         with suppress(KubeError):
             resource = await kube.resource(api_version, kind)
-            # For several namespaces, the observer watches the whole cluster.
-            where = namespaces[0] if len(namespaces) == 1 else ""
-            wanted.setdefault(
-                (api_version.rpartition("/")[0], resource.plural, where), list(_WATCHED)
-            )
+            for namespace in namespaces:
+                wanted.setdefault(
+                    (api_version.rpartition("/")[0], resource.plural, namespace), list(_WATCHED)
+                )
 
     async def lack(
         group: str, resource: str, namespace: str, verbs: list[str]

@@ -1,10 +1,10 @@
 """From scenario results to a benchmark's measurements."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from perfdag.benchmark.contract import SIMULATED, Metric
+from perfdag.benchmark.contract import SIMULATED, Metric, Rights
 from perfdag.kube.client import KubeError
 from perfdag.outcome import (
     Failed,
@@ -97,18 +97,16 @@ MOST = 50
 _NAMES = {"least": "min", "most": "max"}
 
 
-def sample_error(
-    error: KubeError, benchmark: str, rules: Iterable[Mapping[str, Any]]
-) -> SampleError:
+def sample_error(error: KubeError, benchmark: str, rights: Rights) -> SampleError:
     """Convert an error of the cluster to the outcome of a sample.
 
-    A missing cluster, kind or right skips the sample, and an outage is retried. `rules` are the
-    rights that `install --allow` grants to the benchmark.
+    A missing cluster, kind or right skips the sample, and an outage is retried. `rights` are
+    those that `install --allow` grants to the benchmark.
     """
     if error.reason in ("Config", "NoKind"):
         return Skip(str(error))
     if isinstance(error, MissingRightsError) and not all(
-        lack.granted_by(rules) for lack in error.missing
+        lack.granted_by(rights.named) for lack in error.missing
     ):
         return Skip(
             f"{error}; `--allow {benchmark}` does not grant it: create the namespace and bind a "
@@ -116,8 +114,8 @@ def sample_error(
         )
     if error.status in (401, 403):
         return Skip(
-            f"{error}; `perfdag install --store ... --allow {benchmark}`, with its other options "
-            "repeated, grants it to its pods"
+            f"{error}; `perfdag install --store ... --allow {benchmark}=NAMESPACE`, with its other "
+            "options repeated, grants it to its pods there"
         )
     return (
         Infrastructure(str(error))

@@ -45,10 +45,9 @@ _EVENT_STAGES = {
 class Observer(RecordStore):
     """The records of a run, kept up to date by watches. Use as an async context manager.
 
-    `kinds` are watched in `namespaces`, with a cluster-wide watch for several namespaces. `absent`
-    lists kinds that the cluster does not serve. The server filters `primary` kinds by the run's
-    label. An object belongs to the run by its label, by kind and name prefix (`named`), or by its
-    owner.
+    `kinds` are watched in each of `namespaces`. `absent` lists kinds that the cluster does not
+    serve. The server filters `primary` kinds by the run's label. An object belongs to the run by
+    its label, by kind and name prefix (`named`), or by its owner.
     """
 
     def __init__(
@@ -92,7 +91,8 @@ class Observer(RecordStore):
         gc.freeze()  # a full collection would delay the watches by tens of ms
         there_now: set[str] = set()
         for resource in resources:
-            there_now |= await self._start(resource)
+            for namespace in self.namespaces:
+                there_now |= await self._start(resource, namespace)
         lost = [
             self.records[uid]
             for uid in restored - there_now
@@ -108,21 +108,21 @@ class Observer(RecordStore):
 
     def _replayed(self) -> bool:
         """Return whether the resumed watch has reached the newest change in the list."""
-        return all(int(self.versions[kind]) >= at for kind, at in self._newest.items())
+        return all(int(self.versions[key]) >= at for key, at in self._newest.items())
 
     async def __aexit__(self, *_: object) -> None:
         await tasks.cancel(self._tasks)
         gc.unfreeze()
 
-    async def _start(self, resource: Resource) -> set[str]:
+    async def _start(self, resource: Resource, namespace: str) -> set[str]:
         """List the existing objects, start a watch in a task and return the UIDs.
 
         A resumed watch also replays stages that an object's state no longer shows. Raises
         KubeError.
         """
-        namespace = self.namespaces[0] if len(self.namespaces) == 1 else None
+        key = f"{resource.kind}/{namespace}"
         labels = f"{RUN_LABEL}={self.run}" if resource.kind in self.primary else ""
-        version = self.versions.get(resource.kind)
+        version = self.versions.get(key)
         latest, newest, known = "", 0, dict[str, tuple[str, str]]()
         read = extractor(resource.api_version, resource.kind)
         async for items, at in self.kube.pages(resource, namespace, labels=labels):
@@ -130,14 +130,13 @@ class Observer(RecordStore):
             now = time.monotonic_ns()
             for item in items:
                 metadata = item["metadata"]
-                if namespace or metadata.get("namespace") in self.namespaces:
-                    newest = max(newest, int(metadata["resourceVersion"]))
-                    known[metadata["uid"]] = (metadata.get("namespace", ""), metadata["name"])
-                    self._listed(resource, read, Event("ADDED", item, now, listed=True))
-        self._caught_up[resource.kind] = int(latest or 0)
+                newest = max(newest, int(metadata["resourceVersion"]))
+                known[metadata["uid"]] = (metadata.get("namespace", ""), metadata["name"])
+                self._listed(resource, read, Event("ADDED", item, now, listed=True))
+        self._caught_up[key] = int(latest or 0)
         known = {} if resource.kind == "Event" else known
         if version is not None and known:
-            self._newest[resource.kind] = newest
+            self._newest[key] = newest
         self._tasks.append(
             asyncio.create_task(self._follow(resource, namespace, labels, version or latest, known))
         )
@@ -146,13 +145,14 @@ class Observer(RecordStore):
     async def _follow(
         self,
         resource: Resource,
-        namespace: str | None,
+        namespace: str,
         labels: str,
         version: str,
         known: Mapping[str, tuple[str, str]],
     ) -> None:
-        wanted, read = set(self.namespaces), extractor(resource.api_version, resource.kind)
-        kind, caught_up, metadata = resource.kind, self._caught_up[resource.kind], dict[str, Any]()
+        read, kind = extractor(resource.api_version, resource.kind), resource.kind
+        key, metadata = f"{kind}/{namespace}", dict[str, Any]()
+        caught_up = self._caught_up[key]
         try:
             changes = self.kube.watch(
                 resource,
@@ -166,10 +166,10 @@ class Observer(RecordStore):
                 metadata = event.object["metadata"]
                 if at := metadata.get("resourceVersion"):
                     if not event.listed:
-                        self.versions[kind] = at
+                        self.versions[key] = at
                     if int(at) <= caught_up:  # older than our list: its arrival has no meaning
                         event.listed = True
-                if event.type != "BOOKMARK" and (namespace or metadata.get("namespace") in wanted):
+                if event.type != "BOOKMARK":
                     self.take(kind, read, event)
         except KubeError as error:
             self._broken(error)

@@ -1,10 +1,11 @@
 """Parameters and cluster rights of the benchmark scale."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator
 
-from perfdag.benchmark.contract import Params
+from perfdag.benchmark.contract import Params, Rights
+from perfdag.steps.scale.cluster import rights
 from perfdag.steps.scale.model.gates import parse_gate
 from perfdag.steps.scale.model.schedule import Arrival, Schedule
 from perfdag.steps.scale.model.templates import inlined
@@ -12,57 +13,66 @@ from perfdag.steps.scale.runai.settings import WORKLOAD_TYPES
 from perfdag.steps.scale.scenarios import submit
 from perfdag.units import Duration, PositiveDuration
 
-API_RULES: tuple[dict[str, Any], ...] = (
-    {
-        "apiGroups": ["run.ai", "kubeflow.org"],
-        "resources": ["*"],
-        "verbs": ["get", "list", "watch", "create", "delete"],
-    },
-    {
-        "apiGroups": ["scheduling.run.ai", "scheduling.volcano.sh"],
-        "resources": ["*"],
-        "verbs": ["get", "list", "watch", "create", "delete"],
-    },
-    {
-        "apiGroups": ["scheduling.x-k8s.io"],
-        "resources": ["podgroups"],
-        "verbs": ["get", "list", "watch"],
-    },
-    {"apiGroups": ["bus.volcano.sh"], "resources": ["commands"], "verbs": ["create"]},
-    {
-        "apiGroups": ["batch", "apps"],
-        "resources": ["jobs", "replicasets", "deployments", "statefulsets"],
-        "verbs": ["get", "list", "watch", "create", "delete"],
-    },
-    {
-        "apiGroups": [""],
-        "resources": ["pods"],
-        "verbs": ["get", "list", "watch", "create", "patch", "delete"],
-    },
-    {
-        "apiGroups": [""],
-        "resources": ["events", "nodes", "persistentvolumeclaims"],
-        "verbs": ["get", "list", "watch"],
-    },
-    {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "create", "delete"]},
-    {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get"]},
-    {
-        "apiGroups": [""],
-        "resources": ["configmaps"],
-        "verbs": ["get", "list", "watch", "create", "patch", "delete"],
-    },
-    {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]},
-    {
-        "apiGroups": ["coordination.k8s.io"],
-        "resources": ["leases"],
-        "verbs": ["get", "list", "create", "update", "patch", "delete"],
-    },
-    {
-        "apiGroups": ["scheduling.k8s.io"],
-        "resources": ["priorityclasses"],
-        "verbs": ["create", "delete"],
-    },
-    {"nonResourceURLs": ["/metrics", "/version"], "verbs": ["get"]},
+API_RULES = Rights(
+    named=(
+        *rights.OWN_NAMESPACE,
+        {
+            "apiGroups": ["run.ai", "kubeflow.org"],
+            "resources": ["*"],
+            "verbs": ["list", "watch", "create", "delete"],
+        },
+        {
+            "apiGroups": ["scheduling.run.ai", "scheduling.volcano.sh"],
+            "resources": ["podgroups"],
+            "verbs": ["list", "watch", "create", "delete"],
+        },
+        {
+            "apiGroups": ["scheduling.x-k8s.io"],
+            "resources": ["podgroups"],
+            "verbs": ["list", "watch"],
+        },
+        {
+            "apiGroups": ["batch"],
+            "resources": ["jobs"],
+            "verbs": ["list", "watch", "create", "delete"],
+        },
+        {
+            "apiGroups": ["apps"],
+            "resources": ["replicasets", "deployments", "statefulsets"],
+            "verbs": ["list", "watch", "create", "delete"],
+        },
+        {
+            "apiGroups": [""],
+            "resources": ["pods"],
+            "verbs": ["list", "watch", "create", "patch", "delete"],
+        },
+        {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list", "watch"]},
+    ),
+    default=(
+        *rights.PERFORMANCE_RUN,
+        {"apiGroups": ["bus.volcano.sh"], "resources": ["commands"], "verbs": ["create"]},
+    ),
+    # queues and priorityclasses lack list and watch, without which no template may create a kind
+    cluster=(
+        *rights.WHOLE_CLUSTER,
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+        {
+            "apiGroups": [""],
+            "resources": ["configmaps"],
+            "resourceNames": ["runai-public"],
+            "verbs": ["get"],
+        },
+        {
+            "apiGroups": ["scheduling.run.ai", "scheduling.volcano.sh"],
+            "resources": ["queues"],
+            "verbs": ["get", "create", "delete"],
+        },
+        {
+            "apiGroups": ["scheduling.k8s.io"],
+            "resources": ["priorityclasses"],
+            "verbs": ["create", "delete"],
+        },
+    ),
 )
 
 

@@ -8,9 +8,10 @@ import orjson
 from pydantic import Field, field_validator
 
 from perfdag import signals
-from perfdag.benchmark.contract import Output, Params
+from perfdag.benchmark.contract import Output, Params, Rights
 from perfdag.kube.client import Kube, KubeError
 from perfdag.outcome import Failed, Invalid, Measurement
+from perfdag.steps.scale.cluster import rights
 from perfdag.steps.scale.figures.measurements import (
     call_measurements,
     failure_text,
@@ -32,31 +33,25 @@ from perfdag.steps.scale.model.templates import inlined
 from perfdag.steps.scale.scenarios import run_vmi, vmi
 from perfdag.units import Duration, PositiveDuration
 
-API_RULES: tuple[dict[str, Any], ...] = (
-    {
-        "apiGroups": ["kubevirt.io"],
-        "resources": ["*"],
-        "verbs": ["get", "list", "watch", "create", "delete"],
-    },
-    {
-        "apiGroups": [""],
-        "resources": ["pods", "events", "nodes"],
-        "verbs": ["get", "list", "watch"],
-    },
-    {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "create", "delete"]},
-    {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["get"]},
-    {
-        "apiGroups": [""],
-        "resources": ["configmaps"],
-        "verbs": ["get", "list", "watch", "create", "patch", "delete"],
-    },
-    {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]},
-    {
-        "apiGroups": ["coordination.k8s.io"],
-        "resources": ["leases"],
-        "verbs": ["get", "list", "create", "update", "patch", "delete"],
-    },
-    {"nonResourceURLs": ["/metrics", "/version"], "verbs": ["get"]},
+API_RULES = Rights(
+    named=(
+        *rights.OWN_NAMESPACE,
+        {
+            "apiGroups": ["kubevirt.io"],
+            "resources": ["*"],
+            "verbs": ["list", "watch", "create", "delete"],
+        },
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+    ),
+    default=rights.PERFORMANCE_RUN,
+    cluster=(
+        *rights.WHOLE_CLUSTER,
+        {
+            "apiGroups": ["kubevirt.io"],
+            "resources": ["virtualmachineinstances", "kubevirts"],
+            "verbs": ["list"],
+        },
+    ),
 )
 
 
