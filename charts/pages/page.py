@@ -8,13 +8,17 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+import pyarrow as pa
+
 from perfdag.charts import style
 from perfdag.charts.pages.pick import Picture
 from perfdag.charts.series import Cell
 from perfdag.results.summary import Series
+from perfdag.results.verdicts import own_verdicts, worst_of_points
 from perfdag.units import short
 
 LIMIT = 2_900_000  # bytes of a page; charts above it are named instead
+VERDICTS = 10  # on the first screen; the others are folded
 ROWS = 400  # most rows of a table; the Parquet file has all
 INLINE = 300_000  # bytes of an SVG above which its PNG stands in, where that is smaller
 _SERIES = {colour: f"var(--s{i})" for i, colour in enumerate(style.SERIES)}
@@ -153,11 +157,33 @@ def values(pairs: Sequence[tuple[Cell, Series]], limit: int = ROWS) -> str:
                 text(unit or "1"),
                 kind,
                 "~" if cell.noisy else "",
+                text(series.nominal),
             ]
         )
-    head = ("point", "metric", "median", "spread", "of median", "n", "unit", "spread is", "noise")
+    head = ["point", "metric", "median", "spread", "of median", "n", "unit", "spread is", "noise"]
+    head += ["of nominal"] if any(row[-1] for row in rows) else []
+    rows = [row[: len(head)] for row in rows]
     html = table(head, rows, ("point", "", "n", "value", "n", "n", "value", "value", ""))
     return html + _left(len(pairs) - limit)
+
+
+def verdicts(table: pa.Table) -> str:
+    """Return the verdict of each point whose benchmark has one, the failed ones first."""
+    classes = {"passed": "good", "failed": "bad", "inconclusive": "noisy"}
+    items = [
+        f'<li><span class="{classes[verdict.word]}"><strong>{text(verdict.where)}</strong>: '
+        f"{text(verdict.text)}</span>{text(f' ({count})' if count else '')}</li>"
+        for verdict, count in worst_of_points(own_verdicts(table))
+    ]
+    if not items:
+        return ""
+    rest = details(f"{len(items) - VERDICTS} more verdicts", _list(items[VERDICTS:]))
+    shown = f"<p>Verdicts of the benchmarks:</p>\n{_list(items[:VERDICTS])}"
+    return shown + (rest if len(items) > VERDICTS else "")
+
+
+def _list(items: Sequence[str]) -> str:
+    return f"<ul>{''.join(items)}</ul>\n"
 
 
 def _left(count: int) -> str:

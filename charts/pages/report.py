@@ -12,13 +12,12 @@ from perfdag.charts.pages.page import text
 from perfdag.charts.pages.pick import Picture
 from perfdag.charts.pages.recipes import recipes
 from perfdag.charts.series import Cell, labelled
+from perfdag.results.nominal import add_nominal
 from perfdag.results.summary import summarise
 from perfdag.results.trust import trust_in
-from perfdag.results.verdicts import own_verdicts, worst_of_points
 
 ALL_ROWS = 3000  # of all tables of values, about 1 MB
 DEFAULT_ROOT = "./perfdag-results"
-VERDICTS = 10  # of the benchmarks themselves, on the first screen; the others are folded
 _COLOURS = {"good": "muted", "noisy": "noisy", "unusable": "bad"}
 Plan = Any
 
@@ -76,6 +75,7 @@ def _plain(table: pa.Table) -> pa.Table:
 def _cells(table: pa.Table) -> list[Cell]:
     """Return the points of all benchmarks. Labels are unique within a benchmark."""
     states = summarise(table)
+    add_nominal(table, states)
     return [
         cell
         for name in dict.fromkeys(s.benchmark for s in states)
@@ -124,31 +124,12 @@ def _summary(
     return (
         f'<h1>{text(suite)}</h1>\n<p class="muted">run {text(run)}</p>\n<nav>{nav}</nav>\n'
         f"<p>{text(words.what_ran(table, cells, suite))} {text(words.when_where(table))}</p>\n"
-        f"{more}{status}{_verdicts(table)}<p>{ended} {text(words.noise(cells, table))}</p>\n"
+        f"{more}{status}{page.verdicts(table)}<p>{ended} {text(words.noise(cells, table))}</p>\n"
         f"<ul>{findings}</ul>\n"
         '<p class="muted small">Every value is a median with its spread in parentheses: the range '
         "of fewer than 6 samples, from 6 on the interval that covers the true median with at least "
         "95 %. n counts samples. Times are UTC.</p>"
     )
-
-
-def _verdicts(table: pa.Table) -> str:
-    """Return the verdict of each point whose benchmark has one, the failed ones first."""
-    classes = {"passed": "good", "failed": "bad", "inconclusive": "noisy"}
-    items = [
-        f'<li><span class="{classes[verdict.word]}"><strong>{text(verdict.where)}</strong>: '
-        f"{text(verdict.text)}</span>{text(f' ({count})' if count else '')}</li>"
-        for verdict, count in worst_of_points(own_verdicts(table))
-    ]
-    if not items:
-        return ""
-    rest = page.details(f"{len(items) - VERDICTS} more verdicts", _list(items[VERDICTS:]))
-    shown = f"<p>Verdicts of the benchmarks:</p>\n{_list(items[:VERDICTS])}"
-    return shown + (rest if len(items) > VERDICTS else "")
-
-
-def _list(items: Sequence[str]) -> str:
-    return f"<ul>{''.join(items)}</ul>\n"
 
 
 def _finding_list(name: str, cells: Sequence[Cell]) -> str:

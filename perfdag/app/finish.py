@@ -9,6 +9,7 @@ from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.plan.plan import Plan
 from perfdag.results import exports
 from perfdag.results.collect import Collected, collect
+from perfdag.results.nominal import add_nominal
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import PointState, summarise
 from perfdag.results.trust import RunTrust, trust_in
@@ -58,6 +59,7 @@ def finish_run(
     page = write_report(store, plan, table, report, history=history) if charts else None
     files = exports.write(store, plan.run_id, table)
     states = summarise(table)
+    add_nominal(table, states)
     return RunResult(
         plan,
         collected,

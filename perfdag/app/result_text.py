@@ -18,20 +18,20 @@ def result_text(result: RunResult) -> str:
     """Return the headline metrics of every point as a table, then counts and addresses."""
     labels = point_labels(result.states)
     words = {verdict.point: verdict.word for verdict, _ in worst_of_points(result.verdicts)}
-    headings = ("benchmark", "point", "metric", "median", "spread", "n", "state")
+    headings = ["benchmark", "point", "metric", "median", "spread", "n", "state", "of nominal"]
     rows = [
         (state.entry, labels[state.point], *cells)
         for state in result.states
         for cells in _rows(state, result.trust.points.get(state.point), words.get(state.point, ""))
     ]
+    if not any(row[-1] for row in rows):
+        headings, rows = headings[:-1], [row[:-1] for row in rows]
     table = text_table(headings, rows, right=(3, 5), width=140)
     return "\n".join([table, *_lines(result)])
 
 
-def _rows(
-    state: PointState, trust: PointTrust | None, verdict: str
-) -> list[tuple[str, str, str, str, str]]:
-    """Return metric, median, spread, n and state of each headline series of a point."""
+def _rows(state: PointState, trust: PointTrust | None, verdict: str) -> list[tuple[str, ...]]:
+    """Return metric, median, spread, n, state and nominal of each headline series of a point."""
     statuses = sorted((status, count) for status, count in state.statuses.items() if status != "ok")
     text = ", ".join(f"{count} {status}" for status, count in statuses) or "ok"
     if trust and trust.level != "good" and state.series:
@@ -41,8 +41,11 @@ def _rows(
     figures = headlines(state)
     if not figures:
         reason = shorten(state.reasons[0], 100, placeholder=" ...") if state.reasons else ""
-        return [("-", "-", "-", "0", f"{text}: {reason}")]
-    return [(series.name, *series.text(), str(len(series.values)), text) for series in figures]
+        return [("-", "-", "-", "0", f"{text}: {reason}", "")]
+    return [
+        (series.name, *series.text(), str(len(series.values)), text, series.nominal)
+        for series in figures
+    ]
 
 
 def _lines(result: RunResult) -> list[str]:
@@ -131,6 +134,7 @@ def result_data(result: RunResult) -> dict[str, Any]:
                     "high": series.band.high,
                     "spread": series.band.kind,
                     "n": len(series.values),
+                    "nominal": series.nominal,
                 }
                 for series in state.series
             ],

@@ -38,13 +38,17 @@ P = TypeVar("P", bound=Params)
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure that a benchmark measures. `unit` is an SI base unit: s, B, B/s, bit/s, 1/s or 1."""
+    """A figure that a benchmark measures. `unit` is an SI base unit: s, B, B/s, bit/s, 1/s or 1.
+
+    `nominal`: it is compared with the speed of the NIC, within one node with that of memory.
+    """
 
     name: str
     unit: str
     better: Better
     about: str
     headline: bool = False
+    nominal: bool = False
 
 
 @dataclass(frozen=True)
@@ -224,6 +228,10 @@ class Benchmark(ABC, Generic[P]):
         Raises Failed if a row that the params imply is missing, Invalid if the tool measured
         something else than the params say.
         """
+
+    def directions(self, params: P) -> int:
+        """Return in how many directions at once the data of a `nominal` metric flows."""
+        return 1
 
     def series(self, output: Output) -> str:
         """Return the part of the tool's version that identifies the series, such as `iperf3 3.12`.

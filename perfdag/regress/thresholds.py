@@ -32,7 +32,7 @@ class ThresholdResult:
     rule: Check
     info: SeriesInfo | None
     name: str
-    state: Literal["ok", "failed", "absent", "skipped"]
+    state: Literal["ok", "failed", "absent", "unsure", "skipped"]
     text: str
 
     @property
@@ -67,7 +67,7 @@ def judge_thresholds(
         covered = [(i, info) for i, info in enumerate(measured.series) if covers(rule, info)]
         if not covered:
             why = _skipped(table, rule)
-            state: Literal["skipped", "absent"] = "skipped" if why else "absent"
+            state: Literal["skipped", "absent", "unsure"] = "skipped" if why else "absent"
             text = why or f"the run has no value of it{_values_of(rule, measured.series)}"
             yield ThresholdResult(rule, None, rule.words(), state, text)
             continue
@@ -85,7 +85,10 @@ def judge_thresholds(
                 limit = _limit(past, reference, rule, info, name)
                 value = _judged_value(table, rule, info, float(measured.value[i, 0]))
             except (TooFewSamplesError, SelectionError) as error:
-                yield ThresholdResult(rule, info, name, "absent", str(error))
+                # A first run has nothing behind it: the rule will judge the next one.
+                first = rule.ratio and not rule.baseline and len(past.history.runs) == 1
+                state = "unsure" if first else "absent"
+                yield ThresholdResult(rule, info, name, state, str(error))
                 continue
             holds = bool(OPERATORS[rule.op](value, limit))
             what = f"p{rule.percentile:g} " if rule.percentile else ""

@@ -14,7 +14,10 @@ from perfdag.units import short
 
 @dataclass
 class Series:
-    """Values of one metric of one point, without warm-up. `band` is their spread."""
+    """Values of one metric of one point, without warm-up. `band` is their spread.
+
+    `nominal` says how much of the nominally possible the median is, where that is known.
+    """
 
     point: str
     entry: str
@@ -28,6 +31,7 @@ class Series:
     series_id: str
     span: str | None = None
     values: list[float] = field(default_factory=list)
+    nominal: str = ""
 
     @property
     def middle(self) -> float:

@@ -12,7 +12,7 @@ from perfdag.quantities import parse_quantity
 from perfdag.shape import Shape
 from perfdag.steps import devices
 from perfdag.steps.imb import placement, report
-from perfdag.steps.imb.operations import SYNCS
+from perfdag.steps.imb.operations import STREAMS, SYNCS
 from perfdag.steps.imb.params import GIB, ImbParams
 from perfdag.steps.mpi import intelmpi, openmpi
 from perfdag.units import short
@@ -54,7 +54,12 @@ class Imb(Benchmark[ImbParams]):
             headline=True,
         ),
         Metric(
-            "peak_bandwidth", "B/s", "higher", "highest bandwidth over all sizes", headline=True
+            "peak_bandwidth",
+            "B/s",
+            "higher",
+            "highest bandwidth over all sizes",
+            headline=True,
+            nominal=True,
         ),
         Metric(
             "half_bandwidth_size",
@@ -122,6 +127,9 @@ class Imb(Benchmark[ImbParams]):
                 )
             ),
         ]
+
+    def directions(self, params: ImbParams) -> int:
+        return 2 if params.benchmark in STREAMS else 1
 
     def seconds(self, params: ImbParams) -> float:
         # Measured on two shared cores: a start costs 0.3 s, and a size below 64 KiB costs about

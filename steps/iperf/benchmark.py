@@ -46,6 +46,7 @@ class Iperf(Benchmark[IperfParams]):
             "higher",
             "payload received, all streams and directions",
             headline=True,
+            nominal=True,
         ),
         Metric(
             "direction_throughput",
@@ -103,6 +104,9 @@ class Iperf(Benchmark[IperfParams]):
                 " or set hosts.pairs (all, ring, `random N`)"
             ]
         return []
+
+    def directions(self, params: IperfParams) -> int:
+        return 2 if params.bidirectional else 1
 
     def seconds(self, params: IperfParams) -> float:
         return params.duration + params.omit + 0.1

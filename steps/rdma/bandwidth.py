@@ -59,6 +59,7 @@ class RdmaBandwidth(perftest.Rdma[BandwidthParams]):
             "higher",
             "highest average bandwidth over all sizes",
             headline=True,
+            nominal=True,
         ),
         Metric(
             "bandwidth",
@@ -68,6 +69,9 @@ class RdmaBandwidth(perftest.Rdma[BandwidthParams]):
         ),
         Metric("message_rate", "1/s", "higher", "messages a second by message size"),
     )
+
+    def directions(self, params: BandwidthParams) -> int:
+        return 2 if params.bidirectional else 1
 
     def queue_pairs(self, params: BandwidthParams) -> int:
         return params.qps * (super().queue_pairs(params) if params.bidirectional else 1)

@@ -556,6 +556,21 @@ def test_a_failed_verdict_of_a_benchmark_is_told(store: Store, webhook: str) -> 
     assert not check(store, "net", run_id(2), Rules(accepted=accepted)).failed
 
 
+def test_the_first_run_is_judged_except_against_a_past_that_it_lacks(store: Store) -> None:
+    rules = Rules(
+        [
+            Check(metric="throughput", op=">=", value=9e9),
+            Check(metric="throughput", op=">=", ratio=0.9),
+        ]
+    )
+    states = []
+    for night, level in enumerate((8e9, 1e10, 5e9)):
+        put(store, rows(night, {"streams=1": [level] * 3}))
+        gate = check(store, "net", run_id(night), rules)
+        states.append([case.state for case in gate.cases if case.group == "threshold"])
+    assert states == [["failed", "unsure"], ["ok", "ok"], ["failed", "failed"]]
+
+
 def test_a_ratio_is_to_the_accepted_level(store: Store) -> None:
     nights(store, 8, lambda n, p: 1e10 if n < 6 else 8e9, points=["streams=1"], noise=0.001)
     rules = [Check(metric="throughput", op=">=", ratio=0.9)]
