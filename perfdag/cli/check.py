@@ -4,13 +4,14 @@ import argparse
 import os
 from pathlib import Path
 
+from perfdag.app.errors import CommandError
 from perfdag.cli.options import add_acks, add_store, duration, log, print_json
 
 EPILOG = """examples:
   perfdag check last
   perfdag check last --suite daily --junit check.xml --markdown summary.md
   perfdag check last --suite daily --max-age 26h
-  perfdag check last --webhook http://alerts.example/perfdag --acks acks.yaml
+  perfdag check last --webhook-file webhook.url --acks acks.yaml
   perfdag check 20261120T020000Z-1a2b3c4d --json
 
 Exit 3 means one of four things: a headline series got worse in the last 7 runs and nobody
@@ -51,10 +52,11 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument("--junit", metavar="FILE", type=Path, help="write JUnit XML")
     parser.add_argument("--markdown", metavar="FILE", help="write a Markdown summary (`-`: stdout)")
     parser.add_argument(
-        "--webhook",
-        metavar="URL",
-        default=os.environ.get("PERFDAG_WEBHOOK"),
-        help="post one JSON message per cause (default: PERFDAG_WEBHOOK)",
+        "--webhook-file",
+        metavar="FILE",
+        type=Path,
+        help="post one JSON message per cause to the URL in this file (default: the URL in the "
+        "variable PERFDAG_WEBHOOK); arguments of a process are no place for a secret",
     )
     parser.add_argument(
         "--confirm",
@@ -71,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.max_age is not None:
         line, code = gate.check_age(
-            args.run_id, args.store, args.suite, args.max_age, args.webhook, log
+            args.run_id, args.store, args.suite, args.max_age, _webhook(args.webhook_file), log
         )
         print(line)
         return code
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         suite_file=args.suite_file,
         acks_file=args.acks,
         confirm=args.confirm,
-        webhook=args.webhook,
+        webhook=_webhook(args.webhook_file),
         report=log,
     )
     if args.junit:
@@ -94,3 +96,15 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(outcome.markdown() if args.markdown == "-" else outcome.text())
     return outcome.exit_code
+
+
+def _webhook(file: Path | None) -> str | None:
+    """Return the URL of the webhook, or None without one. Raises CommandError."""
+    if file is None:
+        return os.environ.get("PERFDAG_WEBHOOK")
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        # It is not quoted: it may be the URL itself.
+        raise CommandError(f"--webhook-file: {reason}; name a file that holds the URL") from None

@@ -753,11 +753,15 @@ def test_a_loss_acknowledged_before_it_was_told_is_not_forgotten(store: Store) -
 
 
 def test_a_run_that_is_too_old_is_one_line_and_one_message(
-    store: Store, webhook: str, capsys: pytest.CaptureFixture[str]
+    store: Store,
+    webhook: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nights(store, 3, lambda n, p: 1e10)
     age = (datetime.now(UTC) - START - timedelta(days=2)).total_seconds() / 3600
-    words = ["check", "last", "--store", store.root, "--suite", "net", "--webhook", webhook]
+    words = ["check", "last", "--store", store.root, "--suite", "net"]
+    monkeypatch.setenv("PERFDAG_WEBHOOK", webhook)
     assert main([*words, "--max-age", f"{age + 1:.0f}h"]) == 0
     assert Receiver.got == []
     capsys.readouterr()
@@ -841,7 +845,8 @@ def test_the_command(
     store: Store, webhook: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nights(store, 40, step)
-    command = ["check", "last", "--store", store.root, "--webhook", webhook]
+    (tmp_path / "url").write_text(f"{webhook}\n")
+    command = ["check", "last", "--store", store.root, "--webhook-file", str(tmp_path / "url")]
     Receiver.status = 500
     assert main(command) == 4
     assert "the next check sends it again" in capsys.readouterr().err
@@ -860,6 +865,17 @@ def test_the_command(
     assert "(reported before)" in out
     assert main(["check", "last", "--store", store.root, "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["passed"] is False
+
+
+def test_an_address_that_is_an_argument_is_refused(
+    store: Store, webhook: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every user of a machine reads the arguments of its processes."""
+    assert main(["check", "last", "--store", store.root, "--webhook", webhook]) == 2
+    error = capsys.readouterr().err
+    assert error.endswith("No such file or directory; name a file that holds the URL\n")
+    assert "/hook" not in error
+    assert Receiver.got == []
 
 
 @pytest.mark.parametrize(
@@ -883,14 +899,18 @@ def test_the_command(
     ],
 )
 def test_what_a_webhook_refuses_is_said_without_the_secret_in_its_address(
-    store: Store, webhook: str, url: str, said: str, capsys: pytest.CaptureFixture[str]
+    store: Store,
+    webhook: str,
+    url: str,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nights(store, 40, step)
     Receiver.status = 500
     server = webhook.removesuffix("/hook")
-    assert (
-        main(["check", "last", "--store", store.root, "--webhook", url.format(webhook=server)]) == 4
-    )
+    monkeypatch.setenv("PERFDAG_WEBHOOK", url.format(webhook=server))
+    assert main(["check", "last", "--store", store.root]) == 4
     captured = capsys.readouterr()
     assert captured.err.startswith(f"perfdag check: {said.format(webhook=server)}")
     assert "secret" not in captured.err + captured.out
