@@ -67,6 +67,8 @@ lock:
 	  --extra s3 --extra aws --extra mpi --extra build --extra argo --extra dev -c requirements/run.txt -o requirements/dev.txt pyproject.toml
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
 	  -c requirements/run.txt -o requirements/step.txt requirements/step.in
+	for image in $(dir $(wildcard images/*/requirements.in)); do uv pip compile -q --universal --generate-hashes \
+	  --no-header --no-annotate --python-version 3.11 -c requirements/run.txt -o $${image}requirements.txt $${image}requirements.in || exit 1; done
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache dist

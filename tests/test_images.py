@@ -1,5 +1,8 @@
 """The images: none runs as root, and each is built on something that is named with its version."""
 
+import json
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -46,7 +49,7 @@ def test_what_it_is_built_on_has_a_version(file: Path) -> None:
 
 def test_loadgen_is_the_same_with_and_without_the_model() -> None:
     small, whole = (
-        (FILES[0].parents[1] / name / "requirements.txt").read_text().splitlines()
+        (FILES[0].parents[1] / name / "requirements.in").read_text().splitlines()
         for name in ("loadgen", "resnet50")
     )
     assert set(small) <= set(whole)
@@ -57,3 +60,112 @@ def test_only_root_may_write_etc_passwd() -> None:
     text = (FILES[0].parents[1] / "base/Containerfile").read_text()
     assert "/etc/passwd" not in text
     assert "libnss-extrausers" in text
+
+
+ROOT = Path(__file__).parents[1]
+LOCKS = sorted([*ROOT.glob("requirements/*.txt"), *ROOT.glob("images/*/requirements.txt")])
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: str(lock.relative_to(ROOT)))
+def test_every_python_package_has_a_version_and_hashes(lock: Path) -> None:
+    packages = re.split(r"\n(?=[A-Za-z])", lock.read_text())
+    assert packages
+    for package in packages:
+        assert re.match(r"[A-Za-z0-9._\[\]-]+==\S+", package), package[:80]
+        assert "--hash=sha256:" in package, package[:80]
+
+
+def test_every_image_with_python_packages_has_a_lock() -> None:
+    for source in ROOT.glob("images/*/requirements.in"):
+        assert source.with_suffix(".txt") in LOCKS
+
+
+PROGRAMS = {
+    # uv makes the folder or the wheel that it is asked for
+    "uv": """while [ $# -gt 0 ]; do case $1 in
+--target|--prefix) mkdir -p "$2/bin"; : >"$2/package.py";;
+-o) mkdir -p "$2"; : >"$2/perfdag.whl";;
+esac; shift; done""",
+    "buildah": """case $1 in
+from) echo container;;
+run) printf 'deb openssh-server 1:9.2p1-2\\npypi orjson 3.11.0\\n';;
+push) while [ "$1" != --digestfile ]; do shift; done; printf 'sha256:0123' >"$2";;
+esac""",
+    "cosign": "",
+}
+
+
+def build(folder: Path, *names: str, **options: str) -> tuple[int, list[str]]:
+    """Run images/build with programs that only write down how they are called."""
+    programs, calls = folder / "programs", folder / "calls"
+    programs.mkdir()
+    for name, script in PROGRAMS.items():
+        text = f'#!/bin/sh\necho "{name} $*" >>{calls}\n{script}\n'
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    ended = subprocess.run(
+        [str(ROOT / "images/build"), *names],
+        env={"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder), **options},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = calls.read_text().splitlines() if calls.exists() else [ended.stderr]
+    return ended.returncode, lines
+
+
+def test_a_build_checks_hashes_pins_debian_and_signs_what_it_pushed(tmp_path: Path) -> None:
+    images = ("base", "finish", "imb", "loadgen")
+    bill = tmp_path / "sbom"
+    code, calls = build(tmp_path, *images, PUSH="1", SIGN="cosign.key", SBOM=str(bill))
+    assert code == 0, calls
+    installs = [call for call in calls if call.startswith("uv pip install")]
+    assert len(installs) == 5
+    for call in installs:  # the wheel of this checkout has no hash that is known before
+        assert "--require-hashes" in call or re.search(r"--no-deps \S+/perfdag.whl$", call), call
+    [backend] = [call for call in calls if call.startswith("uv build")]
+    assert "--require-hashes --build-constraints" in backend
+    [base] = [call for call in calls if "perfdag-base:1 -f" in call]
+    assert re.search(r"DEBIAN=\S+@sha256:[0-9a-f]{64}\b", base)
+    assert re.search(r"SNAPSHOT=\d{8}T\d{6}Z\b", base)
+    signed = [call for call in calls if call.startswith("cosign sign")]
+    assert signed == [
+        f"cosign sign --yes --key cosign.key localhost/perfdag-{name}@sha256:0123"
+        for name in images
+    ]
+    assert sum(call.startswith("cosign attest") for call in calls) == len(images)
+    for name in images:
+        document = json.loads((bill / f"{name}.spdx.json").read_text())
+        assert document["spdxVersion"] == "SPDX-2.3"
+        locators = {
+            package["externalRefs"][0]["referenceLocator"] for package in document["packages"]
+        }
+        assert locators == {"pkg:deb/debian/openssh-server@1%3A9.2p1-2", "pkg:pypi/orjson@3.11.0"}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"DEBIAN": "localhost/debian:1"}, "--build-arg SNAPSHOT= --build-arg DEBIAN=localhost"),
+        ({"SNAPSHOT": ""}, "--build-arg SNAPSHOT= --build-arg DEBIAN=docker.io/library/debian@"),
+    ],
+)
+def test_another_debian_has_no_snapshot_of_this_one(
+    tmp_path: Path, options: dict[str, str], text: str
+) -> None:
+    code, calls = build(tmp_path, "base", **options)
+    assert code == 0, calls
+    assert text in calls[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"SIGN": "key"}, "give PUSH=1 too"),
+        ({"TORCH_INDEX": "http://index.example"}, "give TORCH_LOCK=FILE too"),
+    ],
+)
+def test_what_a_build_refuses(tmp_path: Path, options: dict[str, str], text: str) -> None:
+    code, [message] = build(tmp_path, "base", **options)
+    assert code == 2
+    assert text in message

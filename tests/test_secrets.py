@@ -66,10 +66,11 @@ def test_another_process_of_the_uid_cannot_read_the_environment(
     assert ("the-store-key" in output) == (not hidden)
 
 
-def _copied(folder: Path, role: str) -> Path:
+def _copied(folder: Path, role: str, measure: dict[str, str] | None = None) -> Path:
     """Run the script of the init container of a measuring pod in a folder; return its target."""
     files = {
         "secrets/store": STORE,
+        "secrets/measure": measure or {},
         "secrets/ssh": dict.fromkeys(("id", "id.pub", "host", "host.pub"), "key"),
         "account": TOKEN,
     }
@@ -98,6 +99,12 @@ def test_a_pod_gets_what_its_role_needs(tmp_path: Path, role: str, names: set[st
     files = list(_copied(tmp_path, role).iterdir())
     assert {file.name for file in files} == names
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+
+
+def test_a_credential_for_measuring_replaces_that_of_the_other_steps(tmp_path: Path) -> None:
+    limited = {"AWS_SECRET_ACCESS_KEY": "limited", "AWS_SESSION_TOKEN": "session"}
+    folder = _copied(tmp_path, "lead", limited)
+    assert {name: (folder / name).read_text() for name in (*STORE, *limited)} == STORE | limited
 
 
 def test_the_measuring_container_mounts_no_secret_and_no_token() -> None:

@@ -19,7 +19,7 @@ _COPY = f"""umask 077
 copy() {{ for file; do [ ! -f "$file" ] || cp -L "$file" {_TARGET}/ || exit 1; done; }}
 copy {SERVICE_ACCOUNT}/*
 cd {_SOURCES}
-[ "$0" = peer ] || copy store/* ssh/id ssh/host.pub
+[ "$0" = peer ] || copy store/* measure/* ssh/id ssh/host.pub
 [ "$0" = lead ] || copy ssh/host ssh/id.pub
 """
 
@@ -29,7 +29,12 @@ def credentials(installation: Installation, role: str) -> UserContainer:
 
     The patch of a shape gives it the image and the uid of the measuring container.
     """
-    mounts = {"store-keys": f"{_SOURCES}/store", "ssh": f"{_SOURCES}/ssh", "credentials": _TARGET}
+    mounts = {
+        "store-keys": f"{_SOURCES}/store",
+        "measure-keys": f"{_SOURCES}/measure",
+        "ssh": f"{_SOURCES}/ssh",
+        "credentials": _TARGET,
+    }
     return UserContainer(
         name=CREDENTIALS,
         image=installation.image("base"),
@@ -43,7 +48,12 @@ def credentials(installation: Installation, role: str) -> UserContainer:
 
 def credential_volumes(installation: Installation) -> list[m.Volume]:
     """Return the Secrets that only the init container mounts, and the volume of the copies."""
-    secrets = {"store-keys": installation.store_secret, "ssh": "perfdag-ssh-{{workflow.uid}}"}
+    secrets = {
+        "store-keys": installation.store_secret,
+        # a credential with fewer rights, which replaces that of the other steps
+        "measure-keys": f"{installation.store_secret}-measure",
+        "ssh": "perfdag-ssh-{{workflow.uid}}",
+    }
     memory = m.EmptyDirVolumeSource(medium="Memory", size_limit="1Mi")
     return [
         *(
