@@ -53,7 +53,7 @@ def test_a_command_finds_no_secret_of_its_pod_or_of_its_peer(
     lead, _, peer = record.texts["stdout"].partition("\nPEER\n")
     for text in (lead, peer):
         assert text.startswith("at\n")
-        assert text.rstrip().endswith("\nend")
+        assert "\nend" in text
         assert "Permission denied" in text  # the environment of perfdag's own process
         assert not re.search(r"AWS_SECRET|perfdag-secret|\beyJ[\w-]+\.|\[redacted", text)
         assert "touch: cannot touch '/etc/passwd': Permission denied" in text
