@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 _PREFIXES = ("AWS_", "PERFDAG_")
-_REMOTE_SHELL = ("PERFDAG_SSH_CONFIG", "PERFDAG_SSH_PORTS", "PERFDAG_IP")
+_REMOTE_SHELL = ("PERFDAG_SSH_CONFIG", "PERFDAG_SSH_PORTS", "PERFDAG_IPS")
 """Addresses and a path, without which an MPI launcher reaches no peer by `perfdag step rsh`."""
 _PR_SET_DUMPABLE = 4
 hidden: set[str] = set()
