@@ -225,3 +225,20 @@ def test_redaction_changes_texts_and_no_numbers() -> None:
 )
 def test_names_tell_secrets(name: str, secret: bool) -> None:
     assert is_secret(name) == secret
+
+
+def test_a_launcher_starts_its_own_rank_in_the_pod_itself() -> None:
+    """Its process is a measured one, and has what `perfdag step rsh` needs of the pod's variables."""
+    code = (
+        "import sys\nfrom perfdag.hosts.local import LocalHost\n"
+        "argv = [sys.executable, '-m', 'perfdag', 'step', 'rsh', '10.0.0.7', 'echo', 'here']\n"
+        "print(LocalHost().run(argv, timeout=60).stdout)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PERFDAG_IPS": "fd00::7,10.0.0.7", "PERFDAG_SSH_CONFIG": "/none"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.stdout.split() == ["here"], ended.stderr

@@ -64,5 +64,7 @@ def test_a_command_finds_no_secret_of_its_pod_or_of_its_peer(
         f"/tmp/perfdag-ssh/peer/{file}" for file in ("host", "id.pub")
     }
     assert "/tmp/perfdag-ssh/peer/id\n" not in peer
-    assert lead.count("BEGIN OPENSSH PRIVATE KEY") == 3  # the client's: two files, one of them twice
+    assert (
+        lead.count("BEGIN OPENSSH PRIVATE KEY") == 3
+    )  # the client's: two files, one of them twice
     assert "serviceaccount/token" not in lead + peer

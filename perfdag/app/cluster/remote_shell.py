@@ -28,7 +28,7 @@ def run_on_peer(words: Sequence[str], environment: Mapping[str, str]) -> NoRetur
     if len(rest) < 2:
         raise CommandError("`rsh` needs a host and a command")
     host, *command = rest
-    if host in (environment.get("PERFDAG_IP"), "localhost", "127.0.0.1"):
+    if host in (*environment.get("PERFDAG_IPS", "").split(","), "localhost", "127.0.0.1"):
         os.execvp("sh", ["sh", "-c", " ".join(command)])
     # Hosts that share an address (a host network) are one host to MPI: the first port serves.
     ports = [item.rpartition("=") for item in environment.get("PERFDAG_SSH_PORTS", "").split()]
