@@ -163,6 +163,7 @@ def as_data(history: History) -> dict[str, Any]:
             {
                 **asdict(series.info),
                 "name": series.name,
+                "state": series.state,
                 "values": series.value.tolist(),
                 "low": series.low.tolist(),
                 "high": series.high.tolist(),

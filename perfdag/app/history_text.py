@@ -11,9 +11,7 @@ from perfdag.units import short
 
 MAX_ROWS = 60
 """Rows of the table without --all."""
-MIN_RUNS = 11
-"""Runs that a change needs: 8 before it and 3 after it."""
-HEADINGS = ("series", "runs", "level", "noise", "newest", "last change")
+HEADINGS = ("series", "runs", "level", "noise", "newest", "state", "last change")
 NOISE_HEADINGS = (
     "series",
     "runs",
@@ -61,7 +59,7 @@ def _cells(series: Series) -> tuple[str, ...]:
     """Return the cells of a series, as HEADINGS names them."""
     level, unit = series.levels[-1], series.info.unit
     newest, runs = float(series.value[-1]), sum(not isnan(value) for value in series.value)
-    last = f"too few runs ({runs} of {MIN_RUNS})" if runs < MIN_RUNS else "-"
+    last = "-"
     if series.findings:
         change = series.findings[-1]
         last = f"{_effect(change)} {change.word} since {day_of(change.run)}"
@@ -71,6 +69,7 @@ def _cells(series: Series) -> tuple[str, ...]:
         short(level.value, unit),
         "-" if isnan(level.noise) else f"{100 * level.noise:.1f} %",
         "absent" if isnan(newest) else short(newest, unit),
+        series.state,
         last,
     )
 

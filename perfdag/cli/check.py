@@ -14,8 +14,8 @@ EPILOG = """examples:
   perfdag check last --webhook-file webhook.url --acks acks.yaml
   perfdag check 20261120T020000Z-1a2b3c4d --json
 
-Exit 3 means one of four things: a headline series got worse in the last 7 runs and nobody
-acknowledged it; a threshold of the suite's `checks` is broken; a benchmark's own verdict failed;
+Exit 3 means one of four things: a headline series got worse, did not recover and is not
+acknowledged; a threshold of the suite's `checks` is broken; a benchmark's own verdict failed;
 expected data is absent.
 A change that a canary of the same part of the machine explains is ENVIRONMENT. It does not fail
 the gate. Exit 4: the store is out of reach, or the webhook did not accept a message.

@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,20 +17,21 @@ from perfdag.stats.verdicts import side
 from perfdag.store.base import Store
 from perfdag.units import short
 
-Kind = Literal["regression", "environment", "threshold", "verdict", "absent", "stale", "acks"]
-RECENT = 7
-"""Runs back to which a change still alerts."""
+Kind = Literal[
+    "regression", "environment", "recovered", "threshold", "verdict", "absent", "stale", "acks"
+]
+CHANGE_KINDS = ("regression", "environment", "recovered")
+"""Kinds that come from the levels of series. The others are findings of one run."""
 EXPLAINS = 0.5
 """The part of a change that the change of a canary must reach to explain it."""
-SAME = 5
-"""Changes of one series within so many runs are one: new runs may move the place of a change."""
 
 
 @dataclass
 class Alert:
     """One cause: `text` is the message of at most 12 lines, `keys` its series, `run` its start.
 
-    `gates`: it fails the gate. `fresh`: it is new. `sent`: the webhook accepted it.
+    `decided` is the run that showed a change of level. `gates`: it fails the gate. `fresh`: it is
+    new. `sent`: the webhook accepted it.
     """
 
     kind: Kind
@@ -41,6 +42,7 @@ class Alert:
     gates: bool = True
     fresh: bool = True
     sent: bool = False
+    decided: str = ""
 
 
 @dataclass
@@ -82,25 +84,25 @@ def mark_known(
 ) -> None:
     """Mark the alerts that were reported before as not fresh.
 
-    An alert is known where this run reported it, where a record has a change nearby, or where it
-    was open in the run before. The run medians are those of one cluster, because another cluster
-    that shares the store has its own sequence of runs.
+    A change of level is known by its series and the run that showed it. Any other alert is known
+    where this run reported it, or where it was open in the run before. The run medians are those of
+    one cluster, because another cluster that shares the store has its own sequence of runs.
     """
-    position = {run.run_id: i for i, run in enumerate(medians.runs)}
     own = records.get(run_id)
-    earlier = [run for run in records if run < run_id and run in position]
+    known_runs = {run.run_id for run in medians.runs}
+    earlier = [run for run in records if run < run_id and run in known_runs]
     previous = records[max(earlier)].alerts if earlier else []
     for alert in alerts:
-        if alert.kind in ("regression", "environment"):
+        if alert.kind in CHANGE_KINDS:
             # A regression pages even if it was reported before as a change of the environment.
-            alike = {alert.kind, "regression"}
+            alike = {"regression", alert.kind} if alert.kind == "environment" else {alert.kind}
             known = [
                 old
                 for record in records.values()
                 for old in record.alerts
                 if old.kind in alike
-                and set(old.keys) & set(alert.keys)
-                and abs(position.get(old.run, -99) - position.get(alert.run, 99)) <= SAME
+                and old.decided == alert.decided
+                and set(alert.keys) <= set(old.keys)
             ]
             alert.fresh = not known
             alert.sent = any(old.sent for old in known)
@@ -113,25 +115,39 @@ def mark_known(
         alert.sent = set(alert.keys) <= {key for old in reported if old.sent for key in old.keys}
 
 
-def causes(findings: Sequence[LevelChange], runs: int) -> list[list[LevelChange]]:
-    """Group recent changes for the worse by benchmark and time.
+def by_cause(changes: Iterable[LevelChange]) -> list[list[LevelChange]]:
+    """Group changes by the benchmark and the run that showed them: each group is one message."""
+    groups: dict[tuple[str, str], list[LevelChange]] = {}
+    for change in changes:
+        groups.setdefault((change.info.benchmark, change.decided), []).append(change)
+    return list(groups.values())
 
-    Changes within one run of each other belong to one group.
+
+def untold_recoveries(
+    changes: Iterable[LevelChange], run_id: str, records: Iterable[Record]
+) -> list[LevelChange]:
+    """Return the recoveries that this run shows, and those of earlier runs that nobody was told.
+
+    A recovery is a message where its regression was one. `records` are those of the runs so far.
     """
-    groups: list[list[LevelChange]] = []
-    for finding in sorted(findings, key=lambda change: (change.info.benchmark, change.index)):
-        if finding.word != "worse" or finding.index < runs - RECENT:
-            continue
-        last = groups[-1][-1] if groups else None
-        if (
-            last is not None
-            and last.info.benchmark == finding.info.benchmark
-            and finding.index - last.index <= 1
-        ):
-            groups[-1].append(finding)
-        else:
-            groups.append([finding])
-    return groups
+    alerts = [alert for record in records for alert in record.alerts]
+    untold = []
+    for change in changes:
+        about = [alert for alert in alerts if change.info.series_id in alert.keys]
+        regressions = [
+            alert
+            for alert in about
+            if alert.kind == "regression" and alert.decided < change.decided
+        ]
+        told = [
+            alert
+            for alert in about
+            if alert.kind == "recovered" and alert.decided == change.decided
+        ]
+        unsent = any(alert.sent for alert in regressions) and not any(alert.sent for alert in told)
+        if regressions and (not told or unsent or change.decided == run_id):
+            untold.append(change)
+    return untold
 
 
 def canary_moves(medians: RunMedians, index: int) -> dict[str, Change]:
@@ -170,6 +186,9 @@ def _size(change: Change) -> float:
     """
     positive = change.before > 0 and change.after > 0
     return abs(math.log(change.after / change.before)) if positive else math.inf
+
+
+RULES = {"three runs": "three runs beyond gate and 4 floors", "permutations": "p <= 0.002"}
 
 
 def regression(
@@ -212,8 +231,8 @@ def regression(
     lines = [
         f"{title}   {short(change.before, info.unit)} -> {short(change.after, info.unit)}{wish}",
         f"where   {worst.name}",
-        f"since   {day_of(worst.run)} ({change.n_after} runs, newest {recent}; before: {before})",
-        f"why     p <= 0.002, size {low} to {high}, gate {gate}, {canary}; "
+        f"since   {day_of(worst.run)} (first runs {recent}; before: {before})",
+        f"why     {RULES[worst.rule]}, size {low} to {high}, gate {gate}, {canary}; "
         f"also moved: {same_time} of {max(peers - 1, 0)} related series",
         f"changed {_shorten(differs) or 'nothing recorded of kernel, images, tools and nodes'}",
     ]
@@ -232,6 +251,24 @@ def regression(
         [finding.info.series_id for finding in group],
         worst.run,
         gates=kind == "regression",
+        decided=worst.decided,
+    )
+
+
+def recovery(suite: str, group: Sequence[LevelChange], report: str) -> Alert:
+    """Return the message that series of one benchmark are back at the level before an alert."""
+    first = group[0]
+    change, unit = first.change, first.info.unit
+    title = f"RECOVERED {suite}/{first.info.entry} {first.info.name} {first.size}"
+    lines = [
+        f"{title}   {short(change.before, unit)} -> {short(change.after, unit)}",
+        f"where   {_shorten('; '.join(change.name for change in group))}",
+        f"since   {day_of(first.run)} (three runs at the level before the regression)",
+        f"do      {report}",
+    ]
+    keys = [change.info.series_id for change in group]
+    return Alert(
+        "recovered", title, "\n".join(lines), keys, first.run, gates=False, decided=first.decided
     )
 
 

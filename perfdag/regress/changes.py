@@ -10,7 +10,8 @@ import numpy as np
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.series import SeriesInfo, series_labels
 from perfdag.regress.tuning import Tuning
-from perfdag.stats.changes import HEAD, Change, change_points
+from perfdag.stats.changes import HEAD, Change
+from perfdag.stats.levels import Event, Levels, fold_levels
 from perfdag.stats.robust import Array, robust_sigma, scale_for
 from perfdag.stats.verdicts import Word, side
 
@@ -35,13 +36,19 @@ class Acknowledgement:
 
 @dataclass(frozen=True)
 class LevelChange:
-    """A change of level of one series. `index` counts the runs of the history."""
+    """A change of level of one series. `index` counts the runs of the history.
+
+    `run` is the first run of the new level, `decided` the run that showed it by `rule`.
+    """
 
     info: SeriesInfo
     name: str
+    kind: str
+    rule: str
     change: Change
     index: int
     run: str
+    decided: str
     run_before: str
     word: Word
     min_effect: float
@@ -53,6 +60,17 @@ class LevelChange:
     def size(self) -> str:
         """The effect in words: `-11.8 %`, or a number in the unit of the metric."""
         return percent(self.change.effect, self.absolute)
+
+
+@dataclass(frozen=True)
+class SeriesLevels:
+    """The levels of one series with its changes. `alerts` are the open changes for the worse."""
+
+    info: SeriesInfo
+    name: str
+    levels: Levels
+    changes: tuple[LevelChange, ...]
+    alerts: tuple[LevelChange, ...]
 
 
 @dataclass(frozen=True)
@@ -88,40 +106,45 @@ def full_name(info: SeriesInfo, labels: Mapping[str, str]) -> str:
     return " ".join(filter(None, (info.entry, labels.get(info.point, ""), info.name)))
 
 
-def accepted_start(
+def accepted_starts(
     medians: RunMedians, name: str, series_id: str, accepted: Sequence[Acknowledgement]
-) -> int:
-    """Return the index of the first run of the last acknowledged level of a series, or 0."""
-    day = day_of(medians.runs[-1].run_id) if medians.runs else ""
-    starts = [ack.run for ack in accepted if ack.holds(name, series_id, day)]
-    return (
-        bisect.bisect_left(medians.runs, max(starts), key=lambda run: run.run_id) if starts else 0
-    )
+) -> list[int]:
+    """Return the index of the first run of each acknowledged level of a series."""
+    newest = medians.runs[-1].run_id if medians.runs else ""
+    starts = [
+        ack.run
+        for ack in accepted
+        if ack.run <= newest and ack.holds(name, series_id, day_of(newest))
+    ]
+    return [bisect.bisect_left(medians.runs, run, key=lambda run: run.run_id) for run in starts]
 
 
-def level_changes(
-    medians: RunMedians,
-    tuning: Tuning,
-    accepted: Sequence[Acknowledgement] = (),
-    *,
-    headline_only: bool = False,
-) -> list[LevelChange]:
-    """Return every change of level of every series except canaries, oldest first."""
-    findings = []
+def series_levels(
+    medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledgement] = ()
+) -> list[SeriesLevels]:
+    """Return the levels of every series except canaries."""
+    series = []
     for i, name in enumerate(series_names(medians)):
         info = medians.series[i]
-        if info.canary or (headline_only and not tuning.pages(info)):
+        if info.canary:
             continue
-        start = accepted_start(medians, name, info.series_id, accepted)
-        values = medians.value[i, start:]
+        values = medians.value[i]
         min_effect, absolute = tuning.effect(info, values[np.isfinite(values)])
-        for change in change_points(
-            values, info.series_id, min_effect=min_effect, absolute=absolute
-        ):
-            findings.append(
-                _level_change(medians, info, name, values, change, start, min_effect, absolute)
-            )
-    return sorted(findings, key=lambda finding: finding.index)
+        levels = fold_levels(
+            values,
+            info.series_id,
+            better=info.better,
+            min_effect=min_effect,
+            absolute=absolute,
+            accepted=accepted_starts(medians, name, info.series_id, accepted),
+        )
+        changes = {
+            event: _level_change(medians, info, name, values, event, min_effect, absolute)
+            for event in levels.events
+        }
+        alerts = tuple(changes[event] for event in levels.alerts)
+        series.append(SeriesLevels(info, name, levels, tuple(changes.values()), alerts))
+    return series
 
 
 def _level_change(
@@ -129,28 +152,29 @@ def _level_change(
     info: SeriesInfo,
     name: str,
     values: Array,
-    change: Change,
-    start: int,
+    event: Event,
     min_effect: float,
     absolute: bool,
 ) -> LevelChange:
+    change = event.change
     present = np.flatnonzero(np.isfinite(values))
     at = int(np.searchsorted(present, change.index))
-    before = int(present[at - 1]) + start
-    index = change.index + start
-    level = values[present[at : at + change.n_after]][-5:]
+    before = int(present[at - 1])
     return LevelChange(
         info=info,
         name=name,
+        kind=event.kind,
+        rule=event.rule,
         change=change,
-        index=index,
-        run=medians.runs[index].run_id,
+        index=change.index,
+        run=medians.runs[change.index].run_id,
+        decided=medians.runs[event.run].run_id,
         run_before=medians.runs[before].run_id,
         word=side(change.effect, info.better),
         min_effect=min_effect,
         absolute=absolute,
-        environment=changed(medians, before, index),
-        recent=tuple(float(value) for value in level),
+        environment=changed(medians, before, change.index),
+        recent=tuple(float(value) for value in values[present[at : at + change.n_after]][-5:]),
     )
 
 
@@ -170,29 +194,25 @@ def changed(medians: RunMedians, before: int, after: int) -> dict[str, tuple[str
     return {}
 
 
-def suspects(
-    medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledgement] = ()
-) -> list[Suspect]:
+def suspects(medians: RunMedians, tuning: Tuning, series: Sequence[SeriesLevels]) -> list[Suspect]:
     """Return the points whose headline got worse in the last run by 15 % and six noise floors."""
-    suspects: dict[str, Suspect] = {}
-    for i, name in enumerate(series_names(medians)):
-        info = medians.series[i]
-        if not tuning.pages(info):
+    points: dict[str, Suspect] = {}
+    values_of = {info.series_id: medians.value[i] for i, info in enumerate(medians.series)}
+    for line in series:
+        info, values = line.info, values_of[line.info.series_id]
+        past, newest = values[:-1], values[-1]
+        finite = past[np.isfinite(past)]
+        level = past[line.levels.start :]
+        level = level[np.isfinite(level)]
+        if not tuning.pages(info) or finite.size < HEAD or not level.size:
             continue
-        start = accepted_start(medians, name, info.series_id, accepted)
-        values, newest = medians.value[i, start:-1], medians.value[i, -1]
-        values = values[np.isfinite(values)]
-        if values.size < HEAD or not np.isfinite(newest):
-            continue
-        _, absolute = tuning.effect(info, values)
-        scale = scale_for(np.append(values, newest), absolute)
-        changes = change_points(values, info.series_id, absolute=absolute)
-        level = scale.apply(values[changes[-1].index if changes else 0 :])
-        off = float(scale.apply([newest])[0] - np.median(level))
-        floor = robust_sigma(level) if level.size >= HEAD else robust_sigma(scale.apply(values))
+        scale = scale_for(np.append(finite, newest), tuning.effect(info, finite)[1])
+        x = scale.apply(level)
+        off = float(scale.apply([newest])[0] - np.median(x))
+        floor = robust_sigma(x if x.size >= HEAD else scale.apply(finite))
         if (
             abs(off) > max(scale.gate(SUSPICIOUS), SUSPICIOUS_FLOORS * floor)
             and side(off, info.better) == "worse"
         ):
-            suspects.setdefault(info.point, Suspect(info.point, name, scale.effect(off)))
-    return list(suspects.values())
+            points.setdefault(info.point, Suspect(info.point, line.name, scale.effect(off)))
+    return list(points.values())

@@ -6,12 +6,11 @@ make three, so that the detector can alert on a real step in the night it happen
 
 from typing import Any
 
+from perfdag.regress.alerts import CHANGE_KINDS
 from perfdag.regress.gate import check
 from perfdag.regress.result import Gate, Rules
 from perfdag.results.runs import load_plan
 from perfdag.store.base import Store, StoreError
-
-CHANGE_KINDS = ("regression", "environment")
 
 
 def check_night(store: Store, suite: str, run_id: str, rules: Rules) -> Gate:

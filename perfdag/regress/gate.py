@@ -1,7 +1,7 @@
 """The gate of a run: thresholds, changes of level and absent data."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -10,16 +10,17 @@ import pyarrow as pa
 
 from perfdag.regress.absence import AbsentSeries, explaining_losses, find_absent
 from perfdag.regress.alerts import (
-    RECENT,
     Alert,
     Record,
-    causes,
+    by_cause,
     mark_known,
     read_records,
     record_key,
+    recovery,
     regression,
+    untold_recoveries,
 )
-from perfdag.regress.changes import day_of, level_changes, series_names, suspects
+from perfdag.regress.changes import SeriesLevels, day_of, series_levels, suspects
 from perfdag.regress.result import CheckResult, Gate, LostSeries, Rules, acknowledged, add_alert
 from perfdag.regress.rollup import read_run_medians
 from perfdag.regress.run_medians import COLUMNS, RunMedians
@@ -28,8 +29,7 @@ from perfdag.regress.thresholds import References, judge_thresholds
 from perfdag.regress.tuning import Tuning
 from perfdag.results.schema import load_rows
 from perfdag.results.verdicts import OwnVerdict, own_verdicts
-from perfdag.stats.changes import HEAD, TAIL
-from perfdag.stats.variability import INFORMATIONAL
+from perfdag.stats.changes import HEAD
 from perfdag.store.base import Store
 from perfdag.units import short
 
@@ -63,16 +63,17 @@ def check(
         )
     tuning = Tuning(rules.checks, history.runs[-1].cluster)
     rules = replace(rules, checks=tuning.checks)
-    gate.findings = level_changes(history, tuning, rules.accepted)
-    _regressions(gate, history, tuning, rules)
-    _own_verdicts(gate, own_verdicts(table), rules)
+    series = series_levels(history, tuning, rules.accepted)
+    gate.findings = [change for line in series for change in line.changes]
     records = read_records(store, suite)
+    _levels(gate, history, series, tuning, rules, records)
+    _own_verdicts(gate, own_verdicts(table), rules)
     absent = find_absent(gate, store, history, tuning, rules, records)
     references = References(store, history, rules.accepted, gate.damaged)
     _thresholds(gate, references, table, rules, absent)
     if rules.acks_wrong:
         gate.alerts.append(_unreadable_acks(gate, rules))
-    gate.confirm = suspects(history, tuning, rules.accepted)
+    gate.confirm = suspects(history, tuning, series)
     mark_known(history, run_id, gate.alerts, records)
     return gate
 
@@ -90,45 +91,55 @@ def store_record(store: Store, gate: Gate) -> None:
     store.put(record_key(gate.suite, gate.run), Record(gate.run, gate.alerts).dump())
 
 
-def _regressions(gate: Gate, history: RunMedians, tuning: Tuning, rules: Rules) -> None:
-    # A series whose runs differ by more than 10 % pages nobody until its noise is fixed.
-    paging = [
-        finding
-        for finding in gate.findings
-        if tuning.pages(finding.info) and finding.change.noise <= INFORMATIONAL
-    ]
+STATES = {
+    "ok": "at its level",
+    "watching": "watching: two runs beyond the gate, one more opens an alert",
+    "recovered": "recovered: three runs at the level before the regression",
+    "accepted": "at an accepted level",
+}
+
+
+def _levels(
+    gate: Gate,
+    history: RunMedians,
+    series: Sequence[SeriesLevels],
+    tuning: Tuning,
+    rules: Rules,
+    records: Mapping[str, Record],
+) -> None:
+    """Add the open alerts, the recoveries and the state of every series that pages."""
+    paging = [line for line in series if tuning.pages(line.info)]
     others = [
-        finding
-        for finding in gate.findings
-        if finding.word == "worse" and not tuning.pages(finding.info)
+        change
+        for line in series
+        if not tuning.pages(line.info)
+        for change in line.changes
+        if change.word == "worse"
     ]
     links = {"report": gate.report, "run": gate.run, "acks": rules.acks_file, "store": gate.store}
-    groups = causes(paging, len(history.runs))
-    for group in groups:
+    for group in by_cause(change for line in paging for change in line.alerts):
         gate.alerts.append(regression(history, group, others, links))
-    alerted = {id(finding) for group in groups for finding in group}
     kinds = {key: alert.kind for alert in gate.alerts for key in alert.keys}
-    for i, name in enumerate(series_names(history)):
-        info = history.series[i]
-        if info.canary or not tuning.pages(info) or not np.isfinite(history.value[i, -1]):
-            continue
-        recent = [
-            finding
-            for finding in paging
-            if finding.info.series_id == info.series_id and id(finding) in alerted
-        ]
-        n = int(np.isfinite(history.value[i]).sum())
-        state: Literal["ok", "failed", "unsure"]
-        if recent:
-            kind = kinds[info.series_id]
+    back = [line.changes[-1] for line in paging if line.changes]
+    back = [change for change in back if change.kind == "recovered"]
+    earlier = [records[run.run_id] for run in history.runs if run.run_id in records]
+    for group in by_cause(untold_recoveries(back, gate.run, earlier)):
+        gate.alerts.append(recovery(gate.suite, group, gate.report))
+    newest = {info.series_id: history.value[i, -1] for i, info in enumerate(history.series)}
+    for line in paging:
+        value, levels = newest[line.info.series_id], line.levels
+        state: Literal["ok", "failed", "unsure"] = "ok"
+        if line.alerts:
+            kind = kinds[line.info.series_id]
             state = "failed" if kind == "regression" else "ok"
-            text = f"{recent[-1].size} since {day_of(recent[-1].run)} ({kind})"
-        elif n >= HEAD + TAIL:
-            state, value = "ok", short(history.value[i, -1], info.unit)
-            text = f"{value}; no change for the worse in its last {RECENT} runs"
+            text = f"regressed: {line.alerts[-1].size} since {day_of(line.alerts[0].run)} ({kind})"
+        elif not np.isfinite(value):
+            continue
+        elif levels.state == "too little history":
+            state, text = "unsure", f"too little history: a level needs {HEAD} runs"
         else:
-            state, text = "unsure", f"{n} of the {HEAD + TAIL} runs that change points need"
-        gate.cases.append(CheckResult("change", name, state, text))
+            text = f"{short(value, line.info.unit)}; {STATES[levels.state]}"
+        gate.cases.append(CheckResult("change", line.name, state, text))
 
 
 def _own_verdicts(gate: Gate, verdicts: Sequence[OwnVerdict], rules: Rules) -> None:

@@ -8,11 +8,12 @@ import numpy as np
 import orjson
 import pyarrow.compute as pc
 
-from perfdag.regress.changes import Acknowledgement, LevelChange, level_changes, series_names
+from perfdag.regress.changes import Acknowledgement, LevelChange, series_levels
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.series import SeriesInfo
 from perfdag.regress.tuning import Tuning
 from perfdag.results.schema import load_rows
+from perfdag.stats.levels import State
 from perfdag.stats.robust import Array, median, robust_sigma, scale_for
 from perfdag.store.base import Store
 
@@ -41,6 +42,7 @@ class Series:
     high: Array
     levels: tuple[Level, ...]
     findings: tuple[LevelChange, ...]
+    state: State
 
 
 @dataclass(frozen=True)
@@ -61,27 +63,16 @@ class Failure:
 def series_of(
     medians: RunMedians, tuning: Tuning, accepted: Sequence[Acknowledgement] = ()
 ) -> list[Series]:
-    """Return every series except canaries, with its levels and changes."""
-    by_series: dict[str, list[LevelChange]] = {}
-    for finding in level_changes(medians, tuning, accepted):
-        by_series.setdefault(finding.info.series_id, []).append(finding)
+    """Return every series except canaries, with its levels, changes and state."""
+    rows = {info.series_id: i for i, info in enumerate(medians.series)}
     series = []
-    for i, name in enumerate(series_names(medians)):
-        info = medians.series[i]
-        if info.canary:
-            continue
-        findings = by_series.get(info.series_id, [])
-        levels = _levels(medians.value[i], [finding.index for finding in findings])
+    for line in series_levels(medians, tuning, accepted):
+        i = rows[line.info.series_id]
+        value, low, high = (array[i] for array in (medians.value, medians.low, medians.high))
+        levels = _levels(value, sorted({change.index for change in line.changes}))
+        changes = line.changes
         series.append(
-            Series(
-                info,
-                name,
-                medians.value[i],
-                medians.low[i],
-                medians.high[i],
-                levels,
-                tuple(findings),
-            )
+            Series(line.info, line.name, value, low, high, levels, changes, line.levels.state)
         )
     return series
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.regress.changes import Acknowledgement, accepted_start, full_name
+from perfdag.regress.changes import Acknowledgement, accepted_starts, full_name
 from perfdag.regress.run_medians import COLUMNS, RunMedians, medians_of_rows
 from perfdag.regress.selection import SelectionError, baseline
 from perfdag.regress.series import SeriesInfo, series_labels
@@ -186,7 +186,8 @@ def _limit(
         (i for i, series in enumerate(history.series) if series.series_id == info.series_id), None
     )
     values = history.value[at, :-1] if at is not None else np.array([])
-    values = values[accepted_start(history, name, info.series_id, past.accepted) :]
+    starts = accepted_starts(history, name, info.series_id, past.accepted)
+    values = values[max(starts, default=0) :]
     values = values[np.isfinite(values)]
     if not values.size:
         raise SelectionError("no earlier run has a value of it")

@@ -9,11 +9,13 @@ standard errors. The result is deterministic: the seed is the name of the series
 import math
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from perfdag.stats.robust import SIGMA_OF_MAD, Array, Scale, middle, scale_for
+from perfdag.stats.robust import SIGMA_OF_MAD, Array, Scale, middle, robust_sigma, scale_for
 
 Floats = NDArray[np.float32]
 
@@ -30,7 +32,8 @@ GATE = 3.0
 LOOSE = (99, 5)
 """(permutations, exceedances allowed): p <= 0.06 proposes a split."""
 STRICT = (999, 1)
-"""p <= 0.002 keeps it."""
+"""p <= 0.002 keeps it, counted over all splits of these sizes where there are at most EXACT."""
+EXACT, STRICT_P = 200_000, 0.002
 SCREEN = 4.2
 """Energy of the best split, in mean distances, below which a full window needs no permutations.
 
@@ -86,7 +89,7 @@ def change_points(
     rng = np.random.default_rng(zlib.crc32(f"{series_id}:{x.size}".encode()))
     cuts = _merge(x, _proposals(x, tail, gate, rng), gate, rng)
     edges = zip([0, *cuts], cuts, [*cuts[1:], x.size], strict=False)
-    return [_describe(finite, x, scale, kept, *edge) for edge in edges]
+    return [describe(*_sides(finite, a, k, b), scale, int(kept[k])) for a, k, b in edges]
 
 
 def _proposals(x: Array, tail: int, gate: float, rng: np.random.Generator) -> list[int]:
@@ -189,15 +192,28 @@ def _any_split_beats_chance(
     return True
 
 
+@lru_cache(maxsize=8)
+def _choices(n: int, k: int) -> NDArray[np.int64]:
+    """Return all choices of k of n values, one per row."""
+    return np.fromiter(combinations(range(n), k), dtype=np.dtype((np.int64, k)))
+
+
 def _split_beats_chance(x: Array, k: int, rng: np.random.Generator) -> bool:
     """Return whether a split passes a permutation test of its smaller side.
 
     The steps of all values sum to zero, so either side gives the same result.
     """
-    permutations, allowed = STRICT
     steps = distribution_steps(x[:, None])[:, 0]
-    bar, exceeded = float((steps[:k].sum(axis=0) ** 2).sum()) * (1 - 1e-5), 0
+    bar = float((steps[:k].sum(axis=0) ** 2).sum()) * (1 - 1e-5)
     smaller = min(k, x.size - k)
+    total = math.comb(x.size, smaller)
+    if total <= EXACT:
+        products, choices = steps @ steps.T, _choices(x.size, smaller).T
+        sums = products.diagonal()[choices].sum(axis=0)
+        for a, b in combinations(choices, 2):
+            sums += 2 * products[a, b]
+        return int((sums >= bar).sum()) <= STRICT_P * total
+    (permutations, allowed), exceeded = STRICT, 0
     for start in range(0, permutations, 37):  # so many stay in the cache
         chunk = min(37, permutations - start)
         picked = np.argpartition(
@@ -210,7 +226,7 @@ def _split_beats_chance(x: Array, k: int, rng: np.random.Generator) -> bool:
     return True
 
 
-def _judge(left: Array, right: Array, gate: float) -> tuple[float, float, float]:
+def judge(left: Array, right: Array, gate: float) -> tuple[float, float, float]:
     """Return (effect over its gate, difference of medians, robust noise) of two adjacent levels."""
     middle_left, middle_right = middle(left), middle(right)
     residuals = np.concatenate([left - middle_left, right - middle_right])
@@ -229,7 +245,7 @@ def _merge(x: Array, cuts: list[int], gate: float, rng: np.random.Generator) -> 
     """Delete the weakest cut until all cuts pass the gate and the strict test."""
     while cuts:
         edges = list(zip([0, *cuts], cuts, [*cuts[1:], x.size], strict=False))
-        scores = [_judge(*_sides(x, *edge), gate)[0] for edge in edges]
+        scores = [judge(*_sides(x, *edge), gate)[0] for edge in edges]
         bad = [i for i, score in enumerate(scores) if score < 1]
         if not bad:
             for i, edge in enumerate(edges):
@@ -242,19 +258,18 @@ def _merge(x: Array, cuts: list[int], gate: float, rng: np.random.Generator) -> 
     return cuts
 
 
-def _describe(
-    values: Array, x: Array, scale: Scale, kept: NDArray[np.int64], a: int, k: int, b: int
-) -> Change:
-    left, right = _sides(x, a, k, b)
-    _, difference, noise = _judge(left, right, 0.0)
+def describe(left: Array, right: Array, scale: Scale, index: int) -> Change:
+    """Return the change between two levels, from their values and the index of the second."""
+    x_left, x_right = scale.apply(left), scale.apply(right)
+    _, difference, noise = judge(x_left, x_right, 0.0)
     error = 2 * noise * math.sqrt(math.pi / 2 * (1 / left.size + 1 / right.size))
     return Change(
-        index=int(kept[k]),
+        index=index,
         effect=scale.effect(difference),
-        before=middle(values[k - left.size : k]),
-        after=middle(values[k : k + right.size]),
-        n_before=k - a,
-        n_after=b - k,
+        before=middle(left),
+        after=middle(right),
+        n_before=left.size,
+        n_after=right.size,
         noise=noise,
         low=scale.effect(difference - error),
         high=scale.effect(difference + error),
@@ -266,8 +281,8 @@ def moved_at(
 ) -> Change | None:
     """Return the change of level at one run by the same gate and strict test, or None.
 
-    `index` counts the values as passed. Use it to ask whether a series moved together with another
-    one.
+    With few runs, three runs beyond the gate and four floors are enough, as for a series. `index`
+    counts the values as passed. Use it to ask whether a series moved together with another one.
     """
     array = np.asarray(values, dtype=np.float64).ravel()
     kept = np.flatnonzero(np.isfinite(array))
@@ -277,9 +292,11 @@ def moved_at(
     scale = scale_for(finite)
     x = scale.apply(finite)
     left, right = _sides(x, 0, k, x.size)
-    if _judge(left, right, scale.gate(min_effect))[0] < 1:
+    if judge(left, right, scale.gate(min_effect))[0] < 1:
         return None
+    off = right[:TAIL] - middle(left)
+    sure = max(off.min(), -off.max()) > max(scale.gate(min_effect), 4 * robust_sigma(left))
     rng = np.random.default_rng(zlib.crc32(f"{series_id}:{index}".encode()))
-    if not _split_beats_chance(np.concatenate([left, right]), left.size, rng):
+    if not sure and not _split_beats_chance(np.concatenate([left, right]), left.size, rng):
         return None
-    return _describe(finite, x, scale, kept, 0, k, x.size)
+    return describe(*_sides(finite, 0, k, x.size), scale, int(kept[k]))

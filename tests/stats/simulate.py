@@ -1,14 +1,12 @@
-"""Nightly analysis of made-up series: how often it is wrong, and how soon it finds a step."""
+"""Made-up series: how often verdicts and alerts are wrong, and how soon a step is found."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from perfdag.stats.changes import change_points
+from perfdag.stats.levels import fold_levels
 from perfdag.stats.verdicts import compare, pool
-
-RECENT, SAME = 7, 5
-NIGHTS = 81
 
 
 def lognormal(cv: float) -> Callable[[np.random.Generator, int], np.ndarray]:
@@ -73,52 +71,64 @@ def verdicts(model: str, past: int, pairs: int, series: int = 1, factor: float =
     return words
 
 
-def alarms(values: np.ndarray, name: str, first: int, min_effect: float = 0.05) -> list[int]:
-    """Nights (from `first` on) on which an analysis of the runs so far tells of a new change for the worse (lower).
-
-    As the gate does it: the whole history anew each night, so that a change that was told keeps its place; changes in the last 7 runs,
-    not within 5 runs of one already told.
-    """
-    messages: list[int] = []
-    nights = []
-    for n in range(first, len(values) + 1):
-        for change in change_points(values[:n], name, min_effect=min_effect):
-            if (
-                change.effect < 0
-                and change.index >= n - RECENT
-                and all(abs(change.index - known) > SAME for known in messages)
-            ):
-                messages.append(change.index)
-                nights.append(n)
-    return nights
+def moving(rng: np.random.Generator, n: int) -> np.ndarray:
+    """A suite that moves between two nodes 8 % apart about every 30 runs and stays, CV 2 %."""
+    slow = np.cumsum(rng.random(n) < 1 / 30) % 2
+    values: np.ndarray = np.exp(rng.normal(0, 0.02, n)) * np.where(slow, 0.92, 1.0)
+    return values
 
 
-def false_alarms(
-    model: str, series: int, nights: int = NIGHTS, min_effect: float = 0.05, before: int = 30
-) -> tuple[int, int]:
-    """Return (alarms, series-nights) over series without a change, from night `before` + 1 on."""
+MOVING = "moves between nodes 8 % apart"
+ALL_MODELS = MODELS | {MOVING: moving}
+
+
+@dataclass
+class Alerts:
+    """Alerts for the worse by rule, nights with an open alert, and all nights of the series."""
+
+    three_runs: int = 0
+    permutations: int = 0
+    red: int = 0
+    nights: int = 0
+
+
+def false_alerts(model: str, series: int, nights: int, min_effect: float = 0.05) -> Alerts:
+    """Fold series without a change, from their first run on."""
     rng = np.random.default_rng(sum(model.encode()))
-    total = 0
+    result = Alerts(nights=series * nights)
     for i in range(series):
-        values = MODELS[model](rng, before + nights)
-        total += len(alarms(values, f"{model}{i}", before + 1, min_effect))
-    return total, series * nights
+        values = ALL_MODELS[model](rng, nights)
+        levels = fold_levels(values, f"{model}{i}", better="higher", min_effect=min_effect)
+        opened = nights
+        for event in levels.events:
+            if event.kind == "regressed":
+                result.three_runs += event.rule == "three runs"
+                result.permutations += event.rule == "permutations"
+                opened = min(opened, event.run)
+            if event.kind == "recovered":
+                result.red, opened = result.red + event.run - opened, nights
+        result.red += nights - opened
+    return result
 
 
 def nights_to_find(
     step: float,
     cv: float,
     series: int,
-    within: int = 10,
     min_effect: float = 0.05,
     before: int = 30,
+    after: int = 30,
 ) -> np.ndarray:
-    """Return for each series the night after the step on which it was told of, 99 where not within `within` nights."""
+    """Return the night after the step on which each alert opened, 99 where not or where it was lost.
+
+    An alert is lost where the series counts as recovered within `after` nights.
+    """
     rng = np.random.default_rng(int(step * 1000) + int(cv * 10000))
     result = []
     for i in range(series):
-        values = np.exp(rng.normal(0, cv, before + within))
+        values = np.exp(rng.normal(0, cv, before + after))
         values[before:] *= 1 - step
-        nights = [n - before for n in alarms(values, f"step{i}", before + 1, min_effect)]
-        result.append(nights[0] if nights else 99)
+        levels = fold_levels(values, f"step{i}", better="higher", min_effect=min_effect)
+        found = [event.run - before + 1 for event in levels.alerts]
+        result.append(found[0] if found and found[0] > 0 else 99)
     return np.array(result)

@@ -48,3 +48,22 @@ def test_similar_series_lend_their_noise(store: Store, capsys: pytest.CaptureFix
     out = " ".join(capsys.readouterr().out.split())
     assert out.count("worse (noise pooled over 10 series, 20 degrees of freedom)") == 1
     assert "1 worse, 9 no difference shown" in out
+
+
+def test_a_step_of_33_percent_after_eight_runs_opens_the_gate_and_stays_open(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(1)
+    codes = {}
+    for night in range(20):
+        level = 1e-3 * (1.33 if night >= 8 else 1.0) * np.exp(rng.normal(0, 0.02))
+        values = {"streams=1": level * np.exp(rng.normal(0, 0.01, 3))}
+        put(store, rows(night, values, metric="latency", unit="s", better="lower"))
+        codes[night] = main(["check", "last", "--store", store.root])
+    assert codes == {night: 3 if night >= 10 else 0 for night in range(20)}
+    out = capsys.readouterr().out
+    assert out.count("(reported before)") == 9
+    accept = f"acks:\n  - {{series: 'iperf *', run: {run_id(8)}, reason: new kernel}}\n"
+    store.put("acks.yaml", accept.encode())
+    assert main(["check", "last", "--store", store.root]) == 0
+    store.delete("acks.yaml")

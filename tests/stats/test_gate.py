@@ -51,11 +51,72 @@ def test_a_regression_shuts_the_gate_and_says_what_changed(store: Store) -> None
     assert [case.state for case in gate.cases].count("failed") == 1
 
 
-def test_before_the_step_and_long_after_it_the_gate_is_open(store: Store) -> None:
-    nights(store, 48, step)
-    assert not check(store, "net", run_id(33), Rules()).failed
-    assert check(store, "net", run_id(40), Rules()).failed
-    assert not check(store, "net", run_id(47), Rules()).failed  # 13 runs ago: old news
+def test_an_alert_stays_open_until_it_recovers_and_each_is_one_message(
+    store: Store, webhook: str
+) -> None:
+    """A step of -15 % from night 34 on, and back to the level before it from night 60 on."""
+    nights(store, 70, lambda n, p: 1e10 * (0.85 if 34 <= n < 60 else 1.0))
+    failed = []
+    for night in range(32, 70):
+        gate = check(store, "net", run_id(night), Rules())
+        publish.send(webhook, gate, gate.alerts)
+        store_record(store, gate)
+        failed += [night] if gate.failed else []
+    assert failed == list(range(36, 62))
+    assert [(m["kind"], m["run_id"], m["page"]) for m in Receiver.got] == [
+        ("regression", run_id(36), True),
+        ("recovered", run_id(62), False),
+    ]
+    assert len(Receiver.got[1]["keys"]) == 3
+    assert str(Receiver.got[1]["title"]).startswith("RECOVERED net/iperf throughput +1")
+    states = {case.name: case.text for case in gate.cases if case.group == "change"}
+    assert all(text.endswith("at its level") for text in states.values())
+
+
+def test_a_recovery_that_the_webhook_refused_is_sent_by_the_next_check(
+    store: Store, webhook: str
+) -> None:
+    nights(store, 50, lambda n, p: 1e10 * (0.85 if 34 <= n < 42 else 1.0), points=["streams=1"])
+    for night in range(36, 50):
+        gate = check(store, "net", run_id(night), Rules())
+        Receiver.status = 500 if night in (44, 45) else 200
+        if Receiver.status == 500:
+            with pytest.raises(publish.WebhookError):
+                publish.send(webhook, gate, gate.alerts)
+        else:
+            publish.send(webhook, gate, gate.alerts)
+        store_record(store, gate)
+    kinds = [str(m["kind"]) for m in Receiver.got]
+    assert kinds.count("regression") == 1
+    assert [m["run_id"] for m in Receiver.got if m["kind"] == "recovered"][-1] == run_id(46)
+
+
+def test_a_suite_that_moved_to_a_slower_node_names_the_node(store: Store) -> None:
+    for night in range(30):
+        moved_away = night >= 20
+        rng = np.random.default_rng(night)
+        level = 0.92e10 if moved_away else 1e10
+        values = {"streams=1": level * np.exp(rng.normal(0, 0.01, 3))}
+        put(store, rows(night, values, nodes=["n7"] if moved_away else ["n1"]))
+    [alert] = check(store, "net", run_id(29), Rules()).alerts
+    assert "changed nodes n1 -> n7" in alert.text
+
+
+def test_the_state_of_a_series_is_in_its_case(store: Store) -> None:
+    nights(store, 12, lambda n, p: 1e10 * (0.6 if n >= 9 else 1.0), points=["streams=1"])
+    cases = {}
+    for night in (6, 8, 10, 11):
+        [case] = check(store, "net", run_id(night), Rules()).cases
+        cases[night] = case.state, case.text
+    assert cases[6] == ("unsure", "too little history: a level needs 8 runs")
+    assert cases[8][0] == "ok"
+    assert cases[8][1].endswith("; at its level")
+    assert "watching: two runs beyond the gate" in cases[10][1]
+    assert cases[11][0] == "failed"
+    assert cases[11][1].startswith("regressed: -39.8 % since 2026-01-14")
+    accepted = [Acknowledgement("iperf *", run_id(9), "a slower link")]
+    [case] = check(store, "net", run_id(11), Rules(accepted=accepted)).cases
+    assert case.text.endswith("at an accepted level")
 
 
 def test_the_same_analysis_twice_alerts_once_also_backfilled(store: Store) -> None:

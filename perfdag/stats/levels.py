@@ -1,0 +1,283 @@
+"""Levels of a series: a fold over its run medians in run order.
+
+Every run is judged against the level that the runs before it had. A new level begins
+
+- where three runs in a row lie on one side of the level by more than `min_effect` and four floors,
+- or where the permutation tests of `stats.changes` show a change.
+
+A new level for the worse opens an alert. The alert stays open, whatever later tests say, until
+three runs in a row are back at the level before it, or until the new level is accepted. Any other
+new level replaces the old one. A level keeps the noise of the levels before it.
+
+What the fold decides at a run depends on that run and earlier runs only, so it never changes.
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from perfdag.stats.changes import (
+    HEAD,
+    MIN_EFFECT,
+    TAIL,
+    WINDOW,
+    Change,
+    change_points,
+    describe,
+    judge,
+)
+from perfdag.stats.robust import SIGMA_OF_MAD, Array, Scale, middle, scale_for
+from perfdag.stats.variability import INFORMATIONAL
+from perfdag.stats.verdicts import FLOORS, side
+
+State = Literal["too little history", "ok", "watching", "regressed", "recovered", "accepted"]
+Rule = Literal["three runs", "permutations"]
+NEAR = 0.8
+"""Part of the gate by which the median of three runs must be off before anything is tested."""
+TAILS = (3, 4, 5, 6, 8, 10, 13, 17, 22, 30)
+"""Lengths of a new level at which a permutation test may be worth its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A new level. `run` is the run that decided it, `change.index` its first run."""
+
+    kind: Literal["regressed", "recovered", "moved"]
+    run: int
+    change: Change
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """State of a series after its last run, and how it came there.
+
+    `alerts` are the open changes for the worse. `start` is the first run of the current level.
+    Indices count the values as passed.
+    """
+
+    state: State
+    events: tuple[Event, ...] = ()
+    alerts: tuple[Event, ...] = ()
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """The level before an alert: its first run, its median, and the gate of a recovery."""
+
+    start: int
+    base: float
+    margin: float
+
+
+def fold_levels(
+    values: ArrayLike,
+    series_id: str,
+    *,
+    better: str,
+    min_effect: float = MIN_EFFECT,
+    absolute: bool = False,
+    accepted: Collection[int] = (),
+) -> Levels:
+    """Fold the run medians of a series, oldest first, NaN where a run has none.
+
+    `accepted` are the runs from which on a level is accepted. `min_effect` is relative, with
+    `absolute` in the unit of the metric.
+    """
+    array = np.asarray(values, dtype=np.float64).ravel()
+    kept = np.flatnonzero(np.isfinite(array))
+    if not kept.size:
+        return Levels("accepted" if accepted else "too little history")
+    fold = _Fold(array[kept], kept, series_id, better, min_effect, absolute)
+    starts = {int(np.searchsorted(kept, run)) for run in accepted}
+    fold.add_runs(starts)
+    return Levels(fold.state(starts), tuple(fold.events), tuple(fold.alerts), fold.first_run())
+
+
+class _Fold:
+    """The fold over `values`, of which the runs from `start` on are the current level."""
+
+    def __init__(
+        self,
+        values: Array,
+        kept: NDArray[np.int64],
+        series_id: str,
+        better: str,
+        min_effect: float,
+        absolute: bool,
+    ) -> None:
+        self.values, self.kept, self.series_id = values, kept, series_id
+        self.min_effect, self.absolute = min_effect, absolute
+        self.scale: Scale = scale_for(values, absolute)
+        self.x = self.scale.apply(values)
+        self.gate = self.scale.gate(min_effect)
+        self.worse = {"higher": -1, "lower": 1}.get(better, 0)
+        self.better = better
+        self.start = 0
+        self.residuals = np.array([])
+        self.before: _Before | None = None
+        self.events: list[Event] = []
+        self.alerts: list[Event] = []
+
+    def add_runs(self, accepted: Collection[int]) -> None:
+        """Judge every run. A run near all levels of the last runs needs no test."""
+        x, near = self.x, NEAR * self.gate
+        thirds = [0.0, 0.0, *np.sort(np.stack([x[:-2], x[1:-1], x[2:]]), axis=0)[1].tolist()]
+        low, high, older_low, older_high = math.inf, -math.inf, math.inf, -math.inf
+        first, seen = 0, -1
+        for i in range(x.size):
+            if i in accepted:
+                self._accept(i)
+            if i < self.start + 2:
+                continue
+            third = thirds[i]
+            if self.start != seen or i - first >= WINDOW:  # bounds of 60 to 120 runs
+                older_low, older_high = low, high
+                if self.start != seen:
+                    older = thirds[self.start + 2 : i] or [third]
+                    older_low, older_high = min(older), max(older)
+                low, high, first, seen = third, third, i, self.start
+            low, high = min(low, third), max(high, third)
+            off = max(third - min(low, older_low), max(high, older_high) - third)
+            if off < near and self.before is None:
+                continue
+            self._judge_run(i)
+        if x.size in accepted:
+            self._accept(x.size)
+
+    def _runs(self, i: int) -> NDArray[np.int64]:
+        """Return the runs of the level up to run `i`, as many as are looked at together."""
+        return np.arange(max(self.start, i + 1 - WINDOW), i + 1)
+
+    def _floor(self, past: Array, base: float) -> float | None:
+        """Return the noise of one run, of this level and those before, or None if unknown."""
+        residuals = np.concatenate([self.residuals, past - base])[-WINDOW:]
+        return SIGMA_OF_MAD * middle(np.abs(residuals)) if residuals.size >= HEAD else None
+
+    def _judge_run(self, i: int) -> None:
+        """Decide whether run `i` ends an alert or begins a level."""
+        runs = self._runs(i)
+        past, tail = runs[:-TAIL], runs[-TAIL:]
+        before = self.before
+        if before is not None and past.size and self._is_back(tail, before):
+            return self._recover(i, before, past, tail)
+        if past.size < TAIL:
+            return
+        base = middle(self.x[past])
+        floor = self._floor(self.x[past], base)
+        if floor is None:
+            return
+        off = self.x[tail] - base
+        if self._beyond(off, floor):
+            self._move(i, past, tail, floor, "three runs")
+        elif abs(middle(off)) >= NEAR * self.gate and (k := self._tested(runs)):
+            self._move(i, runs[:k], runs[k:], floor, "permutations")
+
+    def _is_back(self, runs: NDArray[np.int64], before: _Before) -> bool:
+        """Return whether no run is worse than the level before the alert by more than its gate."""
+        return float((self.worse * (self.x[runs] - before.base)).max()) <= before.margin
+
+    def _beyond(self, off: Array, floor: float) -> bool:
+        """Return whether all runs lie on one side by more than the gate and four floors."""
+        return float(max(off.min(), -off.max())) > max(self.gate, FLOORS * floor)
+
+    def _tested(self, runs: NDArray[np.int64]) -> int:
+        """Return where the permutation tests split the runs of a level, or 0."""
+        x = self.x[runs]
+        lengths = [n for n in TAILS if n <= x.size - HEAD]
+        if all(judge(x[:-n], x[-n:], self.gate)[0] < 1 for n in lengths):
+            return 0
+        changes = change_points(
+            self.values[runs],
+            self.series_id,
+            min_effect=self.min_effect,
+            absolute=self.absolute,
+        )
+        if not changes:
+            return 0
+        k = changes[-1].index
+        base, new = middle(x[:k]), middle(x[k:])
+        # Runs that are nearer to the old level belong to it, and three runs must be left.
+        k += int((np.abs(x[k:] - base) > np.abs(x[k:] - new)).argmax())
+        return k if x.size - k >= TAIL else 0
+
+    def _event(
+        self,
+        kind: Literal["regressed", "recovered", "moved"],
+        i: int,
+        left: NDArray[np.int64],
+        right: NDArray[np.int64],
+        rule: Rule,
+    ) -> Event:
+        change = describe(
+            self.values[left], self.values[right], self.scale, int(self.kept[right[0]])
+        )
+        event = Event(kind, int(self.kept[i]), change, rule)
+        self.events.append(event)
+        return event
+
+    def _begin(self, first: int) -> None:
+        """Begin a level. Its noise is that of the level before it until it has runs of its own."""
+        runs = self._runs(first - 1)
+        if runs.size:
+            level = self.x[runs]
+            self.residuals = np.concatenate([self.residuals, level - middle(level)])[-WINDOW:]
+        self.start = first
+
+    def _move(
+        self, i: int, left: NDArray[np.int64], right: NDArray[np.int64], floor: float, rule: Rule
+    ) -> None:
+        base = middle(self.x[left])
+        effect = middle(self.x[right]) - base
+        sure = rule == "three runs" or self.absolute or floor <= INFORMATIONAL
+        worse = sure and side(effect, self.better) == "worse"
+        event = self._event("regressed" if worse else "moved", i, left, right, rule)
+        start = self.start
+        self._begin(int(right[0]))
+        if worse:
+            margin = min(max(self.gate, FLOORS * floor), abs(effect) / 2)
+            self.before = self.before or _Before(start, base, margin)
+            self.alerts.append(event)
+
+    def _accept(self, first: int) -> None:
+        self._begin(first)
+        self.before, self.alerts = None, []
+
+    def _recover(
+        self, i: int, before: _Before, left: NDArray[np.int64], right: NDArray[np.int64]
+    ) -> None:
+        """End an alert. A short one splits no level: its three good runs were picked by chance."""
+        self._event("recovered", i, left, right, "three runs")
+        short = left.size < HEAD
+        self._begin(int(right[0]))
+        self.start = before.start if short else self.start
+        self.before, self.alerts = None, []
+
+    def first_run(self) -> int:
+        """Return the first run of the current level."""
+        return int(self.kept[self.start]) if self.start < self.kept.size else int(self.kept[-1]) + 1
+
+    def state(self, accepted: Collection[int]) -> State:
+        """Return the state after the last run."""
+        last = self.x.size - 1
+        if self.before is not None:
+            return "regressed"
+        newest = self.events[-1] if self.events else None
+        if newest and newest.kind == "recovered" and newest.run == int(self.kept[last]):
+            return "recovered"
+        if any(start >= self.start for start in accepted) and last - self.start < HEAD:
+            return "accepted"
+        runs = self._runs(last)
+        if self._floor(self.x[runs], middle(self.x[runs])) is None:
+            return "too little history"
+        past, off = self.x[runs[:-2]], self.x[runs[-2:]]
+        if past.size >= TAIL and (floor := self._floor(past, middle(past))) is not None:
+            off = off - middle(past)
+            if self._beyond(off, floor) and side(float(off[0]), self.better) == "worse":
+                return "watching"
+        return "ok"
