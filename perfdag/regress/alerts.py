@@ -135,15 +135,9 @@ def untold_recoveries(
     for change in changes:
         about = [alert for alert in alerts if change.info.series_id in alert.keys]
         regressions = [
-            alert
-            for alert in about
-            if alert.kind == "regression" and alert.decided < change.decided
+            old for old in about if old.kind == "regression" and old.decided < change.decided
         ]
-        told = [
-            alert
-            for alert in about
-            if alert.kind == "recovered" and alert.decided == change.decided
-        ]
+        told = [old for old in about if (old.kind, old.decided) == ("recovered", change.decided)]
         unsent = any(alert.sent for alert in regressions) and not any(alert.sent for alert in told)
         if regressions and (not told or unsent or change.decided == run_id):
             untold.append(change)

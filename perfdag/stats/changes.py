@@ -281,8 +281,7 @@ def moved_at(
 ) -> Change | None:
     """Return the change of level at one run by the same gate and strict test, or None.
 
-    With few runs, three runs beyond the gate and four floors are enough, as for a series. `index`
-    counts the values as passed. Use it to ask whether a series moved together with another one.
+    Three runs beyond the gate and four floors are enough. `index` counts the values as passed.
     """
     array = np.asarray(values, dtype=np.float64).ravel()
     kept = np.flatnonzero(np.isfinite(array))
@@ -290,13 +289,12 @@ def moved_at(
     if k < HEAD or finite.size - k < TAIL:
         return None
     scale = scale_for(finite)
-    x = scale.apply(finite)
-    left, right = _sides(x, 0, k, x.size)
+    left, right = _sides(scale.apply(finite), 0, k, finite.size)
     if judge(left, right, scale.gate(min_effect))[0] < 1:
         return None
     off = right[:TAIL] - middle(left)
-    sure = max(off.min(), -off.max()) > max(scale.gate(min_effect), 4 * robust_sigma(left))
-    rng = np.random.default_rng(zlib.crc32(f"{series_id}:{index}".encode()))
-    if not sure and not _split_beats_chance(np.concatenate([left, right]), left.size, rng):
-        return None
-    return describe(*_sides(finite, 0, k, x.size), scale, int(kept[k]))
+    if max(off.min(), -off.max()) <= max(scale.gate(min_effect), 4 * robust_sigma(left)):
+        rng = np.random.default_rng(zlib.crc32(f"{series_id}:{index}".encode()))
+        if not _split_beats_chance(np.concatenate([left, right]), left.size, rng):
+            return None
+    return describe(*_sides(finite, 0, k, finite.size), scale, int(kept[k]))
