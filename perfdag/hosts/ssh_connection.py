@@ -33,7 +33,7 @@ def config_text(identity: Path, known_hosts: Path, sockets: Path, user: str) -> 
   UpdateHostKeys no
   BatchMode yes
   ConnectTimeout {CONNECT_SECONDS}
-  ServerAliveInterval 5
+  ServerAliveInterval 3
   ServerAliveCountMax 3
   ControlPath {sockets}/%C
   ForwardAgent no

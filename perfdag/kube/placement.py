@@ -10,6 +10,28 @@ _ZONE = "topology.kubernetes.io/zone"
 WIDE_GANG = 32
 """Pods of a gang above which anti-affinity is too slow, so topologySpread is used."""
 
+CLEARING = 660
+"""Grace period in seconds of a benchmark that has to delete objects on the cluster."""
+LOST_NODE_SECONDS = 60
+"""Seconds after which Kubernetes deletes a pod whose node does not answer."""
+LOST_NODE: Object = {
+    "terminationGracePeriodSeconds": 0,
+    "tolerations": [
+        {
+            "key": f"node.kubernetes.io/{state}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": LOST_NODE_SECONDS,
+        }
+        for state in ("not-ready", "unreachable")
+    ],
+}
+"""Lets Kubernetes itself give up a pod of a lost node: no pod needs the right to delete pods.
+
+A grace period of 0 removes the object at once. With any other, the pod stays until a kubelet that
+is gone confirms its end, and Argo waits for it. A kubelet that lives sends SIGTERM and gives 2 s.
+"""
+
 
 def place(shape: Shape, spec: Object, run_id: str, ranks: range | None) -> None:
     """Add the affinity, node selection and scheduler of a shape to a pod spec.
@@ -62,8 +84,8 @@ def place(shape: Shape, spec: Object, run_id: str, ranks: range | None) -> None:
         spec["affinity"] = affinity
     if shape.node_selector:
         spec["nodeSelector"] = dict(shape.node_selector)
-    if shape.tolerations:
-        spec["tolerations"] = [item.model_dump(exclude_none=True) for item in shape.tolerations]
+    tolerations = [item.model_dump(exclude_none=True) for item in shape.tolerations]
+    spec |= {**LOST_NODE, "tolerations": [*tolerations, *LOST_NODE["tolerations"]]}
     if shape.scheduler == "volcano":
         spec["schedulerName"] = "volcano"
     if shape.runtime_class:

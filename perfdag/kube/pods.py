@@ -157,11 +157,28 @@ def pod_trouble(pod: Object) -> tuple[str | None, bool]:
     for container in status.get("containerStatuses") or []:
         if trouble := _container(container, pod):
             return trouble
+    if _is_lost(status):
+        return f"node {pod['spec'].get('nodeName')} was lost", False
     for condition in status.get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             reason = condition.get("reason", "Unschedulable")
             return f"{reason}: {condition.get('message', '')}".strip(": "), False
     return None, False
+
+
+def _is_lost(status: Object) -> bool:
+    """Return whether the node of a running pod does not answer.
+
+    Kubernetes then marks the pod as not ready. Its containers stay ready, as the kubelet left them.
+    """
+    containers = status.get("containerStatuses") or []
+    not_ready = {"type": "Ready", "status": "False"}.items()
+    return (
+        status.get("phase") == "Running"
+        and bool(containers)
+        and all(container.get("ready") for container in containers)
+        and any(not_ready <= condition.items() for condition in status.get("conditions") or [])
+    )
 
 
 def _container(container: Object, pod: Object) -> tuple[str, bool] | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfdag.kube.placeholders import BATCH, CLAIMED, PORT
-from perfdag.kube.placement import place
+from perfdag.kube.placement import CLEARING, LOST_NODE, place
 from perfdag.kube.resources import Object
 from perfdag.shape import Shape, Volume
 
@@ -24,8 +24,6 @@ CREDENTIALS = "credentials"
 """Name of the init container that copies credentials to the measuring container."""
 KEEP_PODS = 60
 """Seconds that an ended pod is kept, so that the next lead can read which sample crashed it."""
-CLEARING = 660
-"""Grace period in seconds of a benchmark that has to delete objects on the cluster."""
 PRIORITY_CLASSES = ("perfdag", "perfdag-preempting")
 """PriorityClasses of measuring pods: of a usual suite, and of one with a priority."""
 # As uid 0, sshd separates its privileges and writes an audit record, or ends.
@@ -291,6 +289,7 @@ def restricted(requests: Mapping[str, Any] | None = None, memory: str | None = N
     if memory:
         main["resources"]["limits"] = {"memory": memory}
     return {
+        **LOST_NODE,
         "securityContext": pod_security(),
         "initContainers": [{"name": "init", "securityContext": hardened(), "resources": helper()}],
         "containers": [

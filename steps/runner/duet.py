@@ -112,7 +112,8 @@ def drive_batch(context: PodContext, store: Store, duet: Duet, number: int, atte
         connect(gang_b, pods_b, config, shape_b, run_id)
         for plan in (duet.a, duet.b):
             missing_reason.forget_batch(store, plan.run_id, number)
-        measure_rounds(context, store, duet, number, gang_a, gang_b)
+        with gang_a.watched(), gang_b.watched():
+            measure_rounds(context, store, duet, number, gang_a, gang_b)
         measured = True
     finally:
         gang_b.dismiss(measured)

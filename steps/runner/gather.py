@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +25,10 @@ from perfdag.shape import Shape
 from perfdag.steps.runner.credentials import lead_config
 from perfdag.steps.runner.exit_codes import RETRYABLE
 from perfdag.steps.runner.pod_context import PodContext
+from perfdag.steps.site import GangLost
 
+LOOK_SECONDS = 0.5
+"""Seconds between two looks at the connections to the peers."""
 CONNECT_PATIENCE = 30.0
 """Seconds within which a peer must accept the lead's connection."""
 
@@ -44,6 +49,33 @@ class Hosts:
         """Return which peer is gone, or None if all answer."""
         gone = [peer.name for peer in self.peers if not peer.alive()]
         return f"the peer on {gone[0]} is gone" if gone else None
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Interrupt the block as Ctrl-C does as soon as a peer is gone, and raise GangLost."""
+        reasons: list[str] = []
+        ended = threading.Event()
+        main = threading.main_thread().ident
+
+        def watch() -> None:
+            while not reasons and not ended.wait(LOOK_SECONDS):
+                if (why := self.lost()) and main:
+                    reasons.append(why)
+                    signal.pthread_kill(main, signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+        watch_thread = threading.Thread(target=watch, daemon=True)
+        watch_thread.start()
+        try:
+            yield
+        except KeyboardInterrupt:
+            if not reasons:
+                raise
+            raise GangLost(reasons[0]) from None
+        finally:
+            ended.set()
+            watch_thread.join()
+            signal.signal(signal.SIGUSR1, before)
 
     def dismiss(self, measured: bool) -> None:
         """End the peers, with exit code 0 only if the batch is measured.
@@ -73,7 +105,8 @@ def assembled(
             ranked = by_rank(pods)
             peers = [ranked[rank] for rank in sorted(ranked) if rank]
             add_peers(gang, peers, lead_config(), shape, context.run_id)
-        yield gang
+        with gang.watched():
+            yield gang
         measured = True
     finally:
         gang.dismiss(measured)

@@ -45,6 +45,41 @@ def test_a_batch_waits_for_its_cordoned_node(bench: Namespace, tmp_path: Path) -
 
 
 @pytest.mark.skipif(
+    not {"PERFDAG_TEST_CUT", "PERFDAG_TEST_HEAL"} <= os.environ.keys(),
+    reason="PERFDAG_TEST_CUT and PERFDAG_TEST_HEAL name no commands that cut a node off and back",
+)
+def test_a_run_goes_on_without_a_node_that_is_lost(bench: Namespace, tmp_path: Path) -> None:
+    def link(variable: str, node: str) -> None:
+        argv = ["bash", "-c", os.environ[variable], "link", node]
+        subprocess.run(argv, check=True, capture_output=True, timeout=30)
+
+    suite = sleeps(tmp_path, points=8, seconds=4.0)
+    suite.write_text(suite.read_text().replace("{count: 2}", "{count: 2, placement: spread}"))
+    name = bench.submit(suite)
+    run_id = bench.run_id(name)
+    used = {bench.pod(name, rank)["spec"]["nodeName"] for rank in (0, 1)}
+    bench.under_way(run_id)
+    lost = max(used)  # the first node has the API server
+    link("PERFDAG_TEST_CUT", lost)
+    try:
+        # Kubernetes calls a node NotReady after 50 s; pods are given up 60 s later.
+        bench.until(lambda: "1" in bench.attempts(name), 240, "second gang")
+        bench.until(
+            lambda: (
+                f"node {lost} was lost" in bench.perfdag("status", name).stdout
+                or len(bench.stored(run_id)) == 8
+            ),
+            60,
+            "reason, or all samples",
+        )
+    finally:
+        link("PERFDAG_TEST_HEAL", lost)
+    ended = bench.watch(name)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    bench.assert_complete(run_id, 8)
+
+
+@pytest.mark.skipif(
     "PERFDAG_TEST_RESTART" not in os.environ,
     reason="PERFDAG_TEST_RESTART names no command that kills and restarts Argo",
 )

@@ -2,9 +2,10 @@
 
 import contextlib
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,6 +24,7 @@ from perfdag.steps.runner.gather import GangUnavailable, why_too_few
 from perfdag.steps.runner.placement import site_of
 from perfdag.steps.runner.progress import ProgressReporter
 from perfdag.steps.runner.quarantine import suspects_last
+from perfdag.steps.site import GangLost
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
@@ -295,3 +297,27 @@ def test_progress_that_cannot_be_told_is_said_once_and_costs_no_sample(
     said = ProgressReporter(2)
     said.count(1)
     assert capsys.readouterr().err.count("progress is not reported to Argo") == 1
+
+
+class Peer:
+    """A peer that is gone `seconds` after the first look."""
+
+    name = "n-2"
+
+    def __init__(self, seconds: float) -> None:
+        self._gone = time.monotonic() + seconds
+
+    def alive(self) -> bool:
+        return time.monotonic() < self._gone
+
+
+def test_a_command_that_waits_for_a_lost_peer_is_interrupted() -> None:
+    gang = gather.Hosts([], {}, [cast(Any, Peer(0.5))])
+    start = time.monotonic()
+    with pytest.raises(GangLost, match="the peer on n-2 is gone"), gang.watched():
+        LocalHost(name="n-1").run(["sleep", "120"], timeout=120)
+    assert time.monotonic() - start < 60
+    with gather.Hosts([], {}, [cast(Any, Peer(600))]).watched():
+        time.sleep(2 * gather.LOOK_SECONDS)
+    with pytest.raises(KeyboardInterrupt), gather.Hosts([], {}).watched():
+        raise KeyboardInterrupt

@@ -788,3 +788,35 @@ def test_a_pod_that_still_waits_of_an_attempt_before_is_ended_and_held_against_n
         doomed = watchdog.look([waiting, pod(None, attempt=1, phase="Running", uid="v")], moment)
     assert doomed == [waiting]
     assert (notes(tmp_path), watchdog.unrecoverable) == ([], set())
+
+
+@pytest.mark.parametrize(
+    ("phase", "containers", "ready", "lost"),
+    [
+        ("Running", [True, True], "False", True),
+        ("Running", [True, True], "True", False),
+        ("Running", [True, False], "False", False),
+        ("Running", [], "False", False),
+        ("Pending", [True, True], "False", False),
+    ],
+)
+def test_a_pod_whose_node_is_lost_is_noted_and_left_to_kubernetes(
+    watchdog: Watchdog, tmp_path: Path, phase: str, containers: list[bool], ready: str, lost: bool
+) -> None:
+    labels = {"perfdag/batch": "0", "perfdag/attempt": "0", "perfdag/rank": "1"}
+    body: dict[str, Any] = {
+        "metadata": {"name": "p", "uid": "u", "labels": labels},
+        "spec": {"nodeName": "n-2", "containers": [{"name": "main"}]},
+        "status": {
+            "phase": phase,
+            "conditions": [{"type": "Ready", "status": ready}],
+            "containerStatuses": [
+                {"name": name, "ready": state}
+                for name, state in zip(("main", "wait"), containers, strict=False)
+            ],
+        },
+    }
+    assert pod_trouble(body) == (("node n-2 was lost", False) if lost else (None, False))
+    assert watchdog.look([read_pod(body)], 0) == []
+    noted = [text for text in notes(tmp_path) if "pod of rank 1: node n-2 was lost" in text]
+    assert bool(noted) == lost

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from perfdag.kube.placeholders import ATTEMPT, BATCH, PORT
-from perfdag.kube.podspec import host_port, patch
+from perfdag.kube.placement import LOST_NODE_SECONDS
+from perfdag.kube.podspec import host_port, patch, restricted
 from perfdag.shape import Shape
 
 from .test_manifests import CONTEXT, SHAPES, documents
@@ -26,6 +27,21 @@ def test_patches_are_restricted_unless_privileges_are_asked(shape: str) -> None:
         "main",
         "wait",
         "init",
+    }
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, None])
+def test_kubernetes_gives_up_the_pods_of_a_lost_node(shape: str | None) -> None:
+    made = patch(Shape.model_validate(SHAPES[shape]), CONTEXT) if shape else restricted()
+    assert made["terminationGracePeriodSeconds"] == 0, "else only its kubelet could end the pod"
+    limits = {
+        toleration["key"]: toleration["tolerationSeconds"]
+        for toleration in made["tolerations"]
+        if "tolerationSeconds" in toleration
+    }
+    assert limits == {
+        "node.kubernetes.io/not-ready": LOST_NODE_SECONDS,
+        "node.kubernetes.io/unreachable": LOST_NODE_SECONDS,
     }
 
 
