@@ -16,6 +16,7 @@ from perfdag.plan.plan import make_plan
 from perfdag.redaction import is_secret, redact_json, register, restore
 from perfdag.results.confirming import store_confirming_plans
 from perfdag.results.runs import load_plan, store_plan, stored_secrets
+from perfdag.steps.runner import credentials
 from perfdag.steps.runner.credentials import OF_LEAD, OF_PEER, take_credentials
 from perfdag.store.open import open_store
 from perfdag.suite.checks import checks_of
@@ -242,3 +243,14 @@ def test_a_launcher_starts_its_own_rank_in_the_pod_itself() -> None:
         check=False,
     )
     assert ended.stdout.split() == ["here"], ended.stderr
+
+
+def test_another_uid_gets_an_entry_that_the_library_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ignores uids below 500, and groups below 500 except that of users, which is 100."""
+    monkeypatch.setattr(credentials, "USERS", tmp_path / "passwd")
+    monkeypatch.setattr(os, "getuid", lambda: 1234567)
+    monkeypatch.setenv("HOME", "/tmp")
+    assert credentials.ensure_user() == "u1234567"
+    assert (tmp_path / "passwd").read_text() == "u1234567:x:1234567:100::/tmp:/bin/sh\n"

@@ -24,6 +24,8 @@ OF_LEAD, OF_PEER = ("id", "host.pub"), ("host", "id.pub")
 """Files of a lead: the client's private key. Files of a peer: what its server needs."""
 USERS = Path("/var/lib/extrausers/passwd")
 """Further users by libnss-extrausers, which ignores uids below 500."""
+GROUP = 100
+"""The group `users`. The library ignores entries with another group below 500."""
 _STAY = ("ca.crt", "namespace", *OF_LEAD, *OF_PEER)
 
 
@@ -89,7 +91,7 @@ def ensure_user() -> str:
     name, home = f"u{os.getuid()}", os.environ.get("HOME", "/tmp")
     try:
         with USERS.open("a") as file:
-            file.write(f"{name}:x:{os.getuid()}:{os.getgid()}::{home}:/bin/sh\n")
+            file.write(f"{name}:x:{os.getuid()}:{GROUP}::{home}:/bin/sh\n")
     except OSError as error:
         raise PeerError(
             f"uid {os.getuid()} has no passwd entry and none can be added ({error.strerror}); "
