@@ -179,7 +179,8 @@ class MeasuringLoop:
                 break
             time.sleep(min(2.0 * attempt, 10.0))
             attempt += 1
-        record.batch, record.order_index, record.attempt = batch, position, attempt
+        record.batch, record.order_index = batch, position
+        record.attempt = self._site.earlier_attempts + attempt
         return record
 
     def _canary(self, batch: int) -> None:

@@ -25,6 +25,8 @@ class Site:
     """Facts of every sample."""
     advice: Callable[[Shape, str], str | None] = lambda shape, error: None
     """Returns what to do about the error of a sample, or None."""
+    earlier_attempts: int = 0
+    """Attempts at the batch before this one."""
     lost: Callable[[], str | None] = lambda: None
     """Called after a failed sample; returns why its failure does not count, or None."""
 

@@ -53,6 +53,10 @@ class Pod:
     uid: str = ""
     created: float = 0.0
     """Seconds since the epoch, by the API server's clock."""
+    message: str = ""
+    """The termination message of the container `main`."""
+    ended_at: str = ""
+    """When the container `main` ended, in ISO 8601; empty where the kubelet did not tell."""
     addresses: tuple[str, ...] = ()
     """Its addresses of every family. `address` is that of the requested family, or None."""
 
@@ -69,6 +73,7 @@ def read_pod(pod: Object, family: str = "ipv4") -> Pod:
     main: Object = next(
         (state for state in status.get("containerStatuses") or [] if state["name"] == "main"), {}
     )
+    ended = (main.get("state") or {}).get("terminated") or {}
     return Pod(
         metadata["name"],
         _int(labels.get(BATCH)),
@@ -82,6 +87,8 @@ def read_pod(pod: Object, family: str = "ipv4") -> Pod:
         main.get("imageID") or None,
         metadata.get("uid", ""),
         _moment(metadata.get("creationTimestamp")),
+        ended.get("message") or "",
+        ended.get("finishedAt") or "",
         tuple(addresses),
     )
 

@@ -91,7 +91,7 @@ class Plan:
     def key(self, position: int) -> str:
         """Name of a sample in the store, `<point>-<repetition>`; a warm-up is `<point>-w<n>`."""
         index, repetition = self.order[position]
-        return f"{self.points[index].id}-{repetition if repetition > 0 else f'w{-repetition}'}"
+        return self.points[index].key(repetition)
 
     def shape_of(self, batch: int) -> Shape:
         """Return the shape of a batch's pods."""

@@ -198,7 +198,7 @@ class TableBuilder:
             if point.until is not None and repetition > point.repetitions and self._reached(index):
                 continue
             batch = batch_of.get(position)
-            reason = reason_for(self._reasons, batch)
+            reason = reason_for(self._reasons, batch, self._plan.key(position))
             sample = self._constants(index, repetition, position)
             sample |= {
                 "status": reason.status,
@@ -206,6 +206,12 @@ class TableBuilder:
                 "benchmark_version": None,
                 "batch": batch,
             }
+            if flight := reason.flight:
+                sample |= {
+                    "attempt": flight.attempt,
+                    "nodes": [flight.node],
+                    "finished_at": _time(flight.ended_at),
+                }
             self._samples.append(sample)
             self._rows(sample, point.id, [])
             self._count(reason.status, repetition)

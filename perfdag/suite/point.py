@@ -32,6 +32,10 @@ class Point:
     until: Until | None = None
     pair: Pair | None = None
 
+    def key(self, repetition: int) -> str:
+        """Return the name of one sample in the store; a warm-up is `<point>-w<n>`."""
+        return f"{self.id}-{repetition if repetition > 0 else f'w{-repetition}'}"
+
     def sample(self, repetition: int) -> str:
         """Return the name of one sample for people. Repetitions below 1 are warm-ups."""
         count = f"{repetition}/{self.rounds}" if repetition > 0 else "warm-up"

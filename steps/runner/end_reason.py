@@ -13,7 +13,7 @@ from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
 from perfdag.results.confirming import plan_of_batch
-from perfdag.results.missing_reason import MissingReason
+from perfdag.results.missing_reason import Flight, MissingReason
 from perfdag.results.runs import load_plan, variants
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner.exit_codes import REFUSED, RETRYABLE
@@ -41,11 +41,23 @@ class BatchReasons:
             for plan in variants(self._store, self._plan):
                 missing_reason.write(self._store, plan.run_id, reason)
             return
-        if batch >= len(self._plan.batches) and "confirmed" not in self._plan.options:
-            self._plan = load_plan(self._store, self._plan.run_id)
-        plan, index = plan_of_batch(self._store, self._plan, batch)
+        plan, index = self._confirming(batch)
         reason = MissingReason("batch", "failed", text, index)
         missing_reason.write(self._store, plan.run_id, reason)
+
+    def flight(self, batch: int, flight: Flight) -> None:
+        """Write that a sample was being measured when its pod ended. Raises StoreError."""
+        ab = self._plan.trigger == "ab"
+        plans = variants(self._store, self._plan) if ab else [self._confirming(batch)[0]]
+        for plan in plans:
+            if any(flight.sample.startswith(f"{point.id}-") for point in plan.points):
+                missing_reason.write(self._store, plan.run_id, flight.reason())
+
+    def _confirming(self, batch: int) -> tuple[Plan, int]:
+        """Return the plan of a batch of this run, or of one that confirms it, and its index."""
+        if batch >= len(self._plan.batches) and "confirmed" not in self._plan.options:
+            self._plan = load_plan(self._store, self._plan.run_id)
+        return plan_of_batch(self._store, self._plan, batch)
 
 
 def record_failed_attempt(
@@ -71,7 +83,7 @@ def record_failed_attempt(
 def _with_variant(text: str, pods: int) -> str:
     """Return the text with the variant of its pod, by its rank; each variant has `pods` pods."""
     return re.sub(
-        r"^pod of rank (\d+)",
+        r"\bpod of rank (\d+)",
         lambda match: f"{match[0]} (variant {'AB'[int(match[1]) >= pods]})",
         text,
     )
@@ -87,6 +99,10 @@ def copy_annotation(context: PodContext, store: Store, plan: Plan) -> None:
     write = BatchReasons(plan, store)
     for batch, text in missing_reason.from_annotations(owner(workflow), annotations).items():
         write(batch, text)
+    for batch, flight in missing_reason.flights_from_annotations(
+        owner(workflow), annotations
+    ).values():
+        write.flight(batch, flight)
 
 
 def record(context: PodContext, store: Store, plan: Plan, phase: str) -> None:

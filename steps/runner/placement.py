@@ -30,6 +30,7 @@ def site_of(context: PodContext, shape: Shape, gang: Hosts, reused: bool = False
             wrong_placement(wanted, hosts) or wrong_images(shape, own, gang.pods.values(), hosts)
         ),
         advice=host_path_advice,
+        earlier_attempts=own.attempt if own else 0,
         lost=gang.lost,
     )
 

@@ -25,12 +25,12 @@ class UnderWay:
 
     def began(self, point: Point, repetition: int) -> None:
         """Add a sample; several may be measured at once."""
-        self._samples[point.id] = point.sample(repetition)
+        self._samples[point.key(repetition)] = point.sample(repetition)
         self._write()
 
-    def ended(self, point: Point) -> None:
+    def ended(self, point: Point, repetition: int) -> None:
         """Remove a sample: it is stored."""
-        self._samples.pop(point.id, None)
+        self._samples.pop(point.key(repetition), None)
         self._write()
 
     def _write(self) -> None:
@@ -60,7 +60,7 @@ class ProgressReporter:
 
     def ended(self, point: Point, record: SampleRecord) -> None:
         """Record and print that a sample is stored."""
-        self._under_way.ended(point)
+        self._under_way.ended(point, record.repetition)
         self._done += 1
         name = f"{point.entry} {point.label} repetition {record.repetition}"
         error = f": {record.error}" if record.error else ""

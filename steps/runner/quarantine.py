@@ -127,6 +127,7 @@ def skip_crashers(
             benchmark_version=str(registry.get(point.benchmark).version),
             batch=index,
             order_index=position,
+            attempt=len(ends),
             where=context.where,
         )
         store.put(sample_key(plan.run_id, plan.key(position)), record.dump())

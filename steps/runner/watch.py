@@ -11,6 +11,7 @@ from perfdag.kube.pods import Pod, read_pod, selector, with_events
 from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
+from perfdag.results.missing_reason import Flight
 from perfdag.results.runs import load_plan, variants
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner.end_reason import BatchReasons
@@ -74,7 +75,9 @@ async def watch_run(context: PodContext, pending: str) -> bool:
         store = context.open()
         plan = load_plan(store, context.run_id)
         plans = variants(store, plan)
-        watches = [asyncio.create_task(watch_pods(kube, context, limit, BatchReasons(plan, store)))]
+        write = BatchReasons(plan, store)
+        watch = watch_pods(kube, context, limit, write, write.flight)
+        watches = [asyncio.create_task(watch)]
         if not gated(plan):
             watches.append(asyncio.create_task(all_stored(store, plans)))
         done, others = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
@@ -85,7 +88,11 @@ async def watch_run(context: PodContext, pending: str) -> bool:
 
 
 async def watch_pods(
-    kube: Kube, context: PodContext, limit: float, write: Callable[[int, str], None] | None
+    kube: Kube,
+    context: PodContext,
+    limit: float,
+    write: Callable[[int, str], None] | None,
+    write_flight: Callable[[int, Flight], None] | None = None,
 ) -> bool:
     """Look at the pods until the last batch is over; return True if no batch failed.
 
@@ -94,7 +101,12 @@ async def watch_pods(
     pods = await kube.resource("v1", "Pod")
     workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
     reasons: dict[int, str] = {}
-    watchdog = Watchdog(limit, write or (lambda batch, text: reasons.update({batch: text})))
+    flights: dict[str, tuple[int, Flight]] = {}
+    watchdog = Watchdog(
+        limit,
+        write or (lambda batch, text: reasons.update({batch: text})),
+        write_flight or (lambda batch, flight: flights.update({flight.sample: (batch, flight)})),
+    )
 
     async def annotate(annotations: Object) -> None:
         body = {"metadata": {"annotations": annotations}}
@@ -113,6 +125,7 @@ async def watch_pods(
                 return not failed(workflow)
             watchdog.earlier = unrecoverable_batches(workflow)
             earlier = missing_reason.from_annotations(owner(workflow), before)
+            flights = missing_reason.flights_from_annotations(owner(workflow), before) | flights
             watchdog.note_refusals(nodes_of(workflow), time.monotonic())
             doomed = watchdog.look(await _pods_of(kube, pods, context), time.monotonic())
             merged = (earlier | reasons).items()
@@ -122,7 +135,7 @@ async def watch_pods(
             update: Object = {name: None for name in names if name in before}
             unrecoverable = watchdog.unrecoverable | watchdog.earlier
             update |= unrecoverable_annotation(owner(workflow), unrecoverable)
-            update |= missing_reason.as_annotation(owner(workflow), reasons)
+            update |= missing_reason.as_annotation(owner(workflow), reasons, flights)
             if not update.items() <= before.items():
                 await annotate(update)  # before the pods end: then Argo decides about a retry
             await _give_up(kube, pods, context, doomed)

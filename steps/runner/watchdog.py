@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from perfdag.kube.argo import inputs_of
 from perfdag.kube.pods import Pod, is_pulling, is_unpacking
 from perfdag.kube.resources import Object
+from perfdag.results.missing_reason import Flight, samples_in_flight
 from perfdag.steps.runner.exit_codes import REFUSED, RETRYABLE
 
 LOOK_SECONDS = 3.0
@@ -36,11 +37,18 @@ def patience(pod: Pod, pending_limit: float) -> float:
 class Watchdog:
     """Decides from what was observed of the pods of a run; called once a look.
 
-    `limit` is the suite's pending_limit in seconds. `write` records the reason of a batch.
+    `limit` is the suite's pending_limit in seconds. `write` records the reason of a batch,
+    `write_flight` a sample of a batch that was being measured when its pod ended.
     """
 
-    def __init__(self, limit: float, write: Callable[[int, str], None]) -> None:
-        self._limit, self._write = limit, write
+    def __init__(
+        self,
+        limit: float,
+        write: Callable[[int, str], None],
+        write_flight: Callable[[int, Flight], None] = lambda batch, flight: None,
+    ) -> None:
+        self._limit, self._write, self._write_flight = limit, write, write_flight
+        self._flown: set[str] = set()
         self._since: dict[str, float] = {}
         self._silent: dict[str, float] = {}
         self._noted: dict[int, tuple[int, str]] = {}
@@ -66,6 +74,7 @@ class Watchdog:
         doomed: set[tuple[int, int]] = set()
         self._compare(pods)
         for pod in pods:
+            self._note_flights(pod)
             if pod.batch is None or pod.trouble is None or pod.phase == "Succeeded":
                 if pod.phase != "Pending":  # between two pulls of an image a pod has no trouble
                     self._since.pop(pod.uid, None)
@@ -108,9 +117,24 @@ class Watchdog:
         if final:
             self.unrecoverable.add(batch)
         if is_newest and trouble not in _EXPLAINED and self._ended.get(pod.uid) != trouble:
-            self.note(batch, f"pod of rank {pod.rank}: {trouble}", pod.attempt)
+            text = f"pod of rank {pod.rank}: {trouble}"
+            if pod.ended_at:  # else the node is lost, and nobody knows what its pod measured
+                place = f"attempt {pod.attempt + 1} on {pod.node} at {pod.ended_at}"
+                text = f"never measured: its batch ended before ({place}): {text}"
+            self.note(batch, text, pod.attempt)
             self._ended[pod.uid] = trouble  # else the pods of a batch overwrite each other's reason
         return final  # its peers would wait for it
+
+    def _note_flights(self, pod: Pod) -> None:
+        """Write which samples a pod measured when it ended, once."""
+        if pod.batch is None or pod.phase != "Failed" or pod.uid in self._flown:
+            return
+        lost = pod.trouble in _EXPLAINED
+        why = f"pod of rank {pod.rank}: {'its gang fell apart' if lost else pod.trouble}"
+        for sample in samples_in_flight(pod.message):
+            flight = Flight(sample, pod.attempt + 1, pod.node or "", pod.ended_at, why)
+            self._write_flight(pod.batch, flight)
+        self._flown.add(pod.uid)  # last: a failed write is tried again
 
     def _compare(self, pods: Iterable[Pod]) -> None:
         """Find the newest attempt at each batch, and whether its gang is complete.

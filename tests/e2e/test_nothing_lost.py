@@ -34,7 +34,7 @@ def test_a_deleted_pod_loses_nothing(bench: Namespace, tmp_path: Path, rank: int
     bench.assert_complete(run_id, 12)
     attempts = {row["point"]: row["attempt"] for row in bench.rows(run_id)}
     assert before <= bench.stored(run_id)
-    assert set(attempts.values()) == {1}
+    assert set(attempts.values()) == {1, 2}, "the retry measured the rest"
 
 
 def test_a_missing_image_has_its_reason_and_the_rest_is_measured(
@@ -298,6 +298,31 @@ def test_a_point_that_kills_its_pod_costs_only_its_own_samples(
     )
     why = "2 gangs ended while this point was measured, so it is measured no more: main ended with exit code 137"
     assert {row["error"] for row in rows if row["entry"] == "bad"} == {why}
+
+
+def test_rows_tell_what_was_in_flight_when_a_lead_was_killed_in_all_attempts(
+    bench: Namespace, tmp_path: Path
+) -> None:
+    kills = ", ".join(f"{{argv: [sh, -c, 'kill -9 $PPID', '{n}']}}" for n in range(7))
+    suite = tmp_path / "deadly.yaml"
+    suite.write_text(
+        "name: deadly\nentries:\n"
+        f"  - {{benchmark: command, permutations: {{explicit: [{kills}]}}}}\n"
+    )
+    name = bench.submit(suite)
+    assert bench.watch(name).returncode == 1
+    rows = bench.rows(bench.run_id(name))
+    assert {row["status"] for row in rows} == {"failed"}
+    flown = {row["attempt"]: row for row in rows if row["error"].startswith("in flight")}
+    assert sorted(flown) == [1, 2, 3]
+    for attempt, row in flown.items():
+        assert f"attempt {attempt} on {row['nodes'][0]} at 2" in row["error"]
+        assert row["nodes"][0] in bench.nodes()
+        assert row["finished_at"]
+    others = [row for row in rows if row["attempt"] is None]
+    assert len(others) == 4
+    assert all(row["error"].startswith("never measured: ") for row in others)
+    assert not any(row["nodes"] for row in others)
 
 
 def test_delete_leaves_nothing_behind(bench: Namespace, tmp_path: Path) -> None:

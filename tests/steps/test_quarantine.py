@@ -150,7 +150,7 @@ def test_where_the_pods_of_the_last_attempt_are_gone_all_of_a_point_goes_last(
 
 def test_what_is_known_outlives_the_pods_and_is_of_one_workflow(cluster: Cluster) -> None:
     id_of = suite(0, 1, 1).points[0].id
-    cluster.pods = [ended(f"measuring x (1/3) [{id_of}]", **OOM)]
+    cluster.pods = [ended(f"measuring x (1/3) [{id_of}-1]", **OOM)]
     assert known_crashes(place(), cluster.store, 0, 0) == {}
     once = {id_of: ["OOMKilled: container main passed its memory limit of 300Mi"]}
     assert known_crashes(place(), cluster.store, 0, 1) == once
@@ -162,7 +162,7 @@ def test_what_is_known_outlives_the_pods_and_is_of_one_workflow(cluster: Cluster
 
 def test_a_peer_that_is_killed_tells_of_the_sample_that_its_lead_measured() -> None:
     lead, peer = (
-        ended("measuring x [00000000000000aa 00000000000000bb]", exitCode=75),
+        ended("measuring x [00000000000000aa-1 00000000000000bb-1]", exitCode=75),
         ended(rank=1, **OOM),
     )
     assert killed([lead, peer]) == (
@@ -172,13 +172,13 @@ def test_a_peer_that_is_killed_tells_of_the_sample_that_its_lead_measured() -> N
     assert killed([lead]) is None
     assert killed([ended(**OOM)]) is None, "between two samples"
     deleted = ended(
-        "measuring x [00000000000000aa]", exitCode=137
+        "measuring x [00000000000000aa-1]", exitCode=137
     )  # what Argo's executor makes of being told to end
     deleted["metadata"]["deletionTimestamp"] = (
         "2026-01-01T00:00:00Z"  # it stays for a while: Argo has a finalizer on it
     )
     assert killed([deleted]) is None
-    evicted = ended("measuring x [00000000000000aa]", exitCode=137)
+    evicted = ended("measuring x [00000000000000aa-1]", exitCode=137)
     evicted["status"] |= {
         "reason": "Evicted",
         "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.",
@@ -189,19 +189,19 @@ def test_a_peer_that_is_killed_tells_of_the_sample_that_its_lead_measured() -> N
 def test_the_message_of_the_container_is_what_is_measured_now(cluster: Cluster) -> None:
     points = suite(2, 0, 2).points
     under_way = UnderWay()
-    under_way.began(points[0], 1)
+    under_way.began(points[0], 2)
     assert not cluster.message.exists(), "outside of a pod nobody reads it"
     cluster.message.write_text("")
     under_way.began(points[0], 2)
-    assert cluster.message.read_text() == f"measuring good0 (2/2) [{points[0].id}]"
+    assert cluster.message.read_text() == f"measuring good0 (2/2) [{points[0].id}-2]"
     under_way.began(points[1], 2)
     assert (
         cluster.message.read_text()
-        == f"measuring good0 (2/2) and 1 beside it [{points[0].id} {points[1].id}]"
+        == f"measuring good0 (2/2) and 1 beside it [{points[0].id}-2 {points[1].id}-2]"
     )
-    under_way.ended(points[0])
-    assert cluster.message.read_text() == f"measuring good1 (2/2) [{points[1].id}]"
-    under_way.ended(points[1])
+    under_way.ended(points[0], 2)
+    assert cluster.message.read_text() == f"measuring good1 (2/2) [{points[1].id}-2]"
+    under_way.ended(points[1], 2)
     assert cluster.message.read_text() == ""
 
 

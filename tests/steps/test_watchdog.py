@@ -17,7 +17,13 @@ from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.confirming import store_confirming_plans
-from perfdag.results.missing_reason import as_annotation, from_annotations
+from perfdag.results.missing_reason import (
+    Flight,
+    as_annotation,
+    as_termination_message,
+    flights_from_annotations,
+    from_annotations,
+)
 from perfdag.results.samples import sample_key
 from perfdag.steps.runner.end_reason import BatchReasons, copy_annotation
 from perfdag.steps.runner.exit_codes import REFUSED, RETRYABLE
@@ -254,6 +260,65 @@ def test_oom_is_noted_and_left_to_the_gang(watchdog: Watchdog, tmp_path: Path) -
         == []
     )
     assert "OOMKilled" in notes(tmp_path)[0]
+
+
+@pytest.mark.parametrize("claimed", [False, True], ids=["store", "annotation"])
+def test_rows_tell_the_samples_in_flight_from_those_that_never_began(
+    claimed: bool, tmp_path: Path
+) -> None:
+    """A lead is killed in all three attempts, each time with another sample under way."""
+    argvs = ", ".join(f"{{argv: ['true', '{n}']}}" for n in range(4))
+    points = f"{{benchmark: command, permutations: {{explicit: [{argvs}]}}}}"
+    plan = make_plan(parse_suite(f"name: s\nentries: [{points}]\n"))
+    store = FolderStore(str(tmp_path))
+    write = BatchReasons(plan, store)
+    texts: dict[int, str] = {}
+    flights: dict[str, tuple[int, Flight]] = {}
+    watchdog = Watchdog(60.0, write, write.flight)
+    if claimed:
+        watchdog = Watchdog(
+            60.0,
+            lambda batch, text: texts.update({batch: text}),
+            lambda batch, flight: flights.update({flight.sample: (batch, flight)}),
+        )
+    trouble = "main ended with exit code 137"
+    gone = [
+        replace(
+            pod(trouble, phase="Failed", uid=str(attempt)),
+            attempt=attempt,
+            node=f"node-{attempt}",
+            message=as_termination_message({plan.key(attempt): "x"}),
+            ended_at=f"2026-01-01T00:00:0{attempt}Z",
+        )
+        for attempt in range(3)
+    ]
+    for moment in range(1, 4):
+        watchdog.look(gone[:moment], moment)
+    annotations = as_annotation("u", texts, flights)
+    for batch, flight in flights_from_annotations("u", annotations).values():
+        write.flight(batch, flight)
+    for batch, text in from_annotations("u", annotations).items():
+        write(batch, text)
+    rows = sorted(gather(store, plan)[0].to_pylist(), key=lambda row: row["order_index"])
+    end = f"pod of rank 0: {trouble}"
+    assert [(row["attempt"], row["nodes"], row["error"]) for row in rows] == [
+        *(
+            (
+                number + 1,
+                [f"node-{number}"],
+                "in flight when its pod ended "
+                f"(attempt {number + 1} on node-{number} at 2026-01-01T00:00:0{number}Z): {end}",
+            )
+            for number in range(3)
+        ),
+        (
+            None,
+            None,
+            "never measured: its batch ended before "
+            f"(attempt 3 on node-2 at 2026-01-01T00:00:02Z): {end}",
+        ),
+    ]
+    assert [row["finished_at"] is None for row in rows] == [False, False, False, True]
 
 
 def test_what_ended_two_pods_of_a_batch_is_noted_once_each(
