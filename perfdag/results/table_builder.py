@@ -199,19 +199,17 @@ class TableBuilder:
                 continue
             batch = batch_of.get(position)
             reason = reason_for(self._reasons, batch, self._plan.key(position))
+            flight = reason.flight
             sample = self._constants(index, repetition, position)
             sample |= {
                 "status": reason.status,
                 "error": reason.text,
                 "benchmark_version": None,
                 "batch": batch,
+                "attempt": flight and flight.attempt,
+                "nodes": flight and [flight.node],
+                "finished_at": flight and _time(flight.ended_at),
             }
-            if flight := reason.flight:
-                sample |= {
-                    "attempt": flight.attempt,
-                    "nodes": [flight.node],
-                    "finished_at": _time(flight.ended_at),
-                }
             self._samples.append(sample)
             self._rows(sample, point.id, [])
             self._count(reason.status, repetition)
