@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 def test_false_alerts_are_at_most_three_in_a_thousand_series_nights(model: str) -> None:
     alerts = false_alerts(model, series=30, nights=110)
     assert alerts.nights == 3300
-    assert alerts.three_runs <= 3  # 0.03 % are 1
+    assert alerts.three_runs <= 5  # 0.03 % in the long run are 1; young series have more
     assert alerts.three_runs + alerts.permutations <= 20  # 0.3 % are 10, plus three deviations
     assert alerts.red <= 0.1 * alerts.nights
 
