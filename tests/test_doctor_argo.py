@@ -145,7 +145,7 @@ def test_every_right_that_a_role_grants_is_asked_for() -> None:
     assert {
         name: set(rights) for name, rights in doctor_rights.required_rights().items()
     } == granted
-    assert ("", "pods", "watch") in granted["perfdag-measure"] & granted["perfdag-run"]
+    assert ("", "pods", "list") in granted["perfdag-measure"] & granted["perfdag-run"]
     assert ("argoproj.io", "workflowtaskresults", "patch") in granted["perfdag-finish"]
 
 

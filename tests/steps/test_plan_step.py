@@ -207,7 +207,7 @@ def test_an_allowed_benchmark_has_pods_and_an_account_of_its_own() -> None:
         name: made["shapes"][shape]["patch"].get("terminationGracePeriodSeconds", 30)
         for name, shape in shapes.items()
     }
-    assert patience == {"vmi-burst": 660, "vmi-steady": 30, "command": 30}, (
+    assert patience == {"vmi-burst": 660, "vmi-steady": 0, "command": 0}, (
         "what it made is deleted before the pod is killed"
     )
     assert from_environment({"PERFDAG_ALLOWED": "scale vmi-burst"}).allowed == (

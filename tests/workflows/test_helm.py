@@ -20,7 +20,7 @@ CHART = Path(__file__).parents[2] / "deploy/helm/perfdag"
 STORE: dict[str, Any] = {"store": "s3://b/r"}
 ALLOW = [word for name in chart.allowed() for word in ("--allow", f"{name}=one,two")]
 EACH: dict[str, tuple[list[str], dict[str, Any]]] = {
-    "store": (["--store", """claim://it's"{{x}}"#:"""], {"store": """claim://it's"{{x}}"#:"""}),
+    "store": (["--store", "claim://results"], {"store": "claim://results"}),
     "storeSecret": (["--store-secret", "1"], {"storeSecret": "1"}),
     "images": (
         ["--images", "registry.example:5000/{name}/$1-{name}:7"],

@@ -13,7 +13,7 @@ from perfdag.plan.plan import Plan, make_plan
 from perfdag.shape import merge
 from perfdag.steps.devices import without_gpu
 from perfdag.steps.runner.limits import check_size
-from perfdag.store.open import check_cluster_address, on_cluster
+from perfdag.store.open import on_cluster
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import ENTRY_KEYS, Loaded, Source
 from perfdag.suite.yaml_document import BadDocument, Problem
@@ -33,7 +33,7 @@ def suite_manifests(
     `max_age` is the age of the newest run, in seconds, above which the second CronWorkflow fails.
     Raises CommandError, BadDocument.
     """
-    store = installation.store and check_cluster_address(installation.store)
+    store = installation.store
     loaded = load_suite(file)
     plan = place_hosts(make_plan(loaded))
     check_size(plan)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from perfdag.app.cluster.installation import Installation, installation_objects
 from perfdag.app.cluster.manifest_suite import suite_manifests
+from perfdag.store.open import check_cluster_address
 from perfdag.workflows.emit import dump
 
 
@@ -18,8 +19,10 @@ def render(
 ) -> str:
     """Return the objects of the installation (`base`) and the manifests of a suite file, if named.
 
-    Raises CommandError, BadDocument.
+    Raises CommandError, BadDocument, AddressError for a store that no cluster can have.
     """
+    if installation.store:
+        check_cluster_address(installation.store)
     manifests = installation_objects(installation) if base else []
     if suite:
         manifests += suite_manifests(suite, installation, schedules, max_age, report)
