@@ -35,12 +35,12 @@ def check_address(root: str) -> str:
 
 def check_cluster_address(root: str) -> str:
     """Return the address of a store that pods can use. Raises AddressError for any other text."""
-    if not on_cluster(check_address(root)):
+    if not on_cluster(root):
         raise AddressError(
             f"{root[:200] or 'no store'}: pods share no folder with this machine; "
             "give --store s3://bucket/prefix or claim://NAME"
         )
-    return root
+    return check_address(root)
 
 
 def on_cluster(root: str | None) -> bool:
