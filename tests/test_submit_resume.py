@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from perfdag.app.cluster.template import InstalledTemplate, SuiteRules
+from perfdag.app.cluster.watch import follow_run
 from perfdag.cli import main
+from perfdag.cli.options import log
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.confirming import store_confirming_plans
@@ -180,3 +182,47 @@ def test_samples_of_two_places_are_no_run(
     assert cluster.started == []
     store.delete(f"runs/{ID}/parts")
     assert resume(ID) == 0
+
+
+@pytest.mark.parametrize(
+    ("root", "planned", "kept"),
+    [
+        (
+            ROOT,
+            True,
+            f"{ROOT} keeps 1 of 2 samples of run {ID}; "
+            f"go on: perfdag submit --resume {ID} --namespace bench --store {ROOT}",
+        ),
+        (ROOT, False, f"{ROOT} keeps nothing of run {ID}"),
+        (
+            "claim://results",
+            False,
+            f"claim://results keeps the samples that were stored of run {ID}; "
+            f"go on: perfdag submit --resume {ID} --namespace bench --store claim://results",
+        ),
+    ],
+)
+async def test_the_watch_of_a_deleted_run_names_what_is_kept_and_how_to_go_on(
+    root: str,
+    planned: bool,
+    kept: str,
+    cluster: Cluster,
+    store: FolderStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("perfdag.app.cluster.watch.Kube", cluster.client)
+    monkeypatch.setattr("perfdag.app.cluster.watch.POLL_INTERVAL", 0.01)
+    cluster.add(workflow("perfdag-s-b", ID, "3", root))
+    if planned:
+        plan = make_plan(parse_suite(f"{SUITE}repetitions: 2\n"), run_id=ID)
+        plan.where = {"namespace": "bench", "cluster": "k8s-1"}
+        store.put(f"runs/{ID}/plan.json", plan.dump())
+        sample = SampleRecord(plan.points[0].id, 1, "ok")
+        store.put(sample_key(ID, plan.key(0)), sample.dump())
+
+    def delete_later(line: str) -> None:
+        cluster.remove("Workflow")
+
+    assert await follow_run("perfdag-s-b", "bench", delete_later, log) == 1
+    assert capsys.readouterr().err == f"workflow perfdag-s-b was deleted; {kept}\n"

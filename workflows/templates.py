@@ -23,6 +23,7 @@ from hera.workflows import (
 from hera.workflows import models as m
 
 from perfdag.kube.labels import LABEL, WATCHDOG_DONE
+from perfdag.kube.placement import lost_node
 from perfdag.kube.podspec import restricted
 from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
@@ -226,7 +227,10 @@ def _watchdog(installation: Installation) -> Container:
         args=["step", "watchdog"],
         affinity=ASIDE,
         labels=labels("watchdog", _RUN_OUTPUT),
-        pod_spec_patch=json.dumps(restricted({"cpu": "10m", "memory": "64Mi"})),
+        # Argo creates it again elsewhere, and finish waits for it: it leaves a lost node at once
+        pod_spec_patch=json.dumps(
+            restricted({"cpu": "10m", "memory": "64Mi"}) | lost_node(seconds=0)
+        ),
     )
 
 

@@ -14,23 +14,25 @@ CLEARING = 660
 """Grace period in seconds of a benchmark that has to delete objects on the cluster."""
 LOST_NODE_SECONDS = 60
 """Seconds after which Kubernetes deletes a pod whose node does not answer."""
-LOST_NODE: Object = {
-    "terminationGracePeriodSeconds": 0,
-    "tolerations": [
+
+
+def lost_node(seconds: int = LOST_NODE_SECONDS) -> Object:
+    """Return the spec that lets Kubernetes give up a pod `seconds` after its node is NotReady.
+
+    So no pod needs the right to delete pods. A grace period of 0 removes the object at once. With
+    any other, the pod stays until a kubelet that is gone confirms its end, and Argo waits for it.
+    A kubelet that lives sends SIGTERM and gives 2 s.
+    """
+    tolerations = [
         {
             "key": f"node.kubernetes.io/{state}",
             "operator": "Exists",
             "effect": "NoExecute",
-            "tolerationSeconds": LOST_NODE_SECONDS,
+            "tolerationSeconds": seconds,
         }
         for state in ("not-ready", "unreachable")
-    ],
-}
-"""Lets Kubernetes itself give up a pod of a lost node: no pod needs the right to delete pods.
-
-A grace period of 0 removes the object at once. With any other, the pod stays until a kubelet that
-is gone confirms its end, and Argo waits for it. A kubelet that lives sends SIGTERM and gives 2 s.
-"""
+    ]
+    return {"terminationGracePeriodSeconds": 0, "tolerations": tolerations}
 
 
 def place(shape: Shape, spec: Object, run_id: str, ranks: range | None) -> None:
@@ -85,7 +87,8 @@ def place(shape: Shape, spec: Object, run_id: str, ranks: range | None) -> None:
     if shape.node_selector:
         spec["nodeSelector"] = dict(shape.node_selector)
     tolerations = [item.model_dump(exclude_none=True) for item in shape.tolerations]
-    spec |= {**LOST_NODE, "tolerations": [*tolerations, *LOST_NODE["tolerations"]]}
+    lost = lost_node()
+    spec |= {**lost, "tolerations": [*tolerations, *lost["tolerations"]]}
     if shape.scheduler == "volcano":
         spec["schedulerName"] = "volcano"
     if shape.runtime_class:

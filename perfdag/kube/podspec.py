@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfdag.kube.placeholders import BATCH, CLAIMED, PORT
-from perfdag.kube.placement import CLEARING, LOST_NODE, place
+from perfdag.kube.placement import CLEARING, lost_node, place
 from perfdag.kube.resources import Object
 from perfdag.shape import Shape, Volume
 
@@ -289,7 +289,7 @@ def restricted(requests: Mapping[str, Any] | None = None, memory: str | None = N
     if memory:
         main["resources"]["limits"] = {"memory": memory}
     return {
-        **LOST_NODE,
+        **lost_node(),
         "securityContext": pod_security(),
         "initContainers": [{"name": "init", "securityContext": hardened(), "resources": helper()}],
         "containers": [

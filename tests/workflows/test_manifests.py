@@ -6,6 +6,7 @@ PERFDAG_REGENERATE=1 writes the golden files anew (read the diff!); CI refuses t
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import uuid
@@ -318,6 +319,25 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
             tried[name]["expression"]
             == f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < {lasts}"
         )
+
+
+def test_only_the_watchdog_leaves_a_lost_node_at_once() -> None:
+    [template] = [
+        body
+        for body in base.objects(Installation(store="s3://b/r"))
+        if body["kind"] == "WorkflowTemplate" and body["metadata"]["name"] == "perfdag"
+    ]
+    seconds = {
+        pod["name"]: set(re.findall(r'"tolerationSeconds": ?(\d+)', pod["podSpecPatch"]))
+        for pod in template["spec"]["templates"]
+        if "container" in pod and pod["name"] != "rank"
+    }
+    assert seconds == {
+        "plan-pod": {"60"},
+        "watchdog-pod": {"0"},  # finish waits for it
+        "confirm-pod": {"60"},
+        "finish-pod": {"60"},
+    }
 
 
 def test_the_workflow_of_as_many_shapes_as_may_be_is_an_object_of_less_than_256_kib() -> None:

@@ -9,7 +9,7 @@ from perfdag.app.errors import CommandError
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.plan.names import is_run_id
 from perfdag.plan.plan import Plan
-from perfdag.results.runs import load_plan, resume_obstacle
+from perfdag.results.runs import load_plan, resume_command, resume_obstacle, variants
 from perfdag.results.samples import stored_samples
 from perfdag.steps.runner.cluster_facts import cluster_name
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
@@ -74,6 +74,27 @@ def _stored_run(root: str, run_id: str, report: Callable[[str], None]) -> Submit
         )
         return None
     return SubmittedRun(plan.run_id, root, plan.suite, int(plan.options.get("priority", 0)))
+
+
+def kept_samples(view: View, namespace: str) -> str:
+    """Return what the store keeps of a run whose Workflow was deleted, and how to go on."""
+    run_id, root = view.run_id, view.parameter("store")
+    if not run_id or not root:
+        return "it had made no plan, so nothing is kept"
+    command = f"perfdag submit --resume {run_id} --namespace {namespace} --store {root}"
+    amount = "the samples that were stored"
+    if root.startswith("s3://"):
+        try:
+            store = open_store(root)
+            plans = variants(store, _measured_plan(store, load_plan(store, run_id)))
+            known = sum(len(stored_samples(store, plan.run_id)) for plan in plans)
+            amount = f"{known} of {sum(len(plan.order) for plan in plans)} samples"
+            command = resume_command(plans[0], root)
+        except NotStoredError:
+            return f"{root} keeps nothing of run {run_id}"
+        except StoreError:
+            pass  # this machine does not reach it; the pods do
+    return f"{root} keeps {amount} of run {run_id}; go on: {command}"
 
 
 async def _first_workflow(client: Kube, name: str, namespace: str) -> View | None:

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from perfdag.app.cluster.resume import kept_samples
 from perfdag.app.cluster.view import DONE, View, is_executor_line, last_log_line, view_run
 from perfdag.exit_codes import EXIT_FAILED, EXIT_INPUT
 from perfdag.kube.client import Kube, KubeError
@@ -23,6 +24,7 @@ async def follow_run(
     wrong. A lost connection is tried again. Raises KubeError if the API server refuses.
     """
     start, connected = time.monotonic(), True
+    view: View | None = None
     state = ""
     troubles: list[str] = []
     async with Kube(retries=2) as client:
@@ -32,7 +34,8 @@ async def follow_run(
                 connected = True
             except KubeError as error:
                 if error.status == 404:
-                    report(f"workflow {workflow} was deleted")
+                    kept = f"; {kept_samples(view, namespace)}" if view else ""
+                    report(f"workflow {workflow} was deleted{kept}")
                     return EXIT_FAILED
                 if error.status in (401, 403):
                     raise
