@@ -44,7 +44,7 @@ def is_permitted(demand: Demand, permits: Iterable[str]) -> bool:
     key, _, wanted = demand.permit.partition("=")
     values = [value for name, _, value in (item.partition("=") for item in permits) if name == key]
     if key == "hostPath":
-        return any(_holds(folder, wanted) for folder in values)
+        return any(_is_folder(folder, wanted) for folder in values)
     if key in PATTERNS:
         return any(matches(pattern, wanted) for pattern in values)
     return wanted in values
@@ -144,10 +144,13 @@ def check_permits(
         )
 
 
-def _holds(folder: str, path: str) -> bool:
-    """Return whether a path is a folder or below it; a path with `..` is below none."""
-    parts = PurePosixPath(path).parts
-    return ".." not in parts and PurePosixPath(path).is_relative_to(folder)
+def _is_folder(pattern: str, path: str) -> bool:
+    """Return whether a path is that folder; `*` stands for a part of one name.
+
+    A folder below it would not do: a pod that writes to the folder makes links there, and the
+    kubelet follows them to any folder of the node.
+    """
+    return ".." not in PurePosixPath(path).parts and PurePosixPath(path).match(pattern)
 
 
 def _where(document: Document, entry: str, key: str) -> tuple[str | int, ...]:
