@@ -73,7 +73,7 @@ def _copied(folder: Path, role: str, measure: dict[str, str] | None = None) -> P
         "secrets/store": STORE,
         "secrets/measure": measure or {},
         "secrets/ssh": dict.fromkeys(("id", "id.pub", "host", "host.pub"), "key"),
-        "account": TOKEN,
+        "secrets/account": TOKEN,
     }
     for name, texts in files.items():
         (folder / name).mkdir(parents=True)
@@ -81,9 +81,7 @@ def _copied(folder: Path, role: str, measure: dict[str, str] | None = None) -> P
             (folder / name / file).write_text(text)
     (folder / "credentials").mkdir()
     [init] = rank(Installation()).init_containers or []
-    script = (init.command or [])[-1]
-    script = script.replace(str(config.SERVICE_ACCOUNT), str(folder / "account"))
-    script = script.replace("/perfdag/", f"{folder}/")
+    script = (init.command or [])[-1].replace("/perfdag/", f"{folder}/")
     subprocess.run(["sh", "-c", script, role], check=True)
     return folder / "credentials"
 
@@ -118,6 +116,23 @@ def test_the_measuring_container_mounts_no_secret_and_no_token() -> None:
     assert memory.empty_dir
     assert memory.empty_dir.medium == "Memory"
     assert not pod.env_from
+
+
+def test_the_copied_token_outlives_a_run() -> None:
+    """Kubernetes renews the token of a mount, which the copy is not."""
+    pod = rank(Installation())
+    [init] = pod.init_containers or []
+    [mount] = [mount for mount in init.volume_mounts or [] if mount.name == "account"]
+    assert mount.mount_path == "/perfdag/secrets/account"
+    [volume] = [volume for volume in pod.volumes or [] if volume.name == "account"]
+    assert volume.projected
+    token, ca, namespace = volume.projected.sources or []
+    assert token.service_account_token
+    assert (token.service_account_token.expiration_seconds or 0) > Installation().deadline
+    paths = [token.service_account_token.path]
+    for items in (ca.config_map, namespace.downward_api):
+        paths += [item.path for item in (items.items if items else None) or []]
+    assert paths == [*TOKEN]
 
 
 def test_a_pod_takes_its_credentials_and_leaves_none_to_a_command(

@@ -9,16 +9,17 @@ in memory.
 from hera.workflows import UserContainer
 from hera.workflows import models as m
 
-from perfdag.kube.config import SERVICE_ACCOUNT
 from perfdag.kube.podspec import CREDENTIALS, hardened
 from perfdag.workflows.containers import Installation
 
 _SOURCES, _TARGET = "/perfdag/secrets", "/perfdag/credentials"
+TOKEN_SECONDS = 365 * 86400
+"""Life of the token of a measuring pod. It ends with the pod, or at the API server's maximum."""
 # The role is $0. Only leads use the store and the private client key; only peers run a server.
 _COPY = f"""umask 077
 copy() {{ for file; do [ ! -f "$file" ] || cp -L "$file" {_TARGET}/ || exit 1; done; }}
-copy {SERVICE_ACCOUNT}/*
 cd {_SOURCES}
+copy account/*
 [ "$0" = peer ] || copy store/* measure/* ssh/id ssh/host.pub
 [ "$0" = lead ] || copy ssh/host ssh/id.pub
 """
@@ -30,6 +31,7 @@ def credentials(installation: Installation, role: str) -> UserContainer:
     The patch of a shape gives it the image and the uid of the measuring container.
     """
     mounts = {
+        "account": f"{_SOURCES}/account",
         "store-keys": f"{_SOURCES}/store",
         "measure-keys": f"{_SOURCES}/measure",
         "ssh": f"{_SOURCES}/ssh",
@@ -47,7 +49,11 @@ def credentials(installation: Installation, role: str) -> UserContainer:
 
 
 def credential_volumes(installation: Installation) -> list[m.Volume]:
-    """Return the Secrets that only the init container mounts, and the volume of the copies."""
+    """Return what only the init container mounts, and the volume of the copies.
+
+    Nobody renews a copied token. The one that Kubernetes mounts by itself is valid for an hour on
+    clusters that do not extend it, so the token is requested for TOKEN_SECONDS.
+    """
     secrets = {
         "store-keys": installation.store_secret,
         # a credential with fewer rights, which replaces that of the other steps
@@ -55,7 +61,24 @@ def credential_volumes(installation: Installation) -> list[m.Volume]:
         "ssh": "perfdag-ssh-{{workflow.uid}}",
     }
     memory = m.EmptyDirVolumeSource(medium="Memory", size_limit="1Mi")
+    namespace = m.DownwardAPIVolumeFile(
+        path="namespace", field_ref=m.ObjectFieldSelector(field_path="metadata.namespace")
+    )
+    account = [
+        m.VolumeProjection(
+            service_account_token=m.ServiceAccountTokenProjection(
+                path="token", expiration_seconds=TOKEN_SECONDS
+            )
+        ),
+        m.VolumeProjection(
+            config_map=m.ConfigMapProjection(
+                name="kube-root-ca.crt", items=[m.KeyToPath(key="ca.crt", path="ca.crt")]
+            )
+        ),
+        m.VolumeProjection(downward_api=m.DownwardAPIProjection(items=[namespace])),
+    ]
     return [
+        m.Volume(name="account", projected=m.ProjectedVolumeSource(sources=account)),
         *(
             m.Volume(name=name, secret=m.SecretVolumeSource(secret_name=secret, optional=True))
             for name, secret in secrets.items()
