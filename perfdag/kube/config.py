@@ -26,11 +26,18 @@ IN_POD = "the service account"
 pod_token = ""
 """The token of the pod's service account, in a process that has deleted the file."""
 
+_TOKEN = "PERFDAG_POD_TOKEN"
+
 
 def keep_token(token: str) -> None:
     """Use this token of the pod's service account, whose file is to be deleted."""
     global pod_token
     pod_token = token
+
+
+def token_environment() -> dict[str, str]:
+    """Return what lets a program of perfdag that this process starts use the same token."""
+    return {_TOKEN: pod_token} if pod_token else {}
 
 
 def tls_context(file: str | None = None, data: str | None = None) -> ssl.SSLContext:
@@ -110,15 +117,16 @@ def load_config(context: str | None = None, kubeconfig: str | None = None) -> Cl
     if configured:
         raise config_error(f"no kubeconfig at {configured}", "set KUBECONFIG to an existing file")
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
-    if in_pod and (pod_token or (SERVICE_ACCOUNT / "token").is_file()):
-        return _in_pod()
+    token = pod_token or os.environ.get(_TOKEN, "")
+    if in_pod and (token or (SERVICE_ACCOUNT / "token").is_file()):
+        return _in_pod(token)
     raise config_error(
         "no cluster: no KUBECONFIG, no ~/.kube/config, and not in a pod",
         "set KUBECONFIG=/path/to/kubeconfig",
     )
 
 
-def _in_pod() -> Cluster:
+def _in_pod(token: str) -> Cluster:
     host, port = (
         os.environ["KUBERNETES_SERVICE_HOST"],
         os.environ.get("KUBERNETES_SERVICE_PORT", "443"),
@@ -129,8 +137,8 @@ def _in_pod() -> Cluster:
         server=server,
         context="in-cluster",
         namespace=name.read_text().strip() if name.is_file() else "default",
-        credentials=Credentials(token=pod_token, expires=float("inf"))
-        if pod_token
+        credentials=Credentials(token=token, expires=float("inf"))
+        if token
         else Credentials(token_file=SERVICE_ACCOUNT / "token"),
         source=IN_POD,
         ca=ca.read_text() if ca.is_file() else None,

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Rights
 from perfdag.hosts.base import Finished
+from perfdag.kube.config import token_environment
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.steps.queue.backend.workload import built_in_seconds, substitute
 from perfdag.steps.queue.validate.deployment import not_permitted
@@ -180,7 +181,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
 
     def run(self, gang: Gang, params: QueueScalingParams) -> Output:
         argv = validator_argv(params)
-        server = gang.hosts[0].serve(argv)
+        server = gang.hosts[0].serve(argv, env=token_environment() if params.deployment else {})
         try:
             done = server.wait(gang.timeout, GRACE)
         finally:  # also where this process is told to end: the replicas are put back

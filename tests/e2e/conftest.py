@@ -64,6 +64,13 @@ class Namespace:
         argv = [sys.executable, "-m", "perfdag", *words, "--namespace", self.name]
         return subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=check)
 
+    def install(self, *options: str) -> None:
+        """Install perfdag with what the suites of the tests need."""
+        # a lock of its own: what else is measured on the cluster is not waited for
+        own = ("--store", self.store, "--images", IMAGES, "--lock-namespace", self.name)
+        done = self.perfdag("install", *own, "--permit", PERMITS, *options)
+        assert done.returncode == 0, done.stderr
+
     def check(self, *words: str) -> "subprocess.CompletedProcess[str]":
         """`perfdag check` on the store."""
         argv = [sys.executable, "-m", "perfdag", "check", *words]
@@ -231,20 +238,7 @@ def installed(security: str, *options: str) -> Iterator[Namespace]:
         )
     )
     try:
-        # a lock of its own: what else is measured on the cluster is not waited for
-        said = made.perfdag(
-            "install",
-            "--store",
-            made.store,
-            "--images",
-            IMAGES,
-            "--lock-namespace",
-            name,
-            "--permit",
-            PERMITS,
-            *options,
-        )
-        assert said.returncode == 0, said.stderr
+        made.install(*options)
         yield made
     finally:
         asyncio.run(_remove(name))

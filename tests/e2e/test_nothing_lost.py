@@ -339,7 +339,11 @@ def test_delete_leaves_nothing_behind(bench: Namespace, tmp_path: Path) -> None:
         if "perfdag-ssh" in each["metadata"]["name"]
         and each["metadata"]["labels"].get("perfdag/run") == run_id
     ]
-    assert not bench.objects("Lease", "coordination.k8s.io/v1")
+    bench.until(
+        lambda: not bench.objects("Lease", "coordination.k8s.io/v1"),
+        30,
+        "end of the Leases, which Kubernetes deletes after their Workflow",
+    )
     assert bench.stored(run_id)
 
 

@@ -41,12 +41,15 @@ name: host
 pending_limit: 60s
 entries:
   - benchmark: iperf
+    hosts: {placement: packed}
     network: {host: true}
     params: {duration: 1s}
   - benchmark: rdma-bandwidth
+    hosts: {placement: packed}
     network: {host: true}
     params: {mode: read, sizes: [65536]}
   - benchmark: rdma-latency
+    hosts: {placement: packed}
     network: {host: true}
     params: {mode: read, sizes: [2]}
 """

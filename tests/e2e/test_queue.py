@@ -94,20 +94,10 @@ def suite(queues: str, tmp_path: Path) -> Path:
 @pytest.fixture
 def allowed(bench: Namespace, queues: str) -> Iterator[None]:
     """The installation with both allowed, and without them again at the end."""
-    install = [
-        "install",
-        "--store",
-        bench.store,
-        "--images",
-        IMAGES,
-        "--lock-namespace",
-        bench.name,
-    ]
     grants = [f"{name}={queues}" for name in ("queue-scaling", "queue-autoscale")]
-    said = bench.perfdag(*install, *(word for grant in grants for word in ("--allow", grant)))
-    assert said.returncode == 0, said.stderr
+    bench.install(*(word for grant in grants for word in ("--allow", grant)))
     yield
-    bench.perfdag(*install, check=True)
+    bench.install()
 
 
 def test_queues_of_another_namespace_are_measured_under_the_accounts_that_install_made(

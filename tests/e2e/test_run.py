@@ -96,15 +96,15 @@ def test_the_suite_of_the_readme_gives_the_rows_of_a_local_run(
         return {
             tuple(
                 str(row[name])
-                for name in ("benchmark_version", "point", "metric", "stat", "coords")
+                for name in ("benchmark_version", "span", "point", "metric", "stat", "coords")
             ): (row["series_id"])
             for row in rows
         }
 
-    # the version of iperf is part of its series, and the images may have another one
+    # the version of iperf and the nodes of several hosts are parts of a series
     ids_there, ids_here = series(there), series(here)
-    assert {key[1] for key in ids_there.keys() & ids_here.keys()} >= {
-        row["point"] for row in here if row["entry"] == "imb"
+    assert {key[2] for key in ids_there.keys() & ids_here.keys()} >= {
+        row["point"] for row in here if row["entry"] == "fio"
     }
     assert all(ids_there[key] == ids_here[key] for key in ids_there.keys() & ids_here.keys())
 

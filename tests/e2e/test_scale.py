@@ -10,7 +10,7 @@ from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.steps.scale.cluster import kwok_nodes, simulation
 from perfdag.steps.scale.model.templates import RUN_LABEL
 
-from .conftest import IMAGES, Namespace
+from .conftest import Namespace
 
 VMIS = f"perfdag-vmi-{uuid.uuid4().hex[:6]}"
 """The namespace of the VMIs, which `install --allow` makes."""
@@ -41,11 +41,9 @@ def kubevirt(restricted: Namespace) -> Iterator[None]:
 @pytest.fixture
 def allowed(bench: Namespace) -> Iterator[None]:
     """The installation with vmi-burst allowed, and without it again at the end."""
-    install = ["install", "--store", bench.store, "--images", IMAGES]
-    said = bench.perfdag(*install, "--allow", f"vmi-burst={VMIS}")
-    assert said.returncode == 0, said.stderr
+    bench.install("--allow", f"vmi-burst={VMIS}")
     yield
-    bench.perfdag(*install, check=True)
+    bench.install()
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def _set(*pairs: str) -> list[str]:
 def test_everything_runs_here_or_is_skipped_with_its_reason(privileged: Namespace) -> None:
     shorter = _set(
         "pending_limit=90s", "iperf-set.duration=1s", "iperf.duration=1s", "mpi-pingpong.max_log=10", "fio-here.runtime=1s",
-        "fio-here.size=16MiB", "openfoam-here.time_steps=5", "openfoam.size=XS", "openfoam.time_steps=2", "openfoam.oversubscribe=true",
+        "fio-here.size=16MiB", "openfoam-here.time_steps=5", "openfoam.size=XS", "openfoam.nodes=3", "openfoam.procs=6", "openfoam.time_steps=2", "openfoam.oversubscribe=true",
     )  # fmt: skip
     # the image of torchbench is too heavy for a test: this one has no torch, which is a reason too
     light = _set(f"pytorch-here.image={IMAGES.format(name='base')}")
