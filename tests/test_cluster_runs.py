@@ -18,6 +18,7 @@ from perfdag.app.cluster.template import (
     installed_template,
 )
 from perfdag.app.cluster.view import View
+from perfdag.app.cluster.waits import Observation
 from perfdag.app.cluster.watch import describe, follow_run
 from perfdag.cli import main
 from perfdag.cli.options import log
@@ -535,7 +536,7 @@ def test_argos_progress_and_the_last_line_of_the_lead_are_shown() -> None:
     last = "2/4 ok command POINT=1 repetition 1 (about 3 min 5 s left)"
     line = describe(view, last)
     assert f"3/12 of the started batches | {last}" in line
-    assert RunStatus(view, last).data()["seconds_left"] == 185
+    assert RunStatus(view, Observation(last)).data()["seconds_left"] == 185
 
 
 def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:

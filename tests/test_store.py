@@ -336,3 +336,20 @@ def test_every_request_has_the_patience_that_a_put_has(ask: Callable[[S3Store], 
     hasty._api = Flaky(1)
     with pytest.raises(StoreError, match="cannot be reached"):
         ask(hasty)
+
+
+def test_a_wait_for_s3_is_reported_until_a_request_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+    store = S3Store("s3://b/x", 5.0, waits.append)
+    store._api = Flaky(2)
+    store.get("a")
+    assert waits == [], "a short one is not told"
+    monkeypatch.setattr("perfdag.store.s3.REPORT_SECONDS", 0.0)
+    store._api = Flaky(2)
+    store.get("a")
+    store.get("a")
+    assert len(waits) == 3
+    assert 0 < waits[0] < waits[1]
+    assert waits[2] == 0.0

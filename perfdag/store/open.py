@@ -1,6 +1,7 @@
 """The address of a store, and opening it."""
 
 import re
+from collections.abc import Callable
 
 from perfdag.store.base import KEY_NAME, AddressError, Store
 from perfdag.store.folder import FolderStore
@@ -48,10 +49,13 @@ def on_cluster(root: str | None) -> bool:
     return (root or "").startswith(("s3://", "claim://"))
 
 
-def open_store(root: str | None, patience: float = 10.0) -> Store:
+def open_store(
+    root: str | None, patience: float = 10.0, on_wait: Callable[[float], None] | None = None
+) -> Store:
     """Return the store in a folder or at an s3:// address.
 
-    A failing request to S3 is retried for `patience` seconds. Raises StoreError.
+    A failing request to S3 is retried for `patience` seconds; `on_wait` is as in S3Store. Raises
+    StoreError.
     """
     root = check_address(root or DEFAULT_ROOT)
     if root.startswith("claim://"):
@@ -60,5 +64,5 @@ def open_store(root: str | None, patience: float = 10.0) -> Store:
             "or run the command in a pod that mounts it"
         )
     if root.startswith("s3://"):
-        return S3Store(root, patience)
+        return S3Store(root, patience, on_wait)
     return FolderStore(root)

@@ -19,16 +19,23 @@ READ_AT_ONCE = 16
 
 KEYS_A_TASK = 8
 
+REPORT_SECONDS = 4.0
+"""Seconds between two reports of a wait, and until the first one."""
+
 
 class S3Store:
     """A bucket with an optional prefix.
 
     Endpoint, keys, region and role come from the environment (AWS_ENDPOINT_URL ...), then from a
-    profile in ~/.aws. An object is written by one PUT.
+    profile in ~/.aws. An object is written by one PUT. While requests fail, `on_wait` receives the
+    seconds since the first of them, every few seconds; then 0 once a request is answered.
     """
 
-    def __init__(self, root: str, patience: float) -> None:
+    def __init__(
+        self, root: str, patience: float, on_wait: Callable[[float], None] | None = None
+    ) -> None:
         self.root, self.patience = root.rstrip("/"), patience
+        self._on_wait, self._away, self._next = on_wait, 0.0, 0.0
         bucket, _, prefix = self.root.removeprefix("s3://").partition("/")
         try:
             import obstore
@@ -58,15 +65,36 @@ class S3Store:
         deadline = time.monotonic() + self.patience
         pause = 0.2
         while True:
+            began = time.monotonic()
             try:
-                return request()
+                result = request()
             except FileNotFoundError:
+                self._answered()
                 raise
             except Exception as error:
-                if _permanent(error) or time.monotonic() + pause > deadline:
+                if _permanent(error):
+                    raise self._error(error) from error
+                self._wait(began)
+                if time.monotonic() + pause > deadline:
                     raise self._error(error) from error
                 time.sleep(pause)
                 pause = min(2 * pause, 5.0)
+            else:
+                self._answered()
+                return result
+
+    def _wait(self, began: float) -> None:
+        """Report a request that failed, unless another thread just did; `began` is monotonic."""
+        now = time.monotonic()
+        self._away = self._away or began
+        if self._on_wait and now >= max(self._next, self._away + REPORT_SECONDS):
+            self._next = now + REPORT_SECONDS
+            self._on_wait(now - self._away)
+
+    def _answered(self) -> None:
+        reported, self._away, self._next = self._next, 0.0, 0.0
+        if self._on_wait and reported:
+            self._on_wait(0.0)
 
     def put(self, key: str, data: bytes) -> None:
         check_key(self.root, key)

@@ -11,6 +11,7 @@ from perfdag.plan.plan import new_run_id
 from perfdag.steps.runner.limits import refuse
 from perfdag.store.base import Store
 from perfdag.store.open import check_cluster_address, open_store
+from perfdag.store.wait import print_wait
 from perfdag.units import seconds
 
 PATIENCE = 300.0
@@ -78,7 +79,7 @@ class PodContext:
 
     def open(self) -> Store:
         """Open the store. Raises BadDocument, StoreError."""
-        return open_store(self.root, PATIENCE)
+        return open_store(self.root, PATIENCE, print_wait)
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfdag.app.cluster.find import find_workflow
-from perfdag.app.cluster.view import View, last_log_line, view_run
+from perfdag.app.cluster.view import View, view_run
+from perfdag.app.cluster.waits import Observation, observe
 from perfdag.app.cluster.watch import clock, describe
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.steps.runner.progress import seconds_left
@@ -12,16 +13,17 @@ from perfdag.steps.runner.progress import seconds_left
 
 @dataclass(frozen=True)
 class RunStatus:
-    """The state of a run, and the last line of the lead that measures."""
+    """The state of a run, the last line of the lead that measures, and what the run waits for."""
 
     view: View
-    line: str | None
+    seen: Observation
 
     def text(self) -> str:
         """Return the status as text."""
         view = self.view
         head = f"run {view.run_id or '(no plan yet)'}, workflow {view.name}"
-        return f"{head}\n{clock(int(view.seconds()))} | {describe(view, self.line)}"
+        line = describe(view, self.seen.line, self.seen.waits)
+        return f"{head}\n{clock(int(view.seconds()))} | {line}"
 
     def data(self) -> dict[str, Any]:
         """Return the status as plain data."""
@@ -44,9 +46,10 @@ class RunStatus:
             "message": view.message,
             "done": done,
             "samples": total,
-            "current": self.line,
-            "seconds_left": seconds_left(self.line),
+            "current": self.seen.line,
+            "seconds_left": seconds_left(self.seen.line),
             "exit_code": view.exit_code(),
+            "waits": list(self.seen.waits),
             "troubles": view.troubles(),
             "pods": pods,
         }
@@ -58,6 +61,6 @@ def run_status(name: str, namespace: str) -> RunStatus:
     async def look(client: Kube) -> RunStatus:
         workflow = await find_workflow(client, name, namespace)
         view = await view_run(client, workflow["metadata"]["name"], namespace)
-        return RunStatus(view, await last_log_line(client, view, namespace))
+        return RunStatus(view, await observe(client, view, namespace))
 
     return run_with_client(look)

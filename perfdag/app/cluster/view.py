@@ -8,7 +8,7 @@ from datetime import datetime
 from perfdag.app.cluster.template import ARGO, is_other_version
 from perfdag.exit_codes import EXIT_INPUT, EXIT_REACH
 from perfdag.kube.argo import inputs_of, nodes_of, template_of
-from perfdag.kube.client import Kube, KubeError, Object
+from perfdag.kube.client import Kube, Object
 from perfdag.kube.labels import WATCHDOG_DONE
 from perfdag.kube.pods import Pod, read_pod, troubles, with_events
 
@@ -197,16 +197,3 @@ async def view_run(client: Kube, workflow: str, namespace: str) -> View:
     body = await client.get(workflows, workflow, namespace)
     items = await client.list(pods, namespace, labels=f"workflows.argoproj.io/workflow={workflow}")
     return View(body, await with_events(client, namespace, [read_pod(item) for item in items]))
-
-
-async def last_log_line(client: Kube, view: View, namespace: str) -> str | None:
-    """Return the last line of a lead that measures now; None if there is none."""
-    lead = next((pod for pod in view.pods if pod.rank == 0 and pod.phase == "Running"), None)
-    if lead is None:
-        return None
-    try:
-        log = client.logs(lead.name, namespace, container="main", tail=5)
-        lines = [line async for line in log if line and not is_executor_line(line)]
-    except KubeError:  # the pod is gone, or its log may not be read
-        return None
-    return lines[-1] if lines else None

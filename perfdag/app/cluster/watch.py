@@ -3,10 +3,11 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from perfdag.app.cluster.resume import kept_samples
-from perfdag.app.cluster.view import DONE, View, is_executor_line, last_log_line, view_run
+from perfdag.app.cluster.view import DONE, View, is_executor_line, view_run
+from perfdag.app.cluster.waits import observe
 from perfdag.exit_codes import EXIT_FAILED, EXIT_INPUT
 from perfdag.kube.client import Kube, KubeError
 
@@ -44,7 +45,8 @@ async def follow_run(
                 connected = False
                 await asyncio.sleep(POLL_INTERVAL)
                 continue
-            line = describe(view, await last_log_line(client, view, namespace))
+            seen = await observe(client, view, namespace)
+            line = describe(view, seen.line, seen.waits)
             if line != state:
                 seconds = int(time.monotonic() - start)
                 output(f"{clock(seconds)} | {line}")
@@ -62,8 +64,8 @@ def clock(seconds: int) -> str:
     return f"{seconds // 60}:{seconds % 60:02d}"
 
 
-def describe(view: View, line: str | None = None) -> str:
-    """Return the phase, progress, batches, pods by phase and troubles in one line.
+def describe(view: View, line: str | None = None, waits: Iterable[str] = ()) -> str:
+    """Return the phase, progress, batches, pods by phase, waits and troubles in one line.
 
     `line` is the last line of the lead: the newest sample of its batch.
     """
@@ -80,7 +82,7 @@ def describe(view: View, line: str | None = None) -> str:
         *([f"batch {batches}"] if batches else []),
         *([f"pods {pods}"] if pods else []),
     ]
-    return " | ".join([*parts, *view.troubles()[:MAX_TROUBLES]])
+    return " | ".join([*parts, *waits, *view.troubles()[:MAX_TROUBLES]])
 
 
 async def _end(
