@@ -168,6 +168,7 @@ def _plan(installation: Installation) -> Container:
             "refused": refused(RUN),
             "allowed": " ".join(installation.allow),
             "permits": ",".join(installation.permit),
+            "own_store": installation.store,
             "network_policy": "true" if installation.network_policy else "",
             "pull_policy": installation.pull_policy,
         },

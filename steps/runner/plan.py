@@ -6,7 +6,7 @@ from pathlib import Path
 import orjson
 
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.permits import check_permits
+from perfdag.kube.permits import Demand, check_permits, is_permitted
 from perfdag.kube.podspec import priority_class
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan, read_plan
@@ -65,6 +65,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     from perfdag.results.durations import with_learned_times  # imports pyarrow: not at the start
 
     store = context.open()
+    _check_store(context)
     plan = plan_of(context, store, environment)
     plans = variants(store, plan)
     for variant in plans:
@@ -104,6 +105,20 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     for name, value in parameters.items():
         (out / name).write_text(value if isinstance(value, str) else orjson.dumps(value).decode())
     return plan
+
+
+def _check_store(context: PodContext) -> None:
+    """Raise BadDocument if the store is another claim than that of the installation.
+
+    Whoever submits a Workflow chooses its store, and a lead lets commands write to it.
+    """
+    demand = Demand("store", f"claims={context.store.removeprefix('claim://')}")
+    own = context.store == context.own_store
+    if context.claimed and not own and not is_permitted(demand, context.permits):
+        raise refuse(
+            f"the store {context.store} is not that of the installation; "
+            f"an admin may permit it: perfdag install ... --permit '{demand.permit}'"
+        )
 
 
 def where(now: Object, before: Object) -> Object:

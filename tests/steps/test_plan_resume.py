@@ -72,7 +72,8 @@ def run(store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def workflow(uid: str) -> PodContext:
-    return replace(place(), store="claim://results", workflow=f"wf-{uid}", workflow_uid=uid)
+    own = "claim://results"
+    return replace(place(), store=own, own_store=own, workflow=f"wf-{uid}", workflow_uid=uid)
 
 
 def put(store: FolderStore, where: dict[str, Any]) -> Plan:
@@ -228,7 +229,8 @@ def test_want_of_a_key_pair_is_said_and_no_traceback(
     with pytest.raises(PeerError):
         run(cluster("k8s-1", {}), "a")
     assert gather(store, plan)[0]["error"].to_pylist() == ["ssh-keygen is not installed"] * 4
-    for name, value in {"STORE": "claim://results", "RUN": plan.run_id}.items():
+    own = "claim://results"
+    for name, value in {"STORE": own, "OWN_STORE": own, "RUN": plan.run_id}.items():
         monkeypatch.setenv(f"PERFDAG_{name}", value)
     assert main(["step", "plan", "--out", str(tmp_path / "out")]) == 1
     assert "perfdag step: ssh-keygen is not installed" in capsys.readouterr().err
