@@ -37,8 +37,7 @@ EXACT, STRICT_P = 200_000, 0.002
 SCREEN = 4.2
 """Energy of the best split, in mean distances, below which a full window needs no permutations.
 
-LOOSE would refuse the split. Without a change, 6 % of windows lie above 4.5 (t with 2 degrees of
-freedom) to 5.9 (Cauchy).
+LOOSE would refuse the split. Of windows without a change, 6 % lie above 4.5 (t) to 5.9 (Cauchy).
 """
 
 
@@ -75,8 +74,7 @@ def change_points(
 
     `values` has one number per run, oldest first. NaN of a failed run is dropped, never filled.
     Changes are relative: on the log scale where all values are positive, otherwise to |median|.
-    With `absolute`, changes and `min_effect` are in the unit of the metric. Fewer than 8 + 3 values
-    show no change.
+    With `absolute`, they and `min_effect` are in the metric's unit. Fewer than 11 values show none.
     """
     array = np.asarray(values, dtype=np.float64).ravel()
     kept = np.flatnonzero(np.isfinite(array))
@@ -101,9 +99,8 @@ def _proposals(x: Array, tail: int, gate: float, rng: np.random.Generator) -> li
     starts, windows = starts[wide := _reach(windows) >= 0.8 * gate], windows[wide]
     proposals: set[int] = set()
     for start in starts[_screen(windows, tail)].tolist() if starts.size else []:
-        proposals.update(
-            start + k for k in _divide(x[start : start + WINDOW], 0, WINDOW, tail, rng)
-        )
+        window = x[start : start + WINDOW]
+        proposals.update(start + k for k in _divide(window, 0, WINDOW, tail, rng))
     cuts: list[int] = []
     for k in sorted(proposals):
         if not cuts or k - cuts[-1] >= tail:
@@ -194,8 +191,12 @@ def _any_split_beats_chance(
 
 @lru_cache(maxsize=8)
 def _choices(n: int, k: int) -> NDArray[np.int64]:
-    """Return all choices of k of n values, one per row."""
-    return np.fromiter(combinations(range(n), k), dtype=np.dtype((np.int64, k)))
+    """Return all choices of k of n values, one per column."""
+    choices = np.arange(n)[None]
+    for _ in range(k - 1):
+        column, later = np.nonzero(choices[-1][:, None] < np.arange(n))
+        choices = np.vstack([choices[:, column], later])
+    return choices
 
 
 def _split_beats_chance(x: Array, k: int, rng: np.random.Generator) -> bool:
@@ -208,7 +209,7 @@ def _split_beats_chance(x: Array, k: int, rng: np.random.Generator) -> bool:
     smaller = min(k, x.size - k)
     total = math.comb(x.size, smaller)
     if total <= EXACT:
-        products, choices = steps @ steps.T, _choices(x.size, smaller).T
+        products, choices = steps @ steps.T, _choices(x.size, smaller)
         sums = products.diagonal()[choices].sum(axis=0)
         for a, b in combinations(choices, 2):
             sums += 2 * products[a, b]
@@ -216,9 +217,8 @@ def _split_beats_chance(x: Array, k: int, rng: np.random.Generator) -> bool:
     (permutations, allowed), exceeded = STRICT, 0
     for start in range(0, permutations, 37):  # so many stay in the cache
         chunk = min(37, permutations - start)
-        picked = np.argpartition(
-            rng.random((chunk, x.size), dtype=np.float32), smaller - 1, axis=1
-        )[:, :smaller]
+        draws = rng.random((chunk, x.size), dtype=np.float32)
+        picked = np.argpartition(draws, smaller - 1, axis=1)[:, :smaller]
         sums = steps.take(picked.T, axis=0).sum(axis=0)
         exceeded += int((np.einsum("pr,pr->p", sums, sums) >= bar).sum())
         if exceeded > allowed:

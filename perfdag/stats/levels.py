@@ -12,12 +12,12 @@ new level replaces the old one. A level keeps the noise of the levels before it.
 What the fold decides at a run depends on that run and earlier runs only, so it never changes.
 """
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
 from perfdag.stats.changes import (
@@ -125,30 +125,26 @@ class _Fold:
         self.alerts: list[Event] = []
 
     def add_runs(self, accepted: Collection[int]) -> None:
-        """Judge every run. A run near all levels of the last runs needs no test."""
-        x, near = self.x, NEAR * self.gate
-        thirds = [0.0, 0.0, *np.sort(np.stack([x[:-2], x[1:-1], x[2:]]), axis=0)[1].tolist()]
-        low, high, older_low, older_high = math.inf, -math.inf, math.inf, -math.inf
-        first, seen = 0, -1
-        for i in range(x.size):
+        """Judge every run. A run near all levels of the last runs can only end an alert."""
+        far = self._far_from_any().tolist()
+        for i in range(self.x.size):
             if i in accepted:
                 self._accept(i)
-            if i < self.start + 2:
-                continue
-            third = thirds[i]
-            if self.start != seen or i - first >= WINDOW:  # bounds of 60 to 120 runs
-                older_low, older_high = low, high
-                if self.start != seen:
-                    older = thirds[self.start + 2 : i] or [third]
-                    older_low, older_high = min(older), max(older)
-                low, high, first, seen = third, third, i, self.start
-            low, high = min(low, third), max(high, third)
-            off = max(third - min(low, older_low), max(high, older_high) - third)
-            if off < near and self.before is None:
-                continue
-            self._judge_run(i)
-        if x.size in accepted:
-            self._accept(x.size)
+            if far[i] or (self.before is not None and self._is_back(i, self.before)):
+                self._judge_run(i)
+        if self.x.size in accepted:
+            self._accept(self.x.size)
+
+    def _far_from_any(self) -> NDArray[np.bool_]:
+        """Return at which runs the median of three is off from one of those in the last window."""
+        rows = np.concatenate([np.full(TAIL - 1, np.nan), self.x])
+        thirds = np.sort(sliding_window_view(rows, TAIL), axis=1)[:, 1]
+        thirds[: TAIL - 1] = np.nan
+        rows = np.concatenate([np.full(WINDOW - 1, np.nan), thirds])
+        windows = sliding_window_view(rows, WINDOW)
+        low, high = np.fmin.reduce(windows, axis=1), np.fmax.reduce(windows, axis=1)
+        far: NDArray[np.bool_] = np.maximum(thirds - low, high - thirds) >= NEAR * self.gate
+        return far
 
     def _runs(self, i: int) -> NDArray[np.int64]:
         """Return the runs of the level up to run `i`, as many as are looked at together."""
@@ -163,9 +159,8 @@ class _Fold:
         """Decide whether run `i` ends an alert or begins a level."""
         runs = self._runs(i)
         past, tail = runs[:-TAIL], runs[-TAIL:]
-        before = self.before
-        if before is not None and past.size and self._is_back(tail, before):
-            return self._recover(i, before, past, tail)
+        if self.before is not None and self._is_back(i, self.before):
+            return self._recover(i, self.before, past, tail)
         if past.size < TAIL:
             return
         base = middle(self.x[past])
@@ -178,9 +173,12 @@ class _Fold:
         elif abs(middle(off)) >= NEAR * self.gate and (k := self._tested(runs)):
             self._move(i, runs[:k], runs[k:], floor, "permutations")
 
-    def _is_back(self, runs: NDArray[np.int64], before: _Before) -> bool:
-        """Return whether no run is worse than the level before the alert by more than its gate."""
-        return float((self.worse * (self.x[runs] - before.base)).max()) <= before.margin
+    def _is_back(self, i: int, before: _Before) -> bool:
+        """Return whether no run of three is worse than the level before by more than its gate."""
+        if i - self.start < TAIL:
+            return False
+        off = self.worse * (self.x[i + 1 - TAIL : i + 1] - before.base)
+        return float(off.max()) <= before.margin
 
     def _beyond(self, off: Array, floor: float) -> bool:
         """Return whether all runs lie on one side by more than the gate and four floors."""
