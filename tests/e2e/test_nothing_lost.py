@@ -340,7 +340,13 @@ def test_delete_leaves_nothing_behind(bench: Namespace, tmp_path: Path) -> None:
         and each["metadata"]["labels"].get("perfdag/run") == run_id
     ]
     bench.until(
-        lambda: not bench.objects("Lease", "coordination.k8s.io/v1"),
+        lambda: (
+            run_id
+            not in [
+                lease["spec"]["holderIdentity"]
+                for lease in bench.objects("Lease", "coordination.k8s.io/v1")
+            ]
+        ),
         30,
         "end of the Leases, which Kubernetes deletes after their Workflow",
     )
