@@ -120,6 +120,8 @@ async def with_events(kube: Kube, namespace: str, pods: Iterable[Pod]) -> list[P
             (uid := event["involvedObject"].get("uid")) in placed
             and event.get("reason") == "FailedScheduling"
         )
+        # `Error: ErrImagePull` follows an event that names the image
+        and not (event.get("message") or "").startswith("Error: ")
     }
     return [
         replace(pod, trouble=_words(last[pod.uid])) if _quiet(pod) and pod.uid in last else pod

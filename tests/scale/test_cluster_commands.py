@@ -317,7 +317,7 @@ class TestCommands:
             )
             == 3
         )
-        assert "creation_to_running_p50 < 1e-06" in capsys.readouterr().err
+        assert "creation_to_running_p50 < 1e-06" in capsys.readou.out().err
         assert main(["check", "last", "--suite", "gated", "--store", str(tmp_path / "store")]) == 3
 
     @pytest.mark.slow

@@ -736,6 +736,7 @@ async def test_a_silent_pod_is_told_the_last_warning_of_its_events() -> None:
         event("FailedMount", "2026-01-01T00:00:09Z"),
         event("Other", "2026-01-01T00:00:08Z"),
         event("X", "2026-01-02T00:00:00Z", "v"),
+        event("Failed", "2026-01-01T00:00:10Z") | {"message": "Error: ErrImagePull"},
     )
     [found] = await with_events(server.client(), "bench", [pod(None)])
     assert found.trouble == "FailedMount: what FailedMount means"
