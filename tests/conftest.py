@@ -4,8 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.fakes.api_server import ApiServer
+
+# a busy machine may take longer than the default of 200 ms for one example
+settings.register_profile("perfdag", deadline=None)
+settings.load_profile("perfdag")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

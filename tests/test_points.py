@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdag.app.cluster.manifest_suite import suite_text
@@ -85,7 +85,6 @@ written_sizes = st.builds(
 )
 
 
-@settings(deadline=None)  # the first call imports the benchmark
 @given(
     st.lists(written_sizes, min_size=2, max_size=6, unique_by=lambda each: each[1]),
     written_sizes,

@@ -1,6 +1,6 @@
 """What `status` and the watch of a run say that it waits for."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -162,22 +162,22 @@ def test_the_nodes_of_pods_in_trouble_are_read_where_the_user_may(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "waits"),
+    ("nodes", "waits"),  # the times of steps are made when the test runs
     [
-        (steps(130), True),
-        (steps(130, watchdog="Succeeded"), False),
-        (steps(130, confirm="Running"), False),
-        (steps(0), False),
-        ({}, False),
+        (lambda: steps(130), True),
+        (lambda: steps(130, watchdog="Succeeded"), False),
+        (lambda: steps(130, confirm="Running"), False),
+        (lambda: steps(0), False),
+        (dict, False),
     ],
 )
 def test_finish_waits_for_a_watchdog_once_the_batches_are_over(
-    nodes: dict[str, Any],
+    nodes: Callable[[], dict[str, Any]],
     waits: bool,
     server: ApiServer,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    server.add(workflow(nodes))
+    server.add(workflow(nodes()))
     assert main(["status", "w", "--namespace", "bench"]) == 0
     assert (WATCHDOG in capsys.readouterr().out) == waits
     assert main(["status", "w", "--namespace", "bench", "--json"]) == 0

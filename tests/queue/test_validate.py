@@ -134,7 +134,7 @@ async def test_a_shorter_run_gives_the_same_answer() -> None:
 
 
 async def test_failing_work_fails_by_its_cause() -> None:
-    result = await run(["/bin/false"], Plan(1, criteria=SteadyCriteria(seconds=2)))
+    result = await run(["/bin/false"], Plan(1, criteria=SteadyCriteria(seconds=5)))
     assert result["verdict"] == "FAIL"
     [step] = result["steps"]  # type: ignore[misc]
     assert "exit code 1" in str(step["problems"])
