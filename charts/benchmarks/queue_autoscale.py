@@ -79,24 +79,16 @@ def _backends(ax: Axes, trace: Trace) -> None:
         label="needed",
     )
     edges, above, below = np.repeat(at, 2)[1:], np.repeat(have, 2)[:-1], np.repeat(needed, 2)[:-1]
-    ax.fill_between(
-        edges,
-        below,
-        np.maximum(above, below),
-        color=style.SERIES[4],
-        alpha=0.4,
-        linewidth=0,
-        label="wasted",
-    )
-    ax.fill_between(
-        edges,
-        below,
-        np.minimum(above, below),
-        color=style.SERIES[1],
-        alpha=0.4,
-        linewidth=0,
-        label="missing",
-    )
+    for bound, color, label in ((np.maximum, 4, "wasted"), (np.minimum, 1, "missing")):
+        ax.fill_between(
+            edges,
+            below,
+            bound(above, below),
+            color=style.SERIES[color],
+            alpha=0.4,
+            linewidth=0,
+            label=label,
+        )
     ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     ax.set_ylabel("backends")
     ax.set_title(trace.name)

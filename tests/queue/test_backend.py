@@ -427,25 +427,18 @@ def replicas(namespace: str) -> int:
     )
 
 
+def validate_argv(namespace: str, *client: str) -> list[str]:
+    """The command that validates the deployment `fake` with up to 3 replicas."""
+    words = ("queue", "validate", "fake", "-n", namespace, *client, "--limit", "3")
+    return [sys.executable, "-m", "perfdag", *words]
+
+
 @pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["SIGTERM", "SIGINT", "client gone"])
 def test_replicas_are_put_back(namespace: str, control: ThreadingHTTPServer, end: str) -> None:
     url = f"http://127.0.0.1:{control.server_address[1]}"
-    argv = [
-        sys.executable,
-        "-m",
-        "perfdag",
-        "queue",
-        "validate",
-        "fake",
-        "-n",
-        namespace,
-        "--client-url",
-        url,
-        "--limit",
-        "3",
-    ]
+    argv = validate_argv(namespace, "--client-url", url)
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as validator:
         deadline = time.monotonic() + 60
         while control.requests[-2:] != [0, 1]:  # type: ignore[attr-defined]
@@ -470,20 +463,7 @@ def test_a_client_that_hangs_holds_no_replicas(
     namespace: str, control: ThreadingHTTPServer
 ) -> None:
     service(namespace, "its-client", control.server_address[1])
-    argv = [
-        sys.executable,
-        "-m",
-        "perfdag",
-        "queue",
-        "validate",
-        "fake",
-        "-n",
-        namespace,
-        "--client",
-        "its-client",
-        "--limit",
-        "3",
-    ]
+    argv = validate_argv(namespace, "--client", "its-client")
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as validator:
         deadline = time.monotonic() + 60
         while control.requests[-2:] != [0, 1]:  # type: ignore[attr-defined]

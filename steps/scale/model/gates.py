@@ -76,6 +76,13 @@ def parse_gate(text: str) -> Gate:
         ) from None
 
 
+def check_gates(texts: list[str]) -> list[str]:
+    """Return the texts of gates. Raises ValueError for one that is no gate."""
+    for text in texts:
+        parse_gate(text)
+    return texts
+
+
 SLO = (Gate("api_p99", "<", 1.0), Gate("api_list_p99", "<", 30.0))
 """Limits of the Kubernetes API in seconds (kubernetes/community, slos/api_call_latency.md)."""
 

@@ -1,12 +1,12 @@
 """Parameters and cluster rights of the benchmark scale."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from perfdag.benchmark.contract import Params, Rights
 from perfdag.steps.scale.cluster import rights
-from perfdag.steps.scale.model.gates import parse_gate
+from perfdag.steps.scale.model.gates import check_gates, parse_gate
 from perfdag.steps.scale.model.schedule import Arrival, Schedule
 from perfdag.steps.scale.model.templates import inlined
 from perfdag.steps.scale.runai.settings import WORKLOAD_TYPES
@@ -86,7 +86,7 @@ class ScaleParams(Params):
         description="gated: the scheduler alone; fill, fragmentation, preemption: GPUs; gang, "
         "reclaim: need Volcano or KAI",
     )
-    template: str = Field(
+    template: Annotated[str, AfterValidator(inlined)] = Field(
         "job",
         description="training, distributed, interactive, job, pod, pytorchjob, or a YAML file (the "
         "plan keeps its text)",
@@ -127,19 +127,9 @@ class ScaleParams(Params):
     lock_timeout: Duration = Field(
         3600.0, description="seconds to wait for another performance run to end"
     )
-    gates: list[str] = Field([], description="METRIC < VALUE, or METRIC < RATIO * METRIC")
-
-    @field_validator("gates")
-    @classmethod
-    def _readable(cls, gates: list[str]) -> list[str]:
-        for text in gates:
-            parse_gate(text)
-        return gates
-
-    @field_validator("template")
-    @classmethod
-    def _inline(cls, template: str) -> str:
-        return inlined(template)
+    gates: Annotated[list[str], AfterValidator(check_gates)] = Field(
+        [], description="METRIC < VALUE, or METRIC < RATIO * METRIC"
+    )
 
     def spec(self) -> submit.Spec:
         """Convert to a spec. Raises ValueError for an invalid combination."""

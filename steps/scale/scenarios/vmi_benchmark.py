@@ -2,10 +2,10 @@
 
 import time
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from perfdag import signals
 from perfdag.benchmark.contract import Output, Params, Rights
@@ -27,7 +27,7 @@ from perfdag.steps.scale.figures.percentiles import Summary
 from perfdag.steps.scale.figures.prometheus import Prometheus
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.generator import connections
-from perfdag.steps.scale.model.gates import parse_gate, with_slo
+from perfdag.steps.scale.model.gates import check_gates, parse_gate, with_slo
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import inlined
 from perfdag.steps.scale.scenarios import run_vmi, vmi
@@ -58,7 +58,7 @@ API_RULES = Rights(
 class VmiParams(Params):
     """The parameters that VMI scenarios share."""
 
-    template: str = Field(
+    template: Annotated[str, AfterValidator(inlined)] = Field(
         "vmi", description="vmi, vm, vmirs, or a YAML file (its text is kept in the plan)"
     )
     variables: dict[str, str | int | float] = Field(
@@ -83,7 +83,7 @@ class VmiParams(Params):
     lock_timeout: Duration = Field(
         3600.0, description="seconds to wait for another performance run to end"
     )
-    gates: list[str] = Field(
+    gates: Annotated[list[str], AfterValidator(check_gates)] = Field(
         [],
         description="METRIC < VALUE, or METRIC < RATIO * METRIC; replaces an equal metric of "
         "`api_gates`",
@@ -94,18 +94,6 @@ class VmiParams(Params):
     prometheus_ca_file: str | None = Field(
         None, description="file with the certificate authority of its TLS"
     )
-
-    @field_validator("gates")
-    @classmethod
-    def _readable(cls, gates: list[str]) -> list[str]:
-        for text in gates:
-            parse_gate(text)
-        return gates
-
-    @field_validator("template")
-    @classmethod
-    def _inline(cls, template: str) -> str:
-        return inlined(template)
 
     def spec(self) -> vmi.Spec:
         """Convert to a spec. Raises ValueError for an invalid combination."""
