@@ -122,6 +122,6 @@ def test_a_lead_prints_the_time_left_and_status_reads_it(
     progress.ended(point, SampleRecord(point.id, 1, "ok"))
     line = capsys.readouterr().out.strip()
     assert line.startswith(f"1/2 ok {point.entry}")
-    assert (seconds_left(line) or -1) >= 0
+    assert seconds_left(line) is not None
     assert seconds_left("3/4 ok x (about 2 h 5 min left)") == 7500
     assert seconds_left("1/2 ok x repetition 1") is seconds_left(None) is None
