@@ -44,6 +44,21 @@ def server(tmp_path: Path) -> Path:
             "etc/os-release": 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\n',
             "sys/class/net/ens1/speed": "100000\n",
             "sys/class/net/ens1/mtu": "9000\n",
+            "sys/class/net/ens1/device/vendor": "0x15b3\n",
+            "sys/class/net/ens1/device/device": "0x1017\n",
+            "sys/class/net/ens1/device/numa_node": "1\n",
+            "sys/class/infiniband/mlx5_0/fw_ver": "16.35.2000\n",
+            "sys/class/infiniband/mlx5_0/hca_type": "MT4119\n",
+            "sys/class/infiniband/mlx5_0/ports/1/rate": "100 Gb/sec (4X EDR)\n",
+            "sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n",
+            "sys/class/infiniband/mlx5_0/ports/1/link_layer": "Ethernet\n",
+            "sys/class/infiniband/mlx5_0/device/numa_node": "-1\n",
+            "sys/class/dmi/id/bios_version": "1.12.1\n",
+            "proc/cmdline": "BOOT_IMAGE=/vmlinuz isolcpus=nohz,2-5 rd.iscsi.password=hunter2"
+            " url=https://u:pw@host mitigations=off quiet hugepagesz=1G cc: secret end_cc\n",
+            "proc/loadavg": "0.10 3.90 8.40 3/900 4711\n",
+            "proc/sys/net/ipv4/tcp_rmem": "4096\t131072\t6291456\n",
+            "proc/sys/net/core/default_qdisc": "fq\n",
             "sys/class/net/lo/mtu": "65536\n",
             "sys/class/net/cali0123/mtu": "1450\n",
             "sys/bus/pci/drivers/mlx5_core/bind": "",
@@ -55,7 +70,6 @@ def server(tmp_path: Path) -> Path:
         },
     )
     device = root / "sys/class/net/ens1/device"
-    device.mkdir()
     (device / "driver").symlink_to(root / "sys/bus/pci/drivers/mlx5_core")
     return root
 
@@ -72,17 +86,41 @@ def test_a_server(server: Path) -> None:
         {
             "name": "ens1",
             "driver": "mlx5_core",
+            "model": "15b3:1017",
+            "firmware": None,
             "speed": 100_000_000_000,
             "mtu": 9000,
             "state": None,
+            "numa_node": 1,
         }
     ]
+    assert found["rdma"] == [
+        {
+            "name": "mlx5_0:1",
+            "model": "MT4119",
+            "firmware": "16.35.2000",
+            "speed": 100_000_000_000,
+            "state": "ACTIVE",
+            "link_layer": "Ethernet",
+            "numa_node": None,
+        }
+    ]
+    assert (found["firmware"], found["load"]) == ("1.12.1", 1.0)
+    assert found["sysctl"]["net.ipv4.tcp_rmem"] == "4096 131072 6291456"
+    assert found["sysctl"]["net.core.default_qdisc"] == "fq"
+    assert found["sysctl"]["net.core.rmem_max"] is None, "not visible here"
     assert found["virtualisation"] == "none"
     assert found["cgroup"]["version"] == 2
     assert found["cgroup"]["cpu_limit"] == 4.0
     assert (
         found["cgroup"]["memory_limit_bytes"] == cgroups.memory(server) == 1 << 30
     )  # of the pod, not at the root
+
+
+def test_only_options_of_the_kernel_that_affect_performance_are_stored(server: Path) -> None:
+    """The others may hold passwords and addresses."""
+    options = gather(server)["kernel_options"]
+    assert options == "isolcpus=nohz,2-5 mitigations=off hugepagesz=1G"
 
 
 def test_env_class_is_the_hardware_and_nothing_else(server: Path) -> None:
@@ -176,7 +214,8 @@ def test_no_limit_is_none(tmp_path: Path) -> None:
 
 
 def test_an_empty_tree_and_garbage_cost_nothing(tmp_path: Path) -> None:
-    assert gather(tmp_path)["nics"] == []
+    empty = gather(tmp_path)
+    assert (empty["nics"], empty["rdma"], empty["kernel_options"]) == ([], [], None)
     junk = "\x00\xff: : -\n- -\n0::\n1:cpu\n"
     names = (
         "proc/cpuinfo",
@@ -185,6 +224,8 @@ def test_an_empty_tree_and_garbage_cost_nothing(tmp_path: Path) -> None:
         "proc/self/mountinfo",
         "etc/os-release",
         "sys/class/net/x/speed",
+        "sys/class/infiniband/x/ports/1/rate",
+        "proc/loadavg",
     )
     gather(write(tmp_path, dict.fromkeys(names, junk)))
     assert filesystem(tmp_path, tmp_path)["type"] is None

@@ -10,12 +10,14 @@ from matplotlib.patches import Rectangle
 
 from perfdag.charts import style
 from perfdag.charts.series import Cell, metrics, read, runs_words, value_words
+from perfdag.results.node_facts import Facts, difference, facts_of_nodes
 from perfdag.results.summary import Series
 from perfdag.stats.links import slow
 from perfdag.stats.nodes import FEWEST_NODES
 
 NUMBERS = 12  # most hosts whose cells carry their numbers
-NAMED = 3
+NAMED, EXPLAINED = 3, 160
+"""Slow nodes in a title, and characters of the facts in which one of them differs."""
 Place = tuple[int, int]
 
 
@@ -26,7 +28,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         by_point.setdefault(
             (cell.state.entry, str(cell.state.params), str(cell.state.shape)), []
         ).append(cell)
-    where = runs_words(rows)
+    where, facts = runs_words(rows), facts_of_nodes(rows)
     for number, cells in enumerate(by_point.values()):
         named = f"pairs-{number + 1}" if len(by_point) > 1 else "pairs"
         about = _about(cells, list(by_point.values()))
@@ -38,7 +40,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         if not wanted:
             yield named, style.no_data(f"{about}: no valid sample in {len(cells)} pairs")
         for metric in wanted:
-            yield f"{named}-{metric.replace('_', '-')}", _matrix(cells, metric, about, where)
+            yield f"{named}-{metric.replace('_', '-')}", _matrix(cells, metric, about, where, facts)
 
 
 def _about(cells: Sequence[Cell], all_cells: Sequence[Sequence[Cell]]) -> str:
@@ -100,8 +102,9 @@ def finding(
     by_place: dict[Place, Series],
     metric: str,
     same_node: Collection[Place] = (),
+    facts: Facts | None = None,
 ) -> str:
-    """Name the slow node or link, if any.
+    """Name the slow node or link, if any, with the `facts` in which the node differs.
 
     `same_node` has the pairs on one node where others use two. They are not judged: no link is as
     fast as the memory of a node.
@@ -125,14 +128,22 @@ def finding(
         return f"no node and no link stands out in {style.metric_text(metric)}{between}"
     words = [
         f"{'node' if len(outlier.names) == 1 else 'link'} "
-        f"{' - '.join(outlier.names)} ({outlier.effect:+.0%})"
+        f"{' - '.join(outlier.names)} ({outlier.effect:+.0%}"
+        f"{_explanation(facts or {}, outlier.names)})"
         for outlier in outliers[:NAMED]
     ]
     more = f" and {len(outliers) - NAMED} more" if len(outliers) > NAMED else ""
     return f"slow in {style.metric_text(metric)}{between}: {', '.join(words)}{more}"
 
 
-def _matrix(cells: Sequence[Cell], metric: str, about: str, where: str) -> Figure:
+def _explanation(facts: Facts, names: Sequence[str]) -> str:
+    differs = difference(facts, names[0], EXPLAINED) if len(names) == 1 else ""
+    return f"; {differs}" if differs else ""
+
+
+def _matrix(
+    cells: Sequence[Cell], metric: str, about: str, where: str, facts: Facts | None = None
+) -> Figure:
     names, by_place = hosts_of(cells), _values(cells, metric)
     count, unit = len(names), next(iter(by_place.values())).unit if by_place else "1"
     same_node = _same_node_pairs(cells)
@@ -142,7 +153,7 @@ def _matrix(cells: Sequence[Cell], metric: str, about: str, where: str) -> Figur
     finite = grid[np.isfinite(grid)]
     factor, unit_name = style.scaled(unit, float(finite.max()))
     fig, (ax,) = style.figure(
-        title=f"{about}: {finding(names, by_place, metric, same_node)}",
+        title=f"{about}: {finding(names, by_place, metric, same_node, facts)}",
         subtitle=_subtitle(cells, by_place, where),
         heights=(min(6.5, 0.32 * count + 1.6),),
     )

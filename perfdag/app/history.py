@@ -173,7 +173,12 @@ def as_data(history: History) -> dict[str, Any]:
             for series in history.series
         ],
         "nodes": [
-            {"series": node.series, "word": node.word, **asdict(node.outlier)}
+            {
+                "series": node.series,
+                "word": node.word,
+                "differs": node.differs,
+                **asdict(node.outlier),
+            }
             for node in history.nodes
         ],
         "noise": [{"series": name, **asdict(value)} for name, value in history.noise],

@@ -94,7 +94,8 @@ def _node_line(node: NodeOutlier) -> str:
     outlier = node.outlier
     effect = f"{100 * outlier.effect:+.1f} % against the other nodes ({node.word})"
     evidence = f"{outlier.n} runs, {min(outlier.sigmas, 99):.0f} sigma"
-    return f"node {outlier.node}: {effect} in {node.series}, {evidence}"
+    differs = f"\n            differs: {node.differs}" if node.differs else ""
+    return f"node {outlier.node}: {effect} in {node.series}, {evidence}{differs}"
 
 
 def noise(history: History) -> str:

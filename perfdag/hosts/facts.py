@@ -15,13 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from perfdag.hosts import cgroups, gpus
+from perfdag.hosts import cgroups, gpus, network_facts
 from perfdag.hosts.filesystem_facts import ROOT, filesystem, read_number, read_text
-
-_NOT_NICS = re.compile(
-    r"^(lo|bonding_masters|veth.*|cali.*|lxc.*|ifb\d+|dummy\d+|tunl\d+|sit\d+"
-    r"|docker\d+|br-.*|virbr.*|cni\d+|flannel.*)$"
-)
 
 
 def gather(root: Path = ROOT) -> dict[str, Any]:
@@ -43,12 +38,18 @@ def gather(root: Path = ROOT) -> dict[str, Any]:
         "cpu_threads": cpu["threads"],
         "cpu_governor": _governor(root),
         "cpu_frequency_limit": _frequency_limit(root),
+        "cpu_microcode": cpu["microcode"],
+        "firmware": read_text(root / "sys/class/dmi/id/bios_version"),
         "memory_bytes": _memory_bytes(root),
-        "nics": _nics(root),
+        "load": _load(root, cpu["threads"]),
+        "nics": network_facts.nics(root),
+        "rdma": network_facts.rdma_devices(root),
         "gpus": gpus.gpus() if root == ROOT else [],
         "virtualisation": _virtualisation(root),
         "container": _container(root),
         "cgroup": cgroups.limits(root),
+        "kernel_options": network_facts.kernel_options(root),
+        "sysctl": network_facts.sysctls(root),
         "tcp_congestion": read_text(root / "proc/sys/net/ipv4/tcp_congestion_control"),
         "python": platform.python_version(),
     }
@@ -118,6 +119,7 @@ def _cpu(root: Path) -> dict[str, Any]:
         "threads": len(cpus) or os.cpu_count(),
         "cores": len(cores) or None,
         "sockets": len(sockets) or None,
+        "microcode": first.get("microcode"),
     }
 
 
@@ -150,6 +152,18 @@ def _frequency_limit(root: Path) -> int | None:
     return kilohertz * 1000 if kilohertz else None
 
 
+def _load(root: Path, threads: int | None) -> float | None:
+    """Return the tasks per CPU of the last 15 minutes in halves: what neighbours did before.
+
+    /proc/loadavg counts the tasks of the whole node, in a pod too.
+    """
+    words = (read_text(root / "proc/loadavg") or "").split()
+    try:
+        return round(2 * float(words[2]) / (threads or 1)) / 2
+    except (IndexError, ValueError):
+        return None
+
+
 def _memory_bytes(root: Path) -> int | None:
     found = re.search(r"^MemTotal:\s+(\d+) kB", read_text(root / "proc/meminfo") or "", re.M)
     if found:
@@ -158,29 +172,6 @@ def _memory_bytes(root: Path) -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         return None
-
-
-def _nics(root: Path) -> list[dict[str, Any]]:
-    folder = root / "sys/class/net"
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    nics = []
-    for name in names:
-        if _NOT_NICS.match(name):
-            continue
-        driver = folder / name / "device/driver"
-        speed = read_number(read_text(folder / name / "speed"))
-        nics.append(
-            {
-                "name": name,
-                "driver": driver.resolve().name if driver.exists() else None,
-                "speed": speed * 10**6
-                if speed and speed > 0
-                else None,  # -1: the link has no speed to tell
-                "mtu": read_number(read_text(folder / name / "mtu")),
-                "state": read_text(folder / name / "operstate"),
-            }
-        )
-    return nics
 
 
 def _virtualisation(root: Path) -> str:

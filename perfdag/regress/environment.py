@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from perfdag.results.labels import flatten
 
-_VOLATILE = ("host", "sample", "free_bytes")
-"""Facts that differ between runs and explain nothing: name of the pod, sample, free space."""
+_VOLATILE = ("host", "sample", "free_bytes", "load")
+"""Facts that differ between runs and explain nothing: pod, sample, free space, load before it."""
 
 
 def environment(table: pa.Table) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Noise of each series in recent runs, and the nodes whose values differ from the others."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,7 @@ from perfdag.regress.changes import series_names
 from perfdag.regress.environment import codes
 from perfdag.regress.run_medians import RunMedians, is_measured
 from perfdag.regress.tuning import Tuning
+from perfdag.results.node_facts import difference, facts_of_nodes
 from perfdag.results.schema import load_rows
 from perfdag.stats.nodes import FEWEST_NODES, Outlier, confirming, lone_gate, outliers
 from perfdag.stats.robust import Array, median, scale_for
@@ -40,16 +41,21 @@ _COLUMNS = [
     "variant",
     "nodes",
     "repetition",
+    "env",
 ]
 
 
 @dataclass(frozen=True)
 class NodeOutlier:
-    """A node that differs from the others in one series. `word` is worse or better."""
+    """A node that differs from the others in one series. `word` is worse or better.
+
+    `differs` has the facts in which it differs from most of the others.
+    """
 
     series: str
     word: str
     outlier: Outlier
+    differs: str = ""
 
 
 def recent_rows(store: Store, medians: RunMedians, newest: int = NEWEST) -> pa.Table:
@@ -109,7 +115,9 @@ def node_outliers(medians: RunMedians, table: pa.Table, tuning: Tuning) -> list[
         if len(agreeing[suspect.outlier.node, suspect.word]) >= enough
         or suspect.outlier.sigmas >= sure
     ]
-    return sorted(kept, key=lambda node: (node.word != "worse", -abs(node.outlier.effect)))
+    facts = facts_of_nodes(table) if kept else {}
+    explained = [replace(each, differs=difference(facts, each.outlier.node)) for each in kept]
+    return sorted(explained, key=lambda node: (node.word != "worse", -abs(node.outlier.effect)))
 
 
 _Rows = tuple[Array, NDArray[np.int64], list[tuple[str, ...]]]

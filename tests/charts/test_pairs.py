@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 from perfdag.charts.benchmarks import pairs
 from perfdag.charts.pages import pick
 from perfdag.charts.series import read
+from perfdag.digest import canonical
+from perfdag.results.schema import SAMPLES
 from perfdag.suite.host_pairs import rounds
 
 from . import rows as made
@@ -91,6 +93,22 @@ def test_the_title_names_the_slow_node_or_link(given: dict[str, Any], says: str)
     slug, figure = only(table(**given))
     assert slug == "pairs-throughput"
     assert says in words(figure, "title")
+
+
+def test_the_title_explains_the_slow_node_by_the_facts_in_which_it_differs() -> None:
+    def facts(node: str) -> dict[str, Any]:
+        slow = node == "node-5"
+        nic = {"name": "ens1", "speed": 10**10 if slow else 25 * 10**9, "mtu": 9000}
+        return {"host": node, "kernel": "6.1" if slow else "6.8", "serial": node, "nics": [nic]}
+
+    samples = table(node=5).to_pylist()
+    for row in samples:
+        first, second = row["nodes"]
+        row["env"] = canonical({**facts(first), "peers": {second: facts(second)}})
+    _, figure = only(pa.Table.from_pylist(samples, schema=SAMPLES))
+    assert words(figure, "title").endswith(
+        "node node-5 (-30%; kernel 6.1 (others 6.8), nics.ens1.speed 10 Gbit/s (others 25 Gbit/s))"
+    )
 
 
 def test_every_pair_is_a_cell_and_a_failed_one_a_cross() -> None:

@@ -463,22 +463,25 @@ def test_a_slow_node_of_twelve_that_take_turns_is_named_by_history(
     for night in range(60):
         node = f"n{night % 12}"
         speed = 1e10 * (0.9 if node == slow else 1.0) * np.exp(rng.normal(0, 0.01))
-        put(store, rows(night, {"streams=1": speed * np.exp(rng.normal(0, 0.01, 4))}, nodes=[node]))
+        values = {"streams=1": speed * np.exp(rng.normal(0, 0.01, 4))}
+        env = {"cpu_governor": "powersave" if node == slow else "performance"}
+        put(store, rows(night, values, nodes=[node], env=env))
+    differs = "cpu_governor powersave (others performance)"
     assert main(["history", "net", "--store", store.root, "--json", "--noise"]) == 0
     outcome = json.loads(capsys.readouterr().out)
     assert outcome["series"][0]["changes"] == []
     assert len(outcome["runs"]) == 60
-    assert {item["node"] for item in outcome["nodes"]} == {slow}
+    assert {(item["node"], item["differs"]) for item in outcome["nodes"]} == {(slow, differs)}
     [noise] = outcome["noise"]
     assert noise["within"] == pytest.approx(0.01, rel=0.4)
     result = rollup.read_run_medians(store, "net")
     assert noise_report(result, recent_rows(store, result, newest=60))[0][1].nodes is not None
     assert main(["history", "net", "--store", store.root]) == 0
     assert re.findall(
-        r"^node (n\d+): -\d+\.\d % against the other nodes \(worse\)",
+        r"^node (n\d+): -\d+\.\d % against the other nodes \(worse\).*\n +differs: (.+)",
         capsys.readouterr().out,
         re.MULTILINE,
-    ) == [slow]
+    ) == [(slow, differs)]
     assert main(["history", "net", "--store", store.root, "--failures", "route"]) == 0
     assert "0 points" in capsys.readouterr().out
 
