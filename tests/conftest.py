@@ -1,6 +1,7 @@
 """Fixtures that several rooms' tests share."""
 
 import os
+import secrets
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,4 @@ def s3_root() -> str:
     """A fresh prefix on the S3 server that AWS_ENDPOINT_URL names."""
     if "AWS_ENDPOINT_URL" not in os.environ:
         pytest.skip("no S3 here: AWS_ENDPOINT_URL is not set")
-    import secrets
-
     return f"s3://{os.environ.get('PERFDAG_TEST_BUCKET', 'perfdag')}/tests/{secrets.token_hex(6)}"

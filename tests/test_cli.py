@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import orjson
 import pytest
+import yaml
 
 from perfdag.cli import VERBS, main, parser
 from perfdag.suite.json_schema import json_schema
@@ -68,9 +70,6 @@ def test_the_checked_in_schema_is_the_current_one() -> None:
 
 
 def test_the_schema_accepts_the_ready_suites() -> None:
-    import jsonschema
-    import yaml
-
     validator = jsonschema.Draft202012Validator(json_schema())
     for file in sorted((ROOT / "suites").glob("*.yaml")):
         validator.validate(yaml.safe_load(file.read_text()))

@@ -10,6 +10,7 @@ import pytest
 from perfdag.app.doctor.cluster import check_installation
 from perfdag.app.doctor.network_policy import check_network_policy
 from perfdag.app.doctor.requirements import benchmarks_with_rights, check_shapes, gpu_findings
+from perfdag.cli import main
 from perfdag.kube.client import Kube
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
@@ -141,8 +142,6 @@ def test_rendering_and_submitting_say_it_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("hera")
-    from perfdag.cli import main
-
     file = tmp_path / "suite.yaml"
     file.write_text(
         "name: s\nentries:\n"

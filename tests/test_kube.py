@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import ssl
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -402,9 +404,6 @@ def test_paths() -> None:
 
 def test_import_is_light() -> None:
     """Importing the client pulls in neither yaml nor aiohttp, so that a verb's --help stays fast."""
-    import subprocess
-    import sys
-
     code = "import sys, perfdag.kube.client; print(sorted({'aiohttp', 'yaml', 'pydantic'} & set(sys.modules)))"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()

@@ -1,19 +1,26 @@
 """Pairs of a gang's hosts: disjoint rounds, one point a pair, the plan's hours and budget, samples at once, placement."""
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfdag.app.plan_text import plan_text
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
 from perfdag.plan.order import concurrent_groups
 from perfdag.plan.plan import Plan, make_plan, read_plan
-from perfdag.results.collect import gather
+from perfdag.regress.run_medians import MonthlyRollup, add_run
+from perfdag.regress.series import series_labels
+from perfdag.results.collect import collect, gather
+from perfdag.results.runs import load_plan
 from perfdag.steps.measure import MeasuringLoop
 from perfdag.steps.runner.placement import wrong_placement
 from perfdag.steps.site import Site
@@ -83,8 +90,6 @@ def test_each_pair_is_a_point_of_one_shape_in_rounds() -> None:
 
 
 def test_hours_count_what_runs_at_once_and_a_budget_below_them_is_refused() -> None:
-    from perfdag.app.plan_text import plan_text
-
     alone, four = (
         planned("{count: 64, pairs: all}"),
         planned("{count: 64, pairs: all, parallel_pairs: 4}"),
@@ -278,11 +283,6 @@ def test_a_missing_pair_is_measured_with_its_company_again(
 
 
 def test_a_real_run_here(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
-    import orjson
-
     if LocalHost().which("iperf3") is None:
         pytest.skip("iperf3 is not installed")
     file = tmp_path / "s.yaml"
@@ -306,8 +306,6 @@ def test_a_real_run_here(tmp_path: Path) -> None:
     )
     assert said.returncode == 0, said.stderr.decode()
     store = FolderStore(str(tmp_path / "s"))
-    from perfdag.results.runs import load_plan
-
     found = rows(store, load_plan(store, "last"))
     assert {(row["pair"], row["same_node"], row["status"]) for row in found} == {
         (p, True, "ok") for p in ("0-1", "0-2", "1-2")
@@ -319,10 +317,6 @@ def test_a_real_run_here(tmp_path: Path) -> None:
 def test_the_history_of_pairs_tells_them_apart(
     tmp_path: Path, pairwise: type[FakeBenchmark]
 ) -> None:
-    from perfdag.regress.run_medians import MonthlyRollup, add_run
-    from perfdag.regress.series import series_labels
-    from perfdag.results.collect import collect
-
     plan = planned("{count: 3, pairs: all}", name="fake")
     measuring, store, _ = lead(tmp_path, plan, list("abc"))
     measuring.measure(range(3))

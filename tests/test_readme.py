@@ -107,8 +107,6 @@ def test_the_example_suite_can_be_planned(page: str, points: int) -> None:
 
 
 def test_the_table_of_benchmarks_is_current() -> None:
-    from perfdag.benchmark import registry
-
     page = (ROOT / "docs/benchmarks.md").read_text()
     table = re.search(r"<!-- benchmarks:.*?-->\n(.*?)<!-- /benchmarks -->", page, re.S)
     assert table is not None

@@ -16,7 +16,13 @@ from typing import Any
 
 import pytest
 
+from perfdag.app.cluster.view import View
+from perfdag.kube.argo import nodes_of
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.results.collect import gather
+from perfdag.results.runs import load_plan
+from perfdag.results.samples import stored_samples
+from perfdag.store.open import open_store
 
 IMAGES = os.environ.get("PERFDAG_TEST_IMAGES", "localhost/perfdag-{name}:1")
 
@@ -149,8 +155,6 @@ class Namespace:
 
     def attempts(self, workflow: str) -> set[str]:
         """The attempts at its batches for which a lead was made, or was to be."""
-        from perfdag.kube.argo import nodes_of
-
         [made] = [
             each
             for each in self.objects("Workflow", "argoproj.io/v1alpha1")
@@ -168,10 +172,6 @@ class Namespace:
 
     def rows(self, run_id: str) -> list[Object]:
         """All rows of a run's samples, canaries left out."""
-        from perfdag.results.collect import gather
-        from perfdag.results.runs import load_plan
-        from perfdag.store.open import open_store
-
         store = open_store(self.store)
         table, _ = gather(store, load_plan(store, run_id))
         return [row for row in table.to_pylist() if row["benchmark"] != "canary"]
@@ -180,8 +180,6 @@ class Namespace:
         """The run id of a Workflow."""
 
         def found() -> str | None:
-            from perfdag.app.cluster.view import View
-
             return next(
                 (
                     View(each).run_id
@@ -195,9 +193,6 @@ class Namespace:
 
     def stored(self, run_id: str) -> set[str]:
         """Names of the samples stored."""
-        from perfdag.results.samples import stored_samples
-        from perfdag.store.open import open_store
-
         return {
             name
             for name in stored_samples(open_store(self.store), run_id)

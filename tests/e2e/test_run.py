@@ -15,6 +15,7 @@ from perfdag.kube.client import run_with_client
 from perfdag.results.collect import gather
 from perfdag.results.runs import load_plan, runs
 from perfdag.store.open import open_store
+from perfdag.workflows.runs import config_map
 
 from .conftest import IMAGES, Namespace
 
@@ -175,8 +176,6 @@ def test_suite_text_through_base64(bench: Namespace, tmp_path: Path) -> None:
 
 
 def test_suite_text_through_a_config_map(bench: Namespace, tmp_path: Path) -> None:
-    from perfdag.workflows.runs import config_map
-
     body = config_map(bench.name, "nasty", _suite(tmp_path).read_text())
     run_with_client(lambda client: client.create(body))
     argv = [

@@ -26,8 +26,6 @@ from perfdag.cli import main
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
 from perfdag.shape import Shape
-from perfdag.steps.queue.autoscale.params import QueueAutoscaleParams
-from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale
 from perfdag.steps.queue.backend.backend import Backend, Options
 from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.backend.workload import Outcome, Workload, device, shorter
@@ -299,8 +297,6 @@ async def test_backends_outlive_a_restarted_frontend(
     while not first.parked["sleep"]:
         await asyncio.sleep(0.01)
     await first.stop()
-    from perfdag.steps.queue.frontend.frontend import Frontend
-
     second = Frontend(["sleep"], Limits())
     anywhere = Address("127.0.0.1", 0)
     await second.start(anywhere, where, anywhere)
@@ -483,47 +479,6 @@ def test_a_client_that_hangs_holds_no_replicas(
 
 @pytest.mark.cluster
 @pytest.mark.slow
-async def test_pods_that_ended_or_belong_to_others_are_not_counted(namespace: str) -> None:
-    from perfdag.kube.client import Kube
-
-    spec = deployment(namespace, 0)["spec"]["template"]
-    stranger = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        **spec,
-        "metadata": {**spec["metadata"], "name": "stranger", "namespace": namespace},
-    }
-    kubectl("apply", "-f", "-", stdin=[stranger])
-    kubectl("-n", namespace, "wait", "pod", "stranger", "--for=condition=Ready", "--timeout=60s")
-    ended = kubectl(
-        "-n", namespace, "get", "pods", "-l", "app=fake", "-o", "jsonpath={.items[0].metadata.name}"
-    )
-    async with Kube() as kube:
-        target = DeploymentTarget(kube, namespace, "fake")
-        await target.find()
-        assert await target.ready() == 2
-        kubectl(
-            "-n",
-            namespace,
-            "patch",
-            "pod",
-            ended,
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            '{"status": {"phase": "Failed"}}',
-        )
-        for _ in range(100):
-            if (
-                await target.ready() == 2 and await target.gone()
-            ):  # the ReplicaSet made another one; what failed stays
-                break
-        else:
-            pytest.fail("a pod that failed is counted")
-
-
-@pytest.mark.cluster
-@pytest.mark.slow
 def test_a_deployment_that_something_else_scales_is_refused(
     namespace: str, control: ThreadingHTTPServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -554,16 +509,6 @@ def test_a_deployment_that_something_else_scales_is_refused(
     )
     assert "HorizontalPodAutoscaler hpa-of-fake scales fake as well" in capsys.readouterr().err
     assert replicas(namespace) == 2
-
-
-@pytest.mark.cluster
-@pytest.mark.slow
-def test_a_deployment_that_nothing_scales_is_not_watched(namespace: str, tmp_path: Path) -> None:
-    params = QueueAutoscaleParams(
-        deployments=["fake"], namespace=namespace, low=1, high=4, duration=600
-    )
-    with pytest.raises(Failed, match=f"nothing scales Deployment fake in namespace {namespace}"):
-        QueueAutoscale().run(Gang([LocalHost()], Shape(), 30, str(tmp_path)), params)
 
 
 async def test_rights_that_are_missing_are_reported(server: ApiServer) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -416,8 +417,6 @@ def test_bad_input_is_one_line(
 
 
 def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         assert (

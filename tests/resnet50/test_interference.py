@@ -182,15 +182,27 @@ class Losing(LocalHost):
             "copy 1 alone: the program exited 1 without a result: boom",
         ),
         (Infrastructure("the pod is gone"), Infrastructure, "copy 1 alone: the pod is gone"),
+        (
+            Finished(
+                [],
+                0,
+                json.dumps({"program": 1, "error": {"kind": "memory", "text": "no room"}}),
+                "",
+                1.0,
+            ),
+            Failed,
+            "copy 1 alone: no room",
+        ),
     ],
 )
-def test_a_run_that_is_lost_keeps_the_texts_of_those_before_it(
+def test_a_run_that_is_lost_keeps_the_texts_of_those_before_it_and_is_the_last(
     end: Any, kind: type[SampleError], message: str, tmp_path: Path
 ) -> None:
     params = InterferenceParams.model_validate({"system": "stub", "scenario": "single-stream"})
+    host = Losing(end)
     with pytest.raises(kind) as lost:
-        Resnet50Interference().run(Gang([Losing(end)], Shape(), 60, str(tmp_path)), params)
-    assert str(lost.value) == message
+        Resnet50Interference().run(Gang([host], Shape(), 60, str(tmp_path)), params)
+    assert (str(lost.value), host.runs) == (message, 2)
     assert json.loads(lost.value.texts["solo-0"])["program"] == 1
 
 
@@ -441,16 +453,6 @@ def test_a_smoke_test_of_server_has_no_tail_and_its_rate_is_the_figure() -> None
     )
 
 
-def test_an_error_of_a_copy_alone_is_told_before_another_is_run(tmp_path: Path) -> None:
-    error = json.dumps({"program": 1, "error": {"kind": "memory", "text": "batch 8 does not fit"}})
-    host = Losing(Finished([], 0, error, "", 1.0))
-    host.runs = 1  # the next is the one that ends as told
-    params = InterferenceParams.model_validate({"system": "stub", "scenario": "single-stream"})
-    with pytest.raises(Failed, match=r"^copy 0 alone: batch 8 does not fit$"):
-        Resnet50Interference().run(Gang([host], Shape(), 60, str(tmp_path)), params)
-    assert host.runs == 2
-
-
 @needs_loadgen
 def test_a_wrapper_that_swallows_standard_error_is_told_to_pass_it_on(tmp_path: Path) -> None:
     options = {
@@ -491,10 +493,19 @@ def test_beside_the_others_only_latency_is_excused() -> None:
     )
 
 
-def test_a_slowed_gpu_makes_the_figures_invalid() -> None:
-    params = InterferenceParams.model_validate({"scenario": "single-stream"})
-    text = RECORDED.read_text()
-    texts = {f"{when}-{number}": text for when in ("solo", "together") for number in range(2)}
-    assert Resnet50Interference().parse(Output(texts), params)
+@pytest.mark.parametrize(
+    ("benchmark", "names"),
+    [
+        (Resnet50Interference(), ("solo-0", "solo-1", "together-0", "together-1")),
+        (Resnet50Overhead(), ("000A", "001B", "002B", "003A")),
+    ],
+)
+def test_a_slowed_gpu_makes_the_figures_invalid(benchmark: Any, names: tuple[str, ...]) -> None:
+    options = {"wrapper": ["env"], "pairs": 2} if "000A" in names else {}
+    params = benchmark.Params.model_validate(
+        {"system": "stub", "scenario": "single-stream", **options}
+    )
+    texts = {"order": "ABBA"} | dict.fromkeys(names, RECORDED.read_text())
+    assert benchmark.parse(Output(texts, facts={"against": None}), params)
     with pytest.raises(Invalid, match="GPU 0 was slowed"):
-        Resnet50Interference().parse(Output(texts, facts={"against": "GPU 0 was slowed"}), params)
+        benchmark.parse(Output(texts, facts={"against": "GPU 0 was slowed"}), params)

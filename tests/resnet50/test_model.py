@@ -1,5 +1,7 @@
 """The real model on this CPU. Needs torch: `pip install 'perfdag[torch]'`."""
 
+import copy
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perfdag.hosts import cgroups
 from perfdag.steps.resnet50.errors import UnusableError, classify
 from perfdag.steps.resnet50.params import Workload
 
@@ -45,13 +48,10 @@ def spec(**more: Any) -> dict[str, Any]:
 
 
 def system(weights_of: Any, **more: Any) -> Any:
-    import copy
-
     return model.Resnet50(spec(**more), copy.deepcopy(weights_of))
 
 
 def test_threads_keep_within_the_cpu_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    from perfdag.hosts import cgroups
     from perfdag.steps.resnet50.inference.system_checks import ModelSubject
 
     limited = {"cpus_allowed": 64, "cpu_limit": 2.5, "memory_limit_bytes": 1 << 29}
@@ -246,8 +246,6 @@ def test_phases_are_positive_and_compute_dominates(net: Any) -> None:
 
 
 def test_weights_from_a_file_and_its_digest(tmp_path: Path, net: Any) -> None:
-    import hashlib
-
     path = tmp_path / "w.pth"
     torch.save(net.state_dict(), path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,5 +1,7 @@
 """Warm-up, the clock's self-check, the largest batch that fits."""
 
+import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -79,15 +81,11 @@ class Device:
     """Work that runs on beside the host, as CUDA kernels do: a launch returns at once."""
 
     def __init__(self, seconds: float, synchronise: bool) -> None:
-        import threading
-
         self._event, self._seconds, self._synchronise = threading.Event, seconds, synchronise
         self._thread: threading.Thread | None = None
         self._make = threading.Thread
 
     def infer(self) -> None:
-        import time
-
         self._thread = self._make(target=time.sleep, args=(self._seconds,))
         self._thread.start()
         if self._synchronise:

@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import sys
-import time
 import uuid
 from pathlib import Path
 
@@ -12,18 +11,16 @@ import pytest
 
 from perfdag.cli import main
 from perfdag.kube.client import Kube, KubeError
+from perfdag.results.schema import load_rows
 from perfdag.steps.scale.cluster import kubevirt, kwok_nodes, simulation
-from perfdag.steps.scale.cluster.lease_lock import ExclusiveRun, LockTimeoutError
 from perfdag.steps.scale.cluster.namespaces import ensure_namespace
-from perfdag.steps.scale.cluster.removal import belongs, remove_run
-from perfdag.steps.scale.figures.measurements import figure_measurements
 from perfdag.steps.scale.figures.percentiles import rank
 from perfdag.steps.scale.figures.prometheus import Prometheus
 from perfdag.steps.scale.model import gates
-from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.stages import VMI, unix_ns
-from perfdag.steps.scale.model.templates import INDEX_LABEL, RUN_LABEL, load
+from perfdag.steps.scale.model.templates import INDEX_LABEL, RUN_LABEL
 from perfdag.steps.scale.scenarios import run_vmi, vmi
+from perfdag.store.open import open_store
 
 from .cluster import left, refusing
 
@@ -95,44 +92,6 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
     for kind in ("VirtualMachine", vmi.VMI):
         assert await left(kube, "kubevirt.io/v1", kind, namespace) == 0
     assert await left(kube, "v1", "Pod", namespace) == 0
-
-
-@pytest.mark.slow
-async def test_an_open_loop_of_vmis_says_whether_it_was_held(
-    kube: Kube, nodes: None, namespace: str
-) -> None:
-    await simulation.install(kube, "kubevirt")
-    for schedule, message in ((Schedule("constant", 10), True), (Schedule(), False)):
-        result = await vmi.burst(
-            kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60, schedule=schedule), 10
-        )
-        for name in ("schedule_held", "submit_lag"):
-            assert (result.figures[name] is not None) == message, name
-            assert (
-                bool(
-                    [
-                        figure_measurement
-                        for figure_measurement in figure_measurements(result.figures, {}, 10)
-                        if figure_measurement.metric == name
-                    ]
-                )
-                == message
-            )
-
-
-@pytest.mark.slow
-async def test_a_replica_set_of_vmis_counts_all_of_them(
-    kube: Kube, nodes: None, namespace: str
-) -> None:
-    await simulation.install(kube, "kubevirt")
-    spec = vmi.Spec(template="vmirs", replicas=4, namespaces=[namespace], primer=False, timeout=60)
-    result = await vmi.burst(kube, spec, 3)
-    assert result.figures["success_ratio"] == 1.0
-    ran = [row for row in result.rows if row.stage == "creation_to_running"]
-    assert [row.status for row in ran] == ["ok"] * 12
-    assert len({row.uid for row in ran}) == 12, "a row a VMI, not a set"
-    assert result.figures["left_behind"] == 0
-    assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0
 
 
 @pytest.mark.slow
@@ -270,35 +229,6 @@ async def test_a_namespace_that_is_being_deleted_is_waited_for(kube: Kube) -> No
     assert created
     assert (await kube.get(namespaces, name))["metadata"]["labels"][RUN_LABEL] == "again"
     await kube.delete(namespaces, name)
-
-
-async def test_the_second_performance_run_waits_its_turn(kube: Kube, namespace: str) -> None:
-    order: list[str] = []
-    messages: list[str] = []
-
-    async def one(name: str, hold: float) -> None:
-        async with ExclusiveRun(kube, name, 20, messages.append, namespace=namespace):
-            order.append(f"{name} in")
-            await asyncio.sleep(hold)
-            order.append(f"{name} out")
-
-    first = asyncio.create_task(one("a", 1.0))
-    await asyncio.sleep(0.4)
-    with pytest.raises(LockTimeoutError, match="performance run a still holds"):
-        async with ExclusiveRun(kube, "c", 0.1, namespace=namespace):
-            pass
-    await asyncio.gather(first, one("b", 0.0))
-    assert order == ["a in", "a out", "b in", "b out"]
-    assert messages == ["waiting for performance run a to end"]
-
-
-async def test_too_many_vmis_a_node_are_refused_before_anything_is_made(
-    kube: Kube, nodes: None
-) -> None:
-    with pytest.raises(kubevirt.TooDenseError, match=r"more than 200 a node; use \d+ nodes"):
-        await vmi.burst(kube, vmi.Spec(namespaces=["perfdag-never"]), 1_000_000)
-    with pytest.raises(KubeError, match="not found"):
-        await kube.get(await kube.resource("v1", "Namespace"), "perfdag-never")
 
 
 async def test_nested_virtualisation_is_recorded_and_warned_of(kube: Kube, namespace: str) -> None:
@@ -524,72 +454,9 @@ async def named(kube: Kube, name: str) -> list[str]:
     ]
 
 
-def test_parts_of_a_run_belong_to_it_and_other_runs_do_not() -> None:
-    run = "r1121120501-a1b2c3"
-    for label, ours in (
-        ("", True),
-        ("-primer", True),
-        ("-sample", True),
-        ("-2", True),
-        ("-2-primer", True),
-        ("-other", False),
-        ("9", False),
-    ):
-        assert belongs(run, {"labels": {RUN_LABEL: run + label}}) is ours, label
-    assert not belongs("r1121120501", {"labels": {RUN_LABEL: run}}), "half an id is no run's"
-    assert not belongs(run, {})
-
-
-@pytest.mark.slow
-async def test_all_of_a_run_can_be_deleted_by_its_id(kube: Kube, namespace: str) -> None:
-    pods = await kube.resource("v1", "Pod")
-    for run, name in (("r-1", "a"), ("r-1", "b"), ("q-2", "c")):
-        body = load("pod", run, {"gpus": 0}).documents[0].render(name, namespace, 0)
-        await kube.raw("POST", pods.path(namespace), body=body)
-    await kube.create(
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "m", "labels": {RUN_LABEL: "r-1"}},
-        },
-        namespace,
-    )
-    assert await remove_run(kube, "r-1", namespace, 5, 60) == 0
-    assert [pod["metadata"]["name"] for pod in await kube.list(pods, namespace)] == ["c"]
-    assert (
-        await kube.list(await kube.resource("v1", "ConfigMap"), namespace, labels=RUN_LABEL) == []
-    )
-
-
-@pytest.mark.slow
-async def test_vmis_that_never_run_are_censored_rows_when_the_time_is_over(
-    kube: Kube, nodes: None, namespace: str
-) -> None:
-    await simulation.install(kube, "kubevirt", {"vmi-running": (600_000, 600_000)})
-    try:
-        spec = vmi.Spec(
-            namespaces=[namespace], primer=False, timeout=600, deadline=time.monotonic() + 8
-        )
-        result = await vmi.burst(kube, spec, 5)
-    finally:
-        await simulation.install(kube, "kubevirt")
-    ran = [row for row in result.rows if row.stage == "creation_to_running"]
-    assert [row.status for row in ran] == ["censored"] * 5
-    assert all(1 < (row.seconds or 0) < 60 for row in ran)
-    assert any(
-        "5 of 5 VMIs not Running at the time limit of the sample" in note
-        for note in result.facts["notes"]
-    )
-    assert result.figures["left_behind"] == 0
-    assert await left(kube, "kubevirt.io/v1", VMI, namespace) == 0
-
-
 @pytest.mark.slow
 def test_a_sample_of_vmis_that_never_run_keeps_their_rows(tmp_path: Path) -> None:
     """As a suite runs it, with a limit that the entry sets."""
-    from perfdag.results.schema import load_rows
-    from perfdag.store.open import open_store
-
     assert main(["scale", "nodes", "--count", "20"]) == 0
     assert main(["scale", "simulate", "kubevirt", "--delay", "vmi-running=600000-600000"]) == 0
     try:

@@ -138,16 +138,6 @@ async def test_pods_of_a_deployment_are_followed_through_its_replica_set(
     assert await left(kube, "apps/v1", "ReplicaSet", namespace) == 0
 
 
-async def test_the_deletion_of_pods_is_in_their_rows(
-    kube: Kube, nodes: None, namespace: str
-) -> None:
-    spec = submit.Spec(
-        template="pod", gpus=0, count=5, namespaces=[namespace], goal="scheduled", timeout=60
-    )
-    result = await submit.submit(kube, spec)
-    assert [row.status for row in result.rows if row.stage == "deletion"] == ["ok"] * 5
-
-
 async def test_jobs_are_gated_by_their_pods(kube: Kube, nodes: None, namespace: str) -> None:
     result = await submit.gated(
         kube,
@@ -209,22 +199,6 @@ async def test_preemption_evicts_what_it_needs_and_no_priority_class_is_left(
     assert not [class_ for class_ in classes if result.run in class_["metadata"]["name"]]
 
 
-@pytest.mark.slow
-async def test_fragmentation_counts_the_whole_nodes_that_are_left(
-    kube: Kube, nodes: None, namespace: str
-) -> None:
-    result = await submit.fragmentation(
-        kube, submit.Spec(template="pod", namespaces=[namespace], timeout=60)
-    )
-    placed, ideal = (
-        result.figures["whole_nodes_placed"] or 0,
-        result.figures["whole_nodes_ideal"] or 0,
-    )
-    assert 0 <= placed <= ideal
-    assert result.figures["packing"] == placed / ideal
-    assert result.figures["left_behind"] == 0
-
-
 async def test_the_scheduler_alone_is_released_at_once(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
@@ -243,34 +217,6 @@ async def test_the_scheduler_alone_is_released_at_once(
     assert (result.figures["release_seconds"] or 0) > 0
     waits = [row.seconds for row in result.rows if row.stage == "release_to_scheduled"]
     assert len([wait for wait in waits if wait is not None]) == 40
-
-
-@pytest.mark.slow
-async def test_the_scheduler_s_rate_is_not_that_of_submission(
-    kube: Kube, nodes: None, namespace: str
-) -> None:
-    """Submitted at 20 pods a second, over ten seconds, and placed in much less; a busy machine places them slower, but not that slow."""
-    schedule = Schedule("constant", 20.0)
-    spec = submit.Spec(
-        template="pod",
-        count=200,
-        namespaces=[namespace],
-        gpus=0,
-        schedule=schedule,
-        parallel=40,
-        timeout=60,
-    )
-    created = await submit.gated(kube, spec)
-    assert (created.figures["schedule_rate"] or 0.0) > 2 * 20.0, (
-        "it is not held back by the slower submission"
-    )
-
-
-async def test_gangs_without_their_scheduler_are_skipped_with_the_reason(
-    kube: Kube, namespace: str
-) -> None:
-    with pytest.raises(submit.ScenarioUnavailableError, match="needs Volcano or KAI"):
-        await submit.measure(kube, submit.Spec(namespaces=[namespace]), "gang")
 
 
 @pytest.fixture

@@ -1,12 +1,16 @@
 """When all is there: pods by owners of any kind, VMIs of sets; what a sample refuses before it writes."""
 
+import asyncio
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from perfdag.app.scale import commands
+from perfdag.cli import main
 from perfdag.kube.client import Kube, KubeError, Resource
 from perfdag.kube.config import Cluster
 from perfdag.kube.credentials import Credentials
@@ -24,6 +28,7 @@ from perfdag.steps.scale.runai import sample, submit, times_csv
 from perfdag.steps.scale.runai import settings as runai
 from perfdag.steps.scale.runai.run_file import RunFile, workload_of, write_run
 from perfdag.steps.scale.scenarios import vmi
+from perfdag.steps.scale.scenarios.session import Session
 
 SECOND = 1_000_000_000
 BASE = 1_700_000_000 * SECOND
@@ -191,8 +196,6 @@ class TestAnyKind:
 
     async def test_a_gate_is_waited_for_on_a_pod_of_each_workload(self) -> None:
         """Of 2 Jobs one has a pod in the place of another that was deleted; the other has none yet."""
-        from perfdag.steps.scale.scenarios.session import Session
-
         gone, run = (
             record("Pod", "a0", "a", created=2, gated=2, gone=3),
             record("Pod", "a1", "a", created=3, gated=3),
@@ -332,8 +335,6 @@ class TestVmis:
 
     async def test_what_was_churned_away_is_waited_for_no_more(self) -> None:
         """Of 4 VMIs one never ran and was deleted in a cycle: the next wait is for the other 3 alone."""
-        from perfdag.steps.scale.scenarios.session import Session
-
         records = [
             record(vmi.VMI, f"v{i}", created=1, **({"running": 2.0} if i else {})) for i in range(4)
         ]
@@ -488,8 +489,6 @@ class TestSampled:
         return runai.sampled_json(list(rows), "p")
 
     def seconds(self, item: dict[str, Any], key: str) -> float:
-        from datetime import datetime
-
         return datetime.fromisoformat(item[f"{key}Timestamp"]).timestamp() - BASE / 1e9
 
     def test_a_pod_is_its_own_first_and_last_pod(self) -> None:
@@ -542,11 +541,6 @@ class TestSampled:
 def test_another_type_or_project_than_was_submitted_is_told_before_a_file_is_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import asyncio
-
-    from perfdag.app.scale import commands
-    from perfdag.cli import main
-
     write_run(
         tmp_path / "run.json",
         RunFile("q", "v1", "Pod", ["ns"], "p", 1, 1, True, [], {}),
@@ -622,9 +616,6 @@ async def test_a_submission_waits_for_other_performance_runs_and_says_where_it_m
 def test_retries_are_told_by_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from perfdag.app.scale import commands
-    from perfdag.cli import main
-
     done = Submitted("r", sent("a"), 0.0, 0, Counter({"429": 12, "timeout": 3}))
     file = RunFile(
         "r", "v1", "Pod", ["ns"], "p", 1, 1, True, done.submissions, done.summary(Schedule())

@@ -12,7 +12,10 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from perfdag.app.scale import commands
 from perfdag.benchmark.registry import get
+from perfdag.charts.benchmarks.stages import calls_of
+from perfdag.cli import main
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster import apiservers
 from perfdag.steps.scale.figures import api_metrics, measurements, prometheus
@@ -65,9 +68,6 @@ class TestGates:
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         """In a suite as on the command line; one on the same metric takes a limit's place, and both can be left out."""
-        from perfdag.app.scale import commands
-        from perfdag.cli import main
-
         request: list[list[str]] = []
 
         async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> run_vmi.Outcome:
@@ -315,8 +315,6 @@ class TestApiMetrics:
                 for measurement in rows
                 if measurement.metric == metric
             ) == ["", "deletion"]
-        from perfdag.charts.benchmarks.stages import calls_of
-
         rows = [
             {
                 "entry": "e",
@@ -505,9 +503,6 @@ class TestAsked:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        from perfdag.app.scale import commands
-        from perfdag.cli import main
-
         monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
         assert main(["scale", "vmi", *words.split(), "-o", str(tmp_path)]) == 2
         assert message in capsys.readouterr().err

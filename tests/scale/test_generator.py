@@ -393,6 +393,7 @@ class TestHeartbeat:
             await until(lambda: len(heart.after_answer) >= 20)
         assert heart.note == ""
         assert min(heart.lags) > 0
+        assert server.of("ConfigMap") == [], "it leaves nothing"
 
     async def test_beats_of_a_pause_are_left_out(self, server: ApiServer) -> None:
         async with client(server) as kube, Heartbeat(kube, "r", "n", 0.02) as heart:

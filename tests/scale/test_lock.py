@@ -325,6 +325,7 @@ def test_the_documentation_names_the_kinds_of_kubernetes_that_allow_grants() -> 
     assert [kind for kind in created if f"`{kind}`" not in output] == []
 
 
+RUN = "r1121120501-a1b2c3"
 AUTOMATIC = {"ConfigMap": [{"name": "kube-root-ca.crt"}], "ServiceAccount": [{"name": "default"}]}
 OWNED = {"ownerReferences": [{"kind": "Job", "name": "gone", "uid": "u"}]}
 BY_NODE = {"ownerReferences": [{"kind": "Node", "name": "n0", "uid": "u"}]}
@@ -376,6 +377,26 @@ async def test_a_namespace_goes_with_the_run_that_made_it_only_where_nothing_els
     assert output == (
         [f"the namespace ns, which was made for this run, stays: {message}"] if message else []
     )
+
+
+@pytest.mark.parametrize(
+    ("label", "ours"),
+    [
+        (RUN, True),
+        (f"{RUN}-primer", True),
+        (f"{RUN}-sample", True),
+        (f"{RUN}-2", True),
+        (f"{RUN}-2-primer", True),
+        (f"{RUN}-other", False),
+        (f"{RUN}9", False),
+    ],
+)
+def test_parts_of_a_run_belong_to_it_and_other_runs_do_not(label: str, ours: bool) -> None:
+    assert belongs(RUN, {"labels": {RUN_LABEL: label}}) is ours
+    assert not belongs(RUN.partition("-")[0], {"labels": {RUN_LABEL: RUN}}), (
+        "half an id is no run's"
+    )
+    assert not belongs(RUN, {})
 
 
 @pytest.mark.parametrize("other", [True, False])

@@ -14,6 +14,8 @@ from perfdag.steps.scale.figures.rows import error_text, rows_of
 from perfdag.steps.scale.measure.generator import Submission
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.stages import extractor
+from perfdag.steps.scale.runai import sample
+from perfdag.steps.scale.runai.settings import SettingsError
 from tests.fakes.api_server import ApiServer, client
 
 
@@ -306,9 +308,6 @@ class TestFailures:
 def test_a_state_that_cannot_be_gone_on_from_is_told_with_what_to_do(
     how: str, tmp_path: Path
 ) -> None:
-    from perfdag.steps.scale.runai import sample
-    from perfdag.steps.scale.runai.settings import SettingsError
-
     state, ours = tmp_path / "observed.jsonl", observer()
     see(ours, "Pod", body("p", run="r"))
     ours.save(state)

@@ -7,6 +7,11 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from perfdag.charts.benchmarks import scale
+from perfdag.charts.benchmarks.deltas import general
+from perfdag.charts.benchmarks.stages import Stage, calls_of, of_results, of_runs, stages_of
+from perfdag.charts.files import to_bytes
+from perfdag.cli import main
 from perfdag.steps.scale.figures import measurements
 
 
@@ -40,10 +45,6 @@ class TestDashboard:
 
 class TestCharts:
     def test_each_draws_and_counts_what_never_came(self) -> None:
-        from perfdag.charts.benchmarks import scale
-        from perfdag.charts.benchmarks.stages import stages_of
-        from perfdag.charts.files import to_bytes
-
         rows = [
             {
                 "stage": stage,
@@ -86,8 +87,6 @@ class TestCharts:
         self, gated: bool, slow: str
     ) -> None:
         """Pods, scheduled after a second (gated: released after 5, scheduled at 9) and ready 2 later."""
-        from perfdag.charts.benchmarks import scale
-        from perfdag.charts.benchmarks.stages import Stage
 
         def stage(name: str, since: str, at: float, seconds: float) -> Stage:
             return Stage(name, since, [0, 1], [at, at], [seconds, seconds])
@@ -140,9 +139,6 @@ class TestCharts:
         ], "nothing else tells of it"
 
     def test_the_curves_of_many_stages_are_told_apart_and_not_covered(self) -> None:
-        from perfdag.charts.benchmarks import scale
-        from perfdag.charts.benchmarks.stages import Stage
-
         stages = [
             Stage(f"stage_{k}", "created", [0, 1], [k, k + 1.0], [1.0, k + 1.0]) for k in range(15)
         ]
@@ -196,8 +192,6 @@ class TestCharts:
         return pa.Table.from_pylist(rows)
 
     def test_entries_sizes_and_repetitions_are_not_mixed_and_the_missing_are_counted(self) -> None:
-        from perfdag.charts.benchmarks.stages import calls_of, of_results
-
         rows = self.table(
             ("small", 3, "a"), ("ladder", 4, "b"), ("ladder", 8, "b"), ("ladder", 8, "c")
         )
@@ -220,8 +214,6 @@ class TestCharts:
         }
 
     def test_simulated_nodes_are_told_under_each_chart(self) -> None:
-        from perfdag.charts.benchmarks import scale
-
         for tool, message in (("perfdag", 0), (measurements.tool("perfdag", True), 1)):
             drawn = [figure for _, figure in scale.drawings(self.table(("e", 5, "a"), tool=tool))]
             assert len(drawn) == 5
@@ -231,8 +223,6 @@ class TestCharts:
             )
 
     def test_each_size_of_a_ladder_is_a_picture_of_its_own_and_head_and_tail_choose(self) -> None:
-        from perfdag.charts.benchmarks.stages import of_runs
-
         rows = [
             {
                 "run": run,
@@ -262,8 +252,6 @@ class TestCharts:
     def test_what_a_plot_cannot_do_is_refused_and_api_calls_are_drawn_by_size(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        from perfdag.cli import main
-
         def plot(*words: str) -> str:
             assert main(["scale", "plot", "-o", str(tmp_path), "--plot", *words]) == 2
             return capsys.readouterr().err
@@ -310,8 +298,6 @@ class TestCharts:
         )
 
     def test_an_unseen_delta_is_not_drawn_as_nought(self) -> None:
-        from perfdag.charts.benchmarks.deltas import general
-
         deltas = [
             (f"2026-01-01T00:00:{i:02}Z", {"Total Pod Scheduling Decision": None if i < 3 else 2.0})
             for i in range(10)

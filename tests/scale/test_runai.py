@@ -8,8 +8,12 @@ from typing import Any
 import orjson
 import pytest
 
+from perfdag.benchmark.contract import Gang
+from perfdag.benchmark.registry import get
 from perfdag.kube import config
 from perfdag.kube.client import Kube, KubeError
+from perfdag.shape import Shape
+from perfdag.steps.scale import workloads_benchmark
 from perfdag.steps.scale.cluster.runai_version import runai_version
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.clock import Offset
@@ -29,6 +33,7 @@ from perfdag.steps.scale.runai.run_file import (
     write_run,
 )
 from perfdag.steps.scale.runai.submit import SubmitRequest, submitter_for
+from perfdag.steps.scale.scenarios.base import Result
 from tests.fakes.api_server import ApiServer
 
 from .test_completion import SECOND, record
@@ -330,12 +335,6 @@ class TestVersion:
     def test_rows_name_it_as_the_tool(
         self, version: str | None, tool: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from perfdag.benchmark.contract import Gang
-        from perfdag.benchmark.registry import get
-        from perfdag.shape import Shape
-        from perfdag.steps.scale import workloads_benchmark
-        from perfdag.steps.scale.scenarios.base import Result
-
         async def measured(spec: Any, params: Any) -> Result:
             return Result(
                 "submit", 1, "r", [], [], {}, {"simulated": False, "runai_version": version}

@@ -85,31 +85,42 @@ def left_by(
     return opened, messages
 
 
+LEFT, REMEDY = "of run r are left in ns", "`perfdag scale delete --run r` deletes them"
+DENIED = "Pod a was not deleted: denied by a webhook"
+
+
 class TestLeaving:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, seconds in {"LEFT_BEHIND": 0.5, "AGAIN": 0.05, "IN_FLIGHT": 0.0}.items():
             monkeypatch.setattr(open_session, name, seconds)
 
-    async def test_nothing_is_told_where_nothing_is_left(self) -> None:
-        opened, message = left_by(Server("a", "b"), "a", "b")
+    @pytest.mark.parametrize(
+        ("server", "meanwhile", "left"),
+        [
+            ({}, "", ""),
+            ({"stuck": True}, "", f"2 objects {LEFT}; {REMEDY}"),
+            ({"stuck": True}, "terminating", ""),
+            ({"away": True}, "", f"whether objects {LEFT} is unknown (no answer); {REMEDY}"),
+            ({"refused": "a"}, "", f"1 objects {LEFT} ({DENIED}); {REMEDY}"),
+            ({"refused": "ab"}, "terminating", ""),
+            (
+                {"refused": "a"},
+                "away",
+                f"whether objects {LEFT} is unknown ({DENIED}; no answer); {REMEDY}",
+            ),
+        ],
+    )
+    async def test_what_is_left_is_told_unless_it_goes_with_a_namespace_that_was_made_here(
+        self, server: dict[str, Any], meanwhile: str, left: str
+    ) -> None:
+        """Leaving deletes a namespace, or loses the server, after the objects were waited for."""
+        kube = Server("a", "b", **server)
+        opened, message = left_by(kube, "a", "b")
+        if meanwhile:
+            opened.stack.callback(lambda: setattr(kube, meanwhile, True))
         await opened.close()
-        assert message == []
-
-    async def test_what_cannot_be_deleted_is_told_with_what_deletes_it(self) -> None:
-        opened, message = left_by(Server("a", "b", stuck=True), "a", "b")
-        await opened.close()
-        assert message == [
-            "2 objects of run r are left in ns; `perfdag scale delete --run r` deletes them"
-        ]
-
-    async def test_what_goes_with_a_namespace_that_was_made_here_is_not_told(self) -> None:
-        """Leaving deletes it after the objects were waited for."""
-        server = Server("a", "b", stuck=True)
-        opened, message = left_by(server, "a", "b")
-        opened.stack.callback(lambda: setattr(server, "terminating", True))
-        await opened.close()
-        assert message == []
+        assert message == ([left] if left else [])
 
     async def test_what_a_cut_off_request_made_has_a_time_of_its_own_to_go(
         self, monkeypatch: pytest.MonkeyPatch
@@ -128,38 +139,6 @@ class TestLeaving:
         assert limits == [0.5, pytest.approx(0.5, abs=0.2)]
         assert message == []
 
-    async def test_where_nobody_answers_that_is_told(self) -> None:
-        opened, message = left_by(Server("a", away=True), "a")
-        await opened.close()
-        assert message == [
-            "whether objects of run r are left in ns is unknown (no answer); `perfdag scale delete --run r` deletes them"
-        ]
-
-    async def test_what_was_refused_is_counted_with_the_reason(self) -> None:
-        opened, message = left_by(Server("a", "b", refused="a"), "a", "b")
-        await opened.close()
-        why = "Pod a was not deleted: denied by a webhook"
-        assert message == [
-            f"1 objects of run r are left in ns ({why}); `perfdag scale delete --run r` deletes them"
-        ]
-
-    async def test_what_was_refused_and_goes_with_its_namespace_is_not_told(self) -> None:
-        server = Server("a", refused="a")
-        opened, message = left_by(server, "a")
-        opened.stack.callback(lambda: setattr(server, "terminating", True))
-        await opened.close()
-        assert message == []
-
-    async def test_where_nobody_answers_any_more_the_refusal_is_told_too(self) -> None:
-        server = Server("a", refused="a")
-        opened, message = left_by(server, "a")
-        opened.stack.callback(lambda: setattr(server, "away", True))
-        await opened.close()
-        assert (
-            "is unknown (Pod a was not deleted: denied by a webhook; no answer); `perfdag scale delete"
-            in message[0]
-        )
-
     async def test_what_is_left_is_counted_where_what_was_opened_cannot_be_closed(self) -> None:
         async def fails() -> None:
             raise KubeError(500, "InternalError", "no namespace was deleted")
@@ -168,9 +147,7 @@ class TestLeaving:
         opened.stack.push_async_callback(fails)
         with pytest.raises(KubeError, match="no namespace was deleted"):
             await opened.close()
-        assert message == [
-            "2 objects of run r are left in ns; `perfdag scale delete --run r` deletes them"
-        ]
+        assert message == [f"2 objects {LEFT}; {REMEDY}"]
 
     async def test_a_second_interruption_is_told_and_the_rest_is_closed_all_the_same(
         self, monkeypatch: pytest.MonkeyPatch

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+import yaml
 
 from perfdag.cli import main
 from perfdag.kube.client import Kube, KubeError
@@ -130,8 +131,6 @@ class TestSuites:
         self, name: str, cron: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         pytest.importorskip("hera")
-        import yaml
-
         suite = Path(__file__).parents[2] / "suites" / f"{name}.yaml"
         assert f'--schedule "{cron}"' in suite.read_text(), "the file says how it is rendered"
         assert main(["render", str(suite), "--schedule", cron]) == 0

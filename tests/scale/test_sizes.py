@@ -9,7 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
+from perfdag.app.scale import commands
 from perfdag.benchmark.contract import Output
+from perfdag.cli import main
 from perfdag.kube.client import KubeError
 from perfdag.outcome import VERDICT, Invalid
 from perfdag.steps.scale.cluster import kubevirt
@@ -24,10 +26,21 @@ from perfdag.steps.scale.scenarios.vmi_benchmark import parse_results
 
 class TestCapacity:
     @pytest.mark.parametrize(
-        ("step", "result", "tried"), [(100, 700, 8), (150, 600, 5), (50, 700, 15)]
+        ("step", "limit", "result", "tried"),
+        [
+            (100, 2000, run_vmi.Capacity(700), 8),
+            (150, 2000, run_vmi.Capacity(600), 5),
+            (50, 2000, run_vmi.Capacity(700), 15),
+            (100, 450, run_vmi.Capacity(400, "the limit of 450 was reached"), 4),
+        ],
     )
-    async def test_a_knee_is_found_within_a_step(
-        self, step: int, result: int, tried: int, monkeypatch: pytest.MonkeyPatch
+    async def test_a_knee_is_found_within_a_step_and_no_knee_ends_at_the_limit(
+        self,
+        step: int,
+        limit: int,
+        result: run_vmi.Capacity,
+        tried: int,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Up to 700 VMIs run in 8 s, beyond it in 90: the gate says which is too long."""
         gate = gates.parse_gate("creation_to_running_p95 < 60")
@@ -41,21 +54,9 @@ class TestCapacity:
             return Result("burst", count, "r", [], [], figures, {}, gates.evaluate([gate], figures))
 
         monkeypatch.setattr(vmi, "burst", burst)
-        passed, results = await run_vmi.capacity(None, vmi.Spec(), step, 2000)  # type: ignore[arg-type]
-        assert passed == run_vmi.Capacity(result), "the next size failed: no lower bound"
-        assert 0 <= 700 - passed.passed < step
+        passed, results = await run_vmi.capacity(None, vmi.Spec(), step, limit)  # type: ignore[arg-type]
+        assert passed == result
         assert [item.count for item in results] == [step * (i + 1) for i in range(tried)]
-
-    async def test_no_knee_ends_at_the_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
-            return Result(
-                "burst", count, "r", [], [], {"left_behind": 0.0, "success_ratio": 1.0}, {}
-            )
-
-        monkeypatch.setattr(vmi, "burst", burst)
-        assert (await run_vmi.capacity(None, vmi.Spec(), 100, 450))[0] == run_vmi.Capacity(
-            400, "the limit of 450 was reached"
-        )  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         "error",
@@ -97,9 +98,6 @@ class TestCapacity:
         tmp_path: Path,
     ) -> None:
         """At 200 VMIs the API server's metrics are absent, and `figures` are as they are there."""
-        from perfdag.app.scale import commands
-        from perfdag.cli import main
-
         held = [gates.parse_gate("api_p99 < 1"), gates.parse_gate("deletion_p50 < 5")]
 
         async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
@@ -202,8 +200,6 @@ class TestCapacity:
     def test_a_step_over_the_limit_is_told_at_once(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        from perfdag.cli import main
-
         kubeconfig = {
             "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
             "users": [{"name": "u", "user": {}}],
@@ -332,9 +328,6 @@ class TestLadder:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        from perfdag.app.scale import commands
-        from perfdag.cli import main
-
         async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> None:
             await run_vmi.ladder(kube, spec, [400, 600], 0.0)
             raise end
@@ -357,9 +350,6 @@ class TestLadder:
         self, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another run took the Lease at 600 VMIs, which is seen when this one ends."""
-        from perfdag.app.scale import commands
-        from perfdag.cli import main
-
         measured = vmi.burst
 
         async def burst(kube: Any, spec: vmi.Spec, count: int) -> Result:
@@ -401,9 +391,6 @@ class TestLadder:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        from perfdag.app.scale import commands
-        from perfdag.cli import main
-
         async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> run_vmi.Outcome:
             figures = {"left_behind": 0.0, "success_ratio": 1.0}
             facts = {"generator": [], "notes": []}
@@ -461,9 +448,6 @@ class TestLadder:
         self, scenario: str, broken: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another run takes the Lease while this one measures."""
-        from perfdag.app.scale import commands
-        from perfdag.cli import main
-
         outcomes: list[run_vmi.Outcome] = []
 
         def on_cluster(args: Any, work: Any, connections: int) -> run_vmi.Outcome:

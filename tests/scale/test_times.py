@@ -10,6 +10,9 @@ from typing import Any
 import orjson
 import pytest
 
+from perfdag.app.scale import plots
+from perfdag.charts.benchmarks.deltas import general
+from perfdag.cli import main
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.generator import Submission, Submitted
 from perfdag.steps.scale.runai import settings
@@ -189,9 +192,6 @@ class TestTimes:
         capsys: pytest.CaptureFixture[str],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        from perfdag.app.scale import plots
-        from perfdag.cli import main
-
         drawn: list[str] = []
         monkeypatch.setattr(
             plots,
@@ -225,8 +225,6 @@ class TestTimes:
     def test_a_run_of_which_nothing_was_scheduled_is_no_picture_of_none(
         self, tmp_path: Path
     ) -> None:
-        from perfdag.charts.benchmarks.deltas import general
-
         self.folder(tmp_path, [self.item("a")])
         (tmp_path / "sampled.json").write_text("[]")
         (only,) = times.read_times(tmp_path)
