@@ -2,12 +2,27 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
 
 IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}$"
 FOLDER = r"^/[A-Za-z0-9._/:@+=,~ -]{0,1023}$"
+_LABEL = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"
+LABEL_KEY, LABEL_VALUE = rf"^([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_LABEL}$", rf"^{_LABEL}?$"
+Name = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?$")
+]
+LabelKey = Annotated[str, StringConstraints(pattern=LABEL_KEY)]
+LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE)]
 _REPLACED = re.compile(r"\{\{|\$\(|@[A-Z]+@")
 """What Argo, the kubelet or the template of a batch replaces."""
+
+
+class Strict(BaseModel):
+    """A part of a shape: no unknown keys, and no change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def replaced_texts(shape: dict[str, Any]) -> list[tuple[str, str]]:

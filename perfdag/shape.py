@@ -6,43 +6,26 @@ one shape may share pods. The JSON schema describes the keys (`perfdag plan --sc
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, model_validator
 
-from perfdag.pod_text import FOLDER, IMAGE, replaced_texts
+from perfdag.pod_text import IMAGE, LabelKey, LabelValue, Name, Strict, replaced_texts
 from perfdag.quantities import CpuList, Quantity
-from perfdag.resource_names import check_devices, check_hugepages, check_resource
+from perfdag.resource_names import Resources, check_hugepages
 from perfdag.units import Size
+from perfdag.volume import Volume
 
-Name = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?$")
-]
 Placement = Literal["any", "spread", "packed"]
 _Text = TypeVar("_Text", bound=str)
-_LABEL = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"
 
 
 def _distinct(values: list[_Text]) -> list[_Text]:
     return sorted(set(values))
 
 
-LABEL_KEY, LABEL_VALUE = rf"^([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_LABEL}$", rf"^{_LABEL}?$"
 INTERFACE = r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,14}$"
-LabelKey = Annotated[str, StringConstraints(pattern=LABEL_KEY)]
-LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Network(_Strict):
+class Network(Strict):
     """The network that is measured."""
 
     host: bool | None = Field(
@@ -70,7 +53,7 @@ class Network(_Strict):
     family: Literal["ipv4", "ipv6"] = Field("ipv4", description="address family that is measured")
 
 
-class Cpus(_Strict):
+class Cpus(Strict):
     """CPU lists as taskset takes them, for example `0` or `2-3`.
 
     A benchmark that does not pin this side refuses it.
@@ -80,7 +63,7 @@ class Cpus(_Strict):
     client: CpuList | None = None
 
 
-class Hosts(_Strict):
+class Hosts(Strict):
     """How many hosts a sample uses, and on which nodes."""
 
     count: int = Field(1, ge=1, le=4096)
@@ -116,40 +99,7 @@ class Hosts(_Strict):
         return self
 
 
-class Volume(_Strict):
-    """The measured storage: a claim for each pod (RWO) or all (RWX), hostPath or emptyDir."""
-
-    kind: Literal["claim", "hostPath", "emptyDir"] = "claim"
-    storage_class: Name | None = None
-    size: Size = Field(1 << 30, description="bytes, or text such as 5GiB")
-    access: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce"
-    mode: Literal["Filesystem", "Block"] = "Filesystem"
-    path: str | None = Field(
-        None,
-        pattern=FOLDER,
-        description="hostPath: the folder on the node, writable for uid 1000 "
-        "(one that is absent is made for root alone); recorded as reused",
-    )
-    medium: Literal["", "Memory"] = Field("", description="emptyDir: Memory for a tmpfs")
-    claim: Name | None = Field(
-        None,
-        description="an existing claim, used and not deleted; "
-        "recorded as reused (env.sample.volume_reused)",
-    )
-
-    @property
-    def known_size(self) -> int | None:
-        """The size in bytes, or None for an existing claim or folder without a `size`."""
-        existing = self.kind == "hostPath" or self.claim is not None
-        return None if existing and "size" not in self.model_fields_set else self.size
-
-    @property
-    def common(self) -> bool:
-        """Whether all pods of a gang share the volume, on whatever nodes they are."""
-        return self.kind == "claim" and (self.claim is not None or self.access == "ReadWriteMany")
-
-
-class Toleration(_Strict):
+class Toleration(Strict):
     """A toleration of a pod, as in Kubernetes."""
 
     key: LabelKey | None = None
@@ -169,7 +119,7 @@ class Toleration(_Strict):
         return self
 
 
-class Shape(_Strict):
+class Shape(Strict):
     """One kind of pod. Two points of equal shape can be measured in the same pods."""
 
     image: str | None = Field(
@@ -177,10 +127,9 @@ class Shape(_Strict):
     )
     hosts: Hosts = Hosts()
     network: Network = Network()
-    resources: Annotated[
-        dict[Annotated[Name, AfterValidator(check_resource)], Quantity],
-        AfterValidator(check_devices),
-    ] = Field({}, description="requests and limits of a measuring pod, device resources included")
+    resources: Resources = Field(
+        Resources(), description="requests and limits of a measuring pod, device resources included"
+    )
     hugepages: dict[Annotated[Name, AfterValidator(check_hugepages)], Quantity] = {}
     shm: Size | None = Field(None, description="size of /dev/shm, a tmpfs")
     volume: Volume | None = None
@@ -253,7 +202,7 @@ class Shape(_Strict):
                     f"kind {volume.kind} has no block device; use kind: claim, or leave out mode",
                 )
             )
-        if self.hugepages and not {"cpu", "memory"} & set(self.resources):
+        if self.hugepages and not {"cpu", "memory"} & self.resources.all_requests().keys():
             problems.append(
                 (
                     "hugepages",

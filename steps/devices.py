@@ -16,7 +16,7 @@ RDMA_WANTED = (
 
 def gpus(shape: Shape) -> list[str]:
     """Return the pods' GPU resources, by the names of NVIDIA's, AMD's and Intel's plugins."""
-    return [name for name in shape.resources if _GPU.search(name)]
+    return [name for name in shape.resources.both if _GPU.search(name)]
 
 
 def without_gpu(plan: Plan, shapes: Sequence[Shape] | None = None) -> dict[str, str]:
@@ -40,5 +40,5 @@ def has_rdma(shape: Shape) -> bool:
 
     Any extended resource except a GPU counts.
     """
-    device = any("/" in name and not _GPU.search(name) for name in shape.resources)
+    device = any("/" in name and not _GPU.search(name) for name in shape.resources.both)
     return bool(shape.network.name or shape.network.host or device)

@@ -53,6 +53,16 @@ SHAPES: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ),
     ({"volume": {"claim": "data-1"}}, ["claims=data-1", "claims=data-*"], ["claims=data"]),
     (
+        {"volume": {"claim_template": {"volumeName": "nvme-1"}}},
+        ["claims=nvme-1", "claims=nvme-*"],
+        ["claims=nvme"],
+    ),
+    (
+        {"volume": {"claim_template": {"dataSource": {"kind": "VolumeSnapshot", "name": "full"}}}},
+        ["claims=full"],
+        ["claims=VolumeSnapshot"],
+    ),
+    (
         {"tolerations": [{"key": "bench", "operator": "Exists"}]},
         ["tolerations=bench", "tolerations=*"],
         ["tolerations=b", "tolerations=bench2"],
@@ -73,6 +83,7 @@ FREE: list[dict[str, Any]] = [
     {"hosts": {"count": 4, "exclusive": True}, "zones": ["a"], "node_selector": {"a": "b"}},
     {"network": {"host": False, "family": "ipv6"}},
     {"resources": {"nvidia.com/gpu": 1, "memory": "1Gi"}, "hugepages": {"hugepages-2Mi": "1Gi"}},
+    {"resources": {"requests": {"cpu": 4}}, "volume": {"claim_template": {"volumeMode": "Block"}}},
     {"shm": "1GiB", "volume": {"storage_class": "fast", "access": "ReadWriteMany"}},
     {"volume": {"kind": "emptyDir", "medium": "Memory"}, "scheduler": "volcano"},
 ]

@@ -13,6 +13,7 @@ from perfdag.exit_codes import EXIT_INTERRUPTED, EXIT_REACH
 from perfdag.hosts.environment import hide_memory
 from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Plan, make_plan
+from perfdag.resource_names import Resources
 from perfdag.results import missing_reason
 from perfdag.results.durations import with_learned_times
 from perfdag.results.runs import load_plan, resume_command, store_plan
@@ -137,7 +138,7 @@ def needs_cluster(shape: Shape) -> str | None:
         "network.interface": network.interface not in (None, "lo") and hosts.count > 1,
         "hosts.placement: spread": hosts.placement == "spread" and hosts.count > 1,
         "hosts.exclusive": hosts.exclusive,
-        "resources": bool(shape.resources or shape.hugepages),
+        "resources": shape.resources != Resources() or bool(shape.hugepages),
         "a volume": shape.volume is not None,
         "node_selector or zones": bool(shape.node_selector or shape.zones),
         # `rdma` is a permission of a pod. On a machine the benchmark itself reports what is absent.

@@ -93,6 +93,9 @@ def demands(shape: Shape, images: str) -> Iterator[Demand]:
         yield Demand("volume.path", f"hostPath={volume.path}")
     if volume and volume.claim:
         yield Demand("volume.claim", f"claims={volume.claim}")
+    if volume and volume.claim_template:
+        for name in volume.claim_template.existing():
+            yield Demand("volume.claim_template", f"claims={name}")
     for toleration in shape.tolerations:  # one without a key tolerates every taint
         yield Demand("tolerations", f"tolerations={toleration.key or '*'}")
     for privilege in shape.privileges:

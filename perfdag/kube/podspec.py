@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from perfdag.kube.placeholders import BATCH, CLAIMED, PORT
+from perfdag.kube.placeholders import CLAIMED, PORT
 from perfdag.kube.placement import CLEARING, lost_node, place
 from perfdag.kube.resources import Object
-from perfdag.shape import Shape, Volume
+from perfdag.kube.volumes import add_volumes
+from perfdag.shape import Shape
 
 SSH_PORT = 2222
-VOLUME = "/perfdag/volume"
 STORE = "/perfdag/store"
 MTU = "mtu"
 """Name of the init container that sets the MTU."""
@@ -103,7 +103,7 @@ def patch(shape: Shape, context: Context) -> Object:
     }
     _resources(shape, main)
     _network(shape, spec, main)
-    _volumes(shape, spec, main, context)
+    add_volumes(shape, spec, main, context.workflow_uid)
     _mtu(shape, spec, context)
     place(shape, spec, context.run_id, context.ranks)
     if context.priority_class:
@@ -122,11 +122,13 @@ def patch(shape: Shape, context: Context) -> Object:
 
 
 def _resources(shape: Shape, main: Object) -> None:
-    amounts = {
-        name: str(value) for name, value in (dict(shape.resources) | dict(shape.hugepages)).items()
-    }
-    if amounts:
-        main["resources"] = {"requests": amounts, "limits": amounts}
+    for key, amounts in (
+        ("requests", shape.resources.all_requests()),
+        ("limits", shape.resources.all_limits()),
+    ):
+        if amounts := {**amounts, **shape.hugepages}:
+            named = {name: str(value) for name, value in amounts.items()}
+            main.setdefault("resources", {})[key] = named
 
 
 def _network(shape: Shape, spec: Object, main: Object) -> None:
@@ -156,68 +158,6 @@ def _mtu(shape: Shape, spec: Object, context: Context) -> None:
             "resources": helper(shape),
         }
     )
-
-
-def _volumes(shape: Shape, spec: Object, main: Object, context: Context) -> None:
-    if shape.shm is not None:
-        spec["volumes"].append(
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(shape.shm)}}
-        )
-        main["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})
-    for name in shape.hugepages:
-        size = name.removeprefix("hugepages-")
-        volume = f"huge-{size.lower()}"
-        spec["volumes"].append({"name": volume, "emptyDir": {"medium": f"HugePages-{size}"}})
-        main["volumeMounts"].append({"name": volume, "mountPath": f"/dev/hugepages-{size}"})
-    if shape.volume is None:
-        return
-    spec["volumes"].append({"name": "measured", **_source(shape.volume, context)})
-    if shape.volume.mode == "Block":
-        main["volumeDevices"] = [{"name": "measured", "devicePath": VOLUME}]
-    else:
-        main["volumeMounts"].append({"name": "measured", "mountPath": VOLUME})
-
-
-def _source(volume: Volume, context: Context) -> Object:
-    if volume.kind == "hostPath":
-        return {"hostPath": {"path": volume.path, "type": "DirectoryOrCreate"}}
-    if volume.kind == "emptyDir":
-        return {"emptyDir": {"medium": volume.medium, "sizeLimit": str(volume.size)}}
-    if volume.claim:
-        return {"persistentVolumeClaim": {"claimName": volume.claim}}
-    if shares(volume):
-        return {"persistentVolumeClaim": {"claimName": shared_claim(context.workflow_uid, BATCH)}}
-    return {"ephemeral": {"volumeClaimTemplate": {"spec": claim_spec(volume)}}}
-
-
-def shares(volume: Volume | None) -> bool:
-    """Return whether the pods of a batch share a claim that is created for them."""
-    return (
-        volume is not None
-        and volume.kind == "claim"
-        and volume.access == "ReadWriteMany"
-        and not volume.claim
-    )
-
-
-def shared_claim(workflow_uid: str, batch: str) -> str:
-    """Return the name of the claim that the pods of a batch share.
-
-    The Workflow owns the claim, so a resumed run gets another one.
-    """
-    return f"perfdag-{workflow_uid}-b{batch}"
-
-
-def claim_spec(volume: Volume) -> Object:
-    """Return the spec of the claim of a volume."""
-    spec: Object = {
-        "accessModes": [volume.access],
-        "volumeMode": volume.mode,
-        "resources": {"requests": {"storage": str(volume.size)}},
-    }
-    if volume.storage_class:
-        spec["storageClassName"] = volume.storage_class
-    return spec
 
 
 def host_port(run_id: str) -> int:
@@ -277,7 +217,7 @@ def helper(shape: Shape | None = None) -> Object:
     Its small limits delay the start of a pod by 2 s, so only a Guaranteed pod has them.
     """
     resources: Object = {"requests": dict(HELPER_RESOURCES)}
-    guaranteed = shape is not None and {"cpu", "memory"} <= shape.resources.keys()
+    guaranteed = shape is not None and {"cpu", "memory"} <= shape.resources.both.keys()
     return resources | {"limits": dict(HELPER_RESOURCES)} if guaranteed else resources
 
 

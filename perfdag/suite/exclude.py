@@ -9,7 +9,7 @@ so a condition on it excludes nothing, and that is no mistake.
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -209,8 +209,10 @@ def _reader(benchmark: Benchmark[Any], name: str) -> Callable[[Any], Any]:
 def _type_at(kind: Any, key: str) -> Any:
     """Return the type under a key of a value of type `kind`, or None if unknown."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        info = kind.model_fields.get(key)
-        return None if info is None else _annotation(info)
+        if info := kind.model_fields.get(key):
+            return _annotation(info)
+        extra = get_type_hints(kind, include_extras=True)["__pydantic_extra__"]
+        return _type_at(extra, key) if kind.model_config.get("extra") == "allow" else None
     if get_origin(kind) is dict:
         return get_args(kind)[1]
     return next(

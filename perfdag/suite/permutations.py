@@ -167,7 +167,10 @@ def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
             f"{benchmark.name} has no parameter {name!r}; "
             f"it has {', '.join(fields)}{nearest(name, [*fields, *SHAPE_KEYS])}"
         )
-    inner = getattr(Shape.model_fields[first].annotation, "model_fields", None)
+    model: Any = Shape.model_fields[first].annotation
+    inner = getattr(model, "model_fields", None)
     if rest and inner is not None and rest.split(".")[0] not in inner:
+        if model.model_config.get("extra") == "allow":
+            return None
         return f"{first} has no key {rest!r}; it has {', '.join(inner)}{nearest(rest, inner)}"
     return None

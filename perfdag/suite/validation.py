@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from perfdag.pod_text import FOLDER, IMAGE
+from perfdag.pod_text import FOLDER, IMAGE, LABEL_KEY, LABEL_VALUE
 from perfdag.quantities import CPU_LIST
-from perfdag.shape import INTERFACE, LABEL_KEY, LABEL_VALUE
+from perfdag.shape import INTERFACE
 from perfdag.suite.yaml_document import Document, Problem, Where, nearest
 
 M = TypeVar("M", bound=BaseModel)

@@ -94,7 +94,7 @@ class Imb(Benchmark[ImbParams]):
         count, per_pod = shape.hosts.count, math.ceil(params.ranks / shape.hosts.count)
         uneven = params.ranks % count != 0
         few = [] if params.oversubscribe else openmpi.few_cpus(shape, per_pod)
-        limit, needed = shape.resources.get("memory"), params.memory() * per_pod
+        limit, needed = shape.resources.all_limits().get("memory"), params.memory() * per_pod
         return [
             *broken(
                 (

@@ -67,16 +67,16 @@ def ranks_by_address(hosts: Sequence[Host], ranks: int) -> dict[str, int]:
 def few_cpus(shape: Shape, ranks: int) -> list[str]:
     """Return why the ranks of a pod would exceed its CPU quota, or an empty list.
 
-    Resources are also limits. oversubscribe does not help, although this check passes: a quota
-    throttles spinning ranks, and a throttled sample is invalid.
+    A request without a limit sets no quota. oversubscribe does not help, although this check
+    passes: a quota throttles spinning ranks, and a throttled sample is invalid.
     """
-    limit = shape.resources.get("cpu")
+    limit = shape.resources.all_limits().get("cpu")
     if limit is None or parse_quantity(limit) >= ranks:
         return []
     return [
         f"on a cluster {ranks} processes in each pod, and resources.cpu {limit}, would be"
-        f" throttled by its CPU quota; raise it to {ranks}, use fewer, or leave it out for"
-        " `perfdag run`, which sets no quota"
+        f" throttled by its CPU quota; raise it to {ranks}, use fewer, or write it"
+        " below resources.requests, which sets no quota"
     ]
 
 

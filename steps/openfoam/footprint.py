@@ -23,7 +23,7 @@ def problems(params: OpenFoamParams, shape: Shape) -> list[str]:
     cells = params.cavity().cells ** 3
     memory, disk = BASE_MEMORY + MEMORY_PER_CELL * cells, _disk(params)
     messages = []
-    limit = shape.resources.get("memory")
+    limit = shape.resources.all_limits().get("memory")
     if limit is not None and parse_quantity(limit) < memory:
         messages.append(
             f"{cells:,} cells need {short(memory, 'B')} on the first host, which makes the whole"

@@ -20,7 +20,7 @@ DRIVER = Tool(
 
 def check(params: Workload, shape: Shape) -> list[str]:
     """Return why a workload cannot be measured in a shape."""
-    wanted = [name for name in shape.resources if "gpu" in name or "mig" in name]
+    wanted = [name for name in shape.resources.both if "gpu" in name or "mig" in name]
     if wanted and params.device == "cpu" and params.system == "resnet50":
         return [
             f"resources ask for {wanted[0]} but device is cpu:"

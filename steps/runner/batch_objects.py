@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perfdag.kube.client import Kube, KubeError, Object
-from perfdag.kube.podspec import claim_spec, shared_claim, shares
+from perfdag.kube.volumes import claim_spec, shared_claim, shares
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
 from perfdag.steps.runner.credentials import make_keys

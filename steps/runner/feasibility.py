@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from perfdag.kube.client import Kube, KubeError, Object
+from perfdag.kube.node_fit import nodes_with, takes, without_simulated
 from perfdag.quantities import parse_quantity
-from perfdag.shape import Shape, Toleration, Volume
+from perfdag.shape import Shape
+from perfdag.volume import Volume
 
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
 
@@ -92,24 +94,6 @@ def requirements_of_nodes(shape: Shape, inventory: ClusterInventory) -> list[Req
     return [*_class(shape.volume, inventory), *_on_nodes(shape, inventory.nodes)]
 
 
-def without_simulated(nodes: Sequence[Object]) -> list[Object]:
-    """Return nodes that run pods: nodes simulated by KWOK have any resource and run nothing."""
-    return [
-        item
-        for item in nodes
-        if "kwok.x-k8s.io/node" not in (item["metadata"].get("annotations") or {})
-    ]
-
-
-def nodes_with(resource: str, nodes: Sequence[Object]) -> list[Object]:
-    """Return nodes with at least 1 of a resource: no pod can ask for a part (`500m`)."""
-    return [
-        item
-        for item in nodes
-        if parse_quantity((item["status"].get("allocatable") or {}).get(resource, "0")) >= 1
-    ]
-
-
 def _most(resource: str, nodes: Sequence[Object]) -> str:
     """Return the largest capacity of a node: an unhealthy device, not allocatable, may recover."""
     states = [item["status"] for item in nodes]
@@ -126,7 +110,7 @@ def _most(resource: str, nodes: Sequence[Object]) -> str:
 def _on_nodes(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirement]:
     requested = {
         name: value
-        for name, value in shape.resources.items()
+        for name, value in shape.resources.both.items()
         if "/" in name or name.startswith("hugepages-")
     } | shape.hugepages
     for name in (name for name, value in requested.items() if parse_quantity(value)):
@@ -146,7 +130,7 @@ def _on_nodes(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirem
             )
     count = shape.hosts.count
     if shape.hosts.placement == "spread" and count > 1:
-        has = sum(_takes(node, shape) for node in nodes or [])
+        has = sum(takes(node, shape) for node in nodes or [])
         why = (
             f"{count} nodes are asked for (placement: spread), the cluster has {has} for these pods"
         )
@@ -155,35 +139,12 @@ def _on_nodes(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirem
         )
 
 
-def _takes(node: Object, shape: Shape) -> bool:
-    """Return whether a node takes pods of this shape, now or when it is back.
-
-    Kubernetes' own taints (cordoned, not ready) pass, others stay.
-    """
-    labels = node["metadata"].get("labels") or {}
-    return (
-        all(labels.get(key) == value for key, value in shape.node_selector.items())
-        and (not shape.zones or labels.get("topology.kubernetes.io/zone") in shape.zones)
-        and all(
-            taint["effect"] == "PreferNoSchedule"
-            or taint["key"].startswith("node.kubernetes.io/")
-            or any(_tolerates(item, taint) for item in shape.tolerations)
-            for taint in (node.get("spec") or {}).get("taints") or []
-        )
-    )
-
-
-def _tolerates(toleration: Toleration, taint: Object) -> bool:
-    return (
-        toleration.key in (None, taint["key"])
-        and toleration.effect in (None, taint["effect"])
-        and (toleration.operator == "Exists" or (toleration.value or "") == taint.get("value", ""))
-    )
-
-
 def _class(volume: Volume | None, inventory: ClusterInventory) -> Iterator[Requirement]:
     if volume is None or volume.kind != "claim" or volume.claim:
         return
+    template = volume.claim_template
+    if template and template.storageClassName == "":
+        return  # an existing volume without a class
     name, classes = volume.storage_class or "", inventory.classes or frozenset()
     listed = ", ".join(sorted(classes - {""})) or "none"
     why = (

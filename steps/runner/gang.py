@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from perfdag.kube.client import KubeError
-from perfdag.kube.podspec import shares
+from perfdag.kube.volumes import shares
 from perfdag.plan.plan import Plan
 from perfdag.plan.time_left import TimeLeft
 from perfdag.results import missing_reason

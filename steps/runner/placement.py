@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from perfdag.hosts.base import Host
 from perfdag.kube.pods import Pod
-from perfdag.kube.podspec import USER, VOLUME
+from perfdag.kube.podspec import USER
+from perfdag.kube.volumes import VOLUME
 from perfdag.shape import Shape
 from perfdag.steps.runner.gather import Hosts
 from perfdag.steps.runner.pod_context import PodContext

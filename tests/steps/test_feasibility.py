@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from perfdag.kube.client import Kube
+from perfdag.kube.node_fit import without_simulated
 from perfdag.shape import Shape
 from perfdag.steps.runner.feasibility import (
     ClusterInventory,
@@ -12,7 +13,6 @@ from perfdag.steps.runner.feasibility import (
     read_inventory,
     requirements_of_nodes,
     unmet,
-    without_simulated,
 )
 from tests.fakes.api_server import ApiServer
 
@@ -72,6 +72,11 @@ CLASSES = frozenset({"fast", ""})
         ({"hosts": {"count": 3}}, None),
         ({"volume": {"storage_class": "fast"}}, None),
         ({"volume": {}}, None),
+        (
+            {"volume": {"claim_template": {"storageClassName": "slow"}}},
+            "there is no storage class slow; there are: fast",
+        ),
+        ({"volume": {"claim_template": {"storageClassName": ""}}}, None),
         ({"volume": {"claim": "mine", "storage_class": "slow"}}, None),
     ],
 )

@@ -209,13 +209,15 @@ def test_shapes() -> None:
 
 def test_more_ranks_than_the_cpus_of_a_pod_are_refused_when_planning() -> None:
     params = ImbParams(benchmark="Allreduce", ranks=16, ranks_per_host=8)
-    for cpu, message in (
-        (1, "resources.cpu 1"),
-        ("7500m", "resources.cpu 7500m"),
-        ("8", None),
-        (8.0, None),
+    for resources, message in (
+        ({"cpu": 1}, "resources.cpu 1"),
+        ({"cpu": "7500m"}, "resources.cpu 7500m"),
+        ({"requests": {"cpu": 1}, "limits": {"cpu": 4}}, "resources.cpu 4"),
+        ({"cpu": "8"}, None),
+        ({"cpu": 8.0}, None),
+        ({"requests": {"cpu": 1}}, None),
     ):
-        shape = Shape.model_validate({"hosts": {"count": 2}, "resources": {"cpu": cpu}})
+        shape = Shape.model_validate({"hosts": {"count": 2}, "resources": resources})
         problems = IMB.check(params, shape)
         assert [
             f"on a cluster 8 processes in each pod, and {message}, would be" in problem

@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 from perfdag.benchmark.contract import Rights
-from perfdag.kube.podspec import Context, claim_spec, patch
+from perfdag.kube.podspec import Context, patch
+from perfdag.kube.volumes import claim_spec
 from perfdag.shape import Shape
 from perfdag.steps.runner.limits import MAX_SHAPES, check_shapes
 from perfdag.suite.yaml_document import BadDocument
@@ -76,6 +77,23 @@ SHAPES: dict[str, dict[str, Any]] = {
         "resources": {"cpu": 4, "memory": "8Gi"},
         "hugepages": {"hugepages-2Mi": "1Gi"},
         "shm": "2GiB",
+    },
+    "no-quota": {"resources": {"memory": "8Gi", "requests": {"cpu": 4}}},
+    "limit-above": {"resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": 2}}},
+    "claim-template": {
+        "volume": {
+            "claim_template": {
+                "accessModes": ["ReadWriteOncePod"],
+                "resources": {"requests": {"storage": "5Gi"}},
+                "storageClassName": "fast",
+                "volumeAttributesClassName": "gold",
+                "selector": {"matchExpressions": [{"key": "rack", "operator": "Exists"}]},
+                "dataSource": {"kind": "PersistentVolumeClaim", "name": "full"},
+            }
+        }
+    },
+    "existing-volume": {
+        "volume": {"size": "1GiB", "claim_template": {"volumeName": "nvme", "storageClassName": ""}}
     },
     "rwo": {"volume": {"storage_class": "fast", "size": "5GiB"}},
     "rwx": {"volume": {"access": "ReadWriteMany", "size": "5GiB"}, "hosts": {"count": 2}},

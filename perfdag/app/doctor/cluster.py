@@ -15,8 +15,8 @@ from perfdag.app.doctor.rights import check_account, check_user, required_rights
 from perfdag.app.doctor.store_claim import check_claim
 from perfdag.app.doctor.store_pod import check_store
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.kube.node_fit import without_simulated
 from perfdag.plan.plan import Plan
-from perfdag.steps.runner.feasibility import without_simulated
 
 MIN_VERSION = (1, 29)
 
