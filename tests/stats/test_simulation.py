@@ -91,7 +91,9 @@ def who(
             series += [info.series_id] * runs
             nodes += [[f"n{node}"]] * runs
             nights += [f"run-{12 * night + node:04}" for night in range(runs)]
-    table = pa.table({"series_id": series, "run_id": nights, "value": values, "nodes": nodes})
+    env = ["{}"] * len(values)
+    columns = {"series_id": series, "run_id": nights, "value": values, "nodes": nodes, "env": env}
+    table = pa.table(columns)
     return {outlier.outlier.node for outlier in node_outliers(TWENTY, table, Tuning())}
 
 
