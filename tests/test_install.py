@@ -293,48 +293,6 @@ def argo() -> None:
 
 
 @pytest.mark.argo
-def test_a_real_api_server_loses_what_is_left_out_and_keeps_what_runs_made(
-    namespace: str, argo: None
-) -> None:
-    async def runs_made(client: Kube) -> None:
-        for body in (
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": "perfdag-ssh-1", "labels": {"perfdag/run": "1"}},
-            },
-            {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": "perfdag-suite-quick", "labels": {"perfdag/suite": "quick"}},
-            },
-            runs.cron(namespace, "quick", ["0 2 1 1 *"], suspend=True),
-        ):
-            await client.create(body, namespace)
-
-    assert install(namespace, *EVERY, "--keep-secret") == 0
-    run_with_client(runs_made)
-    assert set(listed("networking.k8s.io/v1", "NetworkPolicy", namespace)) == {"perfdag-measuring"}
-    options = ("--namespaced", "--no-network-policy", "--keep-secret")
-    assert install(namespace, *options) == 0
-    assert listed("networking.k8s.io/v1", "NetworkPolicy", namespace) == {}
-    steps = {"perfdag-run", "perfdag-finish", "perfdag-measure"}
-    assert set(listed("v1", "ServiceAccount", namespace)) - {"default"} == steps
-    assert (
-        set(listed(RBAC, "RoleBinding", namespace)) == set(listed(RBAC, "Role", namespace)) == steps
-    )
-    for kind in ("ClusterRole", "ClusterRoleBinding"):
-        assert not [name for name in listed(RBAC, kind, "") if namespace in name]
-    assert {"perfdag", "perfdag-preempting"} <= set(
-        listed("scheduling.k8s.io/v1", "PriorityClass", "")
-    )
-    assert set(listed(ARGO, "WorkflowTemplate", namespace)) == {"perfdag", "perfdag-age"}
-    assert "perfdag-ssh-1" in listed("v1", "Secret", namespace)
-    assert "perfdag-suite-quick" in listed("v1", "ConfigMap", namespace)
-    assert set(listed(ARGO, "CronWorkflow", namespace)) == {"perfdag-quick"}
-
-
-@pytest.mark.argo
 @pytest.mark.parametrize("how", ["apply", "create"])
 def test_keys_of_before_are_not_in_the_secret(
     how: str, namespace: str, argo: None, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from perfdag.kube.client import Event, Kube, KubeError, Resource, run_with_client
+from perfdag.kube.client import Kube, KubeError, Resource
 from perfdag.kube.config import Cluster, load_config, tls_context
 from perfdag.kube.credentials import Credentials
 from perfdag.kube.reader import METADATA
@@ -459,31 +459,6 @@ class TestCluster:
             assert pages == [500, 500, 100]
             assert len(await kube.list(maps, namespace, labels="t=1")) == 1100
 
-    async def test_watch_sees_every_change(self, namespace: str) -> None:
-        async with Kube() as kube:
-            maps = await kube.resource("v1", "ConfigMap")
-            await kube.create(config_map("first"), namespace)
-            seen: list[Event] = []
-
-            async def follow() -> None:
-                async for event in kube.watch(maps, namespace, labels="t=1"):
-                    seen.append(event)
-                    if event.type == "DELETED":
-                        return
-
-            task = asyncio.create_task(follow())
-            await asyncio.sleep(0.3)
-            await kube.create(config_map("second"), namespace)
-            await kube.delete(maps, "second", namespace)
-            await asyncio.wait_for(task, 10)
-            kinds = [(event.type, event.object["metadata"]["name"], event.listed) for event in seen]
-            assert kinds == [
-                ("ADDED", "first", True),
-                ("ADDED", "second", False),
-                ("DELETED", "second", False),
-            ]
-            assert "data" not in seen[0].object or seen[0].object["kind"] == "ConfigMap"
-
     async def test_metadata_only(self, namespace: str) -> None:
         async with Kube() as kube:
             maps = await kube.resource("v1", "ConfigMap")
@@ -501,43 +476,6 @@ class TestCluster:
                 await kube.resource("v1", "Podd")
             with pytest.raises(KubeError, match=r"no metadata.name"):
                 await kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": {}})
-
-    async def test_no_right_is_told_with_what_to_grant(self, namespace: str) -> None:
-        async with Kube() as kube:
-            account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "weak"}}
-            await kube.create(account, namespace)
-            body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-            answer = await kube.request(
-                "POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/weak/token", json=body
-            )
-            weak = load_config()
-            weak.credentials = Credentials(token=answer["status"]["token"], expires=float("inf"))
-        async with Kube(weak) as kube:
-            with pytest.raises(KubeError, match=r"cannot list resource.*grant it") as caught:
-                await kube.list(PODS, namespace)
-            assert caught.value.status == 403
-
-    async def test_scale(self, namespace: str) -> None:
-        label = {"matchLabels": {"a": "b"}}
-        pods = {
-            "metadata": {"labels": {"a": "b"}},
-            "spec": {"containers": [{"name": "c", "image": "none"}]},
-        }
-        body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
-        async with Kube() as kube:
-            await kube.create(
-                {**body, "spec": {"replicas": 0, "selector": label, "template": pods}}, namespace
-            )
-            deployments = await kube.resource("apps/v1", "Deployment")
-            await kube.scale(deployments, "d", 0, namespace)
-            assert (await kube.get(deployments, "d", namespace))["spec"]["replicas"] == 0
-
-    def test_run_from_synchronous_code(self) -> None:
-
-        async def version(kube: Kube) -> str:
-            return str((await kube.request("GET", "/version"))["gitVersion"])
-
-        assert run_with_client(version).startswith("v")
 
 
 def test_a_ca_without_key_usage_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:

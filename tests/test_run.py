@@ -7,10 +7,8 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -80,13 +78,6 @@ def test_the_table_of_a_point_with_values_has_why_others_of_its_samples_gave_non
     assert "FileExistsError: [Errno 17]" in next(
         line for line in output.splitlines() if line.startswith("once: python3 exited 1, not 0: ")
     )
-
-
-def test_skips_alone_exit_0(write_suite: SuiteWriter, tmp_path: Path) -> None:
-    suite = write_suite(
-        "name: skips\nentries:\n  - {benchmark: command, params: {argv: [no-such-program]}}\n"
-    )
-    assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
 
 
 def test_what_this_machine_cannot_give_is_skipped_and_every_row_says_where_and_with_what(
@@ -535,33 +526,6 @@ def test_a_damaged_part_is_measured_again_by_resume(
     assert {row["status"] for row in rows_of(root)} == {"ok"}
 
 
-@pytest.mark.usefixtures("aside")
-def test_a_full_disk_is_exit_4_and_resume_completes(
-    write_suite: SuiteWriter,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The third sample meets a real ENOSPC (a write to /dev/full); it is kept aside and stored when the run is resumed."""
-    root, parts = tmp_path / "store", 0
-    real_open = os.open
-
-    def open_until_full(path: str | Path, *flags: int, **options: int) -> int:
-        nonlocal parts
-        part = Path(path).suffix == ".tmp" and Path(path).parent.name == "parts"
-        parts += part
-        if part and parts == 4:
-            return real_open("/dev/full", os.O_WRONLY)
-        return real_open(path, *flags, **options)
-
-    monkeypatch.setattr(os, "open", open_until_full)
-    suite = write_suite.sleeps(points=4, repetitions=1)
-    assert "the disk is full" in broken_off(suite, root, capsys)
-    monkeypatch.setattr(os, "open", real_open)
-    assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
-    assert len(rows_of(root)) == 4
-
-
 @pytest.fixture
 def full_disks(tmp_path: Path) -> list[str]:
     """A command prefix: in it /tmp, /var/tmp, /usr/tmp and the working folder are full file systems of a page or two."""
@@ -671,19 +635,19 @@ def test_a_run_of_a_cluster_is_not_resumed_on_this_machine(
 
 
 @pytest.mark.parametrize("verb", ["run", "submit"])
-@pytest.mark.parametrize("beside", [["--set", "repetitions=1"], ["--only", "x"]])
+@pytest.mark.parametrize(
+    ("beside", "word"),
+    [
+        (["--set", "repetitions=1"], "--set"),
+        (["--only", "x"], "--only"),
+        (["suite.yaml"], "SUITE"),
+    ],
+)
 def test_nothing_that_would_be_ignored_stands_beside_resume(
-    verb: str, beside: list[str], capsys: pytest.CaptureFixture[str]
+    verb: str, beside: list[str], word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([verb, "--resume", "last", *beside]) == 2
-    assert f"leave out {beside[0]}" in capsys.readouterr().err
-
-
-def test_a_suite_does_not_stand_beside_resume(
-    write_suite: SuiteWriter, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["run", str(write_suite.sleeps()), "--resume", "last"]) == 2
-    assert "leave out SUITE" in capsys.readouterr().err
+    assert main([verb, *beside, "--resume", "last"]) == 2
+    assert f"leave out {word}" in capsys.readouterr().err
 
 
 def test_an_unknown_run_names_the_nearest(
@@ -748,70 +712,3 @@ def test_s3_that_cannot_be_reached_is_exit_4_in_one_line(
     errors = capsys.readouterr().err
     assert "cannot be reached" in errors
     assert "Traceback" not in errors
-
-
-class Proxy:
-    """A TCP proxy to the S3 server that can vanish and come back."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.target = (endpoint.split("://")[1].split(":")[0], int(endpoint.rsplit(":", 1)[1]))
-        self.server = socket.create_server(("127.0.0.1", 0))
-        self.address = f"http://127.0.0.1:{self.server.getsockname()[1]}"
-        self.gone = threading.Event()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            near, _ = self.server.accept()
-            if self.gone.is_set():
-                near.close()
-                continue
-            far = socket.create_connection(self.target)
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
-        try:
-            while (data := source.recv(65536)) and not self.gone.is_set():
-                sink.sendall(data)
-        except OSError:
-            pass
-        finally:
-            for end in (source, sink):
-                end.close()
-
-
-@pytest.mark.cluster
-def test_s3_that_vanishes_mid_run_is_exit_4_and_resume_completes(
-    write_suite: SuiteWriter,
-    tmp_path: Path,
-    s3_root: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    proxy = Proxy(os.environ["AWS_ENDPOINT_URL"])
-    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    put = S3Store.put
-
-    def put_and_vanish(self: S3Store, key: str, data: bytes) -> None:
-        self.patience = 1.0
-        if "/parts/" in key and "canary" not in key and len(self.list(key.rpartition("/")[0])) >= 4:
-            proxy.gone.set()
-        put(self, key, data)
-
-    monkeypatch.setattr(S3Store, "put", put_and_vanish)
-    assert main(["run", str(write_suite.sleeps(6, 1)), "--store", s3_root, "--no-report"]) == 4
-    errors = capsys.readouterr().err
-    assert "cannot be reached" in errors
-    assert "--resume" in errors
-    assert "Traceback" not in errors
-    monkeypatch.setattr(S3Store, "put", put)
-    proxy.gone.clear()
-    assert main(["run", "--resume", "last", "--store", s3_root, "--no-report"]) == 0
-    rows = [
-        row for row in load_rows(S3Store(s3_root, 5)).to_pylist() if row["benchmark"] != "canary"
-    ]
-    assert len(rows) == 6
-    assert {row["status"] for row in rows} == {"ok"}
-    assert {row["attempt"] for row in rows} == {1}

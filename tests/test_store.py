@@ -155,6 +155,14 @@ def test_a_read_only_file_system_is_called_that(
         FolderStore(str(tmp_path)).put("key", b"")
 
 
+def test_a_full_disk_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real ENOSPC: each write goes to /dev/full."""
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda *_, **__: real("/dev/full", os.O_WRONLY))
+    with pytest.raises(StoreError, match="the disk is full"):
+        FolderStore(str(tmp_path)).put("key", b"1")
+
+
 @pytest.fixture
 def somebody() -> Iterator[None]:
     """Not root for a while, whom no rights keep out."""

@@ -288,3 +288,19 @@ def sleeps(
         f"    permutations: {{product: {{env: [{variants}]}}}}\n"
     )
     return path
+
+
+@contextlib.contextmanager
+def quota(bench: Namespace) -> Iterator[None]:
+    """Less room for disks in the namespace than one pod of the suite asks for."""
+    body = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "small"},
+        "spec": {"hard": {"requests.ephemeral-storage": "3Gi"}},
+    }
+    run_with_client(lambda client: client.create(body, bench.name))
+    try:
+        yield
+    finally:
+        bench.delete("ResourceQuota", "small")

@@ -40,25 +40,6 @@ def test_openfoam_over_two_pods(bench: Namespace, tmp_path: Path) -> None:
     assert _facts(rows)["point_to_point"] == "ob1"
 
 
-def test_allreduce_over_two_pods(bench: Namespace, tmp_path: Path) -> None:
-    params = {
-        "benchmark": "Allreduce",
-        "ranks": 2,
-        "ranks_per_host": 1,
-        "max_log": 10,
-        "iterations": 50,
-        "oversubscribe": True,
-    }
-    rows = _run(bench, tmp_path, "allreduce", {"benchmark": "imb", "params": params})
-    sizes = {
-        json.loads(row["coords"])["message_bytes"]
-        for row in rows
-        if (row["metric"], row["stat"]) == ("latency", "mean")
-    }
-    assert sizes == {0, *(2**log for log in range(2, 11))}
-    assert _facts(rows)["fabric"], "MPI said what it used"
-
-
 def test_two_ranks_in_each_of_two_pods(bench: Namespace, tmp_path: Path) -> None:
     params = {"max_log": 10, "iterations": 50, "oversubscribe": True}
     points = [

@@ -1,7 +1,6 @@
 """Faults on a real cluster: each run ends with rows equal to the plan and none twice, or with the reason in the rows."""
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
@@ -17,7 +16,7 @@ import pytest
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.store.open import open_store
 
-from .conftest import Namespace, sleeps
+from .conftest import Namespace, quota, sleeps
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
@@ -37,64 +36,16 @@ def test_a_deleted_pod_loses_nothing(bench: Namespace, tmp_path: Path, rank: int
     assert set(attempts.values()) == {1, 2}, "the retry measured the rest"
 
 
-def test_a_missing_image_has_its_reason_and_the_rest_is_measured(
-    bench: Namespace, tmp_path: Path
-) -> None:
-    suite = tmp_path / "missing.yaml"
-    suite.write_text(
-        "name: missing\npending_limit: 60s\nentries:\n"
-        "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
-        "  - {benchmark: command, name: bad, image: 'localhost/no-such-image:1', params: {argv: [sleep, '0.1']}}\n"
-    )
-    name = bench.submit(suite)
-    run_id = bench.run_id(name)
-    bad = bench.until(
-        lambda: next(
-            (
-                p
-                for p in bench.objects("Pod", labels=f"workflows.argoproj.io/workflow={name}")
-                if "no-such-image" in json.dumps(p["spec"])
-            ),
-            None,
-        ),
-        120,
-        "pod of the missing image",
-    )
-    start = time.monotonic()
-
-    def reason() -> str | None:
-        return next(
-            (
-                row["error"]
-                for row in bench.rows(run_id)
-                if row["entry"] == "bad" and "Image" in (row["error"] or "")
-            ),
-            None,
-        )
-
-    assert bad["metadata"]["name"]
-    said = bench.until(reason, 60, "reason in the row")
-    assert time.monotonic() - start < 30
-    assert "no-such-image" in said
-    line = bench.perfdag("status", name).stdout
-    assert "Image" in line or "gang" in line
-    ended = bench.watch(name)
-    assert ended.returncode == 1
-    states = {row["entry"]: row["status"] for row in bench.rows(run_id)}
-    assert states == {"good": "ok", "bad": "failed"}
-    assert "no-such-image" in ended.stdout
-    assert bench.attempts(name) == {"0"}
-
-
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
         ("resources: {cpu: 500}", "Insufficient cpu"),
         ("node_selector: {no-such: label}", "node affinity/selector"),
+        ("resources: {ephemeral-storage: 4Gi}", "exceeded quota"),
     ],
-    ids=["request", "selector"],
+    ids=["request", "selector", "quota"],
 )
-def test_an_unschedulable_shape_ends_with_the_schedulers_words(
+def test_a_shape_that_cannot_be_placed_ends_with_the_words_of_who_refused_it(
     bench: Namespace, tmp_path: Path, shape: str, words: str
 ) -> None:
     suite = tmp_path / "big.yaml"
@@ -103,8 +54,9 @@ def test_an_unschedulable_shape_ends_with_the_schedulers_words(
         "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
         f"  - {{benchmark: command, name: bad, {shape}, params: {{argv: [sleep, '0.1']}}}}\n"
     )
-    name = bench.submit(suite)
-    ended = bench.watch(name)
+    with quota(bench) if "quota" in words else contextlib.nullcontext():
+        name = bench.submit(suite)
+        ended = bench.watch(name)
     assert ended.returncode == 1
     found = {row["entry"]: (row["status"], row["error"]) for row in bench.rows(bench.run_id(name))}
     assert found["good"][0] == "ok"
@@ -219,32 +171,6 @@ def test_what_the_cluster_cannot_have_is_skipped_and_the_rest_is_measured(
         ("network", "nowhere/none"),
     ):
         assert words in states[entry][1], states
-
-
-def test_a_quota_has_its_reason(bench: Namespace, tmp_path: Path) -> None:
-    quota = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "tight", "namespace": bench.name},
-        "spec": {"hard": {"requests.ephemeral-storage": "1Gi"}},
-    }
-    suite = tmp_path / "quota.yaml"
-    suite.write_text(
-        "name: quota\npending_limit: 10s\nentries:\n"
-        "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
-        "  - {benchmark: command, name: bad, resources: {ephemeral-storage: 2Gi}, params: {argv: [sleep, '0.1']}}\n"
-    )
-    run_with_client(lambda client: client.create(quota))
-    try:
-        name = bench.submit(suite)
-        ended = bench.watch(name)
-    finally:
-        bench.delete("ResourceQuota", "tight")
-    assert ended.returncode == 1
-    found = {row["entry"]: (row["status"], row["error"]) for row in bench.rows(bench.run_id(name))}
-    assert found["good"][0] == "ok"
-    assert "exceeded quota" in (found["bad"][1] or ""), found
-    assert bench.attempts(name) == {"0"}
 
 
 def test_oom_has_its_reason_and_costs_only_itself(bench: Namespace, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,25 +9,9 @@ import pytest
 from perfdag.kube.client import Kube, Object, run_with_client
 from perfdag.store.open import open_store
 
-from .conftest import Namespace
+from .conftest import Namespace, quota
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
-
-
-@contextlib.contextmanager
-def _quota(bench: Namespace) -> Iterator[None]:
-    """Less room for disks than one pod of the suite asks for."""
-    body = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "small"},
-        "spec": {"hard": {"requests.ephemeral-storage": "3Gi"}},
-    }
-    run_with_client(lambda client: client.create(body, bench.name))
-    try:
-        yield
-    finally:
-        bench.delete("ResourceQuota", "small")
 
 
 CASES = {
@@ -46,7 +29,7 @@ def test_the_reason_is_told_within_30_s(
     suite.write_text(
         f"name: waits\nentries:\n  - {{benchmark: command, {shape}, params: {{argv: [sleep, '0.1']}}}}\n"
     )
-    with _quota(bench) if "quota" in words else contextlib.nullcontext():
+    with quota(bench) if "quota" in words else contextlib.nullcontext():
         name = bench.submit(suite)
         run_id = bench.run_id(name)
         labels = f"workflows.argoproj.io/workflow={name},perfdag/rank=0"

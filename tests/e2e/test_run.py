@@ -154,74 +154,21 @@ def test_suite_text_through_the_store_and_rows_equal_to_a_local_run(
         }
 
 
-def test_suite_text_through_base64(bench: Namespace, tmp_path: Path) -> None:
-    encoded = base64.b64encode(_suite(tmp_path).read_bytes()).decode()
-    argv = [
-        "argo",
-        "submit",
-        "--from",
-        "workflowtemplate/perfdag",
-        "-n",
-        bench.name,
-        "-p",
-        f"suite={encoded}",
-        "--wait",
-        "-o",
-        "name",
-    ]
+@pytest.mark.parametrize("way", ["suite", "configmap"])
+def test_suite_text_by_argo_submit(bench: Namespace, tmp_path: Path, way: str) -> None:
+    text = _suite(tmp_path).read_text()
+    body = config_map(bench.name, "nasty", text)
+    run_with_client(lambda client: client.apply(body))
+    values = {
+        "suite": base64.b64encode(text.encode()).decode(),
+        "configmap": body["metadata"]["name"],
+    }
+    argv = ["argo", "submit", "--from", "workflowtemplate/perfdag", "-n", bench.name]
+    argv += ["-p", f"{way}={values[way]}", "--wait", "-o", "name"]
     said = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
     run_id = bench.run_id(said.stdout.split()[0])
     assert _argvs(bench, run_id) == {f"printf %s {NASTY}"}
-
-
-def test_suite_text_through_a_config_map(bench: Namespace, tmp_path: Path) -> None:
-    body = config_map(bench.name, "nasty", _suite(tmp_path).read_text())
-    run_with_client(lambda client: client.create(body))
-    argv = [
-        "argo",
-        "submit",
-        "--from",
-        "workflowtemplate/perfdag",
-        "-n",
-        bench.name,
-        "-p",
-        f"configmap={body['metadata']['name']}",
-        "--wait",
-        "-o",
-        "name",
-    ]
-    said = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stderr
-    assert _argvs(bench, bench.run_id(said.stdout.split()[0])) == {f"printf %s {NASTY}"}
-
-
-def test_a_bad_suite_creates_nothing(bench: Namespace, tmp_path: Path) -> None:
-    before = len(bench.objects("Workflow", "argoproj.io/v1alpha1"))
-    bad = tmp_path / "bad.yaml"
-    bad.write_text("name: bad\nentries:\n  - {benchmark: no-such}\n")
-    said = bench.perfdag("submit", str(bad))
-    assert said.returncode == 2
-    assert "no-such" in said.stderr
-    assert len(bench.objects("Workflow", "argoproj.io/v1alpha1")) == before
-
-
-def test_spread_on_one_node_is_never_ok(bench: Namespace, tmp_path: Path) -> None:
-    """Asked to be on two nodes where there is one: the scheduler refuses, and the rows say why."""
-    suite = tmp_path / "spread.yaml"
-    suite.write_text(
-        "name: spread\npending_limit: 8s\nentries:\n"
-        "  - {benchmark: command, hosts: {count: 2, placement: spread}, params: {argv: [sleep, '0.1']}, node_selector: {kubernetes.io/hostname: ONE}}\n".replace(
-            "ONE", bench.objects("Node")[0]["metadata"]["name"]
-        )
-    )
-    name = bench.submit(suite)
-    assert bench.watch(name).returncode in (0, 1)
-    rows = bench.rows(bench.run_id(name))
-    # where there is but one node that runs pods it is skipped before any pod is made; else the scheduler refuses
-    assert {row["status"] for row in rows} <= {"failed", "skipped"}
-    assert "anti-affinity" in rows[0]["error"] or "the cluster has 1" in rows[0]["error"]
-    assert json.dumps(rows[0]["nodes"]) in ("null", "[]")
 
 
 def test_doctor_finds_nothing_missing_in_a_fresh_installation(bench: Namespace) -> None:
