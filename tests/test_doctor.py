@@ -52,7 +52,7 @@ def test_open_mpi_without_its_imb_is_missing(
     suite = write_suite("name: mpi\nentries:\n  - {benchmark: imb, params: {mpi: openmpi}}\n")
     assert main(["doctor", str(suite)]) == 1
     output = capsys.readouterr().out
-    assert "missing  imb: IMB-MPI1 built for Open MPI (no `program` is set" in output
+    assert "missing  imb: IMB-MPI1 built for Open MPI (/opt/imb/IMB-MPI1" in output
     assert "missing  imb: mpirun is not installed" in output
 
 

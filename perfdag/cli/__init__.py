@@ -20,6 +20,7 @@ from perfdag.exit_codes import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH
 
 VERBS = {
     "run": "run a suite on this machine",
+    "import": "write a suite from the files of another tool",
     "plan": "show the points, order, shapes and expected time of a suite",
     "benchmarks": "list the benchmarks with their params, clock and metrics",
     "doctor": "check what a suite needs, here or on a cluster",

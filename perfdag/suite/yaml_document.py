@@ -98,6 +98,11 @@ class Document:
 
 def read_document(file: Path | str) -> Document:
     """Return a YAML file as a document. Raises BadDocument."""
+    return parse_document(read_text(file), str(file))
+
+
+def read_text(file: Path | str) -> str:
+    """Return the text of a YAML file. Raises BadDocument."""
     path = Path(file)
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -111,7 +116,7 @@ def read_document(file: Path | str) -> Document:
                     )
                 ]
             )
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         siblings = (
             [str(sibling) for sibling in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
@@ -127,7 +132,6 @@ def read_document(file: Path | str) -> Document:
         raise BadDocument(
             [Problem(str(file), 1, "", f"cannot be read: {error.strerror}")]
         ) from None
-    return parse_document(text, str(file))
 
 
 def parse_document(text: str, file: str = "suite.yaml") -> Document:

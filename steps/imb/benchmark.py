@@ -13,7 +13,7 @@ from perfdag.shape import Shape
 from perfdag.steps import devices
 from perfdag.steps.imb import placement, report
 from perfdag.steps.imb.operations import STREAMS, SYNCS
-from perfdag.steps.imb.params import GIB, ImbParams
+from perfdag.steps.imb.params import GIB, OPENMPI_PROGRAM, ImbParams
 from perfdag.steps.mpi import intelmpi, openmpi
 from perfdag.units import short
 
@@ -86,9 +86,11 @@ class Imb(Benchmark[ImbParams]):
     )
 
     def shape(self, params: ImbParams) -> dict[str, object]:
-        return {"hosts": {"count": params.hosts()}} | (
-            {"privileges": ["rdma"]} if params.transport == "rdma" else {}
-        )
+        return {
+            "hosts": {"count": params.hosts()},
+            **({"privileges": ["rdma"]} if params.transport == "rdma" else {}),
+            **({"image": "imb-openmpi"} if params.mpi == "openmpi" else {}),
+        }
 
     def check(self, params: ImbParams, shape: Shape) -> list[str]:
         count, per_pod = shape.hosts.count, math.ceil(params.ranks / shape.hosts.count)
@@ -154,10 +156,10 @@ class Imb(Benchmark[ImbParams]):
 
     def missing(self, gang: Gang, params: ImbParams) -> list[Tool]:
         if params.mpi == "openmpi":
-            program = params.program or "no `program` is set"
+            program = params.program or OPENMPI_PROGRAM
             own = f"IMB-MPI1 built for Open MPI ({program}; that of impi-rt is for Intel MPI)"
             wanted = (
-                (params.program or "", Tool(own, {})),
+                (program, Tool(own, {})),
                 (openmpi.MPIRUN.program, openmpi.MPIRUN),
             )
             return [
@@ -230,7 +232,7 @@ class Imb(Benchmark[ImbParams]):
             )
         return [
             *argv,
-            params.program or "",
+            params.program or OPENMPI_PROGRAM,
             *self.arguments(params, placement.buffer_memory(gang, params)),
         ], openmpi.environment()
 

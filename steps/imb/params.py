@@ -12,6 +12,8 @@ from perfdag.steps.imb.operations import BANDS, COLLECTIVES, KNOWN, PAIRS, REDUC
 from perfdag.units import PositiveDuration
 
 GIB = 2**30
+OPENMPI_PROGRAM = "/opt/imb/IMB-MPI1"
+"""IMB-MPI1 of the image imb-openmpi."""
 
 
 class ImbParams(Params):
@@ -37,10 +39,12 @@ class ImbParams(Params):
         10.0, le=3600, description="seconds after which IMB cuts the repetitions of a size"
     )
     mpi: Literal["intel", "openmpi"] = Field(
-        "intel", description="MPI distribution; openmpi needs an IMB built for it"
+        "intel", description="MPI distribution; openmpi has an image of its own, imb-openmpi"
     )
     program: str | None = Field(
-        None, pattern=r"^/", description="path of IMB-MPI1 for mpi: openmpi"
+        None,
+        pattern=r"^/",
+        description=f"path of IMB-MPI1 for mpi: openmpi; default {OPENMPI_PROGRAM}",
     )
     oversubscribe: bool = Field(
         False, description="allow more ranks than CPUs; they then spin against each other"

@@ -536,7 +536,7 @@ def test_openmpi_needs_an_imb_of_its_own_and_mpirun(
         name.chmod(0o755)
     assert lacking(program=str(program)) == []
     assert lacking() == [
-        "IMB-MPI1 built for Open MPI (no `program` is set; that of impi-rt is for Intel MPI)"
+        "IMB-MPI1 built for Open MPI (/opt/imb/IMB-MPI1; that of impi-rt is for Intel MPI)"
     ]
 
 

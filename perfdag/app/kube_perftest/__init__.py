@@ -1,0 +1,1 @@
+"""Import of kube-perftest's resources as a suite."""

@@ -1,0 +1,178 @@
+"""Read kube-perftest's resources from YAML files, and expand their permutations."""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from perfdag.app.kube_perftest.kinds import KINDS, Benchmark, Positive
+from perfdag.suite.placement import MAX_POINTS
+from perfdag.suite.validation import explain
+from perfdag.suite.yaml_document import (
+    BadDocument,
+    Document,
+    Problem,
+    Where,
+    nearest,
+    parse_document,
+    read_text,
+)
+
+GROUP = "perftest.stackhpc.com/"
+SET = "BenchmarkSet"
+Values = dict[str, Any]
+M = TypeVar("M", bound=BaseModel)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Metadata(BaseModel):
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
+
+
+class _Resource(_Strict):
+    apiVersion: Annotated[str, Field(pattern=f"^{re.escape(GROUP)}")]
+    kind: str
+    metadata: _Metadata
+    spec: Values
+    status: Any = None
+
+
+class _Template(_Strict):
+    apiVersion: Annotated[str, Field(pattern=f"^{re.escape(GROUP)}")]
+    kind: str
+    spec: Values = {}
+
+
+class _Permutations(_Strict):
+    product: dict[str, list[Any]] = {}
+    explicit: list[Values] = []
+
+
+class _Set(_Strict):
+    template: _Template
+    repetitions: Positive = 1
+    permutations: _Permutations = _Permutations()
+
+
+@dataclass(frozen=True)
+class Resource:
+    """The benchmarks of a resource: one, or those of a set, each with its permutation."""
+
+    document: Document
+    name: str
+    repetitions: int
+    product: list[tuple[Values, Benchmark]]
+    """Those of the product of a set, or the one benchmark."""
+    explicit: list[tuple[Values, Benchmark]]
+
+
+def read(files: list[str]) -> list[Resource]:
+    """Return the resources of the files. Raises BadDocument with all mistakes."""
+    problems: list[Problem] = []
+    resources = []
+    for file in files:
+        for document in _documents(file):
+            resources += _resource(document, problems)
+    if problems:
+        raise BadDocument(problems)
+    return resources
+
+
+def _documents(file: str) -> Iterator[Document]:
+    """Yield the documents of a file, each with the line numbers of the file."""
+    line = 0
+    for part in re.split(r"^---(?=\s|$)", read_text(file), flags=re.M):
+        document = parse_document("\n" * line + part, file)
+        line += part.count("\n")
+        if document.data is not None:
+            yield document
+
+
+def _resource(document: Document, problems: list[Problem]) -> list[Resource]:
+    """Return the resource of a document, or nothing and its mistakes in `problems`."""
+    found = _validated(document, document.data, _Resource, problems)
+    if found is None:
+        return []
+    if found.kind == SET:
+        given = _validated(document, found.spec, _Set, problems, prefix=("spec",))
+    else:
+        template = _Template(apiVersion=found.apiVersion, kind=found.kind, spec=found.spec)
+        given = _Set(template=template)
+    if given is None:
+        return []
+    own: Where = ("spec", "template") if found.kind == SET else ()
+    template, axes = given.template, given.permutations.product
+    if template.kind not in KINDS:
+        known = [*KINDS, *[SET] * (not own)]
+        text = (
+            f"kube-perftest has no kind {template.kind!r}; "
+            f"it has {', '.join(known)}{nearest(template.kind, known)}"
+        )
+        problems.append(document.problem((*own, "kind"), text))
+        return []
+    if math.prod(map(len, axes.values())) > MAX_POINTS:
+        text = f"more than {MAX_POINTS:,} permutations"
+        problems.append(document.problem(("spec", "permutations", "product"), text))
+        return []
+    product = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    explicit = given.permutations.explicit
+    expanded: dict[str, list[tuple[Values, Benchmark]]] = {"product": [], "explicit": []}
+    for part, rows in (
+        ("product", product if axes or not explicit else []),
+        ("explicit", explicit),
+    ):
+        for row in rows:
+            benchmark = _validated(
+                document,
+                _merge(template.spec, row),
+                KINDS[template.kind],
+                problems,
+                (*own, "spec"),
+                dict.fromkeys(row, ("spec", "permutations", part)),
+            )
+            if benchmark is not None:
+                expanded[part].append((row, benchmark))
+    return [Resource(document, found.metadata.name, given.repetitions, **expanded)]
+
+
+def _validated(
+    document: Document,
+    data: Any,
+    model: type[M],
+    problems: list[Problem],
+    prefix: Where = (),
+    prefixes: dict[str, Where] | None = None,
+) -> M | None:
+    """Return the model, or None and the mistakes in `problems`.
+
+    The data stands at `prefix` of the document, except for the keys of `prefixes`.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as errors:
+        for error in errors.errors():
+            first = str(error["loc"][0]) if error["loc"] else ""
+            problems.append(explain(document, (prefixes or {}).get(first, prefix), error, model))
+        return None
+
+
+def _merge(below: Any, above: Any) -> Any:
+    """Return the values of a template with those of a permutation, merged as kube-perftest does.
+
+    Lists are joined, and a null changes nothing.
+    """
+    if isinstance(below, dict) and isinstance(above, dict):
+        return below | {
+            key: _merge(below[key], value) if key in below else value
+            for key, value in above.items()
+        }
+    if isinstance(below, list) and isinstance(above, list):
+        return below + above
+    return below if above is None else above

@@ -1,0 +1,293 @@
+"""`perfdag import kube-perftest` against what kube-perftest's own templates make of the same resources.
+
+golden/kube-perftest.json holds, for each benchmark of golden/kube-perftest.yaml, the measuring pods that the templates render and
+the options of the tool; beside each option stands what it is here, empty where perfdag has none.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from perfdag.app.kube_perftest.suite import import_suite
+from perfdag.benchmark import registry
+from perfdag.benchmark.contract import Gang
+from perfdag.cli import main
+from perfdag.plan.placement import place_hosts
+from perfdag.plan.plan import Plan, make_plan
+from perfdag.shape import Shape
+from perfdag.steps.fio import job
+from perfdag.steps.fio.files import Place
+from perfdag.steps.iperf.benchmark import commands
+from perfdag.steps.mpi import openmpi
+from perfdag.steps.runner.plan_outputs import outputs
+from perfdag.steps.torchbench.benchmark import arguments
+from perfdag.suite.load import load_suite, parse_suite
+from tests.steps.test_imb import Named
+from tests.steps.test_plan_step import place
+
+GOLDEN = Path(__file__).parent / "golden"
+POINTS: dict[str, list[dict[str, Any]]] = json.loads((GOLDEN / "kube-perftest.json").read_text())
+ENTRIES = [(entry, number) for entry in POINTS for number in range(len(POINTS[entry]))]
+
+
+def options(benchmark: str, values: dict[str, Any], shape: Shape) -> str:
+    """Return what the tool gets, as one line."""
+    found = registry.get(benchmark)
+    params: Any = found.Params.model_validate(values)
+    hosts = [Named(f"10.0.0.{number + 1}") for number in range(shape.hosts.count)]
+    gang: Any = Gang(hosts, shape, 60, "/scratch")  # type: ignore[arg-type]
+    measured: Any = found
+    match benchmark:
+        case "iperf":
+            words = commands(params, "10.0.0.1", 5001)[1]
+        case "imb":
+            shape = shape.model_copy(
+                update={"network": shape.network.model_copy(update={"interface": "eth0"})}
+            )
+            words = measured.openmpi_command(Gang(hosts, shape, 60, "/scratch"), params)[0]
+        case "openfoam":
+            words = openmpi.mpirun(gang, params.procs, params.transport)
+        case "fio":
+            words = job.job_file(params, Place(gang.hosts[0], "/perfdag/volume", None, {})).split()
+        case "torchbench":
+            words = arguments(params)
+        case _:
+            words = measured.arguments(params, None)
+    return f" {' '.join(words)} "
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    text, _ = import_suite([str(GOLDEN / "kube-perftest.yaml")])
+    return place_hosts(make_plan(parse_suite(text)))
+
+
+@pytest.fixture(scope="module")
+def shapes(plan: Plan) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = outputs(plan, place(plan.run_id), set())["shapes"]
+    return made
+
+
+def points_of(plan: Plan, entry: str) -> list[Any]:
+    return [point for point in plan.points if point.entry == entry]
+
+
+@pytest.mark.parametrize(("entry", "number"), ENTRIES)
+def test_options_and_pods_are_those_of_the_original(
+    plan: Plan, shapes: list[dict[str, Any]], entry: str, number: int
+) -> None:
+    original, points = POINTS[entry][number], points_of(plan, entry)
+    assert len(points) == len(POINTS[entry])
+    point = points[number]
+    shape, made = Shape.model_validate(plan.shapes[point.shape]), shapes[point.shape]
+    line = options(point.benchmark, point.params, shape)
+    assert [here for here in original["options"].values() if f" {here} " not in line and here] == []
+
+    patch = made["patch"] if isinstance(made["patch"], dict) else json.loads(made["patch"])
+    network = {made["netkey"]: made["network"]} if "multus" in made["netkey"] else {}
+    assert network == original["annotations"]
+    assert shape.hosts.count == original["pods"]
+    assert bool(patch.get("hostNetwork")) == original["hostNetwork"]
+    commands = [
+        " ".join(each["command"]) for each in patch["initContainers"] if each["name"] == "mtu"
+    ]
+    assert [each.replace("dev ", "") for each in commands] == original["mtu"]
+    measuring = next(each for each in patch["containers"] if each["name"] == "main")
+    limits = measuring.get("resources", {}).get("limits", {})
+    assert limits == {name: str(value) for name, value in original["limits"].items()}
+
+
+@pytest.mark.parametrize("entry", POINTS)
+def test_pods_are_apart_and_no_other_benchmark_is_on_their_nodes(
+    plan: Plan, shapes: list[dict[str, Any]], entry: str
+) -> None:
+    for point in points_of(plan, entry):
+        patch = shapes[point.shape]["patch"]
+        terms = patch["affinity"]["podAntiAffinity"][
+            "requiredDuringSchedulingIgnoredDuringExecution"
+        ]
+        assert {term["topologyKey"] for term in terms} == {"kubernetes.io/hostname"}
+        others = [
+            term["labelSelector"]["matchExpressions"]
+            for term in terms
+            if "namespaceSelector" in term
+        ]
+        assert [[each["operator"] for each in found] for found in others] == [
+            ["Exists", "NotIn"]
+        ] * 2
+        own = [
+            term["labelSelector"]["matchLabels"]
+            for term in terms
+            if "namespaceSelector" not in term
+        ]
+        assert len(own) == (plan.shapes[point.shape]["hosts"].get("count", 1) > 1)
+
+
+def test_the_example_suite_has_the_same_points(plan: Plan) -> None:
+    """suites/everything.yaml has perfdag's own defaults where they differ."""
+    example = make_plan(load_suite(GOLDEN.parents[1] / "suites/everything.yaml"))
+    entries = {point.entry for point in example.points if not point.entry.endswith("-here")}
+    assert entries == POINTS.keys() - {"fio-spellings", "mpi-rdma"}
+    for entry in entries:
+        for here, original in zip(points_of(example, entry), points_of(plan, entry), strict=True):
+            differ = {name for name in here.params if here.params[name] != original.params[name]}
+            assert differ <= {"implementation", "mpi", "rdma_cm"}, entry
+            shapes = (example.shapes[here.shape], plan.shapes[original.shape])
+            left, right = (Shape.model_validate(shape).network for shape in shapes)
+            assert (left.name, left.default, left.mtu) == (right.name, right.default, right.mtu)
+            assert bool(left.host) == bool(right.host)
+    assert len(points_of(plan, "iperf-set")) == 2 * 7 + 1
+
+
+def resource(spec: str, kind: str = "Fio", name: str = "a") -> str:
+    return f"apiVersion: perftest.stackhpc.com/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n"
+
+
+def imported(tmp_path: Path, *texts: str) -> tuple[list[dict[str, Any]], str]:
+    file = tmp_path / "original.yaml"
+    file.write_text("---\n".join(texts))
+    text, notes = import_suite([str(file)])
+    parse_suite(text)
+    return yaml.safe_load(text)["entries"], "\n".join(notes)
+
+
+def benchmark_set(kind: str, spec: str, permutations: str) -> str:
+    template = f"{{apiVersion: perftest.stackhpc.com/v1alpha1, kind: {kind}, spec: {spec}}}"
+    return resource(
+        f"{{repetitions: 3, template: {template}, permutations: {permutations}}}", "BenchmarkSet"
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "param", "value"),
+    [
+        ("bs: 32k", "bs", "32KiB"),
+        ("bs: 4096", "bs", "4KiB"),
+        ("direct: 0, bs: 1000", "bs", "1000B"),
+        ("size: 1T", "size", "1TiB"),
+        ("size: 2Gb", "size", "2GiB"),
+        ("runtime: 5", "runtime", "5s"),
+        ("runtime: 2M", "runtime", "120s"),
+        ("runtime: 500ms", "runtime", "0.5s"),
+        ("rw: 'rw,readwrite'", "rw", "rw"),
+        ("numJobs: 4", "numjobs", 4),
+        ("percentageRandom: 10", "percentage_random", 100),
+        ("thread: true", "thread", True),
+        ("mtu: 9000", "bs", "4MiB"),
+    ],
+)
+def test_fios_spellings_and_defaults(tmp_path: Path, field: str, param: str, value: Any) -> None:
+    [entry], _ = imported(tmp_path, resource(f"{{{field}}}"))
+    assert entry["params"][param] == value
+
+
+def test_lists_of_a_template_and_a_permutation_are_joined(tmp_path: Path) -> None:
+    text = benchmark_set(
+        "RDMABandwidth",
+        "{hostNetwork: true, extraArgs: [--tclass=96, -x, '3']}",
+        "{explicit: [{extraArgs: [--ib-dev=mlx5_0]}, {extraArgs: [-d, mlx5_1]}]}",
+    )
+    [entry], notes = imported(tmp_path, text)
+    assert entry["params"] == {
+        **{"mode": "read", "iterations": 1000, "rdma_cm": True, "qps": 1},
+        **{"gid_index": 3, "extra_args": ["--tclass=96"]},
+    }
+    assert entry["permutations"] == {"explicit": [{"device": "mlx5_0"}, {"device": "mlx5_1"}]}
+    assert entry["repetitions"] == 3
+    assert "interleaved" in notes
+
+
+def test_what_cannot_be_measured_is_left_out_and_listed(tmp_path: Path) -> None:
+    text = benchmark_set("OpenFOAM", "{}", "{product: {numProcs: [2, 3], numNodes: [1, 2]}}")
+    [entry], notes = imported(tmp_path, text)
+    rows = [{"procs": 2, "nodes": 1}, {"procs": 2, "nodes": 2}, {"procs": 3, "nodes": 1}]
+    assert entry["permutations"] == {"explicit": rows}
+    assert "a: numProcs=3 numNodes=2: left out: procs (3) is not divisible by nodes (2)" in notes
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "note"),
+    [
+        ("Fio", "{image: other}", "image: a pod runs"),
+        ("Fio", "{fioPort: 9000}", "fioPort: "),
+        ("Fio", "{}", "no volumeClaimTemplate"),
+        ("Fio", "{hostNetwork: true, mtu: 9000}", "mtu: with hostNetwork"),
+        (
+            "Fio",
+            "{resources: {requests: {cpu: 1}, limits: {cpu: 1000m, memory: 1Gi}}}",
+            "control plane",
+        ),
+        ("Fio", "{resources: {requests: {cpu: 1}}}", "resources.requests cpu"),
+        ("MPIPingPong", "{sshPort: 2200}", "sshPort: "),
+        ("MPIPingPong", "{hostNetwork: true}", "privileged"),
+        ("OpenFOAM", "{iterativeMethod: FOAM-GAMG-PCG.fixedNORM}", "GAMG"),
+        ("OpenFOAM", "{numProcs: 2}", "shared memory"),
+        ("IPerf", "{streams: 1, duration: 1, imagePullPolicy: Always}", "--pull-policy Always"),
+    ],
+)
+def test_what_is_not_kept_is_listed(tmp_path: Path, kind: str, spec: str, note: str) -> None:
+    [_], notes = imported(tmp_path, resource(spec, kind))
+    assert note in notes
+    assert note not in imported(tmp_path, resource("{streams: 1, duration: 1}", "IPerf"))[1]
+
+
+def test_a_name_stands_once(tmp_path: Path) -> None:
+    spec = "{streams: 1, duration: 1}"
+    entries, _ = imported(tmp_path, *(resource(spec, "IPerf", name) for name in ("a.b", "a-b")))
+    assert [entry["name"] for entry in entries] == ["a-b", "a-b-2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (resource("{}", "IPref"), "original.yaml:2: kind: kube-perftest has no kind 'IPref'"),
+        (
+            benchmark_set("Iperf", "{}", "{}"),
+            "original.yaml:4: spec.template.kind: kube-perftest has no kind 'Iperf'",
+        ),
+        (resource("{bs: 1X}"), "original.yaml:4: spec.bs: '1X' is not a size of fio"),
+        (resource("{numjobs: 1}"), "spec.numjobs: unknown key"),
+        (resource("{streams: 1}", "IPerf"), "spec.duration: is required"),
+        (resource("{}").replace("perftest.stackhpc.com", "example.com"), "apiVersion: "),
+        ("[1]\n", "must be a mapping"),
+        (resource("{iterativeMethod: PETSc-ICC-CG.fixedNORM}", "OpenFOAM"), "PETSc"),
+        (benchmark_set("Fio", "{}", "{product: {rw: [read, rread]}}"), "'rread' is not one of"),
+        (
+            benchmark_set(
+                "Fio",
+                "{}",
+                f"{{product: {{iodepth: {list(range(1, 1001))}, numJobs: {list(range(1, 1001))}}}}}",
+            ),
+            "more than 100,000 permutations",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    file = tmp_path / "original.yaml"
+    file.write_text(text)
+    assert main(["import", "kube-perftest", str(file)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 1
+    assert message in printed.err
+
+
+def test_another_format_or_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "kubeperf", "a.yaml"]) == 2
+    assert main(["import", "kube-perftest", "absent.yaml"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "perfdag import: no format 'kubeperf'; there is kube-perftest",
+        "absent.yaml:1: no such file",
+    ]
+
+
+def test_notes_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "kube-perftest", str(GOLDEN / "kube-perftest.yaml")]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("name: kube-perftest\n")
+    assert all(line.startswith("not kept: ") for line in printed.err.splitlines())
