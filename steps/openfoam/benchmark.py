@@ -64,6 +64,9 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             "lower",
             "peak resident memory: of all processes together (value) and of the largest (max)",
         ),
+        Metric("user_time", "s", "lower", "CPU time of all processes in user code"),
+        Metric("system_time", "s", "lower", "CPU time of all processes in the kernel"),
+        Metric("cpu", "1", "none", "cores used: user and system time by wall time"),
         Metric("pressure_iterations", "1", "none", "linear iterations of all pressure solves"),
         Metric(
             "pressure_residual", "1", "none", "largest residual at which a pressure solve ended"

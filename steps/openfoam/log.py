@@ -41,6 +41,15 @@ class Step:
     pressure: list[Solve]
 
 
+@dataclass(frozen=True)
+class Rank:
+    """What a process used: peak resident memory in bytes, user and system time in s."""
+
+    memory: int
+    user: float
+    system: float
+
+
 @dataclass
 class Log:
     """A run of icoFoam; times in s since its start."""
@@ -49,8 +58,7 @@ class Log:
     steps: list[Step]
     ended: bool
     exited: float | None
-    ranks: list[int]
-    """Peak resident memory of each rank in bytes."""
+    ranks: list[Rank]
 
 
 def read_log(text: str) -> Log:
@@ -87,17 +95,19 @@ def read_log(text: str) -> Log:
         elif line.strip() == "End":
             log.ended = True
         elif line.startswith(RANK_LINE):
-            log.ranks.append(_memory(line))
+            log.ranks.append(_rank(line))
         elif line.startswith("perfdag-exit "):
             log.exited = at
     return log
 
 
-def _memory(line: str) -> int:
-    match = re.match(r"(\d+) user_s=", line.removeprefix(RANK_LINE))
+def _rank(line: str) -> Rank:
+    match = re.fullmatch(
+        r"(\d+) user_s=([\d.]+) system_s=([\d.]+)", line.removeprefix(RANK_LINE).strip()
+    )
     if match is None:
         raise Failed(f"a rank's line is cut: {line!r}")
-    return int(match[1])
+    return Rank(int(match[1]), _number(match[2]), _number(match[3]))
 
 
 def _number(text: str) -> float:
@@ -131,7 +141,7 @@ def measurements(log: Log, cavity: case.Cavity, output: Output, procs: int) -> l
             "the times of mesh, decomposition and exit are not in the output", output.texts
         )
     if len(log.ranks) != procs:
-        raise Failed(f"{len(log.ranks)} of {procs} processes reported their memory", output.texts)
+        raise Failed(f"{len(log.ranks)} of {procs} processes reported what they used", output.texts)
     ends = [log.begin, *(step.end for step in log.steps)]
     durations = [later - earlier for earlier, later in pairwise(ends)]
     ordered = sorted(durations)
@@ -139,6 +149,7 @@ def measurements(log: Log, cavity: case.Cavity, output: Output, procs: int) -> l
     total, n = ends[-1] - ends[0], len(ordered)
     if total <= 0:
         raise Failed("the time loop took no time; the clock in the log is wrong", output.texts)
+    user, system = (sum(getattr(rank, name) for rank in log.ranks) for name in ("user", "system"))
     middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     rows = [
         Measurement("solve_time", total, n=n),
@@ -149,8 +160,11 @@ def measurements(log: Log, cavity: case.Cavity, output: Output, procs: int) -> l
         Measurement("wall_time", log.exited),
         Measurement("startup_time", log.begin),
         Measurement("mesh_time", _number(timing["mesh_s"])),
-        Measurement("memory", sum(log.ranks), n=len(log.ranks)),
-        Measurement("memory", max(log.ranks), "max", n=len(log.ranks)),
+        Measurement("memory", sum(rank.memory for rank in log.ranks), n=procs),
+        Measurement("memory", max(rank.memory for rank in log.ranks), "max", n=procs),
+        Measurement("user_time", user, n=procs),
+        Measurement("system_time", system, n=procs),
+        Measurement("cpu", (user + system) / log.exited, n=procs),
         Measurement("pressure_iterations", sum(solve.iterations for solve in solves)),
         Measurement("pressure_residual", max(solve.residual for solve in solves), n=len(solves)),
         Measurement("continuity_error", max(step.continuity for step in log.steps), n=n),

@@ -65,6 +65,12 @@ class Torchbench(Benchmark[TorchbenchParams]):
             "lower",
             "construction of the model and its first call, with compilation, without imports",
         ),
+        Metric(
+            "wall_time", "s", "lower", "wall time of run.py from its first import to its last line"
+        ),
+        Metric("user_time", "s", "lower", "CPU time of the process and its children in user code"),
+        Metric("system_time", "s", "lower", "CPU time of these in the kernel"),
+        Metric("cpu", "1", "none", "cores used: user and system time by wall time"),
         Metric("compile_time", "s", "lower", "time in torch.compile, with an empty cache"),
         Metric(
             "cpu_memory", "B", "lower", "peak resident memory of the process, construction included"

@@ -53,6 +53,10 @@ def parse(output: Output, params: TorchbenchParams) -> list[Measurement]:
         Measurement("batch_time_spread", statistics.fmean(own), "mean", n=n),
         Measurement("batch_time_spread", max(own), "max", n=n),
         Measurement("time_to_first_batch", report["construct_s"] + report["first_call_s"]),
+        Measurement("wall_time", report["process_s"]),
+        Measurement("user_time", report["user_s"]),
+        Measurement("system_time", report["system_s"]),
+        Measurement("cpu", (report["user_s"] + report["system_s"]) / report["process_s"]),
     ]
     for stat, part in (("p90", 0.9), ("p99", 0.99)):
         if n >= needed(part):
@@ -85,6 +89,9 @@ def read(text: str) -> dict[str, Any]:
         "construct_s",
         "first_call_s",
         "max_rss_bytes",
+        "process_s",
+        "user_s",
+        "system_s",
         "device",
         "torch",
     } - report.keys()

@@ -100,7 +100,7 @@ def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> in
 
     module.run_one_step, module.printResultSummaryTime = measured, summarised
     module.main()
-    kept.update(final_report(module))
+    kept.update(final_report(module), process_s=time.monotonic() - start)
     sys.stdout.write(f"{MARK}{json.dumps(kept)}\n")
     return 0
 
@@ -128,13 +128,16 @@ def _returned_errors_raised(model: Any, test: str) -> Iterator[None]:
 
 
 def final_report(module: Any) -> dict[str, Any]:
-    """Return versions, threads, memory and the GPUs used, when run.py has ended."""
+    """Return versions, threads, CPU time, memory and the GPUs used, when run.py has ended."""
     import torch
 
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     report: dict[str, Any] = {
+        "user_s": sum(usage.ru_utime for usage in used),
+        "system_s": sum(usage.ru_stime for usage in used),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        "max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "max_rss_bytes": used[0].ru_maxrss * 1024,
         "device": module.args.device,
         "gpus_visible": torch.cuda.device_count() if torch.cuda.is_available() else 0,
         "compile_s": _compiled(),

@@ -179,6 +179,10 @@ def test_a_parallel_log_and_its_residuals() -> None:
     result = {(m.metric, m.stat): m.value for m in measured if not m.coords}
     assert result["memory", "value"] == 141291520
     assert result["memory", "max"] == 70676480
+    assert result["user_time", "value"] == pytest.approx(3.671781 + 3.280954)
+    assert result["system_time", "value"] == pytest.approx(0.124662 + 0.113244)
+    used = result["user_time", "value"] + result["system_time", "value"]
+    assert result["cpu", "value"] == pytest.approx(used / result["wall_time", "value"])
     assert result["decompose_time", "value"] == 0.5
     assert {m.coords["field"]: m.value for m in measured if m.metric == "residual"} == {
         "Ux": 0.000113342,

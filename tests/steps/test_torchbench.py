@@ -3,6 +3,8 @@
 import json
 import os
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,11 @@ def test_real_outputs(name: str) -> None:
     assert values["samples_rate", "value"].value == pytest.approx(params.batch_size / median.value)
     # a process that holds torch: hundreds of MB, and not the 100 GB that run.py prints
     assert 2e8 < values["cpu_memory", "value"].value < 2e10
+    assert (
+        values["cpu", "value"].value
+        == (values["user_time", "value"].value + values["system_time", "value"].value)
+        / values["wall_time", "value"].value
+    )
     assert ("batch_time_spread", "p99") not in values
     item = [m for m in Torchbench().parse(recorded(name), params) if m.metric == "iteration_time"]
     assert [m.coords["iteration"] for m in item] == list(range(1, 11))
@@ -320,6 +327,29 @@ def fake_checkout(folder: Path, monkeypatch: pytest.MonkeyPatch, model: str = "v
         (folder / name).write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(folder / "packages"))
     return folder / "bench"
+
+
+def test_the_report_has_the_cpu_time_of_the_process_and_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = fake_checkout(tmp_path, monkeypatch)
+    (tmp_path / "packages/torch.py").write_text(
+        "__version__ = 'none'\n"
+        "class cuda: is_available = staticmethod(lambda: False)\n"
+        "get_num_threads = lambda: 1\n"
+    )
+    (bench / "run.py").write_text(
+        "import argparse, subprocess, sys, time\n"
+        "args = argparse.Namespace(device='cpu')\n"
+        "run_one_step = printResultSummaryTime = None\n"
+        "spin = 'import time\\nwhile time.process_time() < 0.5: pass'\n"
+        "def main():\n    exec(spin)\n    subprocess.run([sys.executable, '-c', spin])\n"
+    )
+    argv = [sys.executable, str(checkout.RUNNER), "run", str(bench), "0", "1", "vgg16"]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    report = json.loads(ended.stdout.rpartition(MARK)[2])
+    assert 0.9 < report["user_s"] + report["system_s"] < 5
+    assert report["process_s"] >= 0.5
 
 
 def test_an_images_weights_are_used_and_what_it_lacks_is_made_elsewhere(
