@@ -5,10 +5,11 @@ import re
 from typing import Any, ClassVar
 
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
-from perfdag.hosts.base import Finished, Host, Server
+from perfdag.hosts.base import Finished, Host
 from perfdag.hosts.processes import Proto
 from perfdag.outcome import Failed, Measurement
 from perfdag.shape import Cpus, Shape
+from perfdag.steps import two_hosts
 from perfdag.steps.iperf import iperf2, iperf3
 from perfdag.steps.iperf.params import IperfParams
 
@@ -55,6 +56,10 @@ class Iperf(Benchmark[IperfParams]):
             "payload received in one direction of a bidirectional test",
         ),
         Metric(
+            "stream_throughput", "bit/s", "none", "payload received by one stream in one direction"
+        ),
+        Metric("bytes", "B", "none", "payload received: all streams and directions, and by stream"),
+        Metric(
             "second_throughput",
             "bit/s",
             "none",
@@ -96,14 +101,7 @@ class Iperf(Benchmark[IperfParams]):
         return {"hosts": {"count": 2}}
 
     def check(self, params: IperfParams, shape: Shape) -> list[str]:
-        if shape.hosts.count < 2:
-            return [f"hosts.count is {shape.hosts.count}; iperf needs 2 (a client and a server)"]
-        if shape.hosts.count > 2:
-            return [
-                f"hosts.count is {shape.hosts.count}; iperf measures 2 hosts,"
-                " or set hosts.pairs (all, ring, `random N`)"
-            ]
-        return []
+        return two_hosts.count_problems(self.name, shape)
 
     def directions(self, params: IperfParams) -> int:
         return 2 if params.bidirectional else 1
@@ -126,7 +124,13 @@ class Iperf(Benchmark[IperfParams]):
         cpus = gang.shape.hosts.cpus
         # iperf3 negotiates a UDP test over TCP, so its server always listens on TCP.
         proto: Proto = params.protocol if params.implementation == "iperf2" else "tcp"
-        serving, port = self._serve(server, params, proto, cpus.server)
+        serving, port = two_hosts.serve(
+            server,
+            lambda port: commands(params, server.address, port)[0],
+            port=params.port,
+            proto=proto,
+            cpus=cpus.server,
+        )
         serve, connect = commands(params, server.address, port)
         with serving:
             client_end = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
@@ -169,23 +173,6 @@ class Iperf(Benchmark[IperfParams]):
             )
         self._note_cpu_bound(output, params)
         return output
-
-    def _serve(
-        self, server: Host, params: IperfParams, proto: Proto, cpus: str | None
-    ) -> tuple[Server, int]:
-        """Start the server and return it with its port.
-
-        Try another free port if a process takes it first, unless `port` is set.
-        """
-        for attempt in range(3):
-            port = params.port or server.free_port(proto)
-            argv = commands(params, server.address, port)[0]
-            try:
-                return server.serve(argv, port=port, proto=proto, cpus=cpus), port
-            except Failed:
-                if params.port or attempt == 2:
-                    raise
-        raise AssertionError("not reached")
 
     def _note_cpu_bound(self, output: Output, params: IperfParams) -> None:
         """Describe a side that used all its cores. Leave a broken output to parse()."""
@@ -262,6 +249,7 @@ def commands(params: IperfParams, address: str, port: int) -> tuple[list[str], l
         ("--bidir", params.bidirectional),
     ]
     client += [flag for flag, wanted in [*flags, ("--zerocopy", params.zerocopy)] if wanted]
+    client += params.extra_args
     server = ["iperf3", "--server", "--bind", address, "--one-off", "--port", str(port), "--json"]
     return server, client
 
@@ -291,6 +279,7 @@ def _iperf2_commands(params: IperfParams, address: str, port: int) -> tuple[list
     congestion = ["-Z", params.congestion] if params.congestion is not None else []
     client += ["-R"] if params.reverse else congestion
     client += ["--full-duplex"] if params.bidirectional else []
+    client += params.extra_args
     return ["iperf", "-s", "-B", address, *common, "-P", str(params.streams), *congestion], client
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from perfdag.benchmark.contract import Output
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
-from perfdag.steps.iperf.iperf3 import by_second
 from perfdag.steps.iperf.params import IperfParams
+from perfdag.steps.iperf.rows import by_second, by_stream
 
 _ROW = re.compile(
     r"^\[\s*(?P<star>\*?)(?P<id>\d+)\]\s+(?P<start>[\d.]+)-\s*(?P<end>[\d.]+) sec"
@@ -125,12 +125,17 @@ def parse(output: Output, params: IperfParams) -> list[Measurement]:
                 *(_seconds(server, True) if bidirectional else []),
             ]
         )
+    by_direction = {
+        name: [(stream.bytes, _rate([stream])) for stream in received]
+        for name, received, _ in halves
+    }
     total = sum(_rate(received) for _, received, _ in halves)
     texts = [(server, False)] * (not reverse) + [(client, True)] * (reverse or bidirectional)
     by_side = [_received_by_second(text, starred, streams) for text, starred in texts]
     return [
         Measurement("throughput", total),
         *measurements,
+        *by_stream(by_direction, bidirectional),
         *by_second([sum(rates) for rates in zip(*by_side, strict=False)][: int(duration)]),
     ]
 

@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.steps.iperf.params import IperfParams
+from perfdag.steps.iperf.rows import by_second, by_stream
 
 BUSY = 0.95
 """Share of its cores above which a side, not the network, limits the throughput."""
@@ -126,6 +126,7 @@ def measurements(
                     "retransmits", float(end[f"sum_sent{suffix}"]["retransmits"]), coords=coords
                 )
             )
+    measurements += _streams(end, params)
     if params.protocol == "tcp":
         measurements += _round_trips(end)
     measurements += _seconds(report, params, texts)
@@ -167,17 +168,20 @@ def _whole_seconds(report: dict[str, Any]) -> list[float]:
     ]
 
 
-def by_second(rates: Sequence[float]) -> list[Measurement]:
-    """Return `second_throughput` rows, at most 300; a longer run averages several seconds.
+def _streams(end: dict[str, Any], params: IperfParams) -> list[Measurement]:
+    """Return the bytes and bit/s of each stream at its receiver.
 
-    A run of one second has none, since the second is the whole run.
+    Of a UDP stream iperf3 reports what was sent, and the share of it that was lost.
     """
-    step = -(-len(rates) // 300)
-    starts = range(0, len(rates), step) if len(rates) > 1 else ()
-    return [
-        Measurement("second_throughput", fmean(rates[at : at + step]), subject=f"second {at + 1}")
-        for at in starts
-    ]
+    received: dict[str, list[tuple[float, float]]] = {}
+    for stream in end["streams"]:
+        side = stream.get("receiver") or stream["udp"]
+        lost = side["lost_packets"] / max(1, side["packets"]) if "udp" in stream else 0.0
+        kept = (float(side["bytes"]) * (1 - lost), float(side["bits_per_second"]) * (1 - lost))
+        # The flag names the client's side of the stream.
+        sends = (stream.get("sender") or side).get("sender", True)
+        received.setdefault(_DIRECTIONS[not sends][0], []).append(kept)
+    return by_stream(received, params.bidirectional)
 
 
 def _received(end: dict[str, Any], suffix: str) -> float:

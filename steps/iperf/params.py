@@ -1,5 +1,6 @@
 """Parameters of iperf."""
 
+import re
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -7,6 +8,15 @@ from pydantic import Field, model_validator
 from perfdag.benchmark.contract import Params
 from perfdag.benchmark.rules import refuse
 from perfdag.units import BitRate, Duration, PositiveDuration, Size
+
+EXTRA = {
+    "iperf3": (
+        "no-delay", "tos", "dscp", "flowlabel", "fq-rate", "pacing-timer", "dont-fragment",
+        "cport", "rcv-timeout", "snd-timeout", "repeating-payload", "gsro",
+    ),
+    "iperf2": ("nodelay", "tos", "ttl", "fq-rate", "tcp-quickack"),
+}  # fmt: skip
+"""Long options of the clients that change traffic, and neither output, duration nor address."""
 
 
 class IperfParams(Params):
@@ -44,13 +54,32 @@ class IperfParams(Params):
     port: int | None = Field(
         None, ge=1024, le=65535, description="port of the server; unset: a free one"
     )
+    extra_args: list[str] = Field(
+        [],
+        # without extra_args a point keeps the id that it had before they existed
+        exclude_if=lambda words: not words,
+        description="words added to the client's command, --option or --option=value: for iperf3"
+        f" {', '.join(EXTRA['iperf3'])}; for iperf2 {', '.join(EXTRA['iperf2'])}",
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         udp, iperf2 = self.protocol == "udp", self.implementation == "iperf2"
+        allowed = EXTRA[self.implementation]
+        refused = [
+            word
+            for word in self.extra_args
+            if not (match := re.fullmatch(r"--([a-z-]+)(=\S+)?", word)) or match[1] not in allowed
+        ]
         tcp_only = [name for name in ("mss", "congestion", "zerocopy") if getattr(self, name)]
         iperf3_only = [name for name in ("omit", "zerocopy") if getattr(self, name)]
         refuse(
+            (
+                refused,
+                f"extra_args: {', '.join(refused)} would change what is measured or read here,"
+                f" or is not one word; allowed are --{', --'.join(allowed)},"
+                " with =VALUE where they take one",
+            ),
             (
                 self.reverse and self.bidirectional,
                 "reverse and bidirectional exclude each other; set one of them",

@@ -6,9 +6,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +19,8 @@ from perfdag.shape import Shape, merge
 from perfdag.steps.iperf import iperf3
 from perfdag.steps.iperf.benchmark import Iperf, commands
 from perfdag.steps.iperf.params import IperfParams
+from perfdag.steps.iperf.rows import by_second
+from tests.fakes.watching_host import WatchingHost
 from tests.recorded.record import load
 
 IPERF = Iperf()
@@ -368,11 +368,78 @@ def test_commands_say_every_parameter() -> None:
         ({"implementation": "iperf2", "omit": 1}, "omit: iperf3 only"),
         ({"congestion": "cubic; rm -rf /"}, "pattern"),
         ({"stream": 2}, "Extra inputs"),
+        *(
+            ({"extra_args": [word]}, "would change what is measured or read")
+            for word in (
+                "-J",
+                "--json",
+                "--json-stream",
+                "-fg",
+                "--format=g",
+                "--logfile=/x",
+                "-s",
+                "--server",
+                "-D",
+                "-p1",
+                "--port=1",
+                "--pidfile=/x",
+                "--file=/etc/passwd",
+                "-F/x",
+                "--bytes=1",
+                "--time=1",
+                "--get-server-output",
+                "--bind=10.0.0.9",
+                "--tos 1",
+                "--to=1",
+                "extra",
+                "--rsa-public-key-path=/x",
+                "--",
+                "--tos=1\n--json",
+            )
+        ),
+        ({"implementation": "iperf2", "extra_args": ["--no-delay"]}, "allowed are --nodelay"),
     ],
 )
 def test_bad_params_are_refused_with_what_is_allowed(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         IperfParams(**options)
+
+
+def test_extra_args_are_the_clients_alone() -> None:
+    params = IperfParams(extra_args=["--tos=0x60", "--no-delay"])
+    server, client = commands(params, "10.0.0.2", 5999)
+    assert client[-2:] == ["--tos=0x60", "--no-delay"]
+    assert "--tos=0x60" not in server
+    params = IperfParams(implementation="iperf2", extra_args=["--nodelay"])
+    assert commands(params, "10.0.0.2", 5999)[1][-1] == "--nodelay"
+
+
+def test_each_stream_has_the_bytes_and_the_rate_of_its_receiver() -> None:
+    two = {
+        ("tcp-2-streams-bidirectional", "client_to_server"): [69337088, 70647808],
+        ("tcp-2-streams-bidirectional", "server_to_client"): [245104640, 242483200],
+        ("udp-lossy", None): [281968640 * 788 / 8605, 281968640 * 786 / 8605],
+        ("tcp-reverse", None): [1274150912],
+        ("iperf2-udp", None): [6218100, 6291600],
+    }
+    for (name, direction), sizes in two.items():
+        _, params, output = load(f"iperf/{name}")
+        rows = [
+            row
+            for row in IPERF.parse(output, params)
+            if row.metric in ("bytes", "stream_throughput")
+        ]
+        own = [row for row in rows if row.subject and row.coords.get("direction") == direction]
+        assert [row.value for row in own if row.metric == "bytes"] == pytest.approx(sizes)
+        subjects = [row.subject for row in own if row.metric == "stream_throughput"]
+        assert subjects == [f"stream {number + 1}" for number in range(len(sizes))]
+        [total] = [row.value for row in rows if not row.subject]
+        assert total == pytest.approx(
+            sum(v.value for v in rows if v.subject and v.metric == "bytes")
+        )
+        rates = sum(row.value for row in rows if row.metric == "stream_throughput")
+        [throughput] = values(IPERF.parse(output, params), "throughput")
+        assert rates == pytest.approx(throughput, rel=0.02)
 
 
 def test_one_host_is_not_enough() -> None:
@@ -396,32 +463,6 @@ def gang(params: IperfParams, scratch: str, **shape: Any) -> Gang:
     return Gang([LocalHost(), LocalHost()], Shape(**merge(IPERF.shape(params), shape)), 30, scratch)
 
 
-class Watching(LocalHost):
-    """This machine; keeps on which CPUs a server may run, once it listens, and on which commands were asked to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.requests: list[str | None] = []
-        self.serving: set[int] = set()
-        self.listening: set[str] = set()
-
-    def serve(self, argv: Sequence[str], **options: Any) -> Any:
-        server = super().serve(argv, **options)
-        self.serving = os.sched_getaffinity(server._popen.pid)
-        port = f"{options['port']:04X}"
-        rows = [
-            line.split()[1].split(":")
-            for table in ("tcp", "tcp6", "udp", "udp6")
-            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
-        ]
-        self.listening = {address for address, number in rows if number == port}
-        return server
-
-    def run(self, argv: Sequence[str], **options: Any) -> Any:
-        self.requests.append(options.get("cpus"))
-        return super().run(argv, **options)
-
-
 @pytest.mark.parametrize(
     "options", [{"duration": 1}, {"implementation": "iperf2", "duration": 0.5}]
 )
@@ -430,7 +471,7 @@ def test_a_real_run_with_client_and_server_on_their_own_cpus(
 ) -> None:
     params = IperfParams(**options)
     last = max(os.sched_getaffinity(0))
-    client, server = Watching(), Watching()
+    client, server = WatchingHost(), WatchingHost()
     local_gang = gang(params, str(tmp_path), hosts={"cpus": {"client": "0", "server": str(last)}})
     local_gang = replace(local_gang, hosts=[client, server])
     if IPERF.missing(local_gang, params):
@@ -600,8 +641,8 @@ def test_the_rate_of_each_second_is_the_receivers(name: str, seconds: list[float
 
 
 def test_a_long_run_has_300_rates_at_most() -> None:
-    result = iperf3.by_second([1.0, 3.0] * 400)
+    result = by_second([1.0, 3.0] * 400)
     assert len(result) == 267
     assert result[1].subject == "second 4"
     assert result[0].value == pytest.approx(5 / 3)
-    assert iperf3.by_second([1.0]) == []
+    assert by_second([1.0]) == []

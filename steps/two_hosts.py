@@ -1,0 +1,43 @@
+"""What benchmarks between a client and a server share: two hosts, and a server on a free port."""
+
+from collections.abc import Callable
+
+from perfdag.hosts.base import Host, Server
+from perfdag.hosts.processes import Proto
+from perfdag.outcome import Failed
+from perfdag.shape import Shape
+
+
+def count_problems(name: str, shape: Shape) -> list[str]:
+    """Return why the hosts of a shape are not one client and one server, or an empty list."""
+    count = shape.hosts.count
+    if count < 2:
+        return [f"hosts.count is {count}; {name} needs 2 (a client and a server)"]
+    if count > 2:
+        return [
+            f"hosts.count is {count}; {name} measures 2 hosts,"
+            " or set hosts.pairs (all, ring, `random N`)"
+        ]
+    return []
+
+
+def serve(
+    host: Host,
+    argv_on: Callable[[int], list[str]],
+    *,
+    port: int | None,
+    proto: Proto,
+    cpus: str | None,
+) -> tuple[Server, int]:
+    """Start the server whose argv is `argv_on(port)`; return it with its port.
+
+    Try another free port if a process takes it first, unless `port` is set. Raises Failed.
+    """
+    for attempt in range(3):
+        chosen = port or host.free_port(proto)
+        try:
+            return host.serve(argv_on(chosen), port=chosen, proto=proto, cpus=cpus), chosen
+        except Failed:
+            if port or attempt == 2:
+                raise
+    raise AssertionError("not reached")
