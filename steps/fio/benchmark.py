@@ -73,7 +73,7 @@ class Fio(Benchmark[FioParams]):
         known, needed, label = volume.known_size if volume else None, params.size, "size"
         if volume and not block:
             sharing = shape.hosts.count if volume.common else 1
-            needed, label = needed * params.numjobs * sharing, files.product(sharing)
+            needed, label = needed * params.files * sharing, files.product(params, sharing)
         pin, unused, reason = (
             ("server", "client", "the servers do the I/O of several hosts")
             if several
@@ -106,6 +106,11 @@ class Fio(Benchmark[FioParams]):
                 f"hosts.cpus.{unused}: {reason}; pin {pin}",
             ),
             (
+                params.job_file and several,
+                f"job_file runs on one host, and hosts.count is {shape.hosts.count};"
+                " leave hosts.count out",
+            ),
+            (
                 params.file and several,
                 "file with several hosts would have all of them write one file;"
                 " use directory or a volume",
@@ -114,7 +119,7 @@ class Fio(Benchmark[FioParams]):
 
     def seconds(self, params: FioParams) -> float:
         # Assume 1 GB/s for laying out the files, and for one pass through the size.
-        moved = params.size * params.numjobs / 1e9
+        moved = params.size * params.files / 1e9
         return (params.runtime if params.runtime is not None else moved) + params.ramp + moved + 0.2
 
     def least_seconds(self, params: FioParams) -> float:
@@ -160,7 +165,7 @@ class Fio(Benchmark[FioParams]):
             argvs = [job.command(params.model_copy(update=fill), place) for place in places]
         elif params.drop_caches or len(places) > 1:
             # Hosts that lay out files inside the measured run start at different times.
-            argvs = [[*job.command(params, place), "--create_only=1"] for place in places]
+            argvs = [job.command(params, place, ("create_only", "1")) for place in places]
         else:
             argvs = []
         with ExitStack() as stack:

@@ -142,23 +142,24 @@ def _refuse(
             f"{device} on {host.name} holds {holds} B, size is {params.size} B; make size smaller"
         )
     free = described.get("free_bytes")
-    needed = round(params.size * (1 if device else params.numjobs * sharing) * _SPARE)
+    needed = round(params.size * (1 if device else params.files * sharing) * _SPARE)
     if (
         kind != "block"
         and free is not None
         and not (device and _exists(host, device))
         and free < needed
     ):
-        label = "size" if device else product(sharing)
+        label = "size" if device else product(params, sharing)
         raise Failed(
             f"{where} on {host.name} has {free} B free, fio needs {needed} B ({label});"
             " free some or make size smaller"
         )
 
 
-def product(sharing: int) -> str:
+def product(params: FioParams, sharing: int) -> str:
     """Return the formula of the space that so many hosts need together."""
-    return "size x numjobs" + (f" x {sharing} hosts" if sharing > 1 else "")
+    sections = f" x {len(params.jobs())} sections" if params.job_file else ""
+    return f"size x numjobs{sections}" + (f" x {sharing} hosts" if sharing > 1 else "")
 
 
 def _sharing(gang: Gang, host: Host, root: str, described: dict[str, Any]) -> int:

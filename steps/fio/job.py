@@ -2,9 +2,8 @@
 
 from perfdag.steps.fio import report
 from perfdag.steps.fio.files import Place
-from perfdag.steps.fio.params import FioParams
+from perfdag.steps.fio.params import JOB, FioParams
 
-JOB = "worker"
 PRERUN = f"{JOB}.prerun.txt"
 """fio's name for the output of exec_prerun."""
 _PERCENTILES = ":".join(f"{p:g}" for p in report.PERCENTILES)
@@ -54,11 +53,10 @@ def job_file(params: FioParams, place: Place) -> str:
     return "\n".join([f"[{JOB}]", *lines, ""])
 
 
-def command(params: FioParams, place: Place) -> list[str]:
-    """Return the command line of fio that runs the job alone."""
-    return [
-        "fio",
-        "--output-format=json",
-        f"--name={JOB}",
-        *(f"--{name}={value}" for name, value in options(params, place)),
-    ]
+def command(params: FioParams, place: Place, *more: tuple[str, str]) -> list[str]:
+    """Return the command line of fio that runs the jobs, each with the options of `more`."""
+    argv = ["fio", "--output-format=json"]
+    for name, (own, others) in params.jobs().items():
+        pairs = [("name", name), *options(own, place), *others.items(), *more]
+        argv += [f"--{key}={value}" for key, value in pairs]
+    return argv

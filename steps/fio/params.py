@@ -2,12 +2,15 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
 from perfdag.benchmark.contract import Params
 from perfdag.benchmark.rules import refuse
+from perfdag.steps.fio.job_text import OPTIONS, PARAMETERS, read_sections
 from perfdag.units import Duration, PositiveDuration, Size
 
+JOB = "worker"
+"""The name of the job where no job_file names it."""
 _SYNCHRONOUS = ("sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "splice")
 # A job file holds one option a line, so a path must not hold control characters.
 FilePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00-\x1f\x7f]*$", max_length=4096)]
@@ -87,9 +90,48 @@ class FioParams(Params):
         " existing `claim`: its data is lost",
     )
 
+    job_file: str | None = Field(
+        None,
+        max_length=16384,
+        # without job_file a point keeps the id that it had before it existed
+        exclude_if=lambda text: text is None,
+        description="text of a fio job file whose sections run at once and are reported as one;"
+        f" a section may set {', '.join(PARAMETERS)} (unset: those of the entry) and"
+        f" {', '.join(OPTIONS)}; what says where fio works, what it starts or prints is refused",
+    )
+
+    def jobs(self) -> dict[str, tuple["FioParams", dict[str, str]]]:
+        """Return the parameters of each job by its name, and the further options of job_file.
+
+        Without job_file there is one job. Raises ValueError with the reason.
+        """
+        if self.job_file is None:
+            return {JOB: (self, {})}
+        base = self.model_dump(exclude={"job_file"})
+        jobs = {}
+        for name, options in read_sections(self.job_file).items():
+            own = {key: options.pop(key) for key in PARAMETERS if key in options}
+            try:
+                jobs[name] = (FioParams(**(base | own)), options)
+            except ValidationError as error:
+                first = error.errors()[0]
+                what = "".join(f"{key}: " for key in first["loc"])
+                reason = first["msg"].removeprefix("Value error, ")
+                raise ValueError(f"job_file: [{name}]: {what}{reason}") from None
+        return jobs
+
+    @property
+    def files(self) -> int:
+        """Return how many jobs have files of their own."""
+        return self.numjobs * len(self.jobs())
+
     @property
     def directions(self) -> tuple[str, ...]:
-        """Return the directions of this pattern: some of read, write and trim."""
+        """Return the directions of all jobs: some of read, write and trim."""
+        found = {way for params, _ in self.jobs().values() for way in params._directions()}
+        return tuple(way for way in ("read", "trim", "write") if way in found)
+
+    def _directions(self) -> tuple[str, ...]:
         kind = self.rw.removeprefix("rand")
         if kind == "rw":
             if self.rwmixread in (0, 100):
@@ -106,6 +148,10 @@ class FioParams(Params):
     def _possible(self) -> Self:
         share = self.size // self.nrfiles
         refuse(
+            (
+                self.job_file is not None and self.prefill,
+                "prefill fills the files of one job; leave it out with job_file",
+            ),
             (
                 self.directory is not None and self.file is not None,
                 "directory and file exclude each other; set one of them",
@@ -150,4 +196,5 @@ class FioParams(Params):
                 f"prefill writes over {self.file}; set overwrite: true, or prefill: false",
             ),
         )
+        self.jobs()
         return self

@@ -26,7 +26,7 @@ from perfdag.steps.fio import files
 from perfdag.steps.fio import report as fio_report
 from perfdag.steps.fio.benchmark import Fio
 from perfdag.steps.fio.files import Place
-from perfdag.steps.fio.job import job_file, options
+from perfdag.steps.fio.job import command, job_file, options
 from perfdag.steps.fio.params import FioParams
 from tests.recorded import damage
 from tests.recorded.record import load
@@ -379,6 +379,78 @@ def test_options_say_every_parameter() -> None:
 def test_bad_params_are_refused_with_what_is_allowed(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         FioParams(**changes)
+
+
+SECTIONS = """\
+; a mix
+[global]
+rw=randread
+random_distribution=zipf:1.2
+[reader]
+bs=16k
+[writer]
+readwrite=write
+bs=64k
+rate_iops=500
+norandommap
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bs=4k", "line 1: bs stands before the first"),
+        ("[global]\nbs=4k", "no job: write"),
+        ("[a]\n[a]", r"line 2: '\[a\]' is no new section"),
+        ("[a b]", "is no new section"),
+        ("[a]\nbs=4 parsecs", "line 2: bs has a value other than"),
+        ("[a]\nbs=$(id)", "line 2: bs has a value other than"),
+        ("[a]\nrw=sideways", r"job_file: \[a\]: rw: Input should be 'read'"),
+        ("[a]\niodepth=4\nioengine=psync", r"\[a\]: iodepth 4: psync has one I/O in flight"),
+        ("[a]\nioengine=external:/tmp/x.so", r"\[a\]: ioengine: Input should be"),
+        *(
+            (f"[a]\n{line}", f"line 2: {line.split('=')[0]} does not pass through")
+            for line in (
+                "filename=/etc/passwd", "directory=/", "filename_format=x", "opendir=/",
+                "exec_prerun=id", "exec_postrun=id", "write_bw_log=x", "write_iolog=x",
+                "read_iolog=/etc/passwd", "include /etc/passwd", "group_reporting=0", "new_group",
+                "numjobs=9", "size=1t", "runtime=1h", "ioscheduler=none", "mem=mmap:/x",
+                "percentile_list=1", "unified_rw_reporting=1", "uid=0", "cgroup=x", "stonewall",
+                "per_job_logs=1", "verify_state_save=1", "direct=0", "offset=1g", "buffer_pattern='/x'",
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_job_file_may_not_hold(text: str, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        FioParams(job_file=text, direct=False)
+
+
+def test_sections_of_a_job_file_are_jobs_with_the_options_of_the_entry() -> None:
+    params = FioParams(job_file=SECTIONS, size="1MiB", numjobs=2)
+    assert params.directions == ("read", "write")
+    assert params.files == 4
+    argv = command(params, Place(LocalHost(), "/mnt/a", None, {}), ("create_only", "1"))
+    first, second = argv.index("--name=reader"), argv.index("--name=writer")
+    reader, writer = set(argv[first:second]), set(argv[second:])
+    common = {"--directory=/mnt/a", "--size=1048576", "--group_reporting=1", "--create_only=1"}
+    assert common | {"--rw=randread", "--bs=16384", "--random_distribution=zipf:1.2"} <= reader
+    assert common | {"--rw=write", "--bs=65536", "--rate_iops=500", "--norandommap=1"} <= writer
+    assert FIO.check(params, Shape.model_validate({"hosts": {"count": 2}}))[0].startswith(
+        "job_file runs on one host"
+    )
+    small = Shape.model_validate({"volume": {"size": "3MiB"}})
+    assert FIO.check(params, small)[0].startswith("size x numjobs x 2 sections is 4194304 B")
+    assert "job_file" not in FioParams().model_dump(), "a point without it keeps its id"
+
+
+def test_a_real_job_file_is_measured(local_gang: Gang, tmp_path: Path) -> None:
+    params = FioParams(job_file=SECTIONS, size="4MiB", runtime="1s", ioengine="psync", direct=False)
+    rows = FIO.parse(FIO.run(local_gang, params), params)
+    by_direction = {row.coords["direction"]: row for row in rows if row.metric == "iops"}
+    assert set(by_direction) == {"read", "write"}
+    assert 0 < by_direction["write"].value < 600, "rate_iops holds it at 500"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_readwrite_is_rw() -> None:
