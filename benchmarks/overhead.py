@@ -44,6 +44,7 @@ ALLOWED_SECONDS, ALLOWED_PART = 0.1, 0.01
 POINTS: dict[str, dict[str, Any]] = {
     "command": {"argv": ["sleep", "1"]},
     "iperf": {"duration": "2s"},
+    "latency": {"duration": "2s"},
     "fio": {"runtime": "2s", "size": "16MiB", "rw": "randread", "iodepth": 4},
     "imb": {"benchmark": "PingPong", "max_log": 10, "iterations": 2000, "transport": "shm"},
     "openfoam": {"cells": 30, "time_steps": 20, "stop": "tolerance"},

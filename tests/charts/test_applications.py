@@ -18,6 +18,7 @@ from perfdag.steps.rdma.latency import LatencyParams, RdmaLatency
 from perfdag.steps.torchbench.benchmark import Torchbench
 from perfdag.steps.torchbench.params import TorchbenchParams
 from tests.charts.rows import sample, table
+from tests.recorded.record import load
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 
@@ -43,7 +44,9 @@ def title(figure: Figure) -> str:
     return next(text.get_text() for text in figure.texts if text.get_gid() == "title")
 
 
-@pytest.mark.parametrize("benchmark", ["openfoam", "rdma-bandwidth", "rdma-latency", "torchbench"])
+@pytest.mark.parametrize(
+    "benchmark", ["latency", "openfoam", "rdma-bandwidth", "rdma-latency", "torchbench"]
+)
 def test_only_skips_are_drawn(benchmark: str) -> None:
     skipped = sample(
         benchmark,
@@ -335,6 +338,21 @@ def test_rdma_points_that_are_not_drawn_are_counted_and_the_best_is_drawn() -> N
         text.get_text() for text in figure.texts
     )
     assert title(figure) == "RDMA latency: lowest 1 us, n=1 at 2 B (gid_index=1)"
+
+
+def test_latency_has_rates_above_percentiles() -> None:
+    rows: list[dict[str, Any]] = []
+    for name in ("tcp-rr", "udp-rr"):
+        benchmark, params, output = load(f"latency/{name}")
+        rows += sample(
+            "latency", params.model_dump(mode="json"), 1, rows_of(benchmark, output, params)
+        )
+    figure = drawn("latency", table(rows))["points"]
+    assert [len(ax.get_yticklabels()) for ax in figure.axes] == [2, 2]
+    legend = figure.axes[1].get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["p50", "p90", "p99"]
+    assert title(figure).startswith("Highest transaction rate: ")
 
 
 def test_torchbench_over_batch_sizes() -> None:

@@ -1,5 +1,6 @@
 """Record what the real tools print on this machine: `python tests/recorded/record.py [NAME...]`.
 
+netperf 2.7.0 is that of Debian 12, 2.7.1 that of Debian 13.
 Each recording is NAME.json beside NAME.ROLE.txt: the sidecar has the command, the tool's version, the parameters and the facts the step
 knew; the texts are as the tool wrote them, but for the paths of the virtual environment and of scratch folders.
 """
@@ -72,6 +73,10 @@ CASES: dict[str, dict[str, Any]] = {
         "protocol": "udp",
         "rate": "50Mbit/s",
     },
+    "latency/tcp-rr": {"duration": 1},
+    "latency/tcp-rr-2.7.0": {"duration": 1, "request_size": 100, "response_size": 20000},
+    "latency/tcp-crr": {"test": "TCP_CRR", "duration": 1},
+    "latency/udp-rr": {"test": "UDP_RR", "duration": 1, "response_size": 1000},
     "fio/randread": {"rw": "randread", "iodepth": 8, **_FAST},
     "fio/randrw-psync-fsync": {
         "rw": "randrw",

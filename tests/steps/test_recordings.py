@@ -65,6 +65,7 @@ def torchbench(name: str) -> tuple[Any, Any, Output]:
 CASES: dict[str, tuple[damage.Recording | str, tuple[str, ...]]] = {
     **{name: (name, ("client",)) for name in damage.names("fio")},
     **{name: (name, ("stdout",)) for name in damage.names("imb")},
+    **{name: (name, ("client",)) for name in damage.names("latency")},
     **{
         name: (name, () if "iperf2" in name else ("client",))
         for name in damage.names("iperf", but=("no-such-congestion",))
@@ -123,7 +124,13 @@ def test_a_decimal_comma_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["perfdag-rank max_rss_bytes=", "perfdag-rank max_rss_bytes=nan user_s=1 system_s=1"]
+    "line",
+    [
+        "perfdag-rank max_rss_bytes=",
+        "perfdag-rank max_rss_bytes=nan user_s=1 system_s=1",
+        "perfdag-rank max_rss_bytes=1 user_s=1",
+        "perfdag-rank max_rss_bytes=1 user_s=1 system_s=1.2.3",
+    ],
 )
 def test_a_cut_line_of_a_rank_is_failed(line: str) -> None:
     benchmark, params, output = openfoam("xs-1-proc", size="XS")

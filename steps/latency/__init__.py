@@ -1,0 +1,1 @@
+"""latency: transactions between two hosts with netperf."""

@@ -1,0 +1,89 @@
+"""latency: time of a request and its response between two hosts, with netperf."""
+
+import re
+from typing import Any, ClassVar
+
+from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
+from perfdag.outcome import Failed, Measurement
+from perfdag.shape import Shape
+from perfdag.steps import two_hosts
+from perfdag.steps.latency import netperf
+from perfdag.steps.latency.params import LatencyParams
+
+_PACKAGES = {"apt": "netperf", "brew": "netperf"}
+_ADVICE = "Debian 12 has netperf in non-free; elsewhere build it: github.com/HewlettPackard/netperf"
+
+
+class Latency(Benchmark[LatencyParams]):
+    """Transactions a second and the latency of one, over TCP or UDP, with netperf.
+
+    The client runs on the first host, the server on the second. One transaction is in flight. The
+    percentiles are those of netperf's histogram. Its steps are 1 us up to 100 us, and 1 to 10 %
+    of the value above. UDP_RR stops at a lost datagram, and the sample is invalid.
+
+    Clock: netperf's. It starts when the client sends a request, with TCP_CRR before it connects.
+    It stops when the whole response is received, with TCP_CRR when the connection is closed.
+    The rate counts the transactions in `duration`.
+    """
+
+    name = "latency"
+    image = "netperf"
+    pairwise = True
+    placement = "spread"
+    canaries = ("cpu", "loopback")
+    tools = (Tool("netperf", _PACKAGES, _ADVICE), Tool("netserver", _PACKAGES, _ADVICE))
+    pins = ("client", "server")
+    Params: ClassVar[type[Params]] = LatencyParams
+    metrics = (
+        Metric(
+            "transaction_rate", "1/s", "higher", "transactions completed in a second", headline=True
+        ),
+        Metric(
+            "latency", "s", "lower", "time of one transaction: mean, min, p50, p90, p99 and max"
+        ),
+    )
+
+    def shape(self, params: LatencyParams) -> dict[str, Any]:
+        return {"hosts": {"count": 2}}
+
+    def check(self, params: LatencyParams, shape: Shape) -> list[str]:
+        return two_hosts.count_problems(self.name, shape)
+
+    def seconds(self, params: LatencyParams) -> float:
+        return params.duration + 0.1
+
+    def least_seconds(self, params: LatencyParams) -> float:
+        return params.duration
+
+    def run(self, gang: Gang, params: LatencyParams) -> Output:
+        # A pair must not stand for a larger gang.
+        if len(gang.hosts) != 2:
+            raise Failed(f"latency measures 2 hosts, not {len(gang.hosts)}; set hosts.count to 2")
+        client, server = gang.hosts
+        cpus = gang.shape.hosts.cpus
+        serving, port = two_hosts.serve(
+            server,
+            lambda port: netperf.commands(params, server.address, port)[0],
+            port=params.port,
+            proto="tcp",
+            cpus=cpus.server,
+        )
+        serve, connect = netperf.commands(params, server.address, port)
+        with serving:
+            ended = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
+            served = serving.stop()
+        texts = {"client": ended.stdout, "client_stderr": ended.stderr, "server": served.stderr}
+        texts = {role: text for role, text in texts.items() if text}
+        if "Unable to start netserver" in served.stderr:
+            raise Failed(f"another process answered netperf on port {port}: {served.tail()}", texts)
+        ended.check("netperf")
+        version = re.search(r"version (\S+)", client.run(["netperf", "-V"], timeout=10).stdout)
+        return Output(
+            texts,
+            [serve, connect],
+            f"netperf {version[1]}" if version else "netperf",
+            {"server_address": server.address, "client_address": client.address},
+        )
+
+    def parse(self, output: Output, params: LatencyParams) -> list[Measurement]:
+        return netperf.measurements(output.texts.get("client", ""), params)
