@@ -2,10 +2,8 @@
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.store.open import open_store
+from tests.fakes.proxy import Proxy
 
 from .conftest import Namespace, quota, sleeps
 
@@ -279,57 +278,12 @@ def test_delete_leaves_nothing_behind(bench: Namespace, tmp_path: Path) -> None:
     assert bench.stored(run_id)
 
 
-class Proxy:
-    """A TCP proxy in front of the S3 server that can be away."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self.upstream, self.away = (host, port), False
-        self._listener = socket.create_server((host, 0))
-        self.port = self._listener.getsockname()[1]
-        self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            if self.away:
-                client.close()
-                continue
-            server = socket.create_connection(self.upstream)
-            self._open += [client, server]
-            for one, other in ((client, server), (server, client)):
-                threading.Thread(target=self._pump, args=(one, other), daemon=True).start()
-
-    def _pump(self, one: socket.socket, other: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := one.recv(1 << 16):
-                other.sendall(data)
-        for each in (one, other):
-            with contextlib.suppress(OSError):
-                each.close()
-
-    def leave(self) -> None:
-        """Refuse connections and break those that stand."""
-        self.away = True
-        for each in self._open:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        self._open.clear()
-
-    def close(self) -> None:
-        """End it."""
-        self._listener.close()
-
-
 @pytest.fixture
 def proxy(bench: Namespace) -> Iterator[Proxy]:
     """The S3 server as the pods of the namespace reach it for the time of a test."""
     endpoint = urlsplit(os.environ["AWS_ENDPOINT_URL"])
     try:
-        made = Proxy(endpoint.hostname or "", endpoint.port or 80)
+        made = Proxy((endpoint.hostname or "", endpoint.port or 80), endpoint.hostname or "")
     except OSError:
         pytest.skip(
             f"no port can be opened on {endpoint.hostname}: the S3 server is not on this machine"

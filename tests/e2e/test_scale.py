@@ -96,18 +96,6 @@ def test_a_burst_runs_under_the_account_that_install_made(
     )
 
 
-def test_a_benchmark_that_is_not_allowed_says_so_in_its_rows(
-    bench: Namespace, kubevirt: None, suite: Path
-) -> None:
-    name = bench.submit(suite)
-    assert bench.watch(name).returncode == 0, "a skip fails nothing"
-    rows = [row for row in bench.rows(bench.run_id(name)) if row["benchmark"] == "vmi-burst"]
-    assert {row["status"] for row in rows} == {"skipped"}
-    assert all(
-        "perfdag install --store ... --allow vmi-burst=NAMESPACE" in row["error"] for row in rows
-    )
-
-
 def test_a_burst_whose_run_is_deleted_leaves_nothing(
     bench: Namespace, kubevirt: None, allowed: None, tmp_path: Path
 ) -> None:

@@ -28,7 +28,7 @@ from perfdag.outcome import Failed
 from perfdag.shape import Shape
 from perfdag.steps.queue.backend.backend import Backend, Options
 from perfdag.steps.queue.backend.processes import Processes
-from perfdag.steps.queue.backend.workload import Outcome, Workload, device, shorter
+from perfdag.steps.queue.backend.workload import Outcome, Workload, shorter
 from perfdag.steps.queue.client.load import request
 from perfdag.steps.queue.client.stats import ClientStats
 from perfdag.steps.queue.client.wires import KeptWire, Work
@@ -83,22 +83,6 @@ def test_built_in_usl_follows_the_law() -> None:
     assert time.perf_counter() - began == pytest.approx(0.02 * (1 + 0.5 * 2 + 0.1 * 6), rel=0.2)
 
 
-def test_return_code_and_arguments(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    workload = Workload(
-        [
-            sys.executable,
-            "-c",
-            "import sys; open(sys.argv[1], 'w').write(sys.argv[2]); sys.exit(3)",
-            str(out),
-        ],
-        device="/dev/x",
-    )
-    outcome = workload.run(["<FILENAME>"], 0)
-    assert outcome == Outcome(3, 0.0, f"{sys.executable} returned error code 3")
-    assert out.read_text() == "</dev/x>"
-
-
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -111,15 +95,6 @@ def test_return_code_and_arguments(tmp_path: Path) -> None:
 def test_bad_commands(command: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Workload(command)
-
-
-def test_device_glob(tmp_path: Path) -> None:
-    for name in ("renderD129", "renderD128"):
-        (tmp_path / name).touch()
-    assert device(str(tmp_path / "renderD*")) == str(tmp_path / "renderD128")
-    assert device("") == ""
-    with pytest.raises(ValueError, match="no files matching"):
-        device(str(tmp_path / "nothing*"))
 
 
 @pytest.mark.parametrize("text", ["", "9999", "host:", "host:x", "host:70000"])

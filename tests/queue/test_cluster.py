@@ -27,6 +27,8 @@ pytestmark = [
     pytest.mark.slow,
 ]
 NODE = os.environ.get("PERFDAG_TEST_NODE", "node-0")
+IMAGE = os.environ.get("PERFDAG_TEST_QUEUE_IMAGE", "localhost/perfdag-queue:1")
+SMALL = {"cpu": "10m", "memory": "16Mi"}
 
 
 def kubectl(*argv: str) -> Any:
@@ -34,128 +36,66 @@ def kubectl(*argv: str) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.fixture
-def deploy(tmp_path: Path) -> tuple[str, str]:
-    """A namespace of its own and the file of its objects."""
+@contextmanager
+def namespaced(tmp_path: Path, *queues: dict[str, Any]) -> Iterator[str]:
+    """A namespace with the objects of queues applied to it, deleted at the end."""
     namespace = f"perfdag-queue-{secrets.token_hex(4)}"
-    small = {"cpu": "10m", "memory": "16Mi"}
-    queues = Queues.model_validate(
-        {
-            "namespace": namespace,
-            "image": os.environ.get("PERFDAG_TEST_QUEUE_IMAGE", "localhost/perfdag-queue:1"),
-            "node_selector": {"kubernetes.io/hostname": NODE},
-            "queues": [
-                {
-                    "name": "linear",
-                    "command": ["sleep", "0.5"],
-                    "requests": small,
-                    "ingress": "queue.example",
-                },
-                {"name": "serial", "command": ["usl", "0.5", "0.2", "0"], "requests": small},
-                {
-                    "name": "large",
-                    "command": ["sleep", "0.1"],
-                    "requests": {"cpu": "600m"},
-                    "replicas": 0,
-                },
-            ],
-        }
-    )
+    shared = {"image": IMAGE, "node_selector": {"kubernetes.io/hostname": NODE}}
+    objects = Queues.model_validate({"namespace": namespace, "queues": queues, **shared})
     file = tmp_path / "objects.yaml"
-    file.write_text(yaml.safe_dump_all(manifests(queues, "test-token")))
-    return namespace, str(file)
+    file.write_text(yaml.safe_dump_all(manifests(objects)))
+    try:
+        subprocess.run(["kubectl", "apply", "-f", str(file)], check=True, capture_output=True)
+        wait = ["wait", "deployment", "--all", "--for=condition=Available", "--timeout=90s"]
+        subprocess.run(["kubectl", "-n", namespace, *wait], check=True)
+        yield namespace
+    finally:
+        subprocess.run(
+            ["kubectl", "delete", "namespace", namespace, "--wait=false"],
+            check=True,
+            capture_output=True,
+        )
 
 
 def test_validation_on_real_pods(
-    deploy: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    namespace, file = deploy
-    subprocess.run(["kubectl", "apply", "-f", file], check=True, capture_output=True)
-    try:
-        subprocess.run(
-            [
-                "kubectl",
-                "-n",
-                namespace,
-                "wait",
-                "deployment",
-                "--all",
-                "--for=condition=Available",
-                "--timeout=90s",
-            ],
-            check=True,
-        )
+    linear = {"name": "linear", "command": ["sleep", "0.5"], "requests": SMALL}
+    serial = {"name": "serial", "command": ["usl", "0.5", "0.2", "0"], "requests": SMALL}
+    large = {"name": "large", "command": ["sleep", "0.1"], "requests": {"cpu": "600m"}}
+    with namespaced(
+        tmp_path, linear | {"ingress": "queue.example"}, serial, large | {"replicas": 0}
+    ) as namespace:
+
+        def replicas(name: str) -> int:
+            found = kubectl("-n", namespace, "get", "deployment", f"perfdag-queue-{name}")
+            return int(found["spec"]["replicas"])
+
         command = ["queue", "validate", "-n", namespace, "--json"]
 
         assert main([*command, "perfdag-queue-linear", "--limit", "16", "--factor", "1.8"]) == 0
-        linear = json.loads(capsys.readouterr().out)
-        assert [step["replicas"] for step in linear["steps"]] == [1, 2, 4, 8, 16]
-        assert linear["nodes"][NODE]["pods"] == 16
-        assert (
-            kubectl("-n", namespace, "get", "deployment", "perfdag-queue-linear")["spec"][
-                "replicas"
-            ]
-            == 1
-        )
+        outcome = json.loads(capsys.readouterr().out)
+        assert [step["replicas"] for step in outcome["steps"]] == [1, 2, 4, 8, 16]
+        assert outcome["nodes"][NODE]["pods"] == 16
+        assert replicas("linear") == 1
 
         monkeypatch.setenv("PERFDAG_QUEUE_TOKEN", "another")
         assert main([*command, "perfdag-queue-linear", "--limit", "2"]) == 4
         monkeypatch.delenv("PERFDAG_QUEUE_TOKEN")
 
         assert main([*command, "perfdag-queue-serial", "--limit", "8", "--factor", "1.4"]) == 3
-        serial = json.loads(capsys.readouterr().out)
-        assert [bool(step["problems"]) for step in serial["steps"]] == [False, False, False, True]
-        assert serial["usl"]["sigma"] == pytest.approx(0.2, rel=0.1)
+        outcome = json.loads(capsys.readouterr().out)
+        assert [bool(step["problems"]) for step in outcome["steps"]] == [False] * 3 + [True]
+        assert outcome["usl"]["sigma"] == pytest.approx(0.2, rel=0.1)
 
         assert main([*command, "perfdag-queue-large", "--limit", "4", "--scale-timeout", "15"]) == 2
         output = capsys.readouterr().err
         assert "of 4 replicas run after 15 s" in output
         assert "Insufficient cpu" in output
-        assert (
-            kubectl("-n", namespace, "get", "deployment", "perfdag-queue-large")["spec"]["replicas"]
-            == 0
-        )
+        assert replicas("large") == 0
 
         assert main([*command, "perfdag-queue-nothing", "--limit", "4"]) == 2
         assert "there are: perfdag-queue-frontend" in capsys.readouterr().err
-    finally:
-        subprocess.run(
-            ["kubectl", "delete", "namespace", namespace, "--wait=false"],
-            check=True,
-            capture_output=True,
-        )
-
-
-@contextmanager
-def namespaced(
-    tmp_path: Path, queue: dict[str, Any], **more: Any
-) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A namespace with the objects of one queue applied to it, deleted at the end."""
-    namespace = f"perfdag-queue-{secrets.token_hex(4)}"
-    image = os.environ.get("PERFDAG_TEST_QUEUE_IMAGE", "localhost/perfdag-queue:1")
-    node = {"kubernetes.io/hostname": NODE}
-    objects = manifests(
-        Queues.model_validate(
-            {
-                "namespace": namespace,
-                "image": image,
-                "node_selector": node,
-                "queues": [queue],
-                **more,
-            }
-        )
-    )
-    file = tmp_path / "objects.yaml"
-    file.write_text(yaml.safe_dump_all(objects))
-    try:
-        subprocess.run(["kubectl", "apply", "-f", str(file)], check=True, capture_output=True)
-        yield namespace, objects
-    finally:
-        subprocess.run(
-            ["kubectl", "delete", "namespace", namespace, "--wait=false"],
-            check=True,
-            capture_output=True,
-        )
 
 
 def test_deploy_applies_what_serves_and_removes_it(
@@ -163,17 +103,17 @@ def test_deploy_applies_what_serves_and_removes_it(
 ) -> None:
     """Deploy a file with a ServiceMonitor and an autoscaler of the validated queue."""
     namespace = f"perfdag-queue-{secrets.token_hex(4)}"
-    small, scale = {"cpu": "10m", "memory": "16Mi"}, {"by": "external", "most": 4}
-    queue = {"name": "sleep", "command": ["sleep", "0.5"], "requests": small, "autoscale": scale}
+    scale = {"by": "external", "most": 4}
+    queue = {"name": "sleep", "command": ["sleep", "0.5"], "requests": SMALL, "autoscale": scale}
     shared = {
         "namespace": namespace,
+        "image": IMAGE,
         "monitor": "monitoring",
         "node_selector": {"kubernetes.io/hostname": NODE},
     }
-    image = {"image": os.environ.get("PERFDAG_TEST_QUEUE_IMAGE", "localhost/perfdag-queue:1")}
     file = tmp_path / "objects.yaml"
     file.write_text(
-        yaml.safe_dump_all(manifests(Queues.model_validate({**shared, **image, "queues": [queue]})))
+        yaml.safe_dump_all(manifests(Queues.model_validate({**shared, "queues": [queue]})))
     )
     try:
         argv = [
@@ -226,17 +166,8 @@ def client(namespace: str, path: str, method: str = "GET") -> Any:
 
 def test_cron_job_empties_the_queue_and_ends(tmp_path: Path) -> None:
     scale = {"by": "cron", "schedule": "* * * * *", "parallelism": 3}
-    small = {"cpu": "10m", "memory": "16Mi"}
-    queue = {
-        "name": "s",
-        "command": ["sleep", "0.5"],
-        "replicas": 0,
-        "requests": small,
-        "autoscale": scale,
-    }
-    with namespaced(tmp_path, queue) as (namespace, _):
-        ready = ["wait", "deployment", "--all", "--for=condition=Available", "--timeout=90s"]
-        subprocess.run(["kubectl", "-n", namespace, *ready], check=True)
+    queue = {"name": "s", "command": ["sleep", "0.5"], "replicas": 0, "requests": SMALL}
+    with namespaced(tmp_path, queue | {"autoscale": scale}) as namespace:
         client(namespace, "parallel?value=12&type=json", "POST")
         end = time.monotonic() + 120
         while (before := client(namespace, "stats?type=json"))[
@@ -278,10 +209,7 @@ def test_the_api_server_takes_every_kind_it_knows(tmp_path: Path) -> None:
         "data": data,
         "node_selector": {"gpu": "true"},
     }
-    with namespaced(tmp_path, {"name": "s", "command": ["sleep", "1"], "replicas": 0}) as (
-        namespace,
-        _,
-    ):
+    with namespaced(tmp_path, {"name": "s", "command": ["sleep", "1"], "replicas": 0}) as namespace:
         objects = manifests(
             Queues.model_validate({"namespace": namespace, "queues": [*scaled, device], **shared})
         )

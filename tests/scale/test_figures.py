@@ -463,6 +463,14 @@ class TestAsked:
                 "churn: 500 is too many of 100; it is at most count",
             ),
             ("steady --churn -1", "churn: -1 is too few"),
+            ("burst --count 100 400", "several are a ladder"),
+            ("burst --step 5", "--step needs capacity, not burst"),
+            ("burst --template pod", "Pod creates no VMI"),
+            ("burst --burst 5", "--burst needs --arrival burst"),
+            (
+                "capacity --count 50 --step 100",
+                "the first step of 100 is above the limit of 50",
+            ),
             ("burst --per-node 0", "per_node: 0 is too few"),
             ("burst --parallel 0", "parallel: 0 is too few"),
             ("burst --parallel 1001", "parallel: 1001 is too many; it is 1000 or less"),
@@ -504,8 +512,11 @@ class TestAsked:
         capsys: pytest.CaptureFixture[str],
     ) -> None:
         monkeypatch.setattr(commands, "on_cluster", lambda args, work, _: asyncio.run(work(None)))
-        assert main(["scale", "vmi", *words.split(), "-o", str(tmp_path)]) == 2
-        assert message in capsys.readouterr().err
+        assert main(["scale", "vmi", *words.split(), "-o", str(tmp_path / "out")]) == 2
+        output = capsys.readouterr().err
+        assert message in output
+        assert output.count("\n") == 1
+        assert not (tmp_path / "out").exists()
 
     @pytest.mark.parametrize(
         ("scenario", "own"),

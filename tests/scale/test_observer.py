@@ -97,9 +97,12 @@ class TestWhose:
         ours.records["p"].put("failed")
         assert ours.reached("Pod", "ready", "failed") == 1
 
-    def test_warnings_of_other_objects_are_not_ours(self, ours: Observer) -> None:
-        see(ours, "Pod", body("p", run="r"))
-        for uid in ("p", "q"):
+    def test_warnings_of_other_objects_are_not_ours_unless_they_are_adopted_later(
+        self, ours: Observer
+    ) -> None:
+        see(ours, "Pod", body("late"), body("p", run="r"))
+        see(ours, "Pod", body("late", owner="p"))
+        for uid in ("p", "q", "late"):
             event = {
                 "metadata": {},
                 "involvedObject": {"uid": uid, "kind": "Pod"},
@@ -108,20 +111,7 @@ class TestWhose:
                 "message": "no",
             }
             see(ours, "Event", event)
-        assert ours.reasons == {"Pod Failed: no": 1}
-
-    def test_one_that_is_adopted_after_it_was_made_is_warned_of(self, ours: Observer) -> None:
-        see(ours, "Pod", body("q"), body("p", run="r"))
-        see(ours, "Pod", body("q", owner="p"))
-        event = {
-            "metadata": {},
-            "involvedObject": {"uid": "q", "kind": "Pod"},
-            "reason": "Failed",
-            "type": "Warning",
-            "message": "no",
-        }
-        see(ours, "Event", event)
-        assert ours.reasons == {"Pod Failed: no": 1}
+        assert ours.reasons == {"Pod Failed: no": 2}
 
 
 async def test_what_looks_cost_is_less_than_half_of_the_time(

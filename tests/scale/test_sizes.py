@@ -197,37 +197,6 @@ class TestCapacity:
             {"results": orjson.dumps({"capacity": capacity, "results": results}).decode()}
         )
 
-    def test_a_step_over_the_limit_is_told_at_once(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        kubeconfig = {
-            "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
-            "users": [{"name": "u", "user": {}}],
-        }
-        contexts = [{"name": "x", "context": {"cluster": "c", "user": "u"}}]
-        (tmp_path / "k").write_bytes(
-            orjson.dumps({**kubeconfig, "contexts": contexts, "current-context": "x"})
-        )
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("KUBECONFIG", str(tmp_path / "k"))
-            assert (
-                main(
-                    [
-                        "scale",
-                        "vmi",
-                        "capacity",
-                        "--count",
-                        "50",
-                        "--step",
-                        "100",
-                        "-o",
-                        str(tmp_path),
-                    ]
-                )
-                == 2
-            )
-        assert "the first step of 100 is above the limit of 50" in capsys.readouterr().err
-
 
 class Taken:
     """A lock that another run takes meanwhile, which is seen at the end."""
