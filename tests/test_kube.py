@@ -21,7 +21,6 @@ from aiohttp import web
 from perfdag.kube.client import Kube, KubeError, Resource
 from perfdag.kube.config import Cluster, load_config, tls_context
 from perfdag.kube.credentials import Credentials
-from perfdag.kube.reader import METADATA
 from tests.fakes.api_server import ApiServer, Handle, client, served
 
 PODS = Resource("v1", "Pod", "pods", True)
@@ -399,7 +398,6 @@ def test_paths() -> None:
     )
     assert Resource("v1", "Node", "nodes", False).path("ignored", "n") == "/api/v1/nodes/n"
     assert PODS.path() == "/api/v1/pods"
-    assert METADATA.format("List").startswith("application/json;as=PartialObjectMetadataList;")
 
 
 def test_import_is_light() -> None:
@@ -458,15 +456,6 @@ class TestCluster:
             pages = [len(items) async for items, _ in kube.pages(maps, namespace, labels="t=1")]
             assert pages == [500, 500, 100]
             assert len(await kube.list(maps, namespace, labels="t=1")) == 1100
-
-    async def test_metadata_only(self, namespace: str) -> None:
-        async with Kube() as kube:
-            maps = await kube.resource("v1", "ConfigMap")
-            await kube.create(config_map("a", x="1"), namespace)
-            async for event in kube.watch(maps, namespace, labels="t=1", metadata_only=True):
-                assert event.object["metadata"]["name"] == "a"
-                assert "data" not in event.object
-                break
 
     async def test_unknown_kind_group_and_missing_name(self, namespace: str) -> None:
         async with Kube() as kube:

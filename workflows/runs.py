@@ -49,13 +49,11 @@ def cron(
     *,
     store: str = "",
     priority: int = 0,
-    suspend: bool = False,
-    starting_deadline: int = 3600,
     cluster_scope: bool = False,
 ) -> Object:
     """Return a CronWorkflow of the suite in its ConfigMap, in UTC and never two at once.
 
-    It skips a start that is `starting_deadline` seconds late. `store` is another store than that of
+    It skips a start that is an hour late. `store` is another store than that of
     the installation. Raises ValueError for a name that is too long.
     """
     name = f"{NAME}-{suite}"
@@ -76,10 +74,10 @@ def cron(
         schedules=schedules,
         timezone="Etc/UTC",
         concurrency_policy="Forbid",
-        starting_deadline_seconds=starting_deadline,
+        starting_deadline_seconds=3600,
         successful_jobs_history_limit=3,
         failed_jobs_history_limit=5,
-        cron_suspend=suspend,
+        cron_suspend=False,
         priority=priority or None,
         arguments=[Parameter(name=name, value=value) for name, value in parameters.items()],
         workflow_template_ref=m.WorkflowTemplateRef(name=NAME, cluster_scope=cluster_scope or None),

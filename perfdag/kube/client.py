@@ -83,15 +83,13 @@ class Kube(Reader):
         created: Object = orjson.loads(data)
         return created
 
-    async def apply(
-        self, body: Object, namespace: str | None = None, *, force: bool = True
-    ) -> Object:
-        """Apply the object on the server, as field manager `perfdag`.
+    async def apply(self, body: Object, namespace: str | None = None) -> Object:
+        """Apply the object on the server, as field manager `perfdag`. Raises KubeError.
 
-        Raises KubeError (409, Conflict, if another manager owns a field and `force` is false).
+        A field that another manager owns becomes its own.
         """
         path = await self._path(body, namespace, named=True)
-        params = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
+        params = {"fieldManager": FIELD_MANAGER, "force": "true"}
         return await self.request("PATCH", path, json=body, params=params, content_type=APPLY_PATCH)
 
     async def patch(
@@ -121,7 +119,6 @@ class Kube(Reader):
         namespace: str | None = None,
         *,
         grace: int | None = None,
-        propagation: str = "Background",
     ) -> bool:
         """Delete an object and return whether it existed. Does not wait until it is removed.
 
@@ -131,7 +128,7 @@ class Kube(Reader):
             await self.request(
                 "DELETE",
                 resource.path(namespace or self.namespace, name),
-                json=_delete_options(grace, propagation),
+                json=_delete_options(grace),
             )
         except KubeError as error:
             if error.status == 404:
@@ -148,8 +145,8 @@ class Kube(Reader):
         )
 
 
-def _delete_options(grace: int | None, propagation: str) -> Object:
-    body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
+def _delete_options(grace: int | None) -> Object:
+    body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
     return body if grace is None else body | {"gracePeriodSeconds": grace}
 
 

@@ -13,8 +13,6 @@ from perfdag.kube.errors import KubeError
 from perfdag.kube.resources import Event, Object, Resource
 from perfdag.kube.transport import MAX_BACKOFF, Transport
 
-METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
-
 PAGE = 500
 
 WATCH_SECONDS = 290
@@ -72,7 +70,6 @@ class Reader(Transport):
         *,
         labels: str = "",
         fields: str = "",
-        accept: str | None = None,
     ) -> AsyncIterator[tuple[list[Object], str]]:
         """Yield a collection in pages of 500, as items and resourceVersion.
 
@@ -80,9 +77,7 @@ class Reader(Transport):
         """
         params = {"limit": str(PAGE)} | selectors(labels, fields)
         while True:
-            _, _, data = await self.raw(
-                "GET", resource.path(namespace), params=params, accept=accept
-            )
+            _, _, data = await self.raw("GET", resource.path(namespace), params=params)
             page = orjson.loads(data)
             # Items of a list lack both, and consumers need them.
             for item in page.get("items") or []:
@@ -114,12 +109,10 @@ class Reader(Transport):
         namespace: str | None = None,
         *,
         container: str | None = None,
-        follow: bool = False,
         tail: int | None = None,
     ) -> AsyncIterator[str]:
-        """Yield the lines of a container's log, with `follow` until it ends. Raises KubeError."""
+        """Yield the lines of a container's log. Raises KubeError."""
         params = {"container": container} if container else {}
-        params |= {"follow": "true"} if follow else {}
         params |= {"tailLines": str(tail)} if tail is not None else {}
         path = f"/api/v1/namespaces/{namespace or self.namespace}/pods/{pod}/log"
         async for line, _ in self.lines(path, params, None, None):
@@ -134,7 +127,6 @@ class Reader(Transport):
         fields: str = "",
         resource_version: str | None = None,
         known: Mapping[str, tuple[str, str]] | None = None,
-        metadata_only: bool = False,
         patience: float | None = None,
     ) -> AsyncIterator[Event]:
         """Yield the present objects (`listed`), then every change, across reconnects.
@@ -145,7 +137,6 @@ class Reader(Transport):
         it covers all namespaces. Raises KubeError for a permanent error, and after `patience`
         seconds of consecutive failures (None: after as many failures as a request has retries).
         """
-        accept = f"{METADATA.replace('{}', 'List')},application/json" if metadata_only else None
         seen = dict(known or {})
         version, failures, since = resource_version, 0, 0.0
         while True:
@@ -154,7 +145,7 @@ class Reader(Transport):
                 if version is None:
                     present: dict[str, tuple[str, str]] = {}
                     async for items, at in self.pages(
-                        resource, namespace, labels=labels, fields=fields, accept=accept
+                        resource, namespace, labels=labels, fields=fields
                     ):
                         now, version = time.monotonic_ns(), at
                         for item in items:
@@ -170,9 +161,7 @@ class Reader(Transport):
                     seen = present
                     self.counts["lists"] += 1
                     failures, listing = 0, False
-                async for event in self._follow(
-                    resource, namespace, labels, fields, version or "", metadata_only
-                ):
+                async for event in self._follow(resource, namespace, labels, fields, version or ""):
                     version, failures = event.object["metadata"]["resourceVersion"], 0
                     if event.type == "DELETED":
                         seen.pop(event.object["metadata"].get("uid", ""), None)
@@ -207,7 +196,6 @@ class Reader(Transport):
         labels: str,
         fields: str,
         version: str,
-        metadata_only: bool,
     ) -> AsyncIterator[Event]:
         """Yield the events of one watch connection until the server ends it.
 
@@ -220,9 +208,8 @@ class Reader(Transport):
             "resourceVersion": version,
             "timeoutSeconds": str(life),
         }
-        accept = f"{METADATA.replace('{}', '')},application/json" if metadata_only else None
         async for line, received in self.lines(
-            resource.path(namespace), params | selectors(labels, fields), accept, life + 30.0
+            resource.path(namespace), params | selectors(labels, fields), None, life + 30.0
         ):
             change = orjson.loads(line)
             if change["type"] == "ERROR":

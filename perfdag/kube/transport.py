@@ -91,7 +91,6 @@ class Transport:
         params: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = JSON,
-        accept: str | None = None,
         timeout: float | None = None,
         retries: int | None = None,
         tally: Counter[str] | None = None,
@@ -116,7 +115,6 @@ class Transport:
                         params,
                         body,
                         content_type,
-                        accept,
                         timeout or self._timeout,
                         headers or {},
                     )
@@ -182,12 +180,11 @@ class Transport:
         params: Mapping[str, str] | None,
         body: bytes | None,
         content_type: str,
-        accept: str | None,
         timeout: float,
         more: Mapping[str, str],
     ) -> tuple[int, Mapping[str, str], bytes]:
         assert self._session is not None, "open it with `async with`"
-        headers = {**await self._headers(accept), **more}
+        headers = {**await self._headers(), **more}
         if body is not None:
             headers["Content-Type"] = content_type
         self.counts["requests"] += 1
@@ -206,12 +203,9 @@ class Transport:
         ):
             return response.status, response.headers, await response.read()
 
-    async def _headers(self, accept: str | None) -> dict[str, str]:
+    async def _headers(self) -> dict[str, str]:
         authorization = await self.cluster.credentials.header()
-        headers = {"Authorization": authorization} if authorization else {}
-        if accept:
-            headers["Accept"] = accept
-        return headers
+        return {"Authorization": authorization} if authorization else {}
 
     def _unreachable(self, error: Exception) -> KubeError:
         import aiohttp
@@ -260,7 +254,7 @@ class Transport:
             async with self._session.get(
                 self.cluster.server + path,
                 params=params,
-                headers=await self._headers(accept),
+                headers=await self._headers() | ({"Accept": accept} if accept else {}),
                 timeout=patience,
                 read_bufsize=2**20,
                 **self._options,

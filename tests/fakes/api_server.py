@@ -427,7 +427,6 @@ class _InProcess(Kube):
         params: Mapping[str, str] | None,
         body: bytes | None,
         content_type: str,
-        accept: str | None,
         timeout: float,
         more: Mapping[str, str],
     ) -> tuple[int, Mapping[str, str], bytes]:

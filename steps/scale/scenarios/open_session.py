@@ -26,6 +26,8 @@ IN_FLIGHT = 1.0
 """Seconds in which the server has done or dropped a request whose connection was cut."""
 AGAIN = 2.0
 """Seconds to wait for deleted objects before new ones are looked for."""
+HEARTBEAT_SECONDS = 0.5
+"""Seconds between two beats."""
 
 
 class open_session:  # noqa: N801 - reads as a function: async with open_session(...)
@@ -43,7 +45,6 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         *,
         expected_pods: int | None = None,
         deadline: float = math.inf,
-        heartbeat: float = 0.5,
         log: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._kube, self._template, self._namespaces, self._run, self._log = (
@@ -53,7 +54,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             run,
             log,
         )
-        self._expected, self._deadline, self._interval = expected_pods, deadline, heartbeat
+        self._expected, self._deadline = expected_pods, deadline
         self.stack = AsyncExitStack()
         self.session: Session | None = None
 
@@ -82,7 +83,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
                 Observer(kube, self._run, kinds, self._namespaces, primary=primary)
             )
             heartbeat = await self.stack.enter_async_context(
-                Heartbeat(kube, self._run, self._namespaces[0], self._interval)
+                Heartbeat(kube, self._run, self._namespaces[0], HEARTBEAT_SECONDS)
             )
             offset = await server_offset(kube)
             self_load = await self.stack.enter_async_context(SelfLoad())
