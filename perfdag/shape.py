@@ -15,6 +15,8 @@ from perfdag.units import Size
 from perfdag.volume import Volume
 
 Placement = Literal["any", "spread", "packed"]
+FEWEST_HUNTED = 8
+"""Hosts of a hunt. Below, a slow one is in over a quarter of the pairs and hides in the spread."""
 _Text = TypeVar("_Text", bound=str)
 
 
@@ -77,20 +79,29 @@ class Hosts(Strict):
     )
     pairs: str | None = Field(
         None,
-        pattern=r"^(all|ring|random [1-9][0-9]*)$",
-        description="measure node pairs inside one gang: all, ring or `random N`",
+        pattern=r"^(all|ring|random [1-9][0-9]*|hunt)$",
+        description="measure node pairs inside one gang: all, ring or `random N`; "
+        "hunt: random pairs until every slow host is found",
     )
     parallel_pairs: int = Field(
-        1, ge=1, description="disjoint pairs measured at once; more than 1 is labelled concurrent"
+        1,
+        ge=1,
+        description="disjoint pairs measured at once; more than 1 is labelled concurrent; "
+        "a hunt measures all disjoint pairs at once if this is 1",
     )
     cpus: Cpus = Cpus()
 
     @model_validator(mode="after")
     def _check_pairs(self) -> "Hosts":
         if self.pairs is None and self.parallel_pairs > 1:
-            raise ValueError("parallel_pairs belongs to pairs (all, ring, `random N`)")
+            raise ValueError("parallel_pairs belongs to pairs (all, ring, `random N`, hunt)")
         if self.pairs is not None and self.count < 2:
             raise ValueError(f"pairs need a count of 2 hosts or more, not {self.count}")
+        if self.pairs == "hunt" and self.count < FEWEST_HUNTED:
+            raise ValueError(
+                f"a hunt needs a count of {FEWEST_HUNTED} hosts or more, not {self.count}; "
+                "use pairs: all"
+            )
         if self.pairs is not None and self.parallel_pairs > self.count // 2:
             raise ValueError(
                 f"parallel_pairs: {self.parallel_pairs}, "

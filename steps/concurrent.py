@@ -16,9 +16,14 @@ OVERLAP = 0.5
 """Least share of a sample's time that each companion must overlap."""
 
 
+def by_number(hosts: Sequence[Host]) -> list[Host]:
+    """Return hosts in the order of their numbers in pairs: by node name, then in their order."""
+    return sorted(hosts, key=lambda host: host.name)
+
+
 def two_of(hosts: Sequence[Host], pair: Pair) -> list[Host]:
-    """Return the two hosts of a pair; hosts are numbered by node name, then in their order."""
-    ranked = sorted(hosts, key=lambda host: host.name)
+    """Return the two hosts of a pair."""
+    ranked = by_number(hosts)
     return [ranked[pair.first], ranked[pair.second]]
 
 

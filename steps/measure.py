@@ -25,6 +25,7 @@ from perfdag.results.samples import (
 from perfdag.shape import Shape
 from perfdag.stats.robust import relative_precision
 from perfdag.steps.concurrent import at_once, not_together
+from perfdag.steps.hunt import hunt
 from perfdag.steps.sampler import Sampler
 from perfdag.steps.site import GangLost, Site
 from perfdag.store.base import Store
@@ -168,8 +169,12 @@ class MeasuringLoop:
         """Measure a sample, and again while its status is `infrastructure`. Raises GangLost."""
         index, repetition = self.plan.order[position]
         point, attempt = self.plan.points[index], 1
+        shape = self._shapes[point.shape]
+        measure: Callable[[Point, Shape, int], SampleRecord] = self._sampler.measure
+        if shape.hosts.pairs == "hunt":
+            measure = partial(hunt, self._sampler, self._site, self._halted.set)
         while True:
-            record = self._sampler.measure(point, self._shapes[point.shape], repetition)
+            record = measure(point, shape, repetition)
             if record.status in ("failed", "infrastructure") and (why := self._site.lost()):
                 raise GangLost(f"{why} ({record.error})")
             if record.status != "infrastructure":

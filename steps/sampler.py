@@ -28,12 +28,13 @@ class NoScratch(StoreError):
 class Sampler:
     """Measures samples of points, once each, at a site.
 
-    `secrets` holds the values of the placeholders in params.
+    `secrets` holds the values of the placeholders in params. `host_facts` has the facts of the
+    nodes so far.
     """
 
     def __init__(self, site: Site, secrets: Mapping[str, str]) -> None:
         self._site, self._secrets = site, secrets
-        self._host_facts: dict[str, dict[str, Any]] = {}
+        self.host_facts: dict[str, dict[str, Any]] = {}
 
     def measure(self, point: Point, shape: Shape, repetition: int) -> SampleRecord:
         """Return the record of one attempt at a sample.
@@ -57,7 +58,7 @@ class Sampler:
             starter = hosts[0] if hosts else None
             if point.pair is not None:
                 hosts, shape = two_of(hosts, point.pair), shape.pair()
-            self._add_provenance(record, hosts)
+            self.add_provenance(record, hosts)
             if refusal := self._site.refuses(shape):
                 raise Skip(refusal)
             guard.include(hosts)
@@ -122,13 +123,14 @@ class Sampler:
             raise Failed(f"{benchmark.name} yielded no value", output.texts)
         record.rows = [as_row(benchmark, measurement) for measurement in measurements]
 
-    def _add_provenance(self, record: SampleRecord, hosts: Sequence[Host]) -> None:
+    def add_provenance(self, record: SampleRecord, hosts: Sequence[Host]) -> None:
+        """Add the nodes and facts of hosts to a record."""
         for host in hosts:
-            if host.name not in self._host_facts:
-                self._host_facts[host.name] = host.facts()
+            if host.name not in self.host_facts:
+                self.host_facts[host.name] = host.facts()
         record.nodes = [host.name for host in hosts]
         if hosts:
-            facts = {name: self._host_facts[name] for name in record.nodes}
+            facts = {name: self.host_facts[name] for name in record.nodes}
             record.env = facts[hosts[0].name]
             record.env_class = env_class(*(facts[name] for name in record.nodes))
             peers = {name: facts[name] for name in facts if name != hosts[0].name}
@@ -152,7 +154,7 @@ class Sampler:
         record.rows[-1]["value"] = disturbance.steal(before, disturbance.moment())
         refused = ", ".join(name for name, value in values.items() if value is None)
         record.noise = f"no canary of {refused}: the system refused it" if refused else None
-        self._add_provenance(record, self._site.hosts_for(Shape())[:1])
+        self.add_provenance(record, self._site.hosts_for(Shape())[:1])
         record.finished_at = now()
         return record
 

@@ -131,6 +131,7 @@ def test_a_batch_never_parts_pairs_that_run_at_once() -> None:
         ("{count: 1, pairs: all}", "iperf", "pairs need a count of 2 hosts or more, not 1"),
         ("{count: 4, pairs: random 7}", "iperf", "7 random pairs were asked for, 4 hosts have 6"),
         ("{count: 4, pairs: all, parallel_pairs: 3}", "iperf", "4 hosts have 2 disjoint pairs"),
+        ("{count: 7, pairs: hunt}", "iperf", "a hunt needs a count of 8 hosts or more, not 7"),
         ("{count: 4, parallel_pairs: 2}", "iperf", "parallel_pairs belongs to pairs"),
         ("{count: 4096, pairs: all}", "iperf", "4096 hosts have more than 100,000 pairs; use ring"),
         (

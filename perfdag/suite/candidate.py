@@ -19,7 +19,7 @@ class Candidate:
       is what remains without them.
     - `place` gives `shape_index` in the list of distinct shapes, `params` as they are stored, and
       the point's `id`. It turns a candidate whose shape asks for pairs of hosts into one candidate
-      for each `pair`.
+      for each `pair`. `measurements` follow one another in a sample.
     """
 
     source: Source
@@ -33,6 +33,7 @@ class Candidate:
     shape_index: int = 0
     id: str = ""
     pair: Pair | None = None
+    measurements: int = 1
 
     def path(self, key: Where, otherwise: Where) -> Where:
         """Return the path of a value: in `--set`, in the permutation, or `otherwise`."""

@@ -183,7 +183,7 @@ class Keeper:
                     for name, value in extract_params(candidate.varied, self.secrets).items()
                 ),
                 repetitions=repetitions,
-                seconds=benchmark.seconds(model),
+                seconds=benchmark.seconds(model) * candidate.measurements,
                 timeout=self._timeout(source, benchmark, model) or benchmark.limit(model),
                 retries=retries,
                 until=until,

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 Round = list[tuple[int, int]]
+HUNT_MEASUREMENTS = 28
+"""Measurements one after the other in a hunt: ten rounds, and one suspect beside the control."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +36,9 @@ class Pair:
 
 
 def count_pairs(kind: str, hosts: int) -> int:
-    """Return the number of pairs of a kind (see `rounds`) of so many hosts."""
-    if kind == "ring":
-        return hosts
+    """Return the number of pairs of a kind (see `rounds`) of so many hosts; 0 for a hunt."""
+    if kind in ("ring", "hunt"):
+        return hosts if kind == "ring" else 0
     return hosts * (hosts - 1) // 2 if kind == "all" else int(kind.removeprefix("random "))
 
 

@@ -11,7 +11,7 @@ from perfdag.benchmark.contract import Benchmark
 from perfdag.digest import canonical, digest
 from perfdag.shape import Hosts, Shape, overlay
 from perfdag.suite.candidate import Candidate, ProblemCounter
-from perfdag.suite.host_pairs import count_pairs, host_pairs
+from perfdag.suite.host_pairs import HUNT_MEASUREMENTS, count_pairs, host_pairs
 from perfdag.suite.validation import error_path, explain
 
 MAX_POINTS = 100_000
@@ -51,7 +51,10 @@ class Placer:
                 self._problems.add(candidate.source, ("permutations",), problem)
                 return
             candidate.id = digest(candidate.benchmark.name, params, text)
-            if shape.hosts.pairs:
+            if shape.hosts.pairs == "hunt":
+                candidate.measurements = HUNT_MEASUREMENTS
+                yield candidate
+            elif shape.hosts.pairs:
                 yield from self._pairs(candidate, shape.hosts)
             else:
                 yield candidate
