@@ -11,7 +11,9 @@ from perfdag.steps.latency import netperf
 from perfdag.steps.latency.params import LatencyParams
 
 _PACKAGES = {"apt": "netperf", "brew": "netperf"}
-_ADVICE = "Debian 12 has netperf in non-free; elsewhere build it: github.com/HewlettPackard/netperf"
+_ADVICE = (
+    "apt-get install netperf (Debian 12: in non-free), or build github.com/HewlettPackard/netperf"
+)
 
 
 class Latency(Benchmark[LatencyParams]):

@@ -28,6 +28,16 @@ entries:
     hosts: {count: 3, pairs: all, placement: packed}
     params: {benchmark: PingPong, max_log: 10, iterations: 20, oversubscribe: true}
 """
+LATENCY = """\
+name: latency
+pending_limit: 90s
+entries:
+  - benchmark: latency
+    hosts: {count: 3, pairs: all}
+    params: {duration: 1s, response_size: 100}
+    permutations:
+      product: {test: [TCP_RR, TCP_CRR, UDP_RR]}
+"""
 SPREAD = """\
 name: spread
 pending_limit: 20s
@@ -94,6 +104,19 @@ def test_ping_pong_between_all_pairs_of_hosts(bench: Namespace, tmp_path: Path) 
         "0-2",
         "1-2",
     }
+
+
+def test_latency_between_all_pairs_of_three_nodes(bench: Namespace, tmp_path: Path) -> None:
+    if len(bench.nodes()) < 3:
+        pytest.skip("fewer than three real nodes")
+    code, rows = _run(bench, tmp_path, LATENCY)
+    assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
+    assert code == 0
+    headlines = [row for row in rows if row["headline"]]
+    assert sorted(str(row["pair"]) for row in headlines) == sorted(["0-1", "0-2", "1-2"] * 3)
+    assert all(row["same_node"] is False and row["value"] > 10 for row in headlines)
+    stats = {row["stat"] for row in rows if row["metric"] == "latency"}
+    assert {"p50", "p90", "mean"} <= stats
 
 
 def test_a_node_for_each_where_there_are_too_few_is_skipped_with_the_reason(
