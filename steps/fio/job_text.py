@@ -12,7 +12,7 @@ OPTIONS = (
     "bssplit", "bsrange", "blocksize_range", "blockalign", "ba", "rw_sequencer",
     "random_distribution", "random_generator", "norandommap", "softrandommap",
     "randrepeat", "randseed", "rate", "rate_iops", "rate_process", "thinktime",
-    "thinktime_blocks", "thinktime_spin", "thinktime_type", "fdatasync", "sync", "end_fsync",
+    "thinktime_blocks", "thinktime_spin", "thinktime_blocks_type", "fdatasync", "sync", "end_fsync",
     "fsync_on_close", "iodepth_batch", "iodepth_batch_submit", "iodepth_batch_complete",
     "iodepth_batch_complete_min", "iodepth_batch_complete_max", "iodepth_low",
     "io_submit_mode", "hipri", "fixedbufs", "registerfiles", "nonvectored",

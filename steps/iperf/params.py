@@ -12,7 +12,7 @@ from perfdag.units import BitRate, Duration, PositiveDuration, Size
 EXTRA = {
     "iperf3": (
         "no-delay", "tos", "dscp", "flowlabel", "fq-rate", "pacing-timer", "dont-fragment",
-        "cport", "rcv-timeout", "snd-timeout", "repeating-payload", "gsro",
+        "cport", "rcv-timeout", "snd-timeout", "repeating-payload",
     ),
     "iperf2": ("nodelay", "tos", "ttl", "fq-rate", "tcp-quickack"),
 }  # fmt: skip
