@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from perfdag.app.context import add_context
 from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.plan.plan import Plan
 from perfdag.results import exports
@@ -54,6 +55,7 @@ def finish_run(
     With `history`, add the page of the suite's history once three runs are stored. With
     `gated`, the benchmarks' own verdicts do not decide the exit code. Raises StoreError.
     """
+    add_context(store, plan, report)
     collected = collect(store, plan)
     table = load_rows(store, suites=[plan.suite], runs=[plan.run_id])
     page = write_report(store, plan, table, report, history=history) if charts else None

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from perfdag.app.context import require_queries
 from perfdag.app.errors import CommandError
 from perfdag.app.finish import RunResult, finish_run
 from perfdag.app.progress import Progress
@@ -70,6 +71,7 @@ def run_plan(run: LocalRun, report: Callable[[str], None], *, charts: bool = Tru
 
     `report` receives lines of progress. Raises CommandError if the run ends before its last sample.
     """
+    require_queries(run.plan)
     hide_memory()
     plan, store = run.plan, open_store(run.root)
     if run.resumed:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from perfdag.cli.options import add_suite_options, check_resume, log, print_json
+from perfdag.cli.options import add_prometheus, add_suite_options, check_resume, log, print_json
 from perfdag.exit_codes import EXIT_OK
 
 EPILOG = """examples:
@@ -28,6 +28,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"
     )
     add_suite_options(parser)
+    add_prometheus(parser)
     parser.add_argument(
         "--store",
         metavar="ROOT",

@@ -4,6 +4,7 @@ import argparse
 
 from perfdag.cli.options import (
     add_namespace,
+    add_prometheus,
     add_suite_options,
     add_watch,
     check_resume,
@@ -33,6 +34,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"
     )
     add_suite_options(parser)
+    add_prometheus(parser)
     parser.add_argument(
         "--store",
         metavar="ROOT",

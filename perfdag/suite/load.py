@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.benchmark import registry
+from perfdag.benchmark.contract import Metric
 from perfdag.suite.checks import Check, misaimed
 from perfdag.suite.enumerate import point_problems
 from perfdag.suite.model import Entry, Loaded, Settings, Source, Suite
@@ -213,8 +214,9 @@ def _check_checks(loaded: Loaded, checks: list[tuple[int, Check]], problems: lis
 
     If entries are unknown, only the unit is certain.
     """
+    context = [Metric(query.name, query.unit, "none", "") for query in loaded.suite.context]
     entries = {
-        source.name: registry.get(source.entry.benchmark).metrics
+        source.name: [*registry.get(source.entry.benchmark).metrics, *context]
         for source in loaded.known_sources()
     }
     complete = not loaded.incomplete and len(entries) == len(

@@ -86,6 +86,18 @@ class Entry(Settings):
     permutations: Permutations = Permutations()
 
 
+class ContextQuery(_Strict):
+    """A query to Prometheus whose mean over each sample is a row of it."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")] = Field(
+        description="name of the metric"
+    )
+    query: str = Field(
+        min_length=1, description="PromQL; $nodes is replaced by the nodes of the sample: a|b"
+    )
+    unit: str = Field("1", description="SI base unit of the result: 1, s, B, B/s, bit/s, 1/s")
+
+
 class Suite(_Strict):
     """A suite of benchmarks."""
 
@@ -137,6 +149,12 @@ class Suite(_Strict):
     )
     entries: list[Entry] = []
     checks: list[Check] = []
+    prometheus: (
+        Annotated[str, StringConstraints(pattern=r"^https?://[^@\s/]+(/[^@\s]*)?$")] | None
+    ) = Field(None, description="address that answers `context`, without a user or password")
+    context: list[ContextQuery] = Field(
+        [], description="queries to Prometheus whose values over each sample become its rows"
+    )
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """The first step of a run on a cluster: make the plan, and create what its batches need."""
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import orjson
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.permits import Demand, check_permits, is_permitted
 from perfdag.kube.podspec import priority_class
+from perfdag.kube.prometheus import REFUSED, check_queries
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan, read_plan
 from perfdag.results import missing_reason
@@ -67,6 +69,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     store = context.open()
     _check_store(context)
     plan = plan_of(context, store, environment)
+    check_context(plan)
     plans = variants(store, plan)
     for variant in plans:
         check_permits(variant, context.permits, context.images, context.allowed)
@@ -105,6 +108,16 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     for name, value in parameters.items():
         (out / name).write_text(value if isinstance(value, str) else orjson.dumps(value).decode())
     return plan
+
+
+def check_context(plan: Plan) -> None:
+    """Raise BadDocument if Prometheus refuses a query of the plan, KubeError without an answer."""
+    try:
+        asyncio.run(check_queries(plan))
+    except KubeError as error:
+        if error.reason == REFUSED:
+            raise refuse(str(error)) from None
+        raise
 
 
 def _check_store(context: PodContext) -> None:

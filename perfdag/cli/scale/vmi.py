@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     """Run a VMI scenario."""
     from perfdag.app.scale.commands import open_session, parse_variables, schedule_of
     from perfdag.app.scale.scenarios import vmi_scenario
-    from perfdag.steps.scale.figures.prometheus import Prometheus
+    from perfdag.kube.prometheus import Prometheus
     from perfdag.steps.scale.model.gates import parse_gate, with_slo
     from perfdag.steps.scale.scenarios.run_vmi import VmiRequest
     from perfdag.steps.scale.scenarios.vmi import Spec

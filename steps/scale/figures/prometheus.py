@@ -10,13 +10,10 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-from perfdag.kube.client import KubeError
-from perfdag.kube.config import tls_context
+from perfdag.kube.prometheus import Prometheus
 from perfdag.steps.scale.figures.series import Point, fold, p99, share, with_starts
 
 LONGEST_STEP, POINTS = 15.0, 20
@@ -88,69 +85,6 @@ def names() -> set[str]:
 def is_count(name: str) -> bool:
     """Return whether this is a figure `virt_requests/<VERB>-<resource>`."""
     return re.fullmatch(rf"{REQUESTS}/[A-Z]+-[\w./-]+", name) is not None
-
-
-@dataclass(frozen=True)
-class Prometheus:
-    """The address of a Prometheus, with optional files of a bearer token and a CA certificate."""
-
-    url: str
-    token_file: str | None = None
-    ca_file: str | None = None
-
-    async def query(
-        self, queries: Mapping[str, Mapping[str, str]], path: str = "query_range"
-    ) -> dict[str, Any]:
-        """Return the `data` of the answers by query name. Raises KubeError."""
-        import aiohttp
-
-        data: dict[str, Any] = {}
-        try:
-            headers = (
-                {"Authorization": f"Bearer {Path(self.token_file).read_text().strip()}"}
-                if self.token_file
-                else {}
-            )
-            connector = (
-                aiohttp.TCPConnector(ssl=tls_context(file=self.ca_file)) if self.ca_file else None
-            )
-            timeout = aiohttp.ClientTimeout(total=60)
-            async with aiohttp.ClientSession(
-                timeout=timeout, headers=headers, connector=connector
-            ) as session:
-                for name, params in queries.items():
-                    async with session.get(
-                        f"{self.url.rstrip('/')}/api/v1/{path}", params=params
-                    ) as answer:
-                        if answer.status in (401, 403):
-                            hint = "give a token that may query it (--prometheus-token-file)"
-                            raise KubeError(
-                                answer.status,
-                                "Prometheus",
-                                f"Prometheus at {self.url} answers {answer.status}",
-                                hint,
-                            )
-                        body: dict[str, Any] = await answer.json(content_type=None)
-                    if body.get("status") != "success":
-                        raise KubeError(
-                            0,
-                            "Prometheus",
-                            f"Prometheus at {self.url} refuses the query {name}: "
-                            f"{body.get('error', answer.status)}",
-                        )
-                    data[name] = body["data"]
-        except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
-            raise KubeError(
-                0,
-                "Unreachable",
-                f"no answer from Prometheus at {self.url}: {error}",
-                "check --prometheus",
-            ) from None
-        return data
-
-    async def probe(self) -> None:
-        """Check URL and token with a trivial query. Raises KubeError."""
-        await self.query({"a probe": {"query": "vector(1)"}}, "query")
 
 
 async def wait_for_scrape(

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.prometheus import Prometheus
 from perfdag.steps.scale.cluster import removal
 from perfdag.steps.scale.cluster.kubevirt import check_nodes, nested_note
 from perfdag.steps.scale.cluster.namespaces import own_namespaces
 from perfdag.steps.scale.figures import api_metrics
 from perfdag.steps.scale.figures.api_metrics import CREATION
 from perfdag.steps.scale.figures.percentiles import summaries
-from perfdag.steps.scale.figures.prometheus import Prometheus, component_figures, wait_for_scrape
+from perfdag.steps.scale.figures.prometheus import component_figures, wait_for_scrape
 from perfdag.steps.scale.figures.rows import Row, error_text, on_simulated, with_deletion
 from perfdag.steps.scale.measure.completion import may_be_settled, settled
 from perfdag.steps.scale.measure.generator import Submission

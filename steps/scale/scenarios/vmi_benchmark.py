@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 from perfdag import signals
 from perfdag.benchmark.contract import Output, Params, Rights
 from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.prometheus import Prometheus
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.steps.scale.cluster import rights
 from perfdag.steps.scale.figures.measurements import (
@@ -24,7 +25,6 @@ from perfdag.steps.scale.figures.measurements import (
     tool,
 )
 from perfdag.steps.scale.figures.percentiles import Summary
-from perfdag.steps.scale.figures.prometheus import Prometheus
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.generator import connections
 from perfdag.steps.scale.model.gates import check_gates, parse_gate, with_slo

@@ -1,0 +1,99 @@
+"""A client of Prometheus, and the queries of a suite that explain its samples."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfdag.kube.config import tls_context
+from perfdag.kube.errors import KubeError
+from perfdag.plan.plan import Plan
+
+REFUSED = "Refused"
+"""The reason of a KubeError where Prometheus refuses a query, which no second try changes."""
+_NODE_NAME = re.compile(r"[A-Za-z0-9.-]+")
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """The address of a Prometheus, with optional files of a bearer token and a CA certificate."""
+
+    url: str
+    token_file: str | None = None
+    ca_file: str | None = None
+
+    async def query(
+        self, queries: Mapping[str, Mapping[str, str]], path: str = "query_range"
+    ) -> dict[str, Any]:
+        """Return the `data` of the answers by query name. Raises KubeError."""
+        import aiohttp
+
+        data: dict[str, Any] = {}
+        try:
+            headers = (
+                {"Authorization": f"Bearer {Path(self.token_file).read_text().strip()}"}
+                if self.token_file
+                else {}
+            )
+            connector = (
+                aiohttp.TCPConnector(ssl=tls_context(file=self.ca_file)) if self.ca_file else None
+            )
+            timeout = aiohttp.ClientTimeout(total=60)
+            async with aiohttp.ClientSession(
+                timeout=timeout, headers=headers, connector=connector
+            ) as session:
+                for name, params in queries.items():
+                    async with session.get(
+                        f"{self.url.rstrip('/')}/api/v1/{path}", params=params
+                    ) as answer:
+                        if answer.status in (401, 403):
+                            hint = "it needs a token, which `scale` takes (--prometheus-token-file)"
+                            raise KubeError(
+                                answer.status,
+                                "Prometheus",
+                                f"Prometheus at {self.url} answers {answer.status}",
+                                hint,
+                            )
+                        body: dict[str, Any] = await answer.json(content_type=None)
+                    if body.get("status") != "success":
+                        raise KubeError(
+                            0,
+                            REFUSED,
+                            f"Prometheus at {self.url} refuses the query {name}: "
+                            f"{body.get('error', answer.status)}",
+                        )
+                    data[name] = body["data"]
+        except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
+            raise KubeError(
+                0,
+                "Unreachable",
+                f"no answer from Prometheus at {self.url}: {error}",
+                "check --prometheus",
+            ) from None
+        return data
+
+    async def probe(self) -> None:
+        """Check URL and token with a trivial query. Raises KubeError."""
+        await self.query({"a probe": {"query": "vector(1)"}}, "query")
+
+
+def prometheus_of(plan: Plan) -> Prometheus | None:
+    """Return the Prometheus that a plan queries, or None if it has no queries."""
+    url = plan.options.get("prometheus")
+    return Prometheus(url) if url and plan.options.get("context") else None
+
+
+def queries_of(plan: Plan, nodes: list[str]) -> dict[str, str]:
+    """Return the queries of a plan by metric, where `$nodes` stands for these nodes (`a|b`)."""
+    names = "|".join(name for name in nodes if _NODE_NAME.fullmatch(name))
+    return {
+        item["name"]: item["query"].replace("$nodes", names) for item in plan.options["context"]
+    }
+
+
+async def check_queries(plan: Plan) -> None:
+    """Check that Prometheus answers the queries of a plan. Raises KubeError."""
+    if (prometheus := prometheus_of(plan)) is not None:
+        queries = {name: {"query": text} for name, text in queries_of(plan, ["none"]).items()}
+        await prometheus.query(queries, "query")

@@ -1,0 +1,183 @@
+"""Values of Prometheus over each sample: rows that a check can use, one line for what it refuses."""
+
+import json
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag.cli import main
+from perfdag.results.runs import load_plan
+from perfdag.steps.runner.plan import check_context
+from perfdag.store.folder import FolderStore
+from perfdag.suite.yaml_document import BadDocument
+
+from .test_pairs import rows
+
+SUITE = """\
+name: s
+context:
+  - {name: node_cpu, query: 'avg(rate(cpu{instance=~"$nodes"}[5s]))'}
+  - {name: drops, query: 'sum by (device) (drops)', unit: 1/s}
+entries:
+  - benchmark: command
+    params: {argv: [sleep, '1']}
+checks:
+  - {metric: node_cpu, op: <, value: 0.5}
+"""
+
+
+class Answers(BaseHTTPRequestHandler):
+    """A Prometheus with two series of drops, which refuses what it cannot parse."""
+
+    asked: list[dict[str, str]]
+
+    def do_GET(self) -> None:
+        _, _, text = self.path.partition("?")
+        asked = dict(urllib.parse.parse_qsl(text))
+        self.asked.append(asked)
+        start = float(asked.get("start", "0"))
+        if "drops" in asked["query"]:
+            series = [({"device": "eth0"}, ["1", "3"]), ({"device": "eth1"}, ["NaN", "NaN"])]
+        else:
+            series = [({}, ["0.75", "0.25"])]
+        body: dict[str, Any] = {"status": "success", "data": {"result": []}}
+        body["data"]["result"] = [
+            {"metric": labels, "values": [[start + i, value] for i, value in enumerate(values)]}
+            for labels, values in series
+        ]
+        if "broken" in asked["query"]:
+            body = {"status": "error", "error": "parse error: unexpected end"}
+        self.send_response(400 if "error" in body else 200)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    Answers.asked = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def run(tmp_path: Path, text: str, *options: str) -> int:
+    (tmp_path / "s.yaml").write_text(text)
+    words = ["run", str(tmp_path / "s.yaml"), "--store", str(tmp_path / "store"), "--no-report"]
+    return main([*words, *options])
+
+
+def test_the_mean_over_a_sample_is_a_row_that_a_check_uses(tmp_path: Path, url: str) -> None:
+    assert run(tmp_path, SUITE, "--prometheus", url) == 0
+    store = FolderStore(str(tmp_path / "store"))
+    plan = load_plan(store, "last")
+    table = rows(store, plan)
+    found = {row["metric"]: row for row in table}
+    assert (found["node_cpu"]["value"], found["node_cpu"]["coords"]) == (0.5, "{}")
+    drops = [row for row in table if row["metric"] == "drops"]
+    assert [(row["value"], row["coords"], row["unit"]) for row in drops] == [
+        (2.0, '{"device":"eth0"}', "1/s")
+    ], "a series without a value has no row"
+    (window,) = [asked for asked in Answers.asked if "rate(" in asked["query"] and "start" in asked]
+    assert 0.9 < float(window["end"]) - float(window["start"]) < 5
+    assert "$nodes" not in window["query"]
+    assert main(["check", "last", "--store", store.root]) == 3, "0.5 is not below 0.5"
+    count = len(Answers.asked)
+    assert main(["report", "last", "--store", store.root]) == 0
+    assert len(Answers.asked) == count, "the samples have their values"
+
+
+def test_without_an_address_the_samples_have_no_context(tmp_path: Path) -> None:
+    assert run(tmp_path, SUITE) == 0
+    store = FolderStore(str(tmp_path / "store"))
+    assert "node_cpu" not in {row["metric"] for row in rows(store, load_plan(store, "last"))}
+
+
+def test_what_prometheus_refuses_is_one_line_before_anything_is_measured(
+    tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = SUITE.replace("sum by (device) (drops)", "broken(")
+    assert run(tmp_path, broken, "--prometheus", url) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("refuses the query drops: parse error: unexpected end")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
+    assert run(tmp_path, SUITE, "--prometheus", nobody) == 4
+    assert "no answer from Prometheus" in capsys.readouterr().err
+    assert run(tmp_path, SUITE, "--prometheus", "http://u:secret@x") == 2
+    assert run(tmp_path, SUITE.replace("metric: node_cpu", "metric: node_gpu")) == 2
+    assert not (tmp_path / "store").exists()
+
+
+def test_the_plan_step_refuses_what_prometheus_refuses(tmp_path: Path, url: str) -> None:
+    assert run(tmp_path, SUITE, "--prometheus", url) == 0
+    plan = load_plan(FolderStore(str(tmp_path / "store")), "last")
+    check_context(plan)
+    plan.options["context"][0]["query"] = "broken("
+    with pytest.raises(BadDocument, match="refuses the query node_cpu: parse error"):
+        check_context(plan)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="needs Prometheus (Debian: prometheus)"
+)
+def test_a_real_prometheus_gives_its_values_over_a_sample(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    job = {"job_name": "own", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+    config = {"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}
+    (tmp_path / "p.yml").write_text(json.dumps(config))
+    argv = ["prometheus", f"--config.file={tmp_path / 'p.yml'}"]
+    argv += [f"--storage.tsdb.path={tmp_path / 'db'}", f"--web.listen-address=127.0.0.1:{port}"]
+    server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _wait_for_values(f"{url}/api/v1/query?query=rate(process_cpu_seconds_total[5s])")
+        text = (
+            SUITE.replace('avg(rate(cpu{instance=~"$nodes"}[5s]))', "up")
+            .replace("sum by (device) (drops)", "sum(rate(process_cpu_seconds_total[5s]))")
+            .replace("'1'", "'3'")
+        )
+        assert run(tmp_path, text, "--prometheus", url) == 0
+        store = FolderStore(str(tmp_path / "store"))
+        found = {row["metric"]: row for row in rows(store, load_plan(store, "last"))}
+        assert found["node_cpu"]["value"] == 1.0
+        assert json.loads(found["node_cpu"]["coords"])["job"] == "own"
+        assert 0 <= found["drops"]["value"] < 2
+        assert found["drops"]["n"] >= 3
+        capsys.readouterr()
+        assert run(tmp_path, text.replace("query: 'up'", "query: 'up('"), "--prometheus", url) == 2
+        assert "refuses the query node_cpu: " in capsys.readouterr().err
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def _wait_for_values(url: str) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                if json.load(answer)["data"]["result"]:
+                    return
+        except (urllib.error.URLError, OSError):
+            pass
+        time.sleep(0.5)
+    pytest.fail("Prometheus has no values after 60 s")
