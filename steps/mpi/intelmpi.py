@@ -13,7 +13,7 @@ from perfdag.hosts.base import Host
 from perfdag.outcome import Failed, Skip
 
 Transport = Literal["tcp", "shm", "rdma"]
-RDMA_PROVIDERS = ("mlx", "verbs;ofi_rxm", "verbs", "psm3", "opx", "efa")
+RDMA_PROVIDERS = ("mlx", "verbs;ofi_rxm", "verbs", "psm2", "psm3", "opx", "efa")
 _PROVIDER = re.compile(r"MPI startup\(\): libfabric provider: (\S+)")
 _VERSION = re.compile(r"MPI startup\(\): Intel\(R\) MPI Library, Version (\S+)")
 _TUNING = re.compile(r'Load tuning file: "\S*tuning_\w*?(shm|ofi)\S*"')

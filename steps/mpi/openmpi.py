@@ -2,7 +2,7 @@
 
 mpirun starts its daemons on the other hosts with `perfdag step rsh HOST COMMAND`, which uses
 Host.run. The daemons stay attached to it, so they end with it.
-Source of the options: Open MPI 4.1 (mpirun(1), ompi_info --all).
+Source of the options: Open MPI 4.1 and 5.0 (mpirun(1), ompi_info --all).
 """
 
 import os
@@ -209,7 +209,9 @@ def mpirun(
         argv += ["--mca", "btl_base_verbose", "1"]
         named = interface or gang.shape.network.interface
         if named:
-            argv += ["--mca", "btl_tcp_if_include", named, "--mca", "oob_tcp_if_include", named]
+            argv += ["--mca", "btl_tcp_if_include", named]
+        if named and len(placed) > 1:  # Open MPI 5 does not start daemons on loopback.
+            argv += ["--mca", "oob_tcp_if_include", named]
     else:
         argv += ["--mca", "pml", "ucx", "--mca", "osc", "ucx", "-x", f"UCX_TLS={tls}"]
     for name, value in (export or {}).items():

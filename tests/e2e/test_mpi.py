@@ -1,6 +1,7 @@
 """MPI over two pods: a whole application, each rank with a disk of its own, collectives, and messages from pod to pod."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,39 @@ def test_two_ranks_in_each_of_two_pods(bench: Namespace, tmp_path: Path) -> None
     assert found["PingPong", "latency"] == sizes
     assert found["PingPong", "bandwidth"] >= sizes - {0}
     assert found["Uniband", "bandwidth"] >= sizes - {0}
+
+
+def test_every_rdma_provider_of_the_image_loads(bench: Namespace, tmp_path: Path) -> None:
+    """Without a device libfabric registers all but efa, whose library must load all the same."""
+    script = """set -eu
+    export LD_LIBRARY_PATH=/opt/impi/lib FI_PROVIDER_PATH=/opt/impi/lib
+    for each in /opt/impi/lib/*-fi.so; do
+        lacking=$(ldd "$each" | grep 'not found' || true)
+        if [ "$lacking" ]; then echo "$each: $lacking" >&2; exit 1; fi
+    done
+    ls /opt/impi/lib/libefa-fi.so
+    listed=$(/opt/impi/bin/libfabric/fi_info -l)
+    for name in mlx verbs psm2 psm3; do
+        if ! echo "$listed" | grep -q "^$name:"; then echo "no $name among $listed" >&2; exit 1; fi
+    done"""
+    entry = {"benchmark": "command", "image": "imb", "params": {"argv": ["sh", "-c", script]}}
+    _run(bench, tmp_path, "providers", entry)
+
+
+@pytest.mark.skipif(
+    "IMB_SOURCE" not in os.environ,
+    reason="IMB_SOURCE names no archive of the Intel MPI Benchmarks: imb-openmpi is not built",
+)
+def test_imb_with_open_mpi_between_pods_and_within_one(bench: Namespace, tmp_path: Path) -> None:
+    entry = {
+        "benchmark": "imb",
+        "params": {"mpi": "openmpi", "max_log": 10, "iterations": 50, "oversubscribe": True},
+        "permutations": {"product": {"transport": ["tcp", "shm"]}},
+    }
+    rows = _run(bench, tmp_path, "openmpi", entry)
+    hosts = {}
+    for row in rows:
+        given, facts = json.loads(row["params"]), json.loads(row["env"])["sample"]
+        assert facts["fabric"] == "ob1"
+        hosts[given["transport"]] = len(facts["ranks_of"])
+    assert hosts == {"tcp": 2, "shm": 1}

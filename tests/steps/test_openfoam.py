@@ -341,9 +341,18 @@ def test_a_tolerance_that_was_not_reached_is_invalid() -> None:
         OpenFoam().parse(output("", stdout="".join(lines)), params)
 
 
-def test_the_point_to_point_layer_is_read() -> None:
-    assert openmpi.selected_layer(recorded("xs-2-procs.stderr")) == "ob1"
+@pytest.mark.parametrize("name", ["xs-2-procs", "xs-2-procs-openmpi5"])
+def test_the_point_to_point_layer_is_read(name: str) -> None:
+    assert openmpi.selected_layer(recorded(f"{name}.stderr")) == "ob1"
     assert openmpi.selected_layer("") is None
+
+
+def test_a_run_with_open_mpi_5_has_every_headline() -> None:
+    params = OpenFoamParams(size="XS", time_steps=5, procs=2)
+    found = values(output("xs-2-procs-openmpi5.stdout"), params)
+    assert found["solve_time", "value"] == pytest.approx(1.704, abs=0.001)
+    assert found["memory", "value"] == 150913024
+    assert openmpi.wrong_transport(recorded("xs-2-procs-openmpi5.stderr"), "shm") is None
 
 
 def test_multigrid_has_a_cost_and_iterations_of_its_own() -> None:
