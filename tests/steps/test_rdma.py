@@ -240,6 +240,32 @@ def test_bandwidth_of_all_sizes() -> None:
     assert by["bandwidth", "mean", 2].n == 1000
 
 
+def test_what_the_perftest_of_debian_13_prints_is_read() -> None:
+    whole = text("printed-write-bw-all-25.01.txt")
+    by = {
+        (m.metric, m.stat, m.coords.get("message_bytes")): m.value
+        for m in RdmaBandwidth().parse(output(whole), BandwidthParams(rdma_cm=True))
+    }
+    assert len({key[2] for key in by if key[2]}) == 23
+    # below 0.1 Gb/s perftest prints six digits, and other columns
+    assert by["bandwidth", "mean", 2] == pytest.approx(67.2e6)
+    assert by["bandwidth", "max", 1 << 23] == pytest.approx(98.47e9)
+    info = report.read_info(whole)
+    assert (info["device"], info["mtu"], info["rdma_cm_qps"]) == ("mlx5_0", "4096[B]", "ON")
+
+    latency = LatencyParams(mode="read", rdma_cm=True)
+    table = RdmaLatency().parse(output(text("printed-read-lat-all-25.01.txt")), latency)
+    stats = {m.stat: m.value for m in table if m.coords.get("message_bytes") == 2}
+    assert (stats["p50"], stats["p99"], stats["p99.9"]) == pytest.approx((1.55e-6, 1.6e-6, 2.45e-6))
+
+    sized = BandwidthParams(sizes=[4096])
+    json_bw = RdmaBandwidth().parse(output("", text("printed-write-bw-4096-25.01.json")), sized)
+    assert json_bw[0].value == pytest.approx(97.5e9)
+    small = LatencyParams(mode="read", sizes=[2])
+    json_lat = RdmaLatency().parse(output("", text("printed-read-lat-2-25.01.json")), small)
+    assert json_lat[0].value == pytest.approx(1.55e-6)
+
+
 def test_megabytes_of_old_versions_are_mebibytes() -> None:
     params = BandwidthParams(mode="read", iterations=25, qps=512, sizes=[65536])
     values = {
