@@ -20,9 +20,9 @@ async def cluster_facts(kube: Kube) -> Object:
     What may not be read is None. Raises KubeError.
     """
     version = await kube.request("GET", "/version")
-    nodes = await _listed(kube, "v1", "Node")
-    drivers = await _listed(kube, "storage.k8s.io/v1", "CSIDriver")
-    daemons = await _listed(kube, "apps/v1", "DaemonSet")
+    nodes = await list_readable(kube, "v1", "Node")
+    drivers = await list_readable(kube, "storage.k8s.io/v1", "CSIDriver")
+    daemons = await list_readable(kube, "apps/v1", "DaemonSet")
     return {
         "kubernetes": version.get("gitVersion"),
         "nodes": nodes and {node["metadata"]["name"]: _node(node) for node in nodes},
@@ -48,7 +48,8 @@ async def cluster_name(kube: Kube) -> str | None:
     return str(namespace["metadata"]["uid"])
 
 
-async def _listed(kube: Kube, api: str, kind: str) -> list[Object] | None:
+async def list_readable(kube: Kube, api: str, kind: str) -> list[Object] | None:
+    """Return the objects of a kind, None where they may not be read. Raises KubeError."""
     try:
         return await kube.list(await kube.resource(api, kind))
     except KubeError as error:

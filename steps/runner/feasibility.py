@@ -11,6 +11,7 @@ from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.kube.node_fit import nodes_with, takes, without_simulated
 from perfdag.quantities import parse_quantity
 from perfdag.shape import Shape
+from perfdag.steps.runner.cluster_facts import list_readable
 from perfdag.volume import Volume
 
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
@@ -162,18 +163,8 @@ def _class(volume: Volume | None, inventory: ClusterInventory) -> Iterator[Requi
     yield Requirement("class", f"storage class {name or '(default)'}", there, why)
 
 
-async def _known(kube: Kube, api: str, kind: str) -> list[Object] | None:
-    """Return the objects of a kind, None where they may not be read."""
-    try:
-        return await kube.list(await kube.resource(api, kind))
-    except KubeError as error:
-        if error.status == 403:
-            return None
-        raise
-
-
 async def _nodes(kube: Kube) -> list[Object] | None:
-    nodes = await _known(kube, "v1", "Node")
+    nodes = await list_readable(kube, "v1", "Node")
     return None if nodes is None or await _grows(kube) else without_simulated(nodes)
 
 
@@ -194,8 +185,8 @@ async def _grows(kube: Kube) -> bool:
 
 async def _classes(kube: Kube) -> tuple[frozenset[str] | None, bool]:
     classes, volumes = (
-        await _known(kube, "storage.k8s.io/v1", "StorageClass"),
-        await _known(kube, "v1", "PersistentVolume"),
+        await list_readable(kube, "storage.k8s.io/v1", "StorageClass"),
+        await list_readable(kube, "v1", "PersistentVolume"),
     )
     if classes is None:
         return None, True

@@ -12,7 +12,7 @@ import pytest
 from perfdag.cli import main
 from perfdag.kube.client import Kube, KubeError
 from perfdag.results.schema import load_rows
-from perfdag.steps.scale.cluster import kubevirt, kwok_nodes, simulation
+from perfdag.steps.scale.cluster import kwok_nodes, simulation
 from perfdag.steps.scale.cluster.namespaces import ensure_namespace
 from perfdag.steps.scale.figures.percentiles import rank
 from perfdag.steps.scale.figures.prometheus import Prometheus
@@ -136,29 +136,6 @@ async def test_a_ladder_climbs_with_a_primer_and_cools_down(
     assert not any(item.figures["left_behind"] for item in results)
 
 
-EACH_TWENTIETH = f"int(object.metadata.labels['{INDEX_LABEL}']) % 20 != 0"
-
-
-@pytest.mark.slow
-async def test_admission_that_refuses_5_percent_shows_as_5_percent(
-    kube: Kube, nodes: None, namespace: str
-) -> None:
-    await simulation.install(kube, "kubevirt")
-    async with refusing(kube, namespace, "kubevirt.io/virtualmachineinstances", EACH_TWENTIETH):
-        result = await vmi.burst(
-            kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60), 100
-        )
-    assert result.figures["create_ratio"] == pytest.approx(0.95)
-    assert result.figures["success_ratio"] == pytest.approx(0.95)
-    failed = [
-        row for row in result.rows if row.stage == "creation_to_running" and row.status == "failed"
-    ]
-    assert [row.index for row in failed] == [0, 20, 40, 60, 80]
-    assert all("no more today" in (row.error or "") for row in failed)
-    assert result.figures["left_behind"] == 0
-    assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0
-
-
 @pytest.mark.slow
 async def test_capacity_grows_until_the_first_size_that_fails(
     kube: Kube, nodes: None, namespace: str
@@ -229,34 +206,6 @@ async def test_a_namespace_that_is_being_deleted_is_waited_for(kube: Kube) -> No
     assert created
     assert (await kube.get(namespaces, name))["metadata"]["labels"][RUN_LABEL] == "again"
     await kube.delete(namespaces, name)
-
-
-async def test_nested_virtualisation_is_recorded_and_warned_of(kube: Kube, namespace: str) -> None:
-    """KubeVirt labels its nodes; Node Feature Discovery tells of a CPU that is itself virtual."""
-    nodes = await kube.resource("v1", "Node")
-    name = f"nested-{uuid.uuid4().hex[:6]}-"
-    await kwok_nodes.make_nodes(kube, 1, 0, prefix=name)
-    try:
-        labels = {
-            "kubevirt.io/schedulable": "true",
-            "feature.node.kubernetes.io/cpu-cpuid.HYPERVISOR": "true",
-        }
-        await kube.patch(nodes, f"{name}0", {"metadata": {"labels": labels}})
-        assert await kwok_nodes.nodes_ready(kube, 1, prefix=name)
-        facts = await kubevirt.check_nodes(kube, 200, 200)
-        assert (facts["nodes"], facts["nested_virtualisation"]) == (1, [f"{name}0"])
-        with pytest.raises(
-            kubevirt.TooDenseError,
-            match="201 VMIs on 1 nodes are more than 200 a node; use 2 nodes",
-        ):
-            await kubevirt.check_nodes(kube, 201, 200)
-        await simulation.install(kube, "kubevirt")
-        result = await vmi.burst(
-            kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=30), 1
-        )
-        assert any("nested virtualisation on 1 nodes" in note for note in result.facts["notes"])
-    finally:
-        await kube.delete(nodes, f"{name}0")
 
 
 async def test_stages_that_are_as_wanted_are_left_alone_and_others_made_anew(
