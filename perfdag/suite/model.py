@@ -86,10 +86,13 @@ class Entry(Settings):
     permutations: Permutations = Permutations()
 
 
+PROMETHEUS_URL, CONTEXT_NAME = r"^https?://[^@\s/]+(/[^@\s]*)?$", r"^[a-z][a-z0-9_]{0,62}$"
+
+
 class ContextQuery(_Strict):
     """A query to Prometheus whose mean over each sample is a row of it."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")] = Field(
+    name: Annotated[str, StringConstraints(pattern=CONTEXT_NAME)] = Field(
         description="name of the metric"
     )
     query: str = Field(
@@ -149,9 +152,9 @@ class Suite(_Strict):
     )
     entries: list[Entry] = []
     checks: list[Check] = []
-    prometheus: (
-        Annotated[str, StringConstraints(pattern=r"^https?://[^@\s/]+(/[^@\s]*)?$")] | None
-    ) = Field(None, description="address that answers `context`, without a user or password")
+    prometheus: Annotated[str, StringConstraints(pattern=PROMETHEUS_URL)] | None = Field(
+        None, description="address that answers `context`, without a user or password"
+    )
     context: list[ContextQuery] = Field(
         [], description="queries to Prometheus whose values over each sample become its rows"
     )

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 from perfdag.pod_text import FOLDER, IMAGE, LABEL_KEY, LABEL_VALUE
 from perfdag.quantities import CPU_LIST
 from perfdag.shape import INTERFACE
+from perfdag.suite.model import CONTEXT_NAME, PROMETHEUS_URL
 from perfdag.suite.yaml_document import Document, Problem, Where, nearest
 
 M = TypeVar("M", bound=BaseModel)
@@ -130,7 +131,9 @@ _FORMS = {
     "beginning and ending with a letter or digit",
     "^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$": "an entry name: 1 to 63 letters, "
     "digits, - and _, a letter or digit at both ends",
-    "^(all|ring|random [1-9][0-9]*)$": "one of all, ring, `random N`",
+    "^(all|ring|random [1-9][0-9]*|hunt)$": "one of all, ring, `random N`, hunt",
+    PROMETHEUS_URL: "an address such as http://prometheus:9090, without a user or password",
+    CONTEXT_NAME: "a metric's name: 1 to 63 of a-z, 0-9 and _, beginning with a letter",
     CPU_LIST: "a CPU list such as 0 or 2-3",
     INTERFACE: "the name of a network interface: 1 to 15 letters, digits, "
     "and _ . : - after the first",
