@@ -151,7 +151,7 @@ def canary_moves(medians: RunMedians, index: int) -> dict[str, Change]:
         if not info.canary or info.metric == "steal":
             continue
         for at in (index, index - 1, index + 1):
-            change = moved_at(medians.value[i], at, info.series_id)
+            change = moved_at(medians.value[i], at)
             if change is not None and side(change.effect, info.better) == "worse":
                 moves[info.metric] = change
                 break

@@ -132,7 +132,6 @@ def series_levels(
         min_effect, absolute = tuning.effect(info, values[np.isfinite(values)])
         levels = fold_levels(
             values,
-            info.series_id,
             better=info.better,
             min_effect=min_effect,
             absolute=absolute,

@@ -15,9 +15,9 @@ from perfdag.regress.selection import SelectionError, baseline
 from perfdag.regress.series import SeriesInfo, series_labels
 from perfdag.regress.tuning import covers, settings_by_kind
 from perfdag.results.schema import load_rows
-from perfdag.stats.changes import change_points
+from perfdag.stats.levels import fold_levels
 from perfdag.stats.percentiles import TooFewSamplesError, percentile
-from perfdag.stats.robust import Array, median
+from perfdag.stats.robust import Array, finite, median
 from perfdag.store.base import Store
 from perfdag.suite.checks import Check, setting
 from perfdag.units import short
@@ -187,9 +187,7 @@ def _limit(
     )
     values = history.value[at, :-1] if at is not None else np.array([])
     starts = accepted_starts(history, name, info.series_id, past.accepted)
-    values = values[max(starts, default=0) :]
-    values = values[np.isfinite(values)]
-    if not values.size:
+    level = finite(values[fold_levels(values, better=info.better, accepted=starts).start :])
+    if not level.size:
         raise SelectionError("no earlier run has a value of it")
-    changes = change_points(values, info.series_id)
-    return ratio * median(values[changes[-1].index if changes else 0 :])
+    return ratio * median(level)

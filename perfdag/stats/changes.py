@@ -3,11 +3,10 @@
 The statistic is the two-sample energy distance of Szekely and Rizzo on |x_i - x_j|, split
 recursively as in E-divisive (Matteson and James 2014). Two rules are added. A level has at least
 three runs, so that one bad night is no level. A change exceeds `min_effect` and three robust
-standard errors. The result is deterministic: the seed is the name of the series.
+standard errors. The result is deterministic: the seeds are the numbers of values.
 """
 
 import math
-import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -24,8 +23,7 @@ HEAD = 8
 TAIL = 3
 """Fewest runs of any later level."""
 WINDOW = 60
-"""Runs looked at together. A longer history is split into overlapping windows."""
-STRIDE = 40
+"""Most runs that are looked at together."""
 MIN_EFFECT = 0.05
 GATE = 3.0
 """Robust standard errors that a change must exceed."""
@@ -34,11 +32,11 @@ LOOSE = (99, 5)
 STRICT = (999, 1)
 """p <= 0.002 keeps it, counted over all splits of these sizes where there are at most EXACT."""
 EXACT, STRICT_P = 200_000, 0.002
-SCREEN = 4.2
-"""Energy of the best split, in mean distances, below which a full window needs no permutations.
-
-LOOSE would refuse the split. Of windows without a change, 6 % lie above 4.5 (t) to 5.9 (Cauchy).
-"""
+ONE_THREAD = 2**18
+"""Multiplications of a matrix product that BLAS does in one thread. On a busy machine, threads
+wait for each other."""
+EQUAL = 1 - 1e-5
+"""Part of a statistic from which another counts as equal to it, in spite of rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,167 +61,116 @@ class Change:
 
 
 def change_points(
-    values: ArrayLike,
-    series_id: str,
-    *,
-    min_effect: float = MIN_EFFECT,
-    absolute: bool = False,
-    tail: int = TAIL,
+    values: ArrayLike, *, min_effect: float = MIN_EFFECT, absolute: bool = False
 ) -> list[Change]:
     """Return the changes of level of a series of run medians, oldest first.
 
-    `values` has one number per run, oldest first. NaN of a failed run is dropped, never filled.
-    Changes are relative: on the log scale where all values are positive, otherwise to |median|.
-    With `absolute`, they and `min_effect` are in the metric's unit. Fewer than 11 values show none.
+    `values` has one number per run, oldest first, and about WINDOW of them. NaN of a failed run is
+    dropped, never filled. Changes are relative: on the log scale where all values are positive,
+    otherwise to |median|. With `absolute`, they and `min_effect` are in the metric's unit. Fewer
+    than 11 values show none.
     """
     array = np.asarray(values, dtype=np.float64).ravel()
     kept = np.flatnonzero(np.isfinite(array))
     finite = array[kept]
-    if finite.size < HEAD + tail or np.ptp(finite) == 0:
+    if finite.size < HEAD + TAIL or np.ptp(finite) == 0:
         return []
     scale = scale_for(finite, absolute)
     x = scale.apply(finite)
-    gate = scale.gate(min_effect)
-    rng = np.random.default_rng(zlib.crc32(f"{series_id}:{x.size}".encode()))
-    cuts = _merge(x, _proposals(x, tail, gate, rng), gate, rng)
+    cuts = _merge(x, _divide(x, 0, x.size), scale.gate(min_effect))
     edges = zip([0, *cuts], cuts, [*cuts[1:], x.size], strict=False)
-    return [describe(*_sides(finite, a, k, b), scale, int(kept[k])) for a, k, b in edges]
+    return [describe(finite[a:k], finite[k:b], scale, int(kept[k])) for a, k, b in edges]
 
 
-def _proposals(x: Array, tail: int, gate: float, rng: np.random.Generator) -> list[int]:
-    """Propose splits. A long history is split into windows that overlap by 20 runs."""
-    if x.size < WINDOW:
-        return _divide(x, 0, x.size, tail, rng) if _reach(x[None])[0] >= 0.8 * gate else []
-    starts = np.array([*range(0, x.size - WINDOW, STRIDE), x.size - WINDOW])
-    windows = x[starts[:, None] + np.arange(WINDOW)]
-    starts, windows = starts[wide := _reach(windows) >= 0.8 * gate], windows[wide]
-    proposals: set[int] = set()
-    for start in starts[_screen(windows, tail)].tolist() if starts.size else []:
-        window = x[start : start + WINDOW]
-        proposals.update(start + k for k in _divide(window, 0, WINDOW, tail, rng))
-    cuts: list[int] = []
-    for k in sorted(proposals):
-        if not cuts or k - cuts[-1] >= tail:
-            cuts.append(k)
-    return cuts
-
-
-def _reach(windows: Array) -> Array:
-    """Return how far apart the medians of any three successive runs are, for each row.
-
-    A level has at least three runs, so the medians of levels are no farther apart. For an even
-    number of runs they are by a little, which the caller allows for. A quiet window needs no test.
-    """
-    a, b, c = windows[:, :-2], windows[:, 1:-1], windows[:, 2:]
-    reach: Array = np.ptp(np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c)), axis=1)
-    return reach
-
-
-def _screen(windows: Array, tail: int) -> NDArray[np.bool_]:
-    """Return which windows, one per row, are worth a permutation test."""
-    rows = distribution_steps(windows.T)
-    best = energy_statistics(rows, np.arange(HEAD, WINDOW - tail + 1)).max(axis=0)
-    # Mean distance of all ordered pairs from the sorted values: 2 / n^2 * sum_i (2 i - n + 1) x_i.
-    weights = 2 * np.arange(WINDOW) - WINDOW + 1
-    mean_distance = 2 / WINDOW**2 * (np.sort(windows, axis=1) @ weights)
-    suspicious: NDArray[np.bool_] = best > SCREEN * mean_distance
-    return suspicious
-
-
-def _divide(x: Array, a: int, b: int, tail: int, rng: np.random.Generator) -> list[int]:
+def _divide(x: Array, a: int, b: int) -> list[int]:
     """Split x[a:b] at its best place while a loose permutation test allows, recursively."""
-    ks = np.arange(HEAD if a == 0 else tail, b - a - tail + 1)
-    if not ks.size:
+    first = HEAD if a == 0 else TAIL
+    if b - a < first + TAIL:
         return []
-    steps = distribution_steps(x[a:b, None])
-    observed = energy_statistics(steps.copy(), ks)[:, 0]
-    best = int(observed.argmax())
-    if not _any_split_beats_chance(steps[:, 0], ks, float(observed[best]), rng):
-        return []
-    k = a + int(ks[best])
-    return [*_divide(x, a, k, tail, rng), k, *_divide(x, k, b, tail, rng)]
+    order = np.argsort(x[a:b])
+    gaps = np.diff(x[a:b][order])
+    observed = (split_weights(np.argsort(order)[None], first) @ gaps)[0]
+    weights, beyond = _shuffled_weights(b - a, first), 0
+    for part in (weights[:20], weights[20:]):
+        energies = (part @ gaps.astype(np.float32)).max(axis=1)
+        beyond += int((energies >= observed.max() * EQUAL).sum())
+        if beyond > LOOSE[1]:
+            return []
+    k = a + first + int(observed.argmax())
+    return [*_divide(x, a, k), k, *_divide(x, k, b)]
 
 
-def distribution_steps(x: Array) -> Floats:
-    """Return the scaled steps of the centred empirical distribution, (n, P) to (n, P, n - 1).
+def split_weights(ranks: NDArray[np.int64], first: int) -> Array:
+    """Return weights of the gaps between sorted values whose sum is the energy of a split.
 
-    On the line, the energy distance of two samples is 2 * integral (F - G)^2. Let g be the gaps
-    between the sorted values and N_r the number of values at or below gap r. Let c_r be how many of
-    these are among the first k. A split after k values has the energy 2 n / (k (n - k)) * sum_r g_r
-    (c_r - k N_r / n)^2. That is the square of a running sum of these rows.
+    `ranks` has the ranks of P orderings of n values, shape (P, n). Splits are those after `first`
+    to n - TAIL values; the shape is (P, splits, n - 1). On the line, the energy distance of two
+    samples is 2 * integral (F - G)^2. Let c_r be how many of the r smallest values are among the
+    first k. Then the gap after the r smallest has the weight 2 n / (k (n - k)) * (c_r - k r / n)^2.
     """
-    n = len(x)
-    order = np.sort(x, axis=0).T
-    below = x[:, :, None] <= order[None, :, :-1]
-    # N_r is r + 1 except between equal values, where the gap and so the whole column is zero.
-    scaled = (below - np.arange(1, n) / n) * np.sqrt(np.diff(order, axis=1))
-    # Half the memory to move. The comparisons below allow for the lost precision.
-    steps: Floats = scaled.astype(np.float32)
-    return steps
+    n = ranks.shape[1]
+    ks, below = np.arange(first, n - TAIL + 1)[:, None], np.arange(1, n)
+    counts = (ranks[:, :, None] < below).cumsum(axis=1)[:, first - 1 : n - TAIL]
+    weights: Array = 2 * n / (ks * (n - ks)) * (counts - ks * below / n) ** 2
+    return weights
 
 
-def energy_statistics(rows: Floats, ks: NDArray[np.int64]) -> Array:
-    """Return the energy statistic of splits after `ks` values, shape (len(ks), P).
-
-    `rows` has the steps of P orderings, shape (n, P, n - 1), and is overwritten.
-    """
-    n = len(rows)
-    for i in range(1, int(ks[-1])):  # four times as fast as cumsum, which strides over memory
-        rows[i] += rows[i - 1]
-    sums = rows[ks - 1]
-    result: Array = (2 * n / (ks * (n - ks)))[:, None] * np.einsum("kpr,kpr->kp", sums, sums)
-    return result
+@lru_cache(maxsize=128)
+def _shuffled_weights(n: int, first: int) -> Floats:
+    """Return the weights of LOOSE random orderings of n values."""
+    ranks = np.argsort(np.random.default_rng(n).random((LOOSE[0], n)), axis=1)
+    return split_weights(ranks, first).astype(np.float32)
 
 
-def _any_split_beats_chance(
-    steps: Floats, ks: NDArray[np.int64], observed: float, rng: np.random.Generator
-) -> bool:
-    """Test the best split by permutations. Stop when too many permutations do as well."""
-    permutations, allowed = LOOSE
-    n, bar, exceeded = len(steps), observed * (1 - 1e-5), 0
-    for chunk in (20, permutations - 20):
-        order = np.argsort(rng.random((n, chunk)), axis=0)
-        exceeded += int((energy_statistics(steps.take(order, axis=0), ks).max(axis=0) >= bar).sum())
-        if exceeded > allowed:
-            return False
-    return True
-
-
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=512)
 def _choices(n: int, k: int) -> NDArray[np.int64]:
-    """Return all choices of k of n values, one per column."""
-    choices = np.arange(n)[None]
-    for _ in range(k - 1):
-        column, later = np.nonzero(choices[-1][:, None] < np.arange(n))
-        choices = np.vstack([choices[:, column], later])
-    return choices
+    """Return all choices of k of n values, one per row."""
+    return np.array(list(combinations(range(n), k)), dtype=np.int64).reshape(math.comb(n, k), k)
 
 
-def _split_beats_chance(x: Array, k: int, rng: np.random.Generator) -> bool:
+@lru_cache(maxsize=64)
+def _shuffled(n: int) -> NDArray[np.int16]:
+    """Return STRICT random orderings of n values, one per row."""
+    ranks = np.argsort(np.random.default_rng(n).random((STRICT[0], n)), axis=1)
+    return ranks.astype(np.int16)
+
+
+def _split_beats_chance(x: Array, k: int) -> bool:
     """Return whether a split passes a permutation test of its smaller side.
 
-    The steps of all values sum to zero, so either side gives the same result.
+    The energy of a split is the squared length of the sum of the steps of one side. The steps of a
+    value are those of the centred empirical distribution. All of them sum to zero, so either side
+    gives the same result.
     """
-    steps = distribution_steps(x[:, None])[:, 0]
-    bar = float((steps[:k].sum(axis=0) ** 2).sum()) * (1 - 1e-5)
-    smaller = min(k, x.size - k)
-    total = math.comb(x.size, smaller)
-    if total <= EXACT:
-        products, choices = steps @ steps.T, _choices(x.size, smaller)
-        sums = products.diagonal()[choices].sum(axis=0)
-        for a, b in combinations(choices, 2):
-            sums += 2 * products[a, b]
-        return int((sums >= bar).sum()) <= STRICT_P * total
-    (permutations, allowed), exceeded = STRICT, 0
-    for start in range(0, permutations, 37):  # so many stay in the cache
-        chunk = min(37, permutations - start)
-        draws = rng.random((chunk, x.size), dtype=np.float32)
-        picked = np.argpartition(draws, smaller - 1, axis=1)[:, :smaller]
-        sums = steps.take(picked.T, axis=0).sum(axis=0)
-        exceeded += int((np.einsum("pr,pr->p", sums, sums) >= bar).sum())
-        if exceeded > allowed:
-            return False
-    return True
+    order, n = np.sort(x), x.size
+    steps = ((x[:, None] <= order[:-1]) - np.arange(1, n) / n) * np.sqrt(np.diff(order))
+    bar = float((steps[:k].sum(axis=0) ** 2).sum()) * EQUAL
+    k = min(k, n - k)
+    if math.comb(n, k) <= EXACT:
+        return count_beyond(steps, k, bar) <= STRICT_P * math.comb(n, k)
+    sums = _product((_shuffled(n) < k).astype(np.float64), steps)
+    return int((np.einsum("pr,pr->p", sums, sums) >= bar).sum()) <= STRICT[1]
+
+
+def _product(a: Array, b: Array) -> Array:
+    """Return the product of two matrices, computed in parts of ONE_THREAD."""
+    parts = math.ceil(a.shape[0] * b.size / ONE_THREAD)
+    return np.vstack([part @ b for part in np.array_split(a, parts)])
+
+
+def count_beyond(steps: Array, k: int, bar: float) -> int:
+    """Count the choices of k steps whose sum has a squared length of at least `bar`.
+
+    Each is a choice from the first half and one from the second: |a + b|^2 = |a|^2 + 2 ab + |b|^2.
+    """
+    left, right = np.split(steps, [len(steps) // 2])
+    count = 0
+    for taken in range(max(0, k - len(right)), min(k, len(left)) + 1):
+        a = left[_choices(len(left), taken)].sum(axis=1)
+        b = right[_choices(len(right), k - taken)].sum(axis=1)
+        lengths = (a**2).sum(axis=1)[:, None] + 2 * _product(a, b.T) + (b**2).sum(axis=1)
+        count += int((lengths >= bar).sum())
+    return count
 
 
 def judge(left: Array, right: Array, gate: float) -> tuple[float, float, float]:
@@ -236,22 +183,14 @@ def judge(left: Array, right: Array, gate: float) -> tuple[float, float, float]:
     return abs(difference) / bar if bar else 0.0, difference, noise
 
 
-def _sides(x: Array, a: int, k: int, b: int) -> tuple[Array, Array]:
-    """Return the two levels beside a cut, each no longer than a window."""
-    return x[max(a, k - WINDOW) : k], x[k : min(b, k + WINDOW)]
-
-
-def _merge(x: Array, cuts: list[int], gate: float, rng: np.random.Generator) -> list[int]:
+def _merge(x: Array, cuts: list[int], gate: float) -> list[int]:
     """Delete the weakest cut until all cuts pass the gate and the strict test."""
     while cuts:
         edges = list(zip([0, *cuts], cuts, [*cuts[1:], x.size], strict=False))
-        scores = [judge(*_sides(x, *edge), gate)[0] for edge in edges]
-        bad = [i for i, score in enumerate(scores) if score < 1]
-        if not bad:
-            for i, edge in enumerate(edges):
-                left, right = _sides(x, *edge)
-                if not _split_beats_chance(np.concatenate([left, right]), left.size, rng):
-                    bad.append(i)
+        scores = [judge(x[a:k], x[k:b], gate)[0] for a, k, b in edges]
+        bad = [i for i, score in enumerate(scores) if score < 1] or [
+            i for i, (a, k, b) in enumerate(edges) if not _split_beats_chance(x[a:b], k - a)
+        ]
         if not bad:
             break
         del cuts[min(bad, key=lambda i: scores[i])]
@@ -276,25 +215,26 @@ def describe(left: Array, right: Array, scale: Scale, index: int) -> Change:
     )
 
 
-def moved_at(
-    values: ArrayLike, index: int, series_id: str, *, min_effect: float = MIN_EFFECT
-) -> Change | None:
+def moved_at(values: ArrayLike, index: int, *, min_effect: float = MIN_EFFECT) -> Change | None:
     """Return the change of level at one run by the same gate and strict test, or None.
 
-    Three runs beyond the gate and four floors are enough. `index` counts the values as passed.
+    Three runs beyond the gate and four floors are enough. `index` counts the values as passed. At
+    most WINDOW runs count on each side.
     """
     array = np.asarray(values, dtype=np.float64).ravel()
     kept = np.flatnonzero(np.isfinite(array))
     finite, k = array[kept], int(np.searchsorted(kept, index))
     if k < HEAD or finite.size - k < TAIL:
         return None
+    before, after = finite[max(0, k - WINDOW) : k], finite[k : k + WINDOW]
     scale = scale_for(finite)
-    left, right = _sides(scale.apply(finite), 0, k, finite.size)
-    if judge(left, right, scale.gate(min_effect))[0] < 1:
+    left, right = scale.apply(before), scale.apply(after)
+    gate = scale.gate(min_effect)
+    if judge(left, right, gate)[0] < 1:
         return None
     off = right[:TAIL] - middle(left)
-    if max(off.min(), -off.max()) <= max(scale.gate(min_effect), 4 * robust_sigma(left)):
-        rng = np.random.default_rng(zlib.crc32(f"{series_id}:{index}".encode()))
-        if not _split_beats_chance(np.concatenate([left, right]), left.size, rng):
-            return None
-    return describe(*_sides(finite, 0, k, finite.size), scale, int(kept[k]))
+    if max(off.min(), -off.max()) <= max(gate, 4 * robust_sigma(left)) and not _split_beats_chance(
+        np.concatenate([left, right]), left.size
+    ):
+        return None
+    return describe(before, after, scale, int(kept[k]))

@@ -28,18 +28,16 @@ from perfdag.stats.changes import (
     Change,
     change_points,
     describe,
-    judge,
 )
+from perfdag.stats.level_screen import NEAR, far_from_any, screen
 from perfdag.stats.robust import SIGMA_OF_MAD, Array, Scale, middle, scale_for
 from perfdag.stats.variability import INFORMATIONAL
 from perfdag.stats.verdicts import FLOORS, side
 
 State = Literal["too little history", "ok", "watching", "regressed", "recovered", "accepted"]
 Rule = Literal["three runs", "permutations"]
-NEAR = 0.8
-"""Part of the gate by which the median of three runs must be off before anything is tested."""
-TAILS = (3, 4, 5, 6, 8, 10, 13, 17, 22, 30)
-"""Lengths of a new level at which a permutation test may be worth its time."""
+BATCH = 256
+"""Runs that are screened together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,6 @@ class _Before:
 
 def fold_levels(
     values: ArrayLike,
-    series_id: str,
     *,
     better: str,
     min_effect: float = MIN_EFFECT,
@@ -93,7 +90,7 @@ def fold_levels(
     kept = np.flatnonzero(np.isfinite(array))
     if not kept.size:
         return Levels("accepted" if accepted else "too little history")
-    fold = _Fold(array[kept], kept, series_id, better, min_effect, absolute)
+    fold = _Fold(array[kept], kept, better, min_effect, absolute)
     starts = {int(np.searchsorted(kept, run)) for run in accepted}
     fold.add_runs(starts)
     return Levels(fold.state(starts), tuple(fold.events), tuple(fold.alerts), fold.first_run())
@@ -106,12 +103,11 @@ class _Fold:
         self,
         values: Array,
         kept: NDArray[np.int64],
-        series_id: str,
         better: str,
         min_effect: float,
         absolute: bool,
     ) -> None:
-        self.values, self.kept, self.series_id = values, kept, series_id
+        self.values, self.kept = values, kept
         self.min_effect, self.absolute = min_effect, absolute
         self.scale: Scale = scale_for(values, absolute)
         self.x = self.scale.apply(values)
@@ -125,26 +121,36 @@ class _Fold:
         self.alerts: list[Event] = []
 
     def add_runs(self, accepted: Collection[int]) -> None:
-        """Judge every run. A run near all levels of the last runs can only end an alert."""
-        far = self._far_from_any().tolist()
-        for i in range(self.x.size):
-            if i in accepted:
-                self._accept(i)
-            if far[i] or (self.before is not None and self._is_back(i, self.before)):
-                self._judge_run(i)
-        if self.x.size in accepted:
-            self._accept(self.x.size)
+        """Judge every run, and accept the level that begins at each of `accepted`."""
+        far, first = far_from_any(self.x, NEAR * self.gate), 0
+        for end in sorted({*accepted, self.x.size}):
+            while first < end:
+                first = self._judge_runs(far, first, min(first + BATCH, end))
+            if end in accepted:
+                self._accept(end)
 
-    def _far_from_any(self) -> NDArray[np.bool_]:
-        """Return at which runs the median of three is off from one of those in the last window."""
-        rows = np.concatenate([np.full(TAIL - 1, np.nan), self.x])
-        thirds = np.sort(sliding_window_view(rows, TAIL), axis=1)[:, 1]
-        thirds[: TAIL - 1] = np.nan
-        rows = np.concatenate([np.full(WINDOW - 1, np.nan), thirds])
-        windows = sliding_window_view(rows, WINDOW)
-        low, high = np.fmin.reduce(windows, axis=1), np.fmax.reduce(windows, axis=1)
-        far: NDArray[np.bool_] = np.maximum(thirds - low, high - thirds) >= NEAR * self.gate
-        return far
+    def _judge_runs(self, far: NDArray[np.bool_], first: int, end: int) -> int:
+        """Judge runs up to the first that begins a level, and return the run after it."""
+        judged = {int(i): False for i in self._back(first, end)}
+        runs = first + np.flatnonzero(far[first:end])
+        judged |= screen(self.x, runs, self.start, self.residuals.size, self.gate)
+        before = len(self.events)
+        for i in sorted(judged):
+            self._judge_run(i, judged[i])
+            if len(self.events) > before:
+                return i + 1
+        return end
+
+    def _back(self, first: int, end: int) -> NDArray[np.int64]:
+        """Return the runs at which an open alert would end."""
+        if self.before is None:
+            return np.array([], dtype=np.int64)
+        first = max(first, self.start + TAIL)
+        off = self.worse * (self.x[first + 1 - TAIL : end] - self.before.base)
+        if off.size < TAIL:
+            return np.array([], dtype=np.int64)
+        back = sliding_window_view(off, TAIL).max(axis=1) <= self.before.margin
+        return first + np.flatnonzero(back)
 
     def _runs(self, i: int) -> NDArray[np.int64]:
         """Return the runs of the level up to run `i`, as many as are looked at together."""
@@ -155,7 +161,7 @@ class _Fold:
         residuals = np.concatenate([self.residuals, past - base])[-WINDOW:]
         return SIGMA_OF_MAD * middle(np.abs(residuals)) if residuals.size >= HEAD else None
 
-    def _judge_run(self, i: int) -> None:
+    def _judge_run(self, i: int, shifted: bool) -> None:
         """Decide whether run `i` ends an alert or begins a level."""
         runs = self._runs(i)
         past, tail = runs[:-TAIL], runs[-TAIL:]
@@ -170,7 +176,7 @@ class _Fold:
         off = self.x[tail] - base
         if self._beyond(off, floor):
             self._move(i, past, tail, floor, "three runs")
-        elif abs(middle(off)) >= NEAR * self.gate and (k := self._tested(runs)):
+        elif shifted and (k := self._tested(runs)):
             self._move(i, runs[:k], runs[k:], floor, "permutations")
 
     def _is_back(self, i: int, before: _Before) -> bool:
@@ -187,14 +193,8 @@ class _Fold:
     def _tested(self, runs: NDArray[np.int64]) -> int:
         """Return where the permutation tests split the runs of a level, or 0."""
         x = self.x[runs]
-        lengths = [n for n in TAILS if n <= x.size - HEAD]
-        if all(judge(x[:-n], x[-n:], self.gate)[0] < 1 for n in lengths):
-            return 0
         changes = change_points(
-            self.values[runs],
-            self.series_id,
-            min_effect=self.min_effect,
-            absolute=self.absolute,
+            self.values[runs], min_effect=self.min_effect, absolute=self.absolute
         )
         if not changes:
             return 0

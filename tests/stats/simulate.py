@@ -96,9 +96,9 @@ def false_alerts(model: str, series: int, nights: int, min_effect: float = 0.05)
     """Fold series without a change, from their first run on."""
     rng = np.random.default_rng(sum(model.encode()))
     result = Alerts(nights=series * nights)
-    for i in range(series):
+    for _ in range(series):
         values = ALL_MODELS[model](rng, nights)
-        levels = fold_levels(values, f"{model}{i}", better="higher", min_effect=min_effect)
+        levels = fold_levels(values, better="higher", min_effect=min_effect)
         opened = nights
         for event in levels.events:
             if event.kind == "regressed":
@@ -125,10 +125,10 @@ def nights_to_find(
     """
     rng = np.random.default_rng(int(step * 1000) + int(cv * 10000))
     result = []
-    for i in range(series):
+    for _ in range(series):
         values = np.exp(rng.normal(0, cv, before + after))
         values[before:] *= 1 - step
-        levels = fold_levels(values, f"step{i}", better="higher", min_effect=min_effect)
+        levels = fold_levels(values, better="higher", min_effect=min_effect)
         found = [event.run - before + 1 for event in levels.alerts]
         result.append(found[0] if found and found[0] > 0 else 99)
     return np.array(result)

@@ -14,9 +14,7 @@ def series(*parts: tuple[int, float], cv: float = 0.02, seed: int = 0) -> np.nda
 
 def states(values: np.ndarray, better: str = "higher", **more: object) -> list[str]:
     """The state after each run."""
-    return [
-        fold_levels(values[: n + 1], "s", better=better, **more).state for n in range(values.size)
-    ]
+    return [fold_levels(values[: n + 1], better=better, **more).state for n in range(values.size)]
 
 
 def kinds(levels: Levels) -> list[tuple[str, int, int]]:
@@ -32,16 +30,16 @@ def test_a_large_step_opens_on_the_third_run_and_never_closes(before: int) -> No
     assert result[before - 1] == "ok"
     assert result[before : before + 2] == ["ok", "watching"]
     assert set(result[before + 2 :]) == {"regressed"}
-    levels = fold_levels(values, "s", better="lower")
+    levels = fold_levels(values, better="lower")
     assert [event.change.index for event in levels.alerts] == [before]
     assert levels.start == before
 
 
 def test_what_was_decided_never_changes() -> None:
     values = series((20, 1.0), (15, 0.85), (20, 1.0), (20, 0.7), (10, 0.6))
-    whole = kinds(fold_levels(values, "s", better="higher"))
+    whole = kinds(fold_levels(values, better="higher"))
     for n in range(values.size):
-        part = kinds(fold_levels(values[:n], "s", better="higher"))
+        part = kinds(fold_levels(values[:n], better="higher"))
         assert part == [event for event in whole if event[2] < n]
     assert whole[0] == ("regressed", 20, 22)
 
@@ -59,8 +57,8 @@ def test_recovery_takes_three_runs_at_the_level_before() -> None:
 
 def test_a_second_step_is_a_second_alert_and_both_end_together() -> None:
     values = series((20, 1.0), (10, 0.8), (10, 0.6), (5, 1.0))
-    assert len(fold_levels(values[:40], "s", better="higher").alerts) == 2
-    levels = fold_levels(values, "s", better="higher")
+    assert len(fold_levels(values[:40], better="higher").alerts) == 2
+    levels = fold_levels(values, better="higher")
     assert [kind for kind, _, _ in kinds(levels)] == ["regressed", "regressed", "recovered"]
     assert levels.alerts == ()
 
@@ -69,45 +67,45 @@ def test_an_accepted_level_ends_the_alert_and_is_the_base() -> None:
     values = series((20, 1.0), (20, 0.8), (5, 0.5))
     assert states(values[:30], accepted=[20])[-1] == "ok"
     assert states(values[:25], accepted=[20])[-1] == "accepted"
-    levels = fold_levels(values, "s", better="higher", accepted=[20])
+    levels = fold_levels(values, better="higher", accepted=[20])
     assert kinds(levels) == [("regressed", 40, 42)]
-    later = fold_levels(values[:30], "s", better="higher", accepted=[25])
+    later = fold_levels(values[:30], better="higher", accepted=[25])
     assert (kinds(later), later.alerts) == ([("regressed", 20, 22)], ())
     # Nothing was measured since: the series is gone, and accepted so.
     gone = np.append(values[:30], [np.nan] * 3)
-    assert fold_levels(gone, "s", better="higher", accepted=[31]).alerts == ()
-    assert fold_levels(gone, "s", better="higher").state == "regressed"
+    assert fold_levels(gone, better="higher", accepted=[31]).alerts == ()
+    assert fold_levels(gone, better="higher").state == "regressed"
 
 
 def test_an_improvement_is_the_new_base() -> None:
     values = series((20, 1.0), (10, 1.5), (4, 1.0))
-    levels = fold_levels(values, "s", better="higher")
+    levels = fold_levels(values, better="higher")
     assert kinds(levels) == [("moved", 20, 22), ("regressed", 30, 32)]
-    no_direction = fold_levels(values, "s", better="none")
+    no_direction = fold_levels(values, better="none")
     assert {kind for kind, _, _ in kinds(no_direction)} == {"moved"}
 
 
 def test_two_bad_nights_are_no_level() -> None:
     values = series((30, 1.0), (2, 0.5), (10, 1.0), (2, 0.5), (10, 1.0))
-    assert kinds(fold_levels(values, "s", better="higher")) == []
+    assert kinds(fold_levels(values, better="higher")) == []
 
 
 def test_a_noisy_series_alerts_only_by_three_runs() -> None:
     values = series((60, 1.0), (60, 0.75), cv=0.2, seed=3)
-    levels = fold_levels(values, "s", better="higher")
+    levels = fold_levels(values, better="higher")
     assert {event.rule for event in levels.events} == {"permutations"}
     assert levels.alerts == ()
     drop = series((60, 1.0), (3, 0.16), cv=0.12, seed=3)
-    assert len(fold_levels(drop, "s", better="higher").alerts) == 1
+    assert len(fold_levels(drop, better="higher").alerts) == 1
 
 
 def test_absolute_effects_gaps_and_degenerate_series() -> None:
     loss = np.random.default_rng(5).normal(0.02, 0.002, 40)
     loss[30:] += 0.02
     for min_effect, found in ((0.05, 0), (0.01, 1)):
-        levels = fold_levels(loss, "s", better="lower", min_effect=min_effect, absolute=True)
+        levels = fold_levels(loss, better="lower", min_effect=min_effect, absolute=True)
         assert len(levels.alerts) == found
     gaps = np.insert(series((10, 1.0), (4, 0.7)), [3, 11], np.nan)
-    assert kinds(fold_levels(gaps, "s", better="higher")) == [("regressed", 11, 14)]
+    assert kinds(fold_levels(gaps, better="higher")) == [("regressed", 11, 14)]
     for values in ([], [1.0], [1.0] * 60, [0.0] * 30, [np.nan] * 20):
-        assert fold_levels(values, "s", better="higher").events == ()
+        assert fold_levels(values, better="higher").events == ()
