@@ -138,12 +138,14 @@ class _Past:
 
     def __init__(self, medians: RunMedians) -> None:
         self._medians = medians
+        self._rows: dict[_Key, list[Array]] = {}
+        for info, row in zip(medians.series, medians.value, strict=True):
+            self._rows.setdefault(info.key, []).append(row)
         self._pools: dict[tuple[str, str, str, bool], Pool] = {}
 
     def of(self, keys: tuple[_Key, _Key]) -> Array:
         """Return the runs of a series, or of its counterpart where that has more."""
-        medians = self._medians
-        rows = [medians.value[i] for i, info in enumerate(medians.series) if info.key in keys]
+        rows = [row for key in dict.fromkeys(keys) for row in self._rows.get(key, ())]
         return max(rows, key=lambda row: int(np.isfinite(row).sum()), default=np.array([]))
 
     def similar(self, info: SeriesInfo, absolute: bool) -> Pool:
@@ -151,7 +153,7 @@ class _Past:
         key = (info.benchmark, info.metric, info.stat, absolute)
         if key not in self._pools:
             values = [
-                level_removed(self._medians.value[i], other.series_id, absolute)
+                level_removed(self._medians.value[i], absolute)
                 for i, other in enumerate(self._medians.series)
                 if (other.benchmark, other.metric, other.stat) == key[:3]
             ]
@@ -180,7 +182,7 @@ def _compare(
     verdict = compare(
         a,
         b,
-        level_removed(past.of(keys), info.series_id, absolute),
+        level_removed(past.of(keys), absolute),
         better=info.better,
         min_effect=min_effect,
         absolute=absolute,
@@ -194,7 +196,7 @@ def _compare(
     comparison.rows.append(Row(info, labels.get(info.point, ""), verdict, note))
 
 
-def level_removed(values: Array, series_id: str, absolute: bool = False) -> Array:
+def level_removed(values: Array, absolute: bool = False) -> Array:
     """Return past run medians without their changes of level, so that only noise is left.
 
     The detector runs only where the spread exceeds what successive differences explain.
@@ -208,7 +210,7 @@ def level_removed(values: Array, series_id: str, absolute: bool = False) -> Arra
         return kept
     edges = [
         0,
-        *(change.index for change in change_points(kept, series_id, absolute=absolute)),
+        *(change.index for change in change_points(kept, absolute=absolute)),
         x.size,
     ]
     typical = middle(x)
