@@ -31,6 +31,7 @@ def _description(name: str) -> Description:
         "clock": benchmark.clock(),
         "verdict": benchmark.verdict,
         "canaries": list(benchmark.canaries),
+        "coords": list(benchmark.coords),
         "tools": [
             {"program": tool.program, "packages": dict(tool.packages)} for tool in benchmark.tools
         ],
@@ -86,7 +87,8 @@ def details(benchmark: Description) -> str:
         f"{benchmark['name']}: {benchmark['summary']}\n",
         f"Clock: {benchmark['clock']}",
         *([f"Verdict: {benchmark['verdict']}"] if benchmark["verdict"] else []),
-        f"Canaries: {', '.join(benchmark['canaries'])}\n",
+        f"Canaries: {', '.join(benchmark['canaries'])}",
+        f"Coordinates of rows: {', '.join(benchmark['coords']) or 'none'}\n",
     ]
     for tool in benchmark["tools"]:
         packages = ", ".join(f"{manager}: {name}" for manager, name in tool["packages"].items())

@@ -130,6 +130,8 @@ class Benchmark(ABC, Generic[P]):
     name: ClassVar[str]
     version: ClassVar[int] = 1
     metrics: ClassVar[tuple[Metric, ...]]
+    coords: ClassVar[tuple[str, ...]] = ()
+    """Names of the coordinates that `parse` gives to rows, which a check can select by."""
     tools: ClassVar[tuple[Tool, ...]] = ()
     image: ClassVar[str] = "base"
     pairwise: ClassVar[bool] = False

@@ -257,11 +257,13 @@ Settings = tuple[Mapping[str, Any], Mapping[str, Any]]
 """The parameters and the shape of a point."""
 
 
-def unmet_where(check: Check, points: Mapping[str, Sequence[Settings]]) -> tuple[str, str] | None:
-    """Return (name, error) for a name in `where` whose value no point has, or None.
+def unmet_where(
+    check: Check, points: Mapping[str, Sequence[Settings]], coords: Mapping[str, Sequence[str]]
+) -> tuple[str, str] | None:
+    """Return (name, error) for a name in `where` that no series can have so, or None.
 
-    `points` maps the name of an entry to its points. A name that no point has may be a coordinate,
-    which only the rows of a run show.
+    `points` maps the name of an entry to its points, `coords` to the coordinates of its rows. The
+    values of coordinates are known after the run.
     """
     named = [
         settings
@@ -269,11 +271,23 @@ def unmet_where(check: Check, points: Mapping[str, Sequence[Settings]]) -> tuple
         if fnmatch.fnmatchcase(entry, check.entry or "*")
         for settings in of_entry
     ]
+    rows = {
+        name: None
+        for entry, names in coords.items()
+        if fnmatch.fnmatchcase(entry, check.entry or "*")
+        for name in names
+    }
     left = named
     for name, wanted in check.where.items():
         values = {_text(setting(name, *settings)): None for settings in named}
-        if values.keys() <= {"None"}:
+        if name in rows or not named:
             continue
+        if values.keys() <= {"None"}:
+            known = {key: None for params, _ in named for key in params} | rows
+            return name, (
+                f"no series has {name}; `perfdag benchmarks NAME` lists parameters and "
+                f"coordinates{nearest(name, known)}"
+            )
         left = [settings for settings in left if _wants(wanted, setting(name, *settings))]
         if not left:
             values.pop("None", None)

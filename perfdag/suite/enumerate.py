@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark
 from perfdag.digest import canonical
 from perfdag.redaction import extract_params
@@ -42,8 +43,12 @@ def enumerate_points(loaded: Loaded, only: Sequence[str] = ()) -> Enumerated:
     for point in enumerated.points:
         own = point.params, enumerated.shapes[point.shape]
         settings.setdefault(point.entry, []).append(own)
+    coords = {
+        source.name: registry.get(source.entry.benchmark).coords
+        for source in loaded.known_sources()
+    }
     for index, check in enumerate(loaded.suite.checks):
-        if unmet := unmet_where(check, settings):
+        if unmet := unmet_where(check, settings, coords):
             name, text = unmet
             problems.count(loaded.document.problem(("checks", index, "where", name), text))
     if found := problems.problems():

@@ -47,6 +47,7 @@ class Fio(Benchmark[FioParams]):
     tools = (Tool("fio", dict.fromkeys(("apt", "dnf", "zypper", "pacman", "brew"), "fio")),)
     pins = ("client", "server")
     Params: ClassVar[type[Params]] = FioParams
+    coords = ("direction",)
     metrics = (
         Metric("iops", "1/s", "higher", "I/Os completed in a second, by direction", headline=True),
         Metric("bandwidth", "B/s", "higher", "data moved in a second, by direction", headline=True),

@@ -45,6 +45,7 @@ class Imb(Benchmark[ImbParams]):
     canaries = ("cpu", "memory", "loopback")
     tools = (intelmpi.IMB,)
     Params: ClassVar[type[Params]] = ImbParams
+    coords = ("message_bytes",)
     metrics = (
         Metric(
             "zero_byte_latency",

@@ -40,6 +40,7 @@ class Iperf(Benchmark[IperfParams]):
     tools = (IPERF3,)
     pins = ("client", "server")
     Params: ClassVar[type[Params]] = IperfParams
+    coords = ("direction",)
     metrics = (
         Metric(
             "throughput",

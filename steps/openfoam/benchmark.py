@@ -40,6 +40,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
     placement: ClassVar[Placement] = "spread"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     Params: ClassVar[type[OpenFoamParams]] = OpenFoamParams
+    coords: ClassVar[tuple[str, ...]] = ("field", "step")
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("solve_time", "s", "lower", "wall time of the time loop", headline=True),
         Metric("step_time", "s", "lower", "wall time of one time step"),

@@ -56,6 +56,7 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
         )
     )
     Params: ClassVar[type[Params]] = QueueAutoscaleParams
+    coords: ClassVar[tuple[str, ...]] = ("queue", "elapsed")
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "reaction",

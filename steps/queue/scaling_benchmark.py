@@ -108,6 +108,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     verdict: ClassVar[str] = "every step has `factor` times the throughput for each doubling"
     api: ClassVar[Rights] = API_RULES
     Params: ClassVar[type[Params]] = QueueScalingParams
+    coords: ClassVar[tuple[str, ...]] = ("replicas",)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "throughput", "1/s", "higher", "items a second by number of replicas", headline=True

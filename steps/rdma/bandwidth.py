@@ -52,6 +52,7 @@ class RdmaBandwidth(perftest.Rdma[BandwidthParams]):
     name: ClassVar[str] = "rdma-bandwidth"
     suffix: ClassVar[str] = "bw"
     Params: ClassVar[type[BandwidthParams]] = BandwidthParams
+    coords: ClassVar[tuple[str, ...]] = ("message_bytes",)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "highest_bandwidth",

@@ -55,6 +55,7 @@ class RdmaLatency(perftest.Rdma[LatencyParams]):
     name: ClassVar[str] = "rdma-latency"
     suffix: ClassVar[str] = "lat"
     Params: ClassVar[type[LatencyParams]] = LatencyParams
+    coords: ClassVar[tuple[str, ...]] = ("message_bytes",)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "lowest_latency",

@@ -13,7 +13,7 @@ from perfdag.shape import Shape
 from perfdag.stats.percentiles import needed
 from perfdag.steps.resnet50 import launch, result, workload
 from perfdag.steps.resnet50.imagenet import TOP1_FP32, reached
-from perfdag.steps.resnet50.measurements import METRICS, caveats, measurements
+from perfdag.steps.resnet50.measurements import COORDS, MARKS, METRICS, caveats, measurements
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.result import Result
 from perfdag.steps.resnet50.validity import invalid, unsteady, wrong
@@ -134,6 +134,7 @@ class Resnet50(Benchmark[Workload]):
     image: ClassVar[str] = "resnet50"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     Params: ClassVar[type[contract.Params]] = Workload
+    coords: ClassVar[tuple[str, ...]] = (*COORDS, *MARKS)
     metrics = METRICS
 
     def check(self, params: Workload, shape: Shape) -> list[str]:

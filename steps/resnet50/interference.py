@@ -15,7 +15,7 @@ from perfdag.steps.resnet50 import launch, result, workload
 from perfdag.steps.resnet50.copies import collect_results, copy_options, offline_rate, run_together
 from perfdag.steps.resnet50.interference_params import InterferenceParams
 from perfdag.steps.resnet50.interference_validity import apart, overlap, reasons_against
-from perfdag.steps.resnet50.measurements import caveats
+from perfdag.steps.resnet50.measurements import MARKS, caveats
 from perfdag.units import short
 
 
@@ -40,6 +40,7 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     verdict: ClassVar[str] = "every copy holds `latency_bound` beside the others; of Server only"
     Params: ClassVar[type[contract.Params]] = InterferenceParams
+    coords: ClassVar[tuple[str, ...]] = ("when", *MARKS)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "rate_kept",

@@ -88,6 +88,9 @@ METRICS = (
         "price of a million samples at this rate; the coordinates name the currency",
     ),
 )
+COORDS = ("batch", "bound", "currency", "phase", "when")
+MARKS = ("fast", "loadgen", "logits_checked", "weights")
+"""Coordinates of `caveats`."""
 SMOKE = {"fast": "not comparable"}
 """Coordinate of every value of a smoke test."""
 

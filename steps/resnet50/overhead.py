@@ -10,7 +10,7 @@ from perfdag.outcome import Failed, Invalid, Measurement, verdict
 from perfdag.shape import Shape
 from perfdag.stats.paired import blocks
 from perfdag.steps.resnet50 import launch, preload, result, validity, workload
-from perfdag.steps.resnet50.measurements import caveats
+from perfdag.steps.resnet50.measurements import MARKS, caveats
 from perfdag.steps.resnet50.overhead_params import OverheadParams
 from perfdag.steps.resnet50.paired_cost import Overhead, overhead
 
@@ -36,6 +36,7 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     verdict: ClassVar[str] = "the 95 % interval of the overhead is below `limit`"
     Params: ClassVar[type[contract.Params]] = OverheadParams
+    coords: ClassVar[tuple[str, ...]] = ("pair", "side", *MARKS)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "overhead", "1", "lower", "relative cost of the treatment: 0.03 is 3 %", headline=True

@@ -44,6 +44,7 @@ class VmiBurst(Benchmark[VmiBurstParams]):
     api = API_RULES
     verdict = "every gate holds; missing data fails a gate"
     Params: ClassVar[type[Params]] = VmiBurstParams
+    coords = ("count", *measurements.COORDS)
     metrics = (
         Metric(
             "creation_to_running",

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
 from perfdag.outcome import Measurement
-from perfdag.steps.scale.figures.measurements import METRICS
+from perfdag.steps.scale.figures.measurements import COORDS, METRICS
 from perfdag.steps.scale.scenarios import run_vmi
 from perfdag.steps.scale.scenarios.vmi_benchmark import (
     API_RULES,
@@ -39,6 +39,7 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
     api = API_RULES
     verdict = "every gate holds; missing data fails a gate"
     Params: ClassVar[type[Params]] = VmiSteadyParams
+    coords = ("count", "seconds", *COORDS)
     metrics = (
         Metric(
             "creation_to_running",

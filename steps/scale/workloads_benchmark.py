@@ -11,6 +11,7 @@ from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
 from perfdag.kube.client import Kube, KubeError
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.steps.scale.figures.measurements import (
+    COORDS,
     METRICS,
     call_measurements,
     failure_text,
@@ -48,6 +49,7 @@ class Scale(Benchmark[ScaleParams]):
     api = API_RULES
     verdict = "every gate holds; missing data fails a gate"
     Params: ClassVar[type[Params]] = ScaleParams
+    coords = COORDS
     metrics = (
         Metric(
             "submission_to_scheduled",

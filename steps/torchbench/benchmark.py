@@ -32,6 +32,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
     image: ClassVar[str] = "torchbench"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     Params: ClassVar[type[TorchbenchParams]] = TorchbenchParams
+    coords: ClassVar[tuple[str, ...]] = ("iteration",)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "batch_time",

@@ -42,6 +42,7 @@ def assert_declared(recording: Recording) -> list[Any]:
     assert all(math.isfinite(each.value) and each.value >= 0 for each in found)
     keys = [(each.metric, each.stat, str(each.coords), each.subject) for each in found]
     assert len(keys) == len(set(keys))
+    assert {name for each in found for name in each.coords} <= set(benchmark.coords)
     return found
 
 

@@ -410,6 +410,7 @@ def test_p99_and_validity_of_each_copy_are_there_and_marks_as_of_one_measurement
         f"{when}-{number}": json.dumps(raw) for when in ("solo", "together") for number in range(2)
     }
     values = Resnet50Interference().parse(Output(texts), params)
+    assert {name for value in values for name in value.coords} <= set(Resnet50Interference.coords)
     result = {
         (value.metric, value.subject, value.coords.get("when")): value.value for value in values
     }

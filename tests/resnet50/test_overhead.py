@@ -328,6 +328,7 @@ def test_a_treatment_that_breaks_the_latency_bound_fails_and_a_baseline_that_doe
         f"{n:03}{side}": plain if side == "A" else late for n, side in enumerate("ABBAAB")
     }
     values = Resnet50Overhead().parse(Output(texts), params)
+    assert {name for value in values for name in value.coords} <= set(Resnet50Overhead.coords)
     assert next(value.value for value in values if value.metric == "verdict") == 0
     valid = {
         (value.coords["side"], value.coords["pair"]): value.value

@@ -45,7 +45,9 @@ def params(scenario: str, **more: Any) -> Workload:
 
 
 def parse(raw: dict[str, Any], options: Workload) -> list[Measurement]:
-    return Resnet50().parse(Output({"result": json.dumps(raw)}), options)
+    values = Resnet50().parse(Output({"result": json.dumps(raw)}), options)
+    assert {name for each in values for name in each.coords} <= set(Resnet50.coords)
+    return values
 
 
 def value(values: list[Measurement], metric: str, stat: str | None = None) -> float:

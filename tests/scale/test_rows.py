@@ -591,7 +591,9 @@ def parsed(benchmark: str, raw: dict[str, Any]) -> tuple[list[Measurement], Outp
         else {"results": {"capacity": None, "results": [raw]}}
     )
     output = Output({key: orjson.dumps(text).decode() for key, text in texts.items()})
-    return benchmark_class.parse(output, benchmark_class.Params.model_validate({})), output
+    values = benchmark_class.parse(output, benchmark_class.Params.model_validate({}))
+    assert {name for value in values for name in value.coords} <= set(benchmark_class.coords)
+    return values, output
 
 
 def values(measurements: list[Measurement], metric: str) -> dict[str, float]:

@@ -91,6 +91,7 @@ METRICS = (
         "figures from Prometheus (coords: figure; the unit is in its name)",
     ),
 )
+COORDS = ("stage", "since", "phase", "call", "figure", "message", "vms", "objects")
 _STATS = ("p50", "p95", "p99", "mean", "least", "most")
 MOST = 50
 """Distinct messages that are kept."""
