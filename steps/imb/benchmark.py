@@ -66,8 +66,7 @@ class Imb(Benchmark[ImbParams]):
             "half_bandwidth_size",
             "B",
             "lower",
-            "smallest message that reaches half the peak bandwidth",
-            headline=True,
+            "smallest of the measured sizes that reaches half the peak bandwidth",
         ),
         Metric(
             "operation_time",
