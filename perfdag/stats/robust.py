@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -113,15 +112,6 @@ def cv(values: ArrayLike) -> float:
     if array.size < 2 or array.mean() == 0:
         return math.nan
     return float(array.std(ddof=1) / abs(array.mean()))
-
-
-def student_t(p: float, freedom: int) -> float:
-    """Return the quantile of Student's t, good to 0.7 % from 10 degrees of freedom on.
-
-    It comes from the normal one by the Cornish-Fisher expansion (Abramowitz and Stegun 26.7.5).
-    """
-    z = NormalDist().inv_cdf(p)
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.stats.robust import cv, finite, noise_floor, robust_sigma, scale_for, student_t
+from perfdag.stats.robust import cv, finite, noise_floor, robust_sigma, scale_for
+from perfdag.stats.student import student_t
 
 INFORMATIONAL = 0.10
 """A series whose runs differ by more than 10 % pages nobody until its noise is fixed."""

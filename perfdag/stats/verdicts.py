@@ -21,8 +21,8 @@ from perfdag.stats.robust import (
     robust_sigma,
     scale_for,
     spread,
-    student_t,
 )
+from perfdag.stats.student import student_t
 
 Word = Literal["better", "worse", "differs", "no difference shown", "inconclusive"]
 Better = Literal["higher", "lower", "none"]

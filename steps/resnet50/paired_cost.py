@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfdag.outcome import VerdictWord
+from perfdag.stats.student import student_t
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def overhead(costs: Sequence[float], limit: float) -> Overhead:
     if n < 2 or not all(math.isfinite(cost) for cost in costs):
         raise ValueError(f"{n} pairs: at least two with finite values are needed")
     mean, sigma = statistics.fmean(costs), statistics.stdev(costs)
-    half = student(n - 1) * sigma / math.sqrt(n)
+    half = student_t(0.975, n - 1) * sigma / math.sqrt(n)
     return Overhead(
         math.expm1(mean),
         math.expm1(mean - half),
@@ -55,22 +56,6 @@ def _needed(mean: float, sigma: float, n: int, limit: float) -> int:
     """Return the pairs after which this mean and spread give a verdict; at most 9999."""
     gap = abs(mean - limit)
     for pairs in range(max(2, n), 10000):
-        if student(pairs - 1) * sigma / math.sqrt(pairs) < gap:
+        if student_t(0.975, pairs - 1) * sigma / math.sqrt(pairs) < gap:
             return pairs
     return 9999
-
-
-def student(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t.
-
-    Up to 8 degrees of freedom it is a table, then the Cornish-Fisher expansion (error below
-    0.1 %).
-
-    Source: Abramowitz and Stegun 26.7.5.
-    """
-    table = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060)
-    if freedom <= len(table):
-        return table[freedom - 1]
-    z, v = 1.959964, freedom
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return z + first / v + second / v**2 + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384 / v**3

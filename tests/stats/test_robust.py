@@ -7,6 +7,7 @@ import pytest
 
 from perfdag.stats.percentiles import TooFewSamplesError, nearest_rank, needed, percentile
 from perfdag.stats.robust import median, median_ranks, noise_floor, robust_sigma, scale_for, spread
+from perfdag.stats.student import student_t
 
 
 def test_spread_is_a_range_below_six_values_and_an_interval_from_six() -> None:
@@ -96,3 +97,20 @@ def test_percentile_interval_covers(p: float) -> None:
         result = percentile(rng.exponential(1.0, 1000), p)
         hits += result.low <= truth <= result.high
     assert hits / 600 >= 0.93
+
+
+@pytest.mark.parametrize(
+    ("p", "freedom", "quantile"),
+    [
+        (0.975, 0, 12.7062),
+        (0.975, 1, 12.7062),
+        (0.975, 4, 2.7764),
+        (0.975, 15, 2.1314),
+        (0.9975, 10, 3.5814),
+        (0.9975, 30, 3.0298),
+        (0.995, 40, 2.7045),
+        (0.975, 120, 1.9799),
+    ],
+)
+def test_students_t_is_the_published_table(p: float, freedom: int, quantile: float) -> None:
+    assert student_t(p, freedom) == pytest.approx(quantile, rel=1e-4)

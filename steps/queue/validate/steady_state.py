@@ -14,25 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
-_T95 = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
-    2.120,
-)
+from perfdag.stats.student import student_t
+
 Chains = dict[int, tuple[float, float, int]]
 Stats = Mapping[str, Any]
 
@@ -77,11 +60,6 @@ class Rate:
     @property
     def relative_error(self) -> float:
         return self.error / self.per_second if self.per_second else math.inf
-
-
-def t95(freedom: int) -> float:
-    """Return Student's two-sided 95 % quantile."""
-    return _T95[min(max(freedom, 1), len(_T95)) - 1]
 
 
 def chains(stats: Stats) -> Chains:
@@ -171,7 +149,7 @@ def ratio(later: Rate, earlier: Rate) -> tuple[float, float, float]:
         return math.nan, 0.0, math.inf
     value = later.per_second / earlier.per_second
     freedom = min(len(later.windows), len(earlier.windows)) - 1
-    width = t95(freedom) * math.hypot(later.relative_error, earlier.relative_error)
+    width = student_t(0.975, freedom) * math.hypot(later.relative_error, earlier.relative_error)
     if not math.isfinite(width) or width > 50:
         return value, 0.0, math.inf
     return value, value * math.exp(-width), value * math.exp(width)
