@@ -51,6 +51,24 @@ def test_a_queue_is_judged_by_its_validation(
     assert [child.tag for child in case] == [tag]
 
 
+def test_a_run_of_a_whole_suite_with_checks_is_checked(
+    write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = write_suite(
+        "name: q\nchecks:\n  - {metric: wall_time, op: '<', value: 1us}\n"
+        "entries:\n  - {benchmark: command, params: {argv: ['true']}}\n"
+    )
+    run = ["run", str(suite), "--no-report", "--store", str(tmp_path / "store")]
+    assert main(run) == 3
+    printed = capsys.readouterr().out
+    assert "failed  threshold: command wall_time: wall_time < 1e-06: " in printed
+    assert "gate FAILED  q  " in printed
+    assert len(list(tmp_path.glob("store/runs/*/check.xml"))) == 1
+    # A part of a suite lacks the other entries, which checks would miss.
+    assert main([*run, "--only", "command"]) == 0
+    assert "gate" not in capsys.readouterr().out
+
+
 BENCHMARKS = (
     "queue-autoscale",
     "queue-scaling",

@@ -113,10 +113,10 @@ def check_run(
 
 
 def check_after_run(store: Store, plan: Plan, report: Callable[[str], None]) -> GateOutcome | None:
-    """Check a run in the last step of its Workflow. Return None if the run asks for no gate.
+    """Check a run as its last step. Return None if the run asks for no gate.
 
-    A scheduled run asks for one, and so does a suite with `checks`. The gate is stored as JUnit
-    XML and Markdown beside the report. Raises StoreError.
+    A scheduled run asks for one, and so does a whole run of a suite with `checks`. The gate is
+    stored as JUnit XML and Markdown beside the report. Raises StoreError.
     """
     if not gated(plan):
         return None

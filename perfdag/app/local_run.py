@@ -13,6 +13,7 @@ from perfdag.app.unsaved import RescuingStore, restore_samples
 from perfdag.exit_codes import EXIT_INTERRUPTED, EXIT_REACH
 from perfdag.hosts.environment import hide_memory
 from perfdag.hosts.local import LocalHost
+from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.resource_names import Resources
 from perfdag.results import missing_reason
@@ -85,7 +86,7 @@ def run_plan(run: LocalRun, report: Callable[[str], None], *, charts: bool = Tru
     command = f"perfdag run --resume {plan.run_id}" + (f" --store {run.root}" if run.root else "")
     with resumable(command):
         measure_plan(plan, store, report)
-    return finish_run(store, plan, report, charts=charts)
+    return finish_run(store, plan, report, charts=charts, gated=gated(plan))
 
 
 @contextlib.contextmanager

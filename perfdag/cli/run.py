@@ -20,7 +20,8 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "run",
         help="run a suite on this machine",
         description="Measure every point of a suite on this machine. Each sample is stored as it "
-        "ends. Then collect the run, draw its charts and write its report.",
+        "ends. Then collect the run, draw its charts and write its report. If the suite has "
+        "`checks`, the run is checked as `perfdag check` does.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -49,17 +50,22 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 def run(args: argparse.Namespace) -> int:
     """Run or resume a suite; return the exit code."""
     check_resume(args)
+    from perfdag.app.gate import check_after_run
     from perfdag.app.local_run import plan_run, run_plan
     from perfdag.app.plan_text import plan_text
     from perfdag.app.result_text import result_data, result_text
+    from perfdag.store.open import open_store
 
     planned = plan_run(args.suite, args.settings, args.only, args.store, args.resume)
     if args.dry_run:
         print(planned.plan.dump().decode() if args.json else plan_text(planned.plan))
         return EXIT_OK
     result = run_plan(planned, log, charts=not args.no_report)
+    gate = check_after_run(open_store(planned.root), result.plan, log)
     if args.json:
-        print_json(result_data(result))
+        print_json(result_data(result) | ({"gate": gate.data()} if gate else {}))
     else:
         print(result_text(result))
-    return result.exit_code
+        if gate:
+            print(gate.text())
+    return (gate and gate.exit_code) or result.exit_code

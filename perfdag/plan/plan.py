@@ -178,6 +178,7 @@ def make_plan(
             "pending_limit": suite.pending_limit,
             "priority": suite.priority,
             **_context(suite),
+            **({"only": list(only)} if only else {}),
         },
         secrets=made.secrets,
     )
