@@ -47,8 +47,9 @@ def enumerate_points(loaded: Loaded, only: Sequence[str] = ()) -> Enumerated:
         source.name: registry.get(source.entry.benchmark).coords
         for source in loaded.known_sources()
     }
+    context = [query.name for query in loaded.suite.context]
     for index, check in enumerate(loaded.suite.checks):
-        if unmet := unmet_where(check, settings, coords):
+        if unmet := unmet_where(check, settings, coords, context):
             name, text = unmet
             problems.count(loaded.document.problem(("checks", index, "where", name), text))
     if found := problems.problems():
