@@ -6,7 +6,8 @@ from typing import Any
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Metric
-from perfdag.suite.checks import Check, misaimed
+from perfdag.suite.check_targets import misaimed
+from perfdag.suite.checks import Check
 from perfdag.suite.enumerate import point_problems
 from perfdag.suite.model import Entry, Loaded, Settings, Source, Suite
 from perfdag.suite.settings import apply_settings, split_settings
