@@ -11,10 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from perfdag.app.kube_perftest.values import (
     FioSize,
     FioTime,
-    access_mode,
     arguments,
     bytes_text,
-    storage,
 )
 from perfdag.quantities import parse_quantity
 
@@ -31,6 +29,19 @@ class ContainerResources(_Strict):
 
     requests: dict[str, Any] = {}
     limits: dict[str, Any] = {}
+
+    def shape(self) -> dict[str, Any]:
+        """Return the shape's resources. Kubernetes takes a limit without a request for both."""
+        apart = {
+            name: amount
+            for name, amount in self.requests.items()
+            if parse_quantity(amount) != parse_quantity(self.limits.get(name, 0))
+        }
+        both = {name: amount for name, amount in self.limits.items() if name not in apart}
+        limits = {name: self.limits[name] for name in apart if name in self.limits}
+        return (
+            both | ({"requests": apart} if apart else {}) | ({"limits": limits} if limits else {})
+        )
 
 
 class Benchmark(_Strict):
@@ -62,8 +73,8 @@ class Benchmark(_Strict):
                 keys |= {"network.name": self.networkName, "network.default": True}
             if self.mtu and not self.hostNetwork:
                 keys |= {"network.mtu": self.mtu, "privileges": ["mtu"]}
-        if self.resources.limits:
-            keys["resources"] = self.resources.limits
+        if resources := self.resources.shape():
+            keys["resources"] = resources
         return keys
 
     def lost(self) -> list[str]:
@@ -76,13 +87,6 @@ class Benchmark(_Strict):
             texts.append(f"imagePullPolicy: `perfdag install {policy}` sets it for all runs")
         if self.several and self.mtu and self.hostNetwork:
             texts.append("mtu: with hostNetwork it would change the interface of the node")
-        requested = {
-            name: amount
-            for name, amount in self.resources.requests.items()
-            if parse_quantity(amount) != parse_quantity(self.resources.limits.get(name, 0))
-        }
-        if requested:
-            texts.append(f"resources.requests {', '.join(requested)}: requests equal the limits")
         if not self.exclusive:
             texts.append("nodes of the control plane are not left out; a taint does that")
         return texts
@@ -238,17 +242,11 @@ class Fio(Benchmark):
 
     def shape(self) -> dict[str, Any]:
         keys = super().shape() | {"hosts.count": self.numWorkers}
-        claim = self.volumeClaimTemplate
-        if claim:
-            volume: dict[str, Any] = {"access": access_mode(claim), "size": storage(claim)}
-            if claim.get("storageClassName"):
-                volume["storage_class"] = claim["storageClassName"]
-            keys["volume"] = volume
+        if self.volumeClaimTemplate:
+            keys["volume"] = {"claim_template": self.volumeClaimTemplate}
         return keys
 
     def lost(self) -> list[str]:
-        known = {"accessModes", "storageClassName", "resources"}
-        others = ", ".join(sorted(set(self.volumeClaimTemplate) - known))
         port = self.fioPort != 8765
         evenly = "with fewer nodes than workers no pod starts; the original shares nodes evenly"
         empty = "no volumeClaimTemplate: fio uses a scratch folder; the original has no pod then"
@@ -256,7 +254,6 @@ class Fio(Benchmark):
             *super().lost(),
             *["fioPort: perfdag chooses the port"] * port,
             *[evenly] * (self.numWorkers > 1),
-            *[f"volumeClaimTemplate {others}: not set"] * bool(others),
             *[empty] * (not self.volumeClaimTemplate),
         ]
 

@@ -5,8 +5,6 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from perfdag.quantities import parse_quantity
-
 _SECONDS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {
     letter + end: 1024.0**power
@@ -67,20 +65,3 @@ def bytes_text(size: int) -> str:
         if size % 1024 ** (power + 1):
             return f"{size // 1024**power}{unit}"
     return f"{size >> 50}PiB"
-
-
-def access_mode(claim: dict[str, Any]) -> str:
-    """Return the access mode of a claim. Raises ValueError for one that no volume has here."""
-    modes = claim.get("accessModes") or []
-    for mode in ("ReadWriteMany", "ReadWriteOnce"):
-        if mode in modes:
-            return mode
-    raise ValueError("volumeClaimTemplate.accessModes: a claim is ReadWriteOnce or ReadWriteMany")
-
-
-def storage(claim: dict[str, Any]) -> str:
-    """Return the size of a claim. Raises ValueError."""
-    try:
-        return bytes_text(int(parse_quantity(claim["resources"]["requests"]["storage"])))
-    except (KeyError, TypeError):
-        raise ValueError("volumeClaimTemplate.resources.requests.storage is required") from None
