@@ -560,17 +560,6 @@ async def test_an_accepted_request_takes_a_refusal_back(start: Start) -> None:
     await line.close()
 
 
-async def test_a_flood_is_handled_in_slices(start: Start) -> None:
-    """One read of thousands of messages is not one turn of the loop."""
-    frontend = await start(limits=Limits(refusals=10**9))
-    longest = before = 0
-    async with flooding(frontend.ports[0], b"{}\n" * 2500, 1):
-        while frontend.rejected < 5000:
-            await asyncio.sleep(0)
-            longest, before = max(longest, frontend.rejected - before), frontend.rejected
-    assert 0 < longest < 1000, longest  # a read holds 2730
-
-
 async def test_flooding_clients_leave_the_others_their_turn(start: Start) -> None:
     frontend = await start(limits=Limits(refusals=10**9))
     worker = Connection(*await asyncio.open_connection("127.0.0.1", frontend.ports[1]))
@@ -590,15 +579,6 @@ async def test_flooding_clients_leave_the_others_their_turn(start: Start) -> Non
         )  # a request is three turns, each with slices of the flood
     for line in (worker, client):
         await line.close()
-
-
-async def test_all_messages_of_one_piece_are_handled(frontend: Frontend) -> None:
-    line = await dial(frontend.ports[0], HELLO + '{"Queue": "sleep"}\n' * 400 + '{"Queue"')
-    await until(lambda: frontend.queues["sleep"].waiting == 400)
-    assert frontend.peers == 1
-    await line.close()
-    await until(lambda: frontend.queues["sleep"].disconnected == 400)
-    assert adds_up(frontend.queues["sleep"])
 
 
 async def test_a_peer_that_completes_messages_is_not_stuck(start: Start) -> None:

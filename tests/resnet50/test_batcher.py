@@ -73,26 +73,23 @@ def test_everything_is_answered_once_in_batches_no_larger_than_asked(seen: Recor
     assert seen.done[0][1] == [0, 10, 20, 30, 40, 50, 60, 70]
 
 
-def test_a_lone_query_waits_for_the_delay_and_no_longer(seen: Recorder) -> None:
-    batcher = seen.batcher(4, 0.05)
+@pytest.mark.parametrize(
+    ("max_batch", "delay", "queries", "least", "most"),
+    [(4, 0.05, 1, 0.045, 2), (2, 30.0, 2, 0, 10)],
+    ids=["a lone query waits for the delay", "a full batch does not wait"],
+)
+def test_a_batch_waits_for_the_delay_and_no_longer_unless_it_is_full(
+    max_batch: int, delay: float, queries: int, least: float, most: float, seen: Recorder
+) -> None:
+    batcher = seen.batcher(max_batch, delay)
     start = time.monotonic()
-    batcher.put([Sample(1, 0)])
-    while not seen.done and time.monotonic() - start < 5:
-        time.sleep(0.001)
-    batcher.close()
-    assert 0.045 < seen.done[0][2] - start < 2
-
-
-def test_a_full_batch_does_not_wait(seen: Recorder) -> None:
-    batcher = seen.batcher(2, 30.0)
-    start = time.monotonic()
-    batcher.put([Sample(1, 0)])
-    batcher.put([Sample(2, 1)])
+    for number in range(queries):
+        batcher.put([Sample(number, number)])
     while not seen.done and time.monotonic() - start < 10:
         time.sleep(0.001)
     batcher.close()
-    assert [batch for batch, _, _ in seen.done] == [[1, 2]]
-    assert seen.done[0][2] - start < 10
+    assert [batch for batch, _, _ in seen.done] == [list(range(queries))]
+    assert least < seen.done[0][2] - start < most
 
 
 def test_queries_that_come_while_busy_form_the_next_batch(seen: Recorder) -> None:

@@ -265,6 +265,15 @@ class Reclaiming(Session):
         return {"notes": self.notes}
 
 
+@contextlib.asynccontextmanager
+async def reclaiming(kube: Any, spec: Any, run: str, template: Template) -> AsyncIterator[Session]:
+    lags: Any = SimpleNamespace(error_bar=None)
+    clock: Any = SimpleNamespace(seconds=0.0)
+    yield Reclaiming(
+        kube, run, template, ["ns"], Observer(kube, run, [], []), lags, kube, clock, [], 1
+    )
+
+
 class TestReclaim:
     @pytest.mark.parametrize("scheduler", [gangs.VOLCANO, gangs.KAI], ids=lambda item: item.name)
     @pytest.mark.parametrize(("parameters", "failed"), [(5, False), (3, True)])
@@ -285,21 +294,11 @@ class TestReclaim:
         async def queues(*_: Any) -> AsyncIterator[tuple[str, str]]:
             yield "a", "b"
 
-        @contextlib.asynccontextmanager
-        async def session(
-            kube: Any, spec: Any, run: str, template: Template
-        ) -> AsyncIterator[Session]:
-            lags: Any = SimpleNamespace(error_bar=None)
-            clock: Any = SimpleNamespace(seconds=0.0)
-            yield Reclaiming(
-                kube, run, template, ["ns"], Observer(kube, run, [], []), lags, kube, clock, [], 1
-            )
-
         for name, value in (
             ("find_scheduler", find_scheduler),
             ("free_gpus", free),
             ("own_queues", queues),
-            ("session_of", session),
+            ("session_of", reclaiming),
         ):
             monkeypatch.setattr(gangs, name, value)
         monkeypatch.setattr(Reclaiming, "reclaimable", parameters)
@@ -314,16 +313,8 @@ async def test_whole_nodes_are_asked_for_whatever_the_variables_say(
     async def free(*_: Any) -> dict[str, int]:
         return {"a": 8, "b": 8}
 
-    @contextlib.asynccontextmanager
-    async def session(kube: Any, spec: Any, run: str, template: Template) -> AsyncIterator[Session]:
-        lags: Any = SimpleNamespace(error_bar=None)
-        clock: Any = SimpleNamespace(seconds=0.0)
-        yield Reclaiming(
-            kube, run, template, ["ns"], Observer(kube, run, [], []), lags, kube, clock, [], 1
-        )
-
     monkeypatch.setattr(gpus, "free_gpus", free)
-    monkeypatch.setattr(gpus, "session_of", session)
+    monkeypatch.setattr(gpus, "session_of", reclaiming)
     result = await gpus.fragmentation(None, Spec(variables={"gpus": 3}))  # type: ignore[arg-type]
     assert (result.count, result.figures["whole_nodes_ideal"]) == (9, 1.0)
 
