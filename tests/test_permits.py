@@ -13,7 +13,6 @@ from pydantic import BaseModel
 from perfdag.app.cluster.template import SuiteRules
 from perfdag.app.doctor.permits import permit_findings
 from perfdag.cli import main
-from perfdag.kube.errors import KubeError
 from perfdag.kube.permits import FORM, demands, is_permitted, own_image, parse_permits, refusals
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.shape import Shape
@@ -21,7 +20,6 @@ from perfdag.steps.runner.gang import lead
 from perfdag.steps.runner.limits import check_account
 from perfdag.steps.runner.plan import step
 from perfdag.steps.runner.plan_outputs import outputs
-from perfdag.steps.runner.pod_context import from_environment
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import load_suite, parse_suite
 from perfdag.suite.yaml_document import BadDocument
@@ -233,7 +231,7 @@ def test_the_plan_step_names_the_missing_permits_and_does_nothing(
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     before = store.list("")
     own = "claim://results"
-    context = replace(place(), store=own, own_store=own, images=IMAGES, permits=permits)
+    context = replace(place(), store=own, images=IMAGES, permits=permits)
     with pytest.raises(BadDocument) as refused:
         step(context, tmp_path / "out", {})
     given = [*permits, *(["images=other.example/x:1"] if permits else [])]
@@ -241,46 +239,6 @@ def test_the_plan_step_names_the_missing_permits_and_does_nothing(
     assert not server.requests
     assert not (tmp_path / "out").exists()
     assert store.list("") == before
-
-
-@pytest.mark.parametrize(
-    ("own", "permits"), [("", ()), ("s3://b", ("claims=other", "images=*")), ("claim://res", ())]
-)
-def test_the_plan_step_refuses_another_claim_as_the_store(
-    own: str, permits: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, server = FolderStore(str(tmp_path / "store")), ApiServer()
-    monkeypatch.setattr("perfdag.steps.runner.pod_context.STORE", store.root)
-    monkeypatch.setattr("perfdag.kube.client.Kube", server.client)
-    plan = make_plan(parse_suite("name: s\nentries: [{benchmark: iperf}]\n"), run_id=place().run_id)
-    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    environment = {
-        "PERFDAG_STORE": "claim://results",
-        "PERFDAG_OWN_STORE": own,
-        "PERFDAG_PERMITS": ",".join(permits),
-    }
-    context = from_environment({**environment, "PERFDAG_RUN": plan.run_id})
-    with pytest.raises(BadDocument) as refused:
-        step(context, tmp_path / "out", {})
-    assert lines_of(str(refused.value)) == [
-        "suite:1: the store claim://results is not that of the installation; "
-        "an admin may permit it: perfdag install ... --permit 'claims=results'"
-    ]
-    assert not server.requests
-    permitted = replace(context, permits=("claims=res*",))
-    with pytest.raises(KubeError, match="kube-system"):  # the fake API server has nothing
-        step(permitted, tmp_path / "out", {})
-    assert server.requests
-
-
-def test_the_plan_step_knows_the_store_of_its_installation() -> None:
-    pytest.importorskip("hera")
-    from perfdag.workflows.templates import Installation, document
-
-    templates = document(Installation(store="claim://results"))["spec"]["templates"]
-    [plan] = [item for item in templates if item["name"] == "plan-pod"]
-    variables = {item["name"]: item.get("value") for item in plan["container"]["env"]}
-    assert variables["PERFDAG_OWN_STORE"] == "claim://results"
 
 
 def test_submit_and_doctor_read_the_permits_of_the_installation(

@@ -8,7 +8,7 @@ from hera.workflows import models as m
 from perfdag.kube.podspec import restricted
 from perfdag.kube.resources import Object
 from perfdag.workflows.containers import ASIDE, Installation, container, labels, with_store
-from perfdag.workflows.parameters import AGE, refused
+from perfdag.workflows.parameters import AGE
 
 NAME = "perfdag-age"
 SCHEDULE = "17 12 * * *"
@@ -60,13 +60,13 @@ def template(installation: Installation) -> Object:
             installation,
             "age-pod",
             ("suitename", "maxage"),
-            {"refused": refused(AGE)},
+            {"refused": installation.parameters.refused(AGE)},
             image=installation.image("finish"),
             args=["step", "age"],
             active_deadline_seconds=DEADLINE,
             affinity=ASIDE,
             labels=labels("age"),
-            pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "256Mi"})),
+            pod_spec_patch=with_store(installation, restricted({"cpu": "100m", "memory": "256Mi"})),
         )
     document: Object = w.to_dict()
     document["spec"]["templates"][0]["pendingTimeout"] = f"{installation.pending_limit}s"

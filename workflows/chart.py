@@ -36,7 +36,7 @@ NUMBERS = {
 ALL = Installation(
     namespace="@.Release.Namespace@",
     images="@image:{name}@",
-    store="@.Values.store@",
+    store="claim://claims-of-values",
     store_secret="@.Values.storeSecret@",
     pull_policy="Never",
     pull_secrets=("@secret@",),
@@ -69,6 +69,15 @@ NEEDED = (
     '{{ required "store: s3://bucket/prefix or claim://NAME is needed, for pods share no folder '
     'with this machine" .Values.store | toJson }}'
 )
+CLAIMS = """{{- $claims := list }}
+{{- range prepend .Values.permit (replace "claim://" "claims=" .Values.store) }}
+{{- if regexMatch "^claims=[a-z0-9*-]+$" . }}
+{{- $claims = append $claims (trimPrefix "claims=" . | replace "*" "[a-z0-9-]*") }}
+{{- end }}
+{{- end }}
+{{- $claims = join "|" $claims | default "-" }}
+"""
+"""What `perfdag.workflows.parameters.claim_names` computes."""
 ABOUT = (
     "{{- /* `make chart` writes this from the definitions of `perfdag install`. "
     "Argo's own opening braces are quoted for Helm. */ -}}\n"
@@ -205,7 +214,8 @@ def _line(text: str) -> str:
 
     JSON keeps a value from ending a line or a quote.
     """
-    line = text.replace("{{", '{{ "{{" }}').replace("'@.Values.store@'", NEEDED)
+    line = text.replace("{{", '{{ "{{" }}').replace(f"value: {ALL.store}", f"value: {NEEDED}")
+    line = line.replace("claims-of-values", "{{ $claims }}")
     line = line.replace(
         "'@allow@'", '{{ keys .Values.allow | sortAlpha | join " " | toJson }}'
     ).replace("'@image:{name}@'", "{{ toJson .Values.images }}")
@@ -275,7 +285,7 @@ def files() -> dict[str, str]:
     texts = {
         "templates/rights.yaml": ABOUT,
         "templates/allowed.yaml": ABOUT,
-        "templates/workflows.yaml": ABOUT,
+        "templates/workflows.yaml": ABOUT + CLAIMS,
     }
     for body in objects():
         file = (

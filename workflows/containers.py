@@ -10,7 +10,7 @@ from hera.workflows import models as m
 
 from perfdag.kube.labels import LABEL
 from perfdag.kube.podspec import STORE, hardened
-from perfdag.workflows.parameters import is_claim, value
+from perfdag.workflows.parameters import Parameters, claim_names
 
 # in all namespaces, and only preferred: a cluster may have one node
 _MEASURING = m.PodAffinityTerm(
@@ -64,10 +64,15 @@ class Installation:
         """Return the image with that name."""
         return self.images.replace("{name}", name)
 
+    @property
+    def parameters(self) -> Parameters:
+        """The expressions for the parameters of a Workflow."""
+        return Parameters(claim_names(self.store, self.permit))
+
 
 def _environment(installation: Installation) -> list[m.EnvVar]:
     plain = {
-        "PERFDAG_STORE": value("store"),
+        "PERFDAG_STORE": installation.parameters.value("store"),
         "PERFDAG_WORKFLOW": "{{workflow.name}}",
         "PERFDAG_WORKFLOW_UID": "{{workflow.uid}}",
         "PERFDAG_WORKFLOW_CREATED": "{{workflow.creationTimestamp.RFC3339}}",
@@ -98,7 +103,7 @@ def _store_env(installation: Installation) -> list[m.EnvFromSource]:
     ]
 
 
-def with_store(patch: dict[str, Any]) -> str:
+def with_store(installation: Installation, patch: dict[str, Any]) -> str:
     """Return a podSpecPatch that also mounts a `claim://` store, as an expression for Argo."""
     mounted = deepcopy(patch)
     mounted["volumes"] = [{"name": "store", "persistentVolumeClaim": {"claimName": "@CLAIM@"}}]
@@ -110,7 +115,7 @@ def with_store(patch: dict[str, Any]) -> str:
         for spec in (patch, mounted)
     )
     replaced = f"replace('{claimed}', '@CLAIM@', workflow.parameters.store[8:])"
-    return f"{{{{={is_claim()} ? {replaced} : '{plain}'}}}}"
+    return f"{{{{={installation.parameters.is_claim()} ? {replaced} : '{plain}'}}}}"
 
 
 def container(
@@ -132,6 +137,7 @@ def container(
         for variable, text in (plain or {}).items()
         if text
     ]
+    value = installation.parameters.value
     more += [m.EnvVar(name=f"PERFDAG_{name.upper()}", value=value(name)) for name in parameters]
     return Container(
         name=template,

@@ -8,7 +8,7 @@ from perfdag.kube.labels import LABEL, UNRECOVERABLE
 from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, PORT, TWIN
 from perfdag.workflows.containers import Installation, container, labels
 from perfdag.workflows.credentials import credential_volumes, credentials
-from perfdag.workflows.parameters import is_claim
+from perfdag.workflows.retries import annotation
 
 # two closing braces would end the expression
 _CLAIMED = '{"name":"store","persistentVolumeClaim":{"claimName":"@CLAIM@"} }'
@@ -45,10 +45,10 @@ def _attempts(installation: Installation, name: str) -> DAG:
     batches no retry can repair.
     """
     # the uid comes first since `argo resubmit` copies the annotations of another Workflow
-    annotation = f"'{{{{workflow.annotations.{UNRECOVERABLE}}}}}'"
-    ours = f"{annotation} startsWith '{{{{workflow.uid}}}} '"
-    recorded = f"{annotation} contains ',{{{{inputs.parameters.batch}}}},'"
-    expression = f"!({ours} && {recorded})"
+    batches = annotation(UNRECOVERABLE)
+    ours = f"{batches} startsWith workflow.uid + ' '"
+    recorded = f"{batches} contains ',' + inputs.parameters.batch + ','"
+    expression = f"{{{{=!({ours} && {recorded})}}}}"
     retries = RetryStrategy(
         limit=str(installation.retries), retry_policy="Always", expression=expression
     )
@@ -102,7 +102,7 @@ def rank(installation: Installation) -> Container:
     )
     # only the lead stores samples, and a claim may allow one node at a time
     claim = (
-        f"inputs.parameters.rank == '0' && {is_claim()} "
+        f"inputs.parameters.rank == '0' && {installation.parameters.is_claim()} "
         f"? replace('{_CLAIMED}', '@CLAIM@', workflow.parameters.store[8:]) : '{_EMPTY}'"
     )
     patch = f"toJson({_of_shape('patch')})"

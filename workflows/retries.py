@@ -3,8 +3,21 @@
 from hera.workflows import DAG, Container, Parameter, RetryStrategy, Task
 from hera.workflows import models as m
 
-from perfdag.kube.labels import BEGAN, ENDED, STEP
+from perfdag.kube.labels import BEGAN, ENDED, REFUSED, STEP
 from perfdag.workflows.containers import Installation
+
+
+def annotation(name: str) -> str:
+    """Return an expression: the value of an annotation of the Workflow, or an empty text.
+
+    Whoever submits a Workflow sets its annotations, so they are never part of an expression's text.
+    """
+    return f"(workflow.annotations['{name}'] ?? '')"
+
+
+def refused(name: str) -> str:
+    """Return an expression: whether a step refused the run."""
+    return f"{annotation(STEP)} == workflow.uid + ' {name} {REFUSED}'"
 
 
 def lost(installation: Installation, name: str, limit: int) -> str:
@@ -14,10 +27,12 @@ def lost(installation: Installation, name: str, limit: int) -> str:
     its whole time (`limit`, seconds). Argo calls an eviction Failed, as it does an exit code, and
     gives neither to a DAG. So the step records its state on the Workflow.
     """
-    state, now = f"'{{{{workflow.annotations.{STEP}}}}}'", f"'{{{{workflow.uid}}}} {name} "
+    began, ended = (
+        f"{annotation(STEP)} == workflow.uid + ' {name} {state}'" for state in (BEGAN, ENDED)
+    )
     waiting = installation.pending_limit
-    at_least = f"{state} == {now}{ENDED}' ? 0 : {state} == {now}{BEGAN}' ? {limit} : {waiting}"
-    return f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < ({at_least})"
+    at_least = f"{ended} || {refused(name)} ? 0 : {began} ? {limit} : {waiting}"
+    return f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < {{{{={at_least}}}}}"
 
 
 def with_retries(

@@ -28,16 +28,16 @@ from perfdag.kube.podspec import restricted
 from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
 from perfdag.workflows.gangs import duet, gang, rank
-from perfdag.workflows.parameters import RUN, allowed, refused, value
-from perfdag.workflows.retries import lost, with_retries
+from perfdag.workflows.parameters import RUN
+from perfdag.workflows.retries import annotation, lost, refused, with_retries
 
 NAME = "perfdag"
 PLAN_SECONDS, FINISH_SECONDS = 1800, 3600
 PLAN_MEMORY = "2Gi"
 """Limit of the plan step. A plan of 100,000 points and 1,000,000 samples, whose params are as long
 as is allowed, needs 0.9 GB when it is read again, and the two of a duet need 1.4 GB."""
-# the run id as a parameter (it may be empty), and as an output of the plan step (it may be absent)
-_RUN_PARAMETER, _RUN_OUTPUT = value("run"), "{{workflow.outputs.parameters.run}}"
+_RUN = "{{workflow.outputs.parameters.run}}"
+"""The run id as an output of the plan step, for the steps after it."""
 _FANS = {"batches": "gang", "duets": "duet"}
 
 
@@ -85,7 +85,7 @@ def template(installation: Installation) -> WorkflowTemplate:
             _plan(installation),
             lost(installation, "plan", PLAN_SECONDS),
         )
-        not_done = f"'{{{{workflow.annotations.{WATCHDOG_DONE}}}}}' != '{{{{workflow.uid}}}}'"
+        not_done = f"{{{{={annotation(WATCHDOG_DONE)} != workflow.uid}}}}"
         lost_or_new = f"lastRetry.status == 'Error' || {not_done}"
         watchdog = with_retries(installation, "watchdog", _watchdog(installation), lost_or_new)
         confirm = with_retries(
@@ -99,7 +99,7 @@ def template(installation: Installation) -> WorkflowTemplate:
             "finish",
             _finish(installation),
             lost(installation, "finish", FINISH_SECONDS),
-            allowed(RUN),
+            f"{{{{={installation.parameters.allowed(RUN)} && !({refused('plan')})}}}} == true",
         )
         pods = rank(installation)
         fans = [gang(installation, pods), duet(installation, pods)]
@@ -165,10 +165,9 @@ def _plan(installation: Installation) -> Container:
         "plan-pod",
         ("run", "suite", "url", "options", "trigger"),
         {
-            "refused": refused(RUN),
+            "refused": installation.parameters.refused(RUN),
             "allowed": " ".join(installation.allow),
             "permits": ",".join(installation.permit),
-            "own_store": installation.store,
             "network_policy": "true" if installation.network_policy else "",
             "pull_policy": installation.pull_policy,
         },
@@ -178,7 +177,8 @@ def _plan(installation: Installation) -> Container:
             m.Volume(
                 name="suite",
                 config_map=m.ConfigMapVolumeSource(
-                    name=value("configmap", "perfdag-none"), optional=True
+                    name=installation.parameters.value("configmap", "perfdag-none"),
+                    optional=True,
                 ),
             )
         ],
@@ -213,8 +213,10 @@ def _plan(installation: Installation) -> Container:
         ],
         active_deadline_seconds=PLAN_SECONDS,
         affinity=ASIDE,
-        labels=labels("plan", _RUN_PARAMETER),
-        pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "128Mi"}, PLAN_MEMORY)),
+        labels=labels("plan", installation.parameters.value("run")),
+        pod_spec_patch=with_store(
+            installation, restricted({"cpu": "100m", "memory": "128Mi"}, PLAN_MEMORY)
+        ),
     )
 
 
@@ -227,7 +229,7 @@ def _watchdog(installation: Installation) -> Container:
         image=installation.image("base"),
         args=["step", "watchdog"],
         affinity=ASIDE,
-        labels=labels("watchdog", _RUN_OUTPUT),
+        labels=labels("watchdog", _RUN),
         # Argo creates it again elsewhere, and finish waits for it: it leaves a lost node at once
         pod_spec_patch=json.dumps(
             restricted({"cpu": "10m", "memory": "64Mi"}) | lost_node(seconds=0)
@@ -247,8 +249,8 @@ def _confirm(installation: Installation) -> Container:
         ],
         active_deadline_seconds=FINISH_SECONDS,
         affinity=ASIDE,
-        labels=labels("confirm", _RUN_OUTPUT),
-        pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "256Mi"})),
+        labels=labels("confirm", _RUN),
+        pod_spec_patch=with_store(installation, restricted({"cpu": "100m", "memory": "256Mi"})),
     )
 
 
@@ -261,8 +263,8 @@ def _finish(installation: Installation) -> Container:
         args=["step", "finish", "--phase", "{{workflow.status}}"],
         active_deadline_seconds=FINISH_SECONDS,
         affinity=ASIDE,
-        labels=labels("finish", _RUN_PARAMETER),
-        pod_spec_patch=with_store(restricted({"cpu": "100m", "memory": "256Mi"})),
+        labels=labels("finish", installation.parameters.value("run")),
+        pod_spec_patch=with_store(installation, restricted({"cpu": "100m", "memory": "256Mi"})),
     )
 
 

@@ -12,7 +12,8 @@ WATCHDOG_DONE = f"{LABEL}/watchdog-done"
 Argo then creates no other watchdog until `argo retry`. The next watchdog removes the annotation
 when it starts to watch. If it is evicted before that, Argo does not create it again, and its step
 is Failed."""
-STEP, BEGAN, ENDED = f"{LABEL}/step", "began", "ended"
+STEP, BEGAN, ENDED, REFUSED = f"{LABEL}/step", "began", "ended", "refused"
 """Annotation of a Workflow: its uid, the step that began last, and the state of the step.
 
-The state is BEGAN while the step runs, and ENDED once it failed by itself."""
+The state is BEGAN while the step runs, ENDED once it failed by itself, and REFUSED if it refused
+the run: then Argo creates no other pod."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.permits import Demand, check_permits, is_permitted
+from perfdag.kube.permits import check_permits
 from perfdag.kube.podspec import priority_class
 from perfdag.kube.prometheus import REFUSED, check_queries
 from perfdag.plan.placement import place_hosts
@@ -67,7 +67,6 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     from perfdag.results.durations import with_learned_times  # imports pyarrow: not at the start
 
     store = context.open()
-    _check_store(context)
     plan = plan_of(context, store, environment)
     check_context(plan)
     plans = variants(store, plan)
@@ -118,20 +117,6 @@ def check_context(plan: Plan) -> None:
         if error.reason == REFUSED:
             raise refuse(str(error)) from None
         raise
-
-
-def _check_store(context: PodContext) -> None:
-    """Raise BadDocument if the store is another claim than that of the installation.
-
-    Whoever submits a Workflow chooses its store, and a lead lets commands write to it.
-    """
-    demand = Demand("store", f"claims={context.store.removeprefix('claim://')}")
-    own = context.store == context.own_store
-    if context.claimed and not own and not is_permitted(demand, context.permits):
-        raise refuse(
-            f"the store {context.store} is not that of the installation; "
-            f"an admin may permit it: perfdag install ... --permit '{demand.permit}'"
-        )
 
 
 def where(now: Object, before: Object) -> Object:

@@ -44,8 +44,6 @@ class PodContext:
     """The ServiceAccount of a benchmark with rights of its own, in its pods."""
     permits: tuple[str, ...] = ()
     """What a suite may ask for beyond PodSecurity `restricted`."""
-    own_store: str = ""
-    """The store of the installation, whose claim needs no permit."""
     pull_policy: str = "IfNotPresent"
     network_policy: bool = False
     """Whether a NetworkPolicy of this installation selects measuring pods."""
@@ -114,7 +112,6 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
         allowed=tuple(of("ALLOWED").split()),
         account=of("ACCOUNT"),
         permits=tuple(filter(None, of("PERMITS").split(","))),
-        own_store=of("OWN_STORE"),
         pull_policy=of("PULL_POLICY") or "IfNotPresent",
         network_policy=bool(of("NETWORK_POLICY")),
         refused=of("REFUSED"),

@@ -10,8 +10,10 @@ import sys
 from collections.abc import Callable, Collection
 
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.labels import BEGAN, ENDED, STEP, UNRECOVERABLE
+from perfdag.kube.labels import BEGAN, ENDED, REFUSED, STEP, UNRECOVERABLE
 from perfdag.steps.runner.pod_context import PodContext
+from perfdag.store.base import AddressError
+from perfdag.suite.yaml_document import BadDocument
 
 
 def owner(workflow: Object) -> str:
@@ -41,8 +43,9 @@ def step(context: PodContext, name: str, work: Callable[[], int]) -> int:
     _record(context, name, BEGAN)
     try:
         code = work()
-    except Exception:
-        _record(context, name, ENDED)
+    except Exception as error:
+        refused = isinstance(error, BadDocument | AddressError)
+        _record(context, name, REFUSED if refused else ENDED)
         raise
     if code:
         _record(context, name, ENDED)

@@ -73,7 +73,7 @@ def run(store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def workflow(uid: str) -> PodContext:
     own = "claim://results"
-    return replace(place(), store=own, own_store=own, workflow=f"wf-{uid}", workflow_uid=uid)
+    return replace(place(), store=own, workflow=f"wf-{uid}", workflow_uid=uid)
 
 
 def put(store: FolderStore, where: dict[str, Any]) -> Plan:
@@ -230,7 +230,7 @@ def test_want_of_a_key_pair_is_said_and_no_traceback(
         run(cluster("k8s-1", {}), "a")
     assert gather(store, plan)[0]["error"].to_pylist() == ["ssh-keygen is not installed"] * 4
     own = "claim://results"
-    for name, value in {"STORE": own, "OWN_STORE": own, "RUN": plan.run_id}.items():
+    for name, value in {"STORE": own, "RUN": plan.run_id}.items():
         monkeypatch.setenv(f"PERFDAG_{name}", value)
     assert main(["step", "plan", "--out", str(tmp_path / "out")]) == 1
     assert "perfdag step: ssh-keygen is not installed" in capsys.readouterr().err

@@ -4,7 +4,9 @@ import pytest
 
 from perfdag.kube.client import KubeError
 from perfdag.kube.labels import STEP
+from perfdag.steps.runner.limits import refuse
 from perfdag.steps.runner.step_state import step
+from perfdag.suite.yaml_document import BadDocument
 from tests.fakes.api_server import ApiServer
 
 from .test_plan_step import place
@@ -12,7 +14,13 @@ from .test_plan_step import place
 
 @pytest.mark.parametrize(
     ("code", "said"),
-    [(0, ["began"]), (1, ["began", "ended"]), (None, ["began", "ended"]), (-9, ["began"])],
+    [
+        (0, ["began"]),
+        (1, ["began", "ended"]),
+        (None, ["began", "ended"]),
+        (2, ["began", "refused"]),
+        (-9, ["began"]),
+    ],
 )
 def test_a_step_that_fails_by_itself_says_so_and_one_that_is_ended_does_not(
     code: int | None, said: list[str], monkeypatch: pytest.MonkeyPatch
@@ -28,13 +36,15 @@ def test_a_step_that_fails_by_itself_says_so_and_one_that_is_ended_does_not(
     def work() -> int:
         if code is None:
             raise KubeError(403, "Forbidden", "no")
+        if code == 2:
+            raise refuse("no such benchmark")
         if code < 0:
             raise KeyboardInterrupt
         return code
 
     monkeypatch.setattr("perfdag.kube.client.Kube", server.client)
-    if code is None or code < 0:
-        with pytest.raises((KubeError, KeyboardInterrupt)):
+    if code not in (0, 1):
+        with pytest.raises((KubeError, BadDocument, KeyboardInterrupt)):
             step(place(), "plan", work)
     else:
         assert step(place(), "plan", work) == code

@@ -39,8 +39,8 @@ EACH: dict[str, tuple[list[str], dict[str, Any]]] = {
     "parallelBatches": (["--parallel-batches", "3"], {"parallelBatches": 3}),
     "allow": (ALLOW, {"allow": {name: ["one", "two"] for name in chart.allowed()}}),
     "permit": (
-        ["--permit", "hostPath=/data,hostNetwork", "--permit", "images=r/*"],
-        {"permit": ["hostPath=/data", "hostNetwork", "images=r/*"]},
+        ["--permit", "hostPath=/data,hostNetwork", "--permit", "images=r/*,claims=a-*,preemption"],
+        {"permit": ["hostPath=/data", "hostNetwork", "images=r/*", "claims=a-*", "preemption"]},
     ),
 }
 CASES: dict[str, tuple[str, ...]] = {

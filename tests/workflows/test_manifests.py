@@ -24,7 +24,6 @@ from perfdag.steps.runner.limits import MAX_SHAPES, check_shapes
 from perfdag.suite.yaml_document import BadDocument
 from perfdag.workflows import age, base, lint, runs
 from perfdag.workflows.emit import dump
-from perfdag.workflows.parameters import value
 from perfdag.workflows.templates import FINISH_SECONDS, PLAN_SECONDS, Installation
 
 from .pods import pod
@@ -320,19 +319,18 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
     assert {name: each["retryPolicy"] for name, each in tried.items()} == dict.fromkeys(
         (*steps, "watchdog", *FANS), "Always"
     )
-    hopeless = "'{{workflow.annotations.perfdag/unrecoverable}}'"
+    hopeless = "(workflow.annotations['perfdag/unrecoverable'] ?? '')"
     assert {tried[name]["expression"] for name in FANS} == {
-        f"!({hopeless} startsWith '{{{{workflow.uid}}}} ' && {hopeless} contains ',{{{{inputs.parameters.batch}}}},')"
+        f"{{{{=!({hopeless} startsWith workflow.uid + ' ' && {hopeless} contains ',' + inputs.parameters.batch + ',')}}}}"
     }, "marks that argo resubmit copied are another Workflow's"
-    mark, uid = "'{{workflow.annotations.perfdag/step}}'", "{{workflow.uid}}"
-    stood = f"'{{{{workflow.annotations.perfdag/watchdog-done}}}}' != '{uid}'"
+    mark = "(workflow.annotations['perfdag/step'] ?? '') == workflow.uid + ' "
+    stood = "{{=(workflow.annotations['perfdag/watchdog-done'] ?? '') != workflow.uid}}"
     assert tried["watchdog"]["expression"] == f"lastRetry.status == 'Error' || {stood}", (
         "it fails so that argo retry makes another"
     )
     for name, most in steps.items():
-        lasts = (
-            f"({mark} == '{uid} {name} ended' ? 0 : {mark} == '{uid} {name} began' ? {most} : 30)"
-        )
+        over = f"{mark}{name} ended' || {mark}{name} refused'"
+        lasts = f"{{{{={over} ? 0 : {mark}{name} began' ? {most} : 30}}}}"
         assert (
             tried[name]["expression"]
             == f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < {lasts}"
@@ -400,7 +398,7 @@ def test_pods_of_every_step_are_labelled_by_their_run() -> None:
         for each in template["spec"]["templates"]
         if "container" in each
     }
-    given, made = value("run"), "{{workflow.outputs.parameters.run}}"
+    given, made = Installation().parameters.value("run"), "{{workflow.outputs.parameters.run}}"
     steps = {"plan-pod": given, "watchdog-pod": made, "confirm-pod": made, "finish-pod": given}
     assert found == {**steps, "rank": made}
 

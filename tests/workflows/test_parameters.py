@@ -91,11 +91,44 @@ def test_patterns_match_what_is_allowed_and_nothing_hostile(template: str) -> No
             assert not re.match(pattern[:-1] + r"\Z", value), (name, value)
 
 
+@pytest.mark.parametrize(
+    ("own", "permits", "claims"),
+    [
+        ("s3://b/r", (), set()),
+        ("claim://results", (), {"results"}),
+        (
+            "claim://results",
+            ("claims=d-*", "claims=x.y", "images=*", "preemption"),
+            {"results", "d-a"},
+        ),
+        ("s3://b/r", ("claims=d-*", "privileges=mtu"), {"d-a"}),
+        ("", ("claims=*",), {"results", "d-a", "preemption", "mtu"}),
+    ],
+)
+def test_no_pod_mounts_a_claim_that_is_not_permitted(
+    own: str, permits: tuple[str, ...], claims: set[str]
+) -> None:
+    """A step could refuse the claim of somebody else only after it was mounted."""
+    expected = {f"claim://{name}" for name in claims}
+    stores = [f"claim://{name}" for name in ("results", "d-a", "preemption", "mtu", "x.y")]
+    uses = 0
+    for body in base.objects(Installation(store=own, permit=permits)):
+        for text in texts(body.get("spec") if body["kind"] == "WorkflowTemplate" else {}):
+            for name, pattern in GUARD.findall(text):
+                if name == "store":
+                    allowed = {store for store in stores if re.match(pattern, store)}
+                    assert allowed == expected, text
+                    uses += 1
+    assert uses > 10
+
+
 def test_the_run_names_the_wrong_parameters_and_finish_does_not_start() -> None:
     spec = TEMPLATES["perfdag"]
     templates = {item["name"]: item for item in spec["templates"]}
     [finish] = templates["finish"]["dag"]["tasks"]
     assert {name for name, _ in GUARD.findall(finish["when"])} == set(RUN)
+    state = "(workflow.annotations['perfdag/step'] ?? '') == workflow.uid + ' plan refused'"
+    assert finish["when"].endswith(f" && !({state})}}}} == true")
     environment = {"PERFDAG_REFUSED": "run must be a run id; store must be s3://b or claim://N; "}
     with pytest.raises(BadDocument) as refused:
         from_environment(environment).open()
