@@ -226,3 +226,24 @@ async def test_the_watch_of_a_deleted_run_names_what_is_kept_and_how_to_go_on(
 
     assert await follow_run("perfdag-s-b", "bench", delete_later, log) == 1
     assert capsys.readouterr().err == f"workflow perfdag-s-b was deleted; {kept}\n"
+
+
+@pytest.mark.parametrize("more", [[], ["--watch"]])
+def test_the_status_of_a_deleted_run_names_them_too(
+    more: list[str],
+    cluster: Cluster,
+    store: FolderStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    installed = InstalledTemplate("bench", False, {"store": ROOT}, SuiteRules("", (), ()))
+    monkeypatch.setattr("perfdag.app.cluster.status.installed_template", lambda name: installed)
+    put(store, ID)
+    assert main(["status", ID, "--namespace", "bench", *more]) == 2
+    command = f"perfdag submit --resume {ID} --namespace bench --store {ROOT}"
+    assert capsys.readouterr().err == (
+        f"perfdag status: no run {ID} in namespace bench; there are: none; "
+        f"{ROOT} keeps 1 of 1 samples of run {ID}; go on: {command}\n"
+    )
+    assert main(["status", "perfdag-s-x", "--namespace", "bench", *more]) == 2
+    assert "keeps" not in capsys.readouterr().err

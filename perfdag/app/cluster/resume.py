@@ -76,9 +76,8 @@ def _stored_run(root: str, run_id: str, report: Callable[[str], None]) -> Submit
     return SubmittedRun(plan.run_id, root, plan.suite, int(plan.options.get("priority", 0)))
 
 
-def kept_samples(view: View, namespace: str) -> str:
+def kept_samples(run_id: str | None, root: str, namespace: str) -> str:
     """Return what the store keeps of a run whose Workflow was deleted, and how to go on."""
-    run_id, root = view.run_id, view.parameter("store")
     if not run_id or not root:
         return "it had made no plan, so nothing is kept"
     command = f"perfdag submit --resume {run_id} --namespace {namespace} --store {root}"

@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-from perfdag.app.cluster.find import find_workflow
+from perfdag.app.cluster.find import NoRun, find_workflow
+from perfdag.app.cluster.resume import kept_samples
+from perfdag.app.cluster.template import installed_template
 from perfdag.app.cluster.view import View, view_run
 from perfdag.app.cluster.waits import Observation, observe
 from perfdag.app.cluster.watch import clock, describe
 from perfdag.kube.client import Kube, run_with_client
+from perfdag.plan.names import is_run_id
 from perfdag.steps.runner.progress import seconds_left
 
 
@@ -56,11 +59,20 @@ class RunStatus:
 
 
 def run_status(name: str, namespace: str) -> RunStatus:
-    """Return the status of a run. Raises NoRun, KubeError."""
+    """Return the status of a run. Raises NoRun, KubeError.
+
+    The error of a run whose Workflow was deleted says what its store keeps.
+    """
 
     async def look(client: Kube) -> RunStatus:
         workflow = await find_workflow(client, name, namespace)
         view = await view_run(client, workflow["metadata"]["name"], namespace)
         return RunStatus(view, await observe(client, view, namespace))
 
-    return run_with_client(look)
+    try:
+        return run_with_client(look)
+    except NoRun as error:
+        if not is_run_id(name):
+            raise
+        root = installed_template(namespace).parameters["store"]
+        raise NoRun(f"{error}; {kept_samples(name, root, namespace)}") from None

@@ -35,8 +35,11 @@ async def follow_run(
                 connected = True
             except KubeError as error:
                 if error.status == 404:
-                    kept = f"; {kept_samples(view, namespace)}" if view else ""
-                    report(f"workflow {workflow} was deleted{kept}")
+                    text = f"workflow {workflow} was deleted"
+                    if view:
+                        kept = kept_samples(view.run_id, view.parameter("store"), namespace)
+                        text = f"{text}; {kept}"
+                    report(text)
                     return EXIT_FAILED
                 if error.status in (401, 403):
                     raise
