@@ -7,12 +7,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
 IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}$"
+OBJECT_NAME = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"
 FOLDER = r"^/[A-Za-z0-9._/:@+=,~ -]{0,1023}$"
 _LABEL = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"
 LABEL_KEY, LABEL_VALUE = rf"^([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_LABEL}$", rf"^{_LABEL}?$"
 Name = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?$")
 ]
+ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME)]
 LabelKey = Annotated[str, StringConstraints(pattern=LABEL_KEY)]
 LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE)]
 _REPLACED = re.compile(r"\{\{|\$\(|@[A-Z]+@")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from perfdag.pod_text import IMAGE, LabelKey, LabelValue, Name, Strict, replaced_texts
+from perfdag.pod_text import IMAGE, LabelKey, LabelValue, Name, ObjectName, Strict, replaced_texts
 from perfdag.quantities import CpuList, Quantity
 from perfdag.resource_names import Resources, check_hugepages
 from perfdag.units import Size
@@ -154,7 +154,7 @@ class Shape(Strict):
         " RDMA adds rdma by itself, unless this is []",
     )
     scheduler: Literal["default", "volcano"] = "default"
-    runtime_class: Name | None = None
+    runtime_class: ObjectName | None = None
 
     def problems(self) -> list[tuple[str, str]]:
         """Return (dotted key, text) of keys that contradict one another or would be replaced.

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from perfdag.pod_text import FOLDER, LabelKey, LabelValue, Name, Strict
+from perfdag.pod_text import FOLDER, LabelKey, LabelValue, Name, ObjectName, Strict
 from perfdag.quantities import Quantity, parse_quantity
 from perfdag.units import Size
 
@@ -54,8 +54,8 @@ class ClaimTemplate(Strict):
     resources: ClaimResources | None = None
     storageClassName: LabelValue | None = None
     volumeMode: Literal["Filesystem", "Block"] | None = None
-    volumeName: Name | None = None
-    volumeAttributesClassName: Name | None = None
+    volumeName: ObjectName | None = None
+    volumeAttributesClassName: ObjectName | None = None
     selector: VolumeSelector | None = None
     dataSource: DataSource | None = None
     dataSourceRef: DataSource | None = None
@@ -83,7 +83,7 @@ class Volume(Strict):
     """The measured storage: a claim for each pod (RWO) or all (RWX), hostPath or emptyDir."""
 
     kind: Literal["claim", "hostPath", "emptyDir"] = "claim"
-    storage_class: Name | None = None
+    storage_class: ObjectName | None = None
     size: Size = Field(1 << 30, description="bytes, or text such as 5GiB")
     access: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce"
     mode: Literal["Filesystem", "Block"] = "Filesystem"
@@ -94,7 +94,7 @@ class Volume(Strict):
         "(one that is absent is made for root alone); recorded as reused",
     )
     medium: Literal["", "Memory"] = Field("", description="emptyDir: Memory for a tmpfs")
-    claim: Name | None = Field(
+    claim: ObjectName | None = Field(
         None,
         description="an existing claim, used and not deleted; "
         "recorded as reused (env.sample.volume_reused)",

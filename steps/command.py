@@ -3,11 +3,12 @@
 import re
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
 from perfdag.outcome import Failed, Measurement, Skip
 
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
 _FIELDS = re.compile(r"^wall_s=(\S+)$", re.M)
 
 
@@ -17,7 +18,9 @@ class CommandParams(Params):
     argv: Annotated[
         list[str], Field(min_length=1, description="program and arguments; no shell reads them")
     ]
-    env: dict[str, str] = Field({}, description="added to the environment")
+    env: dict[Annotated[str, StringConstraints(pattern=VARIABLE)], str] = Field(
+        {}, description="added to the environment"
+    )
     expected: float = Field(1.0, gt=0, description="expected wall time in seconds, for the plan")
     exit_code: int = Field(0, ge=0, le=255, description="the exit code that counts as success")
 

@@ -253,6 +253,38 @@ def test_the_plan_step_refuses_it_however_the_suite_comes(tmp_path: Path) -> Non
             plan_in_pod(store, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({"options": {"priority": "1"}}, "options.priority '1': Input should be a valid integer"),
+        ({"options": {"pending_limit": "x"}}, "options.pending_limit 'x': Input should be a valid"),
+        ({"options": {"secrets_of": "../x"}}, "options.secrets_of '../x': String should match"),
+        ({"run_id": "../x"}, "run_id '../x': String should match"),
+        ({"schema": 2}, "plan.json is of another schema; use the perfdag version that wrote it"),
+        ([], "plan.json is of another schema"),
+    ],
+)
+def test_a_stored_plan_of_wrong_types_is_refused_in_one_line(
+    document: Any,
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = FolderStore(str(tmp_path / "store"))
+    plan = json.loads(make_plan(parse_suite(suite_text()), run_id=ID).dump())
+    data = plan | document if isinstance(document, dict) else document
+    store.put(f"runs/{ID}/plan.json", json.dumps(data).encode())
+    monkeypatch.setattr("perfdag.steps.runner.pod_context.STORE", store.root)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    for name, value in {"STORE": "claim://results", "RUN": ID}.items():
+        monkeypatch.setenv(f"PERFDAG_{name}", value)
+    assert main(["step", "plan", "--out", str(tmp_path / "out")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    [line] = [line for line in lines if not line.startswith("cannot record on the workflow")]
+    assert line.startswith(f"perfdag: plan.json of {ID} is damaged: {expected}")
+
+
 def test_other_text_is_literal_in_the_manifest_and_in_no_pod(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,10 +1,10 @@
-"""The names in a plan.json that become keys of the store, and their check when one is read."""
+"""The check of a plan.json: names that become keys of the store, and options that steps read."""
 
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, StringConstraints, ValidationError
+from pydantic import BaseModel, Strict, StringConstraints, ValidationError
 
 from perfdag.suite.model import SuiteName
 
@@ -21,10 +21,13 @@ class _Options(BaseModel):
     confirms: RunId | None = None
     confirmed: list[RunId] = []
     other: RunId | None = None
+    secrets_of: RunId | None = None
+    priority: Annotated[int, Strict()] = 0
+    pending_limit: float = 600
 
 
 class Names(BaseModel):
-    """The run, the runs that belong to it, the suite and the points of a plan.json."""
+    """The run, its options, the suite and the points of a plan.json."""
 
     run_id: RunId
     suite: SuiteName
@@ -38,7 +41,7 @@ def is_run_id(text: str) -> bool:
 
 
 def check_names(raw: Mapping[str, Any]) -> None:
-    """Check the names of a plan.json. Raises ValueError, which says where the first error is."""
+    """Check a plan.json. Raises ValueError, which says where the first error is."""
     try:
         Names.model_validate(raw)
     except ValidationError as error:

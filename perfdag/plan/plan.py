@@ -113,7 +113,7 @@ class Plan:
 def read_plan(data: bytes) -> Plan:
     """Return a plan from plan.json. Raises ValueError for damage, bad names or another schema."""
     raw = orjson.loads(data)
-    if raw.pop("schema", None) != 1:
+    if not isinstance(raw, dict) or raw.pop("schema", None) != 1:
         raise ValueError("plan.json is of another schema; use the perfdag version that wrote it")
     check_names(raw)
     try:

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from perfdag.pod_text import FOLDER, IMAGE, LABEL_KEY, LABEL_VALUE
+from perfdag.pod_text import FOLDER, IMAGE, LABEL_KEY, LABEL_VALUE, OBJECT_NAME
 from perfdag.quantities import CPU_LIST
 from perfdag.shape import INTERFACE
 from perfdag.suite.model import CONTEXT_NAME, PROMETHEUS_URL
@@ -135,6 +135,8 @@ _FORMS = {
     PROMETHEUS_URL: "an address such as http://prometheus:9090, without a user or password",
     CONTEXT_NAME: "a metric's name: 1 to 63 of a-z, 0-9 and _, beginning with a letter",
     CPU_LIST: "a CPU list such as 0 or 2-3",
+    OBJECT_NAME: "the name of an object of Kubernetes: at most 253 of a-z, 0-9, - and ., "
+    "a letter or digit at both ends",
     INTERFACE: "the name of a network interface: 1 to 15 letters, digits, "
     "and _ . : - after the first",
     LABEL_KEY: "a label's key: at most 63 letters, digits, - _ ., "

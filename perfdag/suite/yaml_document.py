@@ -244,6 +244,8 @@ class _Reader:
             )
         if isinstance(value, int | float) and (advice := _other_base(node.value, value)):
             self._refuse(node, path, advice)
+        if "\0" in node.value:
+            self._refuse(node, path, "has a NUL character, which ends the text of any program")
         # a date is a YAML type that JSON and the suite do not have
         return (
             value
@@ -264,6 +266,9 @@ class _Reader:
                     path,
                     "merge keys (<<) are not supported; use `defaults` or write the values out",
                 )
+                continue
+            if "\0" in key:
+                self._refuse(key_node, path, "a key has a NUL character")
                 continue
             if key in mapping:
                 self._refuse(key_node, (*path, key), "given twice in the same mapping; remove one")

@@ -12,8 +12,11 @@ from perfdag.units import Duration, PositiveDuration, Size
 JOB = "worker"
 """The name of the job where no job_file names it."""
 _SYNCHRONOUS = ("sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "splice")
-# A job file holds one option a line, so a path must not hold control characters.
-FilePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00-\x1f\x7f]*$", max_length=4096)]
+# fio would replace or cut off text with one of these characters, and use another file.
+FilePath = Annotated[
+    str,
+    StringConstraints(pattern=r"^/([^\x00-\x1f\x7f$;#\\]*[^\x00- \x7f$;#\\])?$", max_length=4096),
+]
 
 
 class FioParams(Params):

@@ -66,7 +66,9 @@ def options(environment: Mapping[str, str]) -> Options:
     for name, value in document.items():
         if name not in known:
             raise _refuse_options(f"{name} is not one of its keys: {', '.join(known)}")
-        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        if not isinstance(value, list) or any(
+            not isinstance(text, str) or "\0" in text for text in value
+        ):
             raise _refuse_options(f"{name} is no list of texts")
     return Options(**{name: tuple(value) for name, value in document.items()})
 

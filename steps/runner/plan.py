@@ -33,7 +33,7 @@ from perfdag.steps.runner.limits import refuse
 from perfdag.steps.runner.parameters import SUITE_FILE, options, suite_text
 from perfdag.steps.runner.plan_outputs import FANS, outputs
 from perfdag.steps.runner.pod_context import PodContext
-from perfdag.store.base import NotStoredError, Store, StoreError
+from perfdag.store.base import DamagedError, NotStoredError, Store
 
 
 def plan_of(
@@ -50,7 +50,7 @@ def plan_of(
     except NotStoredError:
         pass
     except ValueError as error:
-        raise StoreError(str(error)) from None
+        raise DamagedError(f"plan.json of {context.run_id} is damaged: {error}") from None
     chosen = options(environment)
     suite = parse_suite(suite_text(environment, store, mounted), settings=chosen.settings)
     trigger = context.trigger or "manual"

@@ -12,8 +12,11 @@ from collections.abc import Callable, Collection
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.labels import BEGAN, ENDED, REFUSED, STEP, UNRECOVERABLE
 from perfdag.steps.runner.pod_context import PodContext
-from perfdag.store.base import AddressError
+from perfdag.store.base import AddressError, DamagedError, NotStoredError
 from perfdag.suite.yaml_document import BadDocument
+
+_BAD_INPUT = (BadDocument, AddressError, DamagedError, NotStoredError)
+"""Errors of exit code 2: the run never starts."""
 
 
 def owner(workflow: Object) -> str:
@@ -44,8 +47,7 @@ def step(context: PodContext, name: str, work: Callable[[], int]) -> int:
     try:
         code = work()
     except Exception as error:
-        refused = isinstance(error, BadDocument | AddressError)
-        _record(context, name, REFUSED if refused else ENDED)
+        _record(context, name, REFUSED if isinstance(error, _BAD_INPUT) else ENDED)
         raise
     if code:
         _record(context, name, ENDED)
