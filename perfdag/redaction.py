@@ -15,9 +15,12 @@ MARK = "[redacted]"
 SHORTEST = 6
 """Characters below which a value is not searched in texts: it would match too much."""
 _NAME = re.compile(
-    r"(TOKEN|KEY|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIAL|WEBHOOK)S?\d*(?![A-Z0-9])", re.I
+    r"(TOKEN|KEY|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIAL|WEBHOOK)S?\d*(?![A-Z0-9])"
+    r"|(?<![A-Z0-9])(PASS|PAT|AUTH|DSN|DATABASE_URL)\d*(?![A-Z0-9])"
+    r"|(?<=_)PWD(?![A-Z0-9])",  # PWD itself is a folder
+    re.I,
 )
-_HARMLESS = ("_ID", "_FILE", "_PATH", "_DIR")
+_HARMLESS = ("_ID", "_FILE", "_PATH", "_DIR", "_SOCK")
 _values: dict[str, None] = {}
 
 
@@ -60,7 +63,7 @@ def redact_json(data: bytes) -> bytes:
 def _known() -> list[str]:
     """Return the secret values, the longest first, since one may hold another."""
     own = (value for name, value in os.environ.items() if is_secret(name))
-    values = {value for value in (*own, *_values) if len(value) >= SHORTEST}
+    values = {value for value in map(str.strip, (*own, *_values)) if len(value) >= SHORTEST}
     return sorted(values, key=lambda value: (-len(value), value))
 
 

@@ -12,10 +12,12 @@ import pytest
 from perfdag.hosts import environment
 from perfdag.hosts.local import LocalHost
 from perfdag.kube import config
+from perfdag.kube.podspec import Context, patch
 from perfdag.plan.plan import make_plan
-from perfdag.redaction import is_secret, redact_json, register, restore
+from perfdag.redaction import is_secret, redact, redact_json, register, restore
 from perfdag.results.confirming import store_confirming_plans
 from perfdag.results.runs import load_plan, store_plan, stored_secrets
+from perfdag.shape import Shape
 from perfdag.steps.runner import credentials
 from perfdag.steps.runner.credentials import OF_LEAD, OF_PEER, take_credentials
 from perfdag.store.open import open_store
@@ -23,6 +25,7 @@ from perfdag.suite.checks import checks_of
 from perfdag.suite.load import parse_suite
 from perfdag.workflows.gangs import rank
 from perfdag.workflows.templates import Installation
+from tests.fakes.credentials import copied
 
 STORE = {"AWS_SECRET_ACCESS_KEY": "the-store-key", "EXTRA_OF_STORE": "me:pw@proxy"}
 TOKEN = {"token": "the-token", "ca.crt": "CA", "namespace": "bench"}
@@ -34,6 +37,8 @@ def test_a_measured_process_has_no_variable_of_perfdag_or_of_the_store(
     for name in ("AWS_SESSION_TOKEN", "PERFDAG_WEBHOOK", "PERFDAG_STORE"):
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("EDITOR", "vi")
+    for name in ("PERFDAG_IPS", "PERFDAG_SSH_CONFIG", "PERFDAG_SSH_PORTS"):  # only a lead has them
+        monkeypatch.delenv(name, raising=False)
     lines = LocalHost().run(["env"], timeout=20, env={"OWN": "1"}).stdout.splitlines()
     names = {line.partition("=")[0] for line in lines}
     assert {"EDITOR", "OWN", "PATH"} <= names
@@ -68,22 +73,7 @@ def test_another_process_of_the_uid_cannot_read_the_environment(
 
 
 def _copied(folder: Path, role: str, measure: dict[str, str] | None = None) -> Path:
-    """Run the script of the init container of a measuring pod in a folder; return its target."""
-    files = {
-        "secrets/store": STORE,
-        "secrets/measure": measure or {},
-        "secrets/ssh": dict.fromkeys(("id", "id.pub", "host", "host.pub"), "key"),
-        "secrets/account": TOKEN,
-    }
-    for name, texts in files.items():
-        (folder / name).mkdir(parents=True)
-        for file, text in texts.items():
-            (folder / name / file).write_text(text)
-    (folder / "credentials").mkdir()
-    [init] = rank(Installation()).init_containers or []
-    script = (init.command or [])[-1].replace("/perfdag/", f"{folder}/")
-    subprocess.run(["sh", "-c", script, role], check=True)
-    return folder / "credentials"
+    return copied(folder, role, {"store": STORE, "measure": measure or {}, "account": TOKEN})
 
 
 @pytest.mark.parametrize(
@@ -97,7 +87,7 @@ def _copied(folder: Path, role: str, measure: dict[str, str] | None = None) -> P
 def test_a_pod_gets_what_its_role_needs(tmp_path: Path, role: str, names: set[str]) -> None:
     files = list(_copied(tmp_path, role).iterdir())
     assert {file.name for file in files} == names
-    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    assert {file.stat().st_mode & 0o777 for file in files if file.suffix != ".pub"} == {0o600}
 
 
 def test_a_credential_for_measuring_replaces_that_of_the_other_steps(tmp_path: Path) -> None:
@@ -116,6 +106,16 @@ def test_the_measuring_container_mounts_no_secret_and_no_token() -> None:
     assert memory.empty_dir
     assert memory.empty_dir.medium == "Memory"
     assert not pod.env_from
+
+
+def test_only_an_image_of_the_installation_sees_what_is_copied() -> None:
+    """Of these files, an image that is permitted sees only what the role of its pod needs."""
+    [init] = rank(Installation(images="r/{name}:1")).init_containers or []
+    assert init.image == "r/base:1"
+    shape = Shape.model_validate({"image": "registry.example/other:1"})
+    containers = patch(shape, Context("r", "uid", "r/{name}:1"))["initContainers"]
+    [patched] = [item for item in containers if item["name"] == init.name]
+    assert patched.keys() == {"name", "resources", "securityContext"}
 
 
 def test_the_copied_token_outlives_a_run() -> None:
@@ -152,6 +152,8 @@ def test_a_pod_takes_its_credentials_and_leaves_none_to_a_command(
     assert config.load_config().credentials.token == "the-token"
     seen = LocalHost().run(["sh", "-c", f"env; cat {folder}/*"], timeout=20).stdout
     assert not [text for text in (*STORE.values(), "the-token") if text in seen]
+    # a program may print what the step holds; no name tells that this value is secret
+    assert redact(f"via {STORE['EXTRA_OF_STORE']}!") == "via [redacted]!"
 
     # a program of perfdag that the benchmark starts on purpose may use the token
     for name, value in config.token_environment().items():
@@ -229,7 +231,7 @@ def test_redaction_changes_texts_and_no_numbers() -> None:
     data = orjson.dumps({"n": 123456, "text": 'x 123456, a"quote\n!', "123456": [1.5, None]})
     assert orjson.loads(redact_json(data)) == {
         "n": 123456,
-        "text": "x [redacted], [redacted]!",
+        "text": "x [redacted], [redacted]\n!",
         "[redacted]": [1.5, None],
     }
 
@@ -241,6 +243,10 @@ def test_redaction_changes_texts_and_no_numbers() -> None:
             (name, True)
             for name in ("API_TOKEN", "aws_secret_access_key", "apikey", "DB_PASSWORD2")
         ),
+        *((name, True) for name in ("DB_PASS", "GITHUB_PAT", "npm_auth", "PASS", "AUTH_HEADER")),
+        *((name, True) for name in ("DATABASE_URL", "TEST_DATABASE_URL", "SENTRY_DSN", "DB_PWD")),
+        *((name, False) for name in ("PATH", "PWD", "OLDPWD", "PATTERN", "BYPASS", "AUTHOR")),
+        *((name, False) for name in ("SSH_AUTH_SOCK", "XAUTHORITY", "GIT_ASKPASS", "BASE_URL")),
         *((name, True) for name in ("PERFDAG_WEBHOOK", "AWS_SESSION_TOKEN", "CREDENTIALS")),
         *((name, False) for name in ("AWS_ACCESS_KEY_ID", "TOKENIZERS_PARALLELISM", "KEY_FILE")),
     ],

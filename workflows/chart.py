@@ -73,8 +73,7 @@ CLAIMS = """{{- $claims := list }}
 {{- range prepend .Values.permit (replace "claim://" "claims=" .Values.store) }}
 {{- if regexMatch "^claims=[a-z0-9*-]+$" . }}
 {{- $claims = append $claims (trimPrefix "claims=" . | replace "*" "[a-z0-9-]*") }}
-{{- end }}
-{{- end }}
+{{- end }}{{ end }}
 {{- $claims = join "|" $claims | default "-" }}
 """
 """What `perfdag.workflows.parameters.claim_names` computes."""
@@ -188,16 +187,8 @@ def _if(needs: Needs) -> list[str]:
         option if taken else option[4:] if option.startswith("not ") else _not(option)
         for option, taken in sorted(needs)
     ]
-    both = (
-        conditions[0]
-        if len(conditions) == 1
-        else " ".join(
-            [
-                "and",
-                *(f"({condition})" if " " in condition else condition for condition in conditions),
-            ]
-        )
-    )
+    words = (f"({condition})" if " " in condition else condition for condition in conditions)
+    both = conditions[0] if len(conditions) == 1 else " ".join(["and", *words])
     return [f"{{{{- if {both} }}}}"] if needs else []
 
 

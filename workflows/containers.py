@@ -30,6 +30,14 @@ ASIDE = m.Affinity(
 """Keeps a pod that does not measure away from pods that do."""
 
 
+_FIELDS = {
+    "PERFDAG_NAMESPACE": "metadata.namespace",
+    "PERFDAG_POD": "metadata.name",
+    "PERFDAG_NODE": "spec.nodeName",
+    "PERFDAG_IPS": "status.podIPs",
+}
+
+
 @dataclass(frozen=True)
 class Installation:
     """The options of `perfdag install`. Times are in seconds."""
@@ -79,22 +87,16 @@ def _environment(installation: Installation) -> list[m.EnvVar]:
         "PERFDAG_IMAGES": installation.images,
         "HOME": "/tmp",
     }
-    fields = {
-        "PERFDAG_NAMESPACE": "metadata.namespace",
-        "PERFDAG_POD": "metadata.name",
-        "PERFDAG_NODE": "spec.nodeName",
-        "PERFDAG_IPS": "status.podIPs",
-    }
     return [
         *(m.EnvVar(name=name, value=value) for name, value in plain.items()),
-        *(
-            m.EnvVar(
-                name=name,
-                value_from=m.EnvVarSource(field_ref=m.ObjectFieldSelector(field_path=path)),
-            )
-            for name, path in fields.items()
-        ),
+        *map(variable, _FIELDS),
     ]
+
+
+def variable(name: str) -> m.EnvVar:
+    """Return a variable of the environment whose value is a field of the pod."""
+    field_ref = m.ObjectFieldSelector(field_path=_FIELDS[name])
+    return m.EnvVar(name=name, value_from=m.EnvVarSource(field_ref=field_ref))
 
 
 def _store_env(installation: Installation) -> list[m.EnvFromSource]:

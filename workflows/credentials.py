@@ -3,32 +3,36 @@
 Measured commands have the uid and the container of the step. A mounted Secret, a variable of the
 container or a mounted token would be theirs as well, since the container's first process belongs to
 Argo and shows its environment. So an init container copies what the pod's role needs to a volume
-in memory.
+in memory. It runs an image of the installation, whatever image a suite measures with.
 """
 
 from hera.workflows import UserContainer
 from hera.workflows import models as m
 
 from perfdag.kube.podspec import CREDENTIALS, hardened
-from perfdag.workflows.containers import Installation
+from perfdag.workflows.containers import Installation, variable
 
 _SOURCES, _TARGET = "/perfdag/secrets", "/perfdag/credentials"
 TOKEN_SECONDS = 365 * 86400
 """Life of the token of a measuring pod. It ends with the pod, or at the API server's maximum."""
-# The role is $0. Only leads use the store and the private client key; only peers run a server.
+# The role is $0. Only leads use the store and the private client key; only peers run a server. A
+# peer makes a host key, which the key of the run certifies for the addresses of this pod.
 _COPY = f"""umask 077
 copy() {{ for file; do [ ! -f "$file" ] || cp -L "$file" {_TARGET}/ || exit 1; done; }}
 cd {_SOURCES}
 copy account/*
-[ "$0" = peer ] || copy store/* measure/* ssh/id ssh/host.pub
-[ "$0" = lead ] || copy ssh/host ssh/id.pub
+[ "$0" = peer ] || copy store/* measure/* ssh/id ssh/ca.pub
+[ "$0" != lead ] && [ -f ssh/ca ] || exit 0
+copy ssh/ca ssh/id.pub
+cd {_TARGET} && ssh-keygen -q -t ed25519 -N '' -C perfdag -f host \
+&& ssh-keygen -q -s ca -h -I perfdag -n "$PERFDAG_IPS" host.pub && rm ca host.pub
 """
 
 
 def credentials(installation: Installation, role: str) -> UserContainer:
     """Return the init container that copies what a pod of this role needs: lead, peer or lead-b.
 
-    The patch of a shape gives it the image and the uid of the measuring container.
+    The patch of a shape gives it the uid of the measuring container.
     """
     mounts = {
         "account": f"{_SOURCES}/account",
@@ -43,6 +47,7 @@ def credentials(installation: Installation, role: str) -> UserContainer:
         image_pull_policy=installation.pull_policy,
         command=["sh", "-c", _COPY],
         args=[role],
+        env=[variable("PERFDAG_IPS")],
         security_context=m.SecurityContext.model_validate(hardened()),
         volume_mounts=[m.VolumeMount(name=name, mount_path=path) for name, path in mounts.items()],
     )

@@ -183,10 +183,9 @@ def _role(
 def network_policy(installation: Installation) -> Object:
     """Return the policy that lets only measuring pods reach the servers of measuring pods.
 
-    fio's server runs the jobs of whoever connects, those of iperf and netperf answer anyone. sshd
-    checks a key, so its port is open: in an A/B run the lead of one variant may be on the host
-    network, where no label selects it. What the pods connect to themselves (S3, the API server) is
-    not restricted.
+    The servers of iperf and netperf answer anyone. sshd checks a key, so its port is open: in an
+    A/B run the lead of one variant may be on the host network, where no label selects it. What the
+    pods connect to themselves (S3, the API server) is not restricted.
     """
     return {
         "apiVersion": "networking.k8s.io/v1",

@@ -6,6 +6,7 @@ A benchmark does not know whether a host is this machine or a pod on another nod
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO, Any, Protocol, Self
 
@@ -112,6 +113,10 @@ class Host(Protocol):
 
     def free_port(self, proto: Proto = "tcp") -> int:
         """Return a port that is free now."""
+        ...
+
+    def forwarded(self, port: int) -> AbstractContextManager[int]:
+        """Return a port of 127.0.0.1 here that leads to this port of 127.0.0.1 on the host."""
         ...
 
     def which(self, program: str) -> str | None:

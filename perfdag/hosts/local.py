@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +181,10 @@ class LocalHost:
         ) as probe:
             probe.bind(("", 0))
             return int(probe.getsockname()[1])
+
+    @contextlib.contextmanager
+    def forwarded(self, port: int) -> Iterator[int]:
+        yield port
 
     def which(self, program: str) -> str | None:
         return shutil.which(program)

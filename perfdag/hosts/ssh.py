@@ -12,7 +12,7 @@ import secrets
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import orjson
 
 from perfdag.hosts.base import Argv, Finished, ServerProcess
 from perfdag.hosts.environment import measured_environment
+from perfdag.hosts.local import LocalHost
 from perfdag.hosts.processes import Proto, listening_ports
 from perfdag.hosts.ssh_connection import Connection, exit_code
 from perfdag.outcome import Failed, Infrastructure
@@ -239,6 +240,17 @@ class SshHost:
         return next(
             port for port in iter(lambda: random.randint(10000, 32000), None) if port not in taken
         )
+
+    @contextlib.contextmanager
+    def forwarded(self, port: int) -> Iterator[int]:
+        """Yield a local port that leads to the peer's port. Raises Infrastructure."""
+        own = LocalHost().free_port()
+        self._connection.forward("forward", own, port)
+        try:
+            yield own
+        finally:
+            with contextlib.suppress(Infrastructure):
+                self._connection.forward("cancel", own, port)
 
     def which(self, program: str) -> str | None:
         """Return the path of a program on the peer, or None."""

@@ -8,19 +8,19 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Literal
 
 from perfdag.hosts.base import Finished
 from perfdag.hosts.environment import measured_environment
 from perfdag.outcome import Infrastructure
 
-ALIAS = "perfdag-peer"
 CONNECT_SECONDS = 10
 
 
 def config_text(identity: Path, known_hosts: Path, sockets: Path, user: str) -> str:
     """Return an ssh_config for all peers.
 
-    It has the run's key, one alias for a checked host key, a shared connection, and no forwarding.
+    It has the run's key, checked host certificates, and one connection a peer.
     """
     return f"""Host *
   User {user}
@@ -28,7 +28,6 @@ def config_text(identity: Path, known_hosts: Path, sockets: Path, user: str) -> 
   IdentitiesOnly yes
   UserKnownHostsFile {known_hosts}
   GlobalKnownHostsFile /dev/null
-  HostKeyAlias {ALIAS}
   StrictHostKeyChecking yes
   UpdateHostKeys no
   BatchMode yes
@@ -99,17 +98,28 @@ class Connection:
             return "no answer"
 
     def _checked(self) -> bool:
-        argv = [*self._ssh(), "-O", "check", self.address]
-        return (
-            subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                env=measured_environment(),
-                check=False,
-            ).returncode
-            == 0
+        return self._order("check").returncode == 0
+
+    def _order(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Give an order to the process that holds the shared connection."""
+        return subprocess.run(
+            [*self._ssh(), "-O", *words, self.address],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=measured_environment(),
+            check=False,
         )
+
+    def forward(self, order: Literal["forward", "cancel"], own: int, port: int) -> None:
+        """Start or end the forwarding of a port of this machine to one of the peer.
+
+        Both are ports of 127.0.0.1. Raises Infrastructure.
+        """
+        ports = f"127.0.0.1:{own}:127.0.0.1:{port}"
+        done = self._order(order, "-o", "ClearAllForwardings=no", "-L", ports)
+        if done.returncode != 0:
+            raise Infrastructure(f"ssh to {self.name} forwards no port: {done.stderr.strip()}")
 
     def close(self) -> None:
         """Close the shared connection."""

@@ -90,13 +90,8 @@ def patch(shape: Shape, context: Context) -> Object:
         "securityContext": pod_security(root),
         "initContainers": [
             {"name": "init", "securityContext": hardened(), "resources": helpers},
-            # the image and the user of the measuring container, which reads its files
-            {
-                "name": CREDENTIALS,
-                "image": main["image"],
-                "securityContext": hardened(root),
-                "resources": helpers,
-            },
+            # the user of the measuring container, which reads its files
+            {"name": CREDENTIALS, "securityContext": hardened(root), "resources": helpers},
         ],
         "containers": [{"name": "wait", "securityContext": hardened(), "resources": helpers}, main],
         "volumes": [],

@@ -183,16 +183,19 @@ class Fio(Benchmark[FioParams]):
                 late.check(f"fio, laying out files on {place.host.name},")
 
     def _servers(self, gang: Gang, places: list[Place], stack: ExitStack) -> dict[str, list[str]]:
-        """Start a fio server on each host. Return each server's argv by its address and port."""
+        """Start a fio server on each host. Return each server's argv by its address and port here.
+
+        A server runs the jobs of whoever connects. So it listens at 127.0.0.1, and the lead
+        reaches it through its connection to the host.
+        """
         servers = {}
         for place in places:
             host, port = place.host, place.host.free_port("tcp")
-            kind = "ip6" if ":" in host.address else "ip"
-            argv = ["fio", f"--server={kind}:{host.address},{port}"]
+            argv = ["fio", f"--server=ip:127.0.0.1,{port}"]
             stack.enter_context(
                 host.serve(argv, port=port, cwd=place.folder, cpus=gang.shape.hosts.cpus.server)
             )
-            servers[f"{host.address}:{port}"] = argv
+            servers[f"127.0.0.1:{stack.enter_context(host.forwarded(port))}"] = argv
         return servers
 
     def _local(self, gang: Gang, params: FioParams, place: Place) -> Output:
@@ -208,10 +211,10 @@ class Fio(Benchmark[FioParams]):
         lead = gang.hosts[0]
         # json+ adds the histograms, from which the percentiles of all hosts are computed.
         client = ["fio", "--output-format=json+"]
-        for index, (place, argv) in enumerate(zip(places, servers.values(), strict=True)):
+        for index, (place, server) in enumerate(zip(places, servers, strict=True)):
             path = str(PurePosixPath(gang.scratch) / f"job-{index}.fio")
             lead.put(path, job.job_file(params, place).encode())
-            client += [argv[-1].replace("--server=", "--client="), path]
+            client += [f"--client=ip:{server.replace(':', ',')}", path]
         finished = lead.run(client, timeout=gang.timeout)
         output = _output(
             finished,

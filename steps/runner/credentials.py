@@ -15,13 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfdag.hosts.environment import hidden, hide_memory
-from perfdag.hosts.ssh_connection import ALIAS, config_text
+from perfdag.hosts.ssh_connection import config_text
 from perfdag.kube.config import SERVICE_ACCOUNT, keep_token
 from perfdag.redaction import register
 from perfdag.steps.runner.pod_context import scratch_home
 
-OF_LEAD, OF_PEER = ("id", "host.pub"), ("host", "id.pub")
-"""Files of a lead: the client's private key. Files of a peer: what its server needs."""
+OF_LEAD, OF_PEER = ("id", "ca.pub"), ("host", "host-cert.pub", "id.pub")
+"""Files of a lead: the client's private key. Files of a peer: what its server needs.
+
+The init container makes the peer's own host key. The key `ca` of the run signs it for the addresses
+of the pod, and stays in the init container."""
 USERS = Path("/var/lib/extrausers/passwd")
 """Further users by libnss-extrausers, which ignores uids below 500."""
 GROUP = 100
@@ -35,10 +38,7 @@ class PeerError(Exception):
 
 @dataclass(frozen=True)
 class Keys:
-    """The folder of the run's keys: private keys `id` and `host`, each with its .pub file.
-
-    A lead's folder has the files of OF_LEAD, that of a peer the files of OF_PEER.
-    """
+    """The folder of a pod's keys: the files of OF_LEAD, or those of OF_PEER."""
 
     folder: Path
 
@@ -62,10 +62,13 @@ class Keys:
 
 
 def make_keys(folder: Path) -> dict[str, str]:
-    """Return a key pair and a host key, by file name. Raises PeerError if ssh-keygen fails."""
+    """Return the files of two key pairs: of the client, and of who signs host keys.
+
+    Raises PeerError.
+    """
     texts: dict[str, str] = {}
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for name in ("id", "host"):
+    for name in ("id", "ca"):
         path = folder / name
         path.unlink(missing_ok=True)
         keygen = subprocess.run(
@@ -104,7 +107,7 @@ def client_config(keys: Keys, home: Path) -> Path:
     """Write the lead's ssh_config below `home` and return it. Raises PeerError."""
     keys.install(home, OF_LEAD)
     known_hosts = home / "known_hosts"
-    known_hosts.write_text(f"{ALIAS} {(home / 'host.pub').read_text()}")
+    known_hosts.write_text(f"@cert-authority * {(home / 'ca.pub').read_text()}")
     config = home / "ssh_config"
     # a socket's path may have 107 bytes, and ssh adds 57 of its own
     sockets = Path(tempfile.mkdtemp(prefix="pd-", dir="/tmp"))
@@ -134,4 +137,6 @@ def take_credentials(folder: Path = SERVICE_ACCOUNT) -> None:
         else:
             os.environ[file.name] = text
             hidden.add(file.name)
+            if not file.name.startswith("AWS_"):  # a region or an address is no secret
+                register([text])
         file.unlink()

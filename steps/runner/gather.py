@@ -120,12 +120,16 @@ def by_rank(pods: dict[str, Pod]) -> dict[int, Pod]:
 def add_peers(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:
     """Connect to the other pods of a gang, and add them to its hosts. Raises GangUnavailable."""
     connect(gang, pods, config, shape, run_id)
-    # how `perfdag step rsh`, which MPI launchers call, reaches the peers
+    gang.hosts += [_on_measured_network(peer, shape) for peer in gang.peers]
+    # How `perfdag step rsh`, which MPI launchers call with measured addresses, reaches the hosts.
+    own = (os.environ.get("PERFDAG_IPS"), gang.hosts[0].address)
     os.environ |= {
         "PERFDAG_SSH_CONFIG": str(config),
-        "PERFDAG_SSH_PORTS": " ".join(f"{peer.at}={peer.port}" for peer in gang.peers),
+        "PERFDAG_SSH_PORTS": " ".join(
+            f"{peer.address}={peer.at}={peer.port}" for peer in gang.peers
+        ),
+        "PERFDAG_IPS": ",".join(filter(None, own)),
     }
-    gang.hosts += [_on_measured_network(peer, shape) for peer in gang.peers]
 
 
 def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:

@@ -49,6 +49,7 @@ def _server_config(home: Path, addresses: Sequence[str], port: int) -> str:
     return f"""Port {port}
 {listen}
 HostKey {home}/host
+HostCertificate {home}/host-cert.pub
 AuthorizedKeysFile {home}/id.pub
 StrictModes no
 UsePAM no
@@ -56,7 +57,8 @@ PidFile none
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
-AllowTcpForwarding no
+AllowTcpForwarding local
+PermitOpen 127.0.0.1:*
 AllowAgentForwarding no
 AllowStreamLocalForwarding no
 X11Forwarding no

@@ -29,7 +29,7 @@ sh /tmp/search
 echo PEER
 set -- $PERFDAG_SSH_PORTS
 base64 -w0 /tmp/search >/tmp/encoded
-exec perfdag step rsh "${{1%=*}}" "echo $(cat /tmp/encoded) | base64 -d >/tmp/search; sh /tmp/search"
+exec perfdag step rsh "${{1%%=*}}" "echo $(cat /tmp/encoded) | base64 -d >/tmp/search; sh /tmp/search"
 """
 
 
@@ -58,10 +58,10 @@ def test_a_command_finds_no_secret_of_its_pod_or_of_its_peer(
         assert not re.search(r"AWS_SECRET|perfdag-secret|\beyJ[\w-]+\.|\[redacted", text)
         assert "touch: cannot touch '/etc/passwd': Permission denied" in text
     assert {line for line in lead.splitlines() if line.startswith("/tmp/perfdag-ssh")} == {
-        f"/tmp/perfdag-ssh/lead/{file}" for file in ("id", "host.pub", "known_hosts", "ssh_config")
+        f"/tmp/perfdag-ssh/lead/{file}" for file in ("id", "ca.pub", "known_hosts", "ssh_config")
     }
     assert {line for line in peer.splitlines() if line.startswith("/tmp/perfdag-ssh")} >= {
-        f"/tmp/perfdag-ssh/peer/{file}" for file in ("host", "id.pub")
+        f"/tmp/perfdag-ssh/peer/{file}" for file in ("host", "host-cert.pub", "id.pub")
     }
     assert "/tmp/perfdag-ssh/peer/id\n" not in peer
     assert (

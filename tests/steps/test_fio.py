@@ -357,7 +357,10 @@ def test_options_say_every_parameter() -> None:
         ({"ioengine": "aio"}, "'io_uring'"),
         ({"directory": "/a", "file": "/b"}, "exclude each other"),
         ({"directory": "relative"}, "pattern"),
-        ({"directory": "/a\nrw=write"}, "pattern"),
+        *(
+            ({"file": path}, "pattern")  # fio would write to another file, which may hold data
+            for path in ("/a\nrw=write", "/a;b", "/a#b", "/a/$ncpus", "/a\\", "/a ")
+        ),
         ({"ioengine": "psync", "iodepth": 8}, "one I/O in flight"),
         (
             {"iodepth": 8, "direct": False},
@@ -652,6 +655,8 @@ def test_files_of_several_hosts_are_laid_out_before_the_measured_run(
     params = FioParams(rw="randread", **{**SMALL, "runtime": "1s"})
     FIO.run(gang(tmp_path, 2), params)
     assert ["--create_only=1" in argv for argv in served] == [True, True, False, False]
+    # the server runs the jobs of whoever connects
+    assert all(argv[1].startswith("--server=ip:127.0.0.1,") for argv in served[2:])
     assert left(tmp_path) == []
 
 

@@ -12,14 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from perfdag.hosts.local import LocalHost
+from perfdag.hosts.processes import listening_ports
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.pods import Pod
 from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import make_plan
+from perfdag.shape import Shape
 from perfdag.steps.runner import credentials, gather, peer
 from perfdag.steps.runner.exit_codes import RETRYABLE
 from perfdag.steps.runner.gather import GangUnavailable
 from perfdag.suite.load import parse_suite
+from tests.fakes.credentials import copied
 
 from .test_plan_step import place
 
@@ -38,9 +42,8 @@ def _port() -> int:
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> credentials.Keys:
-    folder = tmp_path_factory.mktemp("keys")
-    credentials.make_keys(folder)
-    return credentials.Keys(folder)
+    """The files of a pod that serves and leads."""
+    return credentials.Keys(copied(tmp_path_factory.mktemp("keys"), "lead-b"))
 
 
 class Served:
@@ -63,6 +66,12 @@ class Served:
             str(lost),
         ]
         self.process = subprocess.Popen(argv)
+
+    def wait(self) -> None:
+        deadline = time.monotonic() + 30
+        while self.port not in listening_ports(Path("/proc/net/tcp").read_text(), "tcp"):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
 
 @pytest.fixture
@@ -141,6 +150,18 @@ def test_server_is_ready_when_it_listens_and_ends_when_told(host: SshHost) -> No
     assert server.stop().code in (-15, -9)
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), 1)
+
+
+def test_a_forwarded_port_reaches_a_server_that_only_the_peer_reaches(host: SshHost) -> None:
+    port = host.free_port()
+    argv = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]
+    with host.serve(argv, port=port, ready=10), host.forwarded(port) as own:
+        assert own != port
+        with socket.create_connection(("127.0.0.1", own), 5) as client:
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.0 200"
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", own), 1)
 
 
 def test_a_server_that_ends_early_says_why(host: SshHost) -> None:
@@ -265,14 +286,43 @@ def test_a_killed_peer_is_infrastructure(host: SshHost, served: Served) -> None:
         often()
 
 
-def test_an_unknown_host_key_is_refused(served: Served, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    credentials.make_keys(other)
-    stranger = SshHost(
-        "127.0.0.1",
-        "node-x",
-        credentials.client_config(credentials.Keys(other), tmp_path / "lead2"),
-        served.port,
-    )
-    with pytest.raises(Infrastructure, match=r"no ssh to node-x"):
-        stranger.connect(2)
+@pytest.mark.parametrize("own", ["another run", "another address"])
+def test_a_peer_proves_its_run_and_its_address(
+    keys: credentials.Keys, tmp_path: Path, own: str
+) -> None:
+    """Each peer has a host key of its own, so no peer can stand in for another."""
+    ssh = {file.name: file.read_text() for file in (keys.folder.parent / "keys").iterdir()}
+    if own == "another run":
+        ssh |= {
+            name: text for name, text in credentials.make_keys(tmp_path).items() if "ca" in name
+        }
+    addresses = "127.0.0.1" if own == "another run" else "10.0.0.7,fd00::7"
+    folder = copied(tmp_path, "peer", {"ssh": ssh}, addresses)
+    assert (folder / "host").read_text() != (keys.folder / "host").read_text()
+    other = Served(credentials.Keys(folder), tmp_path / "peer")
+    config = credentials.client_config(keys, tmp_path / "lead")
+    host = SshHost("127.0.0.1", "node-x", config, other.port)
+    other.wait()
+    with pytest.raises(Infrastructure, match=r"no ssh to node-x .*: Host key verification failed"):
+        host.connect(0)
+    other.process.terminate()
+    other.process.wait()
+
+
+def test_the_remote_shell_reaches_measured_addresses(
+    served: Served, keys: credentials.Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a Multus network, where no sshd listens."""
+    measured = iter(["192.168.0.2"])
+    monkeypatch.setattr(gather, "extra_address", lambda host, shape: next(measured))
+    monkeypatch.setattr(gather, "ssh_port", lambda *told: served.port)
+    for name in ("PERFDAG_SSH_CONFIG", "PERFDAG_SSH_PORTS", "PERFDAG_IPS"):
+        monkeypatch.setenv(name, "")
+    gang = gather.Hosts([LocalHost("192.168.0.1")], {})
+    pod = Pod("p1", 0, 0, 1, "Running", "node-1", "127.0.0.1")
+    config = credentials.client_config(keys, tmp_path / "lead")
+    gather.add_peers(gang, [pod], config, Shape(), "r")
+    for address, where in (("192.168.0.1", ""), ("192.168.0.2", str(tmp_path / "peer"))):
+        argv = [sys.executable, "-m", "perfdag", "step", "rsh", address, "echo", "$PERFDAG_PEER"]
+        assert LocalHost().run(argv, timeout=60).stdout.strip() == where
+    gang.dismiss(measured=True)

@@ -31,6 +31,6 @@ def run_on_peer(words: Sequence[str], environment: Mapping[str, str]) -> NoRetur
     if host in (*environment.get("PERFDAG_IPS", "").split(","), "localhost", "127.0.0.1"):
         os.execvp("sh", ["sh", "-c", " ".join(command)])
     # Hosts that share an address (a host network) are one host to MPI: the first port serves.
-    ports = [item.rpartition("=") for item in environment.get("PERFDAG_SSH_PORTS", "").split()]
-    port = next((port for address, _, port in ports if address == host), SSH_PORT)
-    os.execvp("ssh", ["ssh", "-F", config, "-p", port, host, *command])
+    peers = [item.split("=") for item in environment.get("PERFDAG_SSH_PORTS", "").split()]
+    at, port = next((ssh for address, *ssh in peers if address == host), (host, SSH_PORT))
+    os.execvp("ssh", ["ssh", "-F", config, "-p", port, at, *command])
