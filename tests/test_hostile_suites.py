@@ -258,6 +258,7 @@ def test_the_plan_step_refuses_it_however_the_suite_comes(tmp_path: Path) -> Non
     [
         ({"options": {"priority": "1"}}, "options.priority '1': Input should be a valid integer"),
         ({"options": {"pending_limit": "x"}}, "options.pending_limit 'x': Input should be a valid"),
+        ({"options": {"prometheus": 1}}, "options.prometheus '1': Input should be a valid string"),
         ({"options": {"secrets_of": "../x"}}, "options.secrets_of '../x': String should match"),
         ({"run_id": "../x"}, "run_id '../x': String should match"),
         ({"schema": 2}, "plan.json is of another schema; use the perfdag version that wrote it"),

@@ -14,6 +14,8 @@ from typing import Any
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
 
+_FOREIGN = (OSError, ValueError, LookupError, TypeError, AttributeError)
+"""What reading a file raises that is no marker. Others may write to a shared folder."""
 MARKER = "made-by-perfdag"
 PREFIX = "perfdag-"
 
@@ -47,7 +49,7 @@ def sweep(folder: Path) -> list[str]:
                 removed.append(entry.name)
                 if entry.parent != folder:
                     entry.parent.rmdir()
-        except (OSError, ValueError):
+        except _FOREIGN:
             continue  # not perfdag's, or its owner removed it first
     return removed
 
@@ -81,7 +83,7 @@ def sweep_file(target: Path) -> list[str]:
         if ours:
             target.unlink()
         marker.unlink()
-    except (OSError, ValueError):
+    except _FOREIGN:
         return []  # no sample created it, or its owner removed it first
     return [target.name] if ours else []
 

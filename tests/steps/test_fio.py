@@ -190,6 +190,18 @@ def test_after_a_kill_in_the_middle_the_next_run_leaves_no_file(tmp_path: Path) 
     assert list(room.iterdir()) == []
 
 
+@pytest.mark.parametrize("marker", ["[]", "{}", '{"until": null}', '{"until": []}', "no JSON"])
+def test_a_marker_of_somebody_else_stops_no_sample(tmp_path: Path, marker: str) -> None:
+    """Everybody may write to /tmp, and all pods to a shared volume."""
+    folder, target = tmp_path / "perfdag-other", tmp_path / "data"
+    folder.mkdir()
+    for file in (folder / stale_files.MARKER, Path(stale_files.beside(str(target)))):
+        file.write_text(marker)
+    stale_files.clear(LocalHost(), str(tmp_path))
+    stale_files.clear(LocalHost(), str(target))
+    assert folder.exists()
+
+
 def test_a_file_that_a_killed_sample_made_does_not_stop_the_rest(tmp_path: Path) -> None:
     if shutil.which("fio") is None:
         pytest.skip("fio is not installed")
