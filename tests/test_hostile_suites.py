@@ -145,6 +145,10 @@ REFUSED = {
     ),
     "suite name": (suite_text(name="{{=1}}"), "suite.yaml:1: name: '{{=1}}' is not a suite name"),
     "entry name": (suite_text({"name": "$(A)"}), "suite.yaml:3: entries[0].name: '$(A)' is not"),
+    "values": (
+        f"name: s\nentries: [{'0,' * 1_000_001}]\n",
+        "suite.yaml:2: more than 500,000 values",
+    ),
     "scheduler": (suite_text({"scheduler": "{{=1}}"}), "suite.yaml:3: entries[0].scheduler: '{{=1"),
     "privileges": (suite_text({"privileges": ["all"]}), "suite.yaml:3: entries[0].privileges[0]: "),
     "tag": (

@@ -138,8 +138,8 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
     """Return YAML text as a document. Raises BadDocument."""
     document = Document(file, text)
     try:
-        if line := _too_deep(text):
-            raise BadDocument([Problem(file, line, "", f"nested deeper than {MAX_DEPTH}")])
+        if excess := _excess(text):
+            raise BadDocument([Problem(file, excess[0], "", excess[1])])
         root = yaml.compose(text, Loader=yaml.CSafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -166,16 +166,24 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
     return document
 
 
-def _too_deep(text: str) -> int | None:
-    """Return the line at which nesting could exhaust the stack of the C library, or None."""
-    loader, depth = yaml.CSafeLoader(text), 0
+def _excess(text: str) -> tuple[int, str] | None:
+    """Return the line at which a text could exhaust the stack or the memory, and why, or None."""
+    loader, depth, count = yaml.CSafeLoader(text), 0, 0
     while loader.check_event():
         event = loader.get_event()
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
             event, yaml.CollectionEndEvent
         )
-        if event and depth > 10 * MAX_DEPTH:  # below that the reader names the path
-            return int(event.start_mark.line) + 1  # type: ignore[union-attr]
+        count += isinstance(event, yaml.NodeEvent)
+        why = (
+            f"nested deeper than {MAX_DEPTH}"
+            if depth > 10 * MAX_DEPTH  # below that the reader names the path
+            else f"more than {MAX_VALUES:,} values"
+            if count > 2 * MAX_VALUES  # keys are no values
+            else ""
+        )
+        if event and why:
+            return int(event.start_mark.line) + 1, why  # type: ignore[union-attr]
     return None
 
 
