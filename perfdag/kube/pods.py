@@ -59,6 +59,8 @@ class Pod:
     """When the container `main` ended, in ISO 8601; empty where the kubelet did not tell."""
     addresses: tuple[str, ...] = ()
     """Its addresses of every family. `address` is that of the requested family, or None."""
+    abandoned: bool = False
+    """Whether Kubernetes deleted it on a lost node, and only its grace period keeps it."""
 
 
 def read_pod(pod: Object, family: str = "ipv4") -> Pod:
@@ -90,6 +92,7 @@ def read_pod(pod: Object, family: str = "ipv4") -> Pod:
         ended.get("message") or "",
         ended.get("finishedAt") or "",
         tuple(addresses),
+        bool(metadata.get("deletionTimestamp")) and _is_lost(status),
     )
 
 

@@ -23,6 +23,15 @@ from perfdag.store.base import Store, StoreError
 _DONE = {"Succeeded", "Failed", "Error", "Skipped", "Omitted"}
 SHORTEST_DELAY = 0.5
 """Least seconds between two counts of the samples."""
+_KILLED_EXECUTOR: Object = {
+    "name": "wait",
+    "image": "",
+    "imageID": "",
+    "ready": False,
+    "restartCount": 0,
+    "state": {"terminated": {"exitCode": 137, "reason": "NodeLost"}},
+}
+"""Argo's own container in a pod that is given up: else Argo waits 10 min for its report."""
 _COUNT_COST = 20
 """Seconds between two counts for each second that a count takes."""
 
@@ -155,12 +164,15 @@ async def _pods_of(kube: Kube, kind: Resource, context: PodContext) -> list[Pod]
 async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list[Pod]) -> None:
     """End pods so that Argo calls them failed: it creates a deleted Pending pod again."""
     for pod in doomed:
-        if pod.node:
+        if pod.node and not pod.abandoned:
             body: Object = {"spec": {"activeDeadlineSeconds": 1}}
             await kube.patch(kind, pod.name, body, context.namespace)
-        else:  # no kubelet would end it, and each retry would wait for the whole pendingTimeout
+        else:  # no kubelet would end it, and Argo would wait for it
             message = (pod.trouble or "")[:1000]
-            body = {"status": {"phase": "Failed", "reason": GIVEN_UP, "message": message}}
+            status: Object = {"phase": "Failed", "reason": GIVEN_UP, "message": message}
+            if pod.abandoned:
+                status["containerStatuses"] = [_KILLED_EXECUTOR]
+            body = {"status": status}
             await kube.patch(kind, pod.name, body, context.namespace, subresource="status")
 
 

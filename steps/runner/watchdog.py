@@ -123,7 +123,7 @@ class Watchdog:
                 text = f"never measured: its batch ended before ({place}): {text}"
             self.note(batch, text, pod.attempt)
             self._ended[pod.uid] = trouble  # else the pods of a batch overwrite each other's reason
-        return final  # its peers would wait for it
+        return final or pod.abandoned  # its peers, or Argo, would wait for it
 
     def _note_flights(self, pod: Pod) -> None:
         """Write which samples a pod measured when it ended, once."""

@@ -856,6 +856,24 @@ def test_a_pod_that_still_waits_of_an_attempt_before_is_ended_and_held_against_n
     assert (notes(tmp_path), watchdog.unrecoverable) == ([], set())
 
 
+def on_lost_node(
+    phase: str = "Running", containers: Sequence[bool] = (True, True), ready: str = "False"
+) -> dict[str, Any]:
+    labels = {"perfdag/batch": "0", "perfdag/attempt": "0", "perfdag/rank": "1"}
+    return {
+        "metadata": {"name": "p", "uid": "u", "labels": labels},
+        "spec": {"nodeName": "n-2", "containers": [{"name": "main"}]},
+        "status": {
+            "phase": phase,
+            "conditions": [{"type": "Ready", "status": ready}],
+            "containerStatuses": [
+                {"name": name, "ready": state}
+                for name, state in zip(("main", "wait"), containers, strict=False)
+            ],
+        },
+    }
+
+
 @pytest.mark.parametrize(
     ("phase", "containers", "ready", "lost"),
     [
@@ -869,20 +887,54 @@ def test_a_pod_that_still_waits_of_an_attempt_before_is_ended_and_held_against_n
 def test_a_pod_whose_node_is_lost_is_noted_and_left_to_kubernetes(
     watchdog: Watchdog, tmp_path: Path, phase: str, containers: list[bool], ready: str, lost: bool
 ) -> None:
-    labels = {"perfdag/batch": "0", "perfdag/attempt": "0", "perfdag/rank": "1"}
-    body: dict[str, Any] = {
-        "metadata": {"name": "p", "uid": "u", "labels": labels},
-        "spec": {"nodeName": "n-2", "containers": [{"name": "main"}]},
-        "status": {
-            "phase": phase,
-            "conditions": [{"type": "Ready", "status": ready}],
-            "containerStatuses": [
-                {"name": name, "ready": state}
-                for name, state in zip(("main", "wait"), containers, strict=False)
-            ],
-        },
-    }
+    body = on_lost_node(phase, containers, ready)
     assert pod_trouble(body) == (("node n-2 was lost", False) if lost else (None, False))
     assert watchdog.look([read_pod(body)], 0) == []
     noted = [text for text in notes(tmp_path) if "pod of rank 1: node n-2 was lost" in text]
     assert bool(noted) == lost
+
+
+@pytest.mark.parametrize("ready", ["True", "False"])
+async def test_a_pod_that_its_grace_period_keeps_on_a_lost_node_is_failed(
+    monkeypatch: pytest.MonkeyPatch, ready: str
+) -> None:
+    pod = on_lost_node(ready=ready)
+    pod["metadata"]["deletionTimestamp"] = "2026-01-02T00:11:00Z"
+    here = place()
+    workflow: dict[str, Any] = {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
+        "metadata": {"name": here.workflow, "namespace": here.namespace, "uid": "u-1"},
+        "spec": {},
+        "status": {"startedAt": "2026-01-02T00:00:00Z"},
+    }
+    server = ApiServer(workflow)
+    looks: list[int] = []
+
+    def listed(_: object) -> dict[str, Any]:
+        looks.append(1)
+        if len(looks) == 3:
+            server.of("Workflow")[0]["status"].update(phase="Failed")
+        return {"metadata": {}, "items": [pod]}
+
+    def failed(request: Any) -> dict[str, Any]:
+        pod["status"] |= request.body["status"]
+        return pod
+
+    server.on("GET .*/pods", listed)
+    server.on("PATCH .*/pods/p/status", failed)
+    monkeypatch.setattr("perfdag.steps.runner.watch.LOOK_SECONDS", 0.01)
+    kept: dict[int, str] = {}
+    await watch_pods(server.client(), here, 60.0, kept.__setitem__)
+    patches = [
+        each.body for each in server.requests if each.method == "PATCH" and "/pods/" in each.path
+    ]
+    if ready == "True":
+        assert patches == [], "a kubelet ends its own"
+        return
+    [status] = [patch["status"] for patch in patches]
+    [executor] = status.pop("containerStatuses")
+    assert executor["name"] == "wait", "Argo waits for its report unless it was killed"
+    assert executor["state"]["terminated"]["exitCode"] != 0
+    assert status == {"phase": "Failed", "reason": "GivenUp", "message": "node n-2 was lost"}
+    assert kept == {0: "pod of rank 1: node n-2 was lost"}
