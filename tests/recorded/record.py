@@ -105,10 +105,13 @@ CASES: dict[str, dict[str, Any]] = {
     "imb/sendrecv-shm": {"benchmark": "Sendrecv", "transport": "shm", **_SMALL},
     "imb/allreduce-tcp": {"benchmark": "Allreduce", "ranks_per_host": 2, **_SMALL},
     "imb/barrier-shm": {"benchmark": "Barrier", "transport": "shm", **_SMALL},
-    "imb/openmpi-tcp": {"mpi": "openmpi", "program": "/opt/imb/IMB-MPI1", **_SMALL},
-    "imb/openmpi-shm": {
+    "imb/openmpi-tcp": {"mpi": "openmpi", **_SMALL},
+    "imb/openmpi-shm": {"mpi": "openmpi", "transport": "shm", **_SMALL},
+    # in the image imb-openmpi
+    "imb/openmpi5-tcp": {"mpi": "openmpi", "oversubscribe": True, **_SMALL},
+    "imb/openmpi5-shm": {
         "mpi": "openmpi",
-        "program": "/opt/imb/IMB-MPI1",
+        "oversubscribe": True,
         "transport": "shm",
         **_SMALL,
     },
