@@ -188,7 +188,7 @@ def _rates(ax: Axes, curve: Curve, first: bool) -> None:
     ax.plot(xs, single * xs, color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1, label="linear")
     if curve.law:
         rate, sigma, kappa = curve.law
-        knee = f"predicted knee {curve.knee:.0f}" if curve.knee else "no knee"
+        knee = f"predicted knee {curve.knee:.0f}" if curve.knee else "no knee shown"
         label = f"USL: serial {100 * sigma:.1f} %,\ncoherence {100 * kappa:.2f} %, {knee}"
         ax.plot(
             xs,

@@ -121,7 +121,9 @@ def curve(cell: Cell) -> queue.Curve:
 
 def middle(cell: Cell, metric: str) -> float | None:
     """Return the median of a metric with one value per repetition, or None without a value."""
-    values = [value for series in cell.series(metric) for value in series.values]
+    values = [
+        value for series in cell.series(metric) if series.stat == "value" for value in series.values
+    ]
     return float(np.median(values)) if values else None
 
 

@@ -96,6 +96,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     """Throughput of a work queue over 1, 2, 4 ... replicas, with the fitted scalability laws.
 
     Every number of replicas gets as many requests in parallel, and is measured at a steady rate.
+    The order is seeded. The two largest and one replica are measured again at the end.
 
     Clock: the client's monotonic clock. For every request slot it starts at a completion, after
     every replica has worked, and stops at a later one. Windows have at least 3 items a slot. The
@@ -138,12 +139,17 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "higher",
             "items a second of one replica, by the Universal Scalability Law",
         ),
-        Metric("serial_share", "1", "lower", "sigma of the Universal Scalability Law"),
+        Metric("serial_share", "1", "lower", "sigma of the Universal Scalability Law, with its 99 % interval"),
         Metric(
             "amdahl_share", "1", "lower", "serial share by Amdahl's law, which knows no coherence"
         ),
-        Metric("coherence", "1", "lower", "kappa of the Universal Scalability Law"),
-        Metric("knee", "1", "higher", "replicas beyond which throughput falls, by the law"),
+        Metric("coherence", "1", "lower", "kappa of the Universal Scalability Law, with its 99 % interval"),
+        Metric(
+            "knee",
+            "1",
+            "higher",
+            "replicas beyond which throughput falls, by the law; none if the data show no knee",
+        ),
         Metric(
             "items",
             "1",
@@ -159,8 +165,8 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     )
 
     def seconds(self, params: QueueScalingParams) -> float:
-        """Return an estimate: 13 items per step."""
-        return 5 + (params.limit.bit_length() + 2) * (13 * (_item(params) or ITEM) + 2)
+        """Return an estimate: 13 items per measurement."""
+        return 5 + (params.limit.bit_length() + 5) * (13 * (_item(params) or ITEM) + 2)
 
     def uses_api(self, params: QueueScalingParams) -> bool:
         return params.deployment is not None
@@ -220,7 +226,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             raise Invalid(
                 f"not steady at {unsteady[0]['replicas']} replicas", output.texts, measured
             )
-        return [*measured, scaling_verdict(steps, params.factor)]
+        return [*measured, scaling_verdict(result, params.factor)]
 
 
 def validator_argv(params: QueueScalingParams) -> list[str]:

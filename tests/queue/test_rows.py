@@ -30,6 +30,8 @@ LOST = "1 of 3 backends ended by themselves (1 by SIGKILL)"
 def parsed(limit: int = 3, **last: Any) -> list[Measurement]:
     """The recorded result with fields of its last step replaced."""
     result = json.loads(RECORDED.read_text())
+    result["verdict"] = last.pop("verdict", result["verdict"])
+    result["drift"] = last.pop("drift", "")
     result["steps"][-1].update(last)
     return QueueScaling().parse(
         Output({"stdout": json.dumps(result)}), QueueScalingParams(limit=limit)
@@ -48,26 +50,27 @@ def test_every_step_is_rows() -> None:
     rows = parsed()
     assert {row.metric for row in rows} - {row.name for row in QueueScaling.metrics} == {VERDICT}
     assert {n: round(value, 2) for n, value in at(rows, "throughput").items()} == {
-        1: 19.55,
-        2: 39.07,
-        3: 58.41,
+        1: 19.03,
+        2: 37.61,
+        3: 55.64,
     }
-    assert {n: round(value, 3) for n, value in at(rows, "gain").items()} == {2: 1.998, 3: 1.495}
+    assert {n: round(value, 3) for n, value in at(rows, "gain").items()} == {2: 1.977, 3: 1.479}
     assert {n: round(value, 4) for n, value in at(rows, "latency", "p50").items()} == {
-        1: 0.051,
-        2: 0.0514,
+        1: 0.0514,
+        2: 0.0519,
         3: 0.0514,
     }
     assert [row.n for row in rows if row.metric == "latency"] == [
-        14,
-        26,
-        39,
+        21,
+        40,
+        49,
     ]  # too few for p95 and p99
-    assert [(row.subject, row.value) for row in rows if row.metric == "items"] == [("node-1", 39)]
+    assert [(row.subject, row.value) for row in rows if row.metric == "items"] == [("node-1", 49)]
     assert "failures" not in {row.metric for row in rows}
 
 
-BELOW = "1.1 times the throughput of 2, 1.41 needed"
+UNSTEADY = "not steady in 9 s"
+DRIFT = "one replica made 12 % less at the end than before"
 
 
 @pytest.mark.parametrize(
@@ -75,15 +78,21 @@ BELOW = "1.1 times the throughput of 2, 1.41 needed"
     [
         (
             "passed",
-            "1.495 times at 3 replicas (95 % from 1.460), 1.410 needed",
-            {"ratio": [1.495, 1.46, 1.5]},
+            "1.479 times at 3 replicas (95 % 1.413 to 1.549), 1.410 needed",
+            {},
         ),
         (
             "inconclusive",
-            "1.495 times at 3 replicas (95 % from 1.300), 1.410 needed",
-            {"ratio": [1.495, 1.3, 1.7]},
+            "1.495 times at 3 replicas (95 % 1.300 to 1.700), 1.410 needed",
+            {"verdict": "inconclusive", "ratio": [1.495, 1.3, 1.7]},
         ),
-        ("failed", f"at 3 replicas {BELOW} (1 of 3 steps)", {"problems": [BELOW]}),
+        (
+            "failed",
+            "1.300 times at 3 replicas (95 % 1.250 to 1.350), 1.410 needed",
+            {"verdict": "failed", "ratio": [1.3, 1.25, 1.35]},
+        ),
+        ("failed", "at 3 replicas not steady in 9 s (1 of 3 steps)", {"problems": [UNSTEADY]}),
+        ("inconclusive", DRIFT, {"verdict": "inconclusive", "drift": DRIFT}),
     ],
 )
 def test_the_validator_decides_the_verdict_of_a_valid_sample(

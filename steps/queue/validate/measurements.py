@@ -2,16 +2,14 @@
 
 from typing import Any
 
-from perfdag.outcome import Measurement, VerdictWord, verdict
+from perfdag.outcome import Measurement, verdict
 from perfdag.steps.queue.validate.verdict import subject
 
 
-def scaling_verdict(steps: list[Any], factor: float) -> Measurement:
-    """Return the validator's verdict.
-
-    It is inconclusive where a step passed, but its interval reaches below what is needed.
-    """
+def scaling_verdict(result: Any, factor: float) -> Measurement:
+    """Return the validator's verdict, with the step that decided it."""
     rule = f"throughput grows {factor:g} times with each doubling"
+    steps = result["steps"]
     if failed := [step for step in steps if step["problems"]]:
         note = f"at {failed[0]['replicas']} replicas {'; '.join(failed[0]['problems'])}"
         return verdict("failed", rule, f"{note} ({len(failed)} of {len(steps)} steps)")
@@ -20,10 +18,12 @@ def scaling_verdict(steps: list[Any], factor: float) -> Measurement:
         return verdict("inconclusive", rule, "one step has nothing to compare with: raise limit")
     # The step whose interval leaves the least room decides.
     step = min(grown, key=lambda step: step["ratio"][1] / step["needed"])
-    ratio, low, _ = step["ratio"]
-    word: VerdictWord = "passed" if low >= step["needed"] else "inconclusive"
-    note = f"{ratio:.3f} times at {step['replicas']} replicas (95 % from {low:.3f})"
-    return verdict(word, rule, f"{note}, {step['needed']:.3f} needed")
+    ratio, low, high = step["ratio"]
+    note = (
+        f"{ratio:.3f} times at {step['replicas']} replicas (95 % {low:.3f} to "
+        f"{high:.3f}), {step['needed']:.3f} needed"
+    )
+    return verdict(result["verdict"], rule, result["drift"] or note)
 
 
 def measurements_of(result: Any) -> list[Measurement]:
@@ -54,15 +54,17 @@ def measurements_of(result: Any) -> list[Measurement]:
     for node, spread in result["nodes"].items():
         for device, count in spread["devices"].items():
             measurements.append(Measurement("items", float(count), subject=subject(node, device)))
-    if result["amdahl"]:
-        measurements.append(Measurement("amdahl_share", result["amdahl"]["sigma"]))
-    usl = result["usl"]
-    if usl:
-        measurements += [
-            Measurement("single_rate", usl["rate_per_second"]),
-            Measurement("serial_share", usl["sigma"]),
-        ]
-        measurements.append(Measurement("coherence", usl["kappa"]))
+    if amdahl := result["amdahl"]:
+        measurements += _with_interval("amdahl_share", amdahl["sigma"], amdahl["sigma_interval"])
+    if usl := result["usl"]:
+        measurements.append(Measurement("single_rate", usl["rate_per_second"]))
+        measurements += _with_interval("serial_share", usl["sigma"], usl["sigma_interval"])
+        measurements += _with_interval("coherence", usl["kappa"], usl["kappa_interval"])
         if usl["knee_replicas"]:
-            measurements.append(Measurement("knee", usl["knee_replicas"]))
+            measurements += _with_interval("knee", usl["knee_replicas"], usl["knee_interval"])
     return measurements
+
+
+def _with_interval(metric: str, value: float, interval: list[float] | None) -> list[Measurement]:
+    stats = zip(("value", "lower", "upper"), (value, *(interval or ())), strict=False)
+    return [Measurement(metric, number, stat) for stat, number in stats]

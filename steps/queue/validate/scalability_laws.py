@@ -2,29 +2,43 @@
 
 X(n) = l n / (1 + s (n - 1) + k n (n - 1)): l is the throughput of one replica, s the serial share
 (contention) and k the cost of coherence. Amdahl's law has k = 0.
-n / X is linear in (1/l, s/l, k/l). The fit is weighted least squares with equal relative errors and
-no
-negative parameter.
-Source: N. J. Gunther, Guerrilla Capacity Planning, Springer 2007, chapters 4 to 6.
+n / X is linear in (1/l, s/l, k/l). The fit is least squares of relative errors, without a negative
+parameter.
+An interval is a profile: it holds each value with which the best fit of the rest is not worse than
+Student's t allows. A knee is shown if its interval ends, that is, if k = 0 fits worse than that.
+Sources: N. J. Gunther, Guerrilla Capacity Planning, Springer 2007, chapters 4 to 6; D. M. Bates and
+D. G. Watts, Nonlinear Regression Analysis, Wiley 1988, section 6.1 (profile intervals).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+
+Interval = tuple[float, float]
+Column = Callable[[float], float]
+
+# Two-sided 99 % quantiles of Student's t for 1, 2, ... degrees of freedom.
+_T99 = (63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055)
+_SMALLEST_ERROR = 1e-6
+"""Relative error of a rate below which a fit is exact."""
 
 
 @dataclass(frozen=True)
 class ScalabilityLaw:
-    """Parameters of a fit.
+    """Parameters of a fit, with their 99 % intervals.
 
     ``rate``: items a second of one replica; ``error``: rms of the relative residuals.
+    An interval is None if there are no more points than parameters.
     """
 
     rate: float
     sigma: float
     kappa: float
     error: float
+    sigma_interval: Interval | None = None
+    kappa_interval: Interval | None = None
+    knee_interval: Interval | None = None
 
     def throughput(self, n: float) -> float:
         """Return items a second with n replicas."""
@@ -32,10 +46,8 @@ class ScalabilityLaw:
 
     @property
     def knee(self) -> float | None:
-        """Return the replicas beyond which throughput falls; None if it never does."""
-        return (
-            math.sqrt((1 - self.sigma) / self.kappa) if self.kappa > 0 and self.sigma < 1 else None
-        )
+        """Return the replicas beyond which throughput falls; None if the data show no knee."""
+        return math.sqrt((1 - self.sigma) / self.kappa) if self.knee_interval else None
 
     @property
     def ceiling(self) -> float | None:
@@ -45,14 +57,21 @@ class ScalabilityLaw:
             return self.throughput(max(1.0, knee))
         return self.rate / self.sigma if self.sigma > 0 else None
 
-    def as_json(self) -> dict[str, float | None]:
-        """Return the parameters, knee and ceiling as plain numbers."""
+    def as_json(self) -> dict[str, float | list[float] | None]:
+        """Return the parameters, knee and ceiling as plain numbers, intervals as lists."""
+
+        def ends(interval: Interval | None) -> list[float] | None:
+            return list(interval) if interval and math.isfinite(interval[1]) else None
+
         return {
             "rate_per_second": self.rate,
             "sigma": self.sigma,
+            "sigma_interval": ends(self.sigma_interval),
             "kappa": self.kappa,
+            "kappa_interval": ends(self.kappa_interval),
             "relative_error": self.error,
             "knee_replicas": self.knee,
+            "knee_interval": ends(self.knee_interval),
             "ceiling_per_second": self.ceiling,
         }
 
@@ -63,41 +82,102 @@ def fit(points: Sequence[tuple[int, float]], coherence: bool = True) -> Scalabil
     Return None with fewer distinct numbers of replicas than parameters.
     """
     points = [(n, x) for n, x in points if n > 0 and x > 0]
-    columns = 3 if coherence else 2
-    if len({n for n, _ in points}) < columns:
+    columns = [_one, _serial, _coherence][: 3 if coherence else 2]
+    if len({n for n, _ in points}) < len(columns):
         return None
-    best: tuple[float, list[float]] | None = None
-    for size in range(columns):
-        for free in combinations(range(1, columns), size):
-            solved = _least_squares(points, (0, *free))
+    rest, solved = _fit(points, columns)
+    a, b, c = (*solved, 0.0)[:3]
+    law = ScalabilityLaw(1 / a, b / a, c / a, math.sqrt(rest / len(points)))
+    freedom = len(points) - len(columns)
+    if not freedom:
+        return law
+    unbounded = _least_squares(points, columns)
+    noise = (_squares(points, columns, unbounded) if unbounded else rest) / freedom
+    quantile = _T99[min(freedom, len(_T99)) - 1]
+    worst = rest + quantile**2 * max(noise, _SMALLEST_ERROR**2)
+
+    def interval(best: float, profile: Callable[[float], list[Column]]) -> Interval:
+        def fits(value: float) -> bool:
+            return _fit(points, profile(value))[0] <= worst
+
+        return _end(fits, best, down=True), _end(fits, best, down=False)
+
+    last = [_coherence] if coherence else []
+    sigma = interval(law.sigma, lambda s: [lambda n: 1 + s * (n - 1), *last])
+    if not coherence:
+        return ScalabilityLaw(law.rate, law.sigma, 0.0, law.error, sigma)
+    kappa = interval(law.kappa, lambda k: [lambda n: 1 + k * n * (n - 1), _serial])
+    knee = None
+    if kappa[0] > 0 and law.sigma < 1:
+        # s = 1 - k K^2 has two extremes that are not negative: s = 1 with k = 0, and s = 0.
+        knee = interval(
+            math.sqrt((1 - law.sigma) / law.kappa),
+            lambda knee: [lambda n: n, lambda n: knee**2 + n * (n - 1)],
+        )
+    return ScalabilityLaw(law.rate, law.sigma, law.kappa, law.error, sigma, kappa, knee)
+
+
+def _one(n: float) -> float:
+    return 1.0
+
+
+def _serial(n: float) -> float:
+    return n - 1
+
+
+def _coherence(n: float) -> float:
+    return n * (n - 1)
+
+
+def _end(fits: Callable[[float], bool], best: float, down: bool) -> float:
+    """Return where the values that fit end, below or above the best one; 0 or inf if nowhere."""
+    inside, outside = best, 0.0 if down else max(2 * best, 1e-3)
+    if down and (best <= 0 or fits(0.0)):
+        return 0.0
+    while not down and fits(outside):
+        if outside > 1e6:
+            return math.inf
+        inside, outside = outside, 2 * outside
+    for _ in range(30):
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if fits(middle) else (inside, middle)
+    return inside
+
+
+def _fit(
+    points: Sequence[tuple[int, float]], columns: Sequence[Column]
+) -> tuple[float, list[float]]:
+    """Return the residual sum of squares and the coefficients of the best fit, none negative."""
+    best: tuple[float, list[float]] = (math.inf, [])
+    for size in range(1, len(columns) + 1):
+        for free in combinations(range(len(columns)), size):
+            solved = _least_squares(points, [columns[i] for i in free])
             if solved is None or min(solved) < 0:
                 continue
-            rest = _squares(points, solved)
-            if best is None or rest < best[0]:
-                best = rest, solved
-    if best is None:
-        return None
-    rest, (a, b, c) = best
-    return ScalabilityLaw(1 / a, b / a, c / a, math.sqrt(rest / len(points)))
+            rest = _squares(points, [columns[i] for i in free], solved)
+            if rest < best[0]:
+                found = dict(zip(free, solved, strict=True))
+                best = rest, [found.get(i, 0.0) for i in range(len(columns))]
+    return best
 
 
-def _row(n: int) -> tuple[float, float, float]:
-    return 1.0, n - 1.0, float(n) * (n - 1)
-
-
-def _squares(points: Sequence[tuple[int, float]], solved: Sequence[float]) -> float:
+def _squares(
+    points: Sequence[tuple[int, float]], columns: Sequence[Column], solved: Sequence[float]
+) -> float:
     return sum(
-        (1 - x / n * sum(p * f for p, f in zip(solved, _row(n), strict=True))) ** 2
+        (1 - x / n * sum(p * column(n) for p, column in zip(solved, columns, strict=True))) ** 2
         for n, x in points
     )
 
 
-def _least_squares(points: Sequence[tuple[int, float]], free: Sequence[int]) -> list[float] | None:
-    """Solve the normal equations of the free columns, with rows weighted by X/n."""
-    size = len(free)
+def _least_squares(
+    points: Sequence[tuple[int, float]], columns: Sequence[Column]
+) -> list[float] | None:
+    """Solve the normal equations, with rows weighted by X/n; None if they have no one solution."""
+    size = len(columns)
     matrix = [[0.0] * (size + 1) for _ in range(size)]
     for n, x in points:
-        row = [_row(n)[column] * x / n for column in free]
+        row = [column(n) * x / n for column in columns]
         for i in range(size):
             for j in range(size):
                 matrix[i][j] += row[i] * row[j]
@@ -114,7 +194,4 @@ def _least_squares(points: Sequence[tuple[int, float]], free: Sequence[int]) -> 
                     value - factor * above
                     for value, above in zip(matrix[r], matrix[i], strict=True)
                 ]
-    solved = [0.0, 0.0, 0.0]
-    for i, column in enumerate(free):
-        solved[column] = matrix[i][size] / matrix[i][i]
-    return solved if solved[0] > 0 else None
+    return [matrix[i][size] / matrix[i][i] for i in range(size)]

@@ -1,13 +1,15 @@
 """Validate that throughput grows with the replicas: measure 1, 2, 4 ... LIMIT of them.
 
 The procedure is that of Intel's validator. It stops requests, checks that LIMIT replicas can run
-and ends all.
+and ends all. The steps are measured in a seeded order, the two largest and one replica once more at
+the end: a device that heats up must not look like a limit of scaling.
 A step passes without failed requests, and with ``factor`` times the throughput for a doubling of
-the replicas.
+the replicas, by the interval of its throughput.
 """
 
 import asyncio
 import math
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,15 +21,13 @@ from perfdag.steps.queue.validate.steady_state import (
     SteadyCriteria,
     longest,
     measure,
-    ratio,
 )
 from perfdag.steps.queue.validate.verdict import (
-    Step,
+    Measured,
     Verdict,
     count_pods,
     failure_hint,
-    step_line,
-    work_by_node,
+    measured_line,
 )
 
 STOP_SECONDS = 5.0
@@ -91,7 +91,7 @@ class Plan:
     factor: float = 1.8
     scale_seconds: float = 120.0
     criteria: SteadyCriteria = field(default_factory=SteadyCriteria)
-    stop: bool = False
+    seed: int = 1
 
     def __post_init__(self) -> None:
         if self.limit < 1:
@@ -111,6 +111,12 @@ class Plan:
             self.limit,
         ]
 
+    def order(self) -> list[int]:
+        """Return all measurements: the steps in a seeded order, then again those of leverage."""
+        steps = self.steps()
+        shuffled = random.Random(self.seed).sample(steps, len(steps))
+        return [*shuffled, *reversed(steps[1:][-2:]), *steps[:1]] if len(steps) > 1 else steps
+
 
 async def validate(
     target: Target, load: Load, plan: Plan, report: Callable[[str], None]
@@ -123,16 +129,13 @@ async def validate(
     """
     before = await target.replicas()
     began = time.monotonic()
-    verdict = Verdict()
+    verdict = Verdict(plan.factor, plan.criteria.tolerance)
     try:
         await _check_limit(target, load, plan, report)
-        for replicas in plan.steps():
-            step = await _step(target, load, plan, replicas, verdict.steps)
-            verdict.steps.append(step)
-            report(step_line(step))
-            verdict.spread = work_by_node(step.rate.stats)
-            if plan.stop and not step.passed:
-                break
+        for replicas in plan.order():
+            one = await _measure(target, load, plan, replicas)
+            verdict.measured.append(one)
+            report(measured_line(one))
         await load.parallel(0)
         await target.scale(1)
     except BaseException:
@@ -211,7 +214,7 @@ async def idle(target: Target, load: Load, seconds: float) -> None:
         await asyncio.sleep(0.1)
 
 
-async def _step(target: Target, load: Load, plan: Plan, replicas: int, done: list[Step]) -> Step:
+async def _measure(target: Target, load: Load, plan: Plan, replicas: int) -> Measured:
     await load.parallel(0)
     await _scale(target, replicas, plan.scale_seconds)
     await idle(target, load, plan.scale_seconds)
@@ -225,21 +228,11 @@ async def _step(target: Target, load: Load, plan: Plan, replicas: int, done: lis
         target.lost,
     )
     have, lost = await target.ready(), await target.lost()
-    against = ratio(rate, done[-1].rate) if done and done[-1].rate.per_second else None
-    needed = plan.factor ** math.log2(replicas / done[-1].replicas) if done else 0.0
     problems = [lost] if lost else []
     problems += _failures(rate.stats)
     if not lost:
         problems += _shortfalls(rate, plan.criteria, replicas, have)
-        if against and not against[0] >= needed:
-            problems.append(
-                f"{against[0]:.3f} times the throughput of {done[-1].replicas}, {needed:.3f} needed"
-            )
-    base = done[0].rate.per_second if done else rate.per_second
-    efficiency = rate.per_second / (replicas * base) if base else 0.0
-    return Step(
-        replicas, rate, efficiency, against, needed, int(rate.stats["failure"]), lost, problems
-    )
+    return Measured(replicas, rate, lost, problems)
 
 
 def _failures(stats: Stats) -> list[str]:

@@ -2,12 +2,16 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfdag.steps.queue.validate import scalability_laws
-from perfdag.steps.queue.validate.steady_state import Rate, Stats
+from perfdag.outcome import VerdictWord
+from perfdag.steps.queue.validate.scalability_laws import Interval, ScalabilityLaw, fit
+from perfdag.steps.queue.validate.steady_state import Rate, Stats, ratio, summarize
+
+ORDER: tuple[VerdictWord, ...] = ("failed", "inconclusive")
+"""The words of steps that decide, the strongest first."""
 
 
 def subject(node: str, device: str) -> str:
@@ -57,10 +61,23 @@ def work_by_node(stats: Stats) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Step:
-    """The measurement of one number of replicas.
+class Measured:
+    """One measurement of a number of replicas.
 
-    ``ratio``: to the previous step, with its 95 % interval. ``needed``: the least ratio.
+    ``lost``: replicas that ended by themselves, "" for none. ``problems``: why it does not count.
+    """
+
+    replicas: int
+    rate: Rate
+    lost: str
+    problems: list[str]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One number of replicas: its measurements as one rate.
+
+    ``ratio``: to the next lower step, with its 95 % interval. ``needed``: the least ratio.
     ``lost``: replicas that ended by themselves, "" for none.
     """
 
@@ -70,12 +87,16 @@ class Step:
     ratio: tuple[float, float, float] | None
     needed: float
     failures: int
+    failed: dict[str, int]
     lost: str
     problems: list[str]
 
     @property
-    def passed(self) -> bool:
-        return not self.problems
+    def word(self) -> VerdictWord:
+        """Return the verdict on the interval of the ratio; without one the step passes."""
+        if self.problems or (self.ratio and self.ratio[2] < self.needed):
+            return "failed"
+        return "inconclusive" if self.ratio and self.ratio[1] < self.needed else "passed"
 
     def as_json(self) -> dict[str, Any]:
         """Return the step with rates in items a second and times in seconds."""
@@ -94,75 +115,151 @@ class Step:
             "latency": self.rate.stats["latency"],
             "failures": self.failures,
             "lost": self.lost,
-            "failed": failures_by_subject(self.rate.stats["nodes"]),
+            "failed": self.failed,
             "problems": self.problems,
+            "verdict": self.word,
         }
+
+
+def steps_of(measured: Sequence[Measured], factor: float) -> list[Step]:
+    """Return the steps in the order of their replicas.
+
+    A step whose lower neighbour did no work has no ratio.
+    """
+    steps: list[Step] = []
+    for replicas in sorted({one.replicas for one in measured}):
+        same = [one for one in measured if one.replicas == replicas]
+        rates = [one.rate for one in same]
+        rate = summarize(
+            [window for one in rates for window in one.windows],
+            all(one.steady for one in rates),
+            sum(one.seconds for one in rates),
+            rates[0].stats,
+        )
+        below = steps[-1] if steps else None
+        failed: Counter[str] = Counter()
+        for one in rates:
+            failed.update(failures_by_subject(one.stats["nodes"]))
+        base = steps[0].rate.per_second if steps else rate.per_second
+        steps.append(
+            Step(
+                replicas,
+                rate,
+                rate.per_second / (replicas * base) if base else 0.0,
+                ratio(rate, below.rate) if below and below.rate.per_second else None,
+                factor ** math.log2(replicas / below.replicas) if below else 0.0,
+                sum(int(one.stats["failure"]) for one in rates),
+                dict(failed.most_common()),
+                next((one.lost for one in same if one.lost), ""),
+                list(dict.fromkeys(problem for one in same for problem in one.problems)),
+            )
+        )
+    return steps
 
 
 @dataclass
 class Verdict:
-    """All steps, and the work by node of the last step."""
+    """All measurements in their order; ``factor`` and ``tolerance`` as in the plan."""
 
-    steps: list[Step] = field(default_factory=list)
-    spread: dict[str, Any] = field(default_factory=dict)
+    factor: float
+    tolerance: float
+    measured: list[Measured] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
-    def passed(self) -> bool:
-        return bool(self.steps) and all(step.passed for step in self.steps)
+    def steps(self) -> list[Step]:
+        return steps_of(self.measured, self.factor)
 
-    def points(self) -> list[tuple[int, float]]:
-        return [(step.replicas, step.rate.per_second) for step in self.steps]
+    @property
+    def drift(self) -> str:
+        """Return how the rate of one replica changed until the end, "" within the tolerance."""
+        single = [one.rate for one in self.measured if one.replicas == 1]
+        if len(single) < 2 or not single[0].per_second or not single[-1].per_second:
+            return ""
+        value, low, high = ratio(single[-1], single[0])
+        if low <= 1 <= high or abs(value - 1) <= self.tolerance:
+            return ""
+        return (
+            f"one replica made {100 * abs(value - 1):.0f} % {'less' if value < 1 else 'more'} at "
+            "the end than before: the device or the machine changed meanwhile"
+        )
+
+    @property
+    def word(self) -> VerdictWord:
+        words = {step.word for step in self.steps}
+        if any(step.problems for step in self.steps) or not words:
+            return "failed"
+        if self.drift:
+            return "inconclusive"
+        return next((word for word in ORDER if word in words), "passed")
+
+    def laws(self) -> dict[str, ScalabilityLaw | None]:
+        """Return the laws fitted to all measurements, None with too few steps."""
+        points = [(one.replicas, one.rate.per_second) for one in self.measured]
+        return {"amdahl": fit(points, coherence=False), "usl": fit(points)}
 
     def as_json(self) -> dict[str, Any]:
-        amdahl, usl = (
-            scalability_laws.fit(self.points(), coherence=False),
-            scalability_laws.fit(self.points()),
-        )
+        """Return the verdict, its steps, all rates in the order measured, and the laws."""
+        most = max(self.measured, key=lambda one: one.replicas, default=None)
         return {
-            "verdict": "PASS" if self.passed else "FAIL",
+            "verdict": self.word,
+            "drift": self.drift,
             "seconds": self.seconds,
             "steps": [step.as_json() for step in self.steps],
-            "amdahl": amdahl.as_json() if amdahl else None,
-            "usl": usl.as_json() if usl else None,
-            "nodes": self.spread,
+            "measured": [[one.replicas, one.rate.per_second] for one in self.measured],
+            **{name: law.as_json() if law else None for name, law in self.laws().items()},
+            "nodes": work_by_node(most.rate.stats) if most else {},
         }
 
 
+def measured_line(one: Measured) -> str:
+    """Return a measurement as one line."""
+    text = f"{one.replicas:>4} replicas: {one.rate.per_second:.4g}/s"
+    if math.isfinite(one.rate.error):
+        text += f" +- {one.rate.error:.2g}"
+    text += f" after {one.rate.seconds:.1f} s"
+    return text + (f"  FAIL: {'; '.join(one.problems)}" if one.problems else "")
+
+
 def step_line(step: Step) -> str:
-    """Return a step as one line."""
+    """Return a step and its verdict as one line."""
     text = f"{step.replicas:>4} replicas: {step.rate.per_second:.4g}/s"
-    if math.isfinite(step.rate.error):
-        text += f" +- {step.rate.error:.2g}"
-    text += f" after {step.rate.seconds:.1f} s, efficiency {100 * step.efficiency:.1f} %"
+    text += f", efficiency {100 * step.efficiency:.1f} %"
     if step.ratio:
         value, low, high = step.ratio
         text += (
             f", {value:.3f} times the step before (95 % {low:.3f} to {high:.3f}; "
             f"{step.needed:.3f} needed)"
         )
-        if step.passed and low < step.needed:
-            text += " [interval reaches below]"
-    return text + (f"  FAIL: {'; '.join(step.problems)}" if step.problems else "")
+    text += "" if step.word == "passed" else f"  {step.word.upper()}"
+    return text + (f": {'; '.join(step.problems)}" if step.problems else "")
+
+
+def law_line(name: str, law: ScalabilityLaw | None) -> str:
+    """Return a fitted law with its 99 % intervals as one line."""
+    if law is None:
+        return f"{name}: too few steps to fit"
+
+    def span(interval: Interval | None, digits: int) -> str:
+        return f" ({interval[0]:.{digits}f} to {interval[1]:.{digits}f})" if interval else ""
+
+    knee = "no knee shown"
+    if law.knee:
+        knee = f"knee at {law.knee:.0f} replicas{span(law.knee_interval, 0)}"
+    most = f"at most {law.ceiling:.4g}/s" if law.ceiling else "no ceiling"
+    return (
+        f"{name}: serial share {law.sigma:.4f}{span(law.sigma_interval, 4)}, "
+        f"coherence {law.kappa:.6f}{span(law.kappa_interval, 6)}, "
+        f"{knee}, {most} (residual {100 * law.error:.2f} %)"
+    )
 
 
 def summary(verdict: Verdict) -> str:
-    """Return laws, work by node and verdict as text."""
-    lines = []
-    for name, fitted in (
-        ("Amdahl", scalability_laws.fit(verdict.points(), coherence=False)),
-        ("USL", scalability_laws.fit(verdict.points())),
-    ):
-        if fitted is None:
-            lines.append(f"{name}: too few steps to fit")
-            continue
-        knee = f"knee at {fitted.knee:.0f} replicas" if fitted.knee else "no knee"
-        most = f"at most {fitted.ceiling:.4g}/s" if fitted.ceiling else "no ceiling"
-        lines.append(
-            f"{name}: serial share {fitted.sigma:.4f}, coherence {fitted.kappa:.6f}, "
-            f"{knee}, {most} (residual {100 * fitted.error:.2f} %)"
-        )
-    for name, node in verdict.spread.items():
+    """Return steps, laws, work by node and verdict as text."""
+    steps, laws = verdict.steps, verdict.laws()
+    lines = [step_line(step) for step in steps]
+    lines += [law_line("Amdahl", laws["amdahl"]), law_line("USL", laws["usl"])]
+    for name, node in verdict.as_json()["nodes"].items():
         done, failed = Counter(node["devices"]), Counter(node["failed_devices"])
         shares = ", ".join(
             f"{device or '-'} {done[device]}"
@@ -173,6 +270,8 @@ def summary(verdict: Verdict) -> str:
             f"node {name}: {node['success']} done, {node['failure']} failed, "
             f"{node['pods']} pods; devices: {shares}"
         )
-    fails = sum(not step.passed for step in verdict.steps)
-    lines.append("PASS" if verdict.passed else f"FAIL ({fails} of {len(verdict.steps)} steps)")
+    lines += [verdict.drift] if verdict.drift else []
+    count = sum(step.word == verdict.word for step in steps)
+    where = "" if verdict.word == "passed" or not count else f" ({count} of {len(steps)} steps)"
+    lines.append(verdict.word.upper() + where)
     return "\n".join(lines)
