@@ -179,6 +179,9 @@ def mpirun(
     )
     argv = ["mpirun", "-np", str(ranks), "--host", hosts, "--bind-to", bind, "--wdir", "/"]
     if len(placed) > 1:
+        if len(set(placed.values())) == 1:
+            # By slot, Open MPI 5.0.7 counts one slot for the lead's own address, whatever it says.
+            argv += ["--map-by", f"ppr:{ranks // len(placed)}:node"]
         argv += [
             "--mca",
             "plm_rsh_agent",

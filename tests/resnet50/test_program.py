@@ -339,7 +339,7 @@ def test_weights_that_change_while_it_runs_make_the_row_invalid(
         def unload(self, indices: Sequence[int]) -> None:
             super().unload(indices)
             with torch().no_grad():
-                self._net.layer3[2].conv2.weight[:8, ::3] *= -64.0
+                self.net.layer3[2].conv2.weight[:8, ::3] *= -64.0
 
     params = Workload.model_validate({**SMALL, "scenario": "offline", "min_queries": 2, "seed": 3})
     with (tmp_path / "out").open("wb") as out:

@@ -151,6 +151,7 @@ def test_mpirun_names_hosts_with_slots_and_the_transport() -> None:
     hosts = [LocalHost("10.0.0.1", "a"), LocalHost("10.0.0.2", "b")]
     argv = openmpi.mpirun(Gang(hosts, Shape(), 1, "/tmp"), 8, "tcp")
     assert argv[argv.index("--host") + 1] == "10.0.0.1:4,10.0.0.2:4"
+    assert argv[argv.index("--map-by") + 1] == "ppr:4:node"
     assert argv[argv.index("plm_rsh_agent") + 1] == "perfdag step rsh"
     assert "self,vader,tcp" in argv
     rdma = openmpi.mpirun(Gang(hosts, Shape(), 1, "/tmp"), 8, "rdma")
@@ -158,7 +159,7 @@ def test_mpirun_names_hosts_with_slots_and_the_transport() -> None:
     assert "UCX_TLS=rc,dc,ud,self,sm" in rdma
     alone = openmpi.mpirun(Gang([LocalHost()] * 2, Shape(), 1, "/tmp"), 4, "tcp")
     assert alone[alone.index("--host") + 1] == "127.0.0.1:4"
-    assert "plm_rsh_agent" not in alone
+    assert not {"plm_rsh_agent", "--map-by"} & set(alone)
 
 
 # -- recorded logs -------------------------------------------------------------------------------

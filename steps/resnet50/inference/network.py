@@ -50,7 +50,7 @@ def decode(file: Path, resize: int = 256) -> np.ndarray:
     scale = resize / min(image.size)
     width, height = (round(side * scale) for side in image.size)
     left, top = (width - 224) // 2, (height - 224) // 2
-    pixels = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR), dtype=np.uint8)
+    pixels = np.array(image.resize((width, height), Image.Resampling.BILINEAR), dtype=np.uint8)
     return pixels[top : top + 224, left : left + 224]
 
 
