@@ -139,11 +139,21 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "higher",
             "items a second of one replica, by the Universal Scalability Law",
         ),
-        Metric("serial_share", "1", "lower", "sigma of the Universal Scalability Law, with its 99 % interval"),
+        Metric(
+            "serial_share",
+            "1",
+            "lower",
+            "sigma of the Universal Scalability Law, with its 99 % interval",
+        ),
         Metric(
             "amdahl_share", "1", "lower", "serial share by Amdahl's law, which knows no coherence"
         ),
-        Metric("coherence", "1", "lower", "kappa of the Universal Scalability Law, with its 99 % interval"),
+        Metric(
+            "coherence",
+            "1",
+            "lower",
+            "kappa of the Universal Scalability Law, with its 99 % interval",
+        ),
         Metric(
             "knee",
             "1",
