@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
+from perfdag.network import Network
 from perfdag.pod_text import IMAGE, LabelKey, LabelValue, Name, ObjectName, Strict, replaced_texts
 from perfdag.quantities import CpuList, Quantity
 from perfdag.resource_names import Resources, check_hugepages
@@ -24,35 +25,11 @@ def _distinct(values: list[_Text]) -> list[_Text]:
     return sorted(set(values))
 
 
-INTERFACE = r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,14}$"
-
-
-class Network(Strict):
-    """The network that is measured."""
-
-    host: bool | None = Field(
-        None,
-        description="true: the host's network; false: the pod network; unset: "
-        "the pod network on a cluster, the host's here",
-    )
-    name: Name | None = Field(None, description="a Multus network, `namespace/name`")
-    default: bool = Field(
-        False,
-        description="the Multus network replaces the default one "
-        "instead of being an extra interface",
-    )
-    interface: str | None = Field(
-        None,
-        pattern=INTERFACE,
-        description="interface whose address is measured, where the network is an extra one",
-    )
-    mtu: int | None = Field(
-        None,
-        ge=576,
-        le=65535,
-        description="MTU in bytes, set inside the pod (needs privileges: [mtu])",
-    )
-    family: Literal["ipv4", "ipv6"] = Field("ipv4", description="address family that is measured")
+ACROSS = "across-zones"
+PAIRS, PAIR_KINDS = (
+    r"^(all|ring|across-zones|random [1-9][0-9]*|hunt)$",
+    "all, ring, across-zones, `random N`, hunt",
+)
 
 
 class Cpus(Strict):
@@ -63,6 +40,19 @@ class Cpus(Strict):
 
     server: CpuList | None = None
     client: CpuList | None = None
+
+
+class Role(Strict):
+    """The nodes of a role."""
+
+    node_selector: dict[LabelKey, LabelValue] = {}
+
+
+class Roles(Strict):
+    """The nodes of the first host, the client, and of the second, the server."""
+
+    client: Role = Role()
+    server: Role = Role()
 
 
 class Hosts(Strict):
@@ -79,8 +69,9 @@ class Hosts(Strict):
     )
     pairs: str | None = Field(
         None,
-        pattern=r"^(all|ring|random [1-9][0-9]*|hunt)$",
+        pattern=PAIRS,
         description="measure node pairs inside one gang: all, ring or `random N`; "
+        "across-zones: one host in each of `count` zones, and all of their pairs; "
         "hunt: random pairs until every slow host is found",
     )
     parallel_pairs: int = Field(
@@ -90,11 +81,14 @@ class Hosts(Strict):
         "a hunt measures all disjoint pairs at once if this is 1",
     )
     cpus: Cpus = Cpus()
+    roles: Roles | None = Field(
+        None, description="the nodes of client and server, where they differ; 2 hosts, no pairs"
+    )
 
     @model_validator(mode="after")
     def _check_pairs(self) -> "Hosts":
         if self.pairs is None and self.parallel_pairs > 1:
-            raise ValueError("parallel_pairs belongs to pairs (all, ring, `random N`, hunt)")
+            raise ValueError(f"parallel_pairs belongs to pairs ({PAIR_KINDS})")
         if self.pairs is not None and self.count < 2:
             raise ValueError(f"pairs need a count of 2 hosts or more, not {self.count}")
         if self.pairs == "hunt" and self.count < FEWEST_HUNTED:
@@ -188,6 +182,22 @@ class Shape(Strict):
                     "leave out one of them",
                 )
             )
+        if network.also and (network.name is None or network.default):
+            text = "are networks beside network.name; set it, without network.default"
+            problems.append(("network.also", text))
+        if network.forwarded and network.name is not None:
+            text = "a Service forwards to the pod network alone; leave out network.name"
+            problems.append(("network.path", text))
+        hosts = self.hosts
+        if hosts.roles is not None and (count != 2 or hosts.pairs):
+            text = "are a client and a server: leave pairs out, and set hosts.count to 2"
+            problems.append(("hosts.roles", text))
+        if hosts.pairs == ACROSS and self.zones and len(set(self.zones)) < count:
+            text = f"count is {count}, and zones names {len(set(self.zones))}; name more, or fewer"
+            problems.append(("hosts.pairs", text))
+        if hosts.pairs == ACROSS and hosts.placement == "packed":
+            text = "across-zones needs several nodes, and packed is one; leave placement out"
+            problems.append(("hosts.placement", text))
         if volume is not None and volume.kind == "hostPath" and volume.path is None:
             problems.append(
                 (

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
@@ -12,18 +12,22 @@ from perfdag.hosts.processes import descendants
 from perfdag.results.samples import SampleRecord
 from perfdag.suite.host_pairs import Pair
 
+NO_ZONES: Mapping[str, str] = {}
 OVERLAP = 0.5
 """Least share of a sample's time that each companion must overlap."""
 
 
-def by_number(hosts: Sequence[Host]) -> list[Host]:
-    """Return hosts in the order of their numbers in pairs: by node name, then in their order."""
-    return sorted(hosts, key=lambda host: host.name)
+def by_number(hosts: Sequence[Host], zones: Mapping[str, str] = NO_ZONES) -> list[Host]:
+    """Return hosts in the order of their numbers in pairs.
+
+    That is the order of the zones of their nodes, where `zones` has them, then of the names.
+    """
+    return sorted(hosts, key=lambda host: (zones.get(host.name, ""), host.name))
 
 
-def two_of(hosts: Sequence[Host], pair: Pair) -> list[Host]:
+def two_of(hosts: Sequence[Host], pair: Pair, zones: Mapping[str, str] = NO_ZONES) -> list[Host]:
     """Return the two hosts of a pair."""
-    ranked = by_number(hosts)
+    ranked = by_number(hosts, zones)
     return [ranked[pair.first], ranked[pair.second]]
 
 

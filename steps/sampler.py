@@ -56,10 +56,11 @@ class Sampler:
         try:
             hosts = self._site.hosts_for(shape)
             starter = hosts[0] if hosts else None
+            refusal = self._site.refuses(shape)
             if point.pair is not None:
-                hosts, shape = two_of(hosts, point.pair), shape.pair()
+                hosts, shape = two_of(hosts, point.pair, self._site.zones), shape.pair()
             self.add_provenance(record, hosts)
-            if refusal := self._site.refuses(shape):
+            if refusal:
                 raise Skip(refusal)
             guard.include(hosts)
             self._run(record, benchmark, point, shape, hosts, starter)

@@ -1,6 +1,6 @@
 """Where samples are measured: the hosts of a machine or of a gang."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,8 @@ class Site:
     """Returns what to do about the error of a sample, or None."""
     earlier_attempts: int = 0
     """Attempts at the batch before this one."""
+    zones: Mapping[str, str] = field(default_factory=dict)
+    """Zones by node name, if hosts are numbered by zone."""
     lost: Callable[[], str | None] = lambda: None
     """Called after a failed sample; returns why its failure does not count, or None."""
 

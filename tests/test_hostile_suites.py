@@ -31,6 +31,7 @@ TEXTS = {
 SHAPES: dict[str, Any] = {
     "image": lambda text: {"image": f"registry.example/a{text}:1"},
     "network.name": lambda text: {"network": {"name": text}},
+    "network.also": lambda text: {"network": {"name": "a", "also": [text]}},
     "network.interface": lambda text: {"network": {"interface": text}},
     "resources key": lambda text: {"resources": {f"example.com/{text}": 1}},
     "resources requests": lambda text: {"resources": {"requests": {f"example.com/{text}": 1}}},

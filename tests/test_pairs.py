@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfdag.app.local_run import needs_cluster
 from perfdag.app.plan_text import plan_text
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
@@ -21,8 +23,10 @@ from perfdag.regress.run_medians import MonthlyRollup, add_run
 from perfdag.regress.series import series_labels
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import load_plan
+from perfdag.steps.concurrent import two_of
 from perfdag.steps.measure import MeasuringLoop
-from perfdag.steps.runner.placement import wrong_placement
+from perfdag.steps.runner.gather import Hosts
+from perfdag.steps.runner.placement import site_of, wrong_placement
 from perfdag.steps.site import Site
 from perfdag.store.folder import FolderStore
 from perfdag.suite.host_pairs import rounds
@@ -31,6 +35,7 @@ from perfdag.suite.yaml_document import BadDocument
 
 from .steps.test_measure import FakeBenchmark, Watcher
 from .steps.test_measure import fake as fake
+from .steps.test_plan_step import place
 
 TEXT = "name: s\nretries: 0\n{more}entries:\n  - benchmark: {name}\n    hosts: {hosts}\n"
 
@@ -123,6 +128,20 @@ def test_a_batch_never_parts_pairs_that_run_at_once() -> None:
     ]
     groups = concurrent_groups(plan.points, plan.order, range(28))
     assert [len(group) for group in groups] == [4] * 7
+
+
+def test_pairs_across_zones_are_numbered_by_zone() -> None:
+    plan = planned("{count: 3, pairs: across-zones}")
+    assert {point.label for point in plan.points} == {"pair=0-1", "pair=0-2", "pair=1-2"}
+    hosts, pair = [Node("a"), Node("b")], plan.points[0].pair
+    assert pair is not None
+    shape = plan.shape_of(0)
+    facts = {"a": {"zone": "z2"}, "b": {"zone": "z1"}}
+    zones = site_of(place(), shape, Hosts([], {}), facts).zones
+    first = replace(pair, first=0, second=1)
+    assert [host.name for host in two_of(hosts, first, zones)] == ["b", "a"]
+    assert not site_of(place(), shape.pair(), Hosts([], {}), facts).zones
+    assert "across-zones: needs a cluster" in str(needs_cluster(shape))
 
 
 @pytest.mark.parametrize(

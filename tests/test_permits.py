@@ -33,11 +33,13 @@ IMAGES = "r.example/bench/perfdag-{name}:1"
 # what a shape asks for; permits that allow it; permits that do not
 SHAPES: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"network": {"host": True}}, ["hostNetwork"], ["hostPath=/", "networks=*"]),
+    ({"network": {"path": "nodeport"}}, ["nodePort"], ["hostNetwork", "networks=*"]),
     (
         {"network": {"name": "bench/net"}},
         ["networks=bench/net", "networks=bench/*", "networks=*"],
         ["networks=bench", "networks=b", "networks=other/*", "hostNetwork"],
     ),
+    ({"network": {"also": ["bench/net"]}}, ["networks=bench/net"], ["networks=bench"]),
     (
         {"volume": {"kind": "hostPath", "path": "/data/fio"}},
         ["hostPath=/data/fio", "hostPath=/data/fio/", "hostPath=/data/f*", "hostPath=/*/fio"],
@@ -80,6 +82,8 @@ FREE: list[dict[str, Any]] = [
     {"image": "r.example/bench/perfdag-queue-media:1"},
     {"hosts": {"count": 4, "exclusive": True}, "zones": ["a"], "node_selector": {"a": "b"}},
     {"network": {"host": False, "family": "ipv6"}},
+    {"network": {"path": "pod"}},
+    {"network": {"path": "service"}},
     {"resources": {"nvidia.com/gpu": 1, "memory": "1Gi"}, "hugepages": {"hugepages-2Mi": "1Gi"}},
     {"resources": {"requests": {"cpu": 4}}, "volume": {"claim_template": {"volumeMode": "Block"}}},
     {"shm": "1GiB", "volume": {"storage_class": "fast", "access": "ReadWriteMany"}},

@@ -5,7 +5,7 @@ from hera.workflows import models as m
 
 from perfdag.kube.config import SERVICE_ACCOUNT
 from perfdag.kube.labels import LABEL, UNRECOVERABLE
-from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, PORT, TWIN
+from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, NODES, PORT, TWIN
 from perfdag.workflows.containers import Installation, container, labels
 from perfdag.workflows.credentials import credential_volumes, credentials
 from perfdag.workflows.retries import annotation
@@ -100,6 +100,9 @@ def rank(installation: Installation) -> Container:
         f"string(asInt({_of_shape('port')}) "
         f"+ asInt({_of_shape('step')}) * asInt(inputs.parameters.rank))"
     )
+    # the ranks of a duet's second variant follow those of the first
+    is_client = f"asInt(inputs.parameters.rank) % asInt({_of_batch('n')}) == 0"
+    nodes = f"string({is_client} ? {_of_shape('client')} : {_of_shape('server')})"
     # only the lead stores samples, and a claim may allow one node at a time
     claim = (
         f"inputs.parameters.rank == '0' && {installation.parameters.is_claim()} "
@@ -111,6 +114,7 @@ def rank(installation: Installation) -> Container:
         (f"'{ATTEMPT}'", "inputs.parameters.attempt"),
         (f"'{TWIN}'", twin),
         (f"toJson('{PORT}')", port),
+        (f"toJson('{NODES}')", nodes),
         (f"toJson('{CLAIMED}')", f"({claim})"),
     ):
         patch = f"replace({patch}, {placeholder}, {value})"

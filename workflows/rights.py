@@ -26,6 +26,7 @@ RUN = [
     WORKFLOWS,
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get"]},
     {"apiGroups": [""], "resources": ["secrets", "persistentvolumeclaims"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["services"], "verbs": ["create", "get"]},
     {
         "apiGroups": ["k8s.cni.cncf.io"],
         "resources": ["network-attachment-definitions"],

@@ -19,7 +19,7 @@ from perfdag.resource_names import Resources
 from perfdag.results import missing_reason
 from perfdag.results.durations import with_learned_times
 from perfdag.results.runs import load_plan, resume_command, store_plan
-from perfdag.shape import Shape
+from perfdag.shape import ACROSS, Shape
 from perfdag.signals import end_once
 from perfdag.steps.measure import MeasuringLoop, ProgressListener
 from perfdag.steps.site import Site
@@ -135,12 +135,15 @@ def needs_cluster(shape: Shape) -> str | None:
     network, hosts = shape.network, shape.hosts
     requests = {
         "network.host: false (a pod network)": network.host is False,
+        f"network.path: {network.path}": network.forwarded,
         "network.name (Multus)": network.name is not None,
         "network.mtu": network.mtu is not None,
         # Traffic of a machine to itself passes none of its interfaces, whatever the address.
         "network.interface": network.interface not in (None, "lo") and hosts.count > 1,
         "hosts.placement: spread": hosts.placement == "spread" and hosts.count > 1,
         "hosts.exclusive": hosts.exclusive,
+        "hosts.roles": hosts.roles is not None,
+        "hosts.pairs: across-zones": hosts.pairs == ACROSS,
         "resources": shape.resources != Resources() or bool(shape.hugepages),
         "a volume": shape.volume is not None,
         "node_selector or zones": bool(shape.node_selector or shape.zones),

@@ -139,6 +139,12 @@ class Benchmark(ABC, Generic[P]):
 
     `check` and `run` then get two hosts.
     """
+    forwardable: ClassVar[bool] = False
+    """Whether a Service may be between client and server, as `network.path` says.
+
+    `run` then binds the server to `host.address` at a port of `host.free_port`, and connects to
+    `host.target`.
+    """
     placement: ClassVar[Placement] = "any"
     """Where a cluster puts several hosts if the suite does not say.
 

@@ -81,6 +81,11 @@ class Host(Protocol):
         """The address on the measured network."""
         ...
 
+    @property
+    def target(self) -> str:
+        """The address where clients reach its servers: `address`, or that of a Service."""
+        ...
+
     def run(
         self,
         argv: Argv,
@@ -112,7 +117,7 @@ class Host(Protocol):
         ...
 
     def free_port(self, proto: Proto = "tcp") -> int:
-        """Return a port that is free now."""
+        """Return a port that is free now, or one that a Service forwards."""
         ...
 
     def forwarded(self, port: int) -> AbstractContextManager[int]:

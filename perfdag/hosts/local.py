@@ -14,6 +14,7 @@ from typing import Any
 
 from perfdag.hosts.base import Argv, Finished, ServerProcess
 from perfdag.hosts.environment import measured_environment
+from perfdag.hosts.forwarding import Forwarding
 from perfdag.hosts.processes import Proto, descendants, holders, listening, marked, signal_tree
 from perfdag.outcome import Failed
 
@@ -63,6 +64,7 @@ class LocalHost:
 
     def __init__(self, address: str = "127.0.0.1", name: str | None = None) -> None:
         self._address, self._name = address, name or socket.gethostname()
+        self.forwarding: Forwarding | None = None
 
     @property
     def name(self) -> str:
@@ -71,6 +73,11 @@ class LocalHost:
     @property
     def address(self) -> str:
         return self._address
+
+    @property
+    def target(self) -> str:
+        """The address where clients reach its servers."""
+        return self.forwarding.address if self.forwarding else self.address
 
     def _start(
         self,
@@ -176,6 +183,8 @@ class LocalHost:
         return server
 
     def free_port(self, proto: Proto = "tcp") -> int:
+        if self.forwarding:
+            return self.forwarding.port()
         with socket.socket(
             socket.AF_INET, socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM
         ) as probe:

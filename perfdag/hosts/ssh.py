@@ -20,6 +20,7 @@ import orjson
 
 from perfdag.hosts.base import Argv, Finished, ServerProcess
 from perfdag.hosts.environment import measured_environment
+from perfdag.hosts.forwarding import Forwarding
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.processes import Proto, listening_ports
 from perfdag.hosts.ssh_connection import Connection, exit_code
@@ -74,6 +75,7 @@ class SshHost:
     ) -> None:
         self._connection = Connection(address, name, config, port)
         self._measured = measured or address
+        self.forwarding: Forwarding | None = None
 
     @property
     def name(self) -> str:
@@ -84,6 +86,11 @@ class SshHost:
     def address(self) -> str:
         """Its address on the measured network."""
         return self._measured
+
+    @property
+    def target(self) -> str:
+        """The address where clients reach its servers."""
+        return self.forwarding.address if self.forwarding else self.address
 
     @property
     def at(self) -> str:
@@ -235,7 +242,9 @@ class SshHost:
         return listening_ports(self._sh(_TABLES.format(proto=proto), 10), proto)
 
     def free_port(self, proto: Proto = "tcp") -> int:
-        """Return a free port below the kernel's range for outgoing connections."""
+        """Return a port of a Service, or a free one below the range for outgoing connections."""
+        if self.forwarding:
+            return self.forwarding.port()
         taken = self.used_ports(proto)
         return next(
             port for port in iter(lambda: random.randint(10000, 32000), None) if port not in taken

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from perfdag.kube.placement import ZONE
 from perfdag.kube.resources import Object
 from perfdag.quantities import parse_quantity
 from perfdag.shape import Shape, Toleration
@@ -25,6 +26,12 @@ def nodes_with(resource: str, nodes: Sequence[Object]) -> list[Object]:
     ]
 
 
+def zones_of(nodes: Sequence[Object]) -> set[str]:
+    """Return the zones of nodes; a node without the label is in none."""
+    labels = [(node["metadata"].get("labels") or {}).get(ZONE) for node in nodes]
+    return {zone for zone in labels if zone}
+
+
 def takes(node: Object, shape: Shape) -> bool:
     """Return whether a node takes pods of this shape, now or when it is back.
 
@@ -33,7 +40,7 @@ def takes(node: Object, shape: Shape) -> bool:
     labels = node["metadata"].get("labels") or {}
     return (
         all(labels.get(key) == value for key, value in shape.node_selector.items())
-        and (not shape.zones or labels.get("topology.kubernetes.io/zone") in shape.zones)
+        and (not shape.zones or labels.get(ZONE) in shape.zones)
         and all(
             taint["effect"] == "PreferNoSchedule"
             or taint["key"].startswith("node.kubernetes.io/")

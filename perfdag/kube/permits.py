@@ -13,13 +13,13 @@ from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
 from perfdag.suite.yaml_document import BadDocument, Document, parse_document
 
-FLAGS = ("hostNetwork", "preemption")
+FLAGS = ("hostNetwork", "nodePort", "preemption")
 """Permits without a value."""
 PRIVILEGES = ("block", "mtu", "rdma")
 PATTERNS = ("images", "claims", "tolerations", "networks", "runtimeClasses")
 """Permits whose value is a name; `*` in it stands for any text."""
 FORM = (
-    "KEY or KEY=VALUE, comma-separated: hostPath=/FOLDER, hostNetwork, preemption, "
+    f"KEY or KEY=VALUE, comma-separated: hostPath=/FOLDER, {', '.join(FLAGS)}, "
     f"privileges={'|'.join(PRIVILEGES)}, {', '.join(f'{key}=PATTERN' for key in PATTERNS)}"
 )
 _TEXT = r"[^\s,{}$]"
@@ -86,9 +86,13 @@ def demands(shape: Shape, images: str) -> Iterator[Demand]:
     if shape.image and not own_image(shape.image, images):
         yield Demand("image", f"images={shape.image}")
     if network.host:
-        yield Demand("network.host", "hostNetwork")
+        yield Demand("network.path" if network.path else "network.host", "hostNetwork")
+    if network.path == "nodeport":
+        yield Demand("network.path", "nodePort")
     if network.name:
         yield Demand("network.name", f"networks={network.name}")
+    for name in network.also:
+        yield Demand("network.also", f"networks={name}")
     if volume and volume.kind == "hostPath":
         yield Demand("volume.path", f"hostPath={volume.path}")
     if volume and volume.claim:

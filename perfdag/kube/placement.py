@@ -1,12 +1,12 @@
 """Where the pods of a shape are placed: affinity, topology spread, node selection."""
 
 from perfdag.kube.labels import LABEL
-from perfdag.kube.placeholders import ATTEMPT, BATCH, TWIN
+from perfdag.kube.placeholders import ATTEMPT, BATCH, NODES, TWIN
 from perfdag.kube.resources import Object
-from perfdag.shape import Shape
+from perfdag.shape import ACROSS, Shape
 
 _HOSTNAME = "kubernetes.io/hostname"
-_ZONE = "topology.kubernetes.io/zone"
+ZONE = "topology.kubernetes.io/zone"
 WIDE_GANG = 32
 """Pods of a gang above which anti-affinity is too slow, so topologySpread is used."""
 
@@ -68,6 +68,8 @@ def place(shape: Shape, spec: Object, run_id: str, ranks: range | None) -> None:
             ]
         else:
             anti.append({"labelSelector": own, "topologyKey": _HOSTNAME})
+    if shape.hosts.pairs == ACROSS:
+        anti.append({"labelSelector": own, "topologyKey": ZONE})
     affinity: Object = {}
     if anti:
         affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": anti}
@@ -77,14 +79,19 @@ def place(shape: Shape, spec: Object, run_id: str, ranks: range | None) -> None:
     if near:
         terms = [{"labelSelector": selector, "topologyKey": _HOSTNAME} for selector in near]
         affinity["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
-    if shape.zones:
-        zone = {"matchExpressions": [{"key": _ZONE, "operator": "In", "values": list(shape.zones)}]}
+    if shape.zones or shape.hosts.pairs == ACROSS:
+        labelled: Object = {"key": ZONE, "operator": "Exists"}
+        if shape.zones:
+            labelled |= {"operator": "In", "values": list(shape.zones)}
+        zone = {"matchExpressions": [labelled]}
         affinity["nodeAffinity"] = {
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone]}
         }
     if affinity:
         spec["affinity"] = affinity
-    if shape.node_selector:
+    if shape.hosts.roles:
+        spec["nodeSelector"] = NODES
+    elif shape.node_selector:
         spec["nodeSelector"] = dict(shape.node_selector)
     tolerations = [item.model_dump(exclude_none=True) for item in shape.tolerations]
     lost = lost_node()
@@ -93,6 +100,18 @@ def place(shape: Shape, spec: Object, run_id: str, ranks: range | None) -> None:
         spec["schedulerName"] = "volcano"
     if shape.runtime_class:
         spec["runtimeClassName"] = shape.runtime_class
+
+
+def of_roles(shape: Shape) -> dict[str, Shape]:
+    """Return the shapes of the client and of the server, each with its own node selector."""
+    roles = shape.hosts.roles
+    selectors = {} if roles is None else {"client": roles.client, "server": roles.server}
+    return {
+        name: shape.model_copy(
+            update={"node_selector": {**shape.node_selector, **role.node_selector}}
+        )
+        for name, role in selectors.items()
+    }
 
 
 def _others(label: str, own: str) -> list[Object]:

@@ -61,6 +61,8 @@ class Pod:
     """Its addresses of every family. `address` is that of the requested family, or None."""
     abandoned: bool = False
     """Whether Kubernetes deleted it on a lost node, and only its grace period keeps it."""
+    node_address: str | None = None
+    """The address of its node, of the requested family."""
 
 
 def read_pod(pod: Object, family: str = "ipv4") -> Pod:
@@ -71,7 +73,11 @@ def read_pod(pod: Object, family: str = "ipv4") -> Pod:
     addresses = [entry["ip"] for entry in status.get("podIPs") or []] or (
         [status["podIP"]] if status.get("podIP") else []
     )
-    of_family = [address for address in addresses if (":" in address) == (family == "ipv6")]
+    of_node = [entry["ip"] for entry in status.get("hostIPs") or []]
+    of_family, node_of_family = (
+        [address for address in each if (":" in address) == (family == "ipv6")]
+        for each in (addresses, of_node)
+    )
     main: Object = next(
         (state for state in status.get("containerStatuses") or [] if state["name"] == "main"), {}
     )
@@ -93,6 +99,7 @@ def read_pod(pod: Object, family: str = "ipv4") -> Pod:
         ended.get("finishedAt") or "",
         tuple(addresses),
         bool(metadata.get("deletionTimestamp")) and _is_lost(status),
+        next(iter(node_of_family), None),
     )
 
 

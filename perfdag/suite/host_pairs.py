@@ -2,13 +2,16 @@
 
 A pair is a point of its own, so it is stored, retried and resumed alone. The pairs of one shape
 share the gang's pods. Hosts are numbered in the order of their nodes' names, so a pair keeps its
-number while the nodes stay the same.
+number while the nodes stay the same; `across-zones` numbers them in the order of their zones.
 """
 
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from perfdag.shape import ACROSS
+
+_ALL = ("all", ACROSS)
 Round = list[tuple[int, int]]
 HUNT_MEASUREMENTS = 28
 """Measurements one after the other in a hunt: ten rounds, and one suspect beside the control."""
@@ -39,21 +42,21 @@ def count_pairs(kind: str, hosts: int) -> int:
     """Return the number of pairs of a kind (see `rounds`) of so many hosts; 0 for a hunt."""
     if kind in ("ring", "hunt"):
         return hosts if kind == "ring" else 0
-    return hosts * (hosts - 1) // 2 if kind == "all" else int(kind.removeprefix("random "))
+    return hosts * (hosts - 1) // 2 if kind in _ALL else int(kind.removeprefix("random "))
 
 
 def rounds(kind: str, hosts: int, seed: int = 0) -> list[Round]:
     """Return the pairs of `hosts` hosts in rounds. No host is twice in a round.
 
-    `kind` is `all`, `ring` or `random N` (N distinct pairs). `all` is the 1-factorisation of the
-    complete graph by the circle method: hosts - 1 rounds of hosts / 2 pairs. If the number of hosts
-    is odd, there is one round more and one host is idle in each. `random N` takes the first N of
-    these pairs after a shuffle by `seed`, so it covers hosts evenly. Raises ValueError if there are
-    fewer.
+    `kind` is `all`, `across-zones` (the same), `ring` or `random N` (N distinct pairs). `all` is
+    the 1-factorisation of the complete graph by the circle method: hosts - 1 rounds of hosts / 2
+    pairs. If the number of hosts is odd, there is one round more and one host is idle in each.
+    `random N` takes the first N of these pairs after a shuffle by `seed`, so it covers hosts
+    evenly. Raises ValueError if there are fewer.
     """
     if hosts < 2:
         raise ValueError(f"pairs need 2 hosts or more, not {hosts}")
-    if kind == "all":
+    if kind in _ALL:
         return list(_circle(list(range(hosts))))
     if kind == "ring":
         return _ring(hosts)

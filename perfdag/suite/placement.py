@@ -65,9 +65,14 @@ class Placer:
         Return whether there is a reason.
         """
         benchmark, hosts = candidate.benchmark, shape.hosts
-        if hosts.pairs and not benchmark.pairwise:
-            text = f"{benchmark.name} does not measure between two hosts; leave hosts.pairs out"
-            self._problems.add(candidate.source, ("hosts", "pairs"), text)
+        for key in ("pairs", "roles"):
+            if getattr(hosts, key) and not benchmark.pairwise:
+                text = f"{benchmark.name} does not measure between two hosts; leave {key} out"
+                self._problems.add(candidate.source, ("hosts", key), text)
+                return True
+        if shape.network.forwarded and not benchmark.forwardable:
+            text = f"{benchmark.name} measures no Service; use pod or host"
+            self._problems.add(candidate.source, ("network", "path"), text)
             return True
         texts = benchmark.check(candidate.model, shape.pair() if hosts.pairs else shape)
         for text in texts:

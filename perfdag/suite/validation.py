@@ -5,9 +5,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from perfdag.network import INTERFACE
 from perfdag.pod_text import FOLDER, IMAGE, LABEL_KEY, LABEL_VALUE, OBJECT_NAME
 from perfdag.quantities import CPU_LIST
-from perfdag.shape import INTERFACE
+from perfdag.shape import PAIR_KINDS, PAIRS
 from perfdag.suite.model import CONTEXT_NAME, PROMETHEUS_URL
 from perfdag.suite.yaml_document import Document, Problem, Where, nearest
 
@@ -131,7 +132,7 @@ _FORMS = {
     "beginning and ending with a letter or digit",
     "^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$": "an entry name: 1 to 63 letters, "
     "digits, - and _, a letter or digit at both ends",
-    "^(all|ring|random [1-9][0-9]*|hunt)$": "one of all, ring, `random N`, hunt",
+    PAIRS: f"one of {PAIR_KINDS}",
     PROMETHEUS_URL: "an address such as http://prometheus:9090, without a user or password",
     CONTEXT_NAME: "a metric's name: 1 to 63 of a-z, 0-9 and _, beginning with a letter",
     CPU_LIST: "a CPU list such as 0 or 2-3",

@@ -39,6 +39,7 @@ class Iperf(Benchmark[IperfParams]):
     canaries = ("cpu", "loopback")
     tools = (IPERF3,)
     pins = ("client", "server")
+    forwardable = True
     Params: ClassVar[type[Params]] = IperfParams
     coords = ("direction",)
     metrics = (
@@ -102,6 +103,8 @@ class Iperf(Benchmark[IperfParams]):
         return {"hosts": {"count": 2}}
 
     def check(self, params: IperfParams, shape: Shape) -> list[str]:
+        if params.port and shape.network.forwarded:
+            return ["port: a Service forwards ports of its own; leave port out"]
         return two_hosts.count_problems(self.name, shape)
 
     def directions(self, params: IperfParams) -> int:
@@ -132,7 +135,7 @@ class Iperf(Benchmark[IperfParams]):
             proto=proto,
             cpus=cpus.server,
         )
-        serve, connect = commands(params, server.address, port)
+        serve, connect = commands(params, server.address, port, server.target)
         with serving:
             client_end = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
             # The server ends after one test, but never if the client failed.
@@ -159,7 +162,7 @@ class Iperf(Benchmark[IperfParams]):
                 texts,
             )
         facts = {
-            "server_address": server.address,
+            "server_address": server.target,
             "client_address": client.address,
             "cores": _cores(client, server, cpus),
         }
@@ -220,14 +223,20 @@ def _cores(client: Host, server: Host, cpus: Cpus) -> dict[str, Any]:
     return cores | {"shared": True} if same and len(cores) == 2 else cores
 
 
-def commands(params: IperfParams, address: str, port: int) -> tuple[list[str], list[str]]:
-    """Return the argv of the server and of the client (options: iperf3(1), iperf(1))."""
+def commands(
+    params: IperfParams, address: str, port: int, target: str | None = None
+) -> tuple[list[str], list[str]]:
+    """Return the argv of the server and of the client (options: iperf3(1), iperf(1)).
+
+    The server binds to `address`, and the client connects to `target`, if it differs.
+    """
+    target = target or address
     if params.implementation == "iperf2":
-        return _iperf2_commands(params, address, port)
+        return _iperf2_commands(params, address, port, target)
     client = [
         "iperf3",
         "--client",
-        address,
+        target,
         "--port",
         str(port),
         "--json",
@@ -255,7 +264,9 @@ def commands(params: IperfParams, address: str, port: int) -> tuple[list[str], l
     return server, client
 
 
-def _iperf2_commands(params: IperfParams, address: str, port: int) -> tuple[list[str], list[str]]:
+def _iperf2_commands(
+    params: IperfParams, address: str, port: int, target: str
+) -> tuple[list[str], list[str]]:
     # -e reports the sending side and its losses, -f b whole bit/s.
     common = ["-p", str(port), "-f", "b", "-e"]
     # -i 1 adds a line for each second; in a shorter test it would repeat the total.
@@ -266,7 +277,7 @@ def _iperf2_commands(params: IperfParams, address: str, port: int) -> tuple[list
     client = [
         "iperf",
         "-c",
-        address,
+        target,
         *common,
         "-t",
         f"{params.duration:g}",

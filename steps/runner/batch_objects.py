@@ -1,17 +1,25 @@
-"""The Kubernetes objects of a run: its Secret, and the claims and PodGroups of its batches."""
+"""The objects of a run: its Secret, and the claims, Services and PodGroups of its batches."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import orjson
+
 from perfdag.kube.client import Kube, KubeError, Object
+from perfdag.kube.labels import LABEL
+from perfdag.kube.services import service_ports, services
 from perfdag.kube.volumes import claim_spec, shared_claim, shares
 from perfdag.plan.plan import Plan
+from perfdag.results.samples import run_folder
 from perfdag.shape import Shape
 from perfdag.steps.runner.credentials import make_keys
 from perfdag.steps.runner.pod_context import PodContext
+from perfdag.store.base import Store
 
 ARGO, LEASES = "argoproj.io/v1alpha1", "coordination.k8s.io/v1"
+PORT_ATTEMPTS = 20
+"""Attempts to find node ports that no other Service has."""
 Refusals = dict[int, tuple[str, str]]
 """Batches that cannot be measured: the status of their samples, and why."""
 
@@ -54,8 +62,11 @@ def shape_of(plan: Plan, number: int) -> Shape:
 
 
 def batch_objects(shape: Shape, context: PodContext, plan: Plan, number: int) -> list[Object]:
-    """Return the shared claim and the PodGroup of a batch; most shapes need neither."""
-    objects: list[Object] = []
+    """Return the shared claim, the Services and the PodGroup of a batch.
+
+    Most shapes need none.
+    """
+    objects = [*services_of(shape, context, number)]
     if shape.volume and shares(shape.volume):
         name = shared_claim(context.workflow_uid, str(number))
         objects.append(
@@ -79,34 +90,55 @@ def batch_objects(shape: Shape, context: PodContext, plan: Plan, number: int) ->
     return objects
 
 
+def services_of(shape: Shape, context: PodContext, number: int, side: int = 0) -> Iterator[Object]:
+    """Yield the Services of a batch, of the second variant if `side` is 1."""
+    workflow = (context.workflow, context.workflow_uid)
+    return services(shape, context.run_id, workflow, number, side)
+
+
+def services_key(context: PodContext, number: int) -> str:
+    """Return the key of the addresses and ports of the Services of a batch, by rank.
+
+    Measuring pods have no right to read Services, and read the store.
+    """
+    return f"{run_folder(context.run_id)}/services/{context.workflow_uid}-b{number}.json"
+
+
 async def create_for_batches(
-    kube: Kube, context: PodContext, plan: Plan, objects: Mapping[int, list[Object]]
+    kube: Kube, context: PodContext, store: Store, plan: Plan, objects: Mapping[int, list[Object]]
 ) -> Refusals:
     """Create the objects of batches; return the batches whose objects the API server refuses.
 
-    Raises KubeError if another attempt may succeed.
+    Raises KubeError if another attempt may succeed, and StoreError.
     """
     refusals: Refusals = {}
     for number, bodies in objects.items():
         try:
-            await create(kube, context, plan, bodies, number)
+            created = await create(kube, context, plan, bodies, number)
+        except NoService as error:
+            refusals[number] = ("skipped", str(error))
         except KubeError as error:
             if error.status in (0, 401, 429) or error.status >= 500:
                 raise
             refusals[number] = ("skipped" if error.reason == "NoKind" else "failed", str(error))
+        else:
+            if created:
+                store.put(services_key(context, number), orjson.dumps(created))
     return refusals
 
 
 async def create(
     kube: Kube, context: PodContext, plan: Plan, bodies: list[Object], number: int | None = None
-) -> None:
-    """Create objects of the run, or of one of its batches. Raises KubeError.
+) -> dict[str, Object]:
+    """Create objects of the run, or of one of its batches; return the Services by rank.
+
+    Raises KubeError, NoService.
 
     A Lease owns them, and the Workflow owns the Lease. So Kubernetes deletes them with the Lease,
     and the last step needs no right to delete Secrets or claims.
     """
     if not bodies:
-        return
+        return {}
     kind, name = "Lease", lease_name(context.workflow_uid, number)
     lease: Object = {
         "apiVersion": LEASES,
@@ -115,25 +147,61 @@ async def create(
         "spec": {"holderIdentity": plan.run_id},
     }
     workflow = _owner(ARGO, "Workflow", context.workflow, context.workflow_uid)
-    uid = await _create(kube, context, plan, lease, workflow)
+    created = await _create(kube, context, plan, lease, workflow)
+    owner = _owner(LEASES, kind, name, str(created["metadata"]["uid"]))
+    forwarded = {}
     for body in bodies:
-        await _create(kube, context, plan, body, _owner(LEASES, kind, name, uid))
+        if body["kind"] == "Service":
+            made = await _create_service(kube, context, plan, body, owner)
+            rank = body["spec"]["selector"][f"{LABEL}/rank"]
+            ports = sorted({port["port"] for port in made["spec"]["ports"]})
+            forwarded[rank] = {"address": made["spec"]["clusterIP"], "ports": ports}
+        else:
+            await _create(kube, context, plan, body, owner)
+    return forwarded
+
+
+class NoService(Exception):
+    """The cluster cannot have a Service of this kind. The message says why."""
+
+
+async def _create_service(
+    kube: Kube, context: PodContext, plan: Plan, body: Object, owner: Object
+) -> Object:
+    """Create a Service with other ports until the API server has them free; return it.
+
+    Raises KubeError, NoService.
+    """
+    spec = body["spec"]
+    for attempt in range(PORT_ATTEMPTS):
+        try:
+            return await _create(kube, context, plan, body, owner)
+        except KubeError as error:
+            if "already allocated" not in error.message or attempt == PORT_ATTEMPTS - 1:
+                if error.status == 422 or "allocate a serviceIP" in error.message:
+                    text = f"the cluster has no Service of type {spec['type']} for network.path"
+                    raise NoService(f"{text}: {error}") from None
+                raise
+        seed = f"{body['metadata']['name']} {attempt}"
+        spec["ports"] = service_ports(seed, spec["type"] == "NodePort")
+    raise AssertionError("not reached")
 
 
 def _owner(api: str, kind: str, name: str, uid: str) -> Object:
     return {"apiVersion": api, "kind": kind, "name": name, "uid": uid}
 
 
-async def _create(kube: Kube, context: PodContext, plan: Plan, body: Object, owner: Object) -> str:
-    """Create an object, unless an earlier attempt of this step did; return a Lease's uid."""
+async def _create(
+    kube: Kube, context: PodContext, plan: Plan, body: Object, owner: Object
+) -> Object:
+    """Create an object, unless an earlier attempt of this step did; return a Lease or Service."""
     body["metadata"] |= {"ownerReferences": [owner], "labels": {"perfdag/run": plan.run_id}}
     try:
-        created = await kube.create(body, context.namespace)
+        return await kube.create(body, context.namespace)
     except KubeError as error:
         if error.reason != "AlreadyExists":
             raise
-        if body["kind"] != "Lease":  # no step may read Secrets
-            return ""
-        kind = await kube.resource(LEASES, "Lease")
-        created = await kube.get(kind, body["metadata"]["name"], context.namespace)
-    return str(created["metadata"]["uid"])
+        if body["kind"] not in ("Lease", "Service"):  # no step may read Secrets
+            return body
+        kind = await kube.resource(body["apiVersion"], body["kind"])
+        return await kube.get(kind, body["metadata"]["name"], context.namespace)

@@ -67,5 +67,5 @@ def leases_of_batches(
     return [
         lease_name(workflow_uid, number)
         for number in sorted(numbers)
-        if batch_objects(shape_of(plan, number), context, plan, number)
+        if plan.trigger == "ab" or batch_objects(shape_of(plan, number), context, plan, number)
     ]

@@ -40,7 +40,7 @@ def step(context: PodContext, out: Path) -> list[str]:
     objects = {
         number: batch_objects(shape_of(plan, number), context, plan, number) for number in left
     }
-    refusals = run_with_client(lambda kube: create_for_batches(kube, context, plan, objects))
+    refusals = run_with_client(lambda kube: create_for_batches(kube, context, store, plan, objects))
     for number, (status, text) in refusals.items():
         member, index = plan_of_batch(store, plan, number)
         missing_reason.write(store, member.run_id, MissingReason("batch", status, text, index))

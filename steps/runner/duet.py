@@ -29,6 +29,7 @@ from perfdag.steps.runner.gather import (
     add_peers,
     by_rank,
     connect,
+    forward,
     own_host,
     wait_for_pods,
 )
@@ -110,6 +111,7 @@ def drive_batch(context: PodContext, store: Store, duet: Duet, number: int, atte
         add_peers(gang_a, [ranked[rank] for rank in range(1, count)], config, shape_a, run_id)
         pods_b = [ranked[count + rank] for rank in range(count)]
         connect(gang_b, pods_b, config, shape_b, run_id)
+        forward(context, store, shape_a, number, gang_a)
         for plan in (duet.a, duet.b):
             missing_reason.forget_batch(store, plan.run_id, number)
         with gang_a.watched(), gang_b.watched():
@@ -126,7 +128,7 @@ def measure_rounds(
     """Measure the rounds of a batch, the variants in turn, until the budget is spent."""
     plans = {"A": duet.a, "B": duet.b}
     progress = ProgressReporter(sum(len(plan.batches[number].samples) for plan in plans.values()))
-    site = site_of(context, duet.a.shape_of(number), gang_a)
+    site = site_of(context, duet.a.shape_of(number), gang_a, duet.a.where.get("nodes"))
     loop = MeasuringLoop(duet.a, store, site, progress)
     deadline = budget.deadline(store, context.run_id, duet.a)
     for letter, repetition in [("A", 0), ("B", 0), *duet.rounds()]:
@@ -206,5 +208,8 @@ def loop_of_b(context: PodContext, plan: Plan, number: int, attempt: int) -> Mea
     gang, ranked = Hosts([own_host(context, pods, shape)], pods), by_rank(pods)
     peers = [ranked[rank] for rank in range(count + 1, 2 * count)]
     add_peers(gang, peers, lead_config(), shape, context.run_id)
+    store = context.open()
+    forward(context, store, shape, number, gang, 1)
     progress = ProgressReporter(len(plan.batches[number].samples))
-    return MeasuringLoop(plan, context.open(), site_of(context, shape, gang), progress)
+    site = site_of(context, shape, gang, plan.where.get("nodes"))
+    return MeasuringLoop(plan, store, site, progress)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from perfdag.kube.client import Kube, KubeError, Object
-from perfdag.kube.node_fit import nodes_with, takes, without_simulated
+from perfdag.kube.node_fit import nodes_with, takes, without_simulated, zones_of
+from perfdag.kube.placement import of_roles
 from perfdag.quantities import parse_quantity
-from perfdag.shape import Shape
+from perfdag.shape import ACROSS, Shape
 from perfdag.steps.runner.cluster_facts import list_readable
 from perfdag.volume import Volume
 
@@ -36,7 +37,9 @@ class Requirement:
     `there` tells whether the cluster has it (None: unknown), `why` what is wrong.
     """
 
-    kind: Literal["class", "resource", "amount", "spread", "network", "attachment", "volcano"]
+    kind: Literal[
+        "class", "resource", "amount", "spread", "zones", "role", "network", "attachment", "volcano"
+    ]
     what: str
     there: bool | None
     why: str = ""
@@ -129,15 +132,29 @@ def _on_nodes(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirem
             yield Requirement(
                 "resource", text, None if having is None else having > 0, f"no node has {name}"
             )
-    count = shape.hosts.count
+    yield from _hosts(shape, nodes)
+
+
+def _hosts(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirement]:
+    """Yield what the placement of several hosts requires: nodes, zones, nodes of a role."""
+    roles, count = of_roles(shape), shape.hosts.count
+    for role, own in roles.items():
+        labels = ", ".join(f"{key}={value}" for key, value in own.node_selector.items())
+        there = None if nodes is None else any(takes(node, own) for node in nodes)
+        why = f"no node takes the {role} (hosts.roles.{role}: {labels or 'any node'})"
+        yield Requirement("role", f"a node for the {role} ({labels})", there, why)
+    fits = [
+        node for node in nodes or [] if any(takes(node, own) for own in roles.values() or [shape])
+    ]
+    wanted: list[tuple[Literal["spread", "zones"], str, str, int]] = []
     if shape.hosts.placement == "spread" and count > 1:
-        has = sum(takes(node, shape) for node in nodes or [])
-        why = (
-            f"{count} nodes are asked for (placement: spread), the cluster has {has} for these pods"
-        )
-        yield Requirement(
-            "spread", f"{count} nodes to spread over", None if nodes is None else count <= has, why
-        )
+        wanted.append(("spread", "nodes", "placement: spread", len(fits)))
+    if shape.hosts.pairs == ACROSS:
+        wanted.append(("zones", "zones", "pairs: across-zones", len(zones_of(fits))))
+    for kind, what, key, has in wanted:
+        why = f"{count} {what} are asked for ({key}), the cluster has {has} for these pods"
+        there = None if nodes is None else count <= has
+        yield Requirement(kind, f"{count} {what} to spread over", there, why)
 
 
 def _class(volume: Volume | None, inventory: ClusterInventory) -> Iterator[Requirement]:
@@ -204,27 +221,28 @@ async def _classes(kube: Kube) -> tuple[frozenset[str] | None, bool]:
 
 
 async def _network(kube: Kube, shape: Shape, namespace: str) -> list[Requirement]:
-    if not shape.network.name:
-        return []
-    space, _, name = shape.network.name.rpartition("/")
-    what = f"Multus network {shape.network.name}"
+    networks = shape.network.attachments
+    return [await _attachment(kube, each, shape.network.default, namespace) for each in networks]
+
+
+async def _attachment(kube: Kube, network: str, default: bool, namespace: str) -> Requirement:
+    space, _, name = network.rpartition("/")
+    what = f"Multus network {network}"
     try:
         kind = await kube.resource("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition")
-        if (
-            space or not shape.network.default
-        ):  # a default network without a namespace may be Multus' own
+        if space or not default:  # a default network without a namespace may be Multus' own
             await kube.get(kind, name, space or namespace)
     except KubeError as error:
         if error.status == 403:
-            return [Requirement("network", what, None)]
+            return Requirement("network", what, None)
         if error.status != 404:
             raise
         if error.reason == "NoKind":
             why = "the cluster has no Multus (it serves no NetworkAttachmentDefinition)"
-            return [Requirement("network", what, False, f"network {shape.network.name}: {why}")]
+            return Requirement("network", what, False, f"network {network}: {why}")
         why = f"there is no such NetworkAttachmentDefinition in namespace {space or namespace}"
-        return [Requirement("attachment", what, False, f"network {shape.network.name}: {why}")]
-    return [Requirement("network", what, True)]
+        return Requirement("attachment", what, False, f"network {network}: {why}")
+    return Requirement("network", what, True)
 
 
 async def _volcano(kube: Kube, shape: Shape) -> list[Requirement]:

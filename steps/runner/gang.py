@@ -13,7 +13,7 @@ from perfdag.results.samples import run_folder, stored_samples
 from perfdag.steps.measure import MeasuringLoop
 from perfdag.steps.runner import budget
 from perfdag.steps.runner.end_reason import record_failed_attempt
-from perfdag.steps.runner.gather import GangUnavailable, assembled
+from perfdag.steps.runner.gather import GangUnavailable, assembled, forward
 from perfdag.steps.runner.limits import check_account
 from perfdag.steps.runner.placement import site_of
 from perfdag.steps.runner.pod_context import PodContext
@@ -49,9 +49,10 @@ def lead(
             return 0
         shape = plan.shape_of(index)
         with assembled(context, plan, shape, number, attempt) as gang:
+            forward(context, store, shape, number, gang)
             missing_reason.forget_batch(store, plan.run_id, index)
             reused = shares(shape.volume) and used_before(context, store, number)
-            site = site_of(context, shape, gang, reused)
+            site = site_of(context, shape, gang, plan.where.get("nodes"), reused)
             ordered = suspects_last(plan, batch.samples, left, attempt, crashes)
             measure_batch(store, plan, site, index, ordered, progress)
         return 0

@@ -14,18 +14,21 @@ import orjson
 
 from perfdag import signals
 from perfdag.hosts.base import Host
+from perfdag.hosts.forwarding import PROGRAM, Forwarding
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.client import Kube
 from perfdag.kube.pods import Pod, read_pod, selector, troubles, with_events
 from perfdag.kube.podspec import ssh_port
-from perfdag.outcome import Infrastructure
+from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
+from perfdag.steps.runner.batch_objects import services_key
 from perfdag.steps.runner.credentials import lead_config
 from perfdag.steps.runner.exit_codes import RETRYABLE
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.steps.site import GangLost
+from perfdag.store.base import Store
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks at the connections to the peers."""
@@ -41,7 +44,7 @@ class GangUnavailable(Exception):
 class Hosts:
     """The hosts of a batch, rank 0 first, and their pods by name."""
 
-    hosts: list[Host]
+    hosts: list[LocalHost | SshHost]
     pods: dict[str, Pod]
     peers: list[SshHost] = field(default_factory=list)
 
@@ -159,7 +162,7 @@ def own_host(context: PodContext, pods: dict[str, Pod], shape: Shape) -> LocalHo
     return LocalHost(extra, context.node) if extra else local
 
 
-def _on_measured_network(peer: SshHost, shape: Shape) -> Host:
+def _on_measured_network(peer: SshHost, shape: Shape) -> SshHost:
     extra = extra_address(peer, shape)
     if extra:
         peer.measure(extra)
@@ -186,9 +189,46 @@ def extra_address(host: Host, shape: Shape) -> str | None:
         return str(addresses[0])
     except (ValueError, LookupError):
         raise GangUnavailable(
-            f"{host.name} has no address on {interface} of network {shape.network.name}: "
+            f"{host.name} has no address on {interface} "
+            f"of network {', '.join(shape.network.attachments)}: "
             f"{listing.tail()}"
         ) from None
+
+
+def forward(
+    context: PodContext, store: Store, shape: Shape, number: int, gang: Hosts, side: int = 0
+) -> None:
+    """Set how clients reach each host of a gang, and wait until the Services forward.
+
+    Raises GangUnavailable, StoreError.
+    """
+    if not shape.network.forwarded:
+        return
+    ranked, first = by_rank(gang.pods), side * shape.hosts.count
+    for rank, service in orjson.loads(store.get(services_key(context, number))).items():
+        if 0 <= int(rank) - first < len(gang.hosts):
+            node = ranked[int(rank)].node_address
+            address = node if shape.network.path == "nodeport" else service["address"]
+            host = gang.hosts[int(rank) - first]
+            host.forwarding = Forwarding(str(address), service["ports"])
+    reach = [(host, host.forwarding) for host in gang.hosts if host.forwarding]
+    with contextlib.ExitStack() as listeners:
+        for host, each in reach:
+            argv = [*PROGRAM, "listen", host.address, str(each.ports[0])]
+            try:
+                listeners.enter_context(host.serve(argv, port=each.ports[0]))
+            except Failed as error:
+                raise GangUnavailable(str(error)) from None
+        for client in gang.hosts:
+            others = [each for host, each in reach if host is not client]
+            targets = [text for each in others for text in (each.address, str(each.ports[0]))]
+            argv = [*PROGRAM, "connect", str(CONNECT_PATIENCE), *targets]
+            ended = client.run(argv, timeout=2 * CONNECT_PATIENCE)
+            if ended.code:
+                raise GangUnavailable(
+                    f"network.path: {shape.network.path}: {client.name} reaches no server at "
+                    f"{ended.tail()}; does a NetworkPolicy refuse it?"
+                )
 
 
 def wait_for_pods(

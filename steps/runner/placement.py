@@ -1,19 +1,31 @@
 """The site of a gang: its hosts, its provenance, and whether it matches the shape."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from perfdag.hosts.base import Host
 from perfdag.kube.pods import Pod
 from perfdag.kube.podspec import USER
 from perfdag.kube.volumes import VOLUME
-from perfdag.shape import Shape
+from perfdag.shape import ACROSS, Shape
 from perfdag.steps.runner.gather import Hosts
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.steps.site import Site
 
 
-def site_of(context: PodContext, shape: Shape, gang: Hosts, reused: bool = False) -> Site:
-    """Return the site of a gang. `reused`: an earlier gang wrote to its volume."""
+def site_of(
+    context: PodContext,
+    shape: Shape,
+    gang: Hosts,
+    nodes: Mapping[str, Any] | None = None,
+    reused: bool = False,
+) -> Site:
+    """Return the site of a gang.
+
+    `nodes` are the facts of the cluster's nodes, if known. `reused`: an earlier gang wrote to its
+    volume.
+    """
+    by_zone = shape.hosts.pairs == ACROSS
     own, volume = gang.pods.get(context.pod), shape.volume
     existing = volume is not None and (volume.claim is not None or volume.kind == "hostPath")
     return Site(
@@ -31,6 +43,7 @@ def site_of(context: PodContext, shape: Shape, gang: Hosts, reused: bool = False
             wrong_placement(wanted, hosts) or wrong_images(shape, own, gang.pods.values(), hosts)
         ),
         advice=host_path_advice,
+        zones={name: str(node["zone"]) for name, node in (nodes or {}).items() if by_zone},
         earlier_attempts=own.attempt if own else 0,
         lost=gang.lost,
     )

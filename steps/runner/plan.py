@@ -24,6 +24,7 @@ from perfdag.steps.runner.batch_objects import (
     create,
     create_for_batches,
     secret,
+    services_of,
 )
 from perfdag.steps.runner.cluster_facts import cluster_facts, cluster_name
 from perfdag.steps.runner.credentials import PeerError
@@ -84,7 +85,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     left = [number for fan in FANS for number in parameters[fan]]
     priority = priority_class(plan.options.get("priority", 0))
     try:
-        facts, refusals = run_with_client(lambda kube: _prepare(kube, context, plans, left))
+        facts, refusals = run_with_client(lambda kube: _prepare(kube, context, store, plans, left))
         has_priority = run_with_client(lambda kube: has_class(kube, priority))
     except (KubeError, PeerError) as error:
         for variant in plans:
@@ -162,7 +163,7 @@ def kept(store: Store, plans: list[Plan]) -> set[str]:
 
 
 async def _prepare(
-    kube: Kube, context: PodContext, plans: list[Plan], left: list[int]
+    kube: Kube, context: PodContext, store: Store, plans: list[Plan], left: list[int]
 ) -> tuple[Object, Refusals]:
     """Create the objects of the batches `left`; return facts of the cluster and what it refuses."""
     plan = plans[0]
@@ -177,11 +178,18 @@ async def _prepare(
             if (shape := variant.batches[number].shape) in infeasible
         }
     objects = {
-        number: batch_objects(plan.shape_of(number), context, plan, number)
+        number: [
+            *batch_objects(plan.shape_of(number), context, plan, number),
+            *(
+                item
+                for b in plans[1:]
+                for item in services_of(b.shape_of(number), context, number, 1)
+            ),
+        ]
         for number in left
         if number not in refusals
     }
-    refusals |= await create_for_batches(kube, context, plan, objects)
+    refusals |= await create_for_batches(kube, context, store, plan, objects)
     facts = {**await cluster_facts(kube), "network_policy": context.network_policy}
     return {
         **facts,

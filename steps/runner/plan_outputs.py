@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import orjson
+
 from perfdag.kube.labels import LABEL
 from perfdag.kube.permits import own_image
+from perfdag.kube.placement import of_roles
 from perfdag.kube.podspec import Context, account_of, patch, priority_class, ssh_port
 from perfdag.kube.resources import Object
 from perfdag.plan.gated import gated
@@ -125,11 +128,15 @@ def _shape_output(
         ranks,
     )
     ports = [ssh_port(shape, plan.run_id, rank) for rank in (0, 1)]
-    network = shape.network
+    network, roles = shape.network, of_roles(shape)
     return {
         "patch": patch(shape, patch_context),
         "port": str(ports[0]),
         "step": str(ports[1] - ports[0]),
+        **{
+            role: orjson.dumps(roles.get(role, shape).node_selector).decode()
+            for role in ("client", "server")
+        },
         "netkey": MULTUS[network.default] if network.name else NETWORK,
-        "network": network.name or ("host" if network.host else "pod"),
+        "network": ",".join(network.attachments) or ("host" if network.host else "pod"),
     }

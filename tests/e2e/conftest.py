@@ -27,7 +27,7 @@ from perfdag.store.open import open_store
 IMAGES = os.environ.get("PERFDAG_TEST_IMAGES", "localhost/perfdag-{name}:1")
 
 PERMITS = (
-    "hostNetwork,preemption,hostPath=/var/tmp/perfdag-e2e-*,/var/tmp/perfdag-e2e-*/*,"
+    "hostNetwork,nodePort,preemption,hostPath=/var/tmp/perfdag-e2e-*,/var/tmp/perfdag-e2e-*/*,"
     "claims=results,gone,images=localhost/*,networks=*,privileges=block,mtu,rdma"
 )
 """What the suites of the tests may ask for."""

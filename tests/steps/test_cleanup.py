@@ -1,6 +1,7 @@
 """What finish deletes of the cluster, and what it leaves for `argo retry`."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.confirming import ROUNDS
 from perfdag.steps.runner import cleanup
 from perfdag.steps.runner.batch_objects import batch_objects, create, create_for_batches
+from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.workflows.rights import FINISH, RUN, VOLCANO
 from tests.fakes.api_server import ApiServer, Request
@@ -23,6 +25,7 @@ entries:
   - {benchmark: command, name: shared, repetitions: 2, volume: {access: ReadWriteMany}, params: {argv: ['true']}}
   - {benchmark: command, name: own, volume: {access: ReadWriteOnce}, params: {argv: ['true']}}
   - {benchmark: command, name: theirs, volume: {claim: data}, params: {argv: ['true']}}
+  - {benchmark: iperf, name: path, network: {path: service}}
   - {benchmark: command, name: gang, hosts: {count: 2}, scheduler: volcano, params: {argv: ['true']}}
 """
 
@@ -69,8 +72,8 @@ def leases(plan: Plan, *uids: str) -> set[str]:
 def test_a_run_that_was_measured_leaves_no_claim_podgroup_or_key_pair() -> None:
     plan, entries = made()
     released = leases(plan, "uid")
-    owners = {*entries["shared"], *entries["gang"]}
-    assert len(owners) == 3
+    owners = {*entries["shared"], *entries["gang"], *entries["path"]}
+    assert len(owners) == 4
     assert {"perfdag-uid", *(f"perfdag-uid-b{number}" for number in owners)} <= released
     first = len(plan.batches)
     numbers = {int(name.rpartition("-b")[2]) for name in released - {"perfdag-uid"}}
@@ -140,12 +143,14 @@ def collect_garbage(server: ApiServer) -> None:
 
 
 def test_what_the_plan_step_creates_goes_with_its_leases_and_the_rights_of_the_steps(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan, entries = made()
+    store = FolderStore(str(tmp_path))
     done, failed = entries["shared"]
     server = ApiServer(workflow({done: "Succeeded", failed: "Failed"}), namespace="bench")
     monkeypatch.setattr("perfdag.kube.client.Kube", server.client)
+    server.on("POST .*/services", lambda request: request.body["spec"].update(clusterIP="10.0.0.9"))
     key = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "perfdag-ssh-uid"}}
     numbers = range(len(plan.batches))
 
@@ -156,7 +161,7 @@ def test_what_the_plan_step_creates_goes_with_its_leases_and_the_rights_of_the_s
                 number: batch_objects(plan.shape_of(number), place(), plan, number)
                 for number in numbers
             }
-            assert await create_for_batches(kube, place(), plan, objects) == {}
+            assert await create_for_batches(kube, place(), store, plan, objects) == {}
 
     def left() -> set[str]:
         collect_garbage(server)
@@ -171,18 +176,18 @@ def test_what_the_plan_step_creates_goes_with_its_leases_and_the_rights_of_the_s
     assert all(grants([*RUN, VOLCANO], request) for request in steps)
     owners = [
         owner["kind"]
-        for kind in ("Secret", "PersistentVolumeClaim", "PodGroup")
+        for kind in ("Secret", "PersistentVolumeClaim", "PodGroup", "Service")
         for body in server.of(kind)
         for owner in body["metadata"]["ownerReferences"]
     ]
-    assert owners == ["Lease"] * 4
+    assert owners == ["Lease"] * 5
     assert {
         (owner["kind"], owner["uid"])
         for body in server.of("Lease")
         for owner in body["metadata"]["ownerReferences"]
     } == {("Workflow", "uid")}
     everything = left()
-    assert len(everything) == 8, "four objects and their Leases"
+    assert len(everything) == 10, "five objects and their Leases"
 
     server.requests.clear()
     cleanup.release(place(), plan, "Failed")

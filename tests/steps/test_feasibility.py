@@ -6,6 +6,7 @@ import pytest
 
 from perfdag.kube.client import Kube
 from perfdag.kube.node_fit import without_simulated
+from perfdag.kube.placement import ZONE
 from perfdag.shape import Shape
 from perfdag.steps.runner.feasibility import (
     ClusterInventory,
@@ -82,6 +83,50 @@ CLASSES = frozenset({"fast", ""})
 )
 def test_only_what_no_waiting_brings_is_lacking(asked: dict[str, Any], why: str | None) -> None:
     assert unable(shape(**asked), ClusterInventory(NODES, CLASSES)) == why
+
+
+ZONED = [
+    node("a-1", **{"pool": "a", ZONE: "a"}),
+    node("a-2", **{"pool": "b", ZONE: "a"}),
+    node("b-1", **{"pool": "b", ZONE: "b"}),
+    node("none"),
+]
+for each in ZONED:
+    each["metadata"]["labels"] = each["status"]["allocatable"]
+
+
+def of_roles(placement: str, **pools: str) -> dict[str, Any]:
+    roles = {role: {"node_selector": {"pool": pool}} for role, pool in pools.items()}
+    return {"hosts": {"count": 2, "placement": placement, "roles": roles}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"hosts": {"count": 2, "pairs": "across-zones"}}, None),
+        (
+            {"hosts": {"count": 3, "pairs": "across-zones"}},
+            "3 zones are asked for (pairs: across-zones), the cluster has 2 for these pods",
+        ),
+        (
+            {"hosts": {"count": 2, "pairs": "across-zones"}, "node_selector": {"pool": "a"}},
+            "2 zones are asked for (pairs: across-zones), the cluster has 1 for these pods",
+        ),
+        (of_roles("spread", client="a", server="b"), None),
+        (
+            of_roles("any", client="a", server="x") | {"node_selector": {"cpu": "8"}},
+            "no node takes the server (hosts.roles.server: cpu=8, pool=x)",
+        ),
+        (of_roles("any", client="a", server="a"), None),
+        (
+            of_roles("spread", client="a", server="a"),
+            "2 nodes are asked for (placement: spread), the cluster has 1 for these pods",
+        ),
+    ],
+)
+def test_zones_and_roles_need_labelled_nodes(asked: dict[str, Any], why: str | None) -> None:
+    assert unable(shape(**asked), ClusterInventory(ZONED, CLASSES)) == why
+    assert unable(shape(**asked), ClusterInventory(None, CLASSES)) is None
 
 
 OWN = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
@@ -189,6 +234,8 @@ async def test_a_network_is_lacking_without_multus_and_without_its_definition() 
     assert (await unmet(network("other"), [NET], "bench"))[0].endswith(
         "there is no such NetworkAttachmentDefinition in namespace b"
     )
+    two = shape(network={"name": "b/net", "also": ["b/gone"]})
+    assert "network b/gone: there is no such" in (await unmet(network("net"), [two], "bench"))[0]
     assert (
         await unmet(network("net"), [NET, shape(network={"name": "x", "default": True})], "bench")
         == {}

@@ -345,6 +345,11 @@ def test_commands_say_every_parameter() -> None:
         reverse=True,
     )
     server, client = commands(udp, "fd00::2", 6000)
+    for tool in ("iperf3", "iperf2"):
+        behind = IperfParams(implementation=tool)
+        bound, connects = commands(behind, "10.0.0.2", 6000, "10.96.0.9")
+        assert ("10.0.0.2" in bound, "10.96.0.9" in bound) == (True, False)
+        assert ("10.0.0.2" in connects, "10.96.0.9" in connects) == (False, True)
     assert " ".join(server) == "iperf -s -B fd00::2 -p 6000 -f b -e -u -V -P 2"
     assert " ".join(client) == "iperf -c fd00::2 -p 6000 -f b -e -u -V -t 0.5 -P 2 -b 1000000000 -R"
     assert (

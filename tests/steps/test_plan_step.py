@@ -128,6 +128,7 @@ def test_pairs_share_the_pods_of_one_gang() -> None:
     ("network", "key"),
     [
         ("{name: bench/net}", "k8s.v1.cni.cncf.io/networks"),
+        ("{name: bench/net, also: [bench/b, c]}", "k8s.v1.cni.cncf.io/networks"),
         ("{name: bench/net, default: true}", "v1.multus-cni.io/default-network"),
         ("{host: true}", "perfdag/network"),
         ("{}", "perfdag/network"),
@@ -140,7 +141,9 @@ def test_a_network_is_an_annotation_and_a_peers_port_is_what_its_lead_calls(
     plan = make_plan(parse_suite(text), run_id=place().run_id)
     [made] = outputs(plan, place(), set())["shapes"]
     assert made["netkey"] == key
-    assert made["network"] == {"{host: true}": "host", "{}": "pod"}.get(network, "bench/net")
+    values = {"{host: true}": "host", "{}": "pod"}
+    values["{name: bench/net, also: [bench/b, c]}"] = "bench/net,bench/b,c"
+    assert made["network"] == values.get(network, "bench/net")
     told = [int(made["port"]) + int(made["step"]) * rank for rank in range(3)]
     assert told == [ssh_port(plan.shape_of(0), plan.run_id, rank) for rank in range(3)]
 

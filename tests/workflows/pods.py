@@ -2,7 +2,8 @@
 
 import json
 
-from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, PORT, TWIN
+from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, NODES, PORT, TWIN
+from perfdag.kube.placement import of_roles
 from perfdag.kube.podspec import Context, patch
 from perfdag.kube.resources import Object
 from perfdag.shape import Shape
@@ -20,12 +21,13 @@ def pod(
     more: Object | None = None,
 ) -> Object:
     """A pod of that rank: the patch with its placeholders replaced, laid over Argo's three containers; `more` is laid over its spec."""
-    made = patch(
-        Shape.model_validate(shape), Context(run, "uid", "registry.example/perfdag-{name}:1", store)
-    )
+    read = Shape.model_validate(shape)
+    role = list(of_roles(read).values())[rank : rank + 1]
+    made = patch(read, Context(run, "uid", "registry.example/perfdag-{name}:1", store))
     text = (
         json.dumps(made)
         .replace(f'"{CLAIMED}"', '{"name": "store", "emptyDir": {}}')
+        .replace(f'"{NODES}"', json.dumps(role[0].node_selector if role else {}))
         .replace(f'"{PORT}"', str(20000 + rank))
     )
     spec = json.loads(

@@ -60,6 +60,11 @@ SHAPES: dict[str, dict[str, Any]] = {
         "node_selector": {"pool": "bench"},
     },
     "wide": {"hosts": {"count": 64, "placement": "spread"}, "scheduler": "volcano"},
+    "across-zones": {"hosts": {"count": 3, "pairs": "across-zones", "placement": "spread"}},
+    "roles": {
+        "hosts": {"count": 2, "roles": {"client": {"node_selector": {"pool": "edge"}}}},
+        "node_selector": {"disk": "nvme"},
+    },
     "packed": {
         "hosts": {"count": 2, "placement": "packed"},
         "tolerations": [{"key": "bench", "operator": "Exists"}],

@@ -257,6 +257,27 @@ def test_packed_zones_and_taints(nodes: Nodes) -> None:
     assert nodes.place((0, pod(nodes.shape(zones=["c"]), "nowhere", run="y"))) == [None]
 
 
+def test_zones_of_pairs_and_nodes_of_roles(nodes: Nodes) -> None:
+    pairs = nodes.shape(hosts={"count": 2, "pairs": "across-zones"})
+    placed = nodes.place(*((0, pod(pairs, f"z-{rank}", rank=rank)) for rank in range(3)))
+    assert [ZONES[int(node)] if node else None for node in sorted(placed, key=str)] == [
+        "a",
+        "b",
+        None,
+    ], "there are two zones"
+    nodes.clear()
+    sides = [f"{nodes.name}-{number}" for number in (3, 1)]
+    roles = {
+        role: {"node_selector": {"kubernetes.io/hostname": name}}
+        for role, name in zip(("client", "server"), sides, strict=True)
+    }
+    asked = nodes.shape(hosts={"count": 2, "roles": roles})
+    assert nodes.place(*((0, pod(asked, f"r-{rank}", rank=rank)) for rank in range(2))) == [
+        "3",
+        "1",
+    ]
+
+
 def test_a_packed_gang_goes_elsewhere_when_a_node_died_under_an_earlier_attempt(
     nodes: Nodes,
 ) -> None:

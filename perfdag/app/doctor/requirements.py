@@ -57,6 +57,8 @@ def _finding(requirement: Requirement) -> Finding:
         "class": "use an existing one, or create it",
         "resource": "reserve them on a node" if name.startswith("hugepages-") else _plugin(name),
         "spread": "use fewer hosts, or placement: any",
+        "zones": "use fewer hosts, or label nodes with topology.kubernetes.io/zone",
+        "role": "label a node, or change the selector",
         "amount": "request less, or add a node that has as much",
         "network": "install Multus and the NetworkAttachmentDefinition",
         "attachment": "create it, or name an existing one: "

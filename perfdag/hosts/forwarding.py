@@ -1,0 +1,54 @@
+"""How clients reach the servers of a host through a Service.
+
+As a program it runs in pods: `connect SECONDS ADDRESS PORT...` waits until each address answers.
+`listen ADDRESS PORT` is what answers.
+"""
+
+import itertools
+import socket
+import sys
+import time
+from collections.abc import Sequence
+
+PROGRAM = ("python3", "-m", "perfdag.hosts.forwarding")
+
+
+class Forwarding:
+    """An address and the ports that it forwards to a host; each use takes the next port."""
+
+    def __init__(self, address: str, ports: Sequence[int]) -> None:
+        self.address, self.ports = address, tuple(ports)
+        self._next = itertools.cycle(self.ports)
+
+    def port(self) -> int:
+        """Return the port for the next server."""
+        return next(self._next)
+
+
+def listen(address: str, port: int) -> None:
+    """Accept connections until the process ends. Raises OSError."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, port), family=family, backlog=4096):
+        time.sleep(600)
+
+
+def connect(seconds: float, targets: Sequence[tuple[str, int]]) -> str | None:
+    """Connect to each address and port. Return which did not answer within `seconds`, or None."""
+    deadline = time.monotonic() + seconds
+    for target in targets:
+        while True:
+            try:
+                socket.create_connection(target, timeout=1.0).close()
+                break
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    return f"{target[0]} port {target[1]}: {error}"
+                time.sleep(0.1)
+    return None
+
+
+if __name__ == "__main__":
+    first, *rest = sys.argv[2:]
+    if sys.argv[1] == "listen":
+        listen(first, int(rest[0]))
+    sys.exit(connect(float(first), list(zip(rest[::2], map(int, rest[1::2]), strict=True))))

@@ -1,0 +1,208 @@
+"""Services between client and server: what is created, what the cluster refuses, and how the gang reaches them."""
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from perfdag.hosts.local import LocalHost
+from perfdag.kube.client import KubeError, Object
+from perfdag.kube.pods import Pod, read_pod
+from perfdag.kube.services import service_ports, services
+from perfdag.plan.plan import make_plan
+from perfdag.shape import Shape
+from perfdag.steps.runner import gather
+from perfdag.steps.runner.batch_objects import (
+    Refusals,
+    batch_objects,
+    create_for_batches,
+    services_key,
+    services_of,
+)
+from perfdag.steps.runner.gather import GangUnavailable, Hosts, forward
+from perfdag.store.folder import FolderStore
+from perfdag.suite.load import parse_suite
+from tests.fakes.api_server import ApiServer
+
+from .test_plan_step import place
+
+SUITE = "name: s\nentries: [{benchmark: iperf, network: {path: PATH, family: ipv6}}]\n"
+TAKEN = 'Service "x" is invalid: spec.ports[0].nodePort: Invalid value: 30000: provided port is already allocated'
+SINGLE = 'Service "x" is invalid: spec.ipFamilies[0]: Invalid value: "IPv6": not configured on this cluster'
+NO_CIDR = "Internal error occurred: failed to allocate a serviceIP: no available ServiceCIDR"
+
+
+def of(path: str, side: int = 0, **hosts: Any) -> list[Object]:
+    shape = Shape.model_validate({"hosts": {"count": 2} | hosts, "network": {"path": path}})
+    return list(services(shape, "run", ("wf", "uid"), 7, side))
+
+
+@pytest.mark.parametrize(
+    ("made", "kind", "ranks"),
+    [
+        (of("pod"), "", []),
+        (of("host"), "", []),
+        (of("service"), "ClusterIP", ["1"]),
+        (of("nodeport", side=1), "NodePort", ["3"]),
+        (of("service", count=3, pairs="all"), "ClusterIP", ["0", "1", "2"]),
+    ],
+)
+def test_each_rank_that_may_serve_has_a_service(
+    made: list[Object], kind: str, ranks: list[str]
+) -> None:
+    assert [each["spec"]["selector"]["perfdag/rank"] for each in made] == ranks
+    assert len({each["metadata"]["name"] for each in made}) == len(ranks)
+    for each in made:
+        spec, rank = each["spec"], each["spec"]["selector"]["perfdag/rank"]
+        assert (spec["type"], spec["ipFamilies"]) == (kind, ["IPv4"])
+        assert spec["selector"] == {
+            "workflows.argoproj.io/workflow": "wf",
+            "perfdag/run": "run",
+            "perfdag/batch": "7",
+            "perfdag/rank": rank,
+        }
+        for port in spec["ports"]:
+            assert 30000 <= port["port"] == port["targetPort"] < 32768
+            assert port.get("nodePort") == (port["port"] if kind == "NodePort" else None)
+        assert [port["protocol"] for port in spec["ports"]] == ["TCP", "UDP"] * 2
+
+
+async def created(
+    server: ApiServer, path: str, store: FolderStore, times: int = 1
+) -> tuple[Refusals, dict[str, Any]]:
+    """What the cluster refuses of a batch, and what the store tells its lead."""
+    plan, here = make_plan(parse_suite(SUITE.replace("PATH", path))), place()
+    server.on("POST .*/services", lambda request: request.body["spec"].update(clusterIP="fd00::9"))
+    refused: Refusals = {}
+    for _ in range(times):  # the plan step is repeated where its pod is lost
+        objects = {0: batch_objects(plan.shape_of(0), here, plan, 0)}
+        async with server.client() as kube:
+            refused = await create_for_batches(kube, here, store, plan, objects)
+    note = store.get(services_key(here, 0)) if not refused else b"{}"
+    return refused, orjson.loads(note)
+
+
+async def test_the_store_tells_the_lead_where_servers_are_reached(tmp_path: Path) -> None:
+    server, store = ApiServer(namespace="bench"), FolderStore(str(tmp_path))
+    refused, note = await created(server, "service", store, times=2)
+    [service] = server.of("Service")
+    ports = [port["port"] for port in service["spec"]["ports"]][::2]
+    assert (refused, note) == ({}, {"1": {"address": "fd00::9", "ports": ports}})
+    assert service["spec"]["ipFamilies"] == ["IPv6"]
+    [owner] = service["metadata"]["ownerReferences"]
+    assert owner["kind"] == "Lease", "finish deletes the Lease, and the Service goes with it"
+
+
+async def test_node_ports_of_others_are_passed_over(tmp_path: Path) -> None:
+    server = ApiServer(namespace="bench")
+    server.fail("POST .*/services", 422, TAKEN, times=2)
+    first = service_ports("uid 0 1", True)
+    refused, note = await created(server, "nodeport", FolderStore(str(tmp_path)))
+    [service] = server.of("Service")
+    assert refused == {}
+    assert service["spec"]["ports"] != first
+    assert note["1"]["ports"] == [port["nodePort"] for port in service["spec"]["ports"]][::2]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message", "says"),
+    [
+        ("service", 500, NO_CIDR, "no Service of type ClusterIP for network.path: " + NO_CIDR),
+        ("service", 422, SINGLE, "not configured on this cluster"),
+        ("nodeport", 422, TAKEN, "no Service of type NodePort for network.path: "),
+    ],
+)
+async def test_a_path_that_the_cluster_cannot_have_is_skipped(
+    tmp_path: Path, path: str, status: int, message: str, says: str
+) -> None:
+    server = ApiServer(namespace="bench")
+    server.fail("POST .*/services", status, message)
+    refused, _ = await created(server, path, FolderStore(str(tmp_path)))
+    [(number, (kind, text))] = refused.items()
+    assert (number, kind) == (0, "skipped")
+    assert says in text
+    assert "\n" not in text
+
+
+async def test_a_server_that_is_away_is_not_a_path_that_cannot_be(tmp_path: Path) -> None:
+    server = ApiServer(namespace="bench")
+    server.fail("POST .*/services", 503, "etcd is away")
+    with pytest.raises(KubeError, match="etcd is away"):
+        await created(server, "service", FolderStore(str(tmp_path)))
+
+
+def free_ports() -> list[int]:
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("", 0))
+        two.bind(("", 0))
+        return [one.getsockname()[1], two.getsockname()[1]]
+
+
+@pytest.fixture
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+
+def gang(path: str, store: FolderStore, address: str, node: str) -> tuple[Shape, Hosts]:
+    """Two hosts; the Service of the second one has an address that is the server's own."""
+    shape = Shape.model_validate({"hosts": {"count": 2}, "network": {"path": path}})
+    note = {str(rank): {"address": address, "ports": free_ports()} for rank in (1, 3)}
+    store.put(services_key(place(), 0), orjson.dumps(note))
+    pods = {
+        str(rank): Pod(str(rank), 0, 0, rank, "Running", "n", "127.0.0.2", node_address=node)
+        for rank in range(4)
+    }
+    return shape, Hosts([LocalHost("127.0.0.1", "a"), LocalHost("127.0.0.2", "b")], pods)
+
+
+@pytest.mark.usefixtures("importable")
+@pytest.mark.parametrize(
+    ("path", "address", "node", "side"),
+    [("service", "127.0.0.2", "x", 0), ("nodeport", "x", "127.0.0.2", 1)],
+)
+def test_a_gang_waits_until_its_services_forward(
+    tmp_path: Path, path: str, address: str, node: str, side: int
+) -> None:
+    store = FolderStore(str(tmp_path))
+    shape, there = gang(path, store, address, node)
+    forward(place(), store, shape, 0, there, side)
+    client, server = there.hosts
+    assert client.target == client.address == "127.0.0.1", "no Service forwards to the client"
+    assert server.target == "127.0.0.2"
+    assert server.forwarding is not None
+    first, second = server.forwarding.ports
+    assert [server.free_port() for _ in range(3)] == [first, second, first]
+
+
+@pytest.mark.usefixtures("importable")
+def test_a_service_that_does_not_forward_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather, "CONNECT_PATIENCE", 3.0)
+    store = FolderStore(str(tmp_path))
+    shape, there = gang("service", store, "127.0.0.3", "x")
+    with pytest.raises(
+        GangUnavailable, match=r"network\.path: service: a reaches no server at 127"
+    ):
+        forward(place(), store, shape, 0, there)
+
+
+def test_the_address_of_a_node_is_of_the_measured_family() -> None:
+    status = {"hostIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}
+    pod = {"metadata": {"name": "p"}, "spec": {}, "status": status}
+    assert [read_pod(pod, family).node_address for family in ("ipv4", "ipv6")] == [
+        "10.0.0.1",
+        "fd00::1",
+    ]
+
+
+def test_the_second_variant_of_a_duet_has_its_own_services() -> None:
+    shape = Shape.model_validate({"hosts": {"count": 2}, "network": {"path": "service"}})
+    here = replace(place(), run_id="r")
+    names = [
+        each["metadata"]["name"] for side in (0, 1) for each in services_of(shape, here, 0, side)
+    ]
+    assert names == ["perfdag-uid-b0-r1", "perfdag-uid-b0-r3"]
