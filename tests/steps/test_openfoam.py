@@ -542,7 +542,7 @@ def test_more_processes_than_the_cpus_of_a_pod_are_refused_when_planning() -> No
     assert (
         "oversubscribe" not in problem
     )  # ranks that spin under a quota are throttled, and the sample is invalid
-    assert "leave it out for `perfdag run`" in problem
+    assert "sets no quota" in problem
     assert OpenFoam().check(params.model_copy(update={"oversubscribe": True}), shape) == []
     assert OpenFoam().check(OpenFoamParams(procs=8, nodes=2), shape) == []
 
