@@ -37,12 +37,20 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _keys(folder: Path) -> Keys:
+    """Return the files of a lead and of a peer whose host key is signed."""
+    make_keys(folder)
+    sign = ["-s", folder / "ca", "-I", "peer", "-h", "-n", "127.0.0.1", folder / "host.pub"]
+    for words in (["-t", "ed25519", "-N", "", "-f", folder / "host"], sign):
+        subprocess.run(["ssh-keygen", "-q", *words], check=True)
+    return Keys(folder)
+
+
 def watch(seconds: float) -> float | None:
     """Return after how many seconds the lead noticed that the peer stopped, or None for a false alarm."""
     with tempfile.TemporaryDirectory() as folder:
         home, port = Path(folder), _free_port()
-        make_keys(home / "keys")
-        keys = Keys(home / "keys")
+        keys = _keys(home / "keys")
         peer = os.fork()
         if not peer:
             os._exit(serve(keys, home / "peer", ["127.0.0.1"], port, PATIENCE))
