@@ -264,7 +264,7 @@ def test_weights_from_a_file_and_its_digest(tmp_path: Path, net: Any) -> None:
     named.write_bytes(data)
     with pytest.raises(
         UnusableError,
-        match=r"not what they claim: .*; get the file again, or rename it, or set weights_sha256",
+        match=r"not what they claim: .*; download the file again, or rename it, or set weights_sha256",
     ):
         network.build(str(named), 0)
     dated = tmp_path / "mymodel-20240131.pth"  # no digest
