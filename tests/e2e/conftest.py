@@ -122,6 +122,10 @@ class Namespace:
             if "kwok.x-k8s.io/node" not in node["metadata"].get("annotations", {})
         )
 
+    def spread(self) -> str:
+        """The placement that gives each host a node of its own, if the cluster has two nodes."""
+        return "spread" if len(self.nodes()) > 1 else "any"
+
     def delete(self, kind: str, name: str, api: str = "v1") -> None:
         """Delete an object at once."""
 

@@ -1,4 +1,4 @@
-"""MPI over two pods: a whole application, each rank with a disk of its own, collectives, and messages from pod to pod."""
+"""MPI over two pods, on two nodes where there are two: a whole application, each rank with a disk of its own, collectives, and messages from pod to pod."""
 
 import json
 import os
@@ -15,12 +15,14 @@ pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
 def _run(bench: Namespace, folder: Path, name: str, entry: dict[str, Any]) -> list[dict[str, Any]]:
     path = folder / f"{name}.yaml"
+    entry = {**entry, "hosts": {"placement": bench.spread()}}
     path.write_text(yaml.safe_dump({"name": name, "pending_limit": "180s", "entries": [entry]}))
     workflow = bench.submit(path)
     said = bench.watch(workflow)
     rows = bench.rows(bench.run_id(workflow))
     assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
     assert said.returncode == 0, said.stderr
+    assert {row["same_node"] for row in rows} == {bench.spread() == "any"}
     return rows
 
 
