@@ -19,7 +19,7 @@ RULE = "throughput grows 1.8 times with each doubling"
 @pytest.mark.parametrize(
     ("workload", "limit", "code", "word", "tag"),
     [
-        ("usl, '0.02', '0.5', '0'", 2, 3, "failed: " + RULE + ": at 2 replicas 1.", "failure"),
+        ("usl, '0.02', '0.5', '0'", 2, 3, "failed: " + RULE + ": 1.", "failure"),
         ("sleep, '0.02'", 1, 0, "inconclusive: " + RULE + ": one step", "skipped"),
     ],
 )

