@@ -123,6 +123,8 @@ async def watch_pods(
 
     while True:
         try:
+            # the Workflow last: pods that `argo stop` ended are those of a Workflow with a shutdown
+            found = await _pods_of(kube, pods, context)
             workflow = await kube.get(workflows, context.workflow, context.namespace)
             before = workflow["metadata"].get("annotations") or {}
             if finished(workflow):
@@ -136,7 +138,7 @@ async def watch_pods(
             earlier = missing_reason.from_annotations(owner(workflow), before)
             flights = missing_reason.flights_from_annotations(owner(workflow), before) | flights
             watchdog.note_refusals(nodes_of(workflow), time.monotonic())
-            doomed = watchdog.look(await _pods_of(kube, pods, context), time.monotonic())
+            doomed = watchdog.look(found, time.monotonic())
             merged = (earlier | reasons).items()
             reasons = {batch: text for batch, text in merged if batch not in watchdog.complete}
             # what an earlier attempt left has to go: retries read it

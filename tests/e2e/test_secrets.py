@@ -14,6 +14,7 @@ from .conftest import Namespace
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 # `at` stands before what a host shows, `end` after it
 SEARCH = r"""
+exec 2>&1
 echo at; env
 for pid in /proc/[0-9]*; do tr '\0' '\n' <"$pid/environ"; tr '\0' '\n' <"$pid/cmdline"; done
 cat /var/run/secrets/kubernetes.io/serviceaccount/*
@@ -21,8 +22,7 @@ find /perfdag /run /tmp -type f -size -64k -exec cat {} +
 find /tmp/perfdag-ssh /run/secrets -type f; touch /etc/passwd
 echo end
 """
-BOTH = f"""exec 2>&1
-cat >/tmp/search <<'S'
+BOTH = f"""cat >/tmp/search <<'S'
 {SEARCH}
 S
 sh /tmp/search

@@ -146,7 +146,8 @@ async def test_what_a_watchdog_without_a_store_noted_is_over_when_the_gang_stand
     workflow["status"] = {"startedAt": "2026-01-02T00:00:00Z"}
     # of a watchdog that was here before, and of this one
     workflow["metadata"]["annotations"] = as_annotation(OWNER, {0: PENDING, 1: PENDING})
-    looks = [["Pending"], ["Pending", "Pending"], ["Running", "Running" if stands else "Pending"]]
+    last = ["Running", "Running" if stands else "Pending"]
+    looks = [["Pending"], ["Pending", "Pending"], last, last]  # it is over when the fourth is read
 
     def pod(rank: int, phase: str) -> dict[str, Any]:
         labels = {"perfdag/batch": "0", "perfdag/attempt": "1", "perfdag/rank": str(rank)}
