@@ -458,12 +458,14 @@ def test_rows_of_a_set_have_the_deletion_of_their_own_vmi() -> None:
     before = rows()
     own.put("deleting", received_ns=BASE + 5 * SECOND)
     stuck.put("gone", received_ns=BASE + 6 * SECOND)
+    ran.put("deleting", received_ns=BASE + 6 * SECOND)
     ran.put("succeeded", received_ns=BASE + 7 * SECOND)
     own.put("gone", received_ns=BASE + 8 * SECOND)
     merged = {(row.name, row.stage): row for row in with_deletion(before, rows())}
     assert len(merged) == len(before)
     for stage, seconds in (
         ("deletion_to_succeeded", [None, 2.0, None]),
+        ("vmi_deletion_to_succeeded", [None, 1.0, None]),
         ("deletion", [None, 3.0, 3.0]),
     ):
         result = [merged[f"a-{i}", stage] for i in range(3)]

@@ -670,8 +670,8 @@ class TestAudit:
         def result(count: int, p99: float) -> Result:
             figures: dict[str, float | None] = {
                 "api_p99": p99,
-                "virt_api_memory_bytes_avg": 2.0**21,
-                "workqueue_adds": 100.0,
+                "avgVirtAPIMemoryUsageInMB": 2.0,
+                "virt_requests/CREATE-pods": 5.0,
             }
             figures |= {
                 "Running-phase-count": float(count),
@@ -698,16 +698,37 @@ class TestAudit:
         ] == [(100, [True, True]), (200, [True, False])]
         values = audit["Values"]
         assert values["Running-phase-count"]["value"] == 200
-        assert values["CREATE-pods-count"]["value"] == 7
+        assert values["CREATE-pods-count"]["value"] == 5, "of KubeVirt's own pods"
+        assert values["apiserver/CREATE-pods-count"]["value"] == 7
         assert values["avgVirtAPIMemoryUsageInMB"]["value"] == 2
-        assert values["virtControllerWorkqueueAddRate"]["value"] == 10
-        assert values["vmiDeletionToGoneSecondsP50"]["value"] == 3.0
+        assert values["virtControllerWorkqueueAddRate"]["value"] is None
+        assert values["deletion_p50"]["value"] == 3.0
         assert values["vmiDeletionToSucceededSecondsP50"]["value"] is None, "gone is not succeeded"
         assert values["vmiDeletionToFailedSecondsP95"]["value"] == 4.0
         assert values["api_p99"]["thresholdResult"]["thresholdExceeded"] is True, (
             "of two gates the one that was breached"
         )
         assert table.audit([]) == {"Values": {}, "Rungs": []}
+
+    def test_the_keys_of_a_vm_are_those_of_its_vmi(self) -> None:
+        figures: dict[str, float | None] = {
+            "creation_to_running_p50": 8.68,
+            "vmi_creation_to_running_p50": 1.0,
+            "deletion_to_succeeded_p50": 3.1,
+            "vmi_deletion_to_succeeded_p50": 2.74,
+        }
+        values = table.audit([Result("burst", 9, "r", [], [], figures, {})])["Values"]
+        assert values["vmiCreationToRunningSecondsP50"]["value"] == 1.0
+        assert values["vmiDeletionToSucceededSecondsP50"]["value"] == 2.74
+
+    def test_a_ratio_of_requests_stands_beside_the_counts_it_is_of(self) -> None:
+        figures: dict[str, float | None] = {"PATCH-x-count": 250.0, "CREATE-pods-count": 100.0}
+        gate = gates.parse_gate("PATCH-x-count <= 2 * CREATE-pods-count")
+        verdicts = gates.evaluate([gate], figures)
+        values = table.audit([Result("burst", 9, "r", [], [], figures, {}, verdicts)])["Values"]
+        threshold = values["apiserver/PATCH-x-count"]["thresholdResult"]
+        assert threshold["thresholdMetric"] == "apiserver/CREATE-pods-count"
+        assert threshold["thresholdExceeded"] is True
 
     def test_a_value_with_a_threshold_is_the_one_that_the_gate_saw(self) -> None:
         """The deletion was slower than the creation, whose figure stands under its plain name."""

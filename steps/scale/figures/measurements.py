@@ -17,6 +17,7 @@ from perfdag.outcome import (
 )
 from perfdag.steps.scale.cluster.rights import MissingRightsError
 from perfdag.steps.scale.figures.api_metrics import DELETION
+from perfdag.steps.scale.figures.audit_queries import KEYS
 from perfdag.steps.scale.figures.percentiles import Summary
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.generator import without_name
@@ -207,7 +208,7 @@ def figure_measurements(
     for key in figures:
         if call := call_name(key):
             put("api_calls", key, "value", **{"call": call, of: count})
-        elif key.startswith(("virt_", "workqueue_", "node_")):
+        elif key in KEYS or key.startswith(("virt_", "workqueue_", "node_")):
             put("component", key, figure=key)
     return measurements
 

@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from perfdag.steps.scale.figures import prometheus
+from perfdag.steps.scale.figures import audit_queries, prometheus
 from perfdag.steps.scale.figures.api_metrics import DELETION, VERBS, latencies
 from perfdag.steps.scale.model.chains import Step
 from perfdag.steps.scale.model.gates import Gate
@@ -58,11 +58,11 @@ def check(
         *extra,
         *(PACED if paced else ()),
     }
-    theirs = prometheus.names() if components is not None else set()
+    theirs = prometheus.names() | audit_queries.KEYS if components is not None else set()
     for name in [name for gate in gates for name in (gate.metric, gate.other) if name]:
         if name in known or _COUNT.fullmatch(name):
             continue
-        if name in theirs or (components is not None and prometheus.is_count(name)):
+        if name in theirs or (components is not None and audit_queries.is_request_count(name)):
             if not components:
                 raise ValueError(
                     f"the gate on {name} needs a Prometheus: set `prometheus`, or remove the gate"

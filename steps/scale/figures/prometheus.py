@@ -1,20 +1,18 @@
 """Figures of KubeVirt's components and the nodes, from Prometheus (/api/v1/query_range).
 
 Queries cover the run's own window and start after the first scrape behind its end. Missing data is
-None, never 0.
+None, never 0. `audit_queries` has the figures of KubeVirt's own audit.
 """
 
 import asyncio
 import math
-import re
 import time
-from collections import defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 from perfdag.kube.prometheus import Prometheus
-from perfdag.steps.scale.figures.series import Point, fold, p99, share, with_starts
+from perfdag.steps.scale.figures.audit_queries import REQUESTS, SENT
+from perfdag.steps.scale.figures.series import fold, p99, points_of, share
 
 LONGEST_STEP, POINTS = 15.0, 20
 """Seconds between points, and how many points a short run has at least."""
@@ -22,7 +20,6 @@ LOOK_BACK = 300
 """Seconds of samples from which the scrape interval is derived."""
 LATEST = 150.0
 """Seconds after a run in which its last scrape must come."""
-REQUESTS = "virt_requests"
 _POD = 'pod=~"%s-.*",container!=""'
 COMPONENTS = ("virt-api", "virt-controller", "virt-handler", "virt-operator")
 
@@ -30,15 +27,14 @@ COMPONENTS = ("virt-api", "virt-controller", "virt-handler", "virt-operator")
 _ANY = f'pod=~"({"|".join(COMPONENTS)})-.*"'
 _CONTAINERS = f'container_memory_working_set_bytes{{{_ANY},container!=""}}'
 _WORK = 'kubevirt_workqueue_adds_total{name=~"virt-controller.*"}'
-_SENT = f'{{__name__=~"(kubevirt_)?rest_client_requests_total",{_ANY}}}'
 SOURCES = {
     "virt": _CONTAINERS,
     "workqueue": _WORK,
     "node": "node_memory_MemTotal_bytes",
-    REQUESTS: _SENT,
+    REQUESTS: SENT,
 }
 """What is scraped together: the beginning of its figures' names, and a metric of it."""
-_SUFFIXES = {"growth": ("",), "requests": ()}
+_SUFFIXES = {"growth": ("",)}
 _SPREAD = ("_avg", "_min", "_max")
 
 
@@ -46,7 +42,7 @@ def queries() -> dict[str, tuple[str, str]]:
     """Return figure prefix -> (PromQL, how to fold its series).
 
     range, rate: avg, min and max of the sum. share: part of the growth whose label `rest` is empty.
-    p99: of a histogram's growth. growth: increase. requests: increase by verb and resource.
+    p99: of a histogram's growth. growth: increase.
     """
     by_prefix: dict[str, tuple[str, str]] = {}
     for component in COMPONENTS:
@@ -69,22 +65,16 @@ def queries() -> dict[str, tuple[str, str]]:
         "1 - avg(node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)",
         "range",
     )
-    by_prefix[REQUESTS] = (_SENT, "requests")
     return by_prefix
 
 
 def names() -> set[str]:
-    """Return the names of the figures of `component_figures`, without those of `is_count`."""
+    """Return the names of the figures of `component_figures`."""
     return {
         f"{name}{suffix}"
         for name, (_, how) in queries().items()
         for suffix in _SUFFIXES.get(how, _SPREAD)
     }
-
-
-def is_count(name: str) -> bool:
-    """Return whether this is a figure `virt_requests/<VERB>-<resource>`."""
-    return re.fullmatch(rf"{REQUESTS}/[A-Z]+-[\w./-]+", name) is not None
 
 
 async def wait_for_scrape(
@@ -102,7 +92,7 @@ async def wait_for_scrape(
             for name, metric in SOURCES.items()
         }
         moments = {
-            name: [[at for at, _ in points] for points in _series(data)]
+            name: [[at for at, _ in points] for points in points_of(data)]
             for name, data in (await prometheus.query(lookbacks, "query")).items()
         }
         gaps = {name: gap for name, series in moments.items() if (gap := _gap(series))}
@@ -152,14 +142,12 @@ async def component_figures(
             }
     data = await prometheus.query(ranges)
     for name in ranges:
-        how, every = wanted[name][1], _series(data[name])
+        how, every = wanted[name][1], points_of(data[name])
         labels = [series["metric"] for series in data[name]["result"]]
         if how == "p99":
             folded = p99(dict(zip((float(label["le"]) for label in labels), every, strict=True)))
-        elif how == "requests":
-            folded = _requests(labels, every, start)
         elif how == "share":
-            folded = share(_series(data[name], "rest"), every)
+            folded = share(points_of(data[name], "rest"), every)
         else:
             folded = fold(every, how, start)
         figures |= {f"{name}{suffix}": value for suffix, value in folded.items()}
@@ -170,23 +158,3 @@ def _source(name: str) -> str:
     return next(
         source for source in sorted(SOURCES, key=len, reverse=True) if name.startswith(source)
     )
-
-
-def _requests(
-    metrics: list[dict[str, str]], every: list[list[Point]], start: float
-) -> dict[str, float | None]:
-    """Return the growth by verb and resource."""
-    # All series together: the first request of a kind creates its series.
-    every = with_starts(every, start)
-    groups: dict[str, list[list[Point]]] = defaultdict(list)
-    for metric, points in zip(metrics, every, strict=True):
-        groups[
-            f"/{metric.get('verb', metric.get('method', ''))}-{metric.get('resource', '')}"
-        ].append(points)
-    return {name: fold(series, "growth")[""] for name, series in groups.items()}
-
-
-def _series(data: dict[str, Any], label: str = "") -> list[list[Point]]:
-    """Return the points of all series, or of those with the label."""
-    chosen = [series for series in data["result"] if not label or series["metric"].get(label)]
-    return [[(float(at), float(value)) for at, value in series["values"]] for series in chosen]

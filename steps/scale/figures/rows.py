@@ -13,7 +13,7 @@ from typing import Literal
 from perfdag.steps.scale.figures.family import Family, without_replaced_pods, without_replaced_vmis
 from perfdag.steps.scale.figures.moments import Clocks, Moment, difference
 from perfdag.steps.scale.measure.generator import Submission
-from perfdag.steps.scale.model.chains import Step, chain
+from perfdag.steps.scale.model.chains import DELETIONS, Step, chain
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.stages import SET, VMI
 
@@ -203,7 +203,7 @@ def _rows_of_one(
     latest = max((moment.best for moment in moments.values() if moment), default=0)
     for step in steps:
         ended, deleting = moments[step.name] if step.stage in _ENDS else None, moments["deleting"]
-        if ended and deleting and (ended.best >= deleting.best) != (step.since == "deleting"):
+        if ended and deleting and (ended.best >= deleting.best) != (step.since in DELETIONS):
             # It ended by itself and was deleted later, or the other way round.
             moments[step.name] = None
     for step in steps:
@@ -262,7 +262,7 @@ def _passed_unseen(step: Step, steps: Sequence[Step], moments: Mapping[str, Mome
     return any(
         moments[step.name]
         for step in later
-        if not step.optional or (step.stage == "succeeded" and step.since != "deleting")
+        if not step.optional or (step.stage == "succeeded" and step.since not in DELETIONS)
     )
 
 
@@ -277,7 +277,7 @@ def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:
 
     Stages reached only because other objects were deleted do not count.
     """
-    late = [row for row in after if row.since == "deleting"]
+    late = [row for row in after if row.since in DELETIONS]
     by_index = {(row.index, row.stage): row for row in late}
     by_uid = {(row.uid, row.stage): row for row in late}
     members = {

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
 from perfdag.steps.scale.figures.api_metrics import quantile
 
@@ -11,6 +12,12 @@ RATE_WINDOW = 60.0
 """Seconds of the windows in which rates are computed."""
 Point = tuple[float, float]
 """Unix seconds and value."""
+
+
+def points_of(data: dict[str, Any], label: str = "") -> list[list[Point]]:
+    """Return the points of all series of an answer, or of those with the label."""
+    chosen = [series for series in data["result"] if not label or series["metric"].get(label)]
+    return [[(float(at), float(value)) for at, value in series["values"]] for series in chosen]
 
 
 def fold(series: list[list[Point]], how: str, start: float = -math.inf) -> dict[str, float | None]:

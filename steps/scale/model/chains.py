@@ -22,9 +22,29 @@ class Step:
     optional: bool = False
 
 
+DELETIONS = ("deleting", "vmi_deleting")
+"""Steps after which an end is that of a deletion: of the workload, and of its VMI."""
+
+
 def _vmi(kind: str) -> tuple[Step, ...]:
     own = "VirtualMachineInstance"
-    between = (Step("vmi_created", "created", own, "created"),) if kind != own else ()
+    between: tuple[Step, ...] = ()
+    inner: tuple[Step, ...] = ()
+    if kind != own:
+        between = (Step("vmi_created", "created", own, "created"),)
+        inner = (
+            Step("vmi_creation_to_running", "vmi_created", own, "running", "last"),
+            Step("vmi_deleting", "deleting", own, "deleting", "last", optional=True),
+            Step(
+                "vmi_deletion_to_succeeded",
+                "vmi_deleting",
+                own,
+                "succeeded",
+                "last",
+                optional=True,
+            ),
+            Step("vmi_deletion_to_failed", "vmi_deleting", own, "failed", "last", optional=True),
+        )
     start = "vmi_created" if between else "created"
     return (
         Step("created", "submitted", kind, "created"),
@@ -45,6 +65,7 @@ def _vmi(kind: str) -> tuple[Step, ...]:
         Step("deletion_to_failed", "deleting", own, "failed", "last", optional=True),
         Step("deletion", "deleting", kind, "gone", optional=True),
         Step("pod_deletion", "deleting", "Pod", "gone", "last", optional=True),
+        *inner,
     )
 
 

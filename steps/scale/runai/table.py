@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from perfdag.steps.scale.figures.audit_queries import KEYS, REQUESTS, is_request_count
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.scenarios.base import Result
 
@@ -24,19 +25,12 @@ _AUDIT = {
     "creation_to_running": "vmiCreationToRunningSeconds",
     "deletion_to_succeeded": "vmiDeletionToSucceededSeconds",
     "deletion_to_failed": "vmiDeletionToFailedSeconds",
-    "deletion": "vmiDeletionToGoneSeconds",
 }
-_MIB = 2.0**20
-_COMPONENTS = {
-    "virt_api": "VirtAPI",
-    "virt_controller": "VirtController",
-    "virt_handler": "VirtHandler",
-}
-_QUEUES = {
-    "workqueue_adds_per_s": "AddRate",
-    "workqueue_depth_max": "Depth",
-    "workqueue_p99_s_max": "P99Latency",
-}
+"""Stages of VMIs. Those of a VM or a replica set begin with `vmi_`."""
+_OWN: tuple[str, ...] = ("throughput_mean", "throughput_best_5s", "api_p99", "success_ratio")
+_OWN += tuple(f"deletion_p{p}" for p in (50, 95, 99))
+_SERVER = "apiserver/"
+"""Prefix of request counts of all clients, which the audit does not have."""
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -65,7 +59,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 def audit(results: Sequence[Result]) -> dict[str, Any]:
     """Return the last measured result in the form of KubeVirt's tools/perfscale-audit.
 
-    `Rungs` holds the same for every size with all gates. Memory is in MiB, CPU in cores.
+    `Rungs` holds the same for every size with all gates. Figures of our own have other names.
     """
     if not results:
         return {"Values": {}, "Rungs": []}
@@ -84,33 +78,18 @@ def audit(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def _values(result: Result) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+    figures, values = result.figures, dict[str, Any]()
     for stage, key in _AUDIT.items():
+        vmi = f"vmi_{stage}" if f"vmi_{stage}_p50" in figures else stage
         for p in (50, 95, 99):
-            values[f"{key}P{p}"] = {"value": result.figures.get(f"{stage}_p{p}")}
-    values |= {
-        name: {"value": value} for name, value in result.figures.items() if name.endswith("-count")
-    }
-    for name in ("throughput_mean", "throughput_best_5s", "api_p99", "success_ratio"):
-        values[name] = {"value": result.figures.get(name)}
-    for ours, theirs in _COMPONENTS.items():
-        for how in ("avg", "min", "max"):
-            memory = result.figures.get(f"{ours}_memory_bytes_{how}")
-            values[f"{how}{theirs}MemoryUsageInMB"] = {
-                "value": None if memory is None else memory / _MIB
-            }
-            values[f"{how}{theirs}CPUUsage"] = {
-                "value": result.figures.get(f"{ours}_cpu_cores_{how}")
-            }
-    adds, seconds = result.figures.get("workqueue_adds"), result.ended - result.started
-    queues = {
-        **result.figures,
-        "workqueue_adds_per_s": adds / seconds if adds is not None and seconds > 0 else None,
-    }
-    values |= {
-        f"virtControllerWorkqueue{theirs}": {"value": queues.get(ours)}
-        for ours, theirs in _QUEUES.items()
-    }
+            values[f"{key}P{p}"] = {"value": figures.get(f"{vmi}_p{p}")}
+    for name, value in figures.items():
+        if name.endswith("-count"):
+            values[_count_key(name)] = {"value": value}
+        elif is_request_count(name):
+            values[f"{name.removeprefix(f'{REQUESTS}/')}-count"] = {"value": value}
+    for name in (*sorted(KEYS), *_OWN):
+        values[name] = {"value": figures.get(name)}
     # Of several gates on a metric, a breach comes last and is shown.
     for verdict in sorted(result.verdicts, key=lambda verdict: not verdict.passed):
         threshold: dict[str, Any] = {
@@ -119,12 +98,21 @@ def _values(result: Result) -> dict[str, Any]:
         }
         if verdict.gate.other:
             threshold |= {
-                "thresholdMetric": verdict.gate.other,
+                "thresholdMetric": _count_key(verdict.gate.other),
                 "thresholdRatio": verdict.gate.value,
             }
         # A gate sees the worse value of creation and deletion.
-        values[verdict.gate.metric] = {"value": verdict.value, "thresholdResult": threshold}
+        values[_count_key(verdict.gate.metric)] = {
+            "value": verdict.value,
+            "thresholdResult": threshold,
+        }
     return values
+
+
+def _count_key(figure: str) -> str:
+    """Return the key of a figure: request counts of all clients get a prefix."""
+    counts_requests = figure.endswith("-count") and not figure.endswith("-phase-count")
+    return _SERVER + figure if counts_requests else figure
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -15,6 +15,7 @@ from perfdag.steps.scale.cluster.kubevirt import check_nodes, nested_note
 from perfdag.steps.scale.cluster.namespaces import own_namespaces
 from perfdag.steps.scale.figures import api_metrics
 from perfdag.steps.scale.figures.api_metrics import CREATION
+from perfdag.steps.scale.figures.audit_queries import audit_figures
 from perfdag.steps.scale.figures.percentiles import summaries
 from perfdag.steps.scale.figures.prometheus import component_figures, wait_for_scrape
 from perfdag.steps.scale.figures.rows import Row, error_text, on_simulated, with_deletion
@@ -92,12 +93,12 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
             )
         await session.scrape(CREATION)
         rows = await session.rows()
-        running, phases = session.reached(VMI, "running"), phase_counts(session.observer.of(VMI))
+        deleted, running = time.time(), session.reached(VMI, "running")
+        phases = phase_counts(session.observer.of(VMI))
         spec.log(f"{running} of {wanted} Running; deleting")
         left = await session.delete_all(spec.parallel, spec.timeout)
-        return await _result(
-            "burst", count, session, spec, nodes, rows, {"left_behind": left, **phases}
-        )
+        extra = {"left_behind": left, **phases}
+        return await _result("burst", count, session, spec, nodes, rows, deleted, extra)
 
 
 async def steady(
@@ -137,7 +138,7 @@ async def steady(
         except KubeError as error:
             session.notes.append(f"the churn ended after {cycles} cycles: {error}")
         await session.scrape(CREATION)
-        rows = await session.rows()
+        rows, deleted = await session.rows(), time.time()
         left = await session.delete_all(spec.parallel, spec.timeout)
         note(_live(session))
         result = await _result(
@@ -147,6 +148,7 @@ async def steady(
             spec,
             nodes,
             rows,
+            deleted,
             {"left_behind": left, "churn_cycles": float(cycles)},
         )
         result.trace = trace
@@ -222,8 +224,10 @@ async def _result(
     spec: Spec,
     nodes: dict[str, Any],
     before: list[Row],
+    deleted: float,
     extra: dict[str, float],
 ) -> Result:
+    """Return the result. `deleted` is when the deletion began, in Unix seconds."""
     rows = with_deletion(before, await session.rows())
     stages = summaries(rows)
     started, ended = session.batches[0][0].started_wall, time.time()
@@ -242,6 +246,7 @@ async def _result(
             facts["prometheus_scrapes_s"] = gaps
             session.notes += [early] if early else []
             figures |= await component_figures(spec.prometheus, started, ended, gaps)
+            figures |= await audit_figures(spec.prometheus, started, deleted, gaps)
         except KubeError as error:
             session.notes.append(f"no figures of the components: {error}")
     return Result(
