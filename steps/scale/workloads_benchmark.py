@@ -97,7 +97,8 @@ class Scale(Benchmark[ScaleParams]):
         Metric("gangs_split", "1", "lower", "gang: gangs of which only a part was placed"),
         Metric("reclaimed", "1", "higher", "reclaim: pods that got their queue's share back"),
         Metric("reclaim_wait", "s", "lower", "reclaim: pod created to scheduled (p50, max)"),
-        Metric("evicted", "1", "none", "preemption, reclaim: pods that had to go"),
+        Metric("evicted", "1", "none", "preemption, reclaim: victims that had to go"),
+        Metric("preemptors", "1", "higher", "preemption: high-priority pods that were placed"),
         *METRICS,
     )
 

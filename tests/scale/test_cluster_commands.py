@@ -324,7 +324,10 @@ class TestCommands:
                 ["gpus_free: ", "nodes_overcommitted: 0", "unschedulable_verdict: "],
             ),
             (["fragmentation"], ["packing: "]),
-            (["preemption", "-g", "8", "--count", "2"], ["evicted: "]),
+            (
+                ["preemption", "-g", "8", "--count", "2"],
+                ["preemptor_wait_p50: ", "evicted: ", "preemptors: 2"],
+            ),
             (
                 ["gated", "-g", "0", "--count", "30", "--gate", "schedule_rate > 1"],
                 ["schedule_rate: ", "release_seconds: "],

@@ -194,6 +194,7 @@ async def test_preemption_evicts_what_it_needs_and_no_priority_class_is_left(
         < 60
     )
     assert (result.figures["evicted"] or 0) >= 3
+    assert result.figures["preemptors"] == 3
     assert result.figures["left_behind"] == 0
     classes = await kube.list(await kube.resource("scheduling.k8s.io/v1", "PriorityClass"))
     assert not [class_ for class_ in classes if result.run in class_["metadata"]["name"]]

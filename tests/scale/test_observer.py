@@ -112,6 +112,25 @@ class TestWhose:
             }
             see(ours, "Event", event)
         assert ours.reasons == {"Pod Failed: no": 2}
+        see(ours, "Pod", body("p", run="r", ready=True))
+        assert ours.reasons == {"Pod Failed: no": 1}, "a retry of the other one went well"
+
+    def test_kai_names_the_evicted_pod_in_the_message_of_a_pod_group(self, ours: Observer) -> None:
+        """Whichever PodGroup it is: of the preemptor, or of the victim."""
+        see(ours, "PodGroup", body("group", run="r"))
+        see(ours, "Pod", body("victim", run="r"), body("other", run="r"))
+        event = {
+            "metadata": {},
+            "involvedObject": {"uid": "group", "kind": "PodGroup"},
+            "reason": "Evict",
+            "type": "Normal",
+            "message": "Pod ns/victim was preempted by higher priority workload ns/urgent",
+            "firstTimestamp": "2026-01-01T00:00:09Z",
+        }
+        see(ours, "Event", event, event | {"message": "no pod is named"})
+        assert "evicted" in ours.records["victim"].stages
+        assert "evicted" not in ours.records["other"].stages
+        see(ours, "Event", event | {"message": "Pod ns/unknown was preempted by x"})
 
 
 async def test_what_looks_cost_is_less_than_half_of_the_time(

@@ -25,7 +25,7 @@ GATED = {
     "gated": ("schedule_rate", "schedule_rate_best_5s", "release_seconds"),
     "fill": ("gpus_allocated", "unschedulable_verdict", "sandbox_p50"),
     "fragmentation": ("packing", "whole_nodes_placed"),
-    "preemption": ("preemptor_wait_max", "evicted"),
+    "preemption": ("preemptor_wait_max", "evicted", "preemptors"),
     "gang": ("gangs_split",),
     "reclaim": ("reclaim_wait_p50", "reclaimed", "evicted"),
 }

@@ -85,7 +85,7 @@ def pod_scenario(
         session, lambda kube: submit.exclusive(kube, spec, scenario, lock_timeout), parallel
     )
     _report(session, [result], None)
-    for name in submit.FIGURES:
+    for name in submit.own_figures(scenario):
         if (value := result.figures.get(name)) is not None:
             session.output(f"{name}: {value:.6g}")
     return _exit_code([result])

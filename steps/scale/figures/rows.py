@@ -249,7 +249,7 @@ def _rows_of_one(
 
 def error_text(record: Record, messages: Mapping[str, str]) -> str:
     """Return the object's failure message and its last warning, the newest last."""
-    own, warned = record.error, messages.get(record.uid, "")
+    own, warned = record.error, "" if record.recovered else messages.get(record.uid, "")
     if not own or not warned or own.partition(": ")[2] == warned.partition(": ")[2]:
         return own or warned
     older, newest = (warned, own) if record.error_newer else (own, warned)

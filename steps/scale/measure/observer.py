@@ -17,7 +17,9 @@ from perfdag.steps.scale.measure.record_store import RecordStore
 from perfdag.steps.scale.model import tasks
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.stages import (
+    EVENT_STAGES,
     Extractor,
+    evicted_pod,
     extractor,
     failure,
     last_observed,
@@ -31,15 +33,6 @@ REPLAY = 2.0
 """Seconds to wait until a resumed watch has replayed the changes since the last sample."""
 PATIENCE = 300.0
 """Seconds that a watch retries without an API server, so that a restart under load is measured."""
-_EVENT_STAGES = {
-    "Scheduled": "scheduled",
-    "Preempted": "evicted",
-    "Evict": "evicted",
-    "Evicted": "evicted",
-    "ExternalProvisioning": "requested",
-    "Provisioning": "requested",
-    "ProvisioningSucceeded": "provisioned",
-}
 
 
 class Observer(RecordStore):
@@ -250,7 +243,9 @@ class Observer(RecordStore):
         about = body.get("involvedObject") or {}
         uid, reason = about.get("uid", ""), body.get("reason", "")
         at = unix_ns(body.get("eventTime") or body.get("firstTimestamp"))
-        stage = _EVENT_STAGES.get(reason)
+        stage = EVENT_STAGES.get(reason)
+        if pod := evicted_pod(body):
+            uid = self.pod_uids.get(pod, "")
         record = self.find(uid)
         if stage and record:
             self._record_stage(record, stage, 0, at, received)

@@ -31,6 +31,8 @@ class RecordStore:
         self.warned_at: dict[str, int] = {}
         self.pending_events: dict[str, set[tuple[str, int]]] = {}
         """Stages from Events about objects not seen yet, by UID."""
+        self.pod_uids: dict[tuple[str, str], str] = {}
+        """UID of the newest pod by namespace and name."""
         self.on_stage: Callable[[Record, str, int], None] | None = None
         self._ended, self._ended_after = Counter[str](), Counter[tuple[str, str]]()
         self._owned_by: dict[str, list[Record]] = {}
@@ -46,6 +48,8 @@ class RecordStore:
             adopted = todo.pop()
             self.strays.pop(adopted.uid, None)
             self.records[adopted.uid] = adopted
+            if adopted.kind == "Pod":
+                self.pod_uids[adopted.namespace, adopted.name] = adopted.uid
             for at, stage in enumerate(adopted.stages):
                 self._count(adopted.kind, stage, adopted.stages[:at])
             todo += self._owned_by.pop(adopted.uid, ())
@@ -78,11 +82,11 @@ class RecordStore:
 
     @property
     def reasons(self) -> Counter[str]:
-        """What Events warned of the run's objects last: kind and text -> how many objects."""
+        """What Events warned of last: kind and text -> how many objects, without recovered ones."""
         return Counter(
             f"{self.records[uid].kind} {text}"
             for uid, text in self.messages.items()
-            if uid in self.records
+            if uid in self.records and not self.records[uid].recovered
         )
 
     def note(self, record: Record, stage: str, api: int, at: int, received: int) -> bool:

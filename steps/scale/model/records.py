@@ -4,6 +4,8 @@ from array import array
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+_WORKS = frozenset(("running", "ready", "succeeded", "bound"))
+
 
 class Record:
     """One object: identity, owner, node, failure message, and three times per stage.
@@ -59,6 +61,11 @@ class Record:
             return None
         at = self.stages.index(stage) * 3
         return self.times_ns[at], self.times_ns[at + 1], self.times_ns[at + 2]
+
+    @property
+    def recovered(self) -> bool:
+        """Whether the object works after all, so that its warnings were of retries."""
+        return "failed" not in self.stages and not _WORKS.isdisjoint(self.stages)
 
     def dump(self) -> list[Any]:
         """Return the record for the state file."""

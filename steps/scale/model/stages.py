@@ -5,6 +5,7 @@ remembers an older phase, so that the receive time means nothing. Sources: Kuber
 (PodCondition, JobCondition, deletionTimestamp), KubeVirt api/core/v1 types.go.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import lru_cache
@@ -16,6 +17,29 @@ Extractor = Callable[[Object], Iterator[StageSeen]]
 
 SET, VMI = "VirtualMachineInstanceReplicaSet", "VirtualMachineInstance"
 VM_PHASES = ("Pending", "Scheduling", "Scheduled", "Running", "Succeeded", "Failed")
+EVENT_STAGES = {
+    "Scheduled": "scheduled",
+    "Preempted": "evicted",
+    "Evict": "evicted",
+    "Evicted": "evicted",
+    "ExternalProvisioning": "requested",
+    "Provisioning": "requested",
+    "ProvisioningSucceeded": "provisioned",
+}
+"""Stages of the object of an Event, by the Event's reason."""
+_EVICTED_POD = re.compile(r"\bPod ([\w.-]+)/([\w.-]+) was ")
+
+
+def evicted_pod(event: Object) -> tuple[str, str] | None:
+    """Return namespace and name of the pod that KAI evicted, else None.
+
+    KAI records the Event on a PodGroup and names the pod in the message (pkg/scheduler/api).
+    """
+    about = (event.get("involvedObject") or {}).get("kind")
+    if about != "PodGroup" or event.get("reason") != "Evict":
+        return None
+    match = _EVICTED_POD.search(event.get("message") or "")
+    return (match[1], match[2]) if match else None
 
 
 @lru_cache(maxsize=4096)

@@ -27,7 +27,7 @@ from perfdag.steps.scale.scenarios.base import (
     start_run,
     template_of,
 )
-from perfdag.steps.scale.scenarios.gpus import GPU, free_gpus, waits
+from perfdag.steps.scale.scenarios.gpus import GPU, free_gpus, victims, waits
 
 TRIES, PAUSE = 20, 0.5
 """Of deleting a queue, and seconds between them."""
@@ -253,7 +253,7 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
         own_queues(kube, scheduler, run, half * size, left, spec.log) as (first, second),
         session_of(kube, spec, run, gang_of(scheduler, jobs, 1, first)) as session,
     ):
-        await session.create(room, Schedule(), spec.parallel)
+        fillers = await session.create(room, Schedule(), spec.parallel)
         filled = await session.wait("Pod", room, spec.timeout, "scheduled")
         session.template = gang_of(scheduler, jobs, 1, second)
         claimants = await session.create(half, Schedule(), spec.parallel)
@@ -273,18 +273,14 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
                 f"reclaim: first queue filled {filled}; {len(seen)} of {half} reclaimed "
                 f"{session.wait_end(spec.timeout)}; does {scheduler.name} reclaim?"
             )
-        gone = [
-            pod
-            for pod in session.observer.of("Pod")
-            if "gone" in pod.stages or "evicted" in pod.stages
-        ]
+        gone = victims(session, fillers)
         extra: dict[str, float | None] = {
             "reclaimed": float(len(seen)),
             "evicted": float(len(gone)),
             **waits("reclaim_wait", session, claimants),
         }
         # Evicted workloads cannot be placed again: the share belongs to the other queue.
-        evicted = {pod.owner for pod in gone} - jobs_of
+        evicted = {pod.owner for pod in gone}
         result = await finish("reclaim", spec, session, extra, planned_misses=half, among=evicted)
     result.facts["notes"] += left
     return result

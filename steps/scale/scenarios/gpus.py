@@ -188,7 +188,8 @@ async def fragmentation(kube: Kube, spec: Spec) -> Result:
 async def preemption(kube: Kube, spec: Spec) -> Result:
     """Fill all GPUs at low priority, then create `count` pods at high priority.
 
-    Measures their wait and the evictions. Creates two PriorityClasses and deletes them. Raises
+    Measures their wait, the victims and the preemptors that were placed. Creates two
+    PriorityClasses and deletes them. Raises
     ScenarioUnavailableError.
     """
     free, size, run = await free_gpus(kube), max(1, spec.gpus), start_run(spec, "preemption")
@@ -213,12 +214,18 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
                 session.notes.append(
                     f"not all high-priority pods placed {session.wait_end(spec.timeout)}"
                 )
-            gone = sum(
-                "gone" in pod.stages or "evicted" in pod.stages
-                for pod in session.observer.of("Pod")
-            )
-            extra = waits("preemptor_wait", session, preemptors) | {"evicted": float(gone)}
+            extra = waits("preemptor_wait", session, preemptors) | {
+                "evicted": float(len(victims(session, low_ones))),
+                "preemptors": float(count_reaching(session, preemptors, "scheduled")),
+            }
             return await finish("preemption", spec, session, extra)
+
+
+def victims(session: Session, batch: Submitted) -> list[Record]:
+    """Return the pods of a batch of workloads that were evicted or are gone."""
+    family = Family(session.observer.records)
+    pods = [pod for item in batch.created for pod in family.below(item.uid)["Pod"]]
+    return [pod for pod in pods if "gone" in pod.stages or "evicted" in pod.stages]
 
 
 def waits(name: str, session: Session, batch: Submitted) -> dict[str, float | None]:

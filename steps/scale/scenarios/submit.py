@@ -136,7 +136,7 @@ _FIGURES: dict[Scenario, tuple[str, ...]] = {
     "gated": ("schedule_rate", "schedule_rate_best_5s", "release_seconds"),
     "fill": ("gpus_free", "gpus_allocated", "nodes_overcommitted", "unschedulable_verdict"),
     "fragmentation": ("packing",),
-    "preemption": ("evicted",),
+    "preemption": ("evicted", "preemptors"),
     "gang": ("gangs_fitting", "gangs_placed", "gangs_split"),
     "reclaim": ("reclaimed", "evicted"),
 }
@@ -148,6 +148,13 @@ _EXTRA_FIGURES: dict[Scenario, tuple[str, ...]] = {
     "reclaim": ("reclaim_wait_p50", "reclaim_wait_max"),
 }
 """Figures that have other names as metrics, or are none."""
+
+
+def own_figures(scenario: Scenario) -> tuple[str, ...]:
+    """Return the figures that a scenario alone has, its main answer first."""
+    return (*_EXTRA_FIGURES.get(scenario, ()), *_FIGURES[scenario])
+
+
 _UNPACED = ("fill", "fragmentation", "preemption", "reclaim")
 """Scenarios that create all objects at once and ignore the schedule."""
 SCENARIOS: dict[Scenario, Callable[[Kube, Spec], Awaitable[Result]]] = {
@@ -205,12 +212,11 @@ def check(spec: Spec, scenario: Scenario) -> None:
     steps = chain("v1", "Pod") if scenario in _PODS else chain(last.api_version, last.kind)
     # Only scenario submit lasts until its pods end.
     lasting = [step for step in steps if step.stage != "succeeded" or scenario == "submit"]
-    own = (*_FIGURES[scenario], *_EXTRA_FIGURES.get(scenario, ()))
     names.check(
         spec.gates,
         scenario,
         lasting,
-        own,
+        own_figures(scenario),
         paced=spec.schedule.open_loop and scenario not in _UNPACED,
     )
 
