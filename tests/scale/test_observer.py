@@ -115,6 +115,18 @@ class TestWhose:
         see(ours, "Pod", body("p", run="r", ready=True))
         assert ours.reasons == {"Pod Failed: no": 1}, "a retry of the other one went well"
 
+    def test_scheduled_pods_are_counted_by_their_scheduler(self, ours: Observer) -> None:
+        placed: dict[str, Any] = {"spec": {"nodeName": "n", "schedulerName": "kai-scheduler"}}
+        for uid, run in (("p", "r"), ("q", "r"), ("foreign", "other")):
+            see(ours, "Pod", body(uid, run=run), *[body(uid, run=run) | placed] * 2)
+        see(
+            ours,
+            "Pod",
+            body("waits", run="r"),
+            body("usual", run="r") | {"spec": {"nodeName": "n"}},
+        )
+        assert ours.schedulers == {"kai-scheduler": 2, "default-scheduler": 1}
+
     def test_kai_names_the_evicted_pod_in_the_message_of_a_pod_group(self, ours: Observer) -> None:
         """Whichever PodGroup it is: of the preemptor, or of the victim."""
         see(ours, "PodGroup", body("group", run="r"))

@@ -107,6 +107,7 @@ def refused(benchmark: str, **params: Any) -> str:
             "set podManagementPolicy: Parallel",
         ),
         ("scale", {"scenario": "fill", "template": "distributed"}, "fill creates its own pods"),
+        ("scale", {"queue": "team"}, "submit takes neither scheduler nor queue, which fill"),
         ("scale", {"template": "vmi"}, "use vmi-burst or vmi-steady"),
         (
             "scale",

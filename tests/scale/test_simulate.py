@@ -317,6 +317,31 @@ async def test_whole_nodes_are_asked_for_whatever_the_variables_say(
     monkeypatch.setattr(gpus, "session_of", reclaiming)
     result = await gpus.fragmentation(None, Spec(variables={"gpus": 3}))  # type: ignore[arg-type]
     assert (result.count, result.figures["whole_nodes_ideal"]) == (9, 1.0)
+    assert result.disturbed == ""
+
+
+async def test_a_scenario_whose_pods_another_scheduler_placed_is_invalid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def free(*_: Any) -> dict[str, int]:
+        return {"a": 8, "b": 8}
+
+    @contextlib.asynccontextmanager
+    async def answered(*args: Any) -> AsyncIterator[Session]:
+        async with reclaiming(*args) as session:
+            session.observer.schedulers |= {"kai-scheduler": 1, "default-scheduler": 8}
+            yield session
+
+    monkeypatch.setattr(gpus, "free_gpus", free)
+    monkeypatch.setattr(gpus, "session_of", answered)
+    spec = Spec(scheduler="kai-scheduler", queue="team")
+    result = await gpus.fragmentation(None, spec)  # type: ignore[arg-type]
+    assert result.disturbed == "default-scheduler scheduled 8 pods, not kai-scheduler"
+    assert result.failed
+    pod = orjson.loads(gpus.pods_of(spec, "r", 2).documents[0].body)
+    assert pod["spec"]["schedulerName"] == "kai-scheduler"
+    assert pod["metadata"]["labels"]["kai.scheduler/queue"] == "team"
+    assert pod["metadata"]["annotations"]["scheduling.volcano.sh/queue-name"] == "team"
 
 
 GPU = "nvidia.com/gpu"

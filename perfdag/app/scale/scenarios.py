@@ -66,6 +66,8 @@ def pod_scenario(
     timeout: float,
     gate_texts: list[str],
     lock_timeout: float,
+    scheduler: str,
+    queue: str,
 ) -> int:
     """Run a pod scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
     spec = submit.Spec(
@@ -76,6 +78,8 @@ def pod_scenario(
         workers=workers,
         gpus=gpus,
         timeout=timeout,
+        scheduler=scheduler,
+        queue=queue,
         gates=[*map(gates.parse_gate, gate_texts)],
         log=session.log,
     )
@@ -110,6 +114,8 @@ def _report(session: Session, results: list[Result], capacity: Capacity | None) 
             print_schedule(session, batch)
         for text in result.facts["notes"]:
             session.log(text)
+        if result.disturbed:
+            session.log(f"invalid: {result.disturbed}")
         for verdict in result.verdicts:
             session.output(str(verdict))
     if capacity is not None:

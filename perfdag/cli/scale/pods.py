@@ -55,6 +55,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         add_folder(parser)
         add_context(parser)
         parser.set_defaults(count=100, workers=1, gpus=1, scenario=name, command_run=run)
+        parser.set_defaults(scheduler="", queue="")
         if name in COUNTS:
             parser.add_argument("--count", type=int, help=f"{COUNTS[name]} (default: 100)")
         if name == "gang":
@@ -63,6 +64,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
             )
         if name != "fragmentation":
             parser.add_argument("-g", "--gpus", type=int, help="GPUs a pod (default: 1)")
+        if name in ("fill", "fragmentation", "preemption"):
+            parser.add_argument("--scheduler", help="schedulerName of the pods")
+            parser.add_argument("--queue", help="queue of the pods, with KAI or Volcano")
         add_parallel(parser)
         add_namespaces(parser, "perfdag-scale")
         parser.add_argument(
@@ -94,4 +98,6 @@ def run(args: argparse.Namespace) -> int:
         timeout=args.timeout,
         gate_texts=args.gate,
         lock_timeout=args.lock_timeout,
+        scheduler=args.scheduler,
+        queue=args.queue,
     )

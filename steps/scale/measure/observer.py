@@ -204,10 +204,13 @@ class Observer(RecordStore):
             record.node = body["spec"].get("nodeName", "") or record.node
         elif kind == "VirtualMachineInstance":
             record.node = (body.get("status") or {}).get("nodeName", "") or record.node
+        waiting = record.uid in self.records and "scheduled" not in record.stages
         for stage, api, fresh in (
             read(body) if "status" in body or "creationTimestamp" in metadata else ()
         ):
             self._record_stage(record, stage, api, 0, received if fresh else 0)
+        if kind == "Pod" and waiting and "scheduled" in record.stages:
+            self.schedulers[body["spec"].get("schedulerName", "default-scheduler")] += 1
         (message, since), over = failure(body), event.type == "DELETED" or "failed" in record.stages
         # An object that lives on without a message has recovered.
         if message != record.error and (message or not over):

@@ -33,6 +33,8 @@ class RecordStore:
         """Stages from Events about objects not seen yet, by UID."""
         self.pod_uids: dict[tuple[str, str], str] = {}
         """UID of the newest pod by namespace and name."""
+        self.schedulers = Counter[str]()
+        """How many pods of the run were scheduled, by their schedulerName."""
         self.on_stage: Callable[[Record, str, int], None] | None = None
         self._ended, self._ended_after = Counter[str](), Counter[tuple[str, str]]()
         self._owned_by: dict[str, list[Record]] = {}

@@ -108,6 +108,16 @@ class ScaleParams(Params):
     )
     workers: int = Field(1, ge=1, description="workers of one workload")
     gpus: int = Field(1, ge=0, description="GPUs a pod")
+    scheduler: str = Field(
+        "",
+        description="fill, fragmentation, preemption: schedulerName of the pods",
+        exclude_if=lambda name: not name,
+    )
+    queue: str = Field(
+        "",
+        description="fill, fragmentation, preemption: queue of KAI or Volcano",
+        exclude_if=lambda name: not name,
+    )
     pvc: bool = Field(False, description="a claim each workload")
     storage_class: str | None = None
     project: str = Field(
@@ -145,6 +155,8 @@ class ScaleParams(Params):
             parallel=self.parallel,
             workers=self.workers,
             gpus=self.gpus,
+            scheduler=self.scheduler,
+            queue=self.queue,
             pvc=self.pvc,
             storage_class=self.storage_class,
             timeout=self.timeout,

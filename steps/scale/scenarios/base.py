@@ -47,7 +47,7 @@ class Result:
     error: str = ""
     """Why this size was not measured."""
     disturbed: str = ""
-    """Who else measured on the cluster at the same time."""
+    """Why the figures mean nothing: another run measured too, or another scheduler answered."""
 
     @property
     def breached(self) -> list[Verdict]:
@@ -175,6 +175,10 @@ class Spec(RunSpec):
     storage_class: str | None = None
     goal: Goal = "ready"
     gates: list[Gate] = field(default_factory=list)
+    scheduler: str = ""
+    """The schedulerName of the pods (empty: that of the template)."""
+    queue: str = ""
+    """The queue of the pods: for KAI a label, for Volcano an annotation."""
 
 
 def template_of(
@@ -265,6 +269,14 @@ async def finish(
     }
     if session.template.documents[-1].api_version.startswith("run.ai/"):
         facts["runai_version"] = await runai_version(session.kube)
+    others = {
+        name: count for name, count in session.observer.schedulers.items() if name != spec.scheduler
+    }
+    disturbed = ", ".join(
+        f"{name} scheduled {count} pods, not {spec.scheduler}"
+        for name, count in others.items()
+        if spec.scheduler
+    )
     verdicts = evaluate(spec.gates, figures | session.gate_latencies())
     calls = api_metrics.call_records(session.phases)
     count = len(session.submissions)
@@ -280,4 +292,5 @@ async def finish(
         calls=calls,
         started=started,
         ended=ended,
+        disturbed=disturbed,
     )

@@ -210,6 +210,7 @@ async def gang(kube: Kube, spec: Spec) -> Result:
     ScenarioUnavailableError.
     """
     scheduler, free = await find_scheduler(kube, "gang"), await free_gpus(kube)
+    spec.scheduler = scheduler.scheduler
     size, run = max(1, spec.gpus), start_run(spec, "gang")
     fitting = room_for(list(free.values()), size, spec.workers)
     count = max(spec.count, fitting + 1)
@@ -244,6 +245,7 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
     Volcano needs the action `reclaim`. Raises ScenarioUnavailableError.
     """
     scheduler, free = await find_scheduler(kube, "reclaim"), await free_gpus(kube)
+    spec.scheduler = scheduler.scheduler
     size, run = max(1, spec.gpus), start_run(spec, "reclaim")
     room = sum(count // size for count in free.values())
     half = room // 2

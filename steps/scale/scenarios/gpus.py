@@ -86,9 +86,7 @@ async def fill(kube: Kube, spec: Spec) -> Result:
     size = max(1, spec.gpus)
     room = sum(count // size for count in free.values())
     run = start_run(spec, "fill")
-    async with session_of(
-        kube, spec, run, template_of(spec, run, name="pod", gpus=size)
-    ) as session:
+    async with session_of(kube, spec, run, pods_of(spec, run, size)) as session:
         fitting = await session.create(room, Schedule(), spec.parallel)
         await session.wait("Pod", len(fitting.created), spec.timeout, "scheduled")
         placed = count_reaching(session, fitting, "scheduled") == room
@@ -158,7 +156,7 @@ async def fragmentation(kube: Kube, spec: Spec) -> Result:
     small = len(whole) * largest // 2
     ideal = len(whole) - -(-small // largest)
     run = start_run(spec, "fragmentation")
-    async with session_of(kube, spec, run, template_of(spec, run, name="pod", gpus=1)) as session:
+    async with session_of(kube, spec, run, pods_of(spec, run, 1)) as session:
         small_pods = await session.create(small, Schedule(), spec.parallel)
         await session.wait("Pod", len(small_pods.created), spec.timeout, "scheduled")
         standing = count_reaching(session, small_pods, "scheduled")
@@ -167,7 +165,7 @@ async def fragmentation(kube: Kube, spec: Spec) -> Result:
                 f"fragmentation: {standing} of {small} small pods were placed, so their packing is "
                 "unknown"
             )
-        session.template = template_of(spec, run, name="pod", gpus=largest)
+        session.template = pods_of(spec, run, largest)
         big = await session.create(ideal, Schedule(), spec.parallel)
         await session.until(
             lambda: count_reaching(session, big, "scheduled", "unschedulable") == len(big.created),
@@ -196,7 +194,7 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
     room = sum(count // size for count in free.values())
     wanted = min(spec.count, room)
     async with _priorities(kube, run) as (low, high):
-        template = with_priority(template_of(spec, run, name="pod", gpus=size), low)
+        template = with_priority(pods_of(spec, run, size), low)
         async with session_of(kube, spec, run, template) as session:
             low_ones = await session.create(room, Schedule(), spec.parallel)
             await session.wait("Pod", len(low_ones.created), spec.timeout, "scheduled")
@@ -205,7 +203,7 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
                     f"{held} of {room} low-priority pods were placed, so some high-priority pods "
                     "evicted none"
                 )
-            session.template = with_priority(template_of(spec, run, name="pod", gpus=size), high)
+            session.template = with_priority(pods_of(spec, run, size), high)
             preemptors = await session.create(wanted, Schedule(), spec.parallel)
             if not await session.until(
                 lambda: count_reaching(session, preemptors, "scheduled") == len(preemptors.created),
@@ -243,6 +241,18 @@ def _waited(pods: Sequence[Record]) -> float:
     created = [times[2] for pod in pods if (times := pod.times("created")) and times[2]]
     placed = [times[2] for pod in pods if (times := pod.times("scheduled")) and times[2]]
     return (min(placed) - min(created)) / 1e9 if created and placed else math.inf
+
+
+def pods_of(spec: Spec, run: str, gpus: int) -> Template:
+    """Return pods of `gpus` GPUs for the spec's scheduler and queue."""
+    template = template_of(spec, run, name="pod", gpus=gpus)
+    body = orjson.loads(template.documents[-1].body)
+    if spec.scheduler:
+        body["spec"]["schedulerName"] = spec.scheduler
+    if spec.queue:
+        body["metadata"]["labels"]["kai.scheduler/queue"] = spec.queue
+        body["metadata"]["annotations"]["scheduling.volcano.sh/queue-name"] = spec.queue
+    return Template(template.source, (Document("v1", "Pod", orjson.dumps(body)),))
 
 
 def with_priority(template: Template, name: str) -> Template:

@@ -195,6 +195,10 @@ def check(spec: Spec, scenario: Scenario) -> None:
             f"{scenario} creates its own pods; omit template, or set it to "
             f"{' or '.join(_OWN_PODS[scenario])}"
         )
+    if (spec.scheduler or spec.queue) and scenario not in _PODS:
+        raise TemplateError(
+            f"{scenario} takes neither scheduler nor queue, which {', '.join(_PODS)} take"
+        )
     last = template.documents[-1]
     if spec.goal == "succeeded" and scenario != "submit":
         raise TemplateError(
@@ -230,7 +234,7 @@ async def exclusive(kube: Kube, spec: Spec, scenario: Scenario, lock_timeout: fl
     patience = max(0.0, min(lock_timeout, spec.deadline - time.monotonic()))
     async with ExclusiveRun(kube, spec.run, patience, spec.log) as lock:
         result = await measure(kube, spec, scenario)
-    result.disturbed = lock.lost
+    result.disturbed = lock.lost or result.disturbed
     return result
 
 
