@@ -12,7 +12,7 @@ from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster import kwok_nodes, simulation
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.scenarios import gangs, submit
-from perfdag.steps.scale.scenarios.gpus import free_gpus
+from perfdag.steps.scale.scenarios.free_gpus import free_gpus
 
 from .cluster import left
 

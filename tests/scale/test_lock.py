@@ -19,7 +19,7 @@ from perfdag.steps.scale.model import nodes
 from perfdag.steps.scale.model.chains import kinds_of
 from perfdag.steps.scale.model.templates import RUN_LABEL, built_in, load
 from perfdag.steps.scale.runai.run_file import name_prefix
-from perfdag.steps.scale.scenarios import gpus, run_vmi, submit, vmi
+from perfdag.steps.scale.scenarios import free_gpus, run_vmi, submit, vmi
 from perfdag.steps.scale.scenarios.base import start_run
 from tests.fakes.api_server import ApiServer, Request, failure
 
@@ -217,7 +217,7 @@ def test_the_node_that_we_run_on_tells_by_its_flags(
 
 async def test_gpus_of_nodes_that_are_not_ready_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     kube = ApiServer(node("a", gpus=8), node("b", "Unknown", gpus=8)).client()
-    assert await gpus.usable_gpus(kube) == ({"a": 8}, {})
+    assert await free_gpus.usable_gpus(kube) == ({"a": 8}, {})
 
 
 ACCOUNT = "system:serviceaccount:bench:perfdag-measure-scale"

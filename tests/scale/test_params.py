@@ -9,6 +9,7 @@ from perfdag.benchmark.registry import get
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.scale.model.templates import built_in
+from perfdag.steps.scale.scenarios import submit
 from perfdag.suite.load import load_suite
 from perfdag.suite.yaml_document import BadDocument
 
@@ -107,6 +108,7 @@ def refused(benchmark: str, **params: Any) -> str:
             "set podManagementPolicy: Parallel",
         ),
         ("scale", {"scenario": "fill", "template": "distributed"}, "fill creates its own pods"),
+        ("scale", {"gpus": 0.5, "scenario": "fill"}, "fill counts whole GPUs: gpus 0.5 is no"),
         ("scale", {"queue": "team"}, "submit takes neither scheduler nor queue, which fill"),
         ("scale", {"template": "vmi"}, "use vmi-burst or vmi-steady"),
         (
@@ -182,6 +184,14 @@ KNATIVE = "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: '
 )
 def test_what_can_be_is_not_refused(benchmark: str, params: dict[str, Any]) -> None:
     assert refused(benchmark, **params) == ""
+
+
+def test_a_share_of_a_gpu_is_written_as_on_the_command_line() -> None:
+    """`scale submit -t training -g 0.5` puts the same text into the workload."""
+    params = get("scale").Params.model_validate({"gpus": 0.5, "template": "training"})
+    spec = params.spec()  # type: ignore[attr-defined]
+    assert b'"gpu":{"value":"0.5"}' in submit.template_of(spec, "r").documents[-1].body
+    assert get("scale").Params.model_validate({"gpus": 1}).model_dump()["gpus"] == 1
 
 
 @pytest.mark.parametrize("benchmark", ["vmi-burst", "vmi-steady", "scale"])

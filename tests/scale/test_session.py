@@ -328,7 +328,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         for module in (gpus, gangs):
             monkeypatch.setattr(module, "session_of", opened)
             monkeypatch.setattr(module, "free_gpus", known)
-        for name, answer in {"usable_gpus": both, "_allocated": none}.items():
+        for name, answer in {"usable_gpus": both, "used_gpus": none}.items():
             monkeypatch.setattr(gpus, name, answer)
         monkeypatch.setattr(gpus, "VERDICT", 0.2)
         monkeypatch.setattr(session, "simulated_nodes", played)

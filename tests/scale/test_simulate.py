@@ -22,7 +22,7 @@ from perfdag.steps.scale.model import nodes
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import Template, load
-from perfdag.steps.scale.scenarios import gangs, gpus
+from perfdag.steps.scale.scenarios import free_gpus, gangs, gpus
 from perfdag.steps.scale.scenarios.base import ScenarioUnavailableError, Spec
 from perfdag.steps.scale.scenarios.session import Session
 from tests.fakes.api_server import ApiServer
@@ -413,14 +413,43 @@ async def test_gpus_behind_taints_that_our_pods_do_not_tolerate_are_not_free(
     cluster.add(node("usual", 4, (GPU, "NoSchedule"), ("soft", "PreferNoSchedule")))
     cluster.add(node("played", 8, (nodes.NODE_ANNOTATION, "NoSchedule")))
     cluster.add(node("others", 8, (GPU, "NoSchedule"), ("team", "NoExecute")))
-    assert await gpus.free_gpus(kube) == {"usual": 4, "played": 8}
+    assert await free_gpus.free_gpus(kube) == {"usual": 4, "played": 8}
     for name in ("usual", "played"):
         del cluster.objects[f"/api/v1/nodes/{name}"]
     with pytest.raises(
         ScenarioUnavailableError,
         match="1 nodes with GPUs have taints that our pods do not tolerate: team",
     ):
-        await gpus.free_gpus(kube)
+        await free_gpus.free_gpus(kube)
+
+
+async def test_gpus_that_are_shared_or_claimed_are_not_free(cluster: ApiServer, kube: Kube) -> None:
+    """Of two that share a GPU, KAI's reservation pod holds it too."""
+
+    def pod(name: str, namespace: str, on: str, gpus: int = 0, fraction: str = "") -> None:
+        metadata: dict[str, Any] = {"name": name, "namespace": namespace}
+        metadata["annotations"] = {"gpu-fraction": fraction} if fraction else {}
+        containers = [{"resources": {"limits": {GPU: str(gpus)} if gpus else {}}}]
+        spec = {"nodeName": on, "containers": containers}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        cluster.add(body | {"status": {"phase": "Running"}})
+
+    for name in ("kai", "early", "dra"):
+        cluster.add(node(name, 8))
+    pod("reservation", "kai-resource-reservation", "kai", gpus=1)
+    pod("half", "ns", "kai", fraction="0.5")
+    pod("third", "ns", "kai", fraction="0.3")
+    pod("whole", "ns", "kai", gpus=2)
+    pod("not-reserved-yet", "ns", "early", fraction="0.5")
+    results = [
+        {"driver": driver, "pool": "dra", "device": f"gpu-{i}"}
+        for i, driver in enumerate(("gpu.nvidia.com", "gpu.nvidia.com", "net.example"))
+    ]
+    claim: dict[str, Any] = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+    claim["metadata"] = {"name": "c", "namespace": "ns"}
+    cluster.add(claim | {"status": {"allocation": {"devices": {"results": results}}}})
+    cluster.add({**claim, "metadata": {"name": "waits", "namespace": "ns"}})
+    assert await free_gpus.free_gpus(kube) == {"kai": 5, "early": 7, "dra": 6}
 
 
 @pytest.mark.parametrize("name", ["pod", "job", "pytorchjob"])

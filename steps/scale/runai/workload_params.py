@@ -72,6 +72,7 @@ API_RULES = Rights(
             "resources": ["priorityclasses"],
             "verbs": ["create", "delete"],
         },
+        {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["list"]},
     ),
 )
 
@@ -107,7 +108,7 @@ class ScaleParams(Params):
         0.0, description="seconds between batches of `parallel` (arrival batch)"
     )
     workers: int = Field(1, ge=1, description="workers of one workload")
-    gpus: int = Field(1, ge=0, description="GPUs a pod")
+    gpus: int | float = Field(1, ge=0, description="GPUs a pod, also a fraction of Run:ai's kinds")
     scheduler: str = Field(
         "",
         description="fill, fragmentation, preemption: schedulerName of the pods",

@@ -164,21 +164,24 @@ class RunSpec:
 
 @dataclass
 class Spec(RunSpec):
-    """What a scheduling scenario submits."""
+    """What a scheduling scenario submits. An empty `scheduler` is that of the template."""
 
     template: str = "job"
     count: int = 100
     namespaces: list[str] = field(default_factory=lambda: ["perfdag-scale"])
     workers: int = 1
-    gpus: int = 1
+    gpus: int | float = 1
     pvc: bool = False
     storage_class: str | None = None
     goal: Goal = "ready"
     gates: list[Gate] = field(default_factory=list)
     scheduler: str = ""
-    """The schedulerName of the pods (empty: that of the template)."""
     queue: str = ""
-    """The queue of the pods: for KAI a label, for Volcano an annotation."""
+
+    @property
+    def whole_gpus(self) -> int:
+        """The GPUs of a pod in a scenario of whole GPUs."""
+        return max(1, int(self.gpus))
 
 
 def template_of(

@@ -27,7 +27,8 @@ from perfdag.steps.scale.scenarios.base import (
     start_run,
     template_of,
 )
-from perfdag.steps.scale.scenarios.gpus import GPU, free_gpus, victims, waits
+from perfdag.steps.scale.scenarios.free_gpus import GPU, free_gpus
+from perfdag.steps.scale.scenarios.gpus import victims, waits
 
 TRIES, PAUSE = 20, 0.5
 """Of deleting a queue, and seconds between them."""
@@ -211,7 +212,7 @@ async def gang(kube: Kube, spec: Spec) -> Result:
     """
     scheduler, free = await find_scheduler(kube, "gang"), await free_gpus(kube)
     spec.scheduler = scheduler.scheduler
-    size, run = max(1, spec.gpus), start_run(spec, "gang")
+    size, run = spec.whole_gpus, start_run(spec, "gang")
     fitting = room_for(list(free.values()), size, spec.workers)
     count = max(spec.count, fitting + 1)
     jobs = template_of(spec, run, name="job", gpus=size)
@@ -246,7 +247,7 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
     """
     scheduler, free = await find_scheduler(kube, "reclaim"), await free_gpus(kube)
     spec.scheduler = scheduler.scheduler
-    size, run = max(1, spec.gpus), start_run(spec, "reclaim")
+    size, run = spec.whole_gpus, start_run(spec, "reclaim")
     room = sum(count // size for count in free.values())
     half = room // 2
     jobs = template_of(spec, run, name="job", gpus=size, workers=1)

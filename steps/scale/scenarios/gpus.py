@@ -1,79 +1,31 @@
 """GPU scenarios of the scheduler: fill, fragmentation, and preemption by priority."""
 
 import math
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import orjson
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.quantities import parse_quantity
 from perfdag.steps.scale.figures.family import Family
 from perfdag.steps.scale.figures.percentiles import rank
 from perfdag.steps.scale.measure.generator import Submitted
-from perfdag.steps.scale.model.nodes import takes_pods, untolerated
 from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import RUN_LABEL, Document, Template
 from perfdag.steps.scale.scenarios.base import (
     Result,
-    ScenarioUnavailableError,
     Spec,
     finish,
     session_of,
     start_run,
     template_of,
 )
+from perfdag.steps.scale.scenarios.free_gpus import free_gpus, usable_gpus, used_gpus
 from perfdag.steps.scale.scenarios.session import Session
 
-GPU = "nvidia.com/gpu"
 VERDICT = 30.0
 """Seconds for the scheduler to declare a pod unschedulable."""
-
-
-async def usable_gpus(kube: Kube) -> tuple[dict[str, int], Counter[str]]:
-    """Return allocatable GPUs by usable node, and the number of tainted GPU nodes by taint."""
-    allocatable: dict[str, int] = {}
-    barred: Counter[str] = Counter()
-    for node in await kube.list(await kube.resource("v1", "Node")):
-        count = int(parse_quantity((node["status"].get("allocatable") or {}).get(GPU, 0)))
-        if count and takes_pods(node):
-            if taints := untolerated(node):
-                barred[", ".join(taints)] += 1
-            else:
-                allocatable[node["metadata"]["name"]] = count
-    return allocatable, barred
-
-
-async def _allocated(kube: Kube) -> Counter[str]:
-    """Return the GPUs that pods of the whole cluster hold, by node."""
-    held: Counter[str] = Counter()
-    async for items, _ in kube.pages(
-        await kube.resource("v1", "Pod"),
-        fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
-    ):
-        for pod in items:
-            for container in pod["spec"]["containers"]:
-                held[pod["spec"]["nodeName"]] += int(
-                    ((container.get("resources") or {}).get("limits") or {}).get(GPU, 0)
-                )
-    return held
-
-
-async def free_gpus(kube: Kube) -> dict[str, int]:
-    """Return unused GPUs by usable node. Raises ScenarioUnavailableError if there are none."""
-    (gpus, barred), held = await usable_gpus(kube), await _allocated(kube)
-    free = {name: max(0, count - held[name]) for name, count in gpus.items()}
-    if not sum(free.values()):
-        tainted = "".join(
-            f"; {count} nodes with GPUs have taints that our pods do not tolerate: {keys}"
-            for keys, count in barred.items()
-        )
-        raise ScenarioUnavailableError(
-            f"no free {GPU} on this cluster{tainted}; `perfdag scale nodes` creates simulated nodes"
-        )
-    return free
 
 
 async def fill(kube: Kube, spec: Spec) -> Result:
@@ -83,14 +35,14 @@ async def fill(kube: Kube, spec: Spec) -> Result:
     ScenarioUnavailableError.
     """
     free = await free_gpus(kube)
-    size = max(1, spec.gpus)
+    size = spec.whole_gpus
     room = sum(count // size for count in free.values())
     run = start_run(spec, "fill")
     async with session_of(kube, spec, run, pods_of(spec, run, size)) as session:
         fitting = await session.create(room, Schedule(), spec.parallel)
         await session.wait("Pod", len(fitting.created), spec.timeout, "scheduled")
         placed = count_reaching(session, fitting, "scheduled") == room
-        before = await _allocated(kube)
+        before = await used_gpus(kube)
         over = [
             name for name, count in (await usable_gpus(kube))[0].items() if before[name] > count
         ]
@@ -190,7 +142,7 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
     PriorityClasses and deletes them. Raises
     ScenarioUnavailableError.
     """
-    free, size, run = await free_gpus(kube), max(1, spec.gpus), start_run(spec, "preemption")
+    free, size, run = await free_gpus(kube), spec.whole_gpus, start_run(spec, "preemption")
     room = sum(count // size for count in free.values())
     wanted = min(spec.count, room)
     async with _priorities(kube, run) as (low, high):

@@ -195,6 +195,8 @@ def check(spec: Spec, scenario: Scenario) -> None:
             f"{scenario} creates its own pods; omit template, or set it to "
             f"{' or '.join(_OWN_PODS[scenario])}"
         )
+    if spec.gpus != int(spec.gpus) and scenario not in ("submit", "gated"):
+        raise TemplateError(f"{scenario} counts whole GPUs: gpus {spec.gpus:g} is no whole number")
     if (spec.scheduler or spec.queue) and scenario not in _PODS:
         raise TemplateError(
             f"{scenario} takes neither scheduler nor queue, which {', '.join(_PODS)} take"
