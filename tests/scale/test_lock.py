@@ -57,6 +57,47 @@ async def test_a_lock_that_another_took_is_not_kept_alive_for_it(
     assert ("performance run another took the cluster" in "".join(message)) != renewed
 
 
+def renewing(server: ApiServer, run: str, log: list[str]) -> lease_lock.ExclusiveRun:
+    return lease_lock.ExclusiveRun(server.client(), run, 1.0, log.append)
+
+
+async def test_a_run_in_progress_is_deleted_only_by_force_which_ends_it_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lease_lock, "LIFE", 0.3)
+    server, said, began = ApiServer(), list[str](), asyncio.Event()
+
+    async def measure() -> None:
+        async with renewing(server, "r1", said):
+            began.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                said.append("deleted")
+
+    run = asyncio.create_task(measure())
+    await began.wait()
+    kube = server.client()
+    await lease_lock.require_ended(kube, "another", 9.0, said.append, force=False)
+    for name in ("r1", "r1-primer"):
+        with pytest.raises(KubeError, match=f"run {name} renews its Lease; wait for it, or add"):
+            await lease_lock.require_ended(kube, name, 9.0, said.append, force=False)
+    await lease_lock.require_ended(kube, "r1", 9.0, said.append, force=True)
+    assert said == ["run r1 ends and deletes its objects", "deleted"]
+    with pytest.raises(KubeError, match="run r1 was ended by `scale delete --force`"):
+        await run
+    assert not server.of("Lease")
+
+
+async def test_a_lease_that_nobody_renews_stops_no_deletion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lease_lock, "LIFE", 0.1)
+    server = ApiServer(held_by("r1", FUTURE))
+    await lease_lock.require_ended(server.client(), "r1", 9.0, print, force=False)
+    assert holder_of(server) == "r1"
+
+
 @pytest.mark.parametrize("busy", [True, False])
 async def test_a_creation_that_was_tried_again_does_not_take_another_run_s_lease_for_ours(
     busy: bool,

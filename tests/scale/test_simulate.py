@@ -397,6 +397,20 @@ async def test_a_node_of_that_name_that_is_not_ours_is_left_alone(
     assert cluster.of("Node")[0]["status"]["allocatable"] == {GPU: "2"}
 
 
+async def test_a_real_node_with_our_label_is_neither_changed_nor_deleted(
+    cluster: ApiServer, kube: Kube
+) -> None:
+    real = node("perfdag-sim-0", 2)
+    real["metadata"]["labels"] = {kwok_nodes.LABEL: "true"}
+    cluster.add(real)
+    with pytest.raises(KubeError, match="perfdag-sim-0 was not created by perfdag"):
+        await kwok_nodes.make_nodes(kube, 1, 8)
+    await kwok_nodes.make_nodes(kube, 2, 8, prefix="other-")
+    assert await kwok_nodes.remove_nodes(kube) == 2
+    (kept,) = cluster.of("Node")
+    assert kept["status"]["allocatable"] == {GPU: "2"}
+
+
 async def test_those_that_were_asked_for_are_waited_for_and_no_others(
     cluster: ApiServer, kube: Kube
 ) -> None:

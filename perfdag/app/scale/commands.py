@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from perfdag import signals
 from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 from perfdag.kube.client import Kube
-from perfdag.steps.scale.cluster import kwok_nodes, simulation
+from perfdag.steps.scale.cluster import kwok_nodes, lease_lock, simulation
 from perfdag.steps.scale.cluster.removal import remove_run
 from perfdag.steps.scale.figures.percentiles import summaries
 from perfdag.steps.scale.measure.generator import connections
@@ -180,11 +180,17 @@ def sample(
     return EXIT_OK
 
 
-def delete(session: Session, run_id: str | None, namespace: str | None, timeout: float) -> int:
-    """Delete the objects of a run, by id or folder. Return 1 if some are left after `timeout` s."""
+def delete(
+    session: Session, run_id: str | None, namespace: str | None, timeout: float, *, force: bool
+) -> int:
+    """Delete the objects of a run, by id or folder. Return 1 if some are left after `timeout` s.
+
+    A run in progress is refused, or ended first with `force`. Raises KubeError.
+    """
 
     async def work(kube: Kube) -> int:
         if run_id:
+            await lease_lock.require_ended(kube, run_id, timeout, session.log, force=force)
             return await remove_run(
                 kube, run_id, namespace, PARALLEL_DELETIONS, timeout, session.log
             )

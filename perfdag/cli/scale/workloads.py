@@ -160,6 +160,9 @@ def _add_delete(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         metavar="SECONDS",
         help="how long to wait (default: 600)",
     )
+    parser.add_argument(
+        "--force", action="store_true", help="end a run in progress first, which is refused else"
+    )
     parser.set_defaults(command_run=delete)
 
 
@@ -222,4 +225,6 @@ def delete(args: argparse.Namespace) -> int:
     if args.run_id and args.output_dir:
         raise ValueError("--run and -o both name a run; use one of them")
     session = commands.open_session(args.context, args.output_dir, args.settings, print_now, log)
-    return commands.delete(session, args.run_id, args.namespace, args.timeout)
+    if args.force and not args.run_id:
+        raise ValueError("--force needs --run")
+    return commands.delete(session, args.run_id, args.namespace, args.timeout, force=args.force)

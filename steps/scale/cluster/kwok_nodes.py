@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.steps.scale.model.nodes import NODE_ANNOTATION, is_simulated, ready
 
 LABEL = "perfdag/simulated"
@@ -76,11 +76,11 @@ async def make_nodes(kube: Kube, count: int, gpus: int, *, prefix: str = PREFIX)
 async def _update(kube: Kube, name: str, resources: Mapping[str, str]) -> bool:
     """Set the resources of a simulated node. Return False if it has them already.
 
-    Raises KubeError for a node without our label.
+    Raises KubeError for a node that we did not make.
     """
     nodes = await kube.resource("v1", "Node")
     node = await kube.get(nodes, name)
-    if LABEL not in (node["metadata"].get("labels") or {}):
+    if not _ours(node):
         raise KubeError(
             409, "Foreign", f"the node {name} was not created by perfdag", "rename or delete it"
         )
@@ -96,10 +96,16 @@ async def _update(kube: Kube, name: str, resources: Mapping[str, str]) -> bool:
     return True
 
 
+def _ours(node: Object) -> bool:
+    """Return whether `make_nodes` made a node: a real node may have the label by mistake."""
+    return LABEL in (node["metadata"].get("labels") or {}) and is_simulated(node)
+
+
 async def remove_nodes(kube: Kube) -> int:
     """Delete all nodes of `make_nodes`, and return how many."""
     nodes = await kube.resource("v1", "Node")
-    names = [node["metadata"]["name"] for node in await kube.list(nodes, labels=f"{LABEL}=true")]
+    labelled = await kube.list(nodes, labels=f"{LABEL}=true")
+    names = [node["metadata"]["name"] for node in labelled if _ours(node)]
     for start in range(0, len(names), 100):
         await asyncio.gather(*(kube.delete(nodes, name) for name in names[start : start + 100]))
     return len(names)

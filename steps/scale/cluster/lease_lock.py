@@ -14,6 +14,8 @@ from perfdag.steps.scale.model.templates import RUN_LABEL
 NAME = "perfdag-performance-run"
 LIFE = 30
 """Seconds without renewal after which a Lease is free."""
+ENDED = "ended/"
+"""Prefix of the holder that asks the run behind it to end."""
 NAMESPACE = "default"
 """Where the Lease is: runs from a laptop and from pods of any namespace must find the same one."""
 
@@ -50,6 +52,8 @@ class ExclusiveRun:
             log,
         )
         self._task: asyncio.Task[None] | None = None
+        self._owner: asyncio.Task[Any] | None = None
+        self._ended = False
         self._seen: tuple[Any, Any] = (None, None)
         self._since = 0.0
         self.lost = ""
@@ -66,6 +70,7 @@ class ExclusiveRun:
                     f"wait for it, or delete lease {NAME}"
                 )
             await asyncio.sleep(min(1.0, max(0.05, deadline - time.monotonic())))
+        self._owner = asyncio.current_task()
         self._task = asyncio.create_task(self.renew())
         return self
 
@@ -75,8 +80,11 @@ class ExclusiveRun:
         leases = await self._kube.resource("coordination.k8s.io/v1", "Lease")
         with suppress(KubeError):
             lease = await self._kube.get(leases, NAME, self._namespace)
-            if self._ours(lease):
+            if self._ended or self._ours(lease):
                 await self._kube.delete(leases, NAME, self._namespace)
+        if self._ended and self._owner:
+            self._owner.uncancel()
+            raise KubeError(410, "Ended", f"run {self._run} was ended by `scale delete --force`")
 
     def _body(self) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -156,8 +164,63 @@ class ExclusiveRun:
                     if error.status != 404:
                         raise
                     lease = await self._kube.create(self._body(), self._namespace)
+                if lease["spec"].get("holderIdentity") == ENDED + self._run and self._owner:
+                    self._ended = True
+                    self._owner.cancel()
+                    return
                 if not self._ours(lease):  # it expired, and another run took it
                     return
                 lease["spec"]["renewTime"] = self._body()["spec"]["renewTime"]
                 # The server refuses it if the holder changed.
                 await self._kube.request("PUT", leases.path(self._namespace, NAME), json=lease)
+
+
+async def require_ended(
+    kube: Kube, run: str, timeout: float, log: Callable[[str], None], *, force: bool
+) -> None:
+    """Return if the run does not renew the Lease of performance runs. Takes up to LIFE / 2 seconds.
+
+    `force` asks it to end and waits `timeout` seconds. Raises KubeError for a run that goes on.
+    """
+    leases = await kube.resource("coordination.k8s.io/v1", "Lease")
+
+    async def held() -> dict[str, Any] | None:
+        """Return the Lease if the run holds it."""
+        try:
+            lease = await kube.get(leases, NAME, NAMESPACE)
+        except KubeError as error:
+            if error.status in (403, 404):
+                return None
+            raise
+        holder = str(lease["spec"].get("holderIdentity")).removeprefix(ENDED)
+        return lease if run == holder or run.startswith(f"{holder}-") else None
+
+    async def changes(seconds: float) -> dict[str, Any] | None:
+        """Return the Lease once the run renewed it, or None if it does not or has ended."""
+        deadline, first = time.monotonic() + seconds, await held()
+        while first and (now := await held()):
+            if now["spec"].get("renewTime") != first["spec"].get("renewTime"):
+                return now
+            if time.monotonic() >= deadline:
+                return None
+            await asyncio.sleep(LIFE / 60)
+        return None
+
+    while lease := await changes(LIFE / 2):
+        if not force:
+            raise KubeError(
+                409, "InProgress", f"run {run} renews its Lease", "wait for it, or add --force"
+            )
+        lease["spec"]["holderIdentity"] = f"{ENDED}{lease['spec']['holderIdentity']}"
+        try:
+            await kube.request("PUT", leases.path(NAMESPACE, NAME), json=lease)
+        except KubeError as error:
+            if error.status not in (404, 409):
+                raise
+            continue  # it was renewed in between
+        log(f"run {run} ends and deletes its objects")
+        deadline = time.monotonic() + timeout
+        while await held():
+            if time.monotonic() >= deadline:
+                raise KubeError(409, "InProgress", f"run {run} did not end in {timeout:g} s")
+            await asyncio.sleep(LIFE / 60)

@@ -1,7 +1,7 @@
 """GPUs of the cluster that no pod and no claim holds."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 
 from perfdag.kube.client import Kube, KubeError
 from perfdag.quantities import parse_quantity
@@ -35,7 +35,7 @@ async def used_gpus(kube: Kube) -> Counter[str]:
     Pods that share GPUs (KAI's `gpu-fraction`) hold at least their sum, rounded up. KAI's own
     reservation pods hold those GPUs too, and count once.
     """
-    held, reserved, shared = Counter[str](), Counter[str](), Counter[str]()
+    held, reserved, shared = Counter[str](), Counter[str](), defaultdict[str, float](float)
     async for items, _ in kube.pages(
         await kube.resource("v1", "Pod"),
         fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
@@ -49,7 +49,7 @@ async def used_gpus(kube: Kube) -> Counter[str]:
             own = metadata.get("namespace") == RESERVATIONS
             (reserved if own else held)[node] += count
             shared[node] += float((metadata.get("annotations") or {}).get(FRACTION, 0))
-    for node in reserved | shared:
+    for node in {*reserved, *shared}:
         held[node] += max(reserved[node], math.ceil(shared[node]))
     return held + await _claimed(kube)
 
