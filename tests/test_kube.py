@@ -347,6 +347,30 @@ class TestWatch:
         assert names == ["p2", "p3", "p4", "p5", "p6"]
         assert asked == ["1", "2", "3", "4", "5"]
 
+    async def test_what_happened_before_the_reconnect_is_replayed(self, fake: Any) -> None:
+        """The watch breaks after version 2, and comes back when the server is at version 5."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            if "watch" not in request.query:
+                return web.json_response({"metadata": {"resourceVersion": "5"}, "items": []})
+            after = int(request.query["resourceVersion"])
+            stream = web.StreamResponse()
+            await stream.prepare(request)
+            for version in (2,) if after == 1 else (4, 5, 6):
+                change = {"type": "ADDED", "object": pod(f"p{version}", version)}
+                await stream.write(json.dumps(change).encode() + b"\n")
+            await asyncio.sleep(0.02)
+            return stream
+
+        seen: list[tuple[str, bool]] = []
+        async with Kube(await fake(answer)) as kube:
+            async for event in kube.watch(PODS, resource_version="1"):
+                seen.append((event.object["metadata"]["name"], event.replayed))
+                if len(seen) == 4:
+                    break
+            assert kube.counts["replayed changes"] == 2
+        assert seen == [("p2", False), ("p4", True), ("p5", True), ("p6", False)]
+
     @pytest.mark.parametrize("patience", [30.0, None])
     async def test_an_api_server_that_is_away_is_waited_for_by_the_clock(
         self, patience: float | None

@@ -133,12 +133,13 @@ class Reader(Transport):
 
         With `resource_version` the watch continues from there without a list. `known` are the
         objects at that version, as UID to namespace and name. After a 410 the objects are listed
-        again, and those that disappeared are DELETED with their metadata only. Without a namespace
-        it covers all namespaces. Raises KubeError for a permanent error, and after `patience`
-        seconds of consecutive failures (None: after as many failures as a request has retries).
+        again, and those that disappeared are DELETED with their metadata only. Changes from before
+        a reconnect are `replayed`: their arrival does not tell when they happened. Without a
+        namespace it covers all namespaces. Raises KubeError for a permanent error, and after
+        `patience` seconds of consecutive failures (None: after as many as a request has retries).
         """
         seen = dict(known or {})
-        version, failures, since = resource_version, 0, 0.0
+        version, failures, since, away, behind = resource_version, 0, 0.0, False, 0
         while True:
             listing = version is None
             try:
@@ -160,16 +161,22 @@ class Reader(Transport):
                         )
                     seen = present
                     self.counts["lists"] += 1
-                    failures, listing = 0, False
+                    failures, listing, behind = 0, False, 0
+                elif away:
+                    behind = await self._newest(resource, namespace)
                 async for event in self._follow(resource, namespace, labels, fields, version or ""):
                     version, failures = event.object["metadata"]["resourceVersion"], 0
+                    if int(version or 0) <= behind and event.type != "BOOKMARK":
+                        event.replayed = True
+                        self.counts["replayed changes"] += 1
                     if event.type == "DELETED":
                         seen.pop(event.object["metadata"].get("uid", ""), None)
                     elif event.type == "ADDED":
                         seen[event.object["metadata"]["uid"]] = _namespaced_name(event.object)
                     yield event
-                failures = 0
+                failures, away = 0, True
             except KubeError as error:
+                away = True
                 # If one page of a list fails, the list starts over.
                 version = None if listing else version
                 if error.status == 410:
@@ -188,6 +195,12 @@ class Reader(Transport):
                     raise
                 await asyncio.sleep(min(MAX_BACKOFF, 0.1 * 2**failures))
             self.counts["watch reconnects"] += 1
+
+    async def _newest(self, resource: Resource, namespace: str | None) -> int:
+        """Return the server's resource version now, from an empty list. Raises KubeError."""
+        params = {"limit": "1"} | selectors("", "metadata.name=perfdag")
+        _, _, data = await self.raw("GET", resource.path(namespace), params=params)
+        return int(orjson.loads(data)["metadata"].get("resourceVersion") or 0)
 
     async def _follow(
         self,

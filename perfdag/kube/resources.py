@@ -37,10 +37,12 @@ class Event:
     """A change of an object.
 
     `type` is ADDED, MODIFIED, DELETED or BOOKMARK. `received_ns` is time.monotonic_ns() at arrival.
-    `listed` is true if the event comes from a list (the first one, or one after a 410).
+    `listed` is true if the event comes from a list (the first one, or one after a 410). `replayed`
+    is true if the change happened before the watch reconnected.
     """
 
     type: str
     object: Object
     received_ns: int
     listed: bool = False
+    replayed: bool = False

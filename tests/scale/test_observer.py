@@ -115,6 +115,33 @@ class TestWhose:
         see(ours, "Pod", body("p", run="r", ready=True))
         assert ours.reasons == {"Pod Failed: no": 1}, "a retry of the other one went well"
 
+    def test_a_replayed_stage_has_the_time_of_the_api(self, ours: Observer) -> None:
+        """A pod that is scheduled 1 s after its creation while the watch is away for 6 s."""
+        condition = {
+            "type": "PodScheduled",
+            "status": "True",
+            "lastTransitionTime": "2026-01-01T00:00:01Z",
+        }
+        placed = body("p", run="r") | {"status": {"conditions": [condition]}}
+        created = Event("ADDED", body("p", run="r"), 1_000)
+        ours.take("Pod", extractor("v1", "Pod"), created)
+        replayed = Event("MODIFIED", placed, 6_000_001_000, replayed=True)
+        ours.take("Pod", extractor("v1", "Pod"), replayed)
+        row = next(
+            row
+            for row in rows_of(
+                [Submission(0, "p", "ns", 1, 1, 2, "p")],
+                ours.records,
+                Clocks(0, lag_s=0.004),
+                run="r",
+                kind="Pod",
+                until_ns=9,
+            )
+            if row.stage == "scheduled"
+        )
+        assert (row.seconds, row.resolution_s, row.source) == (1.0, 1.0, "api")
+        assert row.receive_time is None
+
     def test_scheduled_pods_are_counted_by_their_scheduler(self, ours: Observer) -> None:
         placed: dict[str, Any] = {"spec": {"nodeName": "n", "schedulerName": "kai-scheduler"}}
         for uid, run in (("p", "r"), ("q", "r"), ("foreign", "other")):

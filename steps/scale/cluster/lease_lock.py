@@ -178,7 +178,7 @@ class ExclusiveRun:
 async def require_ended(
     kube: Kube, run: str, timeout: float, log: Callable[[str], None], *, force: bool
 ) -> None:
-    """Return if the run does not renew the Lease of performance runs. Takes up to LIFE / 2 seconds.
+    """Return if the run does not renew the Lease of performance runs. Takes up to 12 seconds.
 
     `force` asks it to end and waits `timeout` seconds. Raises KubeError for a run that goes on.
     """
@@ -206,7 +206,7 @@ async def require_ended(
             await asyncio.sleep(LIFE / 60)
         return None
 
-    while lease := await changes(LIFE / 2):
+    while lease := await changes(0.4 * LIFE):
         if not force:
             raise KubeError(
                 409, "InProgress", f"run {run} renews its Lease", "wait for it, or add --force"

@@ -166,7 +166,7 @@ class Heartbeat:
             ):
                 self._listening.set()
                 beat = (event.object.get("data") or {}).get("beat", "")
-                if event.listed:
+                if event.listed or event.replayed:
                     for beat_due in [
                         beat_due for beat_due in self._due if beat_due in self.answered
                     ]:
@@ -213,12 +213,17 @@ class Heartbeat:
 
     @property
     def note(self) -> str:
-        """A note if the lag is unknown for a part of the run, else empty."""
-        return (
-            f"the watch lag is that of the first {len(self._lags)} heartbeats: {self.stopped}"
-            if self.stopped
-            else ""
-        )
+        """A note if the lag or receive times are unknown for a part of the run, else empty."""
+        texts = []
+        if self.stopped:
+            texts.append(
+                f"the watch lag is that of the first {len(self._lags)} heartbeats: {self.stopped}"
+            )
+        if count := self._kube.counts["replayed changes"]:
+            texts.append(
+                f"watches were away: {count} changes have the API's time or none, no receive time"
+            )
+        return "; ".join(texts)
 
     @property
     def after_answer(self) -> list[float]:

@@ -1,8 +1,8 @@
 """Watch the objects of a run and record when they reach their stages.
 
 A stage has up to three times: the API's (whole seconds), an Event's (microseconds) and the receive
-time (time.monotonic_ns()). A stage that only a list showed has no receive time. Objects are joined
-by owner UID, never by name.
+time (time.monotonic_ns()). A stage that only a list or a replay showed has no receive time.
+Objects are joined by owner UID, never by name.
 """
 
 import asyncio
@@ -183,7 +183,8 @@ class Observer(RecordStore):
             raise _unreadable_object(resource, event.object["metadata"], error) from error
 
     def take(self, kind: str, read: Extractor, event: Event) -> None:
-        body, received = event.object, 0 if event.listed else event.received_ns
+        body, received = event.object, event.received_ns
+        received = 0 if event.listed or event.replayed else received
         if kind == "Event":
             self._take_event(body, received)
             return
