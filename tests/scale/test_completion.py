@@ -417,6 +417,25 @@ class TestVmis:
         ] == ["censored"] * 4
 
 
+def test_the_error_bar_of_a_row_is_the_lag_of_the_heartbeats_nearest_to_it() -> None:
+    """The watch stalled for 6 s at the end of the second pod alone."""
+    first = record("Pod", "a", created=1, scheduled=2)
+    second = record("Pod", "b", created=1, scheduled=20)
+    beats = [(BASE + round(at * SECOND), 0.004) for at in (0.7, 1.2, 1.9, 2.4, 13.5)]
+    beats += [(BASE + 20 * SECOND, 6.0), (BASE + 20 * SECOND + 1, 5.5)]
+    rows = rows_of(
+        sent("a", "b"),
+        {"a": first, "b": second},
+        Clocks(0, lag_s=6.0, lags=beats),
+        run="r",
+        kind="Pod",
+        until_ns=BASE + 30 * SECOND,
+    )
+    bars = {row.name: row.resolution_s for row in rows if row.stage == "scheduled"}
+    assert bars == {"a": 0.004, "b": 6.0}
+    assert Clocks(0, lag_s=0.1).lag_at(BASE) == 0.1, "without heartbeats"
+
+
 def test_rows_of_pods_have_their_deletion_and_nothing_that_came_by_it() -> None:
     first, second = record("Pod", "a", created=1, scheduled=2), record("Pod", "b", created=1)
 

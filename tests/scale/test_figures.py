@@ -599,7 +599,7 @@ class TestDeletion:
             created.put(stage, received_ns=second * 1_000_000_000)
         created.node = "n"
         observer: Any = SimpleNamespace(records={"u": created}, messages={})
-        heart: Any = SimpleNamespace(error_bar=0.001, pause=lambda: None)
+        heart: Any = SimpleNamespace(error_bar=0.001, timeline=[], pause=lambda: None)
         session = Session(
             Away(),
             "r",

@@ -358,6 +358,10 @@ class TestHeartbeat:
             go_on.set()
             await until(lambda: {*map(str, range(1, 11))} <= heart.arrived.keys())
             slow = sorted(heart.lags, reverse=True)[:10]
+            ends = [end for end, _ in heart.timeline]
+            assert ends == sorted(ends)
+            assert set(heart.arrived.values()) <= set(ends), "each with its arrival"
+            assert sorted(lag for _, lag in heart.timeline)[-1] == slow[0]
         assert all(lag >= 0.02 * (9 - place) for place, lag in enumerate(slow)), (
             "each is late by the time since it was due"
         )

@@ -1,7 +1,7 @@
 """What a scenario of workloads makes of what it saw: its goal, its count, and the release of pods that were held."""
 
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -20,6 +20,7 @@ class Heart:
     """A heartbeat that came back at once."""
 
     error_bar = 0.001
+    timeline: ClassVar[list[Any]] = []
     note = ""
 
     def __init__(self) -> None:

@@ -83,7 +83,7 @@ METRICS = (
         "watch_lag",
         "s",
         "lower",
-        "time from a due change to its watch event: the error bar of all times",
+        "p99 of the time from a due change to its watch event",
     ),
     Metric(
         "component",

@@ -1,8 +1,14 @@
 """Points in time from several clocks, and the differences between them."""
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from perfdag.steps.scale.model.stages import whole_second
+
+NEAR = 500_000_000
+"""Nanoseconds around a moment: heartbeats come twice a second."""
 
 
 @dataclass(frozen=True)
@@ -10,12 +16,27 @@ class Clocks:
     """Conversion of a record's times to Unix time of this machine's clock.
 
     `mono_to_unix_ns` is added to a monotonic time. `server_ahead_s` is the server's clock minus
-    ours. `lag_s` is the p99 of the watch lag.
+    ours. `lag_s` is the p99 of the watch lag, and `lags` are those of single heartbeats with their
+    arrival (monotonic ns), in order.
     """
 
     mono_to_unix_ns: int
     server_ahead_s: float = 0.0
     lag_s: float | None = None
+    lags: Sequence[tuple[int, float]] = ()
+
+    def lag_at(self, *moments: int) -> float | None:
+        """Return the largest lag in seconds of the heartbeats nearest to moments (Unix ns).
+
+        These are all within NEAR, and one before and after. Without heartbeats, it is `lag_s`.
+        """
+        near: list[float] = []
+        for moment in moments:
+            at, when = moment - self.mono_to_unix_ns, itemgetter(0)
+            first = bisect_left(self.lags, at - NEAR, key=when)
+            last = bisect_right(self.lags, at + NEAR, key=when)
+            near += [lag for _, lag in self.lags[max(0, first - 1) : last + 1]]
+        return max(near, default=self.lag_s)
 
     @property
     def ahead_ns(self) -> int:
@@ -53,7 +74,8 @@ def difference(
 ) -> tuple[float, float | None, str] | None:
     """Return the difference in seconds, its error bar and its clock, on the best common clock."""
     if start.received and end.received:
-        return (end.received - start.received) / 1e9, clocks.lag_s, "receive"
+        lag = clocks.lag_at(start.received, end.received)
+        return (end.received - start.received) / 1e9, lag, "receive"
     if start.api and end.api:
         if whole_second(start.api) or whole_second(end.api):
             return _whole_seconds(start.api, end.api), 1.0, "api"

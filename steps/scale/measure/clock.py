@@ -91,6 +91,7 @@ class Heartbeat:
         self.answered: dict[str, int] = {}
         self.arrived: dict[str, int] = {}
         self._lags: list[float] = []
+        self._ends: list[int] = []
         self._lost = 0
         self._paused, self._resumed = False, 0
         self.stopped = ""
@@ -172,15 +173,19 @@ class Heartbeat:
                     ]:
                         self._lose(beat_due, event.received_ns)
                 elif due := self._due.pop(beat, 0):
-                    self._lags.append((event.received_ns - due) / 1e9)
+                    self._note(due, event.received_ns)
                     self.arrived[beat] = event.received_ns
         except KubeError as error:
             self._stop(error)
 
     def _lose(self, beat: str, now: int) -> None:
         if due := self._due.pop(beat, 0):
-            self._lags.append((now - due) / 1e9)
+            self._note(due, now)
             self._lost += 1
+
+    def _note(self, due: int, end: int) -> None:
+        self._lags.append((end - due) / 1e9)
+        self._ends.append(end)
 
     def _stop(self, error: KubeError) -> None:
         self.stopped = self.stopped or str(error)
@@ -205,6 +210,11 @@ class Heartbeat:
         """Lag in seconds of every change, late and lost ones included (a lower bound for those)."""
         now = time.monotonic_ns()
         return [*self._lags, *((now - self._due[beat]) / 1e9 for beat in self._late())]
+
+    @property
+    def timeline(self) -> list[tuple[int, float]]:
+        """Arrival or loss (time.monotonic_ns()) of each heartbeat with its lag (s), in order."""
+        return sorted(zip(self._ends, self._lags, strict=True))
 
     @property
     def lost(self) -> int:

@@ -145,9 +145,8 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
         )
         fake, why = await simulated_nodes(kube)
         notes += [why] if why else []
-    rows = _rows(
-        observer, file, Clocks(shift, offset.seconds, heart.error_bar if heart else None), fake
-    )
+    lags = (heart.error_bar, heart.timeline) if heart else ()
+    rows = _rows(observer, file, Clocks(shift, offset.seconds, *lags), fake)
     _keep(folder, file, shift)
     backend = backend_times(settings, file.project, file.namespaces)
     sampled, waiting = sampled_json(rows, file.project, backend)

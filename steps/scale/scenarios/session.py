@@ -246,7 +246,8 @@ class Session:
     def clocks(self) -> Clocks:
         """Return how the clocks of this run relate."""
         shift = time.time_ns() - time.monotonic_ns()
-        return Clocks(shift, self.offset.seconds, self.heartbeat.error_bar)
+        heart = self.heartbeat
+        return Clocks(shift, self.offset.seconds, heart.error_bar, heart.timeline)
 
     async def rows(self) -> list[Row]:
         """Return one row per workload and stage.
