@@ -63,6 +63,16 @@ def refused(benchmark: str, **params: Any) -> str:
             {"gates": ["creation_to_runing_p95 < 60"]},
             "the nearest is creation_to_running_p95",
         ),
+        *(
+            (benchmark, {"gates": [f"{stage}_p95 < 60"], **params}, f"90 objects, and {count} are")
+            for benchmark, stage, params, count in (
+                ("vmi-burst", "creation_to_running", {"counts": [80]}, 80),
+                ("vmi-burst", "running", {"counts": [80, 400], "scenario": "ladder"}, 80),
+                ("vmi-burst", "running", {"scenario": "capacity", "step": 40}, 40),
+                ("vmi-steady", "running", {"count": 20, "duration": 100, "pause": 10}, 70),
+                ("scale", "scheduled", {"count": 80}, 80),
+            )
+        ),
         (
             "scale",
             {"gates": ["shedule_rate > 1"], "scenario": "gated"},
@@ -152,6 +162,9 @@ KNATIVE = "apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: '
     [
         ("vmi-burst", {"template": "vmirs", "replicas": 3, "namespace": ["a", "b"]}),
         ("vmi-burst", {"scenario": "capacity", "counts": [500], "step": 50}),
+        ("vmi-burst", {"counts": [90], "gates": ["creation_to_running_p95 < 60"]}),
+        ("vmi-burst", {"counts": [80], "gates": ["running_p50 < 60", "api_p99 < 1"]}),
+        ("vmi-steady", {"count": 80, "pause": 0, "gates": ["running_p95 < 60"]}),
         ("scale", {"scenario": "gated", "template": "pod"}),
         ("scale", {"scenario": "gated"}),
         (

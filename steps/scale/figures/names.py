@@ -1,9 +1,11 @@
 """Names of the figures of a run. A gate on an unknown figure is refused before the run."""
 
 import difflib
+import math
 import re
 from collections.abc import Iterable
 
+from perfdag.stats.percentiles import needed
 from perfdag.steps.scale.figures import audit_queries, prometheus
 from perfdag.steps.scale.figures.api_metrics import DELETION, VERBS, latencies
 from perfdag.steps.scale.model.chains import Step
@@ -20,6 +22,7 @@ RUN = {
     "watch_lag_p99",
 }
 RUN |= {"create_rate"}
+_PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 PACED = ("schedule_held", "submit_lag")
 """Figures of an open loop."""
 _PHASES = tuple(f"{phase}-phase-count" for phase in VM_PHASES)
@@ -42,13 +45,14 @@ def check(
     *,
     paced: bool,
     components: bool | None = None,
+    count: float = math.inf,
 ) -> None:
-    """Raise ValueError, with the nearest name, for a gate on a figure that the scenario lacks.
+    """Raise ValueError for a gate on a figure that the scenario lacks, or that has too few objects.
 
     `extra` are figures of the scenario. `paced` means an open loop. `components` is whether
-    Prometheus is queried (None: never).
+    Prometheus is queried (None: never). `count` is the fewest objects of a size.
     """
-    stages = {f"{step.name}_{stat}" for step in steps for stat in ("p50", "p95", "p99")}
+    stages = {f"{step.name}_{stat}": p for step in steps for stat, p in _PERCENTILES.items()}
     calls = latencies([])
     known = {
         *RUN,
@@ -60,6 +64,11 @@ def check(
     }
     theirs = prometheus.names() | audit_queries.KEYS if components is not None else set()
     for name in [name for gate in gates for name in (gate.metric, gate.other) if name]:
+        if (least := needed(stages.get(name, 0.5))) > count:
+            raise ValueError(
+                f"the gate on {name} can have no data: it needs {least} objects, and {count:g} are "
+                "planned"
+            )
         if name in known or _COUNT.fullmatch(name):
             continue
         if name in theirs or (components is not None and audit_queries.is_request_count(name)):

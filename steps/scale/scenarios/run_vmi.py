@@ -143,6 +143,13 @@ class VmiRequest:
     cooldown: float = 60.0
     lock_timeout: float = 3600.0
 
+    def fewest(self) -> float:
+        """Return the objects of the smallest size; of a steady state, with all replacements."""
+        if self.scenario == "steady":
+            cycles = self.duration / self.pause if self.pause else math.inf
+            return self.counts[0] + self.churn * cycles
+        return self.step if self.scenario == "capacity" else min(self.counts)
+
     def limit(self, spec: vmi.Spec) -> float:
         """Return the maximum duration in seconds, if every wait takes its full time."""
         counts = (
@@ -214,6 +221,7 @@ def check(spec: vmi.Spec, request: VmiRequest) -> None:
         names.VMIS[request.scenario],
         paced=paced,
         components=components,
+        count=request.fewest() * spec.replicas,
     )
 
 

@@ -5,6 +5,7 @@ scheduler and the API are measured. Scenarios of GPUs and gangs have modules of 
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
@@ -224,6 +225,7 @@ def check(spec: Spec, scenario: Scenario) -> None:
         lasting,
         own_figures(scenario),
         paced=spec.schedule.open_loop and scenario not in _UNPACED,
+        count=spec.count if scenario in ("submit", "gated") else math.inf,
     )
 
 
