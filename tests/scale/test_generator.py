@@ -84,6 +84,10 @@ class TestTemplates:
                 r"metadata.name must contain \$\{name\}",
             ),
             ("apiVersion: v1\nkind: Pod", "metadata.name must contain"),
+            (
+                "apiVersion: v1\nkind: Pod\nmetadata: {name: 'of-${run}'}",
+                "metadata.name must contain",
+            ),
             ("kind: Pod\nmetadata: {name: '${name}'}", "no apiVersion"),
             (
                 "apiVersion: v1\nkind: Pod\nmetadata: {name: '${nmae}'}",

@@ -17,10 +17,12 @@ from perfdag.steps.scale.measure.clock import Offset
 from perfdag.steps.scale.measure.generator import Submission
 from perfdag.steps.scale.measure.observer import Observer
 from perfdag.steps.scale.model.records import Record
+from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.model.templates import RUN_LABEL, load
 from perfdag.steps.scale.scenarios import gangs, gpus, open_session, session, submit, vmi
 from perfdag.steps.scale.scenarios.base import Result
+from tests.fakes.api_server import ApiServer, client
 
 from .test_workloads import Heart
 
@@ -458,3 +460,43 @@ class TestQueues:
             f"whether the queue {name} {remedy}"
             for name in ("perfdag-r-b", "perfdag-r-a", "perfdag-r")
         ]
+
+
+SHARED = """apiVersion: v1
+kind: ConfigMap
+metadata: {name: "size-${run}"}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: "${name}"}
+"""
+
+
+async def test_a_shared_object_is_made_once_for_a_run_and_deleted_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def offset(*_: Any) -> Offset:
+        return Offset(0.0, 0.0)
+
+    def none(*_: Any) -> Any:
+        raise KubeError(403, "Forbidden", "no metrics")
+
+    monkeypatch.setattr(open_session, "server_offset", offset)
+    monkeypatch.setattr(open_session, "AGAIN", 0.05)
+    monkeypatch.setattr("perfdag.steps.scale.cluster.apiservers.clients", none)
+    for module in (open_session, session):
+        monkeypatch.setattr(module, "LEFT_BEHIND", 0.5)
+    server = ApiServer({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ns"}})
+    template = load(SHARED, "r7")
+    assert [document.kind for document in template.documents] == ["Pod"]
+    async with (
+        client(server) as kube,
+        open_session.open_session(kube, template, ["ns"], "r7") as opened,
+    ):
+        await opened.create(3, Schedule(), 2)
+        made = [item["metadata"] for item in server.of("ConfigMap")]
+        names = [item["name"] for item in made if item["name"].startswith("size-")]
+        assert names == ["size-r7"]
+        assert len(server.of("Pod")) == 3
+        assert await opened.delete_all(2, 5.0) == 0
+    assert server.of("ConfigMap") == server.of("Pod") == []

@@ -94,7 +94,7 @@ async def check(
     ignored.
     """
     wanted: dict[tuple[str, str, str], list[str]] = {}
-    for document in template.documents:
+    for document in template.everything:
         resource = await kube.resource(document.api_version, document.kind)
         for namespace in namespaces:
             wanted[document.api_version.rpartition("/")[0], resource.plural, namespace] = list(

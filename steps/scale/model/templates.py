@@ -3,7 +3,7 @@
 Placeholders: `${name}` (unique per object), `${index}`, `${namespace}`, `${run}`, `${project}`,
 `${workers}`, `${gpus}`, `${image}` and user variables. All documents of a file are created in
 order, and the last one is the measured workload. The YAML is parsed once, and rendering replaces
-bytes.
+bytes. A document named with `${run}` and without `${name}` is shared: created once for a run.
 """
 
 import re
@@ -65,10 +65,19 @@ class Document:
 
 @dataclass(frozen=True)
 class Template:
-    """A rendered template: `documents` in the order of creation, the workload last."""
+    """A rendered template: `documents` in the order of creation, the workload last.
+
+    `shared` documents are created once for all workloads, in each namespace.
+    """
 
     source: str
     documents: tuple[Document, ...]
+    shared: tuple[Document, ...] = ()
+
+    @property
+    def everything(self) -> tuple[Document, ...]:
+        """All documents, the workload last."""
+        return (*self.shared, *self.documents)
 
     @property
     def kind(self) -> str:
@@ -128,8 +137,8 @@ def load(
             )
         return str(values[match[1]])
 
-    parsed = _documents(path, _PLACEHOLDER.sub(fill, text))
-    documents = []
+    parsed = _documents(path, _PLACEHOLDER.sub(fill, text), run)
+    documents, shared = list[Document](), list[Document]()
     for body in parsed:
         _label(body, run)
         for spec in pod_specs(body):
@@ -144,8 +153,9 @@ def load(
                 f"{path}: a {body['kind']} has no pod spec to add a claim to; write the claim into "
                 "the template"
             )
-        documents.append(Document(body["apiVersion"], body["kind"], orjson.dumps(body)))
-    return Template(source, tuple(documents))
+        document = Document(body["apiVersion"], body["kind"], orjson.dumps(body))
+        (documents if _NAME in body["metadata"]["name"] else shared).append(document)
+    return Template(source, tuple(documents), tuple(shared))
 
 
 def _text_of(source: str) -> tuple[str, str]:
@@ -166,7 +176,7 @@ def inlined(source: str) -> str:
     return source if source in built_in() else _text_of(source)[1].rstrip("\n") + "\n"
 
 
-def _documents(path: str, text: str) -> list[dict[str, Any]]:
+def _documents(path: str, text: str, run: str) -> list[dict[str, Any]]:
     import yaml
 
     try:
@@ -184,7 +194,8 @@ def _documents(path: str, text: str) -> list[dict[str, Any]]:
         if not isinstance(body, dict) or not body.get("apiVersion") or not body.get("kind"):
             raise TemplateError(f"{where} has no apiVersion or no kind")
         metadata = body.get("metadata") or {}
-        if not isinstance(metadata, dict) or _NAME not in str(metadata.get("name", "")):
+        name = str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
+        if _NAME not in name and (run not in name or body is parsed[-1]):
             raise TemplateError(
                 f"{where} ({body['kind']}): metadata.name must contain ${{name}}, or objects would "
                 "collide"

@@ -121,6 +121,10 @@ async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
         pvc=request.pvc,
         storage_class=request.settings.storage_class or None,
     )
+    if template.shared:
+        raise TemplateError(
+            f"{request.template}: `scale submit` creates no shared objects; use ${{name}}"
+        )
     namespaces = request.namespaces or [f"runai-{project}"]
     submitter = submitter_for(kube, request) or await ApiSubmitter.open(kube, template)
     if request.settings.submitter in LABELS:  # Run:ai's tools may have more rights than the user

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
+import orjson
+
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster import apiservers, rights
 from perfdag.steps.scale.cluster.namespaces import own_namespaces
@@ -106,6 +108,14 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             self_load=self_load,
         )
         self.session.deadline = self._deadline
+        try:
+            for namespace in self._namespaces:
+                for document in template.shared:
+                    body = document.render("", namespace, 0)
+                    await kube.create(orjson.loads(body), namespace)
+        except BaseException:
+            await self.close()
+            raise
         return self.session
 
     async def __aexit__(self, *_: object) -> None:
@@ -157,7 +167,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             stay = [name for name in self._namespaces if await namespace_stays(kube, name)]
             resources = [
                 await kube.resource(document.api_version, document.kind)
-                for document in self._template.documents
+                for document in self._template.everything
             ]
             listed = await objects_of_run(kube, self._run, resources, stay)
         except KubeError as error:
@@ -173,7 +183,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         kube = self._kube
         resources = [
             await kube.resource(document.api_version, document.kind)
-            for document in self._template.documents[::-1]
+            for document in self._template.everything[::-1]
         ]
         if session.in_flight:  # a busy server may still carry out a request that was cut off
             await remove(kube, self._run, resources, self._namespaces, 20, LEFT_BEHIND)

@@ -37,7 +37,7 @@ API_RULES = Rights(
     named=(
         *rights.OWN_NAMESPACE,
         {
-            "apiGroups": ["kubevirt.io"],
+            "apiGroups": ["kubevirt.io", "instancetype.kubevirt.io"],
             "resources": ["*"],
             "verbs": ["list", "watch", "create", "delete"],
         },
