@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from perfdag.kube.prometheus import Prometheus
 from perfdag.steps.scale.figures.series import Point, fold, points_of, with_starts
 
+LONGEST_STEP, POINTS = 15.0, 20
+"""Seconds between points, and how many points a short run has at least."""
 REQUESTS = "virt_requests"
 """Prefix of the figures `virt_requests/<VERB>-<resource>`: requests of KubeVirt's own pods."""
 _PODS = 'pod=~"virt-(api|controller|handler|operator)-.*"'
@@ -22,7 +24,7 @@ _VMIS = 'sum by (node) (node:kubevirt_vmi_phase:sum{node!="",node!="<no value>"}
 
 
 def queries() -> dict[str, str]:
-    """Return PromQL by audit key, with `$d` for the length of the window."""
+    """Return PromQL by audit key, with `$d` for the length of the window and `$s` for a step."""
     by_key = {}
     # The audit takes the mean of all virt-api pods, and the largest virt-controller: the leader.
     for name, pod, across in (("API", "api", "avg"), ("Controller", "controller", "max")):
@@ -34,7 +36,7 @@ def queries() -> dict[str, str]:
             )
     own = '{pod=~"virt-handler-.*",container="virt-handler"}'
     cpu = f"sum by (node) (rate({_CPU}{own}[$d])) / {_VMIS}"
-    memory = f"avg_over_time((sum by (node) ({_RSS}{own}) / {_VMIS})[$d:])"
+    memory = f"avg_over_time((sum by (node) ({_RSS}{own}) / {_VMIS})[$d:$s])"
     for how in ("avg", "min", "max"):
         by_key[f"{how}VirtHandlerCPUUsage"] = f"{how}({cpu})"
         by_key[f"{how}VirtHandlerMemoryUsageInMB"] = f"{how}({memory}) / 1024 / 1024"
@@ -66,9 +68,11 @@ async def audit_figures(
     """
     figures: dict[str, float | None] = dict.fromkeys(KEYS)
     if end - start >= 2 * min(gaps.values(), default=math.inf):
-        length, at = f"{math.ceil(end - start)}s", f"{end:.3f}"
+        seconds, at = math.ceil(end - start), f"{end:.3f}"
+        # By default a subquery has a point a minute, and a short window may have none.
+        length, step = f"{seconds}s", f"{max(1, seconds // POINTS)}s"
         wanted = {
-            key: {"query": query.replace("$d", length), "time": at}
+            key: {"query": query.replace("$d", length).replace("$s", step), "time": at}
             for key, query in queries().items()
         }
         for key, data in (await prometheus.query(wanted, "query")).items():
@@ -76,8 +80,8 @@ async def audit_figures(
             figures[key] = values[0] if values and math.isfinite(values[0]) else None
     gap = gaps.get(REQUESTS, math.inf)
     if end - start >= 2 * gap:
-        step = min(15.0, max(1.0, (end + gap - start) / 20))
-        window = {"start": f"{start:.3f}", "end": f"{end + gap:.3f}", "step": f"{step:.3f}"}
+        every = min(LONGEST_STEP, max(1.0, (end + gap - start) / POINTS))
+        window = {"start": f"{start:.3f}", "end": f"{end + gap:.3f}", "step": f"{every:.3f}"}
         data = (await prometheus.query({REQUESTS: {"query": SENT, **window}}))[REQUESTS]
         labels = [series["metric"] for series in data["result"]]
         figures |= _requests(labels, points_of(data), start)

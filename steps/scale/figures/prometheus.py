@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from perfdag.kube.prometheus import Prometheus
-from perfdag.steps.scale.figures.audit_queries import REQUESTS, SENT
+from perfdag.steps.scale.figures.audit_queries import LONGEST_STEP, POINTS, REQUESTS, SENT
 from perfdag.steps.scale.figures.series import fold, p99, points_of, share
 
-LONGEST_STEP, POINTS = 15.0, 20
-"""Seconds between points, and how many points a short run has at least."""
 LOOK_BACK = 300
 """Seconds of samples from which the scrape interval is derived."""
 LATEST = 150.0
