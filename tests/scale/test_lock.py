@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from perfdag.benchmark.registry import get
+from perfdag.cli import main
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale.cluster import kubevirt, lease_lock, rights
 from perfdag.steps.scale.cluster.removal import PRIMER, belongs, remove_namespaces, remove_run
@@ -87,6 +88,11 @@ async def test_a_run_in_progress_is_deleted_only_by_force_which_ends_it_first(
     with pytest.raises(KubeError, match="run r1 was ended by `scale delete --force`"):
         await run
     assert not server.of("Lease")
+
+
+def test_force_is_for_a_run_by_its_id(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scale", "delete", "--force"]) == 2
+    assert "--force needs --run" in capsys.readouterr().err
 
 
 async def test_a_lease_that_nobody_renews_stops_no_deletion(

@@ -224,7 +224,7 @@ def delete(args: argparse.Namespace) -> int:
 
     if args.run_id and args.output_dir:
         raise ValueError("--run and -o both name a run; use one of them")
-    session = commands.open_session(args.context, args.output_dir, args.settings, print_now, log)
     if args.force and not args.run_id:
         raise ValueError("--force needs --run")
+    session = commands.open_session(args.context, args.output_dir, args.settings, print_now, log)
     return commands.delete(session, args.run_id, args.namespace, args.timeout, force=args.force)
