@@ -176,7 +176,7 @@ def test_cron_job_empties_the_queue_and_ends(tmp_path: Path) -> None:
         ] < 12:  # a service may take a moment to lead somewhere
             assert time.monotonic() < end
         client(
-            namespace, "parallel?value=0&type=json"
+            namespace, "parallel?value=0&type=json", "POST"
         )  # those 12 wait for the CronJob's backends, none follow
         while True:
             output = client(namespace, "stats?type=json")
