@@ -68,6 +68,10 @@ REFUSED: dict[str, tuple[dict[str, str], list[str]]] = {
         {"suite": encoded(SUITE + TOLERATION)},
         ["suite.yaml:6: entries[0].tolerations[0].value: '{{=1+1}}' is not a label's value"],
     ),
+    "a tag that runs a command": (
+        {"suite": encoded(SUITE + "description: !!python/object/apply:os.system [id]\n")},
+        ["suite.yaml:6: description: the tag !!python/object/apply:os.system is not allowed"],
+    ),
 }
 
 
