@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from perfdag.kube.client import Kube, Object, run_with_client
+from perfdag.store.open import open_store
 from perfdag.workflows import runs
 
 from .conftest import IMAGES, Namespace, installed
@@ -181,6 +182,16 @@ def test_the_words_of_a_command_are_literal_and_its_pods_as_planned(
     assert {row["status"] for row in rows} == {"ok"}
     words = {tuple(json.loads(row["params"])["argv"]) for row in rows}
     assert words == {("echo", "{{=1+1}}", "$(HOME)", '"} },{"hostPID":true')}
+
+
+def test_a_string_of_10_mb_is_a_word_that_no_program_takes(open_to_all: Namespace) -> None:
+    word = SUITE.replace("'true'", f"'true', '{'x' * 10_000_000}'")
+    open_store(open_to_all.store).put("suites/large.yaml", word.encode())
+    workflow = ended(open_to_all, {"url": "suites/large.yaml"})
+    rows = open_to_all.rows(open_to_all.run_id(workflow["metadata"]["name"]))
+    assert {row["status"] for row in rows} == {"failed"}
+    assert all("Argument list too long" in row["error"] for row in rows), rows[0]["error"][:300]
+    assert pods(open_to_all, workflow).keys() == {"plan", "watchdog", "measure", "finish"}
 
 
 def test_no_pod_of_a_batch_starts_without_a_plan(open_to_all: Namespace) -> None:
