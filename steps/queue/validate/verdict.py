@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfdag.outcome import VerdictWord
+from perfdag.outcome import VERDICT_VALUES, VerdictWord
 from perfdag.steps.queue.validate.scalability_laws import Interval, ScalabilityLaw, fit
 from perfdag.steps.queue.validate.steady_state import Rate, Stats, ratio, summarize
-
-ORDER: tuple[VerdictWord, ...] = ("failed", "inconclusive")
-"""The words of steps that decide, the strongest first."""
 
 
 def subject(node: str, device: str) -> str:
@@ -186,12 +183,18 @@ class Verdict:
 
     @property
     def word(self) -> VerdictWord:
-        words = {step.word for step in self.steps}
-        if any(step.problems for step in self.steps) or not words:
+        steps = self.steps
+        if not steps or any(step.problems for step in steps):
             return "failed"
         if self.drift:
             return "inconclusive"
-        return next((word for word in ORDER if word in words), "passed")
+        return min((step.word for step in steps), key=VERDICT_VALUES.__getitem__)
+
+    @property
+    def nodes(self) -> dict[str, Any]:
+        """Return the work by node of the first measurement of the most replicas."""
+        most = max(self.measured, key=lambda one: one.replicas, default=None)
+        return work_by_node(most.rate.stats) if most else {}
 
     def laws(self) -> dict[str, ScalabilityLaw | None]:
         """Return the laws fitted to all measurements, None with too few steps."""
@@ -200,7 +203,6 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """Return the verdict, its steps, all rates in the order measured, and the laws."""
-        most = max(self.measured, key=lambda one: one.replicas, default=None)
         return {
             "verdict": self.word,
             "drift": self.drift,
@@ -208,7 +210,7 @@ class Verdict:
             "steps": [step.as_json() for step in self.steps],
             "measured": [[one.replicas, one.rate.per_second] for one in self.measured],
             **{name: law.as_json() if law else None for name, law in self.laws().items()},
-            "nodes": work_by_node(most.rate.stats) if most else {},
+            "nodes": self.nodes,
         }
 
 
@@ -259,7 +261,7 @@ def summary(verdict: Verdict) -> str:
     steps, laws = verdict.steps, verdict.laws()
     lines = [step_line(step) for step in steps]
     lines += [law_line("Amdahl", laws["amdahl"]), law_line("USL", laws["usl"])]
-    for name, node in verdict.as_json()["nodes"].items():
+    for name, node in verdict.nodes.items():
         done, failed = Counter(node["devices"]), Counter(node["failed_devices"])
         shares = ", ".join(
             f"{device or '-'} {done[device]}"
@@ -271,7 +273,8 @@ def summary(verdict: Verdict) -> str:
             f"{node['pods']} pods; devices: {shares}"
         )
     lines += [verdict.drift] if verdict.drift else []
-    count = sum(step.word == verdict.word for step in steps)
-    where = "" if verdict.word == "passed" or not count else f" ({count} of {len(steps)} steps)"
-    lines.append(verdict.word.upper() + where)
+    word = verdict.word
+    count = sum(step.word == word for step in steps)
+    where = "" if word == "passed" or not count else f" ({count} of {len(steps)} steps)"
+    lines.append(word.upper() + where)
     return "\n".join(lines)
