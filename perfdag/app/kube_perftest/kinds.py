@@ -20,11 +20,13 @@ Text = Annotated[str, Field(min_length=1)]
 Positive = Annotated[int, Field(gt=0)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A part of a resource, with the fields of its CRD alone."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ContainerResources(_Strict):
+class ContainerResources(Strict):
     """Resources of the containers of a benchmark."""
 
     requests: dict[str, Any] = {}
@@ -44,7 +46,7 @@ class ContainerResources(_Strict):
         )
 
 
-class Benchmark(_Strict):
+class Benchmark(Strict):
     """What all benchmarks share. Each pod is on a node that no other benchmark uses."""
 
     benchmark: ClassVar[str]

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from perfdag.app.kube_perftest.kinds import KINDS, Benchmark, Positive
+from perfdag.app.kube_perftest.kinds import KINDS, Benchmark, Positive, Strict
 from perfdag.suite.placement import MAX_POINTS
 from perfdag.suite.validation import explain
 from perfdag.suite.yaml_document import (
@@ -28,15 +28,11 @@ Values = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
 class _Metadata(BaseModel):
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
 
 
-class _Resource(_Strict):
+class _Resource(Strict):
     apiVersion: Annotated[str, Field(pattern=f"^{re.escape(GROUP)}")]
     kind: str
     metadata: _Metadata
@@ -44,18 +40,18 @@ class _Resource(_Strict):
     status: Any = None
 
 
-class _Template(_Strict):
+class _Template(Strict):
     apiVersion: Annotated[str, Field(pattern=f"^{re.escape(GROUP)}")]
     kind: str
     spec: Values = {}
 
 
-class _Permutations(_Strict):
+class _Permutations(Strict):
     product: dict[str, list[Any]] = {}
     explicit: list[Values] = []
 
 
-class _Set(_Strict):
+class _Set(Strict):
     template: _Template
     repetitions: Positive = 1
     permutations: _Permutations = _Permutations()
