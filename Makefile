@@ -62,7 +62,7 @@ $(VENV)/dev.stamp: requirements/dev.txt pyproject.toml
 # Write the locks: exact versions with hashes, for every platform. Needs uv.
 lock:
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
-	  --extra s3 --extra mpi --extra argo --extra build -o requirements/run.txt pyproject.toml
+	  --extra s3 --extra analysis --extra mpi --extra argo --extra build -o requirements/run.txt pyproject.toml
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
 	  --extra s3 --extra aws --extra mpi --extra build --extra argo --extra dev -c requirements/run.txt -o requirements/dev.txt pyproject.toml
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \

@@ -1,3 +1,22 @@
-"""perfdag: benchmarks for a Kubernetes cluster or one machine."""
+"""perfdag: benchmarks for a Kubernetes cluster or one machine.
+
+A script uses `Suite`, `Entry` and `Permutations` to build suites, and `load` to read results.
+These names are imported on first use, so that the command line starts fast.
+"""
+
+from importlib import import_module
 
 __version__ = "0.1.0"
+_HOMES = {
+    "Suite": "perfdag.app.script",
+    "Entry": "perfdag.suite.model",
+    "Permutations": "perfdag.suite.model",
+    "load": "perfdag.results.tidy",
+}
+__all__ = ["Entry", "Permutations", "Suite", "__version__", "load"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'perfdag' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

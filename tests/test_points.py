@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdag.app.cluster.manifest_suite import suite_text
 from perfdag.cli import main
 from perfdag.plan.order import order
 from perfdag.plan.plan import Plan, make_plan, read_plan
 from perfdag.suite.enumerate import enumerate_points
 from perfdag.suite.load import load_suite, parse_suite
 from perfdag.suite.model import Until
+from perfdag.suite.text import suite_text
 from perfdag.suite.yaml_document import BadDocument
 
 AXES = {"exit_code": st.integers(0, 255), "expected": st.integers(1, 50)}

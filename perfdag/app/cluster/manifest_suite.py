@@ -3,19 +3,16 @@
 import base64
 from collections.abc import Callable, Sequence
 
-import yaml
-
 from perfdag.app.errors import CommandError
-from perfdag.benchmark import registry
 from perfdag.kube.resources import Object
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.shape import merge
 from perfdag.steps.devices import without_gpu
 from perfdag.steps.runner.limits import check_size
 from perfdag.store.open import on_cluster
 from perfdag.suite.load import load_suite
-from perfdag.suite.model import ENTRY_KEYS, Loaded, Source
+from perfdag.suite.model import Loaded
+from perfdag.suite.text import suite_text
 from perfdag.suite.yaml_document import BadDocument, Problem
 from perfdag.workflows import age, lint, runs
 from perfdag.workflows.containers import Installation
@@ -124,31 +121,3 @@ def suite_parameter(file: str, loaded: Loaded) -> str:
         )
         raise BadDocument([Problem(file, 1, "", text)])
     return encoded
-
-
-def suite_text(loaded: Loaded) -> str:
-    """Return the suite as one text: as written, or with the entries of its includes in place."""
-    if not loaded.suite.include:
-        return loaded.document.text
-    suite = {
-        key: value
-        for key, value in loaded.document.data.items()
-        if key not in ("include", "entries", "defaults")
-    }
-    entries = [_entry(source) for source in loaded.sources]
-    return yaml.safe_dump({**suite, "entries": entries}, sort_keys=False, width=10**9)
-
-
-def _entry(source: Source) -> Object:
-    """Return an entry with the defaults of its file."""
-    fields = registry.get(source.entry.benchmark).Params.model_fields
-    defaults = source.raw_defaults.get("params") or {}
-    params = {name: value for name, value in defaults.items() if name in fields}
-    own = {
-        name: value
-        for name, value in source.raw.items()
-        if value is not None or name not in ENTRY_KEYS
-    }
-    entry = merge(source.raw_defaults, {"name": source.name, **own})
-    # As in enumeration, a value of params replaces the default as a whole.
-    return {**entry, "params": {**params, **source.entry.params}}

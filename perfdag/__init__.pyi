@@ -1,0 +1,7 @@
+from perfdag.app.script import Suite as Suite
+from perfdag.results.tidy import load as load
+from perfdag.suite.model import Entry as Entry
+from perfdag.suite.model import Permutations as Permutations
+
+__version__: str
+__all__ = ["Entry", "Permutations", "Suite", "__version__", "load"]

@@ -1,0 +1,159 @@
+"""Suites in Python, and results as a table with a column for each parameter."""
+
+import re
+import signal
+import subprocess
+import sys
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perfdag
+from perfdag.cli import main
+from perfdag.plan.plan import make_plan
+from perfdag.suite.load import load_suite
+from perfdag.suite.yaml_document import BadDocument
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "suites").glob("*.yaml"))
+
+
+def sleeps(**keys: object) -> perfdag.Suite:
+    entry = perfdag.Entry(
+        benchmark="command",
+        params={"argv": ["sleep", "0.01"], "expected": 0.01},
+        permutations={"product": {"env": [{"N": "1"}, {"N": "2"}]}},
+    )
+    return perfdag.Suite(name="sleeps", repetitions=2, entries=[entry], **keys)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_a_suite_read_into_python_has_the_points_of_its_file(file: Path, tmp_path: Path) -> None:
+    expected = make_plan(load_suite(file))
+    suite = perfdag.Suite.read(file)
+    suite.save(tmp_path / "saved.yaml")
+    for plan in (suite.plan(), make_plan(load_suite(tmp_path / "saved.yaml"))):
+        assert [point.id for point in plan.points] == [point.id for point in expected.points]
+        assert (plan.order, plan.shapes) == (expected.order, expected.shapes)
+        assert [len(batch.samples) for batch in plan.batches] == [
+            len(batch.samples) for batch in expected.batches
+        ]
+
+
+def test_a_suite_runs_and_its_rows_have_a_column_for_each_parameter() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    run = sleeps().run("results", charts=False)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert run.exit_code == 0
+    assert "4 ok" in str(run)
+    table = perfdag.load("results", run=run.id)
+    assert table.num_rows == 4
+    assert sorted(table["env.N"].to_pylist()) == ["1", "1", "2", "2"]
+    assert set(table["argv"].to_pylist()) == {'["sleep","0.01"]'}
+    assert set(table["expected"].to_pylist()) == {0.01}
+    assert set(table["metric"].to_pylist()) == {"wall_time"}
+    assert all(value >= 0.01 for value in table["value"].to_pylist())
+
+
+def test_a_table_is_selected_by_suite_time_and_metric() -> None:
+    sleeps().run("results", charts=False)
+    now = datetime.now(UTC)
+    for keys, rows in (
+        ({"suite": "sleeps"}, 4),
+        ({"suite": "others"}, 0),
+        ({"metric": "wall_time"}, 4),
+        ({"metric": ["other"]}, 0),
+        ({"run": "20260101T020000Z-0a1b2c3d"}, 0),
+        ({"since": "1h"}, 4),
+        ({"since": timedelta(hours=1)}, 4),
+        ({"since": now - timedelta(hours=1)}, 4),
+        ({"since": now + timedelta(hours=1)}, 0),
+        ({"since": (now - timedelta(days=1)).date()}, 4),
+        ({"since": date(2026, 1, 1).isoformat()}, 4),
+    ):
+        assert perfdag.load("results", **keys).num_rows == rows, keys
+    assert "canary" in perfdag.load("results", everything=True)["benchmark"].to_pylist()
+    with pytest.raises(ValueError, match="neither a date such as"):
+        perfdag.load("results", since="lately")
+
+
+def test_a_parameter_with_the_name_of_a_column_has_a_prefix(write_suite: object) -> None:
+    text = (
+        "name: mixed\nentries:\n"
+        "  - {benchmark: imb, params: {benchmark: PingPong}, hosts: {exclusive: true}}\n"
+    )
+    perfdag.Suite.read(write_suite(text)).run("results", charts=False)  # type: ignore[operator]
+    assert perfdag.load("results").num_rows == 0
+    table = perfdag.load("results", everything=True)
+    skipped = table.filter([status == "skipped" for status in table["status"].to_pylist()])
+    assert skipped["benchmark"].to_pylist() == ["imb"]
+    assert skipped["param_benchmark"].to_pylist() == ["PingPong"]
+    assert skipped["hosts.exclusive"].to_pylist() == [True]
+    assert skipped["value"].to_pylist() == [None]
+
+
+def test_pandas_reads_the_table() -> None:
+    pytest.importorskip("pandas")
+    sleeps().run("results", charts=False)
+    frame = perfdag.load("results").to_pandas()
+    assert sorted(frame.groupby("env.N")["value"].median().index) == ["1", "2"]
+
+
+def test_a_wrong_parameter_names_its_place() -> None:
+    entry = perfdag.Entry(benchmark="command", params={"argv": ["true"], "expectd": 1})
+    suite = perfdag.Suite(name="wrong", entries=[entry])
+    with pytest.raises(BadDocument, match=r"entries\[0\]\.params\.expectd.*did you mean expected"):
+        suite.plan()
+    with pytest.raises(BadDocument):
+        suite.save("wrong.yaml")
+    assert not Path("wrong.yaml").exists()
+
+
+def test_a_saved_suite_is_what_the_command_line_reads() -> None:
+    sleeps(warmup=1).save("sleeps.yaml")
+    assert main(["run", "sleeps.yaml", "--no-report", "--store", "results"]) == 0
+    assert perfdag.load("results").num_rows == 4
+    assert perfdag.load("results", everything=True)["status"].to_pylist().count("ok") > 4
+
+
+def python_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)
+
+
+def test_the_examples_of_the_page_on_scripts_run(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pandas")
+    code = "\n".join(python_blocks("scripts.md"))
+    exec(
+        compile(
+            code.replace('"perfdag-results")', '"perfdag-results", charts=False)', 1),
+            "scripts.md",
+            "exec",
+        ),
+        {},
+    )
+    output = capsys.readouterr().out
+    assert "3 points" in output
+    assert "9 ok" in output
+    assert re.search(r"^env.SIZE\n1 +0\.", output, re.M)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_other_libraries_read_the_files_as_the_page_says(library: str) -> None:
+    pytest.importorskip(library, reason=f"{library} is not installed: its example is not run here")
+    [code] = [block for block in python_blocks("results.md") if library in block]
+    sleeps().run("perfdag-results", charts=False)
+    imports, expression = code.strip().split("\n")
+    names: dict[str, Any] = {}
+    exec(imports, names)
+    frame = eval(expression, names)
+    assert "wall_time" in list(frame["metric"])
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    code = "import sys, perfdag; print([n for n in sys.modules if n.startswith('perfdag.')], 'pydantic' in sys.modules)"
+    output = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert output.split() == ["[]", "False"]
+    with pytest.raises(AttributeError, match="no attribute 'sweet'"):
+        perfdag.sweet  # type: ignore[attr-defined]  # noqa: B018
