@@ -1,10 +1,15 @@
 """A run as a Workflow, and a schedule as a CronWorkflow; both refer to the installed template."""
 
+import base64
+
 from hera.workflows import CronWorkflow, Parameter, Workflow
 from hera.workflows import models as m
 
 from perfdag.kube.labels import LABEL
 from perfdag.kube.resources import Object
+from perfdag.suite.model import Loaded
+from perfdag.suite.text import suite_text
+from perfdag.suite.yaml_document import BadDocument, Problem
 from perfdag.workflows.templates import NAME
 
 SUITE_BYTES = 90_000  # of base64: an environment variable may have 128 KiB
@@ -30,6 +35,22 @@ def workflow(
     )
     document: Object = resource.to_dict()
     return document
+
+
+def suite_parameter(loaded: Loaded) -> str:
+    """Return the suite as a parameter of its Workflow, in base64.
+
+    Raises BadDocument if it is too long for a parameter.
+    """
+    encoded = base64.b64encode(suite_text(loaded).encode()).decode()
+    if len(encoded) > SUITE_BYTES:
+        text = (
+            f"{len(encoded):,} bytes in base64 are more than a parameter may have; "
+            "submit it with an s3:// store that this machine reaches, "
+            "or put it there and argo submit -p url=KEY"
+        )
+        raise BadDocument([Problem(loaded.document.file, 1, "", text)])
+    return encoded
 
 
 def config_map(namespace: str, suite: str, text: str) -> Object:

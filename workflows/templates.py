@@ -62,20 +62,7 @@ def template(installation: Installation) -> WorkflowTemplate:
         },
         entrypoint="run",
         on_exit="finish",
-        service_account_name="perfdag-run",
-        arguments=_arguments(installation),
-        active_deadline_seconds=installation.deadline,
-        synchronization=m.Synchronization(
-            mutexes=[m.Mutex(name="perfdag-measuring", namespace=installation.lock_namespace)]
-        ),
-        ttl_strategy=m.TTLStrategy(seconds_after_completion=installation.keep),
-        pod_gc=m.PodGC(
-            strategy="OnPodCompletion", delete_delay_duration=f"{installation.keep_pods}s"
-        ),
-        pod_metadata=m.Metadata(
-            annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
-        ),
-        workflow_metadata=m.WorkflowMetadata(labels={f"{LABEL}/suite-run": "true"}),
+        **workflow_fields(installation),
         image_pull_secrets=[m.LocalObjectReference(name=name) for name in installation.pull_secrets]
         or None,
     ) as w:
@@ -133,6 +120,27 @@ def template(installation: Installation) -> WorkflowTemplate:
                 arguments=_fans_of("confirm"),
             )
     return w
+
+
+def workflow_fields(installation: Installation) -> dict[str, Any]:
+    """Return the fields of the Workflow of a run. A task does not inherit them by a reference."""
+    return {
+        "service_account_name": "perfdag-run",
+        "arguments": _arguments(installation),
+        "active_deadline_seconds": installation.deadline,
+        # all that measures takes this lock: one run at a time
+        "synchronization": m.Synchronization(
+            mutexes=[m.Mutex(name="perfdag-measuring", namespace=installation.lock_namespace)]
+        ),
+        "ttl_strategy": m.TTLStrategy(seconds_after_completion=installation.keep),
+        "pod_gc": m.PodGC(
+            strategy="OnPodCompletion", delete_delay_duration=f"{installation.keep_pods}s"
+        ),
+        "pod_metadata": m.Metadata(
+            annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
+        ),
+        "workflow_metadata": m.WorkflowMetadata(labels={f"{LABEL}/suite-run": "true"}),
+    }
 
 
 def _fans_of(task: str) -> dict[str, str]:

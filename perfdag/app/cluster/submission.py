@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import orjson
 
 from perfdag.app.cluster import template
-from perfdag.app.cluster.manifest_suite import report_missing_gpus, suite_parameter
+from perfdag.app.cluster.manifest_suite import report_missing_gpus
 from perfdag.app.cluster.resume import SubmittedRun, resumable_run
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan
@@ -17,6 +17,7 @@ from perfdag.store.base import StoreError
 from perfdag.store.open import check_cluster_address, on_cluster, open_store
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import Loaded
+from perfdag.workflows.runs import suite_parameter
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Submission:
 
     def parameters(self, loaded: Loaded) -> dict[str, str]:
         """Return the parameters that carry the suite in its Workflow. Raises BadDocument."""
-        parameters = {"suite": suite_parameter(self.file, loaded)}
+        parameters = {"suite": suite_parameter(loaded)}
         if self.settings or self.only:
             options = orjson.dumps({"settings": self.settings, "only": self.only})
             parameters["options"] = base64.b64encode(options).decode()

@@ -1,0 +1,25 @@
+"""A suite with an entry for each node pool, which are labels of nodes.
+
+python examples/node_pools.py STORE LABEL=VALUE... | kubectl create -n bench -f -
+"""
+
+import sys
+
+from hera.workflows import DAG, Workflow
+
+from perfdag import Entry, Suite
+from perfdag.workflows import dump, measure
+
+store, *pools = sys.argv[1:]
+entries = [
+    Entry(
+        name=f"pool-{number}",
+        benchmark="command",
+        params={"argv": ["python3", "-c", "sum(range(10**7))"]},
+        node_selector=dict([pool.split("=")]),
+    )
+    for number, pool in enumerate(pools)
+]
+with Workflow(generate_name="pools-", entrypoint="all") as workflow, DAG(name="all"):
+    measure(Suite(name="pools", repetitions=3, entries=entries), store=store)
+sys.stdout.write(dump([workflow.to_dict()]))

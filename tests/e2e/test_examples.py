@@ -1,0 +1,82 @@
+"""The scripts of examples/ on a real cluster: what they print runs, and its rows are in the store."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from perfdag.kube.client import Object, run_with_client
+
+from .conftest import Namespace
+
+pytestmark = [pytest.mark.argo, pytest.mark.slow]
+ARGO = "argoproj.io/v1alpha1"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def create(bench: Namespace, example: str, *words: str) -> list[Object]:
+    argv = [sys.executable, str(EXAMPLES / example), *words]
+    output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    return [
+        run_with_client(lambda client, body=body: client.create(body, bench.name))
+        for body in yaml.safe_load_all(output)
+    ]
+
+
+def rows_of(bench: Namespace, workflow: str) -> list[Object]:
+    ended = bench.watch(workflow, timeout=420)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return bench.rows(bench.run_id(workflow))
+
+
+def started(bench: Namespace, cron: str) -> str:
+    argv = ["argo", "submit", "--from", f"cronwf/{cron}", "-n", bench.name, "-o", "name"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> str:
+    path = tmp_path / "short.yaml"
+    path.write_text(
+        "name: short\nentries:\n  - {benchmark: command, params: {argv: [sleep, '0.1']}}\n"
+    )
+    return str(path)
+
+
+def test_a_suite_between_two_steps(bench: Namespace, suite: str) -> None:
+    [made] = create(bench, "compose.py", suite, bench.store)
+    [row] = rows_of(bench, made["metadata"]["name"])
+    assert (row["status"], row["metric"]) == ("ok", "wall_time")
+    [ended] = [
+        each
+        for each in bench.objects("Workflow", ARGO)
+        if each["metadata"]["name"] == made["metadata"]["name"]
+    ]
+    assert ended["status"]["phase"] == "Succeeded"
+
+
+def test_one_benchmark_with_its_permutations(bench: Namespace) -> None:
+    [made] = create(bench, "one_benchmark.py", bench.store)
+    rows = rows_of(bench, made["metadata"]["name"])
+    assert {row["status"] for row in rows} == {"ok"}
+    assert len({row["point"] for row in rows}) == 4
+
+
+def test_an_entry_for_each_node_pool(bench: Namespace) -> None:
+    labels = [f"kubernetes.io/hostname={node}" for node in bench.nodes()]
+    [made] = create(bench, "node_pools.py", bench.store, *labels)
+    rows = rows_of(bench, made["metadata"]["name"])
+    assert {row["status"] for row in rows} == {"ok"}
+    assert sorted({row["nodes"][0] for row in rows}) == bench.nodes()
+
+
+def test_the_schedules(bench: Namespace, suite: str) -> None:
+    create(bench, "nightly.py", bench.store, bench.name)
+    create(bench, "nightly_dag.py", suite, bench.store)
+    for cron, samples in (("perfdag-nightly", 5), ("nightly-dag", 1)):
+        rows = rows_of(bench, started(bench, cron))
+        assert [row["status"] for row in rows] == ["ok"] * samples
+    for name in ("perfdag-nightly", "perfdag-nightly-age", "nightly-dag"):
+        bench.delete("CronWorkflow", name, ARGO)

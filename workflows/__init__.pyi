@@ -1,0 +1,6 @@
+from perfdag.workflows.compose import RESTRICTED as RESTRICTED
+from perfdag.workflows.compose import measure as measure
+from perfdag.workflows.cron import schedule as schedule
+from perfdag.workflows.emit import dump as dump
+
+__all__ = ["RESTRICTED", "dump", "measure", "schedule"]
