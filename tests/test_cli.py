@@ -12,7 +12,8 @@ import orjson
 import pytest
 import yaml
 
-from perfdag.cli import VERBS, main, parser
+from perfdag.benchmark import registry
+from perfdag.cli import GROUPS, VERBS, main, parser
 from perfdag.suite.json_schema import json_schema
 
 ROOT = Path(__file__).parent.parent
@@ -25,7 +26,7 @@ def help_of(verb: str) -> str:
     return ""
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "step"])
+@pytest.mark.parametrize("verb", [*VERBS, "step"])
 def test_help_ends_with_examples_of_that_verb(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,7 +54,7 @@ def test_examples_run(
         if "--cluster" in words or "--resume" in words or "s3:" in example:
             continue
         if verb == "run" and "--dry-run" not in words:
-            words.append("--dry-run")
+            words.insert(1, "--dry-run")
         assert main(words) in ((0, 1) if verb == "doctor" else (0,)), example
 
 
@@ -61,6 +62,90 @@ def test_help_imports_nothing_heavy() -> None:
     code = "import sys; from perfdag.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\nprint([m for m in ('pydantic', 'yaml', 'rich', 'numpy', 'pyarrow') if m in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_help_lists_every_verb_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    output = capsys.readouterr().out
+    headings = [f"{group}:" for group in GROUPS]
+    assert [line for line in output.splitlines() if line in headings] == headings
+    for verb, summary in VERBS.items():
+        assert output.count(f"\n  {verb:<11} {summary}\n") == 1
+    assert "step" not in output
+    assert max(map(len, output.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("stauts", "did you mean status?"),
+        ("shwo", "did you mean show?"),
+        ("frobnicate", "`perfdag --help` lists the verbs"),
+    ],
+)
+def test_a_misspelt_verb_gets_the_nearest(
+    word: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word]) == 2
+    assert capsys.readouterr().err == f"perfdag: no verb {word}; {hint}\n"
+
+
+def test_no_message_has_a_word_of_python(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in registry.names():
+        assert main(["benchmarks", name]) == 0
+    output = capsys.readouterr().out
+    assert not re.search(r"default (None|True|False|\[')", output)
+    assert "; optional  " in output
+    for argv in (["logs", "last", "--tail", "x"], ["ls", "--newest", "x"]):
+        with pytest.raises(SystemExit):
+            main(argv)
+        assert f"argument {argv[-2]}: 'x' is no whole number" in capsys.readouterr().err
+
+
+def test_a_command_is_measured_without_a_suite(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["run", "--set", "repetitions=2", "--json", "--no-report", "--", "sleep", "0.01"]
+    assert main(argv) == 0
+    result = orjson.loads(capsys.readouterr().out)
+    assert (result["suite"], result["statuses"]) == ("sleep", {"ok": 2})
+    assert result["points"][0]["params"]["argv"] == ["sleep", "0.01"]
+    for argv, message in (
+        (["suite.yaml", "--", "sleep", "1"], "not both"),
+        (["--resume", "last", "--", "sleep", "1"], "leave out COMMAND"),
+        (["--"], "name a suite file"),
+        (["--set", "repetitions=x", "--", "sleep"], "repetitions"),
+    ):
+        assert main(["run", *argv]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [[], ["--cluster"]])
+def test_init_writes_a_suite_that_can_be_planned(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "My_net.yaml", *options]) == 0
+    verb = "submit" if options else "run"
+    assert f"run it: perfdag {verb} My_net.yaml" in capsys.readouterr().out
+    text = Path("My_net.yaml").read_text()
+    assert main(["plan", "My_net.yaml"]) == 0
+    assert "command" in capsys.readouterr().out
+    assert main(["init", "My_net.yaml"]) == 2
+    assert capsys.readouterr().err == "perfdag init: My_net.yaml exists; name another file\n"
+    assert Path("My_net.yaml").read_text() == text
+
+
+def test_init_leaves_out_what_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["init"]) == 0
+    text = Path("suite.yaml").read_text()
+    assert "  # - benchmark: iperf" in text
+    assert "`perfdag doctor` says how to get it" in text
+    capsys.readouterr()
+    assert main(["plan", "suite.yaml", "--json"]) == 0
+    points = orjson.loads(capsys.readouterr().out)["points"]
+    assert [point["benchmark"] for point in points] == ["command"]
 
 
 def test_the_checked_in_schema_is_the_current_one() -> None:

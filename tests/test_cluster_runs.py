@@ -28,9 +28,7 @@ from perfdag.kube.pods import Pod
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import make_plan
 from perfdag.steps.runner.plan import step
-from perfdag.store.base import StoreError
 from perfdag.store.open import open_store
-from perfdag.store.s3 import S3Store
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
@@ -202,7 +200,7 @@ def test_delete_takes_all_workflows_of_a_run_and_the_results_of_what_confirms_it
             "spec": claim,
         }
     )
-    assert place.perfdag("delete", plan.run_id, "--results") == 0, capsys.readouterr().err
+    assert place.perfdag("rm", plan.run_id, "--results") == 0, capsys.readouterr().err
     assert [item["metadata"]["name"] for item in place.workflows()] == [other["metadata"]["name"]]
 
     async def claims(client: Kube) -> list[Any]:
@@ -216,24 +214,12 @@ def test_delete_takes_all_workflows_of_a_run_and_the_results_of_what_confirms_it
 
 
 @pytest.mark.argo
-def test_results_outlive_the_workflow_and_are_deleted_by_their_store(
+def test_a_run_whose_workflow_is_gone_has_only_results(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store, plan = open_store(place.store), make_plan(parse_suite(SUITE))
-    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    store.put(
-        f"results/suite=s/month={plan.run_id[:4]}-{plan.run_id[4:6]}/{plan.run_id}.parquet", b""
-    )
-    assert place.perfdag("delete", plan.run_id, "--results") == 2
-    assert "give --store" in capsys.readouterr().err
-    assert (
-        place.perfdag("delete", "20260101T000000Z-00000000", "--results", "--store", place.store)
-        == 2
-    )
-    assert "has no run 20260101T000000Z-00000000 either" in capsys.readouterr().err
-    assert store.list("runs")
-    assert place.perfdag("delete", plan.run_id, "--results", "--store", place.store) == 0
-    assert store.list("runs") == store.list("results") == []
+    assert place.perfdag("rm", "20260101T000000Z-00000000", "--results") == 2
+    hint = "to remove its results: perfdag rm 20260101T000000Z-00000000 --store ROOT"
+    assert hint in capsys.readouterr().err
 
 
 @pytest.mark.argo
@@ -243,45 +229,9 @@ def test_results_that_another_store_has_keep_the_workflow(
     plan = make_plan(parse_suite(SUITE))
     open_store(place.store).put(f"runs/{plan.run_id}/plan.json", plan.dump())
     place.workflow(plan.run_id, place.store)
-    assert place.perfdag("delete", plan.run_id, "--results", "--store", f"{place.store}/wrong") == 2
+    assert place.perfdag("rm", plan.run_id, "--results", "--store", f"{place.store}/wrong") == 2
     assert f"/wrong has no run {plan.run_id}, and nothing is deleted" in capsys.readouterr().err
     assert len(place.workflows()) == 1
-
-
-@pytest.mark.argo
-@pytest.mark.parametrize("reached", range(4))
-def test_a_second_try_deletes_what_is_left_of_one_whose_store_went_away(
-    place: Place, reached: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, plan, confirming = (
-        open_store(place.store),
-        make_plan(parse_suite(SUITE)),
-        make_plan(parse_suite(SUITE)),
-    )
-    plan.options["confirmed"] = [
-        "20260101T000000Z-00000000",
-        confirming.run_id,
-    ]  # one of them is gone since
-    for item in (plan, confirming):
-        store.put(f"runs/{item.run_id}/plan.json", item.dump())
-        store.put(
-            f"results/suite=s/month={item.run_id[:4]}-{item.run_id[4:6]}/{item.run_id}.parquet", b""
-        )
-    deleted: list[str] = []
-
-    def delete(self: S3Store, prefix: str) -> None:
-        if len(deleted) == reached:
-            raise StoreError("gone")
-        deleted.append(prefix)
-        whole(self, prefix)
-
-    whole = S3Store.delete
-    command = ("delete", plan.run_id, "--results", "--store", place.store)
-    with monkeypatch.context() as away:
-        away.setattr(S3Store, "delete", delete)
-        assert place.perfdag(*command) == 4
-    assert place.perfdag(*command) == 0
-    assert store.list("runs") == store.list("results") == []
 
 
 @pytest.mark.argo
@@ -289,7 +239,7 @@ def test_results_on_a_claim_are_refused_before_anything_is_deleted(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place.workflow("20260101T000000Z-11111111", "claim://results")
-    assert place.perfdag("delete", "last", "--results") == 2
+    assert place.perfdag("rm", "last", "--results") == 2
     assert "only pods reach" in capsys.readouterr().err
     assert len(place.workflows()) == 1
 
@@ -403,7 +353,7 @@ def test_a_gang_of_volcano_has_its_pod_group_until_the_run_is_deleted(
         [lease] = group["metadata"]["ownerReferences"]
         assert (lease["kind"], lease["name"]) == ("Lease", f"perfdag-{owner['uid']}-b0")
         assert (tmp_path / fan / fan).read_text() == "[0]", "the batch is measured"
-        assert place.perfdag("delete", plans[0].run_id) == 0
+        assert place.perfdag("rm", plans[0].run_id) == 0
         assert run_with_client(groups) == []
 
 

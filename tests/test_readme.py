@@ -53,7 +53,9 @@ LOCAL = [
     if line.split()[1] in {"plan", "benchmarks", "doctor", "render"} and "--cluster" not in line
 ]
 ON_A_STORE = [
-    line for line in COMMANDS if line.split()[1] in {"compare", "history", "check", "baseline"}
+    line
+    for line in COMMANDS
+    if line.split()[1] in {"compare", "history", "check", "baseline", "ls", "show"}
 ]
 RESUME = "perfdag run --resume last"
 AB = "perfdag ab suites/quick.yaml --only iperf --a iperf.streams=1 --b iperf.streams=4"
@@ -68,8 +70,10 @@ def test_only_what_needs_a_cluster_is_not_executed_here() -> None:
         " --images 'registry.example/bench/perfdag-{name}:1.0' --create-namespace",
         "perfdag doctor suites/quick.yaml --cluster --namespace bench",
         "perfdag submit suites/quick.yaml --namespace bench --watch",
+        "perfdag open last",
+        "perfdag run -- sleep 0.1",
         "perfdag status last --namespace bench",
-        "perfdag delete last --namespace bench",
+        "perfdag rm last --namespace bench",
         "perfdag scale vmi burst --count 100 -o out0",
         "perfdag scale submit -t training -n 2000 -p 5 --delay 1 -o out1",
     }
@@ -126,6 +130,8 @@ def test_the_commands_on_a_store_answer(
         ("history", ["quick: 2 runs", "iperf wall_time"]),
         ("check", [f"gate passed  quick  {last}"]),
         ("baseline", ["baseline v1.0: 1 run(s) of quick"]),
+        ("ls", [f"{first}  quick        3 ok", last]),
+        ("show", ["wall_time", "3 ok"]),
     ):
         capsys.readouterr()
         assert main(commands[verb]) == 0
@@ -151,7 +157,7 @@ def test_a_killed_run_is_resumed_as_it_stands(
     capsys.readouterr()
     assert main(shlex.split(RESUME)[1:]) == 0
     assert (
-        f"run {folder.name}: 2 points, 4 samples, store ./perfdag-results"
+        f"run {folder.name}: 2 points, 4 samples (3 stored), store ./perfdag-results"
         in capsys.readouterr().err
     )
     assert lost.exists()

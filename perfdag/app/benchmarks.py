@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import orjson
+
 from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
 from perfdag.suite.yaml_document import nearest
@@ -96,12 +98,22 @@ def details(benchmark: Description) -> str:
     lines.append("\nParameters")
     width = max(len(param["name"]) for param in benchmark["params"])
     for param in benchmark["params"]:
-        default = "required" if param["required"] else f"default {param['default']}"
         about = f"  {param['about']}" if param["about"] else ""
-        lines.append(f"  {param['name']:<{width}}  {param['allowed']}; {default}{about}")
+        lines.append(f"  {param['name']:<{width}}  {param['allowed']}; {_default(param)}{about}")
     lines.append("\nMetrics (* headline)")
     for metric in benchmark["metrics"]:
         mark = "*" if metric["headline"] else " "
         name = f"{metric['name']} [{metric['unit']}], {metric['better']} is better"
         lines.append(f" {mark} {name}: {metric['about']}")
     return "\n".join(lines)
+
+
+def _default(param: Description) -> str:
+    """Return the default of a parameter as a suite writes it."""
+    if param["required"]:
+        return "required"
+    default = param["default"]
+    if default is None:
+        return "optional"
+    text = default if isinstance(default, str) else orjson.dumps(default).decode()
+    return f"default {text or 'empty'}"

@@ -2,22 +2,20 @@
 
 from collections.abc import Callable
 
-from perfdag.app.finish import RunResult, finish_run
+from perfdag.app.finish import RunResult, finish_run, result_of
+from perfdag.app.runs import find_run
 from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 from perfdag.results import exports
-from perfdag.results.collect import collect
-from perfdag.results.runs import load_plan
+from perfdag.results.collect import collect, gather
 from perfdag.results.schema import load_rows
-from perfdag.store.open import open_store
 
 
-def collect_run(root: str | None, run_id: str) -> tuple[str, int]:
+def collect_run(root: str | None, words: str, report: Callable[[str], None]) -> tuple[str, int]:
     """Write the Parquet file and the exports of a run. Return what was written and the exit code.
 
     The code is 1 if a sample failed, is invalid or missing. Raises StoreError.
     """
-    store = open_store(root)
-    plan = load_plan(store, run_id)
+    store, plan = find_run(root, words, report)
     collected = collect(store, plan)
     rows = load_rows(store, suites=[plan.suite], runs=[plan.run_id])
     lines = [f"{collected.rows} rows  {store.url(collected.key)}"]
@@ -26,7 +24,14 @@ def collect_run(root: str | None, run_id: str) -> tuple[str, int]:
     return "\n".join(lines), EXIT_OK if good else EXIT_FAILED
 
 
-def report_run(root: str | None, run_id: str, report: Callable[[str], None]) -> RunResult:
+def show_run(root: str | None, words: str, report: Callable[[str], None]) -> RunResult:
+    """Return the result of a run from its stored samples, and write nothing. Raises StoreError."""
+    store, plan = find_run(root, words, report)
+    table, collected = gather(store, plan)
+    return result_of(store, plan, table, collected)
+
+
+def report_run(root: str | None, words: str, report: Callable[[str], None]) -> RunResult:
     """Collect a run, and write its charts and report. Raises StoreError."""
-    store = open_store(root)
-    return finish_run(store, load_plan(store, run_id), report)
+    store, plan = find_run(root, words, report)
+    return finish_run(store, plan, report)

@@ -1,11 +1,12 @@
 """Compare two runs or selections, as text, Markdown or plain data."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from perfdag.app.errors import CommandError
+from perfdag.app.runs import explain_last
 from perfdag.app.text_table import HIGHLIGHTS, text_table
 from perfdag.regress.acks import read_checks
 from perfdag.regress.changes import percent
@@ -43,6 +44,7 @@ def compare_runs(
     min_effect: str | None,
     chart: Path | None,
     sizes_chart: Path | None,
+    report: Callable[[str], None],
 ) -> Comparison:
     """Compare the runs that `a` and `b` select, and draw the charts that have a path.
 
@@ -57,6 +59,8 @@ def compare_runs(
     store_b = open_store(root_b) if root_b else store
     side_a = select(store, a, suite)
     side_b = select(store_b, b, suite or (None if root_b else side_a.suite))
+    for words, where, side in ((a, store, side_a), (b, store_b, side_b)):
+        explain_last(where, words, side.runs[-1], report)
     tuning = Tuning([*read_checks(store_b, side_b.runs[-1], None), *checks])
     comparison = compare_selections((store, side_a), (store_b, side_b), tuning)
     if chart or sizes_chart:

@@ -1,7 +1,7 @@
 """The end of a run, on a machine or a cluster: collect, export, draw, report."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -60,19 +60,16 @@ def finish_run(
     table = load_rows(store, suites=[plan.suite], runs=[plan.run_id])
     page = write_report(store, plan, table, report, history=history) if charts else None
     files = exports.write(store, plan.run_id, table)
+    result = result_of(store, plan, table, collected)
+    return replace(result, report=page, exports=files, gated=gated)
+
+
+def result_of(store: Store, plan: Plan, table: pa.Table, collected: Collected) -> RunResult:
+    """Return the result of a run from its rows."""
     states = summarise(table)
     add_nominal(table, states)
-    return RunResult(
-        plan,
-        collected,
-        states,
-        store.url(collected.key),
-        page,
-        files,
-        trust_in(table, states),
-        own_verdicts(table),
-        gated,
-    )
+    trust, verdicts = trust_in(table, states), own_verdicts(table)
+    return RunResult(plan, collected, states, store.url(collected.key), None, [], trust, verdicts)
 
 
 def write_report(

@@ -8,6 +8,7 @@ from typing import Any
 
 from perfdag.app.errors import CommandError
 from perfdag.app.local_run import measure_plan
+from perfdag.app.runs import explain_last
 from perfdag.exit_codes import EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan
@@ -96,6 +97,7 @@ def check_run(
     """
     store = open_store(root)
     run_id, suite = select_one(store, words, suite)
+    explain_last(store, words, run_id, report)
     local = _is_local(store, run_id)
     if confirm and not local:
         raise CommandError(

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from perfdag.app.context import require_queries
 from perfdag.app.errors import CommandError
 from perfdag.app.finish import RunResult, finish_run
+from perfdag.app.new_suite import command_suite
 from perfdag.app.progress import Progress
+from perfdag.app.runs import find_run
 from perfdag.app.unsaved import RescuingStore, restore_samples
 from perfdag.exit_codes import EXIT_INTERRUPTED, EXIT_REACH
 from perfdag.hosts.environment import hide_memory
@@ -18,7 +20,8 @@ from perfdag.plan.plan import Plan, make_plan
 from perfdag.resource_names import Resources
 from perfdag.results import missing_reason
 from perfdag.results.durations import with_learned_times
-from perfdag.results.runs import load_plan, resume_command, store_plan
+from perfdag.results.runs import resume_command, store_plan
+from perfdag.results.samples import stored_samples
 from perfdag.shape import ACROSS, Shape
 from perfdag.signals import end_once
 from perfdag.steps.measure import MeasuringLoop, ProgressListener
@@ -43,16 +46,18 @@ def plan_run(
     only: Sequence[str],
     root: str | None,
     resume: str | None,
+    report: Callable[[str], None],
+    command: Sequence[str] = (),
 ) -> LocalRun:
-    """Plan a new run of `suite`, or read the plan of the stored run `resume`.
+    """Plan a new run of `suite` or `command`, or read the plan of the stored run `resume`.
 
     Raises BadDocument, StoreError, CommandError.
     """
     if resume is not None:
-        plan = load_plan(open_store(root), resume)
+        _, plan = find_run(root, resume, report)
         _check_resumable(plan, root or "")
         return LocalRun(plan, root, True)
-    loaded = load_suite(suite or "", settings)
+    loaded = command_suite(command, settings) if command else load_suite(suite or "", settings)
     return LocalRun(make_plan(loaded, only=only), root or loaded.suite.store, False)
 
 
@@ -74,14 +79,16 @@ def run_plan(run: LocalRun, report: Callable[[str], None], *, charts: bool = Tru
     """
     require_queries(run.plan)
     hide_memory()
-    plan, store = run.plan, open_store(run.root)
+    plan, store, stored = run.plan, open_store(run.root), ""
     if run.resumed:
         missing_reason.forget_all(store, plan.run_id)
         restore_samples(store, plan, report)
+        planned = {plan.key(at) for at in range(len(plan.order))}
+        stored = f" ({len(planned & stored_samples(store, plan.run_id))} stored)"
     else:
         plan = with_learned_times(store, plan, None)
         store_plan(store, plan)
-    samples = f"{len(plan.points)} points, {len(plan.order)} samples"
+    samples = f"{len(plan.points)} points, {len(plan.order)} samples{stored}"
     report(f"run {plan.run_id}: {samples}, store {store.root}")
     command = f"perfdag run --resume {plan.run_id}" + (f" --store {run.root}" if run.root else "")
     with resumable(command):

@@ -33,4 +33,4 @@ def text_table(
     console = Console(width=None if sys.stdout.isatty() else width)
     with console.capture() as capture:
         console.print(table)
-    return capture.get().removesuffix("\n")
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())

@@ -16,38 +16,57 @@ from typing import NoReturn
 
 from perfdag import __version__
 from perfdag.app.errors import CommandError
+from perfdag.cli.parsers import Parser
 from perfdag.exit_codes import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH
 
-VERBS = {
-    "run": "run a suite on this machine",
-    "import": "write a suite from the files of another tool",
-    "plan": "show the points, order, shapes and expected time of a suite",
-    "benchmarks": "list the benchmarks with their params, clock and metrics",
-    "doctor": "check what a suite needs, here or on a cluster",
-    "install": "install the templates and rights on a cluster",
-    "submit": "run a suite on a cluster",
-    "status": "show the progress of a run on a cluster",
-    "logs": "print the logs of a run's pods",
-    "delete": "delete a run's objects from the cluster",
-    "render": "print the manifests, for kubectl or GitOps",
-    "collect": "write a run's Parquet file from its samples",
-    "report": "write the charts and the one-file HTML report of a run",
-    "compare": "compare two runs or selections",
-    "ab": "compare two variants of a suite in interleaved blocks",
-    "history": "show series over runs, with their change points",
-    "check": "check a run against its thresholds and its history",
-    "baseline": "name runs to compare with, and show the names",
-    "acks": "store the acknowledgements that runs on a cluster read",
-    "scale": "measure workloads and VMIs at scale",
-    "queue": "measure whether work on a queue grows with its backends",
-    "step": "run a step of a run on a cluster; containers call it",
+GROUPS = {
+    "measure": {
+        "init": "write a suite with comments, for this machine or a cluster",
+        "plan": "show the points, order, shapes and expected time of a suite",
+        "doctor": "check what a suite needs, here or on a cluster",
+        "run": "run a suite, or one command, on this machine",
+        "ab": "compare two variants of a suite in interleaved blocks",
+        "benchmarks": "list the benchmarks with their params, clock and metrics",
+        "scale": "measure workloads and VMIs at scale",
+        "queue": "measure whether work on a queue grows with its backends",
+    },
+    "understand": {
+        "ls": "list the runs of a store",
+        "show": "show the results of a run as a table",
+        "report": "draw the charts and the one-file HTML report of a run",
+        "open": "open the report of a run in a browser",
+        "compare": "compare two runs or selections",
+        "history": "show series over runs, with their change points",
+        "check": "check a run against its thresholds and its history",
+    },
+    "cluster": {
+        "install": "install the templates and rights on a cluster",
+        "submit": "run a suite on a cluster",
+        "status": "show the progress of a run on a cluster",
+        "logs": "print the logs of a run's pods",
+        "render": "print the manifests, for kubectl or GitOps",
+    },
+    "more": {
+        "rm": "remove a run: its results, or its objects on a cluster",
+        "prune": "remove the results of old runs",
+        "collect": "write a run's Parquet file from its samples",
+        "baseline": "name runs to compare with, and show the names",
+        "acks": "store the acknowledgements that runs on a cluster read",
+        "import": "write a suite from the files of another tool",
+    },
 }
+"""The verbs by group, as the help lists them, with their summaries."""
+VERBS = {name: summary for verbs in GROUPS.values() for name, summary in verbs.items()}
+INTERNAL = "step"
+"""The verb that containers call. It is not listed."""
 
+DESCRIPTION = """Benchmarks for a Kubernetes cluster or one machine: is it as fast as it was,
+as fast as it should be, and where is it not?"""
 EPILOG = """examples:
-  perfdag run suites/quick.yaml
+  perfdag run -- sleep 0.1
   perfdag plan suites/quick.yaml
-  perfdag benchmarks iperf
-  perfdag report last
+  perfdag run suites/quick.yaml
+  perfdag open last
 
 exit codes:
   0    no sample failed
@@ -55,27 +74,30 @@ exit codes:
   2    the input is wrong; nothing was started
   3    a gate failed, or its data is absent
   4    the store, the cluster or the webhook cannot be reached; a run on a cluster has no plan;
-       objects remain after delete; or there is no space for temporary files
+       objects remain after rm; or there is no space for temporary files
   130  interrupted; continue with --resume
 """
 
 
-def parser(verb: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser, with the arguments of `verb` and only the summaries of other verbs."""
-    top = argparse.ArgumentParser(
-        prog="perfdag",
-        description="Benchmarks for a Kubernetes cluster or one machine: is it as fast as it was, "
-        "as fast as it should be, and where is it not?",
+def parser(verb: str | None = None) -> Parser:
+    """Return the parser, with the arguments of `verb` only. The help lists every verb."""
+    lists = [
+        "\n".join([f"{group}:", *(f"  {name:<11} {summary}" for name, summary in verbs.items())])
+        for group, verbs in GROUPS.items()
+    ]
+    top = Parser(
+        usage="perfdag [-h] [--version] VERB ...",
+        description="\n\n".join([DESCRIPTION, *lists]),
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"perfdag {__version__}")
-    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for name, summary in VERBS.items():
-        if name == verb:
-            import_module(f"perfdag.cli.{name}").add(verbs)
-        else:
-            verbs.add_parser(name, help=None if name == "step" else summary, add_help=False)
+    verbs = top.add_subparsers(
+        prog="perfdag", dest="verb", metavar="VERB", required=True, help=argparse.SUPPRESS
+    )
+    if verb is not None:
+        room = "cluster." if verb in (*GROUPS["cluster"], INTERNAL) else ""
+        import_module(f"perfdag.cli.{room}{verb}").add(verbs)
     return top
 
 
@@ -85,7 +107,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     An error that the user can cause is printed to stderr in one or two lines.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    verb = next((argument for argument in arguments if argument in VERBS), None)
+    verb = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if verb is not None and verb not in (*VERBS, INTERNAL):
+        from perfdag.suite.yaml_document import nearest
+
+        hint = nearest(verb, VERBS) or "; `perfdag --help` lists the verbs"
+        print(f"perfdag: no verb {verb}{hint}", file=sys.stderr)
+        return EXIT_INPUT
     try:
         args = parser(verb).parse_args(arguments)
         code: int = args.run(args)

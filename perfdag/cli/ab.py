@@ -33,7 +33,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "ab",
-        help="compare two variants of a suite in interleaved blocks",
         description="Measure two variants of a suite side by side in random ABBA blocks, on this "
         "machine or (--submit) on a cluster, and compare them block by block.",
         epilog=EPILOG,

@@ -15,7 +15,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "acks",
-        help="store the acknowledgements that runs on a cluster read",
         description="Validate a file of acknowledgements and put it into the store, or show the "
         "acknowledgements of the store.",
         epilog=EPILOG,

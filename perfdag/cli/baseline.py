@@ -19,7 +19,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "baseline",
-        help="name runs to compare with, and show the names",
         description="Give runs a name to compare with, or show the names. "
         "They are stored in baselines.json of the store.",
         epilog=EPILOG,

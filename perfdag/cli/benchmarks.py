@@ -15,7 +15,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "benchmarks",
-        help="list the benchmarks with their params, clock and metrics",
         description="List the benchmarks installed here, or describe one: its parameters with "
         "their defaults, its metrics, and when its clock starts and stops.",
         epilog=EPILOG,

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from perfdag.app.errors import CommandError
-from perfdag.cli.options import add_acks, add_store, duration, log, print_json
+from perfdag.cli.options import RUN_HELP, add_acks, add_store, duration, log, print_json
 
 EPILOG = """examples:
   perfdag check last
@@ -28,13 +28,12 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "check",
-        help="check a run against its thresholds and its history",
         description="Check a run against the thresholds of its suite and against its history. "
         "Exit with 0 or 3.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run_id", metavar="RUN", help="run id, the beginning of one, or `last`")
+    parser.add_argument("run_id", metavar="RUN", help=RUN_HELP)
     add_store(parser)
     parser.add_argument(
         "--suite-file",

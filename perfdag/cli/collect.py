@@ -2,7 +2,7 @@
 
 import argparse
 
-from perfdag.cli.options import add_stored_run
+from perfdag.cli.options import add_stored_run, log
 
 EPILOG = """examples:
   perfdag collect last
@@ -14,7 +14,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "collect",
-        help="write a run's Parquet file from its samples",
         description="Write the samples of a run into one Parquet file. "
         "The same samples give the same bytes.",
         epilog=EPILOG,
@@ -28,6 +27,6 @@ def run(args: argparse.Namespace) -> int:
     """Collect a run. Return 1 if a sample failed, is invalid or missing."""
     from perfdag.app.collection import collect_run
 
-    text, code = collect_run(args.store, args.run_id)
+    text, code = collect_run(args.store, args.run_id, log)
     print(text)
     return code

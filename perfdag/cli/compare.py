@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from perfdag.cli.options import add_store, print_json
+from perfdag.cli.options import add_store, log, print_json
 from perfdag.exit_codes import EXIT_GATE, EXIT_OK
 
 EPILOG = """examples:
@@ -25,7 +25,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "compare",
-        help="compare two runs or selections",
         description="Compare two runs or selections: first environment and parameters, then each "
         "series with its median, spread, effect, noise floor, smallest detectable effect and "
         "verdict. The noise is that of 15 past runs, of similar series, or assumed; the verdict "
@@ -78,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
         min_effect=args.min_effect,
         chart=args.chart,
         sizes_chart=args.sizes,
+        report=log,
     )
     if args.json:
         print_json(comparison.as_data(result))

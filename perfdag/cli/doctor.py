@@ -16,7 +16,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "doctor",
-        help="check what a suite needs, here or on a cluster",
         description="Check the tools, the store and the noise of this machine for a suite, or the "
         "cluster. Exit with 1 if something is missing.",
         epilog=EPILOG,

@@ -22,7 +22,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "history",
-        help="show series over runs, with their change points",
         description="Show the history of a suite: the level of each series; its changes, with "
         "size, date and what changed in the environment; slow nodes, noise and failures.",
         epilog=EPILOG,

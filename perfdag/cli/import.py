@@ -18,7 +18,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "import",
-        help="write a suite from the files of another tool",
         description="Print a suite with the semantics of another tool's files. "
         "kube-perftest: its benchmarks and BenchmarkSets.",
         epilog=EPILOG,

@@ -7,6 +7,9 @@ from typing import Any
 from perfdag.app.errors import CommandError
 from perfdag.redaction import redact
 
+CLUSTER_RUN_HELP = "run id, name of its Workflow, the beginning of either, `last` or `last~N`"
+RUN_HELP = "run id, the beginning of one, `last`, `last~N` (N runs before) or `baseline:NAME`"
+
 
 def add_suite_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that change a suite or choose its points."""
@@ -42,11 +45,12 @@ def add_prometheus(parser: argparse.ArgumentParser) -> None:
 
 def check_resume(args: argparse.Namespace) -> None:
     """Raise CommandError unless the command names a suite or --resume, and not both."""
+    command = getattr(args, "command", None)
     if args.resume is None:
-        if args.suite is None:
+        if args.suite is None and not command:
             raise CommandError("name a suite file, or --resume RUN")
         return
-    values = {"SUITE": args.suite, "--set": args.settings, "--only": args.only}
+    values = {"SUITE": args.suite, "COMMAND": command, "--set": args.settings, "--only": args.only}
     if names := [name for name, value in values.items() if value]:
         raise CommandError(
             f"--resume measures the rest of a run as it was planned; leave out {', '.join(names)}"
@@ -63,7 +67,7 @@ def add_store(parser: argparse.ArgumentParser) -> None:
 
 def add_stored_run(parser: argparse.ArgumentParser) -> None:
     """Add RUN and --store, which name one run in a store."""
-    parser.add_argument("run_id", metavar="RUN", help="run id, or `last`")
+    parser.add_argument("run_id", metavar="RUN", help=RUN_HELP)
     parser.add_argument(
         "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: ./perfdag-results)"
     )
@@ -90,7 +94,7 @@ def add_namespace(parser: argparse.ArgumentParser) -> None:
 
 def add_cluster_run(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name a run on a cluster."""
-    parser.add_argument("name", metavar="RUN", help="run id, name of its Workflow, or `last`")
+    parser.add_argument("name", metavar="RUN", help=CLUSTER_RUN_HELP)
     add_namespace(parser)
 
 

@@ -18,7 +18,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "plan",
-        help="points, order, shapes, batches and expected time of a suite",
         description="Check a suite and show its points, shapes, batches, hosts and expected time. "
         "A bad suite is refused with all its errors.",
         epilog=EPILOG,

@@ -1,8 +1,10 @@
-"""`perfdag run`: measure a suite on this machine."""
+"""`perfdag run`: measure a suite or a command on this machine."""
 
 import argparse
 
+from perfdag.app.errors import CommandError
 from perfdag.cli.options import add_prometheus, add_suite_options, check_resume, log, print_json
+from perfdag.cli.parsers import Parser
 from perfdag.exit_codes import EXIT_OK
 
 EPILOG = """examples:
@@ -11,22 +13,28 @@ EPILOG = """examples:
   perfdag run suites/quick.yaml --only 'iperf*' --set iperf.duration=2s --set repetitions=5
   perfdag run suites/quick.yaml --store s3://bench/results
   perfdag run --resume last
+  perfdag run -- sleep 0.1
+  perfdag run --set repetitions=50 -- sleep 0.1
 """
 
 
-def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(sub: "argparse._SubParsersAction[Parser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "run",
-        help="run a suite on this machine",
+        usage="perfdag run [OPTION ...] [SUITE | -- COMMAND ...]",
         description="Measure every point of a suite on this machine. Each sample is stored as it "
         "ends. Then collect the run, draw its charts and write its report. If the suite has "
-        "`checks`, the run is checked as `perfdag check` does.",
+        "`checks`, the run is checked as `perfdag check` does. The words after `--` are a command "
+        "whose wall time is measured 10 times; it needs no suite.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"
+        "suite",
+        nargs="?",
+        metavar="SUITE",
+        help="suite file; not needed with --resume or a command",
     )
     add_suite_options(parser)
     add_prometheus(parser)
@@ -38,25 +46,30 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "--resume",
         metavar="RUN",
-        help="continue this run of --store (`last`: the newest run): measure only what is not "
-        "stored yet",
+        help="continue this run of --store (`last`: the newest): measure only what is not stored "
+        "yet",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--no-report", action="store_true", help="collect only; no charts")
+    parser.takes_command = True
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run or resume a suite; return the exit code."""
     check_resume(args)
+    if args.command and args.suite:
+        raise CommandError("name a suite file or a command after `--`, not both")
     from perfdag.app.gate import check_after_run
     from perfdag.app.local_run import plan_run, run_plan
     from perfdag.app.plan_text import plan_text
     from perfdag.app.result_text import result_data, result_text
     from perfdag.store.open import open_store
 
-    planned = plan_run(args.suite, args.settings, args.only, args.store, args.resume)
+    planned = plan_run(
+        args.suite, args.settings, args.only, args.store, args.resume, log, args.command
+    )
     if args.dry_run:
         print(planned.plan.dump().decode() if args.json else plan_text(planned.plan))
         return EXIT_OK

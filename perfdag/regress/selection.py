@@ -13,14 +13,13 @@ import orjson
 import pyarrow as pa
 
 from perfdag.regress.rollup import read_run_medians
+from perfdag.results.runs import LAST, PARTIAL
 from perfdag.results.schema import SAMPLES, read_rows
 from perfdag.store.base import NotStoredError, Store
 from perfdag.suite.yaml_document import nearest
 
 KEYS = ("suite", "month", "run", "since", "until", "newest")
 BASELINES = "baselines.json"
-PARTIAL = ("ab", "confirm")
-"""Triggers of runs of a part of a suite: a variant, and suspicious points measured again."""
 
 
 class SelectionError(ValueError):
@@ -66,8 +65,7 @@ def select(store: Store, words: str, suite: str | None = None) -> Selection:
         )
     if "=" in words:
         return _conditions(store, words, stored)
-    last = re.fullmatch(r"last(?:~(\d+))?", words)
-    if last:
+    if last := LAST.fullmatch(words):
         return _last(store, words, stored, int(last[1] or 0))
     return _one(store, words, stored)
 

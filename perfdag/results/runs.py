@@ -1,5 +1,7 @@
 """The runs of a store and their plans."""
 
+import re
+
 import orjson
 
 from perfdag.plan.plan import Plan, read_plan
@@ -7,28 +9,78 @@ from perfdag.results.samples import run_folder
 from perfdag.store.base import DamagedError, NotStoredError, Store
 from perfdag.suite.yaml_document import nearest
 
+LAST = re.compile(r"last(?:~(\d+))?")
+PARTIAL = ("ab", "confirm")
+"""Triggers of runs of a part of a suite: a variant, and suspicious points measured again."""
 
-def load_plan(store: Store, run_id: str) -> Plan:
-    """Return the stored plan of a run; `last` is the newest run.
 
-    Raises StoreError, which names similar runs.
+def load_plan(store: Store, words: str, *, of_ab: bool = False) -> Plan:
+    """Return the stored plan of a run: its id, the beginning of one, `last`, or `last~N`.
+
+    `last` is the newest run of a whole suite, and `last~N` the one N runs of that suite before.
+    With `of_ab` they count only variants of `perfdag ab`. Raises StoreError, which names similar
+    runs.
     """
+    try:
+        return _read_plan(store, words)
+    except NotStoredError:
+        known = runs(store)
+    if last := LAST.fullmatch(words):
+        return _last(store, words, known, int(last[1] or 0), of_ab)
+    matching = [run for run in known if words and run.startswith(words)]
+    if len(matching) == 1:
+        return _read_plan(store, matching[0])
+    if matching:
+        names = ", ".join(matching[:3])
+        text = f"{words}: {len(matching)} runs begin so ({names} ...); write more of it"
+        raise NotStoredError(text)
+    some = f"; newest: {', '.join(known[-3:])}" if known else "; it holds no run yet"
+    raise NotStoredError(f"store {store.root}: no run {words}{nearest(words, known)}{some}")
+
+
+def _read_plan(store: Store, run_id: str) -> Plan:
     try:
         plan = read_plan(store.get(f"{run_folder(run_id)}/plan.json"))
         if plan.run_id != run_id:
             raise ValueError(f"it is of run {plan.run_id}")
         return plan
-    except NotStoredError:
-        known = runs(store)
-        if run_id == "last" and known:
-            return load_plan(store, known[-1])
-        some = f"; newest: {', '.join(known[-3:])}" if known else "; it holds no run yet"
-        raise NotStoredError(
-            f"store {store.root}: no run {run_id}{nearest(run_id, known)}{some}"
-        ) from None
     except ValueError as error:
         text = f"store {store.root}: plan.json of {run_id} is damaged: {error}"
         raise DamagedError(text) from None
+
+
+def _last(store: Store, words: str, known: list[str], back: int, of_ab: bool) -> Plan:
+    """Return the plan `back` before the newest of the suite that ran last."""
+    suite, number, other = None, 0, None
+    for run in reversed(known):
+        plan = _read_plan(store, run)
+        if (plan.trigger != "ab") if of_ab else (plan.trigger in PARTIAL):
+            other = other or plan
+        elif plan.suite == (suite or plan.suite):
+            suite, number = plan.suite, number + 1
+            if number > back:
+                return plan
+    if suite:
+        raise NotStoredError(f"{words}: store {store.root} has {number} runs of suite {suite}")
+    if other is None:
+        raise NotStoredError(f"store {store.root}: no run {words}; it holds no run yet")
+    if of_ab:
+        raise NotStoredError(f"{words}: store {store.root} has no run of `perfdag ab`")
+    command = resume_command(other, store.root)
+    raise NotStoredError(
+        f"{words}: store {store.root} has only runs of a part of a suite: {other.run_id} is one of "
+        f"`perfdag {other.trigger}`; continue it: {command}"
+    )
+
+
+def ab_note(store: Store, run_id: str) -> str | None:
+    """Say which run of `perfdag ab` is newer than `run_id`, which `last` does not mean. Or None."""
+    for newer in reversed([known for known in runs(store) if known > run_id]):
+        plan = _read_plan(store, newer)
+        if plan.trigger == "ab":
+            command = resume_command(plan, store.root)
+            return f"`last` is {run_id}; the newer run of `perfdag ab` is shown by {command}"
+    return None
 
 
 def store_plan(store: Store, plan: Plan) -> None:

@@ -192,10 +192,10 @@ def test_oom_has_its_reason_and_costs_only_itself(bench: Namespace, tmp_path: Pa
         120,
         "reason in the row",
     )
-    argv = [sys.executable, "-m", "perfdag", "report", run_id, "--store", bench.store]
+    argv = [sys.executable, "-m", "perfdag", "show", run_id, "--store", bench.store]
     assert (
         "OOMKilled" in subprocess.run(argv, capture_output=True, text=True, check=False).stdout
-    ), "a report of a run that is under way"
+    ), "the results of a run that is under way"
     assert bench.watch(name).returncode == 1
     rows = bench.rows(run_id)
     assert sorted(row["status"] for row in rows) == ["failed", "ok", "ok", "ok", "ok"]
@@ -255,7 +255,7 @@ def test_delete_leaves_nothing_behind(bench: Namespace, tmp_path: Path) -> None:
     run_id = bench.run_id(name)
     bench.pod(name, 1)
     bench.under_way(run_id)
-    said = bench.perfdag("delete", run_id)
+    said = bench.perfdag("rm", run_id)
     assert said.returncode == 0, said.stderr
     assert not [pod for pod in bench.objects("Pod") if name in pod["metadata"]["name"]]
     assert not [

@@ -59,7 +59,7 @@ def test_the_reason_is_told_within_30_s(
             )
             assert time.monotonic() - start < 30
         finally:  # it would keep the lock of those that are measured next
-            bench.perfdag("delete", run_id, check=True)
+            bench.perfdag("rm", run_id, check=True)
 
 
 def test_a_gang_of_which_one_half_has_room_ends_and_the_rest_is_measured(

@@ -197,7 +197,7 @@ def test_the_templates_in_a_dag_of_ones_own(bench: Namespace, tmp_path: Path) ->
     assert workflow["status"]["phase"] == "Succeeded"
     run_id = bench.run_id(name)
     bench.assert_complete(run_id, 3)
-    assert bench.perfdag("delete", run_id).returncode == 0
+    assert bench.perfdag("rm", run_id).returncode == 0
     assert name not in {
         each["metadata"]["name"] for each in bench.objects("Workflow", "argoproj.io/v1alpha1")
     }

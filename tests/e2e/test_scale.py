@@ -113,7 +113,7 @@ def test_a_burst_whose_run_is_deleted_leaves_nothing(
     path.write_text(f"name: cut\nentries:\n  - {{benchmark: vmi-burst, params: {params}}}\n")
     workflow = bench.submit(path)
     bench.until(lambda: there("kubevirt.io/v1", "VirtualMachineInstance") >= 20, 180, "20 VMIs")
-    said = bench.perfdag("delete", workflow)
+    said = bench.perfdag("rm", workflow)
     assert said.returncode == 0, said.stdout + said.stderr
     assert there("kubevirt.io/v1", "VirtualMachineInstance") == 0
     assert there("v1", "ConfigMap") == 0

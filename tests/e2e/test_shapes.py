@@ -226,7 +226,7 @@ def test_fio_on_a_claim_of_each_pod_and_on_one_that_all_share(
         "kept until the workflow is deleted"
     )
     assert not bench.objects("Secret", labels=f"perfdag/run={run_id}"), "the key pair"
-    assert bench.perfdag("delete", run_id).returncode == 0
+    assert bench.perfdag("rm", run_id).returncode == 0
     left = {each["metadata"]["name"] for each in bench.objects("PersistentVolumeClaim")}
     assert left == before, "all are looked at: claims of single pods carry no label of the run"
 

@@ -13,7 +13,7 @@ import yaml
 
 from perfdag.app.cluster.installation import installation_objects
 from perfdag.cli import parser
-from perfdag.cli.installation_options import installation_of
+from perfdag.cli.cluster.installation_options import installation_of
 from perfdag.workflows import chart
 
 CHART = Path(__file__).parents[2] / "deploy/helm/perfdag"

@@ -59,7 +59,7 @@ def plan_variants(request: AbRequest) -> tuple[Duet, str | None]:
 def _stored_variants(root: str | None, run_id: str, limit: float | None) -> Duet:
     """Read both plans of a stored run. A limit replaces the stored one."""
     store = open_store(root)
-    plan = load_plan(store, run_id)
+    plan = load_plan(store, run_id, of_ab=True)
     if plan.trigger != "ab":
         raise CommandError(f"run {run_id} is not a run of `perfdag ab`")
     duet = stored_duet(*variants(store, plan))

@@ -4,6 +4,7 @@ from perfdag.app.cluster.template import ARGO
 from perfdag.app.cluster.view import View
 from perfdag.app.errors import CommandError
 from perfdag.kube.client import Kube, Object
+from perfdag.results.runs import LAST
 from perfdag.suite.yaml_document import nearest
 
 
@@ -14,7 +15,8 @@ class NoRun(CommandError):
 async def workflows_of_run(client: Kube, name: str, namespace: str) -> list[Object]:
     """Return the Workflows of a run, the newest last. A resumed run has several.
 
-    `name` is a run id, the name of a Workflow, or `last`. Raises NoRun, KubeError.
+    `name` is a run id, the name of a Workflow, the beginning of one, `last` or `last~N`. Raises
+    NoRun, CommandError, KubeError.
     """
     workflows = [
         workflow
@@ -23,9 +25,16 @@ async def workflows_of_run(client: Kube, name: str, namespace: str) -> list[Obje
     ]
     workflows.sort(key=lambda workflow: workflow["metadata"]["creationTimestamp"])
     views = [View(workflow) for workflow in workflows]
-    matching = [view for view in views if name in ("last", view.name, view.run_id)]
+    known = list(dict.fromkeys(view.run_id or view.name for view in views))
+    if (last := LAST.fullmatch(name)) and (back := int(last[1] or 0)) < len(known):
+        name = known[-1 - back]
+    matching = [view for view in views if name in (view.name, view.run_id)] or [
+        view for view in views if view.name.startswith(name) or (view.run_id or "").startswith(name)
+    ]
+    if len(names := {view.run_id or view.name for view in matching}) > 1:
+        shown = ", ".join(sorted(names)[:3])
+        raise CommandError(f"{name}: {len(names)} runs begin so ({shown} ...); write more of it")
     if not matching:
-        known = [view.run_id or view.name for view in views]
         raise NoRun(
             f"no run {name} in namespace {namespace}{nearest(name, known)}; "
             f"there are: {', '.join(known[-5:]) or 'none'}"

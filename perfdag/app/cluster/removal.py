@@ -1,7 +1,6 @@
 """Delete a run: its objects on the cluster, and its results in the store."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -9,12 +8,12 @@ from perfdag.app.cluster.find import NoRun, workflows_of_run
 from perfdag.app.cluster.template import ARGO
 from perfdag.app.cluster.view import View
 from perfdag.app.errors import CommandError
+from perfdag.app.run_removal import keys_of
 from perfdag.exit_codes import EXIT_REACH
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.resources import Object, Resource
-from perfdag.results.collect import result_key
 from perfdag.results.runs import load_plan
-from perfdag.store.base import NotStoredError, Store
+from perfdag.store.base import NotStoredError
 from perfdag.store.open import open_store
 
 DELETE_TIMEOUT = 120.0
@@ -40,10 +39,10 @@ def delete_run(
     try:
         workflows = run_with_client(lambda client: workflows_of_run(client, name, namespace))
     except NoRun as error:
-        if results:
-            _delete_old_results(name, root, error, output)
-            return
-        raise
+        raise NoRun(
+            f"{error}; Workflows are kept for some days only; "
+            f"to remove its results: perfdag rm {name} --store ROOT"
+        ) from None
     view = View(workflows[-1])
     # Read the keys first: if the store cannot be reached, nothing is deleted.
     keys = _results_of(view, root) if results else []
@@ -66,44 +65,16 @@ def _results_of(view: View, root: str | None) -> list[str]:
             f"its results are in {store or 'no store'}, which only pods reach; "
             "delete the run without --results, then the files of the claim in a pod"
         )
-    keys = _keys(open_store(store), view.run_id) if view.run_id else []
-    if root and not keys:
+    try:
+        opened = open_store(store)
+        return keys_of(opened, load_plan(opened, view.run_id or view.name))
+    except NotStoredError:
+        if not root:
+            return []
         raise CommandError(
             f"store {root} has no run {view.run_id or view.name}, and nothing is deleted; "
             "correct --store, or leave out --results"
-        )
-    return keys
-
-
-def _delete_old_results(
-    run_id: str, root: str | None, absent: NoRun, output: Callable[[str], None]
-) -> None:
-    """Delete the results of a run whose Workflows are gone. Raises CommandError, StoreError."""
-    if root is None:
-        raise CommandError(
-            f"{absent}; Workflows are kept for some days only: "
-            "give --store to delete the results of an older run"
-        )
-    keys = _keys(open_store(root), run_id)
-    if not keys:
-        raise CommandError(f"{absent}; store {root} has no run {run_id} either")
-    _delete_keys(root, keys, output)
-
-
-def _keys(store: Store, run_id: str) -> list[str]:
-    """Return the keys of a run, of the runs that confirm it, and of the other variant of an ab.
-
-    The run's own folder is the last: it names the others, so that a second attempt finds them.
-    """
-    try:
-        plan = load_plan(store, run_id)
-    except NotStoredError:
-        return []
-    keys = []
-    for name in filter(None, [*plan.options.get("confirmed", []), plan.options.get("other")]):
-        with contextlib.suppress(NotStoredError):
-            keys += [result_key(load_plan(store, name)), f"runs/{name}"]
-    return [*keys, result_key(plan), f"runs/{run_id}"]
+        ) from None
 
 
 def _delete_keys(root: str, keys: list[str], output: Callable[[str], None]) -> None:

@@ -17,7 +17,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb and its programs."""
     parser = sub.add_parser(
         "queue",
-        help="measure whether work on a queue grows with its backends",
         description="Run work queues, their clients, and backends that each hold one slot of a "
         "device. Does throughput grow with the number of backends? Options also work with one "
         "dash, as in Intel's Device Scalability Tester.",

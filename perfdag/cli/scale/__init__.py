@@ -22,7 +22,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb and its commands."""
     parser = sub.add_parser(
         "scale",
-        help="measure workloads and VMIs at scale",
         description="Create objects on a schedule and measure every stage of their life.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -16,7 +16,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "step",
-        help="run a step of a run on a cluster; containers call it",
         description="The steps of a run on a cluster. The WorkflowTemplates call them, and the "
         "environment of a container tells which run and batch they belong to.",
         epilog=EPILOG,

@@ -3,7 +3,7 @@
 import argparse
 
 from perfdag.app.errors import CommandError
-from perfdag.cli.installation_options import add_installation, installation_of
+from perfdag.cli.cluster.installation_options import add_installation, installation_of
 from perfdag.cli.options import duration, log
 from perfdag.exit_codes import EXIT_OK
 
@@ -19,7 +19,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "render",
-        help="print the manifests, for kubectl or GitOps",
         description="Print manifests. With --base: what `perfdag install` applies.\n"
         "With SUITE: a Workflow for `kubectl create`, which gives it a name.\n"
         "With SUITE and --schedule: a CronWorkflow for `kubectl apply`, and a second one that "

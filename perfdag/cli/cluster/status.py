@@ -16,7 +16,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "status",
-        help="show the progress of a run on a cluster",
         description="Show the progress of a run, its current batch, its pods, and what keeps them "
         "from running.",
         epilog=EPILOG,

@@ -2,7 +2,7 @@
 
 import argparse
 
-from perfdag.cli.installation_options import add_installation, installation_of
+from perfdag.cli.cluster.installation_options import add_installation, installation_of
 from perfdag.cli.options import log
 from perfdag.exit_codes import EXIT_OK
 
@@ -17,7 +17,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "install",
-        help="install the templates and rights on a cluster",
         description="Apply the WorkflowTemplate, service accounts and Roles to the cluster of the "
         "current context (KUBECONFIG).\nIt is safe to run again, but name all options each time: "
         "an option that is left out returns to\nits default (images, pull secrets, lock, --allow "

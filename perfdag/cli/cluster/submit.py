@@ -3,6 +3,7 @@
 import argparse
 
 from perfdag.cli.options import (
+    CLUSTER_RUN_HELP,
     add_namespace,
     add_prometheus,
     add_suite_options,
@@ -24,7 +25,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "submit",
-        help="run a suite on a cluster",
         description="Check a suite, then run it on the cluster of the current context, where "
         "`perfdag install` installed the templates. A bad suite creates nothing.",
         epilog=EPILOG,
@@ -45,8 +45,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "--resume",
         metavar="RUN",
-        help="continue this run (a run id, the name of its Workflow, or `last`): measure only what "
-        "is not stored yet",
+        help=f"continue this run ({CLUSTER_RUN_HELP}): measure only what is not stored yet",
     )
     parser.set_defaults(run=run)
 

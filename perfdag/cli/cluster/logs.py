@@ -15,7 +15,6 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the verb."""
     parser = sub.add_parser(
         "logs",
-        help="print the logs of a run's pods",
         description="Print the logs of a run's pods, each line after the name of its pod. Pods are "
         "kept for a while after they end; the samples are in the store.",
         epilog=EPILOG,

@@ -1,0 +1,1 @@
+"""Verbs of runs on a cluster, and the options that they share."""

@@ -1,0 +1,39 @@
+"""The parser of perfdag and of each verb: messages in plain words, and a command after `--`."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose messages name no type of Python.
+
+    If `takes_command` is set, all words after the first `--` become `args.command`, a list.
+    """
+
+    takes_command = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.register("type", int, _number(int, "whole number"))
+        self.register("type", float, _number(float, "number"))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Return the parsed arguments and the unknown words."""
+        if not self.takes_command:
+            return super().parse_known_args(args, namespace)
+        words = list(args)
+        at = words.index("--") if "--" in words else len(words)
+        parsed, unknown = super().parse_known_args(words[:at], namespace)
+        parsed.command = words[at + 1 :]
+        return parsed, unknown
+
+
+def _number(kind: type[int] | type[float], name: str) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            return kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no {name}") from None
+
+    return read

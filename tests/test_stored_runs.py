@@ -1,0 +1,205 @@
+"""The verbs of stored runs: `ls`, `show`, `open`, `rm`, `prune`, and what RUN means in each."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from perfdag.cli import main
+from perfdag.plan.ab import prepare_duet
+from perfdag.plan.plan import Plan
+from perfdag.results.collect import collect
+from perfdag.results.runs import load_plan, runs
+from perfdag.store.base import StoreError
+from perfdag.store.folder import FolderStore
+from perfdag.suite.load import load_suite
+from tests.conftest import SuiteWriter
+
+
+@pytest.fixture
+def store(
+    write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> FolderStore:
+    """Two runs of the suite `sleeps` in the default store."""
+    suite = str(write_suite.sleeps(2, 3))
+    for _ in range(2):
+        assert main(["run", suite, "--no-report"]) == 0
+    capsys.readouterr()
+    return FolderStore("./perfdag-results")
+
+
+def add_duet(store: FolderStore, write_suite: SuiteWriter) -> Plan:
+    """Store the plans of a run of `perfdag ab` that is newer than any other; return variant A."""
+    loaded = load_suite(write_suite.sleeps(1, 1))
+    duet = prepare_duet(loaded, loaded, ("one", "two"), 8)
+    for plan in (duet.a, duet.b):
+        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    return duet.a
+
+
+def copy_run(store: FolderStore, day: str) -> str:
+    """Store a copy of the newest run that began on another day; return its id."""
+    plan = load_plan(store, "last")
+    run_id = f"{day}T020000Z-{plan.run_id[-8:]}"
+    for key in store.list(f"runs/{plan.run_id}"):
+        store.put(key.replace(plan.run_id, run_id), store.get(key))
+    plan.run_id = run_id
+    store.put(f"runs/{run_id}/plan.json", plan.dump())
+    collect(store, plan)
+    return run_id
+
+
+def test_ls_shows_the_runs_of_a_store(
+    store: FolderStore, write_suite: SuiteWriter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = runs(store)
+    duet = add_duet(store, write_suite)
+    store.put(f"runs/{second}/report.html", b"")
+    assert main(["ls"]) == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["run", "suite", "kind", "samples", "report"]
+    assert [line.split() for line in lines[:3]] == [
+        [first, "sleeps", "6", "ok"],
+        [second, "sleeps", "6", "ok", "yes"],
+        [duet.run_id, "sleeps", "ab", "0", "of", str(len(duet.order)), "stored"],
+    ]
+    assert max(map(len, [heading, *lines])) <= 80
+    assert main(["ls", "--newest", "3", "--json"]) == 0
+    assert orjson.loads(capsys.readouterr().out)[0]["run_id"] == second
+    store.put(f"runs/{second}/plan.json", b"{")
+    assert main(["ls", "--suite", "other"]) == 0
+    assert "plan.json is damaged" in capsys.readouterr().out
+
+
+def test_a_store_without_runs_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls"]) == 2
+    assert capsys.readouterr().err == "perfdag ls: store ./perfdag-results has no run\n"
+
+
+def test_show_prints_the_table_and_writes_nothing(
+    store: FolderStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = store.list("runs"), store.list("results")
+    assert main(["show", "last"]) == 0
+    assert "wall_time" in capsys.readouterr().out
+    assert (store.list("runs"), store.list("results")) == before
+    assert main(["show", "last", "--json"]) == 0
+    assert orjson.loads(capsys.readouterr().out)["statuses"] == {"ok": 6}
+
+
+def test_open_gives_the_report_to_a_browser_and_prints_its_path(
+    store: FolderStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = runs(store)[-1]
+    assert main(["open", "last"]) == 2
+    assert f"draw it: perfdag report {run_id}" in capsys.readouterr().err
+    store.put(f"runs/{run_id}/report.html", b"")
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert main(["open", "last"]) == 0
+    path = capsys.readouterr().out.strip()
+    assert Path(path).samefile(f"perfdag-results/runs/{run_id}/report.html")
+    assert opened == [Path(path).as_uri()]
+
+
+@pytest.mark.parametrize("verb", ["show", "collect", "check", "open"])
+def test_a_run_is_named_alike_in_every_verb(
+    verb: str, store: FolderStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = copy_run(store, "20260102")
+    store.put(f"runs/{old}/report.html", b"")
+    assert main(["baseline", "set", "v1", "last~2"]) == 0
+    for words in (old, "20260102", "last~2", "baseline:v1"):
+        capsys.readouterr()
+        assert main([verb, words]) == 0
+        assert old in capsys.readouterr().out, words
+    for words, message in {
+        "20": "3 runs begin so",
+        "last~3": "3 runs",
+        "baseline:v2": "no baseline v2",
+        "nothing": "no run nothing",
+    }.items():
+        assert main([verb, words]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["show", "check"])
+def test_last_is_explained_after_ab(
+    verb: str,
+    store: FolderStore,
+    write_suite: SuiteWriter,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    last, duet = runs(store)[-1], add_duet(store, write_suite)
+    assert main([verb, "last"]) == 0
+    output = capsys.readouterr()
+    command = f"perfdag ab --resume {duet.run_id} --store ./perfdag-results"
+    assert output.err == (
+        f"note: `last` is {last}; the newer run of `perfdag ab` is shown by {command}\n"
+    )
+    assert last in output.out
+
+
+def test_rm_removes_a_run_and_what_belongs_to_it(
+    store: FolderStore, write_suite: SuiteWriter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = runs(store)
+    duet = add_duet(store, write_suite)
+    assert main(["history", "sleeps"]) == 0  # which writes a roll-up
+    assert main(["rm", first]) == 0
+    assert main(["rm", duet.run_id]) == 0
+    assert runs(store) == [second]
+    assert all(second in key for key in store.list("results"))
+    capsys.readouterr()
+    assert main(["history", "sleeps"]) == 0
+    assert first not in capsys.readouterr().out
+    assert main(["baseline", "set", "v1", "last"]) == 0
+    assert main(["rm", "last"]) == 2
+    assert f"run {second} is baseline v1" in capsys.readouterr().err
+    assert main(["rm", "last", "--results"]) == 2
+    assert "--results goes with --namespace" in capsys.readouterr().err
+    assert runs(store) == [second]
+
+
+@pytest.mark.parametrize("reached", range(4))
+def test_a_second_rm_removes_what_a_failing_store_kept(
+    store: FolderStore, reached: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    confirming, plan = (load_plan(store, run_id) for run_id in runs(store))
+    # one of the runs that confirmed it is gone
+    plan.options["confirmed"] = ["20260101T000000Z-00000000", confirming.run_id]
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    removed: list[str] = []
+
+    def remove(self: FolderStore, prefix: str) -> None:
+        if len(removed) == reached:
+            raise StoreError("gone")
+        removed.append(prefix)
+        whole(self, prefix)
+
+    whole = FolderStore.delete
+    with monkeypatch.context() as away:
+        away.setattr(FolderStore, "delete", remove)
+        assert main(["rm", plan.run_id]) == 4
+    assert main(["rm", plan.run_id]) == 0
+    assert store.list("runs") == store.list("results") == []
+
+
+def test_prune_removes_old_runs_and_keeps_baselines(
+    store: FolderStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = runs(store)
+    old, kept = copy_run(store, "20200102"), copy_run(store, "20200103")
+    damaged = copy_run(store, "20200104")
+    assert main(["baseline", "set", "v1", kept]) == 0
+    store.put(f"runs/{damaged}/plan.json", b"{")
+    capsys.readouterr()
+    for options, left in ((["--dry-run"], [old, kept]), ([], [kept])):
+        assert main(["prune", "--keep", "90d", *options]) == 0
+        output = capsys.readouterr()
+        assert output.out.split()[:2] == [old, "1"]
+        assert f"kept {damaged}" in output.err
+        assert runs(store) == [*left, damaged, *new]
+    with pytest.raises(SystemExit) as ended:
+        main(["prune", "--keep", "90 days"])
+    assert ended.value.code == 2
