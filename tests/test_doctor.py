@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from perfdag.benchmark import registry
 from perfdag.cli import main
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.packages import install_command
@@ -32,7 +33,7 @@ def test_every_point_is_asked_what_it_needs(
     assert main(["doctor", str(suite)]) == 1
     lines = capsys.readouterr().out.splitlines()
     (missing,) = [line for line in lines if line.startswith("missing")]
-    assert missing.split() == ["missing", "iperf:", "iperf", "is", "not", "installed"]
+    assert missing == "missing  iperf: iperf is not installed (2 of 4 points)"
     assert "-> " in lines[lines.index(missing) + 1]
 
 
@@ -42,7 +43,7 @@ def test_what_is_there_is_no_finding(write_suite: Any, capsys: pytest.CaptureFix
         "name: one\nentries:\n  - {benchmark: iperf, permutations: {product: {streams: [1, 2]}}}\n"
     )
     assert main(["doctor", str(suite)]) == 0
-    assert "ok       iperf: what its 2 points need is installed" in capsys.readouterr().out
+    assert "ok       iperf: what its 2 points need is here" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("path_with_iperf3_only")
@@ -111,3 +112,69 @@ def test_a_wrapper_that_is_not_there_is_missing_and_an_interpreter_is_asked_once
     )
     assert "/there/python (Python) behind env" in missing("env")
     assert (tmp_path / "asked").read_text() == "asked\n"
+
+
+@pytest.mark.parametrize(
+    ("entry", "texts"),
+    [
+        (
+            "{benchmark: command, params: {argv: [no-such-program]}}",
+            ["missing  command: no-such-program is not on ", "is not on"],
+        ),
+        (
+            "{benchmark: command, params: {argv: [sleep, '0'], expected: 0.01}, network: {host: false}}",
+            [
+                "missing  command: network.host: false (a pod network): needs a cluster",
+                "measure it with perfdag submit",
+            ],
+        ),
+        (
+            "{benchmark: scale, params: {namespace: bench}}",
+            ["missing  scale: no cluster: no KUBECONFIG", "set KUBECONFIG=/path/to/kubeconfig"],
+        ),
+        (
+            "{benchmark: imb, params: {benchmark: Allreduce, ranks: 4096}, hosts: {count: 1}}",
+            ["missing  imb: "],
+        ),
+        (
+            "{benchmark: command, params: {expected: 0.01}, permutations: "
+            "{product: {argv: [[sleep, '0'], [no-such-program]]}}}",
+            ["missing  command: no-such-program is not on ", "(1 of 2 points)"],
+        ),
+    ],
+    ids=["program", "shape", "cluster", "cpus", "some"],
+)
+def test_what_run_would_skip_is_never_ok(
+    entry: str,
+    texts: list[str],
+    write_suite: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    suite = str(write_suite(f"name: one\nentries:\n  - {entry}\n"))
+    assert main(["doctor", suite]) == 1
+    output = capsys.readouterr().out
+    name = entry.split("benchmark: ")[1].split(",")[0]
+    assert all(text in output for text in texts), output
+    assert f"ok       {name}" not in output
+    assert main(["run", suite, "--no-report", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["statuses"]["skipped"] >= 1
+
+
+def test_without_a_suite_every_benchmark_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["doctor"]) == 1
+    output = capsys.readouterr().out
+    for name in registry.names():
+        assert f" {name}: " in output
+    assert "missing  vmi-burst: no cluster" in output
+    assert "warn     command: has params without a default" in output
+    assert "ok       resnet50-overhead" not in output

@@ -219,6 +219,12 @@ class Benchmark(ABC, Generic[P]):
             if any(host.which(tool.program) is None for host in gang.hosts)
         ]
 
+    def require(self, gang: Gang, params: P) -> None:
+        """Check quickly that the hosts can measure the params; the tools are there.
+
+        `prepare` or `run` checks the same. Raises Skip, which says what to do.
+        """
+
     def prepare(self, gang: Gang, params: P) -> None:
         """Do the work before a sample that is not timed (prefill, mesh). Raises SampleError."""
 

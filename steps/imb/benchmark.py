@@ -174,16 +174,19 @@ class Imb(Benchmark[ImbParams]):
             return list(self.tools)
         return []
 
-    def run(self, gang: Gang, params: ImbParams) -> Output:
+    def require(self, gang: Gang, params: ImbParams) -> None:
         if not params.oversubscribe:
             openmpi.need_cpus(gang.hosts, params.ranks)
+        if params.transport == "rdma":
+            openmpi.need_rdma(gang.hosts)
+
+    def run(self, gang: Gang, params: ImbParams) -> Output:
+        self.require(gang, params)
         if params.ranks % len(gang.hosts):
             raise Failed(
                 f"ranks {params.ranks} cannot be spread evenly over the {len(gang.hosts)} hosts;"
                 " set hosts.count"
             )
-        if params.transport == "rdma":
-            openmpi.need_rdma(gang.hosts)
         library = openmpi.version(gang.lead) if params.mpi == "openmpi" else None
         argv, env = (
             self._intel(gang, params)

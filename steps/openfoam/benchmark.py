@@ -123,11 +123,14 @@ class OpenFoam(Benchmark[OpenFoamParams]):
     def longest(self, params: OpenFoamParams, timeout: float) -> float:
         return _STEPS * timeout
 
-    def prepare(self, gang: Gang, params: OpenFoamParams) -> None:
+    def require(self, gang: Gang, params: OpenFoamParams) -> None:
         if not params.oversubscribe:
             openmpi.need_cpus(gang.hosts, params.procs)
         if params.transport == "rdma":
             openmpi.need_rdma(gang.hosts)
+
+    def prepare(self, gang: Gang, params: OpenFoamParams) -> None:
+        self.require(gang, params)
         variables = environment()
         lead = gang.hosts[0]
         for root in filter(None, (str(Path(gang.scratch).parent), gang.volume)):

@@ -104,6 +104,9 @@ class Rdma(Benchmark[R], Generic[R]):
     def longest(self, params: R, timeout: float) -> float:
         return len(params.runs()) * timeout
 
+    def require(self, gang: Gang, params: R) -> None:
+        self.prepare(gang, params)
+
     def prepare(self, gang: Gang, params: R) -> None:
         for host in gang.hosts:
             problem = verbs.lacks(host)

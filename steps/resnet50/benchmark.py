@@ -149,6 +149,9 @@ class Resnet50(Benchmark[Workload]):
     def missing(self, gang: Gang, params: Workload) -> list[Tool]:
         return workload.missing(gang, params)
 
+    def require(self, gang: Gang, params: Workload) -> None:
+        launch.require(gang.hosts, params)
+
     def run(self, gang: Gang, params: Workload) -> Output:
         host, argv = gang.hosts[0], [*launch.wrapper_argv(params), *launch.program_argv(params)]
         with launch.watched([host], params) as watch:

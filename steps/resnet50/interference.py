@@ -129,6 +129,9 @@ class Resnet50Interference(Benchmark[InterferenceParams]):
     def missing(self, gang: Gang, params: InterferenceParams) -> list[Tool]:
         return workload.missing(gang, params)
 
+    def require(self, gang: Gang, params: InterferenceParams) -> None:
+        launch.require(gang.hosts, params)
+
     def run(self, gang: Gang, params: InterferenceParams) -> Output:
         hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
         argv = [*launch.wrapper_argv(params), *launch.program_argv(params)]

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -221,6 +221,13 @@ def measured_spans(text: str) -> list[gpu_queries.Span]:
         return []
 
 
+def require(hosts: Iterable[Host], params: Workload) -> None:
+    """Raise Skip if the params ask for a GPU and a host has none."""
+    for host in hosts if params.device == "cuda" else ():
+        if reason := gpu_queries.problem(host):
+            raise Skip(f"device cuda: {reason}")
+
+
 @contextlib.contextmanager
 def watched(hosts: Sequence[Host], params: Workload) -> Iterator[Watch]:
     """Watch the GPUs of the hosts in the block. Raises Skip if a host has none."""
@@ -231,9 +238,7 @@ def watched(hosts: Sequence[Host], params: Workload) -> Iterator[Watch]:
     if params.device != "cuda":
         yield watch
         return
-    for host in distinct:
-        if reason := gpu_queries.problem(host):
-            raise Skip(f"device cuda: {reason}")
+    require(distinct, params)
     with gpu_watch.watched(distinct, timed=params.scenario != "accuracy") as watch.gpus:
         yield watch
         watch.gpus.used |= {uuid for uuid in watch.used if uuid}

@@ -79,6 +79,9 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
             )
         return tools
 
+    def require(self, gang: Gang, params: OverheadParams) -> None:
+        launch.require(gang.hosts, params)
+
     def run(self, gang: Gang, params: OverheadParams) -> Output:
         host, spec, plain = gang.hosts[0], launch.program_input(params), launch.program_argv(params)
         wrapped = [

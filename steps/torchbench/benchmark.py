@@ -112,6 +112,9 @@ class Torchbench(Benchmark[TorchbenchParams]):
         )
         return 15 + (params.iterations + params.warmup + 3) * work + (60 if params.compile else 0)
 
+    def require(self, gang: Gang, params: TorchbenchParams) -> None:
+        self.prepare(gang, params)
+
     def prepare(self, gang: Gang, params: TorchbenchParams) -> None:
         host, python = gang.hosts[0], _python(params)
         folder = checkout.locate(host, params)

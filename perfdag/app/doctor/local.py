@@ -3,17 +3,22 @@
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+from pydantic import ValidationError
 
 from perfdag.app.doctor.finding import Finding
 from perfdag.app.local_run import needs_cluster
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Gang, Tool
+from perfdag.benchmark.contract import Gang
 from perfdag.hosts import disturbance
 from perfdag.hosts.base import Finished
 from perfdag.hosts.facts import gather
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.packages import install_command
+from perfdag.kube.config import load_config
+from perfdag.kube.errors import KubeError
 from perfdag.outcome import SampleError
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
@@ -23,8 +28,44 @@ from perfdag.store.open import open_store
 
 def check_machine(plan: Plan | None, root: str | None) -> list[Finding]:
     """Return the findings for this machine; without a plan those of every benchmark."""
-    tools = _plan_tools(plan) if plan else _all_tools()
-    return [*tools, *(_shapes(plan) if plan else []), _store(root), *_noise()]
+    subjects = _of_plan(plan) if plan else _of_all()
+    return [*_benchmarks(subjects), _store(root), *_noise()]
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What a benchmark is asked about: the params and shape of a point, or its defaults.
+
+    `params` is None where a parameter has no default.
+    """
+
+    name: str
+    params: Any
+    shape: Shape
+
+
+def _of_plan(plan: Plan) -> list[_Subject]:
+    shapes = [Shape.model_validate(shape) for shape in plan.shapes]
+    return [
+        _Subject(
+            point.benchmark,
+            registry.get(point.benchmark).Params.model_validate(point.params),
+            shapes[point.shape],
+        )
+        for point in plan.points
+    ]
+
+
+def _of_all() -> list[_Subject]:
+    """Return every benchmark with its default params."""
+    subjects = []
+    for name in sorted(registry.names()):
+        try:
+            params = registry.get(name).Params()
+        except ValidationError:
+            params = None
+        subjects.append(_Subject(name, params, Shape()))
+    return subjects
 
 
 class _CachingHost(LocalHost):
@@ -41,64 +82,57 @@ class _CachingHost(LocalHost):
         return self._results[key]
 
 
-def _all_tools() -> list[Finding]:
-    """Return the findings of the tools of every benchmark."""
-    host = LocalHost()
+def _benchmarks(subjects: list[_Subject]) -> list[Finding]:
+    """Ask each benchmark whether it could run here; it is ok only if nothing would be skipped."""
+    host = _CachingHost()
     findings = []
-    for name in sorted(registry.names()):
-        tools = registry.get(name).tools
-        if absent := [tool for tool in tools if host.which(tool.program) is None]:
-            findings += _absent(name, absent)
-        else:
-            programs = ", ".join(tool.program for tool in tools)
-            findings.append(Finding("ok", f"{name}: {programs or 'needs no tool'}"))
+    for name in sorted({subject.name for subject in subjects}):
+        own = [subject for subject in subjects if subject.name == name]
+        found = Counter(finding for subject in own for finding in _lacks(subject, host))
+        findings += [_counted(finding, count, len(own)) for finding, count in found.items()]
+        if not found:
+            points = f"its {len(own)} points need" if len(own) > 1 else "it needs"
+            findings.append(Finding("ok", f"{name}: what {points} is here"))
     return findings
 
 
-def _plan_tools(plan: Plan) -> list[Finding]:
-    """Return the findings of the tools that the points of a plan need."""
-    gang = Gang([_CachingHost()], Shape(), 10.0, "")
-    points = Counter(point.benchmark for point in plan.points)
-    absent: dict[str, list[Tool]] = {name: [] for name in points}
-    errors: dict[str, dict[str, None]] = {name: {} for name in points}
-    for point in plan.points:
-        benchmark = registry.get(point.benchmark)
-        params = benchmark.Params.model_validate(point.params)
-        try:
-            absent[point.benchmark] += benchmark.missing(gang, params)
-        except SampleError as error:
-            errors[point.benchmark][str(error)] = None
-    findings = []
-    for name in sorted(points):
-        findings += _absent(name, absent[name])
-        advice = "install it, or correct the params that name it"
-        findings += [Finding("missing", f"{name}: {error}", advice) for error in errors[name]]
-        if not absent[name] and not errors[name]:
-            tools = f"what its {points[name]} points need is installed"
-            text = tools if registry.get(name).tools else "needs no tool"
-            findings.append(Finding("ok", f"{name}: {text}"))
-    return findings
+def _counted(finding: Finding, count: int, points: int) -> Finding:
+    if count == points:
+        return finding
+    return replace(finding, what=f"{finding.what} ({count} of {points} points)")
 
 
-def _absent(name: str, tools: list[Tool]) -> list[Finding]:
-    return [
-        Finding(
-            "missing",
-            f"{name}: {program} is not installed",
-            tool.advice or install_command(tool.packages),
+def _lacks(subject: _Subject, host: LocalHost) -> list[Finding]:
+    """Return why this machine would skip a subject: its shape, its tools, or what it requires."""
+    name, params = subject.name, subject.params
+    benchmark = registry.get(name)
+    if reason := needs_cluster(subject.shape):
+        return [Finding("missing", f"{name}: {reason}", "measure it with perfdag submit")]
+    gang = Gang([host] * subject.shape.hosts.count, subject.shape, 60.0, "")
+    try:
+        tools = (
+            benchmark.missing(gang, params)
+            if params is not None
+            else [tool for tool in benchmark.tools if host.which(tool.program) is None]
         )
-        for program, tool in {tool.program: tool for tool in tools}.items()
-    ]
-
-
-def _shapes(plan: Plan) -> list[Finding]:
-    """Return a finding for each reason why points need a cluster."""
-    shapes = [Shape.model_validate(shape) for shape in plan.shapes]
-    reasons = Counter(filter(None, (needs_cluster(shapes[point.shape]) for point in plan.points)))
-    return [
-        Finding("warn", f"{count} points will be skipped here: {reason}")
-        for reason, count in reasons.items()
-    ]
+        if tools:
+            return [
+                Finding(
+                    "missing",
+                    f"{name}: {tool.program} is not installed",
+                    tool.advice or install_command(tool.packages),
+                )
+                for tool in {tool.program: tool for tool in tools}.values()
+            ]
+        if params is None:
+            text = f"{name}: has params without a default; only a suite says what it needs"
+            return [Finding("warn", text, "perfdag doctor SUITE")]
+        if benchmark.uses_api(params):
+            load_config()
+        benchmark.require(gang, params)
+    except (SampleError, KubeError) as error:
+        return [Finding("missing", f"{name}: {error}")]
+    return []
 
 
 def _store(root: str | None) -> Finding:
