@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from perfdag.units import short
+from perfdag.units import scaled, short
 
 _P = ParamSpec("_P")
 
@@ -153,27 +153,6 @@ def look(index: int) -> dict[str, Any]:
         "marker": MARKERS[k],
         "linestyle": DASHES[(k + repetition) % len(DASHES)],
     }
-
-
-_PREFIXES = {
-    "s": [(1e-6, "us"), (1e-3, "ms"), (1.0, "s")],
-    "B": [(2.0 ** (10 * p), f"{n}B") for p, n in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi"))],
-}
-for _unit in ("bit/s", "B/s", "1/s"):
-    _name = "/s" if _unit == "1/s" else _unit
-    _PREFIXES[_unit] = [
-        (10.0 ** (3 * p), f"{n}{_name}") for p, n in enumerate(("", "k", "M", "G", "T", "P"))
-    ]
-
-
-def scaled(unit: str, largest: float) -> tuple[float, str]:
-    """Return (factor, name) of the unit that suits values up to `largest`.
-
-    For example, ("bit/s", 2e10) gives (1e9, "Gbit/s").
-    """
-    steps = _PREFIXES.get(unit, [(1.0, "" if unit == "1" else unit)])
-    fitting = [step for step in steps if step[0] <= abs(largest)] if math.isfinite(largest) else []
-    return fitting[-1] if fitting else steps[0]
 
 
 class _ScaledLocator(MaxNLocator):

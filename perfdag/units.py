@@ -6,6 +6,7 @@ These are perfdag's own parameters. What goes to Kubernetes (`500m`, `4Gi`) is r
 `perfdag.quantities`.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -168,7 +169,25 @@ def read_short_seconds(text: str) -> float:
     )
 
 
-_SCALED = {"bit/s": 1000, "B/s": 1000, "1/s": 1000, "B": 1024}
+_PREFIXES = {
+    "s": [(1e-6, "us"), (1e-3, "ms"), (1.0, "s")],
+    "B": [(2.0 ** (10 * p), f"{n}B") for p, n in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi"))],
+}
+for _unit in ("bit/s", "B/s", "1/s"):
+    _name = "/s" if _unit == "1/s" else _unit
+    _PREFIXES[_unit] = [
+        (10.0 ** (3 * p), f"{n}{_name}") for p, n in enumerate(("", "k", "M", "G", "T", "P"))
+    ]
+
+
+def scaled(unit: str, largest: float) -> tuple[float, str]:
+    """Return (factor, name) of the unit that suits values up to `largest`.
+
+    For example, ("bit/s", 2e10) gives (1e9, "Gbit/s").
+    """
+    steps = _PREFIXES.get(unit, [(1.0, "" if unit == "1" else unit)])
+    fitting = [step for step in steps if step[0] <= abs(largest)] if math.isfinite(largest) else []
+    return fitting[-1] if fitting else steps[0]
 
 
 def short(value: float | None, unit: str) -> str:
@@ -178,19 +197,5 @@ def short(value: float | None, unit: str) -> str:
     """
     if value is None:
         return "-"
-    if unit == "s":
-        for limit, factor, name in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms")):
-            if abs(value) < limit:
-                return f"{value * factor:.4g} {name}"
-        return f"{value:.4g} s"
-    if unit in _SCALED and abs(value) >= 1000:
-        base = _SCALED[unit]
-        prefixes = (
-            ("", "Ki", "Mi", "Gi", "Ti", "Pi") if base == 1024 else ("", "k", "M", "G", "T", "P")
-        )
-        scaled, power = value, 0
-        while abs(scaled) >= base and power < len(prefixes) - 1:
-            scaled, power = scaled / base, power + 1
-        joined = f"{prefixes[power]}{unit}" if unit != "1/s" else f"{prefixes[power]}/s"
-        return f"{scaled:.4g} {joined}"
-    return f"{value:.4g}" if unit == "1" else f"{value:.4g} {'/s' if unit == '1/s' else unit}"
+    factor, name = scaled(unit, value)
+    return f"{value / factor:.4g} {name}".rstrip()

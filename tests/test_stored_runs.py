@@ -115,7 +115,7 @@ def test_a_run_is_named_alike_in_every_verb(
         assert old in capsys.readouterr().out, words
     for words, message in {
         "20": "3 runs begin so",
-        "last~3": "3 runs",
+        "last~3": "3 run",
         "baseline:v2": "no baseline v2",
         "nothing": "no run nothing",
     }.items():

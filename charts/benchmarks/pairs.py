@@ -14,6 +14,7 @@ from perfdag.results.node_facts import Facts, difference, facts_of_nodes
 from perfdag.results.summary import Series
 from perfdag.stats.links import slow
 from perfdag.stats.nodes import FEWEST_NODES
+from perfdag.units import scaled
 
 NUMBERS = 12  # most hosts whose cells carry their numbers
 NAMED, EXPLAINED = 3, 160
@@ -151,7 +152,7 @@ def _matrix(
     for (a, b), series in by_place.items():
         grid[a, b] = series.middle
     finite = grid[np.isfinite(grid)]
-    factor, unit_name = style.scaled(unit, float(finite.max()))
+    factor, unit_name = scaled(unit, float(finite.max()))
     fig, (ax,) = style.figure(
         title=f"{about}: {finding(names, by_place, metric, same_node, facts)}",
         subtitle=_subtitle(cells, by_place, where),

@@ -15,7 +15,7 @@ from perfdag.charts.pages.pick import Picture
 from perfdag.charts.series import Cell
 from perfdag.results.summary import Series
 from perfdag.results.verdicts import own_verdicts, worst_of_points
-from perfdag.units import short
+from perfdag.units import scaled, short
 
 LIMIT = 2_900_000  # bytes of a page; charts above it are named instead
 VERDICTS = 10  # on the first screen; the others are folded
@@ -114,7 +114,7 @@ def table(
 
 def split_unit(value: float, unit: str, like: float) -> str:
     """Return the number of a value in the unit that suits `like`."""
-    return f"{value / style.scaled(unit, abs(like))[0]:.4g}"
+    return f"{value / scaled(unit, abs(like))[0]:.4g}"
 
 
 def values(pairs: Sequence[tuple[Cell, Series]], limit: int = ROWS) -> str:
@@ -122,7 +122,7 @@ def values(pairs: Sequence[tuple[Cell, Series]], limit: int = ROWS) -> str:
     rows, last = [], None
     for cell, series in pairs[:limit]:
         band = series.band
-        _, unit = style.scaled(series.unit, abs(series.middle))
+        _, unit = scaled(series.unit, abs(series.middle))
         number, low, high = (
             split_unit(value, series.unit, series.middle)
             for value in (series.middle, band.low, band.high)

@@ -1,51 +1,130 @@
 """The result of a run for people (a table and lines) and for programs (JSON)."""
 
-from dataclasses import asdict
-from textwrap import shorten
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from textwrap import shorten, wrap
 from typing import Any
 
 from perfdag.app.finish import RunResult
-from perfdag.app.text_table import text_table
+from perfdag.app.text_table import HIGHLIGHTS, WHOLE_WORDS, fitted, styled, terminal_width
 from perfdag.results.summary import PointState, point_labels
 from perfdag.results.trust import PointTrust, headlines
 from perfdag.results.verdicts import worst_of_points
+from perfdag.units import scaled
 
+HEADINGS = ("metric", "median", "spread", "unit", "n", "of nominal")
+MIN_STATE = 9
+"""Characters of the last column without which a point stands above its rows."""
+FAILURE = re.compile("failed|invalid|missing")
 MAX_REASONS = 10
 """Points whose failures and verdicts the terminal shows; the report has all of them."""
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A line of the table: metric, median, spread, unit, n and nominal, then the state."""
+
+    point: str
+    cells: tuple[str, ...]
+    state: str
+
+
 def result_text(result: RunResult) -> str:
-    """Return the headline metrics of every point as a table, then counts and addresses."""
+    """Return a table of headline metrics for each entry, then counts and addresses."""
     labels = point_labels(result.states)
     words = {verdict.point: verdict.word for verdict, _ in worst_of_points(result.verdicts)}
-    headings = ["benchmark", "point", "metric", "median", "spread", "n", "state", "of nominal"]
-    rows = [
-        (state.entry, labels[state.point], *cells)
-        for state in result.states
-        for cells in _rows(state, result.trust.points.get(state.point), words.get(state.point, ""))
-    ]
-    if not any(row[-1] for row in rows):
-        headings, rows = headings[:-1], [row[:-1] for row in rows]
-    table = text_table(headings, rows, right=(3, 5), width=140)
-    return "\n".join([table, *_lines(result)])
+    entries: dict[str, list[_Row]] = {}
+    units = _units(result.states)
+    for state in result.states:
+        trust = result.trust.points.get(state.point)
+        text = _state_text(state, trust, words.get(state.point, ""))
+        rows = entries.setdefault(state.entry, [])
+        rows += [_Row(labels[state.point], cells, text) for cells in _cells(state, units)]
+    tables = [line for entry, rows in entries.items() for line in _table(entry, rows)]
+    return "\n".join([styled(tables), *_lines(result)])
 
 
-def _rows(state: PointState, trust: PointTrust | None, verdict: str) -> list[tuple[str, ...]]:
-    """Return metric, median, spread, n, state and nominal of each headline series of a point."""
+def _units(states: list[PointState]) -> dict[tuple[str, str], tuple[float, str]]:
+    """Return the factor and name of the unit of each metric of an entry."""
+    largest: dict[tuple[str, str, str], float] = {}
+    for state in states:
+        for series in headlines(state):
+            key = (state.entry, series.metric, series.unit)
+            if series.values:
+                largest[key] = max(largest.get(key, 0.0), abs(series.middle))
+    return {key[:2]: scaled(key[2], value) for key, value in largest.items()}
+
+
+def _cells(
+    state: PointState, units: dict[tuple[str, str], tuple[float, str]]
+) -> list[tuple[str, ...]]:
+    """Return metric, median, spread, unit, n and nominal of each headline series of a point."""
+    cells: list[tuple[str, ...]] = []
+    for series in headlines(state):
+        n, nominal = str(len(series.values)), series.nominal
+        if not series.values:
+            cells.append((series.name, "-", "", "", n, nominal))
+            continue
+        factor, unit = units[state.entry, series.metric]
+        low, middle, high = (
+            f"{value / factor:.4g}" for value in (series.band.low, series.middle, series.band.high)
+        )
+        cells.append((series.name, middle, f"{low} to {high}", unit, n, nominal))
+    return cells or [("", "-", "", "", "0", "")]
+
+
+def _state_text(state: PointState, trust: PointTrust | None, verdict: str) -> str:
+    """Return the samples by status, the trust, the verdict, and why there is no value."""
     statuses = sorted((status, count) for status, count in state.statuses.items() if status != "ok")
     text = ", ".join(f"{count} {status}" for status, count in statuses) or "ok"
     if trust and trust.level != "good" and state.series:
         text += f", {trust.level}"
     if verdict:
         text += f", verdict {verdict}"
-    figures = headlines(state)
-    if not figures:
-        reason = shorten(state.reasons[0], 100, placeholder=" ...") if state.reasons else ""
-        return [("-", "-", "-", "0", f"{text}: {reason}", "")]
-    return [
-        (series.name, *series.text(), str(len(series.values)), text, series.nominal)
-        for series in figures
-    ]
+    if not state.series and state.reasons:
+        text += f": {shorten(state.reasons[0], 300, placeholder=' ...')}"
+    return text
+
+
+def _table(entry: str, rows: list[_Row]) -> list[tuple[str, str]]:
+    """Return the table of an entry as (line, style). A point is named once.
+
+    If a line would be too long, the point stands above its rows, and a state below its row.
+    """
+    width = terminal_width()
+    kept = [i for i in range(len(HEADINGS)) if any(row.cells[i] for row in rows)]
+    widths = [max(len(text) for text in (HEADINGS[i], *(r.cells[i] for r in rows))) for i in kept]
+    names = max(len(row.point) for row in rows)
+    indent = names + 2 if names else 0
+    room = width - sum(widths) - 2 * len(widths)
+    above = indent > 2 and room - indent < MIN_STATE
+    indent = 2 if above else indent
+
+    def line(first: str, cells: Sequence[str], last: str) -> str:
+        padded = [
+            text.rjust(size) if HEADINGS[i] in ("median", "n") else text.ljust(size)
+            for i, text, size in zip(kept, cells, widths, strict=True)
+        ]
+        return f"{first:<{indent}}{'  '.join(padded)}  {last}".rstrip()
+
+    head = "" if above or not names else "point"
+    lines = [(entry, "bold"), (line(head, [HEADINGS[i] for i in kept], "state"), "dim")]
+    point = None
+    for row in rows:
+        style = HIGHLIGHTS["failed"] if FAILURE.search(row.state) else ""
+        name = row.point if row.point != point else ""
+        point = row.point
+        if name and above:
+            lines += [(text, style) for text in wrap(name, width, **WHOLE_WORDS)]
+            name = ""
+        fits = len(row.state) <= room - indent
+        cells = [row.cells[i] for i in kept]
+        lines.append((line(name, cells, row.state if fits else ""), style))
+        if not fits:
+            below = wrap(row.state, width - 4, **WHOLE_WORDS)
+            lines += [(f"    {text}", style) for text in below]
+    return [*lines, ("", "")]
 
 
 def _lines(result: RunResult) -> list[str]:
@@ -54,7 +133,7 @@ def _lines(result: RunResult) -> list[str]:
     statuses = sorted(collected.statuses.items(), key=lambda item: item[0] != "ok")
     counts = ", ".join(f"{count} {status}" for status, count in statuses) or "no samples"
     lines = [
-        f"\n{counts}; spread: the range of fewer than 6 samples, "
+        f"{counts}; spread: the range of fewer than 6 samples, "
         "else the 95 % confidence interval of the median"
     ]
     if marks := sorted({mark for state in result.states for mark in state.noise}):
@@ -72,6 +151,7 @@ def _lines(result: RunResult) -> list[str]:
     if plan.merged:
         lines.append(f"{plan.merged} equal point(s) were merged")
     lines += [f"damaged sample, counted as missing: {name}" for name in collected.damaged]
+    lines = [fitted(line) for line in lines]
     lines.append(f"rows    {result.rows}")
     if result.report:
         lines.append(f"report  {result.report}")

@@ -38,5 +38,5 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.app.run_removal import remove_old_runs
 
     removed = remove_old_runs(args.store, args.keep, args.suite, args.dry_run, log)
-    print("\n".join([*removed, f"{len(removed)} runs{' would be' * args.dry_run} removed"]))
+    print("\n".join([*removed, f"{len(removed)} run(s){' would be' * args.dry_run} removed"]))
     return EXIT_OK

@@ -61,7 +61,7 @@ def _last(store: Store, words: str, known: list[str], back: int, of_ab: bool) ->
             if number > back:
                 return plan
     if suite:
-        raise NotStoredError(f"{words}: store {store.root} has {number} runs of suite {suite}")
+        raise NotStoredError(f"{words}: store {store.root} has {number} run(s) of suite {suite}")
     if other is None:
         raise NotStoredError(f"store {store.root}: no run {words}; it holds no run yet")
     if of_ab:

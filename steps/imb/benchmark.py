@@ -175,10 +175,7 @@ class Imb(Benchmark[ImbParams]):
         return []
 
     def require(self, gang: Gang, params: ImbParams) -> None:
-        if not params.oversubscribe:
-            openmpi.need_cpus(gang.hosts, params.ranks)
-        if params.transport == "rdma":
-            openmpi.need_rdma(gang.hosts)
+        openmpi.require(gang.hosts, params.ranks, params.oversubscribe, params.transport)
 
     def run(self, gang: Gang, params: ImbParams) -> Output:
         self.require(gang, params)

@@ -80,6 +80,14 @@ def few_cpus(shape: Shape, ranks: int) -> list[str]:
     ]
 
 
+def require(hosts: Sequence[Host], ranks: int, oversubscribe: bool, transport: str) -> None:
+    """Raise Skip if the hosts have too few CPUs for the ranks, or no RDMA device to use."""
+    if not oversubscribe:
+        need_cpus(hosts, ranks)
+    if transport == "rdma":
+        need_rdma(hosts)
+
+
 def need_cpus(hosts: Sequence[Host], ranks: int) -> None:
     """Raise Skip if a pod or a node has fewer CPUs than ranks.
 

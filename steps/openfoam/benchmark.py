@@ -124,10 +124,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         return _STEPS * timeout
 
     def require(self, gang: Gang, params: OpenFoamParams) -> None:
-        if not params.oversubscribe:
-            openmpi.need_cpus(gang.hosts, params.procs)
-        if params.transport == "rdma":
-            openmpi.need_rdma(gang.hosts)
+        openmpi.require(gang.hosts, params.procs, params.oversubscribe, params.transport)
 
     def prepare(self, gang: Gang, params: OpenFoamParams) -> None:
         self.require(gang, params)

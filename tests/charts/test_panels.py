@@ -13,6 +13,7 @@ from perfdag.charts import lines, style
 from perfdag.charts.benchmarks import fio, generic, imb, iperf
 from perfdag.charts.files import to_bytes
 from perfdag.charts.series import of_benchmark, read
+from perfdag.units import scaled
 from tests.charts import rows
 
 
@@ -445,7 +446,7 @@ def test_a_dollar_sign_in_a_label_is_text():
     ],
 )
 def test_scaled(unit, largest, expected):
-    assert style.scaled(unit, largest) == expected
+    assert scaled(unit, largest) == expected
 
 
 def test_a_legend_replaces_the_names_of_more_than_five_lines():

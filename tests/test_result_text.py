@@ -1,0 +1,110 @@
+"""The table of a run: width, names, units and colours, in a pipe and on a terminal."""
+
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+from fcntl import ioctl
+from pathlib import Path
+from termios import TIOCSWINSZ
+
+import pytest
+
+from perfdag.app.finish import RunResult, result_of
+from perfdag.app.result_text import result_text
+from perfdag.cli import main
+from perfdag.plan.plan import make_plan
+from perfdag.results.collect import Collected
+from perfdag.store.folder import FolderStore
+from perfdag.suite.load import parse_suite
+from tests.charts import rows
+
+SHOW = [sys.executable, "-m", "perfdag", "show", "last"]
+SUITE = """
+name: colours
+retries: 0
+entries:
+  - {benchmark: command, name: good, params: {argv: [sleep, '0.01'], expected: 0.01}}
+  - {benchmark: command, name: bad, params: {argv: ['false']}}
+"""
+FIGURES = (
+    (("iops", "1/s", 812.0), ("bandwidth", "B/s", 3.2e6)),
+    (("iops", "1/s", 16950.0), ("bandwidth", "B/s", 6.943e7)),
+)
+
+
+def result_with(label: str) -> RunResult:
+    """Return a run of two points of fio, with two metrics in two directions, and a skipped one."""
+    samples = [
+        rows.sample(
+            "fio",
+            {"rw": f"{label}{point}"},
+            repetition,
+            [
+                rows.throughput(
+                    value * (1 + repetition / 100), metric=metric, unit=unit, coords=coords
+                )
+                for metric, unit, value in FIGURES[point]
+                for coords in ({"direction": "read"}, {"direction": "write"})
+            ],
+        )
+        for point in (0, 1)
+        for repetition in (1, 2)
+    ]
+    skipped = rows.sample("latency", {}, 1, [], status="skipped", error="no netperf, " * 12)
+    table = rows.table(*samples, skipped)
+    plan = make_plan(parse_suite(SUITE))
+    collected = Collected("results/x", table.num_rows, {"ok": 4}, {}, [], complete=True)
+    return result_of(FolderStore("store"), plan, table, collected)
+
+
+@pytest.mark.parametrize("label", ["short", "a-long-value-of-this-param-" * 2])
+def test_a_table_fits_80_columns_and_names_a_point_once(label: str) -> None:
+    text = result_text(result_with(label)).partition("\n5 ok")[0].partition("\n4 ok")[0]
+    assert max(map(len, text.splitlines())) <= 80
+    for point in (0, 1):
+        assert len(re.findall(rf"rw={label}{point}\b", text)) == 1
+    # Both values are in the unit of the larger one.
+    assert re.search(r"iops direction=read +0\.8\d+ .* k/s +2 +ok", text)
+    assert re.search(r"iops direction=read +17\.\d+ .* k/s +2 +ok", text)
+    assert [line for line in text.splitlines() if re.fullmatch(r"\w+", line)] == ["fio", "latency"]
+    assert text.split().count("netperf,") == 12
+
+
+def on_terminal(**variables: str) -> str:
+    """Return what `perfdag show last` writes to a terminal of 80 columns."""
+    lead, follow = pty.openpty()
+    ioctl(follow, TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    names = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
+    environment = {key: value for key, value in os.environ.items() if key not in names}
+    environment |= {"TERM": "xterm-256color", **variables}
+    with subprocess.Popen(SHOW, stdout=follow, stderr=subprocess.DEVNULL, env=environment):
+        os.close(follow)
+        output = b""
+        while True:
+            try:
+                data = os.read(lead, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not data:
+                break
+            output += data
+    os.close(lead)
+    return output.decode()
+
+
+def test_failures_are_red_on_a_terminal_only(tmp_path: Path) -> None:
+    Path("suite.yaml").write_text(SUITE)
+    assert main(["run", "suite.yaml", "--no-report"]) == 1
+    text = on_terminal()
+    failed = next(line for line in text.splitlines() if "1 failed" in line)
+    good = next(line for line in text.splitlines() if "wall_time" in line)
+    assert "\x1b[1;31m" in failed
+    assert "\x1b" not in good
+    plain = re.sub(r"\x1b\[[\d;]*m", "", text)
+    assert max(len(line) for line in plain.splitlines() if not line.startswith("rows")) <= 80
+    assert not re.search(r"\x1b\[[\d;]*3\dm", on_terminal(NO_COLOR="1"))
+    piped = subprocess.run(SHOW, capture_output=True, text=True, check=False)
+    assert "\x1b" not in piped.stdout
