@@ -97,7 +97,7 @@ def resume(name: str, *more: str) -> int:
     return main(["submit", "--resume", name, "--namespace", "bench", *more])
 
 
-@pytest.mark.parametrize("name", ["last", "perfdag-s-b", ID])
+@pytest.mark.parametrize("name", ["last", "perfdag-s-b", ID, ID[:-2]])
 def test_a_run_is_named_by_last_its_workflow_or_its_id(
     name: str, cluster: Cluster, store: FolderStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,6 +109,20 @@ def test_a_run_is_named_by_last_its_workflow_or_its_id(
     assert resume(name) == 0
     assert cluster.started == [("s", {"run": ID, "store": ROOT}, 7)]
     assert capsys.readouterr().out.startswith(f"run {ID}, workflow perfdag-s-new ")
+
+
+def test_the_run_before_the_last_is_last_1(
+    cluster: Cluster, store: FolderStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.add(
+        workflow("perfdag-s-b", ID, "3", ROOT),
+        workflow("perfdag-s-c", "20990101T010000Z-00000000", "4", ROOT),
+    )
+    put(store, ID)
+    assert resume("perfdag-s") == 2
+    assert "perfdag-s: 2 runs begin so" in capsys.readouterr().err
+    assert resume("last~1") == 0
+    assert cluster.started == [("s", {"run": ID, "store": ROOT}, 7)]
 
 
 @pytest.mark.parametrize("name", ["last", "perfdag-s-b"])
