@@ -12,7 +12,7 @@ import pytest
 from perfdag.hosts import environment
 from perfdag.hosts.local import LocalHost
 from perfdag.kube import config
-from perfdag.kube.podspec import Context, patch
+from perfdag.kube.pod_patch import Context, patch
 from perfdag.plan.plan import make_plan
 from perfdag.redaction import is_secret, redact, redact_json, register, restore
 from perfdag.results.confirming import store_confirming_plans
@@ -23,7 +23,7 @@ from perfdag.steps.runner.credentials import OF_LEAD, OF_PEER, take_credentials
 from perfdag.store.open import open_store
 from perfdag.suite.checks import checks_of
 from perfdag.suite.load import parse_suite
-from perfdag.workflows.gangs import rank
+from perfdag.workflows.gangs import measuring_pod
 from perfdag.workflows.templates import Installation
 from tests.fakes.credentials import copied
 
@@ -97,7 +97,7 @@ def test_a_credential_for_measuring_replaces_that_of_the_other_steps(tmp_path: P
 
 
 def test_the_measuring_container_mounts_no_secret_and_no_token() -> None:
-    pod = rank(Installation(store="s3://b"))
+    pod = measuring_pod(Installation(store="s3://b"))
     mounts = {mount.name: mount.mount_path for mount in pod.volume_mounts or []}
     # A mount at this very path is what keeps Kubernetes from mounting the token there.
     assert mounts == {"credentials": "/var/run/secrets/kubernetes.io/serviceaccount"}
@@ -110,7 +110,7 @@ def test_the_measuring_container_mounts_no_secret_and_no_token() -> None:
 
 def test_only_an_image_of_the_installation_sees_what_is_copied() -> None:
     """Of these files, an image that is permitted sees only what the role of its pod needs."""
-    [init] = rank(Installation(images="r/{name}:1")).init_containers or []
+    [init] = measuring_pod(Installation(images="r/{name}:1")).init_containers or []
     assert init.image == "r/base:1"
     shape = Shape.model_validate({"image": "registry.example/other:1"})
     containers = patch(shape, Context("r", "uid", "r/{name}:1"))["initContainers"]
@@ -120,7 +120,7 @@ def test_only_an_image_of_the_installation_sees_what_is_copied() -> None:
 
 def test_the_copied_token_outlives_a_run() -> None:
     """Kubernetes renews the token of a mount, which the copy is not."""
-    pod = rank(Installation())
+    pod = measuring_pod(Installation())
     [init] = pod.init_containers or []
     [mount] = [mount for mount in init.volume_mounts or [] if mount.name == "account"]
     assert mount.mount_path == "/perfdag/secrets/account"

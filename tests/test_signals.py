@@ -10,7 +10,7 @@ import pytest
 CLEARS = """
 import time
 from perfdag.signals import end_once
-from perfdag.steps.runner.exit_codes import exit_retryable
+from perfdag.steps.runner.pod_exit_codes import exit_retryable
 end_once({end})
 try:
     print("ready", flush=True)
@@ -41,7 +41,7 @@ def test_what_the_first_signal_began_to_clear_is_cleared(end: str, code: int) ->
 BUSY = """
 import asyncio, time
 from perfdag import signals
-from perfdag.steps.runner.exit_codes import exit_retryable
+from perfdag.steps.runner.pod_exit_codes import exit_retryable
 
 async def spin():
     print("ready", flush=True)

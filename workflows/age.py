@@ -5,7 +5,7 @@ from typing import Any
 from hera.workflows import ClusterWorkflowTemplate, CronWorkflow, Parameter, WorkflowTemplate
 from hera.workflows import models as m
 
-from perfdag.kube.podspec import restricted
+from perfdag.kube.pod_security import step_pod_patch
 from perfdag.kube.resources import Object
 from perfdag.workflows.containers import ASIDE, Installation, container, labels, with_store
 from perfdag.workflows.parameters import AGE
@@ -66,7 +66,9 @@ def template(installation: Installation) -> Object:
             active_deadline_seconds=DEADLINE,
             affinity=ASIDE,
             labels=labels("age"),
-            pod_spec_patch=with_store(installation, restricted({"cpu": "100m", "memory": "256Mi"})),
+            pod_spec_patch=with_store(
+                installation, step_pod_patch({"cpu": "100m", "memory": "256Mi"})
+            ),
         )
     document: Object = w.to_dict()
     document["spec"]["templates"][0]["pendingTimeout"] = f"{installation.pending_limit}s"

@@ -19,7 +19,7 @@ from typing import Any
 
 from perfdag.benchmark import registry
 from perfdag.kube.permits import PERMIT
-from perfdag.kube.podspec import KEEP_PODS
+from perfdag.kube.pod_patch import KEEP_PODS
 from perfdag.store.open import CLUSTER_ADDRESS
 from perfdag.workflows import base
 from perfdag.workflows.emit import dump

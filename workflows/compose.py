@@ -8,7 +8,7 @@ from hera.workflows import models as m
 from hera.workflows._context import _context
 
 from perfdag.kube.labels import LABEL
-from perfdag.kube.podspec import restricted
+from perfdag.kube.pod_security import step_pod_patch
 from perfdag.plan.plan import make_plan
 from perfdag.store.open import check_cluster_address
 from perfdag.suite.text import load_model
@@ -16,7 +16,7 @@ from perfdag.workflows.cron import AnySuite
 from perfdag.workflows.runs import suite_parameter
 from perfdag.workflows.templates import NAME, Installation, workflow_fields
 
-RESTRICTED = json.dumps(restricted())
+RESTRICTED = json.dumps(step_pod_patch())
 """The podSpecPatch with which a container satisfies PodSecurity `restricted`, Argo's own too."""
 
 

@@ -9,7 +9,8 @@ from hera.workflows import Container
 from hera.workflows import models as m
 
 from perfdag.kube.labels import LABEL
-from perfdag.kube.podspec import STORE, hardened
+from perfdag.kube.pod_patch import STORE
+from perfdag.kube.pod_security import hardened
 from perfdag.workflows.parameters import Parameters, claim_names
 
 # in all namespaces, and only preferred: a cluster may have one node

@@ -9,7 +9,8 @@ in memory. It runs an image of the installation, whatever image a suite measures
 from hera.workflows import UserContainer
 from hera.workflows import models as m
 
-from perfdag.kube.podspec import CREDENTIALS, hardened
+from perfdag.kube.pod_patch import CREDENTIALS
+from perfdag.kube.pod_security import hardened
 from perfdag.workflows.containers import Installation, variable
 
 _SOURCES, _TARGET = "/perfdag/secrets", "/perfdag/credentials"

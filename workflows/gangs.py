@@ -4,7 +4,7 @@ from hera.workflows import DAG, Container, Parameter, RetryStrategy, Task
 from hera.workflows import models as m
 
 from perfdag.kube.config import SERVICE_ACCOUNT
-from perfdag.kube.labels import LABEL, UNRECOVERABLE
+from perfdag.kube.labels import LABEL, MEASURING, RUN, SUITE, UNRECOVERABLE
 from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, NODES, PORT, TWIN
 from perfdag.workflows.containers import Installation, container, labels
 from perfdag.workflows.credentials import credential_volumes, credentials
@@ -92,14 +92,68 @@ def gang(installation: Installation, rank: Container) -> DAG:
     return attempt
 
 
-def rank(installation: Installation) -> Container:
-    """Return a pod of a batch: rank 0 leads, the others serve; the shape's patch applies to it."""
-    # only patches of variant B use it; for other pods it is no rank
-    twin = f"string(asInt(inputs.parameters.rank) - asInt({_of_batch('n')}))"
-    port = (
+def measuring_pod(installation: Installation) -> Container:
+    """Return the template of a pod of a batch: rank 0 leads, the others serve.
+
+    The patch of the batch's shape applies to it.
+    """
+    role = (
+        f"{{{{=inputs.parameters.rank == '0' ? 'lead' "
+        f": inputs.parameters.rank == {_of_batch('n')} ? 'lead-b' : 'peer'}}}}"
+    )
+    options = {
+        "batch": "{{inputs.parameters.batch}}",
+        "rank": "{{inputs.parameters.rank}}",
+        "attempt": "{{inputs.parameters.attempt}}",
+        "attempts": str(installation.retries),
+        "port": f"{{{{={_port()}}}}}",
+        "pending": "{{workflow.outputs.parameters.pending}}",
+    }
+    arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
+    return container(
+        installation,
+        "rank",
+        store_env=False,
+        image=installation.image("base"),
+        args=["step", role, *arguments],
+        inputs=[Parameter(name=name) for name in ("rank", "batch", "shape", "attempt")],
+        service_account_name="perfdag-measure",
+        init_containers=[credentials(installation, role)],
+        volumes=credential_volumes(installation),
+        # A mount at the path of the token keeps Kubernetes from mounting the token there.
+        volume_mounts=[m.VolumeMount(name="credentials", mount_path=str(SERVICE_ACCOUNT))],
+        labels={
+            **labels("measure"),
+            MEASURING: "true",
+            RUN: "{{workflow.outputs.parameters.run}}",
+            SUITE: "{{workflow.outputs.parameters.suitename}}",
+            f"{LABEL}/batch": "{{inputs.parameters.batch}}",
+            f"{LABEL}/rank": "{{inputs.parameters.rank}}",
+            f"{LABEL}/attempt": "{{inputs.parameters.attempt}}",
+        },
+        annotations={
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            # Volcano's gang; the plan step creates its PodGroup, and other schedulers ignore it
+            "scheduling.k8s.io/group-name": "perfdag-{{workflow.uid}}-b{{inputs.parameters.batch}}",
+            # the key depends on the shape, since Multus' own keys may not be empty
+            "{{=" + _of_shape("netkey") + "}}": "{{=" + _of_shape("network") + "}}",
+        },
+        pod_spec_patch=f"{{{{={_patch(installation)}}}}}",
+    )
+
+
+def _port() -> str:
+    """Return an expression for the port of the pod's sshd."""
+    return (
         f"string(asInt({_of_shape('port')}) "
         f"+ asInt({_of_shape('step')}) * asInt(inputs.parameters.rank))"
     )
+
+
+def _patch(installation: Installation) -> str:
+    """Return an expression for the patch of the shape, with values for its placeholders."""
+    # only patches of variant B use it; for other pods it is no rank
+    twin = f"string(asInt(inputs.parameters.rank) - asInt({_of_batch('n')}))"
     # the ranks of a duet's second variant follow those of the first
     is_client = f"asInt(inputs.parameters.rank) % asInt({_of_batch('n')}) == 0"
     nodes = f"string({is_client} ? {_of_shape('client')} : {_of_shape('server')})"
@@ -113,63 +167,9 @@ def rank(installation: Installation) -> Container:
         (f"'{BATCH}'", "inputs.parameters.batch"),
         (f"'{ATTEMPT}'", "inputs.parameters.attempt"),
         (f"'{TWIN}'", twin),
-        (f"toJson('{PORT}')", port),
+        (f"toJson('{PORT}')", _port()),
         (f"toJson('{NODES}')", nodes),
         (f"toJson('{CLAIMED}')", f"({claim})"),
     ):
         patch = f"replace({patch}, {placeholder}, {value})"
-    annotations = {
-        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-        # the gang for Volcano, whose PodGroup the plan step creates; other schedulers ignore it
-        "scheduling.k8s.io/group-name": "perfdag-{{workflow.uid}}-b{{inputs.parameters.batch}}",
-        # the key depends on the shape, since Multus' own keys may not be empty
-        "{{=" + _of_shape("netkey") + "}}": "{{=" + _of_shape("network") + "}}",
-    }
-    role = (
-        f"{{{{=inputs.parameters.rank == '0' ? 'lead' "
-        f": inputs.parameters.rank == {_of_batch('n')} ? 'lead-b' : 'peer'}}}}"
-    )
-    return container(
-        installation,
-        "rank",
-        store_env=False,
-        image=installation.image("base"),
-        args=[
-            "step",
-            role,
-            "--batch",
-            "{{inputs.parameters.batch}}",
-            "--rank",
-            "{{inputs.parameters.rank}}",
-            "--attempt",
-            "{{inputs.parameters.attempt}}",
-            "--attempts",
-            str(installation.retries),
-            "--port",
-            f"{{{{={port}}}}}",
-            "--pending",
-            "{{workflow.outputs.parameters.pending}}",
-        ],
-        inputs=[
-            Parameter(name="rank"),
-            Parameter(name="batch"),
-            Parameter(name="shape"),
-            Parameter(name="attempt"),
-        ],
-        service_account_name="perfdag-measure",
-        init_containers=[credentials(installation, role)],
-        volumes=credential_volumes(installation),
-        # A mount at the path of the token keeps Kubernetes from mounting the token there.
-        volume_mounts=[m.VolumeMount(name="credentials", mount_path=str(SERVICE_ACCOUNT))],
-        labels={
-            **labels("measure"),
-            f"{LABEL}/measuring": "true",
-            f"{LABEL}/run": "{{workflow.outputs.parameters.run}}",
-            f"{LABEL}/suite": "{{workflow.outputs.parameters.suitename}}",
-            f"{LABEL}/batch": "{{inputs.parameters.batch}}",
-            f"{LABEL}/rank": "{{inputs.parameters.rank}}",
-            f"{LABEL}/attempt": "{{inputs.parameters.attempt}}",
-        },
-        annotations=annotations,
-        pod_spec_patch=f"{{{{={patch}}}}}",
-    )
+    return patch

@@ -3,7 +3,7 @@
 from hera.workflows import DAG, Container, Parameter, RetryStrategy, Task
 from hera.workflows import models as m
 
-from perfdag.kube.labels import BEGAN, ENDED, REFUSED, STEP
+from perfdag.kube.labels import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED
 from perfdag.workflows.containers import Installation
 
 
@@ -17,10 +17,10 @@ def annotation(name: str) -> str:
 
 def refused(name: str) -> str:
     """Return an expression: whether a step refused the run."""
-    return f"{annotation(STEP)} == workflow.uid + ' {name} {REFUSED}'"
+    return f"{annotation(STEP)} == workflow.uid + ' {name} {STEP_REFUSED}'"
 
 
-def lost(installation: Installation, name: str, limit: int) -> str:
+def step_was_lost(installation: Installation, name: str, limit: int) -> str:
     """Return an expression: whether the pod of a step was lost (an eviction, a node that is gone).
 
     A step that ended by itself would end the same way again. So would one that waited or worked for
@@ -28,7 +28,8 @@ def lost(installation: Installation, name: str, limit: int) -> str:
     gives neither to a DAG. So the step records its state on the Workflow.
     """
     began, ended = (
-        f"{annotation(STEP)} == workflow.uid + ' {name} {state}'" for state in (BEGAN, ENDED)
+        f"{annotation(STEP)} == workflow.uid + ' {name} {state}'"
+        for state in (STEP_BEGAN, STEP_ENDED)
     )
     waiting = installation.pending_limit
     at_least = f"{ended} || {refused(name)} ? 0 : {began} ? {limit} : {waiting}"

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from perfdag.benchmark.contract import Rights
-from perfdag.kube.podspec import PRIORITY_CLASSES, SSH_PORT, account_of
+from perfdag.kube.labels import MEASURING
+from perfdag.kube.pod_patch import PRIORITY_CLASSES, SSH_PORT, account_of
 from perfdag.kube.resources import Object
 from perfdag.workflows.templates import Installation
 
@@ -193,10 +194,10 @@ def network_policy(installation: Installation) -> Object:
         "kind": "NetworkPolicy",
         "metadata": _meta(installation, "perfdag-measuring"),
         "spec": {
-            "podSelector": {"matchLabels": {"perfdag/measuring": "true"}},
+            "podSelector": {"matchLabels": {MEASURING: "true"}},
             "policyTypes": ["Ingress"],
             "ingress": [
-                {"from": [{"podSelector": {"matchLabels": {"perfdag/measuring": "true"}}}]},
+                {"from": [{"podSelector": {"matchLabels": {MEASURING: "true"}}}]},
                 {"ports": [{"protocol": "TCP", "port": SSH_PORT}]},
             ],
         },

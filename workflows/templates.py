@@ -23,13 +23,13 @@ from hera.workflows import (
 from hera.workflows import models as m
 
 from perfdag.kube.labels import LABEL, WATCHDOG_DONE
-from perfdag.kube.placement import lost_node
-from perfdag.kube.podspec import restricted
+from perfdag.kube.placement import node_loss_tolerance
+from perfdag.kube.pod_security import step_pod_patch
 from perfdag.workflows.containers import ASIDE, container, labels, with_store
 from perfdag.workflows.containers import Installation as Installation
-from perfdag.workflows.gangs import duet, gang, rank
+from perfdag.workflows.gangs import duet, gang, measuring_pod
 from perfdag.workflows.parameters import RUN
-from perfdag.workflows.retries import annotation, lost, refused, with_retries
+from perfdag.workflows.retries import annotation, refused, step_was_lost, with_retries
 
 NAME = "perfdag"
 PLAN_SECONDS, FINISH_SECONDS = 1800, 3600
@@ -70,7 +70,7 @@ def template(installation: Installation) -> WorkflowTemplate:
             installation,
             "plan",
             _plan(installation),
-            lost(installation, "plan", PLAN_SECONDS),
+            step_was_lost(installation, "plan", PLAN_SECONDS),
         )
         not_done = f"{{{{={annotation(WATCHDOG_DONE)} != workflow.uid}}}}"
         lost_or_new = f"lastRetry.status == 'Error' || {not_done}"
@@ -79,16 +79,16 @@ def template(installation: Installation) -> WorkflowTemplate:
             installation,
             "confirm",
             _confirm(installation),
-            lost(installation, "confirm", FINISH_SECONDS),
+            step_was_lost(installation, "confirm", FINISH_SECONDS),
         )
         with_retries(
             installation,
             "finish",
             _finish(installation),
-            lost(installation, "finish", FINISH_SECONDS),
+            step_was_lost(installation, "finish", FINISH_SECONDS),
             f"{{{{={installation.parameters.allowed(RUN)} && !({refused('plan')})}}}} == true",
         )
-        pods = rank(installation)
+        pods = measuring_pod(installation)
         fans = [gang(installation, pods), duet(installation, pods)]
         # a DAG of its own, since the limit on parallel batches must not count the watchdog
         with DAG(
@@ -223,7 +223,7 @@ def _plan(installation: Installation) -> Container:
         affinity=ASIDE,
         labels=labels("plan", installation.parameters.value("run")),
         pod_spec_patch=with_store(
-            installation, restricted({"cpu": "100m", "memory": "128Mi"}, PLAN_MEMORY)
+            installation, step_pod_patch({"cpu": "100m", "memory": "128Mi"}, PLAN_MEMORY)
         ),
     )
 
@@ -240,7 +240,7 @@ def _watchdog(installation: Installation) -> Container:
         labels=labels("watchdog", _RUN),
         # Argo creates it again elsewhere, and finish waits for it: it leaves a lost node at once
         pod_spec_patch=json.dumps(
-            restricted({"cpu": "10m", "memory": "64Mi"}) | lost_node(seconds=0)
+            step_pod_patch({"cpu": "10m", "memory": "64Mi"}) | node_loss_tolerance(seconds=0)
         ),
     )
 
@@ -258,7 +258,7 @@ def _confirm(installation: Installation) -> Container:
         active_deadline_seconds=FINISH_SECONDS,
         affinity=ASIDE,
         labels=labels("confirm", _RUN),
-        pod_spec_patch=with_store(installation, restricted({"cpu": "100m", "memory": "256Mi"})),
+        pod_spec_patch=with_store(installation, step_pod_patch({"cpu": "100m", "memory": "256Mi"})),
     )
 
 
@@ -272,7 +272,7 @@ def _finish(installation: Installation) -> Container:
         active_deadline_seconds=FINISH_SECONDS,
         affinity=ASIDE,
         labels=labels("finish", installation.parameters.value("run")),
-        pod_spec_patch=with_store(installation, restricted({"cpu": "100m", "memory": "256Mi"})),
+        pod_spec_patch=with_store(installation, step_pod_patch({"cpu": "100m", "memory": "256Mi"})),
     )
 
 

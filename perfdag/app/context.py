@@ -9,7 +9,13 @@ from typing import Any
 from perfdag.app.errors import CommandError
 from perfdag.exit_codes import EXIT_INPUT, EXIT_REACH
 from perfdag.kube.errors import KubeError
-from perfdag.kube.prometheus import REFUSED, Prometheus, check_queries, prometheus_of, queries_of
+from perfdag.kube.prometheus import (
+    QUERY_REFUSED,
+    Prometheus,
+    check_queries,
+    prometheus_of,
+    queries_of,
+)
 from perfdag.plan.plan import Plan
 from perfdag.results.samples import SampleRecord, read_sample, sample_key, stored_samples
 from perfdag.store.base import Store
@@ -23,7 +29,7 @@ def require_queries(plan: Plan) -> None:
     try:
         asyncio.run(check_queries(plan))
     except KubeError as error:
-        code = EXIT_INPUT if error.reason == REFUSED else EXIT_REACH
+        code = EXIT_INPUT if error.reason == QUERY_REFUSED else EXIT_REACH
         raise CommandError(str(error), code) from None
 
 

@@ -17,7 +17,7 @@ from perfdag.regress.acks import read_acks, read_checks, unattended_rules
 from perfdag.regress.alerts import Alert
 from perfdag.regress.confirm import check_night
 from perfdag.regress.gate import store_record
-from perfdag.regress.result import Gate, Rules, data, worst
+from perfdag.regress.result import GateResult, Rules, gate_as_dict, worst
 from perfdag.regress.rollup import read_run_medians
 from perfdag.regress.selection import select_one
 from perfdag.results.collect import collect
@@ -33,7 +33,7 @@ from perfdag.units import short_seconds
 class GateOutcome:
     """The gate of a run. `local` tells whether --confirm can measure its points again here."""
 
-    gate: Gate
+    gate: GateResult
     webhook_reached: bool
     local: bool = False
 
@@ -46,7 +46,7 @@ class GateOutcome:
 
     def data(self) -> dict[str, Any]:
         """Return the gate as plain data."""
-        return data(self.gate)
+        return gate_as_dict(self.gate)
 
     def junit(self) -> bytes:
         """Return the gate as JUnit XML."""
@@ -66,10 +66,10 @@ class GateOutcome:
             for result in gate.cases
             if result.state in ("failed", "absent")
         ]
-        if gate.confirmed:
-            lines.append(f"measured again the same night: {', '.join(gate.confirmed)}")
-        elif gate.confirm:
-            suspects = [f"{point.name} {100 * point.effect:+.1f} %" for point in gate.confirm]
+        if gate.confirming_runs:
+            lines.append(f"measured again the same night: {', '.join(gate.confirming_runs)}")
+        elif gate.suspects:
+            suspects = [f"{point.name} {100 * point.effect:+.1f} %" for point in gate.suspects]
             hint = " (--confirm measures them again)" if self.local else ""
             lines.append(f"suspicious tonight: {', '.join(suspects)}{hint}")
         lines += [f"damaged, left out: {key}" for key in gate.damaged]
@@ -108,7 +108,7 @@ def check_run(
     acks, file = read_acks(acks_file, store)
     rules = Rules(read_checks(store, run_id, suite_file), acks, file)
     gate = check_night(store, suite, run_id, rules)
-    if confirm and gate.confirm and not gate.confirmed:
+    if confirm and gate.suspects and not gate.confirming_runs:
         _measure_again(store, gate, report)
         gate = check_night(store, suite, run_id, rules)
     return _publish(store, gate, webhook, report, local=local)
@@ -154,7 +154,7 @@ def check_age(
         return line, EXIT_OK
     title = f"STALE {line}; at most {short_seconds(limit)} is allowed"
     alert = Alert("stale", title, title, [run_id], run_id)
-    reached = _send(webhook, Gate(run_id, suite, "", alerts=[alert]), report)
+    reached = _send(webhook, GateResult(run_id, suite, "", alerts=[alert]), report)
     return title, EXIT_GATE if reached else EXIT_REACH
 
 
@@ -166,11 +166,11 @@ def _is_local(store: Store, run_id: str) -> bool:
         return True
 
 
-def _measure_again(store: Store, gate: Gate, report: Callable[[str], None]) -> None:
+def _measure_again(store: Store, gate: GateResult, report: Callable[[str], None]) -> None:
     """Measure the suspicious points twice more, as runs of their own. Raises StoreError."""
-    points = {suspect.point for suspect in gate.confirm}
+    points = {suspect.point for suspect in gate.suspects}
     for plan in store_confirming_plans(store, load_plan(store, gate.run), points):
-        names = ", ".join(suspect.name for suspect in gate.confirm)
+        names = ", ".join(suspect.name for suspect in gate.suspects)
         report(f"confirm {plan.run_id}: {names}")
         measure_plan(plan, store, report)
         collect(store, plan)
@@ -178,7 +178,7 @@ def _measure_again(store: Store, gate: Gate, report: Callable[[str], None]) -> N
 
 def _publish(
     store: Store,
-    gate: Gate,
+    gate: GateResult,
     webhook: str | None,
     report: Callable[[str], None],
     *,
@@ -190,7 +190,7 @@ def _publish(
     return outcome
 
 
-def _send(webhook: str | None, gate: Gate, report: Callable[[str], None]) -> bool:
+def _send(webhook: str | None, gate: GateResult, report: Callable[[str], None]) -> bool:
     """Send the alerts of a gate to the webhook, if there is one. Return whether it took them."""
     try:
         if webhook:

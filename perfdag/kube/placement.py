@@ -16,7 +16,7 @@ LOST_NODE_SECONDS = 60
 """Seconds after which Kubernetes deletes a pod whose node does not answer."""
 
 
-def lost_node(seconds: int = LOST_NODE_SECONDS) -> Object:
+def node_loss_tolerance(seconds: int = LOST_NODE_SECONDS) -> Object:
     """Return the spec that lets Kubernetes give up a pod `seconds` after its node is NotReady.
 
     So no pod needs the right to delete pods. A grace period of 0 removes the object at once. With
@@ -94,7 +94,7 @@ def place(shape: Shape, spec: Object, run_id: str, ranks: range | None) -> None:
     elif shape.node_selector:
         spec["nodeSelector"] = dict(shape.node_selector)
     tolerations = [item.model_dump(exclude_none=True) for item in shape.tolerations]
-    lost = lost_node()
+    lost = node_loss_tolerance()
     spec |= {**lost, "tolerations": [*tolerations, *lost["tolerations"]]}
     if shape.scheduler == "volcano":
         spec["schedulerName"] = "volcano"

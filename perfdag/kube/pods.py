@@ -6,15 +6,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from perfdag.kube.client import Kube, KubeError, Object
-from perfdag.kube.podspec import MTU
+from perfdag.kube.labels import ATTEMPT, BATCH, MEASURING, RANK, RUN
+from perfdag.kube.pod_patch import MTU
 
-RUN, BATCH, ATTEMPT, RANK, MEASURING = (
-    "perfdag/run",
-    "perfdag/batch",
-    "perfdag/attempt",
-    "perfdag/rank",
-    "perfdag/measuring",
-)
 WORKFLOW = "workflows.argoproj.io/workflow"
 _NEVER = {
     "ErrImageNeverPull",

@@ -10,7 +10,7 @@ from perfdag.kube.config import tls_context
 from perfdag.kube.errors import KubeError
 from perfdag.plan.plan import Plan
 
-REFUSED = "Refused"
+QUERY_REFUSED = "Refused"
 """The reason of a KubeError where Prometheus refuses a query, which no second try changes."""
 _NODE_NAME = re.compile(r"[A-Za-z0-9.-]+")
 
@@ -59,7 +59,7 @@ class Prometheus:
                     if body.get("status") != "success":
                         raise KubeError(
                             0,
-                            REFUSED,
+                            QUERY_REFUSED,
                             f"Prometheus at {self.url} refuses the query {name}: "
                             f"{body.get('error', answer.status)}",
                         )

@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 
 from perfdag.regress.alerts import Record
 from perfdag.regress.changes import series_names
-from perfdag.regress.result import CheckResult, Gate, LostSeries, Rules, acknowledged, add_alert
+from perfdag.regress.result import (
+    CheckResult,
+    GateResult,
+    LostSeries,
+    Rules,
+    acknowledged,
+    add_alert,
+)
 from perfdag.regress.run_medians import RunMedians
 from perfdag.regress.series import SeriesInfo
 from perfdag.regress.tuning import Tuning, covers
@@ -31,7 +38,7 @@ class AbsentSeries:
 
 
 def find_absent(
-    gate: Gate,
+    gate: GateResult,
     store: Store,
     history: RunMedians,
     tuning: Tuning,

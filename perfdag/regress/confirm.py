@@ -8,12 +8,12 @@ from typing import Any
 
 from perfdag.regress.alerts import CHANGE_KINDS
 from perfdag.regress.gate import check
-from perfdag.regress.result import Gate, Rules
+from perfdag.regress.result import GateResult, Rules
 from perfdag.results.runs import load_plan
 from perfdag.store.base import Store, StoreError
 
 
-def check_night(store: Store, suite: str, run_id: str, rules: Rules) -> Gate:
+def check_night(store: Store, suite: str, run_id: str, rules: Rules) -> GateResult:
     """Check a run together with the runs that confirm it. Raises StoreError, SelectionError.
 
     A confirming run stands for the run it confirms. Thresholds and presence come from that run
@@ -33,7 +33,7 @@ def check_night(store: Store, suite: str, run_id: str, rules: Rules) -> Gate:
     gate.alerts = [alert for alert in gate.alerts if alert.kind not in CHANGE_KINDS] + [
         alert for alert in confirmed.alerts if alert.kind in CHANGE_KINDS
     ]
-    gate.findings, gate.confirmed, gate.runs = confirmed.findings, runs, confirmed.runs
+    gate.changes, gate.confirming_runs, gate.runs = confirmed.changes, runs, confirmed.runs
     return gate
 
 

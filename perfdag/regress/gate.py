@@ -21,7 +21,14 @@ from perfdag.regress.alerts import (
     untold_recoveries,
 )
 from perfdag.regress.changes import SeriesLevels, day_of, series_levels, suspects
-from perfdag.regress.result import CheckResult, Gate, LostSeries, Rules, acknowledged, add_alert
+from perfdag.regress.result import (
+    CheckResult,
+    GateResult,
+    LostSeries,
+    Rules,
+    acknowledged,
+    add_alert,
+)
 from perfdag.regress.rollup import read_run_medians
 from perfdag.regress.run_medians import COLUMNS, RunMedians
 from perfdag.regress.selection import SelectionError
@@ -40,13 +47,13 @@ def check(
     run_id: str,
     rules: Rules,
     report: str | None = None,
-) -> Gate:
+) -> GateResult:
     """Check a run against the checks of its suite and its history.
 
     Messages link to `report`, by default the report of the run. Raises StoreError, SelectionError.
     """
     history = history_until(read_run_medians(store, suite), run_id)
-    gate = Gate(
+    gate = GateResult(
         run_id,
         suite,
         report or store.url(f"runs/{run_id}/report.html"),
@@ -64,7 +71,7 @@ def check(
     tuning = Tuning(rules.checks, history.runs[-1].cluster)
     rules = replace(rules, checks=tuning.checks)
     series = series_levels(history, tuning, rules.accepted)
-    gate.findings = [change for line in series for change in line.changes]
+    gate.changes = [change for line in series for change in line.changes]
     records = read_records(store, suite)
     _levels(gate, history, series, tuning, rules, records)
     _own_verdicts(gate, own_verdicts(table), rules)
@@ -73,7 +80,7 @@ def check(
     _thresholds(gate, references, table, rules, absent)
     if rules.acks_wrong:
         gate.alerts.append(_unreadable_acks(gate, rules))
-    gate.confirm = suspects(history, tuning, series)
+    gate.suspects = suspects(history, tuning, series)
     mark_known(history, run_id, gate.alerts, records)
     return gate
 
@@ -86,7 +93,7 @@ def history_until(history: RunMedians, run_id: str) -> RunMedians:
     )
 
 
-def store_record(store: Store, gate: Gate) -> None:
+def store_record(store: Store, gate: GateResult) -> None:
     """Store the alerts of a run, so that none is sent twice. Raises StoreError."""
     store.put(record_key(gate.suite, gate.run), Record(gate.run, gate.alerts).dump())
 
@@ -100,7 +107,7 @@ STATES = {
 
 
 def _levels(
-    gate: Gate,
+    gate: GateResult,
     history: RunMedians,
     series: Sequence[SeriesLevels],
     tuning: Tuning,
@@ -142,7 +149,7 @@ def _levels(
         gate.cases.append(CheckResult("change", line.name, state, text))
 
 
-def _own_verdicts(gate: Gate, verdicts: Sequence[OwnVerdict], rules: Rules) -> None:
+def _own_verdicts(gate: GateResult, verdicts: Sequence[OwnVerdict], rules: Rules) -> None:
     """Add the verdicts of the benchmarks themselves, with one alert per entry for failed ones."""
     states: dict[str, Literal["ok", "failed", "unsure"]]
     states = {"passed": "ok", "failed": "failed", "inconclusive": "unsure"}
@@ -161,7 +168,11 @@ def _own_verdicts(gate: Gate, verdicts: Sequence[OwnVerdict], rules: Rules) -> N
 
 
 def _thresholds(
-    gate: Gate, past: References, table: pa.Table, rules: Rules, absent: Sequence[AbsentSeries]
+    gate: GateResult,
+    past: References,
+    table: pa.Table,
+    rules: Rules,
+    absent: Sequence[AbsentSeries],
 ) -> None:
     """Check thresholds, with one alert per rule and entry.
 
@@ -199,7 +210,7 @@ def _thresholds(
         )
 
 
-def _unreadable_acks(gate: Gate, rules: Rules) -> Alert:
+def _unreadable_acks(gate: GateResult, rules: Rules) -> Alert:
     """Return the alert that the acknowledgements are ignored. It does not fail the gate."""
     title = f"ACKS {gate.suite}: {rules.acks_file} is unreadable and accepts nothing"
     errors = [f"what    {line}"[:300] for line in rules.acks_wrong.splitlines()[:6]]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import orjson
 
 from perfdag.regress.alerts import Alert, as_json
-from perfdag.regress.result import Gate, worst
+from perfdag.regress.result import GateResult, worst
 
 WEBHOOK_TIMEOUT = 10.0  # seconds
 
@@ -19,7 +19,7 @@ class WebhookError(Exception):
     """The webhook did not accept a message. The text is the reason."""
 
 
-def junit(gate: Gate) -> bytes:
+def junit(gate: GateResult) -> bytes:
     """Return the gate as JUnit XML, with one case per check.
 
     A failed check is a failure, absent data an error. Too little history, an inconclusive verdict
@@ -67,7 +67,7 @@ def _xml_text(text: str) -> str:
     )
 
 
-def markdown(gate: Gate) -> str:
+def markdown(gate: GateResult) -> str:
     """Return the gate as Markdown: alerts, then failed checks, then counts."""
     head = "FAILED" if gate.failed else "passed"
     lines = [
@@ -87,13 +87,13 @@ def markdown(gate: Gate) -> str:
             for result in bad
         ] + [""]
     lines.append(counts(gate))
-    if gate.confirm and not gate.confirmed:
+    if gate.suspects and not gate.confirming_runs:
         lines.append(
             "suspicious tonight, worth measuring again: "
-            + ", ".join(suspect.name for suspect in gate.confirm)
+            + ", ".join(suspect.name for suspect in gate.suspects)
         )
-    if gate.confirmed:
-        lines.append(f"measured again the same night: {', '.join(gate.confirmed)}")
+    if gate.confirming_runs:
+        lines.append(f"measured again the same night: {', '.join(gate.confirming_runs)}")
     if gate.damaged:
         lines.append(f"damaged, left out: {', '.join(gate.damaged)}")
     return "\n".join(lines)
@@ -103,7 +103,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def counts(gate: Gate) -> str:
+def counts(gate: GateResult) -> str:
     """Return the number of checks by state, such as `41 ok, 1 failed, 3 skipped`."""
     words = {
         "ok": "ok",
@@ -120,7 +120,7 @@ def counts(gate: Gate) -> str:
     return ", ".join(parts) or "nothing to check"
 
 
-def send(url: str, gate: Gate, alerts: Sequence[Alert]) -> None:
+def send(url: str, gate: GateResult, alerts: Sequence[Alert]) -> None:
     """Post the alerts that were not sent yet and mark them sent. Raises WebhookError.
 
     Each cause is one message. Its `page` is false where the alert does not fail the gate, so that a

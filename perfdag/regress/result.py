@@ -24,10 +24,10 @@ class CheckResult:
 
 
 @dataclass
-class Gate:
+class GateResult:
     """The result of checking a run. `store` is the address of the store.
 
-    `confirm` names points worth measuring again, `confirmed` the runs that did so.
+    `suspects` are points worth measuring again, `confirming_runs` the runs that did so.
     """
 
     run: str
@@ -35,9 +35,9 @@ class Gate:
     report: str
     cases: list[CheckResult] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
-    findings: list[LevelChange] = field(default_factory=list)
-    confirm: list[Suspect] = field(default_factory=list)
-    confirmed: list[str] = field(default_factory=list)
+    changes: list[LevelChange] = field(default_factory=list)
+    suspects: list[Suspect] = field(default_factory=list)
+    confirming_runs: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     runs: int = 0
     store: str = ""
@@ -68,7 +68,7 @@ LostSeries = tuple[str, str, str]
 
 
 def add_alert(
-    gate: Gate,
+    gate: GateResult,
     rules: Rules,
     kind: Kind,
     title: str,
@@ -105,7 +105,7 @@ def worst(alerts: Sequence[Alert]) -> list[Alert]:
     return sorted(alerts, key=lambda alert: (not alert.gates, alert.kind))
 
 
-def data(gate: Gate) -> dict[str, Any]:
+def gate_as_dict(gate: GateResult) -> dict[str, Any]:
     """Return the gate as plain data."""
     return {
         "run_id": gate.run,
@@ -115,8 +115,8 @@ def data(gate: Gate) -> dict[str, Any]:
         "report": gate.report,
         "cases": [asdict(item) for item in gate.cases],
         "alerts": [asdict(item) for item in gate.alerts],
-        "changes": [asdict(item) for item in gate.findings],
-        "confirm": [asdict(item) for item in gate.confirm],
-        "confirmed": gate.confirmed,
+        "changes": [asdict(item) for item in gate.changes],
+        "confirm": [asdict(item) for item in gate.suspects],
+        "confirmed": gate.confirming_runs,
         "damaged": gate.damaged,
     }

@@ -186,7 +186,7 @@ def from_annotations(owner: str, annotations: Mapping[str, str]) -> dict[int, st
 def flights_from_annotations(
     owner: str, annotations: Mapping[str, str]
 ) -> dict[str, tuple[int, Flight]]:
-    """Return, by sample, its batch and how it was lost; none if it has another owner."""
+    """Return batch and flight of each sample, or none if the annotation has another owner."""
     items = _annotated(owner, annotations).items()
     return {
         name: (item.pop("batch"), Flight(**item))

@@ -34,7 +34,10 @@ def load_suite(file: Path | str, settings: Iterable[str] = ()) -> Loaded:
 
 
 def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = ()) -> Loaded:
-    """Do as `load` with a text. Includes are relative to the folder of `file`."""
+    """Read a suite from a text. Includes are relative to the folder of `file`.
+
+    Raises BadDocument.
+    """
     return _load_or_raise(parse_document(text, file), settings, Path(file).parent, (file,))
 
 

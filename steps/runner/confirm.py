@@ -34,7 +34,7 @@ def step(context: PodContext, out: Path) -> list[str]:
     else:
         collect(store, plan)
         rules = unattended_rules(store, checks_of(plan.suite_text))
-        points = {case.point for case in check(store, plan.suite, plan.run_id, rules).confirm}
+        points = {case.point for case in check(store, plan.suite, plan.run_id, rules).suspects}
         confirming = store_confirming_plans(store, plan, points) if points else []
     left = batches_left(store, plan, confirming)
     objects = {

@@ -71,7 +71,7 @@ def shared_crashes(duet: Duet, crashes: CrashHistory) -> CrashHistory:
 def lead(
     context: PodContext, store: Store, plan: Plan, number: int, attempt: int, last: bool
 ) -> int:
-    """Measure batch `number` of both variants; return 0, or RETRYABLE or REFUSED.
+    """Measure batch `number` of both variants; return 0, or EXIT_RETRYABLE or EXIT_REFUSED.
 
     Raises StoreError, KubeError.
     """

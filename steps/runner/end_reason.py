@@ -16,8 +16,8 @@ from perfdag.results.confirming import plan_of_batch
 from perfdag.results.missing_reason import Flight, MissingReason
 from perfdag.results.runs import load_plan, variants
 from perfdag.results.samples import stored_samples
-from perfdag.steps.runner.exit_codes import REFUSED, RETRYABLE
 from perfdag.steps.runner.pod_context import PodContext
+from perfdag.steps.runner.pod_exit_codes import EXIT_REFUSED, EXIT_RETRYABLE
 from perfdag.steps.runner.step_state import owner
 from perfdag.store.base import Store
 from perfdag.units import short_seconds
@@ -65,7 +65,7 @@ def record_failed_attempt(
 ) -> int:
     """Write why an attempt at batch `index` of the plans ended early; `name` is for the log.
 
-    Return RETRYABLE, or REFUSED if the pod lacks rights. Raises StoreError, and any other
+    Return EXIT_RETRYABLE, or EXIT_REFUSED if the pod lacks rights. Raises StoreError, and any other
     KubeError.
     """
     refused = isinstance(error, KubeError)
@@ -77,7 +77,7 @@ def record_failed_attempt(
         missing_reason.write(store, plan.run_id, reason)
     if last:
         print(f"{name}: this was the last attempt; the rows have the reason", flush=True)  # noqa: T201
-    return REFUSED if refused else RETRYABLE
+    return EXIT_REFUSED if refused else EXIT_RETRYABLE
 
 
 def _with_variant(text: str, pods: int) -> str:
@@ -105,7 +105,7 @@ def copy_annotation(context: PodContext, store: Store, plan: Plan) -> None:
         write.flight(batch, flight)
 
 
-def record(context: PodContext, store: Store, plan: Plan, phase: str) -> None:
+def record_workflow_end(context: PodContext, store: Store, plan: Plan, phase: str) -> None:
     """Write that the Workflow did not succeed, for the run's samples and those that confirm it.
 
     `phase` is Argo's. A run that belongs to another Workflow gets no reason, except where it has no

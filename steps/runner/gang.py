@@ -26,7 +26,7 @@ from perfdag.store.base import NotStoredError, Store
 def lead(
     context: PodContext, store: Store, plan: Plan, number: int, attempt: int, last: bool
 ) -> int:
-    """Measure batch `number`; return 0, or RETRYABLE or REFUSED if the gang fell apart.
+    """Measure batch `number`; return 0, or EXIT_RETRYABLE or EXIT_REFUSED if the gang fell apart.
 
     Raises StoreError, KubeError.
     """

@@ -18,15 +18,15 @@ from perfdag.hosts.forwarding import PROGRAM, Forwarding
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.client import Kube
+from perfdag.kube.pod_patch import ssh_port
 from perfdag.kube.pods import Pod, read_pod, selector, troubles, with_events
-from perfdag.kube.podspec import ssh_port
 from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
 from perfdag.steps.runner.batch_objects import services_key
 from perfdag.steps.runner.credentials import lead_config
-from perfdag.steps.runner.exit_codes import RETRYABLE
 from perfdag.steps.runner.pod_context import PodContext
+from perfdag.steps.runner.pod_exit_codes import EXIT_RETRYABLE
 from perfdag.steps.site import GangLost
 from perfdag.store.base import Store
 
@@ -87,7 +87,7 @@ class Hosts:
         gang.
         """
         for peer in self.peers:
-            peer.dismiss(0 if measured else RETRYABLE)
+            peer.dismiss(0 if measured else EXIT_RETRYABLE)
             peer.close()
 
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from perfdag.hosts.environment import measured_environment
 from perfdag.hosts.processes import descendants
 from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.pods import RANK, read_pod, selector
+from perfdag.kube.labels import RANK
+from perfdag.kube.pods import read_pod, selector
 from perfdag.signals import end_once
 from perfdag.steps.runner.credentials import OF_PEER, Keys, PeerError, ensure_user
-from perfdag.steps.runner.exit_codes import RETRYABLE, exit_retryable
 from perfdag.steps.runner.pod_context import PodContext
+from perfdag.steps.runner.pod_exit_codes import EXIT_RETRYABLE, exit_retryable
 
 LOST_SECONDS = 30.0
 ASK_SECONDS = 5.0
@@ -27,7 +28,7 @@ SSHD = "/usr/sbin/sshd"
 
 
 def exit_code_of_lead(context: PodContext, batch: int, attempt: int) -> int | None:
-    """Return what a peer ends with since its lead has ended: 0 or RETRYABLE.
+    """Return what a peer ends with since its lead has ended: 0 or EXIT_RETRYABLE.
 
     None: the lead runs, or the API server does not answer.
     """
@@ -41,7 +42,7 @@ def exit_code_of_lead(context: PodContext, batch: int, attempt: int) -> int | No
         phases = run_with_client(phases_of_lead, retries=0)
     except KubeError:
         return None
-    return 0 if "Succeeded" in phases else RETRYABLE if "Failed" in phases else None
+    return 0 if "Succeeded" in phases else EXIT_RETRYABLE if "Failed" in phases else None
 
 
 def _server_config(home: Path, addresses: Sequence[str], port: int) -> str:
@@ -85,9 +86,9 @@ def serve(
 ) -> int:
     """Run sshd at `addresses` until the lead dismisses this peer, and return the exit code.
 
-    The code is RETRYABLE if no lead connects for `pending_limit` s, or if the lead is silent for
-    `lost_limit` s. `lead_exit_code` is called every few seconds while no lead is connected; a code
-    that is not None ends the peer. Raises PeerError if sshd does not start.
+    The code is EXIT_RETRYABLE if no lead connects for `pending_limit` s, or if the lead is silent
+    for `lost_limit` s. While no lead is connected, `lead_exit_code` is called every few seconds; a
+    code that is not None ends the peer. Raises PeerError if sshd does not start.
     """
     if shutil.which(SSHD) is None:
         raise PeerError(f"{SSHD} is not in this image; install openssh-server in it")
@@ -129,7 +130,7 @@ def _wait_for_dismissal(
         if descendants(sshd.pid):
             last_contact, connected = now, True
         elif now - last_contact > (lost_limit if connected else pending_limit):
-            return RETRYABLE
+            return EXIT_RETRYABLE
         elif now - last_question > ASK_SECONDS:
             last_question = now
             if (code := lead_exit_code()) is not None:

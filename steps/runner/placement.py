@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfdag.hosts.base import Host
+from perfdag.kube.pod_security import USER
 from perfdag.kube.pods import Pod
-from perfdag.kube.podspec import USER
 from perfdag.kube.volumes import VOLUME
 from perfdag.shape import ACROSS, Shape
 from perfdag.steps.runner.gather import Hosts

@@ -8,8 +8,8 @@ import orjson
 
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.permits import check_permits
-from perfdag.kube.podspec import priority_class
-from perfdag.kube.prometheus import REFUSED, check_queries
+from perfdag.kube.pod_patch import priority_class
+from perfdag.kube.prometheus import QUERY_REFUSED, check_queries
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan, read_plan
 from perfdag.results import missing_reason
@@ -115,7 +115,7 @@ def check_context(plan: Plan) -> None:
     try:
         asyncio.run(check_queries(plan))
     except KubeError as error:
-        if error.reason == REFUSED:
+        if error.reason == QUERY_REFUSED:
             raise refuse(str(error)) from None
         raise
 

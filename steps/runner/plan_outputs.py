@@ -7,7 +7,7 @@ import orjson
 from perfdag.kube.labels import LABEL
 from perfdag.kube.permits import own_image
 from perfdag.kube.placement import of_roles
-from perfdag.kube.podspec import Context, account_of, patch, priority_class, ssh_port
+from perfdag.kube.pod_patch import Context, account_of, patch, priority_class, ssh_port
 from perfdag.kube.resources import Object
 from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from perfdag.kube.podspec import STORE
+from perfdag.kube.pod_patch import STORE
 from perfdag.plan.plan import new_run_id
 from perfdag.steps.runner.limits import refuse
 from perfdag.store.base import Store

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from perfdag import signals
 from perfdag.benchmark import registry
 from perfdag.kube.client import Kube, Object
-from perfdag.kube.pods import ATTEMPT, pod_trouble, selector
+from perfdag.kube.labels import ATTEMPT
+from perfdag.kube.pods import pod_trouble, selector
 from perfdag.plan.order import concurrent_groups
 from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason

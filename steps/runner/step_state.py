@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Collection
 
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.labels import BEGAN, ENDED, REFUSED, STEP, UNRECOVERABLE
+from perfdag.kube.labels import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, UNRECOVERABLE
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.base import AddressError, DamagedError, NotStoredError
 from perfdag.suite.yaml_document import BadDocument
@@ -43,14 +43,14 @@ def step(context: PodContext, name: str, work: Callable[[], int]) -> int:
     A step that fails by itself would fail again. One that is evicted or killed records no end, and
     Argo runs it again.
     """
-    _record(context, name, BEGAN)
+    _record(context, name, STEP_BEGAN)
     try:
         code = work()
     except Exception as error:
-        _record(context, name, REFUSED if isinstance(error, _BAD_INPUT) else ENDED)
+        _record(context, name, STEP_REFUSED if isinstance(error, _BAD_INPUT) else STEP_ENDED)
         raise
     if code:
-        _record(context, name, ENDED)
+        _record(context, name, STEP_ENDED)
     return code
 
 

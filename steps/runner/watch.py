@@ -71,11 +71,11 @@ def _phases(workflow: Object, template: str) -> list[str | None]:
 async def watch_run(context: PodContext, pending: str) -> bool:
     """Watch the run until its last batch ends. Return True if no batch failed.
 
-    If no sample may be measured again, it ends with the last stored sample: the controller looks at
-    a Workflow every 10 s, and a watchdog that ends after the measuring pods costs one more look. If
-    batches failed, the watchdog has to fail too: `argo retry` keeps pods that succeeded, and nobody
-    would watch the pods of the retry. The watchdog does not mount a claim, which only one node may
-    have. It waits while the API server is out of reach. Raises StoreError.
+    The watch ends when the last sample is stored, unless the gate may add confirming runs. So the
+    watchdog does not end after the measuring pods, which would cost the controller a look of 10 s.
+    If batches failed, the watchdog has to fail too: `argo retry` keeps pods that succeeded, and
+    nobody would watch the pods of the retry. The watchdog does not mount a claim, which only one
+    node may have. It waits while the API server is out of reach. Raises StoreError.
     """
     limit = pending_limit(pending)
     async with Kube() as kube:

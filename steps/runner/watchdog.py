@@ -11,7 +11,7 @@ from perfdag.kube.argo import inputs_of
 from perfdag.kube.pods import Pod, is_pulling, is_unpacking
 from perfdag.kube.resources import Object
 from perfdag.results.missing_reason import Flight, samples_in_flight
-from perfdag.steps.runner.exit_codes import REFUSED, RETRYABLE
+from perfdag.steps.runner.pod_exit_codes import EXIT_REFUSED, EXIT_RETRYABLE
 
 LOOK_SECONDS = 3.0
 """Seconds between two looks at the pods."""
@@ -21,9 +21,9 @@ UNRECOVERABLE_SECONDS, PULL_SECONDS = 3.0, 20.0
 GIVEN_UP = "GivenUp"
 """Reason in the status of a pod that the watchdog failed."""
 
-_FINAL = {f"main ended with exit code {code}" for code in (2, REFUSED)}
+_FINAL = {f"main ended with exit code {code}" for code in (2, EXIT_REFUSED)}
 
-_EXPLAINED = {f"main ended with exit code {code}" for code in (RETRYABLE, REFUSED)}
+_EXPLAINED = {f"main ended with exit code {code}" for code in (EXIT_RETRYABLE, EXIT_REFUSED)}
 """Ends whose reason the lead recorded itself."""
 
 
@@ -61,7 +61,7 @@ class Watchdog:
         self.earlier: set[int] = set()
         """Unrecoverable batches of the watchdog before this one, which recorded why."""
         self._newest: dict[int, int] = {}
-        self._nodes: dict[int, int] = {}
+        self._newest_by_argo: dict[int, int] = {}
         self._not_created: set[tuple[int, int]] = set()
         self.complete: set[int] = set()
         """Batches whose newest gang was complete at the last look: their reasons are outdated."""
@@ -83,7 +83,7 @@ class Watchdog:
             elif pod.phase == "Pending":
                 if self._is_over_time(pod, pod.batch, now):
                     doomed.add((pod.batch, pod.attempt))
-            elif self._ended_by_trouble(pod, pod.batch, pod.trouble, now):
+            elif self._handle_started_pod(pod, pod.batch, pod.trouble, now):
                 doomed.add((pod.batch, pod.attempt))
         self._given_up |= doomed
         gangs = [
@@ -104,8 +104,11 @@ class Watchdog:
             self.unrecoverable.add(batch)  # a retry would only wait again
         return True
 
-    def _ended_by_trouble(self, pod: Pod, batch: int, trouble: str, now: float) -> bool:
-        """Note the trouble of a pod that ran; return whether its gang is to be given up."""
+    def _handle_started_pod(self, pod: Pod, batch: int, trouble: str, now: float) -> bool:
+        """Note the trouble of a started pod, also of one whose node is lost.
+
+        Return whether its gang is to be given up.
+        """
         self._since.setdefault(pod.uid, now)
         ended_by_us = trouble.startswith(("DeadlineExceeded", GIVEN_UP))
         if ended_by_us and self._is_given_up(batch, pod.attempt):
@@ -129,8 +132,8 @@ class Watchdog:
         """Write which samples a pod measured when it ended, once."""
         if pod.batch is None or pod.phase != "Failed" or pod.uid in self._flown:
             return
-        lost = pod.trouble in _EXPLAINED
-        why = f"pod of rank {pod.rank}: {'its gang fell apart' if lost else pod.trouble}"
+        explained = pod.trouble in _EXPLAINED
+        why = f"pod of rank {pod.rank}: {'its gang fell apart' if explained else pod.trouble}"
         for sample in samples_in_flight(pod.message):
             flight = Flight(sample, pod.attempt + 1, pod.node or "", pod.ended_at, why)
             self._write_flight(pod.batch, flight)
@@ -141,7 +144,7 @@ class Watchdog:
 
         `argo retry` counts attempts from 0 again.
         """
-        self._newest = dict(self._nodes)
+        self._newest = dict(self._newest_by_argo)
         gangs: dict[tuple[int, int], list[Pod]] = {}
         for pod in pods:
             if pod.batch is not None:
@@ -182,26 +185,26 @@ class Watchdog:
             state = f"has not started after {waited:.0f} s on {pod.node or 'no node'}"
             self.note(batch, f"pod of rank {pod.rank} {state}, and no event says why", pod.attempt)
 
-    def note_refusals(self, nodes: dict[str, Object], now: float) -> None:
+    def note_refusals(self, argo_nodes: dict[str, Object], now: float) -> None:
         """Note pods that the API server refused: an invalid pod, a quota, a policy or a webhook.
 
         Argo keeps a pod Pending that it asks for again (a quota may be free soon); any other is an
         Error without a node. Invalid and forbidden pods stay so. A quota that was not free for the
         whole limit is not waited for again.
         """
-        pods = {uid: pod for uid, node in nodes.items() if (pod := _pod_of(node))}
-        self._nodes, self._not_created = {}, set()
+        pods = {uid: pod for uid, node in argo_nodes.items() if (pod := _pod_of(node))}
+        self._newest_by_argo, self._not_created = {}, set()
         for batch, attempt, _ in pods.values():
-            self._nodes[batch] = max(attempt, self._nodes.get(batch, 0))
+            self._newest_by_argo[batch] = max(attempt, self._newest_by_argo.get(batch, 0))
         for uid, (batch, attempt, rank) in pods.items():
-            message, phase = nodes[uid].get("message") or "", nodes[uid].get("phase")
-            placed = nodes[uid].get("hostNodeName") or message.startswith("pod deleted")
+            message, phase = argo_nodes[uid].get("message") or "", argo_nodes[uid].get("phase")
+            placed = argo_nodes[uid].get("hostNodeName") or message.startswith("pod deleted")
             not_created = phase == "Error" and message and not placed
             waiting = phase == "Pending" and ("forbidden" in message or "denied" in message)
             if not not_created and not waiting:
                 continue
             self._not_created.add((batch, attempt))
-            if attempt == self._nodes[batch] and self._refusals.get(uid) != message:
+            if attempt == self._newest_by_argo[batch] and self._refusals.get(uid) != message:
                 self.note(batch, f"pod of rank {rank} was refused: {message}", attempt)
                 self._refusals[uid] = message  # else pods of a batch overwrite each other's reason
             if not_created:

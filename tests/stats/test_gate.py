@@ -232,7 +232,7 @@ def test_accepting_a_level_makes_it_the_baseline(store: Store) -> None:
     assert not check(store, "net", run_id(39), Rules(accepted=accepted)).failed
     repeated = check(store, "net", run_id(54), Rules(accepted=accepted))
     assert repeated.failed
-    assert repeated.findings[0].index == 50
+    assert repeated.changes[0].index == 50
     expired = [Acknowledgement("iperf *", run_id(34), "for a week", until="2026-02-10")]
     assert not check(store, "net", run_id(36), Rules(accepted=expired)).failed  # 2026-02-10
     assert check(store, "net", run_id(37), Rules(accepted=expired)).failed
@@ -838,9 +838,9 @@ def test_one_very_bad_night_is_suspicious_not_a_regression(store: Store) -> None
     nights(store, 30, lambda n, p: 1e10 * (0.7 if n == 29 and p == "streams=8" else 1.0))
     gate = check(store, "net", run_id(29), Rules())
     assert not gate.failed
-    assert [item.name for item in gate.confirm] == ["iperf streams=8 throughput"]
-    assert gate.confirm[0].effect == pytest.approx(-0.3, abs=0.04)
-    assert check(store, "net", run_id(28), Rules()).confirm == []
+    assert [item.name for item in gate.suspects] == ["iperf streams=8 throughput"]
+    assert gate.suspects[0].effect == pytest.approx(-0.3, abs=0.04)
+    assert check(store, "net", run_id(28), Rules()).suspects == []
 
 
 @pytest.mark.parametrize("where", [{}, {"workflow": "w", "namespace": "bench"}])

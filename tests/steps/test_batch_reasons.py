@@ -77,7 +77,7 @@ def test_a_run_that_is_stopped_says_so_of_a_batch_that_had_to_wait(
     monkeypatch.setattr(
         end_reason, "run_with_client", lambda work: {"metadata": {}, "spec": {"shutdown": "Stop"}}
     )
-    end_reason.record(place(), store, plan, "Failed")
+    end_reason.record_workflow_end(place(), store, plan, "Failed")
     assert reasons(store, plan) == {("missing", "workflow wf was ended by `argo stop`")}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfdag.hosts.local import LocalHost
-from perfdag.kube.podspec import ssh_port
+from perfdag.kube.pod_patch import ssh_port
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.plan.plan import Plan
 from perfdag.results.runs import load_plan

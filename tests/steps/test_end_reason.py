@@ -54,9 +54,9 @@ def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(
 
     monkeypatch.setattr(end_reason, "run_with_client", away)
     store, plan = FolderStore(str(tmp_path)), make_plan(parse_suite(SUITE))
-    end_reason.record(place(), store, plan, "Succeeded")
+    end_reason.record_workflow_end(place(), store, plan, "Succeeded")
     assert gather(store, plan)[0]["error"].to_pylist() == ["planned, but no result was stored"] * 3
-    end_reason.record(place(), store, plan, "Failed")
+    end_reason.record_workflow_end(place(), store, plan, "Failed")
     assert gather(store, plan)[0]["error"].to_pylist() == ["workflow wf ended Failed"] * 3
     write(store, plan.run_id, MissingReason("batch", "skipped", "no node has a GPU", 1))
     store.put(sample_key(plan.run_id, plan.key(0)), SampleRecord(plan.points[0].id, 1, "ok").dump())
@@ -71,5 +71,5 @@ def test_what_has_no_part_and_no_other_reason_was_left_by_its_workflow(
 def test_a_run_that_it_was_not_let_go_on_with_is_none_of_its(tmp_path: Path) -> None:
     store, plan = FolderStore(str(tmp_path)), make_plan(parse_suite(SUITE))
     store.put(sample_key(plan.run_id, plan.key(0)), SampleRecord(plan.points[0].id, 1, "ok").dump())
-    end_reason.record(place(), store, plan, "Failed")
+    end_reason.record_workflow_end(place(), store, plan, "Failed")
     assert store.list(f"runs/{plan.run_id}/notes") == []

@@ -19,9 +19,9 @@ from perfdag.shape import Shape
 from perfdag.steps.measure import PRECISE
 from perfdag.steps.runner import gang, gather
 from perfdag.steps.runner.end_reason import record_failed_attempt
-from perfdag.steps.runner.exit_codes import REFUSED, RETRYABLE
 from perfdag.steps.runner.gather import GangUnavailable, why_too_few
 from perfdag.steps.runner.placement import site_of
+from perfdag.steps.runner.pod_exit_codes import EXIT_REFUSED, EXIT_RETRYABLE
 from perfdag.steps.runner.progress import ProgressReporter
 from perfdag.steps.runner.quarantine import suspects_last
 from perfdag.steps.site import GangLost
@@ -103,7 +103,10 @@ async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(GangUnavailable("x"), RETRYABLE), (KubeError(403, "Forbidden", "may not"), REFUSED)],
+    [
+        (GangUnavailable("x"), EXIT_RETRYABLE),
+        (KubeError(403, "Forbidden", "may not"), EXIT_REFUSED),
+    ],
 )
 def test_want_of_rights_is_noted_and_not_tried_again(
     tmp_path: Path, error: Exception, code: int

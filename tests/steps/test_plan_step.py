@@ -9,7 +9,7 @@ import pytest
 
 from perfdag.hosts.local import LocalHost
 from perfdag.kube.placeholders import BATCH
-from perfdag.kube.podspec import ssh_port
+from perfdag.kube.pod_patch import ssh_port
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape

@@ -20,8 +20,8 @@ from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.runner import credentials, gather, peer
-from perfdag.steps.runner.exit_codes import RETRYABLE
 from perfdag.steps.runner.gather import GangUnavailable
+from perfdag.steps.runner.pod_exit_codes import EXIT_RETRYABLE
 from perfdag.suite.load import parse_suite
 from tests.fakes.credentials import copied
 
@@ -223,7 +223,7 @@ def test_commands_share_the_connection(host: SshHost, served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [None, GangUnavailable("the store is away"), SystemExit(RETRYABLE)]
+    "error", [None, GangUnavailable("the store is away"), SystemExit(EXIT_RETRYABLE)]
 )
 def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
     served: Served,
@@ -258,7 +258,7 @@ def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
         assert [each.name for each in hosts.peers] == ["node-1"]
         if error:
             raise error
-    assert served.process.wait(10) == (RETRYABLE if error else 0)
+    assert served.process.wait(10) == (EXIT_RETRYABLE if error else 0)
 
 
 def test_a_lost_lead_ends_the_peer_retryable(host: SshHost, served: Served) -> None:
@@ -266,11 +266,11 @@ def test_a_lost_lead_ends_the_peer_retryable(host: SshHost, served: Served) -> N
         ["sleep", "1"], timeout=10
     )  # a lead that comes and goes between two looks of the peer was never there
     host.close()
-    assert served.process.wait(15) == RETRYABLE
+    assert served.process.wait(15) == EXIT_RETRYABLE
 
 
 def test_no_lead_ever_ends_the_peer_retryable(keys: credentials.Keys, tmp_path: Path) -> None:
-    assert Served(keys, tmp_path / "alone", pending=1).process.wait(15) == RETRYABLE
+    assert Served(keys, tmp_path / "alone", pending=1).process.wait(15) == EXIT_RETRYABLE
 
 
 def test_a_killed_peer_is_infrastructure(host: SshHost, served: Served) -> None:

@@ -26,7 +26,7 @@ from perfdag.results.missing_reason import (
 )
 from perfdag.results.samples import sample_key
 from perfdag.steps.runner.end_reason import BatchReasons, copy_annotation
-from perfdag.steps.runner.exit_codes import REFUSED, RETRYABLE
+from perfdag.steps.runner.pod_exit_codes import EXIT_REFUSED, EXIT_RETRYABLE
 from perfdag.steps.runner.step_state import unrecoverable_annotation, unrecoverable_batches
 from perfdag.steps.runner.watch import (
     all_stored,
@@ -91,7 +91,14 @@ def test_the_retry_of_a_gang_given_up_is_given_up_at_once(watchdog: Watchdog) ->
 
 @pytest.mark.parametrize(
     ("code", "over"),
-    [(2, True), (REFUSED, True), (1, False), (RETRYABLE, False), (4, False), (137, False)],
+    [
+        (2, True),
+        (EXIT_REFUSED, True),
+        (1, False),
+        (EXIT_RETRYABLE, False),
+        (4, False),
+        (137, False),
+    ],
 )
 def test_what_ended_a_lead_decides_whether_there_is_another_attempt(
     watchdog: Watchdog, tmp_path: Path, code: int, over: bool
@@ -101,7 +108,9 @@ def test_what_ended_a_lead_decides_whether_there_is_another_attempt(
     peer = replace(pod(None, phase="Running", uid="v"), rank=1)
     assert watchdog.look([ended, peer], 0) == ([peer] if over else [])
     noted = [f"exit code {code}" in each for each in notes(tmp_path)]
-    assert noted == ([] if code in (REFUSED, RETRYABLE) else [True]), "those two say why themselves"
+    assert noted == ([] if code in (EXIT_REFUSED, EXIT_RETRYABLE) else [True]), (
+        "those two say why themselves"
+    )
     assert watchdog.unrecoverable == ({0} if over else set())
 
 

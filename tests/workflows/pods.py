@@ -4,7 +4,7 @@ import json
 
 from perfdag.kube.placeholders import ATTEMPT, BATCH, CLAIMED, NODES, PORT, TWIN
 from perfdag.kube.placement import of_roles
-from perfdag.kube.podspec import Context, patch
+from perfdag.kube.pod_patch import Context, patch
 from perfdag.kube.resources import Object
 from perfdag.shape import Shape
 

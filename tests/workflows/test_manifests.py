@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from perfdag.benchmark.contract import Rights
-from perfdag.kube.podspec import Context, patch
+from perfdag.kube.pod_patch import Context, patch
 from perfdag.kube.volumes import claim_spec
 from perfdag.shape import Shape
 from perfdag.steps.runner.limits import MAX_SHAPES, check_shapes

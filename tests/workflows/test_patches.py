@@ -7,7 +7,8 @@ import pytest
 
 from perfdag.kube.placeholders import ATTEMPT, BATCH, PORT
 from perfdag.kube.placement import LOST_NODE_SECONDS
-from perfdag.kube.podspec import host_port, patch, restricted
+from perfdag.kube.pod_patch import host_port, patch
+from perfdag.kube.pod_security import step_pod_patch
 from perfdag.shape import Shape
 
 from .test_manifests import CONTEXT, SHAPES, documents
@@ -32,7 +33,7 @@ def test_patches_are_restricted_unless_privileges_are_asked(shape: str) -> None:
 
 @pytest.mark.parametrize("shape", [*SHAPES, None])
 def test_kubernetes_gives_up_the_pods_of_a_lost_node(shape: str | None) -> None:
-    made = patch(Shape.model_validate(SHAPES[shape]), CONTEXT) if shape else restricted()
+    made = patch(Shape.model_validate(SHAPES[shape]), CONTEXT) if shape else step_pod_patch()
     assert made["terminationGracePeriodSeconds"] == 0, "else only its kubelet could end the pod"
     limits = {
         toleration["key"]: toleration["tolerationSeconds"]

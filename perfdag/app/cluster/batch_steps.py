@@ -6,15 +6,15 @@ import os
 from perfdag.app.errors import CommandError
 from perfdag.exit_codes import EXIT_FAILED
 from perfdag.kube.config import SERVICE_ACCOUNT
-from perfdag.kube.podspec import STORE
+from perfdag.kube.pod_patch import STORE
 from perfdag.plan.plan import Plan
 from perfdag.results.runs import load_plan
 from perfdag.signals import end_once
 from perfdag.steps.runner import duet, gang
 from perfdag.steps.runner.credentials import Keys, PeerError, take_credentials
-from perfdag.steps.runner.exit_codes import exit_retryable
 from perfdag.steps.runner.peer import exit_code_of_lead, serve
 from perfdag.steps.runner.pod_context import from_environment, pending_limit, scratch_home
+from perfdag.steps.runner.pod_exit_codes import exit_retryable
 from perfdag.steps.runner.watch import watch_run
 from perfdag.store.open import open_store
 

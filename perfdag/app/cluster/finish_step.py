@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 from perfdag.app.ab import cluster as ab_cluster
 from perfdag.app.ab import outcome as ab_outcome
-from perfdag.app.cluster.view import RUN_LABEL, SUITE_LABEL
 from perfdag.app.errors import CommandError
 from perfdag.app.finish import finish_run
 from perfdag.app.gate import check_after_run
 from perfdag.app.result_text import result_text
 from perfdag.exit_codes import EXIT_REACH
 from perfdag.kube.client import Kube, KubeError, run_with_client
+from perfdag.kube.labels import RUN, SUITE
 from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import collect
@@ -67,7 +67,7 @@ def _record_end(context: PodContext, store: Store, plan: Plan, phase: str, repor
             end_reason.copy_annotation(context, store, plan)
         except KubeError as error:  # only the reasons are lost, not the samples
             report(f"cannot read why batches failed; their rows have no reason: {error}")
-    end_reason.record(context, store, plan, phase)
+    end_reason.record_workflow_end(context, store, plan, phase)
 
 
 def _release(context: PodContext, store: Store, plan: Plan, phase: str, report: Report) -> None:
@@ -86,7 +86,7 @@ def label_workflow(context: PodContext, plan: Plan, store: Store, report: Report
         "perfdag/run": plan.run_id,
         "perfdag/report": store.url(f"runs/{plan.run_id}/report.html"),
     }
-    labels = {RUN_LABEL: plan.run_id, SUITE_LABEL: plan.suite}
+    labels = {RUN: plan.run_id, SUITE: plan.suite}
     patch = {"metadata": {"annotations": annotations, "labels": labels}}
 
     async def patch_workflow(kube: Kube) -> None:

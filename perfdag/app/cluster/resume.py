@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfdag.app.cluster.find import NoRun, workflows_of_run
-from perfdag.app.cluster.view import SUITE_LABEL, View
+from perfdag.app.cluster.view import View
 from perfdag.app.errors import CommandError
 from perfdag.kube.client import Kube, run_with_client
+from perfdag.kube.labels import SUITE
 from perfdag.plan.names import is_run_id
 from perfdag.plan.plan import Plan
 from perfdag.results.runs import load_plan, resume_command, resume_obstacle, variants
@@ -49,7 +50,7 @@ def resumable_run(
                 "name the run by its id, such as 20260101T020000Z-0a1b2c3d"
             )
         return SubmittedRun(run_id, store, "resumed", 0)
-    suite = (view.workflow["metadata"].get("labels") or {}).get(SUITE_LABEL) or "resumed"
+    suite = (view.workflow["metadata"].get("labels") or {}).get(SUITE) or "resumed"
     return SubmittedRun(run_id, store, suite, int(view.workflow["spec"].get("priority") or 0))
 
 

@@ -9,12 +9,11 @@ from perfdag.app.cluster.template import ARGO, is_other_version
 from perfdag.exit_codes import EXIT_INPUT, EXIT_REACH
 from perfdag.kube.argo import inputs_of, nodes_of, template_of
 from perfdag.kube.client import Kube, Object
-from perfdag.kube.labels import WATCHDOG_DONE
+from perfdag.kube.labels import RUN, WATCHDOG_DONE
 from perfdag.kube.pods import Pod, read_pod, troubles, with_events
 
 DONE = {"Succeeded", "Failed", "Error"}
 OTHER_VERSION = "its templates are of another version of perfdag: perfdag install again"
-RUN_LABEL, SUITE_LABEL = "perfdag/run", "perfdag/suite"
 
 
 @dataclass
@@ -55,7 +54,7 @@ class View:
     @property
     def run_id(self) -> str | None:
         """The run id; None before the plan step has reported it."""
-        label = (self.workflow["metadata"].get("labels") or {}).get(RUN_LABEL)
+        label = (self.workflow["metadata"].get("labels") or {}).get(RUN)
         outputs = (self.status.get("outputs") or {}).get("parameters") or []
         values = (output.get("value") for output in outputs if output["name"] == "run")
         return label or next(values, None)

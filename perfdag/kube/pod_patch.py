@@ -6,12 +6,11 @@ batches of a shape, so it has placeholders (`perfdag.kube.placeholders`).
 """
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from perfdag.kube.placeholders import CLAIMED, PORT
-from perfdag.kube.placement import CLEARING, lost_node, place
+from perfdag.kube.placement import CLEARING, place
+from perfdag.kube.pod_security import hardened, helper, pod_security
 from perfdag.kube.resources import Object
 from perfdag.kube.volumes import add_volumes
 from perfdag.shape import Shape
@@ -167,68 +166,3 @@ def host_port(run_id: str) -> int:
 def ssh_port(shape: Shape, run_id: str, rank: int) -> int:
     """Return the port where the peer of a rank listens for the lead."""
     return host_port(run_id) + rank if shape.network.host else SSH_PORT
-
-
-USER = 1000
-HELPER_RESOURCES = {"cpu": "100m", "memory": "128Mi"}
-
-
-def hardened(root: bool = False, added: tuple[str, ...] = ()) -> Object:
-    """Return the securityContext of a container.
-
-    Only suites with `privileges` use `root` and capabilities that are `added`.
-    """
-    context: Object = {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "runAsNonRoot": not root,
-        "runAsUser": 0 if root else USER,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    if added:
-        context["capabilities"]["add"] = list(added)
-    return context
-
-
-def pod_security(root: bool = False) -> Object:
-    """Return the securityContext of a pod.
-
-    fsGroup makes a claim writable and the key pair readable. The pods of root have the group of
-    the others, who read the results that root writes into a claim.
-    """
-    return {
-        "runAsNonRoot": not root,
-        "runAsUser": 0 if root else USER,
-        "runAsGroup": USER,
-        "fsGroup": USER,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
-def helper(shape: Shape | None = None) -> Object:
-    """Return the resources of a container beside the measuring one.
-
-    Its small limits delay the start of a pod by 2 s, so only a Guaranteed pod has them.
-    """
-    resources: Object = {"requests": dict(HELPER_RESOURCES)}
-    guaranteed = shape is not None and {"cpu", "memory"} <= shape.resources.both.keys()
-    return resources | {"limits": dict(HELPER_RESOURCES)} if guaranteed else resources
-
-
-def restricted(requests: Mapping[str, Any] | None = None, memory: str | None = None) -> Object:
-    """Return the patch of a pod that measures nothing; `memory` is the limit of its container."""
-    main: Object = {"name": "main", "securityContext": hardened()}
-    if requests:
-        main["resources"] = {"requests": dict(requests)}
-    if memory:
-        main["resources"]["limits"] = {"memory": memory}
-    return {
-        **lost_node(),
-        "securityContext": pod_security(),
-        "initContainers": [{"name": "init", "securityContext": hardened(), "resources": helper()}],
-        "containers": [
-            {"name": "wait", "securityContext": hardened(), "resources": helper()},
-            main,
-        ],
-    }

@@ -2,12 +2,12 @@
 
 from types import FrameType
 
-RETRYABLE = 75
+EXIT_RETRYABLE = 75
 """EX_TEMPFAIL: another attempt may succeed."""
-REFUSED = 77
+EXIT_REFUSED = 77
 """EX_NOPERM: another attempt would be refused too."""
 
 
 def exit_retryable(number: int, frame: FrameType | None) -> None:
     """Exit on a signal so that Argo tries again. A signal handler."""
-    raise SystemExit(RETRYABLE)
+    raise SystemExit(EXIT_RETRYABLE)
