@@ -8,6 +8,7 @@ from pydantic import Field
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
 from perfdag.outcome import Measurement
 from perfdag.steps.scale.figures.measurements import COORDS, METRICS
+from perfdag.steps.scale.figures.names import VMIS
 from perfdag.steps.scale.scenarios import run_vmi
 from perfdag.steps.scale.scenarios.vmi_benchmark import (
     API_RULES,
@@ -49,6 +50,8 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
             headline=True,
         ),
         Metric("churn_cycles", "1", "none", "replacements made"),
+        Metric("churn_throughput", "1/s", "higher", "VMs replaced a second, without the pauses"),
+        Metric("stuck", "1", "lower", "VMs that did not run within a minute of the churn"),
         Metric("running", "1", "none", "VMIs Running at a moment (coords: seconds from the start)"),
         *METRICS,
     )
@@ -77,7 +80,10 @@ class VmiSteady(Benchmark[VmiSteadyParams]):
         """See Benchmark."""
         measurements = parse_results(output, "creation_to_running")
         for run in orjson.loads(output.texts["results"])["results"]:
-            measurements.append(Measurement("churn_cycles", run["figures"]["churn_cycles"]))
+            own = {name: run["figures"].get(name) for name in VMIS["steady"]}
+            measurements += [
+                Measurement(name, value) for name, value in own.items() if value is not None
+            ]
             measurements += [
                 Measurement("running", float(running), coords={"seconds": round(at, 3)})
                 for at, running in run["trace"]

@@ -19,7 +19,7 @@ from perfdag.steps.scale.figures.prometheus import Prometheus
 from perfdag.steps.scale.model import gates
 from perfdag.steps.scale.model.stages import VMI, unix_ns
 from perfdag.steps.scale.model.templates import INDEX_LABEL, RUN_LABEL
-from perfdag.steps.scale.scenarios import run_vmi, vmi
+from perfdag.steps.scale.scenarios import run_vmi, vmi, vmi_steady
 from perfdag.store.open import open_store
 
 from .cluster import left, refusing
@@ -99,7 +99,7 @@ async def test_a_steady_state_is_kept_and_ends_with_nothing(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
     await simulation.install(kube, "kubevirt")
-    result = await vmi.steady(
+    result = await vmi_steady.steady(
         kube, vmi.Spec(namespaces=[namespace], primer=False, timeout=60), 10, 3, 1.0, 4.0
     )
     running = [count for _, count in result.trace]

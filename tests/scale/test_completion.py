@@ -27,7 +27,7 @@ from perfdag.steps.scale.model.templates import TemplateError, load
 from perfdag.steps.scale.runai import sample, submit, times_csv
 from perfdag.steps.scale.runai import settings as runai
 from perfdag.steps.scale.runai.run_file import RunFile, workload_of, write_run
-from perfdag.steps.scale.scenarios import vmi
+from perfdag.steps.scale.scenarios import vmi, vmi_steady
 from perfdag.steps.scale.scenarios.session import Session
 
 SECOND = 1_000_000_000
@@ -366,9 +366,9 @@ class TestVmis:
         async def checked(kube: Any, count: int, per_node: int) -> None:
             raise KubeError(0, "Asked", f"for {count}")
 
-        monkeypatch.setattr(vmi, "check_nodes", checked)
+        monkeypatch.setattr(vmi_steady, "check_nodes", checked)
         with pytest.raises(KubeError, match="for 200"):
-            await vmi.steady(None, vmi.Spec(), 200, 5, 1.0, 1.0)  # type: ignore[arg-type]
+            await vmi_steady.steady(None, vmi.Spec(), 200, 5, 1.0, 1.0)  # type: ignore[arg-type]
 
     def test_failure_by_itself_and_by_deletion_are_two_latencies(self) -> None:
         def latencies(**stages: float) -> dict[str, float | None]:

@@ -20,8 +20,9 @@ from perfdag.steps.scale.model.records import Record
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.model.templates import RUN_LABEL, load
-from perfdag.steps.scale.scenarios import gangs, gpus, open_session, session, submit, vmi
+from perfdag.steps.scale.scenarios import gangs, gpus, open_session, session, submit, vmi_primer
 from perfdag.steps.scale.scenarios.base import Result
+from perfdag.steps.scale.scenarios.vmi_spec import Spec
 from tests.fakes.api_server import ApiServer, client
 
 from .test_workloads import Heart
@@ -234,12 +235,22 @@ async def test_a_primer_that_did_not_do_its_work_is_noted(
             kube, run, template, namespaces, kube.observer, Heart(), kube, Offset(0.0, 0.0), []
         )  # type: ignore[arg-type]
 
-    monkeypatch.setattr(vmi, "open_session", opened)
+    async def room(kube: Any, request: Any, count: int) -> tuple[str, bool]:
+        return f"{count} do not fit", count > 1
+
+    monkeypatch.setattr(vmi_primer, "open_session", opened)
+    monkeypatch.setattr(vmi_primer, "room_line", room)
+    monkeypatch.setattr(vmi_primer, "GOING", 0.03)
     kube: Any = Primed(how)
-    async with vmi.primed_session(kube, vmi.Spec(namespaces=["ns"], timeout=0.1)) as primed_session:
-        assert primed_session.notes == (
-            [f"{note}; the figures may include first-time costs"] if note else []
-        )
+    messages: list[str] = []
+    spec = Spec(namespaces=["ns"], timeout=0.1, log=messages.append)
+    async with vmi_primer.primed_session(kube, spec, 2) as primed_session:
+        assert primed_session.notes == [
+            *([f"{note}; the figures may include first-time costs"] if note else []),
+            "2 do not fit",
+        ]
+    still = [text for text in messages if "is still there 0.03 s after its deletion" in text]
+    assert len(still) == (how == "stays")
 
 
 Decide = Callable[[int], Sequence[tuple[str, float]]]

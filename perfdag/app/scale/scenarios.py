@@ -17,7 +17,7 @@ from perfdag.steps.scale.model import gates
 from perfdag.steps.scale.runai import table
 from perfdag.steps.scale.runai.run_file import remove_outputs
 from perfdag.steps.scale.runai.submit import require_deleted
-from perfdag.steps.scale.scenarios import run_vmi, submit, vmi
+from perfdag.steps.scale.scenarios import run_vmi, submit, vmi_spec
 from perfdag.steps.scale.scenarios.base import Result
 from perfdag.steps.scale.scenarios.run_vmi import Capacity, VmiRequest
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 OUTPUTS = ("stages.parquet", "summary.json", "perf-audit-results.json")
 
 
-def vmi_scenario(session: Session, spec: vmi.Spec, request: VmiRequest) -> int:
+def vmi_scenario(session: Session, spec: vmi_spec.Spec, request: VmiRequest) -> int:
     """Run a VMI scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
     measured: list[Result] = []
 

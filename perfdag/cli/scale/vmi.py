@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.kube.prometheus import Prometheus
     from perfdag.steps.scale.model.gates import parse_gate, with_slo
     from perfdag.steps.scale.scenarios.run_vmi import VmiRequest
-    from perfdag.steps.scale.scenarios.vmi import Spec
+    from perfdag.steps.scale.scenarios.vmi_spec import Spec
 
     special = {
         name: value for name in SCENARIO_OF_OPTION if (value := getattr(args, name)) is not None

@@ -30,7 +30,7 @@ VMIS: dict[str, tuple[str, ...]] = {
     "burst": _PHASES,
     "ladder": _PHASES,
     "capacity": _PHASES,
-    "steady": ("churn_cycles",),
+    "steady": ("churn_cycles", "churn_throughput", "stuck"),
 }
 """Figures that scenarios of VMIs have besides."""
 _COUNT = re.compile(rf"({DELETION}/)?({'|'.join(VERBS)})-[a-z0-9.]+(/[a-z]+)?-count")

@@ -35,7 +35,8 @@ HEARTBEAT_SECONDS = 0.5
 class open_session:  # noqa: N801 - reads as a function: async with open_session(...)
     """Start a session, and stop it on exit.
 
-    It has namespaces, a first /metrics scrape, an observer and a heartbeat.
+    It has namespaces, a first /metrics scrape, an observer and a heartbeat. `patience` is how many
+    seconds the end waits for the deletion.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         expected_pods: int | None = None,
         deadline: float = math.inf,
         log: Callable[[str], None] = lambda text: None,
+        patience: float | None = None,
     ) -> None:
         self._kube, self._template, self._namespaces, self._run, self._log = (
             kube,
@@ -57,6 +59,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             log,
         )
         self._expected, self._deadline = expected_pods, deadline
+        self._patience = LEFT_BEHIND if patience is None else patience
         self.stack = AsyncExitStack()
         self.session: Session | None = None
 
@@ -175,7 +178,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         return max(len(listed), session.left(session.submissions, stay)), ""
 
     async def _remove(self, session: Session) -> int:
-        """Delete by label, until no object is left or LEFT_BEHIND seconds have passed.
+        """Delete by label, until no object is left or the patience ends.
 
         Labels also match objects whose creation was never answered. Returns how many objects are
         left. Raises KubeError.
@@ -186,9 +189,9 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             for document in self._template.everything[::-1]
         ]
         if session.in_flight:  # a busy server may still carry out a request that was cut off
-            await remove(kube, self._run, resources, self._namespaces, 20, LEFT_BEHIND)
+            await remove(kube, self._run, resources, self._namespaces, 20, self._patience)
             await asyncio.sleep(IN_FLIGHT)
-        deadline = time.monotonic() + LEFT_BEHIND
+        deadline = time.monotonic() + self._patience
         while True:
             listed = await remove(
                 kube,

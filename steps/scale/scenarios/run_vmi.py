@@ -18,9 +18,10 @@ from perfdag.steps.scale.figures import names
 from perfdag.steps.scale.figures.prometheus import LATEST
 from perfdag.steps.scale.model.chains import chain
 from perfdag.steps.scale.model.gates import evaluate
-from perfdag.steps.scale.scenarios import vmi
+from perfdag.steps.scale.scenarios import vmi, vmi_steady
 from perfdag.steps.scale.scenarios.base import Result
-from perfdag.steps.scale.scenarios.vmi import PRIMER, Spec
+from perfdag.steps.scale.scenarios.vmi_primer import GONE, PRIMER
+from perfdag.steps.scale.scenarios.vmi_spec import Spec, template_of
 
 
 async def ladder(kube: Kube, spec: Spec, sizes: list[int], cooldown: float) -> list[Result]:
@@ -150,7 +151,7 @@ class VmiRequest:
             return self.counts[0] + self.churn * cycles
         return self.step if self.scenario == "capacity" else min(self.counts)
 
-    def limit(self, spec: vmi.Spec) -> float:
+    def limit(self, spec: Spec) -> float:
         """Return the maximum duration in seconds, if every wait takes its full time."""
         counts = (
             range(self.step, max(self.counts) + 1, self.step)
@@ -158,7 +159,7 @@ class VmiRequest:
             else self.counts
         )
         burst_limit = (
-            (PRIMER + spec.timeout if spec.primer else 0.0)
+            (PRIMER + 2 * GONE if spec.primer else 0.0)
             + 2 * spec.timeout
             + (LATEST if spec.prometheus else 0.0)
         )
@@ -175,7 +176,7 @@ class Outcome:
     capacity: Capacity | None = None
 
 
-def check(spec: vmi.Spec, request: VmiRequest) -> None:
+def check(spec: Spec, request: VmiRequest) -> None:
     """Raise ValueError for invalid values or combinations, before anything is waited for."""
     numbers = {
         "counts": min(request.counts),
@@ -212,7 +213,7 @@ def check(spec: vmi.Spec, request: VmiRequest) -> None:
         raise ValueError(
             f"churn: {request.churn} is too many of {request.counts[0]}; it is at most count"
         )
-    last = vmi.template_of(spec, "check").documents[-1]
+    last = template_of(spec, "check").documents[-1]
     paced, components = spec.schedule.open_loop, spec.prometheus is not None
     names.check(
         spec.gates,
@@ -225,7 +226,7 @@ def check(spec: vmi.Spec, request: VmiRequest) -> None:
     )
 
 
-async def measure(kube: Kube, spec: vmi.Spec, request: VmiRequest) -> Outcome:
+async def measure(kube: Kube, spec: Spec, request: VmiRequest) -> Outcome:
     """Take the lock, measure and evaluate the gates.
 
     Raises ValueError, KubeError, LockTimeoutError.
@@ -254,14 +255,14 @@ async def measure(kube: Kube, spec: vmi.Spec, request: VmiRequest) -> Outcome:
     return outcome
 
 
-async def _scenario(kube: Kube, spec: vmi.Spec, request: VmiRequest) -> Outcome:
+async def _scenario(kube: Kube, spec: Spec, request: VmiRequest) -> Outcome:
     if request.scenario == "capacity":
         passed, results = await capacity(kube, spec, request.step, max(request.counts))
         return Outcome(results, passed)
     if request.scenario == "steady":
         return Outcome(
             [
-                await vmi.steady(
+                await vmi_steady.steady(
                     kube, spec, request.counts[0], request.churn, request.pause, request.duration
                 )
             ]

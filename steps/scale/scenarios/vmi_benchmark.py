@@ -30,7 +30,7 @@ from perfdag.steps.scale.measure.generator import connections
 from perfdag.steps.scale.model.gates import check_gates, parse_gate, with_slo
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.templates import inlined
-from perfdag.steps.scale.scenarios import run_vmi, vmi
+from perfdag.steps.scale.scenarios import run_vmi, vmi_spec
 from perfdag.units import Duration, PositiveDuration
 
 API_RULES = Rights(
@@ -46,6 +46,7 @@ API_RULES = Rights(
     default=rights.PERFORMANCE_RUN,
     cluster=(
         *rights.WHOLE_CLUSTER,
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
         {
             "apiGroups": ["kubevirt.io"],
             "resources": ["virtualmachineinstances", "kubevirts"],
@@ -95,11 +96,11 @@ class VmiParams(Params):
         None, description="file with the certificate authority of its TLS"
     )
 
-    def spec(self) -> vmi.Spec:
+    def spec(self) -> vmi_spec.Spec:
         """Convert to a spec. Raises ValueError for an invalid combination."""
-        vmi.load_template(self.template, "check", self.replicas, self.variables)
+        vmi_spec.load_template(self.template, "check", self.replicas, self.variables)
         own = [parse_gate(text) for text in self.gates]
-        return vmi.Spec(
+        return vmi_spec.Spec(
             template=self.template,
             namespaces=[self.namespace] if isinstance(self.namespace, str) else self.namespace,
             schedule=Schedule(self.arrival, self.rate, self.parallel, seed=self.seed),
@@ -154,7 +155,7 @@ def run_scenario(
     )
 
 
-async def measure_vmis(spec: vmi.Spec, request: run_vmi.VmiRequest) -> run_vmi.Outcome:
+async def measure_vmis(spec: vmi_spec.Spec, request: run_vmi.VmiRequest) -> run_vmi.Outcome:
     """Measure with connections enough for all creations in flight."""
     async with Kube(connections=connections(spec.parallel)) as kube:
         return await run_vmi.measure(kube, spec, request)

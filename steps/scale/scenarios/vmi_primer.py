@@ -1,0 +1,79 @@
+"""The primer: one object before the measurement, so that first-time costs are not measured."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from perfdag.kube.client import Kube
+from perfdag.steps.scale.cluster import removal
+from perfdag.steps.scale.cluster.vmi_room import Request, request_of_any, room_line
+from perfdag.steps.scale.figures.rows import error_text
+from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.model.stages import VMI
+from perfdag.steps.scale.scenarios.open_session import open_session
+from perfdag.steps.scale.scenarios.session import Session
+from perfdag.steps.scale.scenarios.vmi_spec import Spec, all_settled, template_of
+
+PRIMER = 300.0
+"""Seconds the primer may take to run."""
+GOING, GONE = 10.0, 60.0
+"""Seconds after which a primer that is still there is logged, and is given up."""
+
+
+@asynccontextmanager
+async def primed_session(kube: Kube, spec: Spec, count: int) -> AsyncIterator[Session]:
+    """Run the primer if wanted, log what fits beside `count` objects, and open the session."""
+    notes, request = await _primer(kube, spec) if spec.primer else ([], {})
+    line, short = await room_line(kube, request, count * spec.replicas)
+    spec.log(line)
+    async with open_session(
+        kube,
+        template_of(spec, spec.run),
+        spec.namespaces,
+        spec.run,
+        expected_pods=spec.replicas,
+        deadline=spec.deadline,
+        log=spec.log,
+    ) as session:
+        session.notes += notes + ([line] if short else [])
+        yield session
+
+
+async def _primer(kube: Kube, spec: Spec) -> tuple[list[str], Request]:
+    """Run and delete one object. Return notes if that failed, and what its pod requests.
+
+    Raises KubeError.
+    """
+    run = f"{spec.run}-{removal.PRIMER}"
+    short = replace(spec, timeout=min(spec.timeout, PRIMER))
+    async with open_session(
+        kube,
+        template_of(spec, run),
+        spec.namespaces[:1],
+        run,
+        deadline=spec.deadline,
+        log=spec.log,
+        patience=GONE,
+    ) as session:
+        (item,) = (await session.create(1, Schedule(), 1)).submissions
+        over = await all_settled(session, short)
+        notes = []
+        if item.error or not item.answered_ns:
+            notes.append(f"the primer was not created: {item.error or session.wait_end(math.inf)}")
+        elif session.reached(VMI, "running") < spec.replicas:
+            what = "failed" if over else f"did not run {session.wait_end(short.timeout)}"
+            records, messages = session.observer.records.values(), session.observer.messages
+            errors = (error_text(record, messages) for record in records)
+            notes.append(f"the primer {what}: {next(filter(None, errors), 'no reason is known')}")
+        pods = {pod.uid for pod in session.observer.of("Pod")}
+        request = await request_of_any(kube, pods, item.namespace)
+        late = asyncio.get_running_loop().call_later(
+            GOING, spec.log, f"the primer {item.name} is still there {GOING:g} s after its deletion"
+        )
+        gone = await session.delete(session.submissions, 1, min(spec.timeout, GONE))
+        late.cancel()
+        if not gone:
+            notes.append("the primer still existed when the measurement began")
+    return [f"{note}; the figures may include first-time costs" for note in notes], request
