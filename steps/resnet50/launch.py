@@ -16,10 +16,9 @@ from perfdag.steps.resnet50 import preload
 from perfdag.steps.resnet50.params import Workload
 
 MODULE = "perfdag.steps.resnet50"
-TORCH = {"pip": "'perfdag[torch]'"}
+TORCH, INFERENCE = {"pip": "'perfdag[torch]'"}, {"pip": "'perfdag[inference]'"}
 SETUP = 90.0
 """Seconds for imports, weights, warm-up and checks, at most."""
-_NEEDS = ("torch", "torchvision", "mlperf_loadgen")
 
 
 def interpreter(params: Workload) -> str:
@@ -67,6 +66,24 @@ def copy_argv(folder: str, params: Workload) -> list[str]:
     ]
 
 
+def packages(params: Workload) -> list[str]:
+    """Return the modules that the program imports: LoadGen, and what its runtime needs."""
+    if params.system == "stub":
+        return ["mlperf_loadgen"]
+    needs = {
+        "torch": ["torch", "torchvision"],
+        "onnxruntime": ["onnxruntime"],
+        "openvino": ["openvino"],
+        "endpoint": ["tritonclient"] if str(params.endpoint).startswith("grpc:") else [],
+    }[params.runtime]
+    exported = params.runtime in ("onnxruntime", "openvino") and not params.model_file
+    return [*needs, *(["torch", "torchvision", "onnxscript"] if exported else []), "mlperf_loadgen"]
+
+
+def _extra(name: str, params: Workload) -> dict[str, str]:
+    return TORCH if "torch" in name or params.runtime == "torch" else INFERENCE
+
+
 def missing_packages(
     host: Host,
     params: Workload,
@@ -81,12 +98,11 @@ def missing_packages(
     python = python or interpreter(params)
     if not wrapped and host.which(python) is None:
         return [Tool(f"{python} (Python){behind}", TORCH)]
-    needs = _NEEDS if params.system == "resnet50" else _NEEDS[2:]
     code = (
         "import importlib.util,sys;print(*[n for n in sys.argv[1:] if"
         " importlib.util.find_spec(n) is None])"
     )
-    finished = host.run([*wrapped, python, "-c", code, *needs], timeout=60)
+    finished = host.run([*wrapped, python, "-c", code, *packages(params)], timeout=60)
     if finished.code == 0:
         layers = preload.refused(finished.stderr, wrapped)
         tools = [
@@ -95,7 +111,10 @@ def missing_packages(
         ]
         return [
             *tools,
-            *(Tool(f"{name} (Python){behind}", TORCH) for name in finished.stdout.split()),
+            *(
+                Tool(f"{name} (Python){behind}", _extra(name, params))
+                for name in finished.stdout.split()
+            ),
         ]
     message = (
         f"{host.name} reports: {finished.tail()}"

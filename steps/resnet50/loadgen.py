@@ -33,7 +33,8 @@ class Load:
     """Settings of one LoadGen test. Times in seconds, rates in 1/s.
 
     `expected_rate` sizes Offline's one query and SingleStream's schedule. A wrong rate makes a
-    run longer, or INVALID if Offline's query ends before the minimum duration.
+    run longer, or INVALID if Offline's query ends before the minimum duration. `in_flight` is the
+    number of batches at once.
     """
 
     scenario: str
@@ -49,6 +50,7 @@ class Load:
     seed: int = 0
     mode: str = "performance"
     total: int = 0
+    in_flight: int = 1
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ def batching(
         load.batch,
         load.max_delay if load.scenario == "server" else 0.0,
         failed,
+        load.in_flight,
     )
     try:
         yield batcher

@@ -104,6 +104,8 @@ def caveats(results: Sequence[Result], params: Workload) -> dict[str, Any]:
             coords["loadgen"] = "INVALID"
     if not params.check_logits:
         coords["logits_checked"] = False
+    elif any("against" in (run.raw.get("logits") or {}) for run in results):
+        coords["logits_checked"] = "against itself"
     if any(run.raw.get("model", {}).get("weights_verified") is False for run in results):
         coords["weights"] = "unverified"
     return coords

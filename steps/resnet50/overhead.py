@@ -187,6 +187,7 @@ def sides(runs: Sequence[result.Result], order: str) -> dict[str, dict[str, list
             "device": " ".join(str(device[name]) for name in ("name", "uuid") if device.get(name)),
             "torch": raw.get("versions", {}).get("torch"),
             "torchvision": raw.get("versions", {}).get("torchvision"),
+            **raw.get("versions", {}),
             "LoadGen": run.tested.version.split()[0] if run.tested else None,
             "threads": raw.get("model", {}).get("threads"),
         }
@@ -204,7 +205,7 @@ def _apart(by_side: Mapping[str, Mapping[str, list[str]]]) -> list[str]:
     """Return why the sides differ by more than the treatment."""
     reasons = []
     for name, plain in by_side["baseline"].items():
-        treated = by_side["treatment"][name]
+        treated = by_side["treatment"].get(name, [])
         # gVisor, and Linux on ARM, do not name their CPU.
         if len({*plain, *treated} - {UNNAMED}) > 1:
             mend = ": set threads" if name == "threads" else ""

@@ -2,7 +2,8 @@
 
 from pydantic import Field, model_validator
 
-from perfdag.steps.resnet50.params import Text, Workload
+from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.system_params import Text
 
 
 class OverheadParams(Workload):

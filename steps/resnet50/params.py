@@ -5,14 +5,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from perfdag.benchmark import contract
 from perfdag.benchmark.rules import refuse
-from perfdag.quantities import CpuList
+from perfdag.steps.resnet50.system_params import SystemParams, Text
 from perfdag.units import Duration, PositiveDuration
 
 Scenario = Literal["offline", "server", "single-stream", "find-peak", "accuracy"]
-Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 MLPERF_DURATION = 600.0
 """Minimum duration in seconds of MLPerf's own rules (mlperf.conf of mlcommons/inference)."""
@@ -33,20 +30,7 @@ def _surely(mean: float) -> int:
     return math.ceil(((3 + math.sqrt(9 + 4 * mean)) / 2) ** 2 - 1e-6)
 
 
-class StubParams(contract.Params):
-    """A system of known service time: a batch of b takes `base + each * b` seconds."""
-
-    base: PositiveDuration = Field(0.01, description="seconds of a batch")
-    each: Duration = Field(0.0, description="seconds a sample adds")
-    lock: Text | None = Field(
-        None,
-        description="a file locked while serving, so that copies that share it wait for each other",
-    )
-    stalled: int = Field(0, ge=0, description="number of the query that stalls (1 is the first)")
-    stall: Duration = Field(0.0, description="seconds that this query takes longer")
-
-
-class Workload(contract.Params):
+class Workload(SystemParams):
     """One measurement of ResNet-50 under LoadGen."""
 
     scenario: Scenario = Field(
@@ -71,25 +55,6 @@ class Workload(contract.Params):
     max_delay: Duration = Field(
         0.002, description="server: seconds the oldest query waits for a batch to fill"
     )
-    device: Literal["cpu", "cuda"] = "cpu"
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
-    backend: Literal["eager", "compile"] = Field(
-        "eager", description="compile: torch.compile; its time is reported separately"
-    )
-    threads: int | None = Field(
-        None,
-        ge=1,
-        le=1024,
-        description="threads of one operator; unset: one for each allowed CPU,"
-        " within a pod's CPU limit",
-    )
-    cpus: CpuList | None = Field(None, description="CPUs to run on, as taskset takes them: 0-3")
-    weights: Text = Field(
-        "random",
-        description="a file of torchvision's state dict, or `random`:"
-        " a seeded initialisation (as fast, not accurate)",
-    )
-    weights_sha256: Sha256 | None = Field(None, description="expected SHA-256 of the weights file")
     seed: int = Field(
         0,
         ge=0,
@@ -152,10 +117,6 @@ class Workload(contract.Params):
         description="environment of the program, set behind the wrapper:"
         " LD_PRELOAD of a vGPU layer; the wrapper's own: [env, NAME=VALUE, ...]",
     )
-    system: Literal["resnet50", "stub"] = Field(
-        "resnet50", description="stub: a known service time, to measure the harness itself"
-    )
-    stub: StubParams = StubParams()
 
     @field_validator("wrapper_env")
     @classmethod
@@ -210,11 +171,6 @@ class Workload(contract.Params):
             )
         refuse(
             (
-                self.precision == "tf32" and self.device != "cuda",
-                "precision tf32 is a mode of NVIDIA GPUs: device: cuda, or precision fp32,"
-                " bf16 or fp16",
-            ),
-            (
                 scenario == "accuracy" and self.imagenet is None,
                 "scenario accuracy needs imagenet, a folder of validation images;"
                 " none is shipped with perfdag",
@@ -224,8 +180,8 @@ class Workload(contract.Params):
                 f"scenario single-stream sends one sample at a time: batch 1, not {self.batch}",
             ),
             (
-                self.weights_sha256 is not None and self.weights == "random",
-                "weights_sha256 needs a weights file; random weights are identified by seed",
+                scenario == "single-stream" and self.in_flight != 1,
+                "scenario single-stream has one sample in flight: leave in_flight out",
             ),
         )
         return self
@@ -265,9 +221,10 @@ class Workload(contract.Params):
 
     def spec(self) -> dict[str, Any]:
         """Return the program's input: all parameters except those that start it."""
-        named = set(Workload.model_fields) - {"python", "wrapper", "price_per_hour", "currency"}
+        started = {"python", "wrapper", "price_per_hour", "currency", "stub"}
         return {
-            **self.model_dump(include=named),
+            **{name: getattr(self, name) for name in Workload.model_fields if name not in started},
+            "stub": self.stub.model_dump(),
             "duration": self.duration(),
             "queries": self.queries(),
         }

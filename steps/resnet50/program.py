@@ -106,7 +106,7 @@ class Program:
             self.result["logits_after"] = subject.check_logits()
 
     def warm_all(self, system: System, woken: float) -> float:
-        """Warm every batch size and return the rate (1/s) of the largest.
+        """Warm every batch size and return the rate (1/s) of the largest, all batches in flight.
 
         `woken` is the seconds of a batch before the first.
         """
@@ -123,7 +123,7 @@ class Program:
             "batches": sum(warmup.batches for warmup in warmups.values()),
             "by_size": {size: [warmup.first, warmup.steady] for size, warmup in warmups.items()},
         }
-        return float(largest / max(warmups[largest].steady, 1e-6))
+        return float(self.spec["in_flight"] * largest / max(warmups[largest].steady, 1e-6))
 
     def _warm_size(self, system: System, size: int, settle: bool) -> Warmup:
         """Warm one size until its time is stable, or for two batches."""
@@ -167,6 +167,7 @@ class Program:
             "max_delay": spec["max_delay"],
             "max_queries": spec["max_queries"] or 0,
             "seed": spec.get("load_seed", spec["seed"]),
+            "in_flight": spec["in_flight"],
         }
         return loadgen.Load(**(base | changes))
 
@@ -282,7 +283,16 @@ def _pin(text: str) -> None:
 
 
 def model_subject(spec: Mapping[str, Any]) -> Any:
-    """Return the subject of the real model. Raises ModuleNotFoundError without PyTorch."""
-    from perfdag.steps.resnet50.inference.system_checks import ModelSubject
+    """Return the subject of the real model. Raises ModuleNotFoundError without its runtime."""
+    repetitions = PHASE_REPETITIONS_FAST if spec["fast"] else PHASE_REPETITIONS
+    if spec["runtime"] == "torch":
+        from perfdag.steps.resnet50.inference.system_checks import ModelSubject
 
-    return ModelSubject(dict(spec), PHASE_REPETITIONS_FAST if spec["fast"] else PHASE_REPETITIONS)
+        return ModelSubject(dict(spec), repetitions)
+    if spec["runtime"] == "endpoint":
+        from perfdag.steps.resnet50.inference import endpoint
+
+        return endpoint.subject(spec, repetitions)
+    from perfdag.steps.resnet50.inference import runtimes
+
+    return runtimes.subject(spec, repetitions)

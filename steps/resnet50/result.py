@@ -13,8 +13,8 @@ from perfdag.steps.resnet50.program import PROGRAM
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 TAIL = {"server": "p99", "find-peak": "p99", "single-stream": "p90"}
-UNUSABLE = {"device", "missing"}
-"""Errors of a missing device or package, which skip the sample."""
+UNUSABLE = {"device", "endpoint", "missing"}
+"""Errors of a missing device, served model or package, which skip the sample."""
 
 
 @dataclass(frozen=True)

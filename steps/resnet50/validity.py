@@ -21,8 +21,8 @@ def wrong(result: Result, params: Workload, treated: bool = True) -> str | None:
         check = raw.get(name)
         if check and not check["ok"]:
             return (
-                f"logits {_differ(check)} fp32 eager {when} the measurement:"
-                " weights or arithmetic are corrupted"
+                f"logits {_differ(check)} {check.get('against', 'fp32 eager')} {when} the"
+                " measurement: weights or arithmetic are corrupted"
             )
         if check is None and params.check_logits:
             return f"logits were not checked {when} the measurement, though check_logits is set"

@@ -133,13 +133,16 @@ def program_facts(texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def versions(text: str) -> str:
-    """Return `torch 2.9.0, LoadGen 6.0.17` of a result, or an empty string."""
+    """Return `torch 2.9.0, LoadGen 6.0.17` of a result, or an empty string.
+
+    A served model has the name and version of its server: `endpoint triton 2.60.0`.
+    """
     try:
         measured = result.read(text)
     except SampleError:
         return ""
-    torch = measured.raw.get("versions", {}).get("torch")
+    runtime = measured.raw.get("model", {}).get("runtime", "torch")
+    version_of = measured.raw.get("versions", {}).get(runtime)
     loadgen = measured.tested.version.split()[0] if measured.tested else ""
-    return ", ".join(
-        f"{name} {version}" for name, version in (("torch", torch), ("LoadGen", loadgen)) if version
-    )
+    versions = {runtime: version_of, "LoadGen": loadgen}
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if version)

@@ -12,6 +12,9 @@ import pytest
 
 from perfdag.hosts import cgroups
 from perfdag.steps.resnet50.errors import UnusableError, classify
+from perfdag.steps.resnet50.inference.images import decode, images, preprocess
+from perfdag.steps.resnet50.inference.logits_check import compare_logits
+from perfdag.steps.resnet50.inference.pipeline import sizes
 from perfdag.steps.resnet50.params import Workload
 
 torch: Any = pytest.importorskip(
@@ -40,7 +43,7 @@ def net() -> Any:
 
 @pytest.fixture(scope="module")
 def wanted(net: Any) -> Any:
-    return model.reference(net, 0)
+    return network.reference(net, 0)
 
 
 def spec(**more: Any) -> dict[str, Any]:
@@ -136,14 +139,14 @@ def test_a_gpu_that_pytorch_cannot_use_is_told_in_its_own_words(
 
 
 def test_images_are_the_same_in_any_set() -> None:
-    assert np.array_equal(network.images(3, [5])[0], network.images(3, [1, 5])[1])
-    assert not np.array_equal(network.images(3, [5]), network.images(4, [5]))
+    assert np.array_equal(images(3, [5])[0], images(3, [1, 5])[1])
+    assert not np.array_equal(images(3, [5]), images(4, [5]))
 
 
 def test_preprocessing_is_the_published_one() -> None:
     raw = np.zeros((1, 224, 224, 3), dtype=np.uint8)
     raw[..., 0] = 255
-    pixels = network.preprocess(raw)
+    pixels = preprocess(raw)
     assert pixels.shape == (1, 3, 224, 224)
     expected = [(1 - 0.485) / 0.229, -0.456 / 0.224, -0.406 / 0.225]
     assert [float(pixels[0, channel, 0, 0]) for channel in range(3)] == pytest.approx(
@@ -153,16 +156,16 @@ def test_preprocessing_is_the_published_one() -> None:
 
 def checked(system: Any, wanted: Any, precision: str, size: int = 4) -> Any:
     got = system.fixed_logits(size)
-    return network.compare_logits(got, wanted[[at % 4 for at in range(len(got))]], precision)
+    return compare_logits(got, wanted[[at % 4 for at in range(len(got))]], precision)
 
 
 def test_eager_fp32_agrees_with_the_reference_at_every_size(net: Any, wanted: Any) -> None:
     network = system(net, batch=6)
-    for size, images in ((1, 4), (3, 6), (6, 6)):  # no size is checked on fewer than the whole set
+    for size, count in ((1, 4), (3, 6), (6, 6)):  # no size is checked on fewer than the whole set
         result = checked(network, wanted, "fp32", size)
         assert result["ok"]
         assert result["error"] < 1e-4
-        assert (result["same_class"], result["images"]) == (images, images)
+        assert (result["same_class"], result["images"]) == (count, count)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -195,16 +198,16 @@ def test_one_weight_that_is_not_a_number_is_caught(net: Any, wanted: Any) -> Non
 
 
 def test_another_class_is_caught_within_the_tolerance_unless_it_is_a_tie() -> None:
-    wanted = torch.zeros(1, 1000)
-    wanted[0, :3] = torch.tensor([10.0, 9.9, 10.0 - 1e-7])
-    other = wanted.clone()
+    wanted = np.zeros((1, 1000), np.float32)
+    wanted[0, :3] = [10.0, 9.9, 10.0 - 1e-7]
+    other = wanted.copy()
     other[0, 1] = 10.05  # 1 % of the norm, and another class
-    result = network.compare_logits(other, wanted, "bf16")
+    result = compare_logits(other, wanted, "bf16")
     assert (result["ok"], result["same_class"]) == (False, 0)
     assert result["error"] < result["tolerance"]
-    tied = wanted.clone()
+    tied = wanted.copy()
     tied[0, 2] = 10.00001
-    assert network.compare_logits(tied, wanted, "fp32")["ok"]
+    assert compare_logits(tied, wanted, "fp32")["ok"]
 
 
 def test_a_batch_size_that_goes_wrong_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,11 +305,11 @@ def test_an_image_is_resized_as_the_weights_were_evaluated(tmp_path: Path) -> No
     columns = np.zeros((232, 464, 3), dtype=np.uint8)
     columns[:, 120:344] = 255  # the middle 224
     Image.fromarray(columns).save(file)
-    assert network.decode(file, 232).min() == 255
-    assert network.decode(file).shape == (224, 224, 3)
+    assert decode(file, 232).min() == 255
+    assert decode(file).shape == (224, 224, 3)
     model_of_files = system(network.build("random", 0)[0])
     model_of_files.files, model_of_files.resize = [file], 232
-    assert model_of_files._raw([0]).min() == 255
+    assert model_of_files.raw([0]).min() == 255
 
 
 def test_a_cut_image_is_named(tmp_path: Path) -> None:
@@ -316,7 +319,7 @@ def test_a_cut_image_is_named(tmp_path: Path) -> None:
     Image.new("RGB", (300, 300), (9, 200, 7)).save(file)
     file.write_bytes(file.read_bytes()[:60])
     with pytest.raises(UnusableError, match=r"cut\.png: not an image"):
-        network.decode(file)
+        decode(file)
 
 
 def test_batches_are_padded_to_what_was_warmed(net: Any) -> None:
@@ -341,7 +344,7 @@ def test_batches_are_padded_to_what_was_warmed(net: Any) -> None:
 def test_sizes_that_a_batch_may_have(
     largest: int, scenario: str, few: bool, expected: list[int]
 ) -> None:
-    result = model.sizes(largest, scenario, few)
+    result = sizes(largest, scenario, few)
     assert result == expected
     assert len(result) <= 32
 

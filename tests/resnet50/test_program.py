@@ -303,7 +303,8 @@ def test_accuracy_of_a_folder_of_images(tmp_path: Path) -> None:
     torch()
     from PIL import Image
 
-    from perfdag.steps.resnet50.inference.network import build, decode, preprocess
+    from perfdag.steps.resnet50.inference.images import decode, preprocess
+    from perfdag.steps.resnet50.inference.network import build
 
     rng, folder = np.random.default_rng(1), tmp_path / "images"
     folder.mkdir()
@@ -314,7 +315,8 @@ def test_accuracy_of_a_folder_of_images(tmp_path: Path) -> None:
     files = sorted(folder.glob("*.png"))
     with torch().inference_mode():
         labels = [
-            int(build("random", 0)[0](preprocess(decode(file)[None])).argmax()) for file in files
+            int(build("random", 0)[0](torch().from_numpy(preprocess(decode(file)[None]))).argmax())
+            for file in files
         ]
     right = [f"{file.name} {label}" for file, label in zip(files, labels, strict=True)]
     wrong = [*right[:3], f"{files[3].name} {(labels[3] + 1) % 1000}"]
@@ -563,6 +565,7 @@ SUITES = Path(__file__).parents[2] / "suites"
     [
         ("ml", {"offline-compiled", "offline-cost", "accuracy", "two-copies-server"}),
         ("ml-gpu", {"overhead-of-vgpu", "offline-cost", "accuracy", "server-compiled"}),
+        ("ml-runtimes", {"single-stream", "served-single-stream", "served-offline"}),
     ],
 )
 def test_the_entries_of_the_suites_that_wait_for_a_users_own_can_be_switched_on(

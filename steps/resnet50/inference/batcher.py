@@ -13,7 +13,8 @@ class Batcher:
     `infer(indices, ready)` returns one result an index; `ready` is when the last one was queued.
     `complete(ids, results)` follows in the worker's thread. `max_batch` is at least 1.
     `max_delay` is how many seconds the oldest query may wait for a full batch; 0 means none.
-    `failed(error)` is called once if infer raises, and the worker ends.
+    `failed(error)` is called if infer raises, and that worker ends. `workers` batches are in
+    flight at most, each in a thread of its own.
     """
 
     def __init__(
@@ -23,17 +24,22 @@ class Batcher:
         max_batch: int,
         max_delay: float,
         failed: Callable[[BaseException], None],
+        workers: int = 1,
     ) -> None:
         self._infer, self._complete, self._failed = infer, complete, failed
         self._max_batch, self._max_delay = max_batch, max_delay
         self._queue: deque[tuple[int, int, float]] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._errand: tuple[Callable[[], object], threading.Event] | None = None
+        self._errands: dict[int, tuple[Callable[[], object], threading.Event]] = {}
         self.batch_sizes: Counter[int] = Counter()
-        self.warm = False  # Set by the code that warms the worker's thread.
-        self._worker = threading.Thread(target=self._work, name="batcher", daemon=True)
-        self._worker.start()
+        self.warm = False  # Set by the code that warms the workers' threads.
+        self._workers = [
+            threading.Thread(target=self._work, args=(number,), name="batcher", daemon=True)
+            for number in range(workers)
+        ]
+        for worker in self._workers:
+            worker.start()
 
     def begin(self, complete: Callable[[Sequence[int], Sequence[int]], None]) -> None:
         """Begin another test with an empty queue: set `complete` and reset the counts."""
@@ -44,59 +50,68 @@ class Batcher:
         now = time.monotonic()
         with self._changed:
             self._queue.extend((sample.id, sample.index, now) for sample in samples)
-            self._changed.notify()
+            self._changed.notify(max(1, len(samples)))
 
     def errand(self, call: Callable[[], object]) -> None:
-        """Call a function in the worker's thread between batches, and wait for it."""
-        done = threading.Event()
+        """Call a function in each worker's thread between batches, and wait for all."""
+        ends = [threading.Event() for _ in self._workers]
         with self._changed:
-            self._errand = (call, done)
-            self._changed.notify()
-        done.wait()
+            self._errands = {number: (call, done) for number, done in enumerate(ends)}
+            self._changed.notify_all()
+        for done in ends:
+            done.wait()
 
     def close(self) -> None:
-        """Run the queued samples, then end the worker."""
+        """Run the queued samples, then end the workers."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        self._worker.join()
+            self._changed.notify_all()
+        for worker in self._workers:
+            worker.join()
 
-    def _take(self) -> list[tuple[int, int, float]]:
+    def _take(self, number: int) -> list[tuple[int, int, float]]:
         """Return the next batch; empty if the batcher is closed and drained, or has an errand."""
         with self._changed:
-            while not (self._queue or self._closed or self._errand):
+            while not (self._queue or self._closed or number in self._errands):
                 self._changed.wait()
-            if self._errand:
+            if number in self._errands:
                 return []
-            if self._max_delay > 0 and self._queue:
-                due = self._queue[0][2] + self._max_delay
-                while (
-                    len(self._queue) < self._max_batch
-                    and not self._closed
-                    and (left := due - time.monotonic()) > 0
-                ):
-                    self._changed.wait(left)
+            while (
+                self._max_delay > 0
+                and 0 < len(self._queue) < self._max_batch
+                and not self._closed
+                and (left := self._queue[0][2] + self._max_delay - time.monotonic()) > 0
+            ):
+                self._changed.wait(left)
             return [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
 
-    def _run_errand(self) -> bool:
-        """Run the pending errand; return False if there is none."""
-        if self._errand is None:
+    def _run_errand(self, number: int) -> bool:
+        """Run the worker's pending errand; return False if there is none."""
+        with self._changed:
+            errand = self._errands.pop(number, None)
+        if errand is None:
             return False
-        call, done = self._errand
-        self._errand = None
+        call, done = errand
         try:
             call()
         finally:
             done.set()
         return True
 
-    def _work(self) -> None:
+    def _work(self, number: int) -> None:
         try:
-            while (batch := self._take()) or self._run_errand():
-                if not batch:
-                    continue
+            while True:
+                if not (batch := self._take(number)):
+                    if self._run_errand(number) or not self._drained():
+                        continue
+                    return
                 results = self._infer([index for _, index, _ in batch], batch[-1][2])
                 self._complete([identity for identity, _, _ in batch], results)
-                self.batch_sizes[len(batch)] += 1
+                with self._changed:
+                    self.batch_sizes[len(batch)] += 1
         except BaseException as error:
             self._failed(error)
+
+    def _drained(self) -> bool:
+        with self._changed:
+            return self._closed and not self._queue

@@ -1,20 +1,14 @@
 """torchvision's ResNet-50 as a system under test, on CPU or CUDA. Only the program imports it."""
 
-import bisect
-import time
 from collections.abc import Sequence
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from perfdag.steps.resnet50.inference.network import CHECKED, decode, images, preprocess
-from perfdag.steps.resnet50.inference.timing import ClockCheck, check_clock
+from perfdag.steps.resnet50.inference.images import preprocess
+from perfdag.steps.resnet50.inference.pipeline import Pipeline
 
-STEPS = 32
-"""Most sizes of an eager batch."""
 _TYPES = {
     "fp32": torch.float32,
     "tf32": torch.float32,
@@ -23,58 +17,30 @@ _TYPES = {
 }
 
 
-class Resnet50:
-    """A system that runs batches of up to `batch` on one device; see `System`."""
+class Resnet50(Pipeline):
+    """PyTorch's pipeline, whose copies and computations are asynchronous on CUDA."""
 
     def __init__(self, spec: dict[str, Any], net: torch.nn.Module) -> None:
+        compiling = spec["backend"] == "compile"
+        super().__init__(spec, self.logits, few=compiling)
         self._device = torch.device(spec["device"])
-        self._dtype, self._seed = _TYPES[spec["precision"]], spec["seed"]
-        self._cuda = self._device.type == "cuda"
+        self._dtype, self._cuda = _TYPES[spec["precision"]], self._device.type == "cuda"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
             spec["precision"] == "tf32"
         )
-        self._sizes = sizes(
-            spec["batch"], spec["scenario"], spec["backend"] == "compile" or spec["fast"]
-        )
         self._plain: Any = net.to(self._device, self._dtype, memory_format=torch.channels_last)
-        self.net: Any = (
-            compiled(self._plain, len(self._sizes)) if spec["backend"] == "compile" else self._plain
-        )
-        self._store, self._row = torch.empty(0), {}  # type: tuple[torch.Tensor, dict[int, int]]
-        self._events: list[Any] = []
-        self.files: Sequence[Path] | None = None
-        self.resize = 256
+        self.net: Any = compiled(self._plain, len(self.sizes)) if compiling else self._plain
+        self._events: list[Any] | None = None
 
-    def load(self, indices: Sequence[int]) -> None:
-        """Preprocess images and keep them in host memory."""
-        parts = [
-            preprocess(self._raw(indices[at : at + 64])).to(self._dtype)
-            for at in range(0, len(indices), 64)
-        ]
-        self._store = torch.cat(parts)
-        self._row = {index: row for row, index in enumerate(indices)}
+    def prepare(self, raw: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(preprocess(raw)).to(self._dtype)
 
-    def _raw(self, indices: Sequence[int]) -> np.ndarray:
-        if self.files is None:
-            return images(self._seed, indices)
-        return np.stack([decode(self.files[index], self.resize) for index in indices])
-
-    def unload(self, indices: Sequence[int]) -> None:
-        """Drop the images."""
-        self._store, self._row = torch.empty(0), {}
-
-    def buckets(self, largest: int) -> Sequence[int]:
-        """Return the sizes to which batches are padded; all are warmed and checked beforehand."""
-        return [size for size in self._sizes if size <= largest]
-
-    def _padded(self, count: int) -> int:
-        return self._sizes[bisect.bisect_left(self._sizes, count)]
+    def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.cat(list(parts))
 
     def gather(self, indices: Sequence[int]) -> torch.Tensor:
         """Return a batch in host memory (pinned for CUDA), padded to one of the sizes."""
-        rows = [self._row[index] for index in indices]
-        rows += rows[:1] * (self._padded(len(rows)) - len(rows))
-        batch = self._store[rows]
+        batch: torch.Tensor = super().gather(indices)
         return batch.pin_memory() if self._cuda else batch
 
     def copy(self, batch: torch.Tensor) -> torch.Tensor:
@@ -83,20 +49,16 @@ class Resnet50:
             memory_format=torch.channels_last
         )
 
-    def wake(self) -> float:
-        """Return the seconds of one image before compilation, for lazy initialisation."""
-        start = time.perf_counter()
-        self.attempt(1)
-        return time.perf_counter() - start
-
     def logits(self, batch: torch.Tensor) -> torch.Tensor:
-        """Run the network, (n, 3, 224, 224) to (n, 1000); on CUDA it may return early."""
         with torch.inference_mode():
             out: torch.Tensor = self.net(batch)
             return out
 
+    def host(self, logits: torch.Tensor) -> np.ndarray:
+        array: np.ndarray = logits.float().cpu().numpy()
+        return array
+
     def infer(self, indices: Sequence[int], ready: float = 0.0) -> Sequence[int]:
-        """Return the classes of a batch; `tolist` waits for the device."""
         self._mark()
         answer = self.logits(self.copy(self.gather(indices))).argmax(1)
         self._mark()
@@ -107,36 +69,32 @@ class Resnet50:
         """Run a batch of that size unpadded and not compiled. Raises if it does not fit."""
         with torch.inference_mode():
             self._plain(
-                self.copy(self._store[[at % len(self._store) for at in range(count)]])
+                self.copy(self.store[[at % len(self.store) for at in range(count)]])
             ).argmax(1).tolist()
 
     def _mark(self) -> None:
-        if self._cuda and len(self._events) < 2:
+        """Record an event if the batch is to be clocked."""
+        if self._events is not None:
             event = torch.cuda.Event(enable_timing=True)
             event.record()
             self._events.append(event)
 
-    def check_clock(self, count: int) -> ClockCheck:
-        """Compare the host's clock with CUDA events; on a CPU the work is the host's own."""
-        indices = list(self._row)[:1] * count
+    def clocked(self, indices: Sequence[int]) -> None:
+        self._events = [] if self._cuda else None
+        self.infer(indices)
 
-        def call() -> None:
-            self._events = []
-            self.infer(indices)
+    def busy(self) -> float:
+        if self._events is None:
+            return 0.0
+        self.finish()
+        (start, end), self._events = self._events, None
+        return float(start.elapsed_time(end)) / 1e3
 
-        def busy() -> float:
-            if not self._cuda:
-                return 0.0
-            torch.cuda.synchronize(self._device)
-            return float(self._events[0].elapsed_time(self._events[1])) / 1e3
-
-        return check_clock(call, busy)
-
-    def _done(self) -> None:
+    def finish(self) -> None:
         if self._cuda:
             torch.cuda.synchronize(self._device)
 
-    def _computed(self, batch: torch.Tensor) -> tuple[torch.Tensor, float | None]:
+    def computed(self, batch: torch.Tensor) -> tuple[torch.Tensor, float | None]:
         """Return the logits, and on CUDA the seconds between events around them."""
         if not self._cuda:
             return self.logits(batch), None
@@ -146,65 +104,6 @@ class Resnet50:
         end.record()
         end.synchronize()
         return out, float(start.elapsed_time(end)) / 1e3
-
-    def phases(self, count: int, repetitions: int, limit: float = 10.0) -> dict[str, list[float]]:
-        """Return the seconds of preprocess, copy, compute and postprocess of a batch of `count`.
-
-        The device is idle before and after. The host's clock measures, with a synchronisation at
-        each end; on CUDA, events measure compute. It runs at least once, and up to `repetitions`
-        times within `limit` seconds.
-        """
-        indices = [list(self._row)[at % len(self._row)] for at in range(count)]
-        raw = images(self._seed, indices) if self.files is None else self._raw(indices)
-        begun = time.perf_counter()
-        seconds: dict[str, list[float]] = {
-            name: [] for name in ("preprocess", "copy", "compute", "postprocess")
-        }
-        for _ in range(repetitions):
-            self._done()
-            stamps = [time.perf_counter()]
-            preprocess(raw).to(self._dtype)
-            stamps.append(time.perf_counter())
-            batch = self.copy(self.gather(indices))
-            self._done()
-            stamps.append(time.perf_counter())
-            out, computing = self._computed(batch)
-            stamps.append(time.perf_counter())
-            out.argmax(1).tolist()
-            stamps.append(time.perf_counter())
-            for name, (start, end) in zip(seconds, pairwise(stamps), strict=True):
-                seconds[name].append(
-                    computing if name == "compute" and computing is not None else end - start
-                )
-            if time.perf_counter() - begun > limit:
-                break
-        return seconds
-
-    def fixed_logits(self, size: int) -> torch.Tensor:
-        """Return the logits of the fixed images in batches of `size`, (n, 1000) float32 on the CPU.
-
-        Image i is image i modulo 4 of the set. There are as many batches as the set needs.
-        """
-        fixed = preprocess(images(self._seed, range(CHECKED))).to(self._dtype)
-        batches = [
-            [at % CHECKED for at in range(start, start + size)] for start in range(0, CHECKED, size)
-        ]
-        return torch.cat([self.logits(self.copy(fixed[rows])).float().cpu() for rows in batches])
-
-
-def sizes(largest: int, scenario: str, few: bool) -> list[int]:
-    """Return the batch sizes of a scenario, up to the largest.
-
-    In Server, and the search for its peak, any number of queries may wait. With `few` the sizes
-    are powers of two, since each is compiled. Else they are every size up to 32, and at most 32
-    of larger batches, since padding costs time.
-    """
-    if scenario not in ("server", "find-peak"):
-        return [largest]
-    if few:
-        return [*(2**power for power in range(largest.bit_length()) if 2**power < largest), largest]
-    step = -(-largest // STEPS)
-    return [*range(step, largest, step), largest]
 
 
 def compiled(net: torch.nn.Module, count: int) -> Any:
@@ -221,10 +120,3 @@ def compiled(net: torch.nn.Module, count: int) -> Any:
         if hasattr(config, name):
             setattr(config, name, True)
     return torch.compile(net, dynamic=False)
-
-
-def reference(net: torch.nn.Module, seed: int) -> torch.Tensor:
-    """Return the logits of the fixed images by the fp32 eager model on the CPU."""
-    with torch.inference_mode():
-        out: torch.Tensor = net(preprocess(images(seed, range(CHECKED))))
-        return out

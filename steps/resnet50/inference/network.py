@@ -1,8 +1,7 @@
-"""The network and its input: images, weights, and the check of logits against fp32 eager."""
+"""torchvision's ResNet-50 in fp32, with seeded weights or those of a file."""
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,50 +11,7 @@ import torchvision
 
 from perfdag.steps.resnet50.errors import UnusableError
 from perfdag.steps.resnet50.imagenet import KNOWN
-
-IMAGE = (224, 224, 3)
-
-
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and deviation of ImageNet's channels (torchvision.models.ResNet50_Weights)."""
-
-
-def images(seed: int, indices: Sequence[int]) -> np.ndarray:
-    """Return seeded images (n, 224, 224, 3), uint8; image i is the same on any machine (PCG64)."""
-    sample = [
-        np.random.Generator(np.random.PCG64([seed, index])).integers(0, 256, IMAGE, dtype=np.uint8)
-        for index in indices
-    ]
-    return np.stack(sample)
-
-
-def preprocess(raw: np.ndarray) -> torch.Tensor:
-    """Normalise (n, 224, 224, 3) uint8 pixels to (n, 3, 224, 224) float32."""
-    pixels = torch.from_numpy(raw).permute(0, 3, 1, 2).to(torch.float32).div_(255)
-    return pixels.sub_(torch.tensor(MEAN).view(1, 3, 1, 1)).div_(torch.tensor(STD).view(1, 3, 1, 1))
-
-
-def decode(file: Path, resize: int = 256) -> np.ndarray:
-    """Return an image as ImageNet is evaluated. Raises UnusableError.
-
-    The shorter side has `resize` pixels, bilinear; the middle 224 x 224 is taken, as uint8.
-    """
-    from PIL import Image
-
-    try:
-        with Image.open(file) as opened:
-            image = opened.convert("RGB")
-    except Exception as error:  # Pillow's decoders raise whatever they meet in a broken file
-        raise UnusableError("images", f"{file}: not an image: {error}") from None
-    scale = resize / min(image.size)
-    width, height = (round(side * scale) for side in image.size)
-    left, top = (width - 224) // 2, (height - 224) // 2
-    pixels = np.array(image.resize((width, height), Image.Resampling.BILINEAR), dtype=np.uint8)
-    return pixels[top : top + 224, left : left + 224]
-
-
-CHECKED = 4
-"""Images on which logits are checked; a larger batch repeats them and compares each place."""
+from perfdag.steps.resnet50.inference.images import CHECKED, images, preprocess
 
 
 def build(
@@ -73,7 +29,7 @@ def build(
                 # Untrained blocks would amplify every rounding tenfold. Trained ones add little.
                 torch.nn.init.constant_(module.bn3.weight, 0.2)
         with torch.no_grad():
-            net.train()(preprocess(images(seed, range(CHECKED))))
+            net.train()(torch.from_numpy(preprocess(images(seed, range(CHECKED)))))
         return net.eval(), {"weights": f"random, seed {seed}", "trained": False}
     path = Path(weights)
     try:
@@ -115,49 +71,8 @@ def build(
     }
 
 
-TOLERANCE = {"fp32": 1e-3, "tf32": 1e-2, "bf16": 1e-1, "fp16": 2e-2}
-"""Largest ||logits - reference|| / ||reference|| of an image.
-
-It is about ten times the effect of rounding over 50 layers."""
-TIE = 0.4
-"""Share of the tolerance within which two of fp32's logits count as equal.
-
-It is four times the effect of rounding."""
-
-
-def compare_logits(got: torch.Tensor, wanted: torch.Tensor, precision: str) -> dict[str, Any]:
-    """Return the relative error of the worst image and the agreement of the first classes.
-
-    `ok` needs finite logits within tolerance and fp32's class. Another class also agrees if its
-    fp32 logit ties with the largest (TIE): rounding may choose either.
-    """
-    finite = bool(torch.isfinite(got).all())
-    norms = wanted.norm(dim=1)
-    worst = float(((got - wanted).norm(dim=1) / norms).max()) if finite else float("inf")
-    short = wanted.amax(1) - wanted.gather(1, got.argmax(1, keepdim=True))[:, 0]
-    same = int((short <= TIE * TOLERANCE[precision] * norms / wanted.shape[1] ** 0.5).sum())
-    return {
-        "ok": finite and worst <= TOLERANCE[precision] and same == len(got),
-        "error": worst if finite else None,
-        "tolerance": TOLERANCE[precision],
-        "finite": finite,
-        "same_class": same,
-        "images": len(got),
-    }
-
-
-def worst(comparisons: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
-    """Return the check of the worst size (`batch`), with all images and the error by size."""
-
-    def badness(size: int) -> tuple[bool, float]:
-        error = comparisons[size]["error"]
-        return not comparisons[size]["ok"], float("inf") if error is None else error
-
-    size = max(comparisons, key=badness)
-    return {
-        **comparisons[size],
-        "batch": size,
-        "same_class": sum(comparison["same_class"] for comparison in comparisons.values()),
-        "images": sum(comparison["images"] for comparison in comparisons.values()),
-        "by_size": {size: comparison["error"] for size, comparison in comparisons.items()},
-    }
+def reference(net: torch.nn.Module, seed: int) -> np.ndarray:
+    """Return the logits of the fixed images by the fp32 eager model on the CPU."""
+    with torch.inference_mode():
+        out: np.ndarray = net(torch.from_numpy(preprocess(images(seed, range(CHECKED))))).numpy()
+        return out
