@@ -1,5 +1,6 @@
 """Suites in Python, and results as a table with a column for each parameter."""
 
+import json
 import re
 import signal
 import subprocess
@@ -137,6 +138,21 @@ def test_the_examples_of_the_page_on_scripts_run(capsys: pytest.CaptureFixture[s
     assert "3 points" in output
     assert "9 ok" in output
     assert re.search(r"^env.SIZE\n1 +0\.", output, re.M)
+
+
+def test_the_notebook_goes_from_a_store_to_a_chart_in_ten_cells() -> None:
+    pytest.importorskip("pandas")
+    sleeps().run("perfdag-results", charts=False)
+    notebook = json.loads((ROOT / "examples/results.ipynb").read_text())
+    assert len(notebook["cells"]) <= 10
+    names: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+    assert (names["entry"], names["metric"], names["unit"]) == ("command", "wall_time", "s")
+    assert names["varied"] == ["env.N"]
+    assert names["labels"] == ["1", "2"]
+    assert "command" in Path("chart.svg").read_text()
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
