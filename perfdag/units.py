@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
+BASE_UNITS = ("1", "s", "B", "B/s", "bit/s", "1/s", "Hz", "W", "J", "degC", "currency")
+"""Units of stored values."""
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
 _SECONDS = {
     "ns": 1e-9,

@@ -2,6 +2,7 @@
 
 import contextlib
 import tempfile
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -78,6 +79,7 @@ class Sampler:
         except Exception as error:  # a benchmark of another package may raise anything
             record.status, record.rows = "failed", []
             record.error = f"{type(error).__name__}: {error}"
+            record.texts["traceback"] = traceback.format_exc()
         record.noise = guard.disturbed(record.env.get("cpu_threads") or 1)
         if record.error:
             parts = (record.error, guard.starved(), self._site.advice(shape, record.error))

@@ -19,7 +19,6 @@ from perfdag.benchmark import registry
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("steps", "workflows", "charts")
-BASE_UNITS = {"s", "B", "B/s", "bit/s", "1/s", "1", "Hz", "W", "J", "degC", "currency"}
 MAX_MODULES = 25
 MAX_LINES = 300
 
@@ -110,28 +109,12 @@ def test_a_distribution_holds_every_module_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", registry.names())
 def test_every_benchmark_declares_what_people_need(name: str) -> None:
+    assert registry.fault(name) is None
     found = registry.get(name)
-    assert found.name == name
-    assert re.search(r"\bstart", found.clock()), (
-        f"{name}: its docstring needs a Clock: paragraph that says what starts the clock"
-    )
-    assert re.search(r"\b(stop|end)", found.clock()), f"{name}: and what stops it"
+    assert re.search(r"\bstart", found.clock()), f"{name}: what starts the clock?"
+    assert re.search(r"\b(stop|end)", found.clock()), f"{name}: what stops the clock?"
     assert found.summary().endswith(".")
-    assert found.metrics, name
-    assert any(metric.headline for metric in found.metrics)
-    assert len({metric.name for metric in found.metrics}) == len(found.metrics)
-    for metric in found.metrics:
-        assert metric.unit in BASE_UNITS, (
-            f"{name}.{metric.name}: {metric.unit} is not an SI base unit"
-        )
-        assert metric.better in {"higher", "lower", "none"}
-        assert metric.about
-    for key, field in found.Params.model_fields.items():
-        assert re.fullmatch(r"[a-z][a-z0-9_]*", key), f"{name}.{key}"
-        assert key not in {"network", "hosts", "resources", "volume"}, (
-            f"{name}.{key} hides a key of the shape"
-        )
-        assert field.annotation is not None
+    assert all(metric.about for metric in found.metrics)
 
 
 def test_no_module_is_a_drawer() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from perfdag.benchmark import registry
 from perfdag.cli import main
-from perfdag.outcome import VERDICT, VERDICT_VALUES, VerdictWord, verdict
+from perfdag.outcome import VERDICT, VERDICT_VALUES, Failed, VerdictWord, verdict
 from perfdag.results.samples import as_row
 from perfdag.results.verdicts import own_verdicts, worst_of_points
 from tests.conftest import SuiteWriter
@@ -84,7 +84,7 @@ BENCHMARKS = (
 def test_only_a_benchmark_that_declares_a_verdict_may_return_one(name: str) -> None:
     judged = verdict("failed", "p99 < 1 s", "1.4 s", {"count": 9})
     if name not in BENCHMARKS:
-        with pytest.raises(KeyError):
+        with pytest.raises(Failed, match="which it does not declare; it declares"):
             as_row(registry.get(name), judged)
         return
     row = as_row(registry.get(name), judged)

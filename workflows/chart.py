@@ -99,7 +99,7 @@ def allowed() -> dict[str, str]:
     """Return the condition in Helm for each benchmark that declares rights."""
     return {
         name: f'hasKey .Values.allow "{name}"'
-        for name in registry.names()
+        for name in registry.working()
         if registry.get(name).api.named
     }
 

@@ -20,7 +20,14 @@ def describe(name: str | None = None) -> list[Description]:
     if name is not None and name not in installed:
         known = ", ".join(installed)
         raise CommandError(f"no benchmark {name!r}; there are {known}{nearest(name, installed)}")
-    return [_description(known) for known in ([name] if name else installed)]
+    if name is not None and (fault := registry.fault(name)):
+        raise CommandError(fault)
+    return [_description(known) for known in ([name] if name else registry.working())]
+
+
+def faults() -> list[str]:
+    """Return a sentence for each installed benchmark that cannot be used."""
+    return registry.faults()
 
 
 def _description(name: str) -> Description:

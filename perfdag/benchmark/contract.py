@@ -277,9 +277,9 @@ class Benchmark(ABC, Generic[P]):
         """Return the docstring's first line."""
         return (cls.__doc__ or "").strip().split("\n")[0]
 
-    def metric(self, name: str) -> Metric:
-        """Return the declared metric of that name. Raises KeyError."""
-        return _by_name(type(self))[name]
+    def declared_metrics(self) -> Mapping[str, Metric]:
+        """Return the declared metrics by name, with that of the benchmark's own verdict."""
+        return _by_name(type(self))
 
 
 @cache

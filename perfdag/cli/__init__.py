@@ -53,6 +53,7 @@ GROUPS = {
         "baseline": "name runs to compare with, and show the names",
         "acks": "store the acknowledgements that runs on a cluster read",
         "import": "write a suite from the files of another tool",
+        "new": "write the files of a new benchmark",
     },
 }
 """The verbs by group, as the help lists them, with their summaries."""

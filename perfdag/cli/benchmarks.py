@@ -2,7 +2,7 @@
 
 import argparse
 
-from perfdag.cli.options import print_json
+from perfdag.cli.options import log, print_json
 
 EPILOG = """examples:
   perfdag benchmarks
@@ -33,6 +33,8 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.app import benchmarks
 
     descriptions = benchmarks.describe(args.name)
+    for fault in () if args.name else benchmarks.faults():
+        log(f"perfdag benchmarks: {fault}")
     if args.json:
         print_json(descriptions)
     elif args.markdown:

@@ -15,7 +15,7 @@ def write(store: Store, run_id: str, rows: pa.Table) -> list[str]:
     others nor the run. Raises StoreError.
     """
     lines: list[str] = []
-    for name in sorted(set(pc.unique(rows["benchmark"]).to_pylist()) & set(registry.names())):
+    for name in filter(registry.usable, sorted(set(pc.unique(rows["benchmark"]).to_pylist()))):
         exporter = registry.get(name)
         try:
             files = exporter.exports(rows.filter(pc.equal(rows["benchmark"], name)))

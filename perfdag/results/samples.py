@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from perfdag.benchmark.contract import Benchmark
-from perfdag.outcome import Measurement
+from perfdag.outcome import Failed, Measurement
 from perfdag.redaction import redact_json
 from perfdag.store.base import Store
 
@@ -65,11 +65,17 @@ def read_sample(data: bytes) -> SampleRecord:
 def as_row(benchmark: Benchmark[Any], measured: Measurement) -> dict[str, Any]:
     """Return a measurement with what the benchmark declares of its metric.
 
-    Raises KeyError for an undeclared metric, ValueError for NaN.
+    Raises Failed for an undeclared metric and for NaN.
     """
     if measured.value != measured.value:
-        raise ValueError(f"{measured.metric} is not a number")
-    metric = benchmark.metric(measured.metric)
+        raise Failed(f"{measured.metric} is not a number")
+    metric = benchmark.declared_metrics().get(measured.metric)
+    if metric is None:
+        declared = ", ".join(benchmark.declared_metrics())
+        raise Failed(
+            f"{benchmark.name} returned the metric {measured.metric!r}, which it does not declare; "
+            f"it declares {declared}"
+        )
     columns: dict[str, Any] = {
         "metric": metric.name,
         "stat": measured.stat,

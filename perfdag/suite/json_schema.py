@@ -11,7 +11,7 @@ def json_schema() -> dict[str, Any]:
     schema = Suite.model_json_schema()
     definitions = schema["$defs"]
     rules = []
-    for name in registry.names():
+    for name in registry.working():
         params = registry.get(name).Params.model_json_schema(
             ref_template=f"#/$defs/{name}-{{model}}"
         )
@@ -24,7 +24,7 @@ def json_schema() -> dict[str, Any]:
             {"if": chosen, "then": {"properties": {"params": {"$ref": f"#/$defs/{name}-params"}}}}
         )
     definitions["Entry"]["allOf"] = rules
-    definitions["Entry"]["properties"]["benchmark"]["enum"] = list(registry.names())
+    definitions["Entry"]["properties"]["benchmark"]["enum"] = list(registry.working())
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "https://perfdag.dev/suite.schema.json",

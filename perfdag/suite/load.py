@@ -201,6 +201,8 @@ def _check_names(loaded: Loaded, problems: list[Problem]) -> None:
                 f"there are {', '.join(known)}{nearest(source.entry.benchmark, known)}"
             )
             problems.append(source.document.problem((*source.path, "benchmark"), text))
+        elif fault := registry.fault(source.entry.benchmark):
+            problems.append(source.document.problem((*source.path, "benchmark"), fault))
         if "name" in source.refused:
             continue
         if source.name in seen:

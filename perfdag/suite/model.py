@@ -212,4 +212,4 @@ class Loaded:
 
     def known_sources(self) -> list[Source]:
         """Return the entries whose benchmark is installed."""
-        return [source for source in self.sources if source.entry.benchmark in registry.names()]
+        return [source for source in self.sources if registry.usable(source.entry.benchmark)]

@@ -81,7 +81,7 @@ def apply_settings(loaded: Loaded, settings: EntrySettings, problems: list[Probl
 
 def _is_param(source: Source, name: str) -> bool:
     return (
-        source.entry.benchmark in registry.names()
+        registry.usable(source.entry.benchmark)
         and name in registry.get(source.entry.benchmark).Params.model_fields
     )
 

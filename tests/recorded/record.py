@@ -1,21 +1,14 @@
 """Record what the real tools print on this machine: `python tests/recorded/record.py [NAME...]`.
 
 netperf 2.7.0 is that of Debian 12, 2.7.1 that of Debian 13.
-Each recording is NAME.json beside NAME.ROLE.txt: the sidecar has the command, the tool's version, the parameters and the facts the step
-knew; the texts are as the tool wrote them, but for the paths of the virtual environment and of scratch folders.
 """
 
-import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from perfdag.benchmark.contract import Gang, Output
+from perfdag import testing
 from perfdag.benchmark.registry import get
-from perfdag.hosts.local import LocalHost
-from perfdag.outcome import SampleError
-from perfdag.shape import Shape, merge
 
 HERE = Path(__file__).parent
 _FAST: dict[str, Any] = {"size": "16MiB", "runtime": "300ms"}
@@ -119,52 +112,19 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def record(name: str, case: dict[str, Any]) -> None:
-    """Run one case and write its files; an output that parses to an error is recorded too."""
-    benchmark = get(name.split("/")[0])
-    given = {key: value for key, value in case.items() if key != "shape"}
-    params = benchmark.Params(**given)
-    shape = Shape(**merge(benchmark.shape(params), case.get("shape", {})))
-    with tempfile.TemporaryDirectory() as scratch:
-        gang = Gang([LocalHost() for _ in range(shape.hosts.count)], shape, 60, scratch)
-        try:
-            output = benchmark.run(gang, params)
-        except SampleError as error:
-            output = Output(error.texts)
-        clean = {scratch: "/tmp/scratch", sys.prefix: "/opt/venv"}
-
-        def tidy(text: str) -> str:
-            for old, new in clean.items():
-                text = text.replace(old, new)
-            return text
-
-        target = HERE / name
-        target.parent.mkdir(exist_ok=True)
-        texts = {role: text for role, text in output.texts.items() if text}
-        for role, text in texts.items():
-            target.with_name(f"{target.name}.{role}.txt").write_text(tidy(text))
-        made = {
-            "tool": output.tool,
-            "commands": output.argv,
-            "params": given,
-            "facts": output.facts,
-            "texts": sorted(texts),
-        }
-        target.with_name(f"{target.name}.json").write_text(tidy(json.dumps(made, indent=1)) + "\n")
+def names(benchmark: str, but: tuple[str, ...] = ()) -> list[str]:
+    """Recordings of a benchmark."""
+    return [
+        name for name in CASES if name.startswith(f"{benchmark}/") and name.split("/")[1] not in but
+    ]
 
 
-def load(name: str) -> tuple[Any, Any, Output]:
+def load(name: str) -> testing.Recording:
     """The benchmark, its params and the output of a recording."""
-    sidecar = json.loads((HERE / f"{name}.json").read_text())
-    texts = {role: (HERE / f"{name}.{role}.txt").read_text() for role in sidecar["texts"]}
-    benchmark = get(name.split("/")[0])
-    return (
-        benchmark,
-        benchmark.Params(**sidecar["params"]),
-        Output(texts, sidecar["commands"], sidecar["tool"], sidecar["facts"]),
-    )
+    return testing.load(get(name.split("/")[0]), HERE / name)
 
 
 if __name__ == "__main__":
     for each in sys.argv[1:] or CASES:
-        record(each, CASES[each])
+        given = {key: value for key, value in CASES[each].items() if key != "shape"}
+        testing.record(get(each.split("/")[0]), given, HERE / each, CASES[each].get("shape"))

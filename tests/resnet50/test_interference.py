@@ -324,7 +324,7 @@ def test_in_server_the_tail_is_the_headline_and_what_fairness_is_of() -> None:
     assert built[0].metric == "tail_inflation"
     assert (values["rate_kept"], values["tail_inflation"]) == (1, 5.5)
     assert values["fairness"] == pytest.approx(jain([1, 0.1]))
-    assert Resnet50Interference().metric("tail_inflation").headline
+    assert Resnet50Interference().declared_metrics()["tail_inflation"].headline
 
 
 @pytest.mark.slow

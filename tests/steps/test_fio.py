@@ -28,10 +28,9 @@ from perfdag.steps.fio.benchmark import Fio
 from perfdag.steps.fio.files import Place
 from perfdag.steps.fio.job import command, job_file, options
 from perfdag.steps.fio.params import FioParams
-from tests.recorded import damage
-from tests.recorded.record import load
+from tests.recorded.record import load, names
 
-RECORDED = damage.names("fio")
+RECORDED = names("fio")
 FIO = Fio()
 
 

@@ -17,8 +17,8 @@ from perfdag.steps.rdma.latency import LatencyParams, RdmaLatency
 from perfdag.steps.torchbench.benchmark import Torchbench
 from perfdag.steps.torchbench.params import TorchbenchParams
 from perfdag.steps.torchbench.runner import MARK
-from tests.recorded import damage
-from tests.recorded.record import load
+from perfdag.testing import Recording, damage
+from tests.recorded.record import load, names
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 HOUR = 3600.0
@@ -28,47 +28,45 @@ def text(name: str) -> str:
     return (RECORDED / name).read_text()
 
 
-def openfoam(name: str, **params: Any) -> tuple[Any, Any, Output]:
+def openfoam(name: str, **params: Any) -> Recording:
     texts = {
         "stdout": text(f"openfoam/{name}.stdout"),
         "timing": "mesh_s=0.25\ndecompose_s=0.5\nwall_s=13.3\n",
     }
-    return (
+    return Recording(
         OpenFoam(),
         OpenFoamParams(**params),
         Output(texts, tool="OpenFOAM 1912", facts={"addresses": params.get("nodes", 1)}),
     )
 
 
-def perftest(
-    benchmark: Any, params: Any, name: str, role: str = "client0"
-) -> tuple[Any, Any, Output]:
-    return (
+def perftest(benchmark: Any, params: Any, name: str, role: str = "client0") -> Recording:
+    return Recording(
         benchmark,
         params,
         Output({role: text(f"perftest/constructed-{name}")}, tool="perftest 6.06"),
     )
 
 
-def torchbench(name: str) -> tuple[Any, Any, Output]:
+def torchbench(name: str) -> Recording:
     model, test, batch = name.split("-")
     params = TorchbenchParams.model_validate(
         {"model": model, "test": test, "batch_size": int(batch)}
     )
-    return (
+    return Recording(
         Torchbench(),
         params,
         Output({"stdout": text(f"torchbench/{name}.stdout")}, tool="torch 2.15.0"),
     )
 
 
-CASES: dict[str, tuple[damage.Recording | str, tuple[str, ...]]] = {
-    **{name: (name, ("client",)) for name in damage.names("fio")},
-    **{name: (name, ("stdout",)) for name in damage.names("imb")},
-    **{name: (name, ("client",)) for name in damage.names("latency")},
+CASES: dict[str, tuple[Recording, tuple[str, ...]]] = {
+    **{name: (load(name), ("client",)) for name in names("fio")},
+    **{name: (load(name), ("stdout",)) for name in names("imb")},
+    **{name: (load(name), ("client",)) for name in names("latency")},
     **{
-        name: (name, () if "iperf2" in name else ("client",))
-        for name in damage.names("iperf", but=("no-such-congestion",))
+        name: (load(name), () if "iperf2" in name else ("client",))
+        for name in names("iperf", but=("no-such-congestion",))
     },
     "openfoam serial": (openfoam("xs-1-proc", size="XS"), ("stdout",)),
     "openfoam parallel": (openfoam("xs-2-procs", size="XS", procs=2), ("stdout",)),
@@ -104,23 +102,23 @@ CASES: dict[str, tuple[damage.Recording | str, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_recorded_outputs_have_declared_metrics(name: str) -> None:
-    damage.assert_declared(CASES[name][0])
+    damage.check_declared(CASES[name][0])
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_cut_output_is_noticed(name: str) -> None:
     recording, roles = CASES[name]
-    damage.assert_cut_is_noticed(recording, roles=roles)
+    damage.check_cut(recording, roles)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_garbled_output_is_noticed(name: str) -> None:
-    damage.assert_garbled_is_noticed(CASES[name][0])
+    damage.check_garbled(CASES[name][0])
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_decimal_comma_is_refused(name: str) -> None:
-    damage.assert_decimal_comma_is_noticed(CASES[name][0])
+    damage.check_decimal_comma(CASES[name][0])
 
 
 @pytest.mark.parametrize(
@@ -135,7 +133,7 @@ def test_a_decimal_comma_is_refused(name: str) -> None:
 def test_a_cut_line_of_a_rank_is_failed(line: str) -> None:
     benchmark, params, output = openfoam("xs-1-proc", size="XS")
     output.texts["stdout"] = re.sub(r"perfdag-rank.*", line, output.texts["stdout"])
-    damage.assert_is_sample_error((benchmark, params, output))
+    damage.check_refused(Recording(benchmark, params, output))
 
 
 # -- more than an hour ---------------------------------------------------------------------------

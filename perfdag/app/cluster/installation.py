@@ -30,9 +30,9 @@ def installation_objects(installation: Installation) -> list[Object]:
 
 
 def _rights(name: str, namespaces: tuple[str, ...], own: str) -> Rights:
-    rights = registry.get(name).api if name in registry.names() else Rights()
+    rights = registry.get(name).api if registry.usable(name) else Rights()
     if not rights.named:
-        declaring = ", ".join(name for name in registry.names() if registry.get(name).api.named)
+        declaring = ", ".join(name for name in registry.working() if registry.get(name).api.named)
         raise CommandError(
             f"--allow {name}: no benchmark of that name declares Kubernetes rights; "
             f"these do: {declaring}"

@@ -29,7 +29,10 @@ from perfdag.store.open import open_store
 def check_machine(plan: Plan | None, root: str | None) -> list[Finding]:
     """Return the findings for this machine; without a plan those of every benchmark."""
     subjects = _of_plan(plan) if plan else _of_all()
-    return [*_benchmarks(subjects), _store(root), *_noise()]
+    broken = [] if plan else registry.faults()
+    advice = "repair the package, or uninstall it"
+    faults = [Finding("missing", text, advice) for text in broken]
+    return [*_benchmarks(subjects), *faults, _store(root), *_noise()]
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def _of_plan(plan: Plan) -> list[_Subject]:
 def _of_all() -> list[_Subject]:
     """Return every benchmark with its default params."""
     subjects = []
-    for name in sorted(registry.names()):
+    for name in registry.working():
         try:
             params = registry.get(name).Params()
         except ValidationError:

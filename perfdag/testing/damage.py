@@ -1,0 +1,101 @@
+"""Broken outputs, and what a parser owes then: the same values, or a SampleError that says why.
+
+Each function raises AssertionError if the parser breaks the contract.
+"""
+
+import dataclasses
+import math
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from perfdag.benchmark.contract import Output
+from perfdag.outcome import Measurement, SampleError
+from perfdag.testing.recording import Recording
+
+CUTS = (0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.97, 0.99, 0.999)
+GARBLED = 150
+"""Parts of a text that remain, and how often a text is garbled."""
+
+
+def check(recording: Recording, roles: Sequence[str] = ("stdout",)) -> None:
+    """Check a recording whole and damaged. `roles` are the texts that hold the values."""
+    check_declared(recording)
+    check_cut(recording, roles)
+    check_garbled(recording)
+    check_decimal_comma(recording)
+
+
+def check_declared(recording: Recording) -> list[Measurement]:
+    """Check the values: finite, not negative, of declared metrics, a headline among them."""
+    benchmark, params, output = recording
+    values = benchmark.parse(output, params)
+    declared = benchmark.declared_metrics()
+    assert {value.metric for value in values} <= declared.keys(), "an undeclared metric"
+    assert any(declared[value.metric].headline for value in values), "no value of a headline"
+    assert all(math.isfinite(value.value) and value.value >= 0 for value in values)
+    keys = [(value.metric, value.stat, str(value.coords), value.subject) for value in values]
+    assert len(keys) == len(set(keys)), "a value is there twice"
+    assert {name for value in values for name in value.coords} <= set(benchmark.coords)
+    return values
+
+
+def check_cut(recording: Recording, roles: Sequence[str]) -> None:
+    """Check cut texts: the very same values, or SampleError. A half of `roles`: SampleError."""
+    benchmark, params, output = recording
+    whole = benchmark.parse(output, params)
+    for part in CUTS:
+
+        def cut_off(text: str, part: float = part) -> str:
+            return text[: int(len(text) * part)]
+
+        for cut in _changed(output, cut_off):
+            values = _parsed(recording, cut)
+            assert values is None or values == whole, f"other values of the first {part:.1%}"
+    for role in roles:
+        text = output.texts[role]
+        check_refused(recording, {role: text[: len(text) // 2]})
+
+
+def check_garbled(recording: Recording) -> None:
+    """Check junk over any part of a text: SampleError or finite values, no other exception."""
+    chance = random.Random(str(recording.params))
+    for _ in range(GARBLED):
+        start, length = chance.random(), chance.randrange(1, 60)
+        junk = "".join(chance.choice('x}{",:]\x00\x1b\n é-') for _ in range(length))
+
+        def garbled(text: str, start: float = start, junk: str = junk) -> str:
+            at = int(len(text) * start)
+            return text[:at] + junk + text[at + len(junk) :]
+
+        for broken in _changed(recording.output, garbled):
+            values = _parsed(recording, broken) or []
+            assert all(math.isfinite(value.value) for value in values)
+
+
+def check_decimal_comma(recording: Recording) -> None:
+    """Check that 1,5 of another locale is refused, and not read as 1 or 15."""
+    texts = recording.output.texts
+    check_refused(
+        recording, {role: re.sub(r"(?<=\d)\.(?=\d)", ",", text) for role, text in texts.items()}
+    )
+
+
+def check_refused(recording: Recording, texts: dict[str, str] | None = None) -> None:
+    """Check that the output, with `texts` in place of its own, raises SampleError."""
+    output = recording.output
+    broken = dataclasses.replace(output, texts={**output.texts, **(texts or {})})
+    assert _parsed(recording, broken) is None, "a broken output has values"
+
+
+def _parsed(recording: Recording, output: Output) -> list[Measurement] | None:
+    try:
+        return recording.benchmark.parse(output, recording.params)
+    except SampleError:
+        return None
+
+
+def _changed(output: Output, change: Callable[[str], str]) -> Iterator[Output]:
+    """Yield the output with `change` applied to each of its texts alone."""
+    for role, text in output.texts.items():
+        yield dataclasses.replace(output, texts={**output.texts, role: change(text)})

@@ -1,0 +1,212 @@
+"""A benchmark of another package: what is checked where it is loaded, and a new one from `perfdag new`."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from perfdag.benchmark.contract import Benchmark, Metric, Params
+from perfdag.benchmark.declaration import mistake
+from perfdag.cli import main
+from perfdag.steps.command import Command
+
+ROOT = Path(__file__).parent.parent
+ODD = '''
+from perfdag.benchmark.contract import Benchmark, Metric, Output, Params
+from perfdag.outcome import Measurement
+
+class Odd(Benchmark[Params]):
+    """Nothing.
+
+    Clock: starts at noon and stops there.
+    """
+    name, Params = "odd", Params
+    metrics = (Metric("figure", "s", "lower", "a figure", headline=True),)
+    def seconds(self, params): return 0.1
+    def run(self, gang, params): return Output({"stdout": "1"})
+    def parse(self, output, params): PARSE
+'''
+
+
+def install(site: Path, name: str, code: str, cls: str = "Odd") -> None:
+    """Put a package with one benchmark into a folder, as an installer would."""
+    module, info = f"perfdag_{name}", site / f"perfdag_{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / f"{module}.py").write_text(code)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: perfdag-{name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[perfdag.benchmarks]\n{name} = {module}:{cls}\n")
+
+
+def perfdag(site: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONPATH": str(site), "COLUMNS": "200"}
+    argv = [sys.executable, "-m", "perfdag", *words]
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+
+
+def declared(**changes: Any) -> type[Benchmark[Any]]:
+    return type("Changed", (Command,), {"__doc__": Command.__doc__, "name": "changed", **changes})
+
+
+class NetworkParams(Params):
+    network: int = 1
+
+
+class CapitalParams(Params):
+    Size: int = 1
+
+
+class Unfinished(Benchmark[Params]):
+    """Unfinished.
+
+    Clock: none.
+    """
+
+    name: ClassVar[str] = "changed"
+
+
+WALL = Command.metrics[0]
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "text"),
+    [
+        (declared(), ""),
+        ("a text", "is 'a text', not a subclass of"),
+        (Unfinished, "lacks the method parse and the method run and the method seconds"),
+        (declared(name="other"), "has name = 'other', but its entry point is 'changed'"),
+        (declared(__doc__="Wall time."), "has no `Clock:` paragraph"),
+        (declared(metrics=()), "has no headline metric"),
+        (declared(metrics=(WALL, WALL)), "declares the metric wall_time 2 times"),
+        (
+            declared(metrics=(Metric("wall", "ms", "lower", "", headline=True),)),
+            "has the metric wall in 'ms'; SI base units are 1, s, B",
+        ),
+        (
+            declared(metrics=(Metric("wall", "s", "less", "", headline=True),)),  # type: ignore[arg-type]
+            "has the metric wall with better='less'",
+        ),
+        (declared(Params=dict), "has Params that are no subclass"),
+        (declared(Params=NetworkParams), "has the parameter network, which is a key of the shape"),
+        (declared(Params=CapitalParams), "has the parameter Size; a name has a-z"),
+    ],
+)
+def test_a_mistake_of_a_declaration_is_one_sentence(benchmark: Any, text: str) -> None:
+    found = mistake("changed", benchmark)
+    assert found.startswith(text)
+    assert bool(found) == bool(text)
+
+
+def test_a_broken_package_breaks_no_other(tmp_path: Path) -> None:
+    install(tmp_path / "site", "broken", "import no_such_module")
+    install(tmp_path / "site", "nameless", ODD.replace("PARSE", "return []"))
+    sentences = [
+        "benchmark broken of package perfdag-broken 1.0 cannot be imported: ModuleNotFoundError",
+        "benchmark nameless of package perfdag-nameless 1.0 has name = 'odd'",
+    ]
+    listed = perfdag(tmp_path / "site", "benchmarks")
+    assert (listed.returncode, len(listed.stderr.splitlines())) == (0, 2)
+    assert "iperf" in listed.stdout
+    assert all(sentence in listed.stderr for sentence in sentences)
+    one = perfdag(tmp_path / "site", "benchmarks", "broken")
+    assert one.returncode == 2
+    assert sentences[0] in one.stderr
+    assert perfdag(tmp_path / "site", "benchmarks", "iperf").returncode == 0
+    suite = tmp_path / "suite.yaml"
+    suite.write_text("name: s\nentries:\n  - benchmark: broken\n  - benchmark: nameless\n")
+    refused = perfdag(tmp_path / "site", "plan", str(suite))
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 2
+    assert f"{suite}:3: entries[0].benchmark: {sentences[0]}" in refused.stderr
+    suite.write_text("name: s\nentries:\n  - {benchmark: command, params: {argv: ['true']}}\n")
+    ran = perfdag(tmp_path / "site", "run", str(suite), "--store", str(tmp_path / "store"))
+    assert ran.returncode == 0, ran.stderr
+    schema = perfdag(tmp_path / "site", "plan", "--schema")
+    assert "broken" not in json.loads(schema.stdout)["$defs"]["Entry"]["properties"]["benchmark"]
+
+
+@pytest.mark.parametrize(
+    ("parse", "error", "kept"),
+    [
+        (
+            "return [Measurement('figur', 1.0)]",
+            "odd returned the metric 'figur', which it does not declare; it declares figure",
+            False,
+        ),
+        ("return [Measurement('figure', float('nan'))]", "figure is not a number", False),
+        ("return {}['none']", "KeyError: 'none'", True),
+    ],
+)
+def test_a_faulty_parser_gives_a_failed_sample(
+    tmp_path: Path, parse: str, error: str, kept: bool
+) -> None:
+    install(tmp_path / "site", "odd", ODD.replace("PARSE", parse))
+    suite = tmp_path / "suite.yaml"
+    suite.write_text("name: s\nentries:\n  - benchmark: odd\n")
+    words = ("run", str(suite), "--store", str(tmp_path / "store"), "--no-report")
+    assert perfdag(tmp_path / "site", *words).returncode == 1
+    [part] = [
+        json.loads(file.read_bytes())
+        for file in tmp_path.glob("store/runs/*/parts/*.json")
+        if not file.name.startswith("canary")
+    ]
+    assert (part["status"], part["error"]) == ("failed", error)
+    assert part["texts"]["stdout"] == "1"
+    assert ("perfdag_odd.py" in part["texts"].get("traceback", "")) == kept
+
+
+def new_package(folder: Path, name: str) -> Path:
+    """Write a new benchmark, build its wheel and unpack it as an installer does."""
+    assert main(["new", name, "--folder", str(folder / "package")]) == 0
+    argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "dist")]
+    subprocess.run(argv, cwd=folder / "package", check=True, capture_output=True)
+    [wheel] = (folder / "dist").glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "site")
+    return folder / "site"
+
+
+def test_a_new_benchmark_is_installed_measured_and_tested_as_written(tmp_path: Path) -> None:
+    site = new_package(tmp_path, "mem-copy")
+    assert (site / "perfdag_mem_copy/Containerfile").exists()
+    code = (site / "perfdag_mem_copy/__init__.py").read_text()
+    assert len(code.splitlines()) <= 42
+    assert code in (ROOT / "docs/adding-a-benchmark.md").read_text().replace("memory", "mem-copy")
+    suite = str(tmp_path / "package/suite.yaml")
+    words = ("run", suite, "--store", str(tmp_path / "store"), "--no-report")
+    ran = perfdag(site, *words)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert re.search(r"throughput +[\d.]+ [kMG]?B/s", ran.stdout), ran.stdout
+    described = perfdag(site, "benchmarks", "mem-copy")
+    assert "throughput [B/s], higher is better" in described.stdout
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    for _ in range(2):  # the first run records, the second reads the recording
+        tested = subprocess.run(
+            argv,
+            cwd=tmp_path / "package",
+            env={**os.environ, "PYTHONPATH": str(site)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert tested.returncode == 0, tested.stdout
+    assert list((tmp_path / "package/tests/recorded").glob("default.*"))
+
+
+def test_a_name_that_cannot_be_used_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "perfdag-there").mkdir()
+    for name, text in (
+        ("Sysbench", "begins with a letter"),
+        ("class", "begins with a letter"),
+        ("iperf", "has a benchmark iperf; rename yours"),
+        ("there", "perfdag-there exists"),
+    ):
+        assert main(["new", name]) == 2
+        assert text in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["perfdag-there"]
