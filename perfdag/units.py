@@ -201,3 +201,21 @@ def short(value: float | None, unit: str) -> str:
         return "-"
     factor, name = scaled(unit, value)
     return f"{value / factor:.4g} {name}".rstrip()
+
+
+def to_base(unit: str) -> tuple[str, float]:
+    """Return the SI base unit of a unit that a tool prints, and the factor to it: `ms`: s, 0.001.
+
+    Raises ValueError for an unknown unit.
+    """
+    stem, per_second = unit.removesuffix("/s"), unit.endswith("/s")
+    if unit in BASE_UNITS:
+        return unit, 1.0
+    if unit in _BITS and unit:
+        return "bit/s", _BITS[unit]
+    if unit in _SECONDS:
+        return "s", _SECONDS[unit]
+    if stem in _BYTES and stem:
+        return ("B/s" if per_second else "B"), _BYTES[stem]
+    known = "1, 1/s, s, ms, us, B, MB, MiB, MB/s, MiB/s, bit/s, Gbit/s, Hz, W, J"
+    raise ValueError(f"unknown unit {unit!r}; write one such as {known}")

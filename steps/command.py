@@ -1,15 +1,94 @@
-"""command: the wall time of any command, for what has no benchmark of its own."""
+"""command: the wall time of any command and figures that it prints, without code of your own."""
 
+import json
+import math
 import re
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool
+from perfdag.benchmark.contract import Benchmark, Better, Gang, Metric, Output, Params, Tool
 from perfdag.outcome import Failed, Measurement, Skip
+from perfdag.units import to_base
 
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
+FIGURE = r"^[a-z][a-z0-9_]{0,62}$"
 _FIELDS = re.compile(r"^wall_s=(\S+)$", re.M)
+_OUTPUTS = ("stdout", "stderr")
+_WALL_TIME = "wall_time"
+
+
+def _check_unit(unit: str) -> str:
+    to_base(unit)
+    return unit
+
+
+class Figure(Params):
+    """Where a figure stands in the output, and what it is."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    regex: str | None = Field(
+        None, description="Python regular expression; its one group is the number; last match"
+    )
+    json_path: str | None = Field(
+        None, alias="json", description="keys and indices in JSON on stdout: jobs.0.read.bw"
+    )
+    unit: Annotated[str, AfterValidator(_check_unit)] = Field(
+        "1", description="unit that the tool prints: 1, s, ms, B, MiB/s, Gbit/s, 1/s"
+    )
+    better: Better = Field("none", description="higher, lower or none")
+
+    @model_validator(mode="after")
+    def _check_place(self) -> "Figure":
+        if (self.regex is None) == (self.json_path is None):
+            raise ValueError("give either regex or json")
+        try:
+            groups = re.compile(self.regex).groups if self.regex is not None else 1
+        except re.error as error:
+            raise ValueError(f"regex: {error}") from None
+        if groups != 1:
+            raise ValueError(f"regex has {groups} groups; put ( ) around the number alone")
+        return self
+
+    def read(self, texts: Mapping[str, str]) -> float:
+        """Return the figure in its SI base unit. Raises ValueError if it is not there."""
+        printed = self._matched(texts) if self.regex is not None else self._in_json(texts)
+        value = float(printed) * to_base(self.unit)[1]
+        if not math.isfinite(value):
+            raise ValueError(f"{printed} is not a finite number")
+        return value
+
+    def _matched(self, texts: Mapping[str, str]) -> str:
+        for role in _OUTPUTS:
+            matches = re.findall(self.regex or "", texts.get(role, ""), re.M)
+            if matches:
+                return str(matches[-1])
+        raise ValueError(f"nothing matches {self.regex!r}")
+
+    def _in_json(self, texts: Mapping[str, str]) -> float:
+        value = json.loads(texts.get("stdout", ""))
+        for key in (self.json_path or "").split("."):
+            try:
+                value = value[int(key)] if isinstance(value, list) else value[key]
+            except (KeyError, IndexError, TypeError, ValueError):
+                raise ValueError(f"no {key!r} of {self.json_path!r} in the JSON") from None
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise ValueError(f"{self.json_path} is no number")
+        return float(value)
+
+
+Figures = dict[Annotated[str, StringConstraints(pattern=FIGURE)], Figure]
+_FIGURES: TypeAdapter[Figures] = TypeAdapter(Figures)
 
 
 class CommandParams(Params):
@@ -23,10 +102,21 @@ class CommandParams(Params):
     )
     expected: float = Field(1.0, gt=0, description="expected wall time in seconds, for the plan")
     exit_code: int = Field(0, ge=0, le=255, description="the exit code that counts as success")
+    metrics: Figures = Field(
+        {},
+        description="figures that the command prints; the first one is the headline",
+        exclude_if=lambda figures: not figures,
+    )
+
+    @model_validator(mode="after")
+    def _check_names(self) -> "CommandParams":
+        if _WALL_TIME in self.metrics:
+            raise ValueError(f"metrics: {_WALL_TIME} is measured by perfdag; use another name")
+        return self
 
 
 class Command(Benchmark[CommandParams]):
-    """Wall time of any command.
+    """Wall time of any command, and figures that it prints.
 
     Clock: starts just before the process is created. It stops when the process has exited and
     its output is read.
@@ -35,21 +125,31 @@ class Command(Benchmark[CommandParams]):
     name: ClassVar[str] = "command"
     Params: ClassVar[type[CommandParams]] = CommandParams
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("wall_time", "s", "lower", "wall time of the command", headline=True),
+        Metric(_WALL_TIME, "s", "lower", "wall time of the command", headline=True),
     )
     tools: ClassVar[tuple[Tool, ...]] = ()
     pins: ClassVar[tuple[str, ...]] = ("client",)
 
+    def declared_metrics(self, params: Mapping[str, Any] | None = None) -> Mapping[str, Metric]:
+        """Return the wall time and the figures of `metrics`, the first of which is the headline."""
+        try:
+            figures = _FIGURES.validate_python((params or {}).get("metrics") or {})
+        except ValidationError:  # reported with the entry
+            figures = {}
+        declared = {
+            name: Metric(name, to_base(figure.unit)[0], figure.better, name, headline=number == 0)
+            for number, (name, figure) in enumerate(figures.items())
+        }
+        wall_time = Metric(_WALL_TIME, "s", "lower", "wall time", headline=not declared)
+        return {**declared, _WALL_TIME: wall_time}
+
     def seconds(self, params: CommandParams) -> float:
         return params.expected
 
-    def require(self, gang: Gang, params: CommandParams) -> None:
-        if gang.hosts[0].which(params.argv[0]) is None:
-            raise Skip(f"{params.argv[0]} is not on {gang.hosts[0].name}")
-
     def run(self, gang: Gang, params: CommandParams) -> Output:
         host = gang.hosts[0]
-        self.require(gang, params)
+        if host.which(params.argv[0]) is None:
+            raise Skip(f"{params.argv[0]} is not on {host.name}")
         finished = host.run(
             params.argv, timeout=gang.timeout, env=params.env, cpus=gang.shape.hosts.cpus.client
         )
@@ -69,7 +169,13 @@ class Command(Benchmark[CommandParams]):
         match = _FIELDS.search(output.texts.get("timing", ""))
         if match is None:
             raise Failed("no timing of the command", output.texts)
+        values = []
+        for name, figure in params.metrics.items():
+            try:
+                values.append(Measurement(name, figure.read(output.texts)))
+            except ValueError as error:
+                raise Failed(f"metrics.{name}: {error}", output.texts) from None
         try:
-            return [Measurement("wall_time", float(match[1]))]
+            return [*values, Measurement(_WALL_TIME, float(match[1]))]
         except ValueError:
             raise Failed(f"the timing is not a number: {match[1]}", output.texts) from None

@@ -73,7 +73,7 @@ class Sampler:
             record.status = "infrastructure" if retryable else error.status
             record.error, record.texts = str(error), {**record.texts, **error.texts}
             if not retryable:
-                _keep_values(record, benchmark, error)
+                _keep_values(record, benchmark, point.params, error)
         except NoScratch:
             raise
         except Exception as error:  # a benchmark of another package may raise anything
@@ -124,7 +124,7 @@ class Sampler:
         measurements = benchmark.parse(output, params)
         if not measurements:
             raise Failed(f"{benchmark.name} yielded no value", output.texts)
-        record.rows = [as_row(benchmark, measurement) for measurement in measurements]
+        record.rows = [as_row(benchmark, each, point.params) for each in measurements]
 
     def add_provenance(self, record: SampleRecord, hosts: Sequence[Host]) -> None:
         """Add the nodes and facts of hosts to a record."""
@@ -162,10 +162,15 @@ class Sampler:
         return record
 
 
-def _keep_values(record: SampleRecord, benchmark: Benchmark[Any], error: SampleError) -> None:
+def _keep_values(
+    record: SampleRecord,
+    benchmark: Benchmark[Any],
+    params: Mapping[str, Any],
+    error: SampleError,
+) -> None:
     """Keep the measurements of a failed sample; append the fault of a bad value to the error."""
     try:
-        record.rows = [as_row(benchmark, measurement) for measurement in error.measurements]
+        record.rows = [as_row(benchmark, each, params) for each in error.measurements]
     except Exception as fault:
         record.error, record.rows = f"{record.error}; {type(fault).__name__}: {fault}", []
 

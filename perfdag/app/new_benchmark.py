@@ -8,7 +8,7 @@ from perfdag.app.errors import CommandError
 from perfdag.benchmark import registry
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-_PROJECT = '''\
+_PROJECT = """\
 [build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
@@ -25,7 +25,7 @@ dependencies = ["perfdag"]
 
 [tool.hatch.build.targets.wheel]
 packages = ["{module}"]
-'''
+"""
 _BENCHMARK = '''\
 import re
 
@@ -70,14 +70,15 @@ class {cls}(Benchmark[{cls}Params]):
             raise Failed("dd printed no time for all blocks", output.texts)
         return [Measurement("throughput", int(copied[1]) / float(copied[2]))]
 '''
-_CONTAINERFILE = '''\
+_CONTAINERFILE = """\
 # {name} on perfdag's base image.
 ARG BASE=localhost/perfdag-base:1
 FROM ${{BASE}}
 USER 0
-RUN apt-get update && apt-get install -y --no-install-recommends coreutils && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install -y --no-install-recommends coreutils \\
+ && rm -rf /var/lib/apt/lists/*
 USER 1000
-'''
+"""
 _TEST = '''\
 """{name}: its parser on what the real tool printed."""
 
@@ -95,13 +96,13 @@ def test_the_parser_notices_damage() -> None:
         testing.record(benchmark, {{}}, RECORDING)
     testing.check(testing.load(benchmark, RECORDING), roles=["stderr"])
 '''
-_SUITE = '''\
+_SUITE = """\
 name: {name}
 repetitions: 3
 entries:
   - benchmark: {name}
     permutations: {{product: {{block: [4KiB, 64KiB, 1MiB]}}}}
-'''
+"""
 
 
 def write_benchmark(name: str, folder: str | None) -> list[Path]:

@@ -277,8 +277,11 @@ class Benchmark(ABC, Generic[P]):
         """Return the docstring's first line."""
         return (cls.__doc__ or "").strip().split("\n")[0]
 
-    def declared_metrics(self) -> Mapping[str, Metric]:
-        """Return the declared metrics by name, with that of the benchmark's own verdict."""
+    def declared_metrics(self, params: Mapping[str, Any] | None = None) -> Mapping[str, Metric]:
+        """Return the declared metrics by name, with that of the benchmark's own verdict.
+
+        A benchmark whose params declare metrics overrides this. `params` are as a suite has them.
+        """
         return _by_name(type(self))
 
 

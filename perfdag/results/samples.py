@@ -62,16 +62,19 @@ def read_sample(data: bytes) -> SampleRecord:
         raise ValueError(str(error)) from None
 
 
-def as_row(benchmark: Benchmark[Any], measured: Measurement) -> dict[str, Any]:
-    """Return a measurement with what the benchmark declares of its metric.
+def as_row(
+    benchmark: Benchmark[Any], measured: Measurement, params: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a measurement with what the benchmark declares of its metric with these params.
 
     Raises Failed for an undeclared metric and for NaN.
     """
     if measured.value != measured.value:
         raise Failed(f"{measured.metric} is not a number")
-    metric = benchmark.declared_metrics().get(measured.metric)
+    metrics = benchmark.declared_metrics(params)
+    metric = metrics.get(measured.metric)
     if metric is None:
-        declared = ", ".join(benchmark.declared_metrics())
+        declared = ", ".join(metrics)
         raise Failed(
             f"{benchmark.name} returned the metric {measured.metric!r}, which it does not declare; "
             f"it declares {declared}"

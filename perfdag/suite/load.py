@@ -215,6 +215,10 @@ def _check_names(loaded: Loaded, problems: list[Problem]) -> None:
         seen[source.name] = source
 
 
+def _params(source: Source) -> dict[str, Any]:
+    return {**source.defaults.params, **source.entry.params, **source.sets}
+
+
 def _check_checks(loaded: Loaded, checks: list[tuple[int, Check]], problems: list[Problem]) -> None:
     """Report checks without effect: of no entry, of no metric, or in another unit.
 
@@ -222,7 +226,10 @@ def _check_checks(loaded: Loaded, checks: list[tuple[int, Check]], problems: lis
     """
     context = [Metric(query.name, query.unit, "none", "") for query in loaded.suite.context]
     entries = {
-        source.name: [*registry.get(source.entry.benchmark).metrics, *context]
+        source.name: [
+            *registry.get(source.entry.benchmark).declared_metrics(_params(source)).values(),
+            *context,
+        ]
         for source in loaded.known_sources()
     }
     complete = not loaded.incomplete and len(entries) == len(

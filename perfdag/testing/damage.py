@@ -30,7 +30,7 @@ def check_declared(recording: Recording) -> list[Measurement]:
     """Check the values: finite, not negative, of declared metrics, a headline among them."""
     benchmark, params, output = recording
     values = benchmark.parse(output, params)
-    declared = benchmark.declared_metrics()
+    declared = benchmark.declared_metrics(params.model_dump(mode="json", by_alias=True))
     assert {value.metric for value in values} <= declared.keys(), "an undeclared metric"
     assert any(declared[value.metric].headline for value in values), "no value of a headline"
     assert all(math.isfinite(value.value) and value.value >= 0 for value in values)
