@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # A suite and its tests start hundreds of processes, and each would compile its imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test bench otava lint lock chart tools clean
+.PHONY: run test bench otava torch faults lint lock chart tools clean
 
 run: $(VENV)/run.stamp tools
 	@$(BIN)/perfdag run suites/quick.yaml --store ./perfdag-results
@@ -42,6 +42,11 @@ otava:
 # Test the real model. Installs PyTorch if 8 GB are free.
 torch:
 	@./scripts/torch $(PYTHON) $(VENV)/torch
+
+# 20 random faults under one run on a cluster of three nodes; tests/e2e/faults.py names the commands that it needs.
+FAULTS ?= 20
+faults: $(VENV)/dev.stamp
+	PERFDAG_TEST_FAULTS=$(FAULTS) $(BIN)/python -m pytest -m argo tests/e2e/test_faults.py -k random -o log_cli=true --log-cli-level=INFO
 
 lint: $(VENV)/dev.stamp
 	@$(LINT)

@@ -18,17 +18,19 @@ pytestmark = [pytest.mark.argo, pytest.mark.slow]
 BLOCKS = 8
 
 
-def _suite(folder: Path, name: str, seconds: float, memory: str) -> Path:
+def _suite(folder: Path, name: str, seconds: float, memory: str, placement: str) -> Path:
     path = folder / f"{name}.yaml"
     path.write_text(
-        "name: sides\npending_limit: 90s\nentries:\n  - benchmark: command\n    hosts: {count: 2}\n"
-        f"    resources: {{memory: {memory}}}\n    params: {{argv: [sleep, '{seconds}'], expected: {seconds}}}\n"
+        "name: sides\npending_limit: 90s\nentries:\n  - benchmark: command\n    hosts: {count: 2"
+        f", placement: {placement}}}\n    resources: {{memory: {memory}}}\n    params: {{argv: [sleep, '{seconds}'], expected: {seconds}}}\n"
     )
     return path
 
 
 def test_ab_on_the_same_nodes(bench: Namespace, tmp_path: Path) -> None:
-    a, b = _suite(tmp_path, "a", 0.3, "200Mi"), _suite(tmp_path, "b", 0.9, "300Mi")
+    placement = bench.spread()
+    a = _suite(tmp_path, "a", 0.3, "200Mi", placement)
+    b = _suite(tmp_path, "b", 0.9, "300Mi", placement)
     said = bench.perfdag("ab", str(a), str(b), "--blocks", str(BLOCKS), "--submit", "--watch")
     assert said.returncode == 0, said.stdout + said.stderr
     assert "worse" in said.stdout
@@ -44,6 +46,7 @@ def test_ab_on_the_same_nodes(bench: Namespace, tmp_path: Path) -> None:
     assert "".join(variant for _, _, variant in turns) == "".join(duet.blocks)
     assert all(before[1] <= after[0] for before, after in pairwise(turns)), "two samples at once"
     assert len({tuple(row["nodes"]) for row in rows}) == 1
+    assert {row["same_node"] for row in rows} == {placement == "any"}
     pods = bench.objects("Pod", labels=f"perfdag/run={duet.a.run_id},perfdag/rank")
     memory = {
         pod["metadata"]["labels"]["perfdag/rank"]: pod["spec"]["containers"][-1]["resources"][

@@ -194,7 +194,8 @@ def test_fio_on_a_claim_of_each_pod_and_on_one_that_all_share(
     shared = disks.make("shared", "ReadWriteMany")
     params = {"rw": "randwrite", "bs": "4KiB", "size": "8MiB", "runtime": "3s", "direct": False}
     volume = {"storage_class": disks.storage_class, "size": "1GiB"}
-    both = {"benchmark": "fio", "params": params, "hosts": {"count": 2}}
+    hosts = {"count": 2, "placement": bench.spread()}
+    both = {"benchmark": "fio", "params": params, "hosts": hosts}
     suite = _suite(
         tmp_path,
         "volumes",
@@ -212,6 +213,7 @@ def test_fio_on_a_claim_of_each_pod_and_on_one_that_all_share(
         found = {row["subject"]: row["value"] for row in own_rows if row["metric"] == "iops"}
         total = found.pop(None)
         assert len(found) == 2, "a worker each"
+        assert {row["same_node"] for row in own_rows} == {bench.spread() == "any"}
         assert 0.8 * sum(found.values()) < total < 1.2 * sum(found.values())
         assert [row["n"] for row in own_rows if row["metric"] == "start_skew"] == [2]
         late = {

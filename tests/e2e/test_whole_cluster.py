@@ -1,17 +1,17 @@
-"""What other runs on the cluster would feel too, so nothing runs beside these: a cordoned node, a killed controller, Multus, a node taken whole."""
+"""What other runs on the cluster would feel too, so nothing runs beside these: a cordoned node, Multus, a node taken whole."""
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from perfdag.kube.client import Kube, run_with_client
 
-from .conftest import Namespace, sleeps
+from .conftest import Namespace, installed, sleeps
+from .faults import cordoned
 
 NETWORK = ("NetworkAttachmentDefinition", "k8s.cni.cncf.io/v1")
 
@@ -25,80 +25,14 @@ def test_a_batch_waits_for_its_cordoned_node(bench: Namespace, tmp_path: Path) -
     name = bench.submit(suite)
     run_id = bench.run_id(name)
     assert bench.pod(name, 0)["spec"]["nodeName"] == node
-
-    async def cordon(client: Kube, on: bool) -> None:
-        await client.patch(
-            await client.resource("v1", "Node"), node, {"spec": {"unschedulable": on}}
-        )
-
-    run_with_client(lambda client: cordon(client, True))
-    try:
+    with cordoned(node):
         bench.until(
             lambda: "unschedulable" in bench.perfdag("status", name).stdout,
             90,
             "pod that waits for the node",
         )
-    finally:
-        run_with_client(lambda client: cordon(client, False))
     assert bench.watch(name).returncode == 0
     bench.assert_complete(run_id, 6)
-
-
-@pytest.mark.skipif(
-    not {"PERFDAG_TEST_CUT", "PERFDAG_TEST_HEAL"} <= os.environ.keys(),
-    reason="PERFDAG_TEST_CUT and PERFDAG_TEST_HEAL name no commands that cut a node off and back",
-)
-def test_a_run_goes_on_without_a_node_that_is_lost(bench: Namespace, tmp_path: Path) -> None:
-    def link(variable: str, node: str) -> None:
-        argv = ["bash", "-c", os.environ[variable], "link", node]
-        subprocess.run(argv, check=True, capture_output=True, timeout=30)
-
-    suite = sleeps(tmp_path, points=8, seconds=4.0)
-    suite.write_text(suite.read_text().replace("{count: 2}", "{count: 2, placement: spread}"))
-    name = bench.submit(suite)
-    run_id = bench.run_id(name)
-    used = {bench.pod(name, rank)["spec"]["nodeName"] for rank in (0, 1)}
-    bench.under_way(run_id)
-    lost = max(used)  # the first node has the API server
-    link("PERFDAG_TEST_CUT", lost)
-    try:
-        # Kubernetes calls a node NotReady after 50 s; pods are given up 60 s later.
-        bench.until(lambda: "1" in bench.attempts(name), 240, "second gang")
-        bench.until(
-            lambda: (
-                f"node {lost} was lost" in bench.perfdag("status", name).stdout
-                or len(bench.stored(run_id)) == 8
-            ),
-            60,
-            "reason, or all samples",
-        )
-    finally:
-        link("PERFDAG_TEST_HEAL", lost)
-    ended = bench.watch(name)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    bench.assert_complete(run_id, 8)
-
-
-@pytest.mark.skipif(
-    "PERFDAG_TEST_RESTART" not in os.environ,
-    reason="PERFDAG_TEST_RESTART names no command that kills and restarts Argo",
-)
-def test_a_killed_controller_loses_nothing(bench: Namespace, tmp_path: Path) -> None:
-    name = bench.submit(sleeps(tmp_path, points=12, extra="batch_time: 8s\n"))
-    run_id = bench.run_id(name)
-    bench.until(lambda: len(bench.stored(run_id)) >= 2, 120, "sample in the store")
-    subprocess.run(
-        ["bash", "-c", os.environ["PERFDAG_TEST_RESTART"]],
-        check=True,
-        capture_output=True,
-        timeout=200,
-    )
-    said = bench.watch(name, timeout=400)
-    assert said.returncode == 0, said.stdout + said.stderr
-    bench.assert_complete(run_id, 12)
-    assert len({row["batch"] for row in bench.rows(run_id)}) > 1, (
-        "the controller had nothing left to do"
-    )
 
 
 @pytest.mark.skipif(
@@ -213,22 +147,59 @@ def test_batches_on_either_network_are_measured_in_the_plans_order(
     assert all({*turns[first : first + 2]} == {"fast", "plain"} for first in range(0, 6, 2)), turns
 
 
-def test_a_guaranteed_pod_and_gangs_that_have_the_node_for_themselves(
-    bench: Namespace, tmp_path: Path
+@pytest.fixture
+def zones(bench: Namespace) -> Iterator[list[str]]:
+    """All nodes but the first, each in a zone of its own: perfdag-0, perfdag-1 and so on."""
+    nodes = bench.nodes()[1:]
+    if len(nodes) < 2:
+        pytest.skip("fewer than three real nodes")
+
+    async def label(client: Kube, on: bool) -> None:
+        kind = await client.resource("v1", "Node")
+        for number, node in enumerate(nodes):
+            value = f"perfdag-{number}" if on else None
+            await client.patch(
+                kind, node, {"metadata": {"labels": {"topology.kubernetes.io/zone": value}}}
+            )
+
+    run_with_client(lambda client: label(client, True))
+    yield nodes
+    run_with_client(lambda client: label(client, False))
+
+
+@pytest.fixture
+def two_at_once() -> Iterator[Namespace]:
+    """An installation that measures two batches at a time."""
+    with installed("restricted", "--parallel-batches", "2") as made:
+        yield made
+
+
+def test_batches_at_once_have_a_node_each_in_their_zones(
+    two_at_once: Namespace, zones: list[str], tmp_path: Path
 ) -> None:
     suite = tmp_path / "alone.yaml"
-    shape = "hosts: {exclusive: true}, resources: {cpu: 1, memory: 300Mi}, volume: {kind: emptyDir, size: 64MiB}"
-    suite.write_text(
-        "name: alone\npending_limit: 90s\nbatch_time: 1s\nentries:\n"
-        f"  - {{benchmark: command, name: one, {shape}, params: {{argv: [sleep, '1'], expected: 1}}}}\n"
-        f"  - {{benchmark: command, name: two, {shape}, params: {{argv: [sleep, '1.1'], expected: 1}}}}\n"
+    shape = (
+        "hosts: {exclusive: true}, zones: [perfdag-0, perfdag-1], "
+        "resources: {cpu: 1, memory: 300Mi}, volume: {kind: emptyDir, size: 64MiB}"
     )
-    name = bench.submit(suite)
-    pod = bench.pod(name, 0)
+    suite.write_text(
+        "name: alone\npending_limit: 90s\nbatch_time: 1s\nrepetitions: 2\nentries:\n"
+        f"  - {{benchmark: command, name: one, {shape}, params: {{argv: [sleep, '6'], expected: 6}}}}\n"
+        f"  - {{benchmark: command, name: two, {shape}, params: {{argv: [sleep, '6.1'], expected: 6}}}}\n"
+    )
+    name = two_at_once.submit(suite)
+    pod = two_at_once.pod(name, 0)
     assert pod["status"]["qosClass"] == "Guaranteed"
     assert any("emptyDir" in each for each in pod["spec"]["volumes"] if each["name"] == "measured")
-    ended = bench.watch(name)
+    ended = two_at_once.watch(name)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    rows = sorted(bench.rows(bench.run_id(name)), key=lambda row: row["started_at"])
-    assert [row["status"] for row in rows] == ["ok", "ok"]
-    assert all(before["finished_at"] <= after["started_at"] for before, after in pairwise(rows))
+    rows = [row for row in two_at_once.rows(two_at_once.run_id(name)) if row["headline"]]
+    assert [row["status"] for row in rows] == ["ok"] * 4
+    assert {node for row in rows for node in row["nodes"]} <= set(zones[:2])
+    overlaps = [
+        (one, two)
+        for one, two in combinations(rows, 2)
+        if one["started_at"] < two["finished_at"] and two["started_at"] < one["finished_at"]
+    ]
+    assert overlaps, "no two batches at once"
+    assert all(one["nodes"] != two["nodes"] for one, two in overlaps), "two batches on a node"
