@@ -114,8 +114,12 @@ class SshHost:
         """Close the shared connection."""
         self._connection.close()
 
+    def ended(self) -> bool:
+        """Whether ssh gave the shared connection up."""
+        return self._connection.ended()
+
     def alive(self) -> bool:
-        """Whether the shared connection is open."""
+        """Whether the shared connection takes commands."""
         return self._connection.alive()
 
     def clean(self) -> None:

@@ -32,8 +32,8 @@ def config_text(identity: Path, known_hosts: Path, sockets: Path, user: str) -> 
   UpdateHostKeys no
   BatchMode yes
   ConnectTimeout {CONNECT_SECONDS}
-  ServerAliveInterval 3
-  ServerAliveCountMax 3
+  ServerAliveInterval 2
+  ServerAliveCountMax 4
   ControlPath {sockets}/%C
   ForwardAgent no
   ForwardX11 no
@@ -72,6 +72,13 @@ class Connection:
 
     def _open(self) -> str | None:
         self.close()
+        asked = subprocess.run(
+            [*self._ssh(), "-G", self.address], capture_output=True, text=True, check=False
+        )
+        if asked.returncode != 0:
+            return asked.stderr.strip()
+        settings = dict(line.partition(" ")[::2] for line in asked.stdout.splitlines())
+        socket = Path(settings["controlpath"])
         with tempfile.TemporaryFile() as log:
             master = subprocess.Popen(
                 [*self._ssh(), "-M", "-N", self.address],
@@ -89,16 +96,13 @@ class Connection:
                         if lines
                         else f"ssh ended (exit {master.returncode}) and said nothing"
                     )
-                if self._checked():
+                if socket.exists():  # ssh makes it after the authentication
                     self._master = master
                     return None
                 time.sleep(0.02)
             master.kill()
             master.wait()
             return "no answer"
-
-    def _checked(self) -> bool:
-        return self._order("check").returncode == 0
 
     def _order(self, *words: str) -> "subprocess.CompletedProcess[str]":
         """Give an order to the process that holds the shared connection."""
@@ -129,9 +133,13 @@ class Connection:
                 self._master.wait(2)
             self._master = None
 
+    def ended(self) -> bool:
+        """Whether ssh gave the shared connection up; no process is started to find out."""
+        return self._master is None or self._master.poll() is not None
+
     def alive(self) -> bool:
-        """Whether the shared connection is open."""
-        return self._master is not None and self._master.poll() is None and self._checked()
+        """Whether the shared connection takes commands."""
+        return not self.ended() and self._order("check").returncode == 0
 
     def _ssh(self) -> list[str]:
         return ["ssh", "-F", str(self._config), "-p", str(self.port)]

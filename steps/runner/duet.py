@@ -29,7 +29,6 @@ from perfdag.steps.runner.gather import (
     add_peers,
     by_rank,
     connect,
-    forward,
     own_host,
     wait_for_pods,
 )
@@ -39,6 +38,7 @@ from perfdag.steps.runner.placement import site_of
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.steps.runner.progress import ProgressReporter
 from perfdag.steps.runner.quarantine import CrashHistory, known_crashes, skip_crashers
+from perfdag.steps.runner.services import forward
 from perfdag.steps.site import GangLost
 from perfdag.store.base import Store
 

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,26 +15,25 @@ import orjson
 
 from perfdag import signals
 from perfdag.hosts.base import Host
-from perfdag.hosts.forwarding import PROGRAM, Forwarding
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.client import Kube
 from perfdag.kube.pod_patch import ssh_port
 from perfdag.kube.pods import Pod, read_pod, selector, troubles, with_events
-from perfdag.outcome import Failed, Infrastructure
+from perfdag.outcome import Infrastructure
 from perfdag.plan.plan import Plan
 from perfdag.shape import Shape
-from perfdag.steps.runner.batch_objects import services_key
 from perfdag.steps.runner.credentials import lead_config
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.steps.runner.pod_exit_codes import EXIT_RETRYABLE
 from perfdag.steps.site import GangLost
-from perfdag.store.base import Store
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks at the connections to the peers."""
 CONNECT_PATIENCE = 30.0
 """Seconds within which a peer must accept the lead's connection."""
+CONNECT_AT_ONCE = 8
+"""Peers that a lead connects to, or dismisses, at the same time."""
 
 
 class GangUnavailable(Exception):
@@ -50,8 +50,9 @@ class Hosts:
 
     def lost(self) -> str | None:
         """Return which peer is gone, or None if all answer."""
-        gone = [peer.name for peer in self.peers if not peer.alive()]
-        return f"the peer on {gone[0]} is gone" if gone else None
+        return next(
+            (f"the peer on {peer.name} is gone" for peer in self.peers if peer.ended()), None
+        )
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -86,9 +87,14 @@ class Hosts:
         `argo retry` creates only failed pods again: a peer that ended with 0 would leave half a
         gang.
         """
-        for peer in self.peers:
-            peer.dismiss(0 if measured else EXIT_RETRYABLE)
+
+        def end(peer: SshHost) -> None:
+            if not peer.ended():  # else it ends by itself, and ssh would wait for it
+                peer.dismiss(0 if measured else EXIT_RETRYABLE)
             peer.close()
+
+        with ThreadPoolExecutor(CONNECT_AT_ONCE) as pool:
+            list(pool.map(end, self.peers))
 
 
 @contextlib.contextmanager
@@ -123,7 +129,7 @@ def by_rank(pods: dict[str, Pod]) -> dict[int, Pod]:
 def add_peers(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:
     """Connect to the other pods of a gang, and add them to its hosts. Raises GangUnavailable."""
     connect(gang, pods, config, shape, run_id)
-    gang.hosts += [_on_measured_network(peer, shape) for peer in gang.peers]
+    gang.hosts += gang.peers
     # How `perfdag step rsh`, which MPI launchers call with measured addresses, reaches the hosts.
     own = (os.environ.get("PERFDAG_IPS"), gang.hosts[0].address)
     os.environ |= {
@@ -136,21 +142,27 @@ def add_peers(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_
 
 
 def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:
-    """Connect to the peers in these pods, and end the processes that an earlier lead left in them.
+    """Connect to the peers in these pods, several at once.
 
     Raises GangUnavailable if a peer cannot be reached.
     """
+
+    def reach(peer: SshHost) -> None:
+        peer.connect(CONNECT_PATIENCE)
+        peer.clean()  # what an earlier lead left running
+        if extra := extra_address(peer, shape):
+            peer.measure(extra)
+
     for pod in pods:
         port = ssh_port(shape, run_id, pod.rank or 0)
-        peer = SshHost(pod.address or "", pod.node or "", config, port)
-        try:
-            peer.connect(CONNECT_PATIENCE)
-            peer.clean()
-        except Infrastructure as error:
-            mtu = shape.network.mtu
-            hint = f"; does its network carry packets of {mtu} bytes (network.mtu)?" if mtu else ""
-            raise GangUnavailable(f"{error}{hint}") from None
-        gang.peers.append(peer)
+        gang.peers.append(SshHost(pod.address or "", pod.node or "", config, port))
+    try:
+        with ThreadPoolExecutor(CONNECT_AT_ONCE) as pool:
+            list(pool.map(reach, gang.peers))
+    except Infrastructure as error:
+        mtu = shape.network.mtu
+        hint = f"; does its network carry packets of {mtu} bytes (network.mtu)?" if mtu else ""
+        raise GangUnavailable(f"{error}{hint}") from None
 
 
 def own_host(context: PodContext, pods: dict[str, Pod], shape: Shape) -> LocalHost:
@@ -160,13 +172,6 @@ def own_host(context: PodContext, pods: dict[str, Pod], shape: Shape) -> LocalHo
     local = LocalHost(address, context.node)
     extra = extra_address(local, shape)
     return LocalHost(extra, context.node) if extra else local
-
-
-def _on_measured_network(peer: SshHost, shape: Shape) -> SshHost:
-    extra = extra_address(peer, shape)
-    if extra:
-        peer.measure(extra)
-    return peer
 
 
 def extra_address(host: Host, shape: Shape) -> str | None:
@@ -193,42 +198,6 @@ def extra_address(host: Host, shape: Shape) -> str | None:
             f"of network {', '.join(shape.network.attachments)}: "
             f"{listing.tail()}"
         ) from None
-
-
-def forward(
-    context: PodContext, store: Store, shape: Shape, number: int, gang: Hosts, side: int = 0
-) -> None:
-    """Set how clients reach each host of a gang, and wait until the Services forward.
-
-    Raises GangUnavailable, StoreError.
-    """
-    if not shape.network.forwarded:
-        return
-    ranked, first = by_rank(gang.pods), side * shape.hosts.count
-    for rank, service in orjson.loads(store.get(services_key(context, number))).items():
-        if 0 <= int(rank) - first < len(gang.hosts):
-            node = ranked[int(rank)].node_address
-            address = node if shape.network.path == "nodeport" else service["address"]
-            host = gang.hosts[int(rank) - first]
-            host.forwarding = Forwarding(str(address), service["ports"])
-    reach = [(host, host.forwarding) for host in gang.hosts if host.forwarding]
-    with contextlib.ExitStack() as listeners:
-        for host, each in reach:
-            argv = [*PROGRAM, "listen", host.address, str(each.ports[0])]
-            try:
-                listeners.enter_context(host.serve(argv, port=each.ports[0]))
-            except Failed as error:
-                raise GangUnavailable(str(error)) from None
-        for client in gang.hosts:
-            others = [each for host, each in reach if host is not client]
-            targets = [text for each in others for text in (each.address, str(each.ports[0]))]
-            argv = [*PROGRAM, "connect", str(CONNECT_PATIENCE), *targets]
-            ended = client.run(argv, timeout=2 * CONNECT_PATIENCE)
-            if ended.code:
-                raise GangUnavailable(
-                    f"network.path: {shape.network.path}: {client.name} reaches no server at "
-                    f"{ended.tail()}; does a NetworkPolicy refuse it?"
-                )
 
 
 def wait_for_pods(

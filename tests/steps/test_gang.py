@@ -310,8 +310,8 @@ class Peer:
     def __init__(self, seconds: float) -> None:
         self._gone = time.monotonic() + seconds
 
-    def alive(self) -> bool:
-        return time.monotonic() < self._gone
+    def ended(self) -> bool:
+        return time.monotonic() > self._gone
 
 
 def test_a_command_that_waits_for_a_lost_peer_is_interrupted() -> None:
