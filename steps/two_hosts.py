@@ -8,8 +8,10 @@ from perfdag.outcome import Failed
 from perfdag.shape import Shape
 
 
-def count_problems(name: str, shape: Shape) -> list[str]:
-    """Return why the hosts of a shape are not one client and one server, or an empty list."""
+def problems(name: str, shape: Shape, port: int | None = None) -> list[str]:
+    """Return why a shape has not one client and one server on this port, or an empty list."""
+    if port and shape.network.forwarded:
+        return ["port: a Service forwards ports of its own; leave port out"]
     count = shape.hosts.count
     if count < 2:
         return [f"hosts.count is {count}; {name} needs 2 (a client and a server)"]

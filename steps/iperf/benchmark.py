@@ -103,9 +103,7 @@ class Iperf(Benchmark[IperfParams]):
         return {"hosts": {"count": 2}}
 
     def check(self, params: IperfParams, shape: Shape) -> list[str]:
-        if params.port and shape.network.forwarded:
-            return ["port: a Service forwards ports of its own; leave port out"]
-        return two_hosts.count_problems(self.name, shape)
+        return two_hosts.problems(self.name, shape, params.port)
 
     def directions(self, params: IperfParams) -> int:
         return 2 if params.bidirectional else 1

@@ -153,6 +153,7 @@ def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id
         if extra := extra_address(peer, shape):
             peer.measure(extra)
 
+    start = time.monotonic()
     for pod in pods:
         port = ssh_port(shape, run_id, pod.rank or 0)
         gang.peers.append(SshHost(pod.address or "", pod.node or "", config, port))
@@ -163,6 +164,7 @@ def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id
         mtu = shape.network.mtu
         hint = f"; does its network carry packets of {mtu} bytes (network.mtu)?" if mtu else ""
         raise GangUnavailable(f"{error}{hint}") from None
+    print(f"connected to {len(pods)} peers in {time.monotonic() - start:.1f} s", flush=True)  # noqa: T201
 
 
 def own_host(context: PodContext, pods: dict[str, Pod], shape: Shape) -> LocalHost:
