@@ -1,5 +1,6 @@
 """Pairs of a gang of pods on a real cluster: rounds, placement proved, pairs at once; host-network gangs of one node."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,14 @@ entries:
     params: {duration: 1s, response_size: 100}
     permutations:
       product: {test: [TCP_RR, TCP_CRR, UDP_RR]}
+"""
+HUNT = """\
+name: hunt
+pending_limit: 90s
+entries:
+  - benchmark: latency
+    hosts: {count: 8, pairs: hunt, parallel_pairs: 2}
+    params: {duration: 1s}
 """
 SPREAD = """\
 name: spread
@@ -117,6 +126,24 @@ def test_latency_between_all_pairs_of_three_nodes(bench: Namespace, tmp_path: Pa
     assert all(row["same_node"] is False and row["value"] > 10 for row in headlines)
     stats = {row["stat"] for row in rows if row["metric"] == "latency"}
     assert {"p50", "p90", "mean"} <= stats
+
+
+def test_a_hunt_over_pods_of_all_nodes_scores_each_host(bench: Namespace, tmp_path: Path) -> None:
+    """The figures of pods that share two cores are no matter here, so either verdict is right."""
+    _, rows = _run(bench, tmp_path, HUNT)
+    assert {row["status"] for row in rows} == {"ok"}, [row["error"] for row in rows if row["error"]]
+    scores = {str(row["subject"]): row["value"] for row in rows if row["metric"] == "slowness"}
+    assert sorted(name.split()[0] for name in scores) == [str(number) for number in range(8)]
+    assert {name.split("(")[1].rstrip(")") for name in scores} <= set(bench.nodes())
+    pairs = [row for row in rows if row["metric"] == "transaction_rate" and row["subject"]]
+    first = [json.loads(str(row["coords"])) for row in pairs]
+    assert sum(coords["round"] == 1 for coords in first) == 4, "each host once in a round"
+    assert {coords["pairs_at_once"] for coords in first} <= {1, 2}
+    [verdict] = [row for row in rows if row["metric"] == "verdict"]
+    slow = verdict["value"] != 1
+    assert slow or f"8 hosts cleared in {max(each['round'] for each in first)} rounds" in str(
+        verdict
+    )
 
 
 def test_a_node_for_each_where_there_are_too_few_is_skipped_with_the_reason(
