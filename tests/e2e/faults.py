@@ -71,9 +71,9 @@ def drain(bench: Namespace, workflow: str, node: str) -> None:
             if pod["spec"].get("nodeName") == node and pod["status"]["phase"] == "Running"
         ]
 
-    async def evict(client: Kube) -> None:
+    async def evict(client: Kube, names: list[str]) -> None:
         kind = await client.resource("v1", "Pod")
-        for name in left():
+        for name in names:
             body = {
                 "apiVersion": "policy/v1",
                 "kind": "Eviction",
@@ -83,7 +83,8 @@ def drain(bench: Namespace, workflow: str, node: str) -> None:
                 await client.request("POST", kind.path(bench.name, name, "eviction"), json=body)
 
     with cordoned(node):
-        run_with_client(evict)
+        names = left()
+        run_with_client(lambda client: evict(client, names))
         bench.until(lambda: not left(), 60, "drained node")
 
 
