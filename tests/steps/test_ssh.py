@@ -184,7 +184,7 @@ def test_a_server_that_ended_is_not_taken_for_another_that_listens(
     monkeypatch.setattr(
         host,
         "used_ports",
-        lambda proto: tables.pop(0) if len(tables) > 1 else time.sleep(1) or tables[0],
+        lambda proto: tables.pop(0) if len(tables) > 1 else time.sleep(3) or tables[0],
     )
     with pytest.raises(
         Failed, match=r"ended \(exit 1\) before it listened on tcp port 5201: bind failed"
