@@ -35,7 +35,9 @@ def commands(
     cannot have the address of a `service`, so the client is told the port of that connection.
     """
     family, at = "-6" if ":" in address else "-4", ["-p", str(port)]
-    target, data = (service[0], ["-P", f"0,{service[1]}"]) if service else (address, ["-H", address])
+    target, data = (
+        (service[0], ["-P", f"0,{service[1]}"]) if service else (address, ["-H", address])
+    )
     client = ["netperf", family, "-H", target, *at, "-t", params.test]
     client += ["-l", f"{params.duration:.0f}", "-j", "-P", "0", "--", *data]
     client += ["-r", f"{params.request_size},{params.response_size}"]
