@@ -34,11 +34,10 @@ from perfdag.steps.runner.gather import (
 )
 from perfdag.steps.runner.idle import IdleMeter, forget_unmarked, mark
 from perfdag.steps.runner.limits import check_account
-from perfdag.steps.runner.placement import site_of
+from perfdag.steps.runner.placement import forward, site_of
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.steps.runner.progress import ProgressReporter
 from perfdag.steps.runner.quarantine import CrashHistory, known_crashes, skip_crashers
-from perfdag.steps.runner.services import forward
 from perfdag.steps.site import GangLost
 from perfdag.store.base import Store
 

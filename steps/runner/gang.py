@@ -15,11 +15,10 @@ from perfdag.steps.runner import budget
 from perfdag.steps.runner.end_reason import record_failed_attempt
 from perfdag.steps.runner.gather import GangUnavailable, assembled
 from perfdag.steps.runner.limits import check_account
-from perfdag.steps.runner.placement import site_of
+from perfdag.steps.runner.placement import forward, site_of
 from perfdag.steps.runner.pod_context import PodContext
 from perfdag.steps.runner.progress import ProgressReporter
 from perfdag.steps.runner.quarantine import known_crashes, skip_crashers, suspects_last
-from perfdag.steps.runner.services import forward
 from perfdag.steps.site import GangLost, Site
 from perfdag.store.base import NotStoredError, Store
 

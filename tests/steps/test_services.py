@@ -14,7 +14,7 @@ from perfdag.kube.pods import Pod, read_pod
 from perfdag.kube.services import service_ports, services
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
-from perfdag.steps.runner import services as runner_services
+from perfdag.steps.runner import placement
 from perfdag.steps.runner.batch_objects import (
     Refusals,
     batch_objects,
@@ -23,7 +23,7 @@ from perfdag.steps.runner.batch_objects import (
     services_of,
 )
 from perfdag.steps.runner.gather import GangUnavailable, Hosts
-from perfdag.steps.runner.services import forward
+from perfdag.steps.runner.placement import forward
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
@@ -182,7 +182,7 @@ def test_a_gang_waits_until_its_services_forward(
 def test_a_service_that_does_not_forward_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner_services, "CONNECT_PATIENCE", 3.0)
+    monkeypatch.setattr(placement, "CONNECT_PATIENCE", 3.0)
     store = FolderStore(str(tmp_path))
     shape, there = gang("service", store, "127.0.0.3", "x")
     with pytest.raises(
