@@ -9,6 +9,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 
 import pytest
 
@@ -93,6 +94,19 @@ def node_of(bench: Namespace, workflow: str, rank: int = 1) -> str:
     return str(bench.pod(workflow, rank, seconds=200)["spec"]["nodeName"])
 
 
+def kill(bench: Namespace, node: str, program: str) -> None:
+    """Kill a program of a node with -9, and wait until its kubelet works again."""
+
+    async def renewed(client: Kube) -> float:
+        kind = await client.resource("coordination.k8s.io/v1", "Lease")
+        lease = await client.get(kind, node, "kube-node-lease")
+        return datetime.fromisoformat(lease["spec"]["renewTime"]).timestamp()
+
+    command("PERFDAG_TEST_KILL", node, program)
+    started = time.time()
+    bench.until(lambda: run_with_client(renewed) > started, 60, f"working kubelet on {node}")
+
+
 def _cut_for_a_while(bench: Namespace, workflow: str, node: str) -> None:
     if node == bench.nodes()[0]:  # the first node has the API server
         node = bench.nodes()[-1]
@@ -101,8 +115,8 @@ def _cut_for_a_while(bench: Namespace, workflow: str, node: str) -> None:
 
 
 FAULTS: dict[str, Callable[[Namespace, str, str], None]] = {
-    "kill -9 a kubelet": lambda _, __, node: command("PERFDAG_TEST_KILL", node, "kubelet"),
-    "kill -9 a containerd": lambda _, __, node: command("PERFDAG_TEST_KILL", node, "containerd"),
+    "kill -9 a kubelet": lambda bench, _, node: kill(bench, node, "kubelet"),
+    "kill -9 a containerd": lambda bench, _, node: kill(bench, node, "containerd"),
     "drain a node": drain,
     "kill -9 Argo's controller": lambda _, __, ___: command("PERFDAG_TEST_RESTART"),
     "cut a link": _cut_for_a_while,
