@@ -33,7 +33,7 @@ CLOCKS := $(LONGEST) tests/stats/test_real_step.py tests/stats/test_confirm.py t
 bench: $(VENV)/dev.stamp
 	@for speed in $(SPEEDS); do echo "$$speed"; set -- $$speed; $(BIN)/python benchmarks/$$1.py $$2 || failed=1; done; exit $${failed:-0}
 
-SPEEDS := plan 'argo render' collect history overhead_run
+SPEEDS := plan 'argo render' collect history site overhead_run
 
 # Compare the change detector with apache-otava's, in a virtual environment of its own.
 otava:
@@ -67,9 +67,9 @@ $(VENV)/dev.stamp: requirements/dev.txt pyproject.toml
 # Write the locks: exact versions with hashes, for every platform. Needs uv.
 lock:
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
-	  --extra s3 --extra analysis --extra mpi --extra argo --extra build -o requirements/run.txt pyproject.toml
+	  --extra s3 --extra analysis --extra mpi --extra argo --extra site --extra build -o requirements/run.txt pyproject.toml
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
-	  --extra s3 --extra aws --extra mpi --extra build --extra argo --extra dev -c requirements/run.txt -o requirements/dev.txt pyproject.toml
+	  --extra s3 --extra aws --extra mpi --extra build --extra argo --extra site --extra dev -c requirements/run.txt -o requirements/dev.txt pyproject.toml
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
 	  -c requirements/run.txt -o requirements/step.txt requirements/step.in
 	for image in $(dir $(wildcard images/*/requirements.in)); do uv pip compile -q --universal --generate-hashes \
