@@ -47,14 +47,16 @@ class Alert:
 
 @dataclass
 class Record:
-    """The alerts of one run, as stored under alerts/."""
+    """The alerts of one run, as stored under alerts/. `failed`: its gate failed."""
 
     run: str
     alerts: list[Alert] = field(default_factory=list)
+    failed: bool = False
 
     def dump(self) -> bytes:
         """Return the record as JSON."""
-        data = {"schema": 1, "run": self.run, "alerts": [alert.__dict__ for alert in self.alerts]}
+        alerts = [alert.__dict__ for alert in self.alerts]
+        data = {"schema": 1, "run": self.run, "failed": self.failed, "alerts": alerts}
         return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
 
 
@@ -73,7 +75,9 @@ def read_records(store: Store, suite: str, newest: int = 120) -> dict[str, Recor
     for _, data in store.get_many(keys):
         try:
             raw = orjson.loads(data)
-            records[raw["run"]] = Record(raw["run"], [Alert(**alert) for alert in raw["alerts"]])
+            alerts = [Alert(**alert) for alert in raw["alerts"]]
+            failed = raw.get("failed", any(alert.gates for alert in alerts))  # absent before 0.1.0
+            records[raw["run"]] = Record(raw["run"], alerts, failed)
         except (ValueError, KeyError, TypeError):
             continue
     return records

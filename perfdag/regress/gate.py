@@ -95,7 +95,7 @@ def history_until(history: RunMedians, run_id: str) -> RunMedians:
 
 def store_record(store: Store, gate: GateResult) -> None:
     """Store the alerts of a run, so that none is sent twice. Raises StoreError."""
-    store.put(record_key(gate.suite, gate.run), Record(gate.run, gate.alerts).dump())
+    store.put(record_key(gate.suite, gate.run), Record(gate.run, gate.alerts, gate.failed).dump())
 
 
 STATES = {

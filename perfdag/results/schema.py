@@ -87,6 +87,10 @@ DICTIONARY_COLUMNS = tuple(
 """Text columns with few distinct values, read dictionary-encoded to save memory."""
 
 
+class NewerSchemaError(pa.ArrowInvalid):  # type: ignore[misc]
+    """The rows are of a schema that this version does not know."""
+
+
 def load_rows(
     store: Store,
     *,
@@ -120,9 +124,11 @@ def load_rows(
 def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:
     """Return the rows of one Parquet file in `schema`. Raises ArrowInvalid if it is damaged.
 
-    Text columns are dictionary-encoded.
+    Text columns are dictionary-encoded. A newer schema raises NewerSchemaError.
     """
     metadata = pq.read_metadata(pa.BufferReader(data))
+    if (newest := _newest_schema(metadata)) > SCHEMA_VERSION:
+        raise NewerSchemaError(f"its schema is {newest}, and this version reads {SCHEMA_VERSION}")
     # A file of an older version lacks the columns that came later.
     present = set(metadata.schema.to_arrow_schema().names)
     dictionaries = [name for name in DICTIONARY_COLUMNS if name in present]
@@ -138,6 +144,15 @@ def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:
         for field in wanted
     ]
     return pa.Table.from_arrays(arrays, schema=wanted)
+
+
+def _newest_schema(metadata: pq.FileMetaData) -> int:
+    """Return the largest schema version by the statistics of a file, or 0 where it has none."""
+    if "schema_version" not in metadata.schema.names:
+        return 0
+    column = metadata.schema.names.index("schema_version")
+    groups = (metadata.row_group(i).column(column) for i in range(metadata.num_row_groups))
+    return max((group.statistics.max for group in groups if group.is_stats_set), default=0)
 
 
 def _encoded(schema: pa.Schema) -> pa.Schema:
