@@ -36,6 +36,7 @@ GROUPS = {
         "report": "draw the charts and the one-file HTML report of a run",
         "open": "open the report of a run in a browser",
         "compare": "compare two runs or selections",
+        "site": "write pages over all runs of a store, and serve them",
         "history": "show series over runs, with their change points",
         "check": "check a run against its thresholds and its history",
     },

@@ -1,0 +1,57 @@
+"""The verdicts of one run against another, as a file of the site."""
+
+from typing import Any
+
+from perfdag.regress.acks import read_checks
+from perfdag.regress.changes import percent
+from perfdag.regress.comparison import Comparison, Row, compare_selections, count
+from perfdag.regress.selection import Selection
+from perfdag.regress.tuning import Tuning
+from perfdag.store.base import Store
+
+_CHANGED = ("better", "worse", "differs")
+
+
+def path(before: str, after: str) -> str:
+    """Return the path of the file below the folder of a suite."""
+    return f"compare/{after}/{before}.js"
+
+
+def verdicts(store: Store, suite: str, before: str, after: str) -> dict[str, Any]:
+    """Return the verdict of each headline series and of each that changed, by series id.
+
+    Raises SelectionError, StoreError.
+    """
+    sides = [(store, Selection(run, suite, (run,))) for run in (before, after)]
+    comparison = compare_selections(sides[0], sides[1], Tuning(read_checks(store, after, None)))
+    return {
+        "count": count(comparison.rows),
+        "missing": _missing(comparison),
+        "series": {row.info.series_id: _row(row) for row in comparison.rows if _shown(row)},
+    }
+
+
+def _missing(comparison: Comparison) -> list[str]:
+    """Return what was not compared, each with its reason."""
+    kinds = {
+        "only in A": comparison.only_a,
+        "only in B": comparison.only_b,
+        "failed": comparison.failed,
+        "refused": comparison.refused,
+    }
+    return [f"{kind}: {line}" for kind, lines in kinds.items() for line in lines[:20]]
+
+
+def _shown(row: Row) -> bool:
+    return row.info.headline or row.verdict.word in _CHANGED
+
+
+def _row(row: Row) -> list[str]:
+    """Return word, reason, floor and detectable effect of a verdict."""
+    verdict = row.verdict
+    why = verdict.why if verdict.word == "inconclusive" else f"noise {verdict.source}"
+    floor, detectable = (
+        percent(value, verdict.absolute, sign=False)
+        for value in (verdict.floor, verdict.detectable)
+    )
+    return [verdict.word, why, floor, detectable]

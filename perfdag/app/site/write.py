@@ -1,0 +1,268 @@
+"""Write the site of a store, and after a run only what the run changed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from perfdag import __version__
+from perfdag.app.errors import CommandError
+from perfdag.app.site import comparison
+from perfdag.app.site.files import FOLDER, read_script, script, static_files
+from perfdag.app.site.runs import run_data
+from perfdag.app.site.series import (
+    SERIES,
+    key_name,
+    rounded,
+    scale,
+    series_data,
+    value_blocks,
+    values,
+)
+from perfdag.digest import digest
+from perfdag.regress.acks import read_checks, unattended_rules
+from perfdag.regress.alerts import Record, read_records
+from perfdag.regress.changes import series_names
+from perfdag.regress.result import Rules, worst
+from perfdag.regress.rollup import read_run_medians, suites
+from perfdag.regress.run_medians import RunMedians
+from perfdag.regress.selection import PARTIAL, SelectionError
+from perfdag.results.months import month_of
+from perfdag.results.schema import NewerSchemaError, read_rows
+from perfdag.store.base import NotStoredError, Store, StoreError
+
+FORMAT = 1
+"""Version of the data. The site of another version is written again."""
+COMPARED = 3
+"""Newest runs that get verdicts against the run before, if they have none."""
+
+DATA, HEAD = f"{FOLDER}/data", "suite.js"
+
+Data = dict[str, Any]
+Report = Callable[[str], None]
+
+
+@dataclass
+class _Folder:
+    """The files of one suite: `marks` by path, those of the earlier site in `old`."""
+
+    store: Store
+    name: str
+    old: dict[str, str]
+    present: set[str]
+    marks: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def prefix(self) -> str:
+        return f"{DATA}/{self.name}"
+
+    def put(self, path: str, data: Any) -> None:
+        """Write a file unless the earlier site has it with this content."""
+        self.put_marked(path, digest(script(path, data).decode()), lambda: data)
+
+    def put_marked(self, path: str, mark: str, data: Callable[[], Any]) -> None:
+        """Write a file unless the earlier site has it with this mark."""
+        self.marks[path] = mark
+        if not self.has(path) or self.old[path] != mark:
+            self.store.put(f"{self.prefix}/{path}", script(f"{self.name}/{path}", data()))
+
+    def has(self, path: str) -> bool:
+        """Return whether the earlier site has a file."""
+        return path in self.old and f"{self.prefix}/{path}" in self.present
+
+    def keep(self, path: str) -> bool:
+        """Keep a file of the earlier site. Return whether there is one."""
+        if self.has(path):
+            self.marks[path] = self.old[path]
+        return path in self.marks
+
+    def data(self, path: str) -> Any:
+        """Return the data of a file, or None if it is absent or damaged. Raises StoreError."""
+        try:
+            return read_script(self.store.get(f"{self.prefix}/{path}"))
+        except (NotStoredError, ValueError, IndexError):
+            return None
+
+    def sweep(self) -> None:
+        """Delete the files that the site no longer has."""
+        for key in self.present - {f"{self.prefix}/{path}" for path in (*self.marks, HEAD)}:
+            self.store.delete(key)
+
+
+def write_site(store: Store, report: Report, suite: str | None = None) -> str:
+    """Write the site, or what the newest run of one suite changes. Return its first page's URL.
+
+    A suite or file that cannot be read is reported and left out. Raises CommandError where the
+    store has no results, and StoreError.
+    """
+    names = suites(store)
+    if not names:
+        raise CommandError(
+            f"store {store.root} has no results: run a suite, or `perfdag collect RUN`"
+        )
+    for name in [suite] if suite in names else names:
+        _write_suite(store, name, report)
+    present = set(store.list(FOLDER))
+    shown = [name for name in names if f"{DATA}/{name}/{HEAD}" in present]
+    for name in {key.split("/")[2] for key in present if key.endswith(f"/{HEAD}")} - set(shown):
+        store.delete(f"{DATA}/{name}")
+    for name, data in static_files():
+        _put_static(store, f"{FOLDER}/{name}", data, present)
+    store.put(f"{DATA}/index.js", script("index.js", {"version": __version__, "suites": shown}))
+    return store.url(f"{FOLDER}/index.html")
+
+
+def _put_static(store: Store, key: str, data: bytes, present: set[str]) -> None:
+    """Write a file that is the same for every store, unless the store has it.
+
+    The name of the library says its version, so its megabyte is not read to compare it.
+    """
+    if key in present and (len(data) > 1_000_000 or store.get(key) == data):
+        return
+    store.put(key, data)
+
+
+def _write_suite(store: Store, suite: str, report: Report) -> None:
+    """Write the data of a suite. Raises StoreError."""
+    medians = read_run_medians(store, suite)
+    damaged = [_damage(store, entry) for entry in medians.damaged]
+    for line in damaged:
+        report(f"perfdag site: {line}")
+    if not medians.runs:
+        report(f"perfdag site: suite {suite} has no readable run with a history; left out")
+        store.delete(f"{DATA}/{suite}")
+        return
+    folder, head = _open(store, suite)
+    records = read_records(store, suite)
+    known = {run["id"]: run for run in _known_runs(folder, head)}
+    runs = run_data(store, medians, known, records)
+    rules = _rules(store, medians)
+    _write_comparisons(folder, store, medians, report)
+    _write_runs(folder, medians, runs)
+    _write_series(folder, medians, rules)
+    head = {
+        "format": FORMAT,
+        "suite": suite,
+        "headline": _headline(medians),
+        "runs": [[run.run_id, run.cluster, run.trigger] for run in medians.runs],
+        "alerts": _alerts(medians, records),
+        "acks": [ack.__dict__ for ack in rules.accepted],
+        "acks_wrong": rules.acks_wrong,
+        "damaged": damaged,
+        "files": folder.marks,
+    }
+    store.put(f"{folder.prefix}/{HEAD}", script(f"{suite}/{HEAD}", head))
+    folder.sweep()
+
+
+def _open(store: Store, suite: str) -> tuple[_Folder, Data]:
+    """Return the folder of a suite and what the earlier site says of it."""
+    folder = _Folder(store, suite, {}, set(store.list(f"{DATA}/{suite}")))
+    head = folder.data(HEAD)
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
+        return folder, {}
+    folder.old = head["files"]
+    return folder, head
+
+
+def _damage(store: Store, entry: str) -> str:
+    """Return a line that says what is wrong with a Parquet file and what to do."""
+    run = entry.rpartition("/")[2].removesuffix(".parquet")
+    try:
+        read_rows(store.get(entry))
+    except NewerSchemaError as error:
+        return f"left out: {entry}: {error}; update perfdag"
+    except (pa.ArrowInvalid, OSError):
+        return f"damaged, left out: {entry}; `perfdag collect {run}` writes it from its samples"
+    except StoreError:  # not a key, but a note on a series
+        pass
+    return f"left out: {entry}"
+
+
+def _known_runs(folder: _Folder, head: Data) -> list[Data]:
+    """Return the runs of the earlier site, without files that are absent or damaged."""
+    paths = [path for path in head.get("files", {}) if path.startswith("runs/")]
+    return [run for path in paths for run in (folder.data(path) or {}).get("runs", [])]
+
+
+def _rules(store: Store, medians: RunMedians) -> Rules:
+    """Return the checks of the newest run, and the acknowledgements. Raises StoreError."""
+    return unattended_rules(store, read_checks(store, medians.runs[-1].run_id, None))
+
+
+def _write_comparisons(folder: _Folder, store: Store, medians: RunMedians, report: Report) -> None:
+    """Write the verdicts of the newest runs against the runs before, and keep the earlier ones."""
+    newest = medians.runs[-1].run_id
+    before: dict[str, str] = {}
+    pairs = []
+    for run in medians.runs:
+        if run.trigger not in PARTIAL:
+            if run.cluster in before:
+                pairs.append((before[run.cluster], run.run_id))
+            before[run.cluster] = run.run_id
+    for number, (a, b) in enumerate(reversed(pairs)):
+        path = comparison.path(a, b)
+        if (folder.keep(path) and b != newest) or number >= COMPARED:
+            continue
+        try:
+            data = comparison.verdicts(store, medians.suite, a, b)
+        except SelectionError as error:
+            report(f"perfdag site: no verdicts of {b} against {a}: {error}")
+            continue
+        folder.put(path, data)
+
+
+def _write_runs(folder: _Folder, medians: RunMedians, runs: Sequence[Data]) -> None:
+    """Write the runs month by month, with the distinct environments of the month."""
+    months: dict[str, Data] = {}
+    for info, run in zip(medians.runs, runs, strict=True):
+        month = months.setdefault(month_of(info.run_id), {"environments": [], "runs": []})
+        if info.env not in month["environments"]:
+            month["environments"].append(info.env)
+        run["environment"] = month["environments"].index(info.env)
+        month["runs"].append(run)
+    for name, month in months.items():
+        folder.put(f"runs/{name}.js", month)
+
+
+def _write_series(folder: _Folder, medians: RunMedians, rules: Rules) -> None:
+    """Write the series of each benchmark, and their values month by month."""
+    for benchmark, lines in series_data(medians, rules).items():
+        for number, start in enumerate(range(0, len(lines), SERIES)):
+            data = {"benchmark": benchmark, "series": lines[start : start + SERIES]}
+            path = f"series/{key_name(benchmark)}/{number}.js"
+            folder.put(path, data)
+    for block in value_blocks(medians):
+        folder.put_marked(block.path, block.mark, partial(values, medians, block))
+
+
+def _headline(medians: RunMedians) -> Data | None:
+    """Return the headline series with the most runs, and its value in each run."""
+    counts = [
+        int((medians.n[i] > 0).sum()) if info.headline and not info.canary else 0
+        for i, info in enumerate(medians.series)
+    ]
+    if not any(counts):
+        return None
+    best = counts.index(max(counts))
+    info, column = medians.series[best], medians.value[best].tolist()
+    factor, unit = scale(info.unit, column[-1])
+    return {
+        "name": series_names(medians)[best],
+        "unit": unit,
+        "factor": factor,
+        "better": info.better,
+        "values": [rounded(value) for value in column],
+    }
+
+
+def _alerts(medians: RunMedians, records: dict[str, Record]) -> list[Data]:
+    """Return the alerts of the newest checked run of each cluster, those that page first."""
+    newest = {run.cluster: run.run_id for run in medians.runs if run.run_id in records}
+    return [
+        {"cluster": cluster, "run": run, "kind": alert.kind, "text": alert.text}
+        for cluster, run in newest.items()
+        for alert in worst(records[run].alerts)
+    ]

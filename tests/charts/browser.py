@@ -1,0 +1,134 @@
+"""A real Chromium, driven over its DevTools protocol: https://chromedevtools.github.io/devtools-protocol/."""
+
+import asyncio
+import base64
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+PICTURES = os.environ.get("PERFDAG_PICTURES")
+"""A folder that keeps the pictures of the pages for people."""
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
+]
+
+
+class Page:
+    """One tab. `errors` has the uncaught errors, and what its policy forbade."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket, self._ids = socket, itertools.count(1)
+        self.errors: list[str] = []
+
+    async def call(self, method: str, **params: Any) -> Any:
+        number = next(self._ids)
+        await self._socket.send_json({"id": number, "method": method, "params": params})
+        async with asyncio.timeout(60):
+            while True:
+                answer = await self._socket.receive_json()
+                self._note(answer)
+                if answer.get("id") == number:
+                    assert "error" not in answer, answer
+                    return answer["result"]
+
+    def _note(self, answer: dict[str, Any]) -> None:
+        if answer.get("method") == "Runtime.exceptionThrown":
+            self.errors.append(str(answer["params"]["exceptionDetails"]))
+        if (
+            answer.get("method") == "Log.entryAdded"
+            and answer["params"]["entry"]["level"] == "error"
+        ):
+            self.errors.append(answer["params"]["entry"]["text"])
+
+    async def look(self, width: int, height: int, dark: bool = False) -> None:
+        """Take the size of a screen and a colour scheme."""
+        await self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.call("Emulation.setEmulatedMedia", features=[scheme])
+
+    async def open(self, url: str) -> None:
+        """Open a page and wait until it says that it is ready."""
+        await self.value("window.left = true")
+        if "#" in url:  # another place of the same page loads nothing
+            await self.value(f"location.href = {url!r}; location.reload()")
+        else:
+            await self.call("Page.navigate", url=url)
+        await self.until("!window.left && document.body?.dataset.ready !== undefined")
+
+    async def value(self, script: str) -> Any:
+        """The value of an expression in the page."""
+        answer = await self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    async def until(self, script: str, seconds: float = 30) -> None:
+        """Wait until an expression is true."""
+        async with asyncio.timeout(seconds):
+            while not await self.value(script):
+                await asyncio.sleep(0.02)
+
+    async def move(self, x: float, y: float) -> None:
+        """Move the mouse."""
+        await self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    async def picture(self, name: str) -> bytes:
+        """A PNG of the window, kept in the folder PERFDAG_PICTURES where that is set."""
+        data = base64.b64decode((await self.call("Page.captureScreenshot"))["data"])
+        if PICTURES:
+            Path(PICTURES).mkdir(parents=True, exist_ok=True)
+            (Path(PICTURES) / f"{name}.png").write_bytes(data)
+        return data
+
+
+@asynccontextmanager
+async def browser(profile: Path) -> AsyncIterator[Page]:
+    """A page of a new Chromium."""
+    argv = [str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        port = await _port(profile / "DevToolsActivePort")
+        async with aiohttp.ClientSession() as session:
+            tabs = await (await session.get(f"http://127.0.0.1:{port}/json")).json(
+                content_type=None
+            )
+            address = next(tab for tab in tabs if tab["type"] == "page")["webSocketDebuggerUrl"]
+            async with session.ws_connect(address, max_msg_size=0) as socket:
+                page = Page(socket)
+                for domain in ("Page", "Runtime", "Log"):
+                    await page.call(f"{domain}.enable")
+                yield page
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+async def _port(file: Path) -> int:
+    async with asyncio.timeout(60):
+        while not (file.exists() and file.read_text().strip()):
+            await asyncio.sleep(0.05)
+    return int(file.read_text().split()[0])

@@ -1,0 +1,185 @@
+"""The site in Chromium, from a folder: 30 runs, on a desktop and a phone, light and dark."""
+
+from pathlib import Path
+
+import pytest
+
+from perfdag.app.site.write import write_site
+from perfdag.regress.confirm import check_night
+from perfdag.regress.gate import store_record
+from perfdag.regress.result import Rules
+from perfdag.store.folder import FolderStore
+from tests.charts.browser import CHROMIUM, Page, browser
+from tests.stats import synthetic
+from tests.stats.synthetic import run_id
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+HOSTILE = "bs=</script><script>alert(1)</script><b>"
+PAGES = {
+    "index": "index.html",
+    "history": "history.html?suite=net",
+    "benchmark": "benchmark.html?name=iperf",
+    "compare": f"compare.html?suite=net&a={run_id(17)}&b={run_id(18)}",
+}
+# Text of at least 4.5 : 1 (WCAG 2.2, 1.4.3), of every element with text of its own.
+CONTRAST = """(() => {
+  const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4).reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const paper = (element) => { for (let e = element; e; e = e.parentElement) { const colour = rgb(getComputedStyle(e).backgroundColor); if (colour.length < 4 || colour[3] > 0) return colour; } return [255, 255, 255]; };
+  const own = (element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+  return [...document.querySelectorAll("body *")].filter((e) => own(e) && e.offsetParent && e.tagName !== "OPTION").map((e) => {
+    const [a, b] = [light(rgb(getComputedStyle(e).color)), light(paper(e))];
+    return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), e.textContent.slice(0, 40)];
+  }).filter(([ratio]) => ratio < 4.5);
+})()"""
+FIRST_FIGURE = "[...drawn.values()][0]?.figure"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("store")
+    store = FolderStore(str(folder))
+    synthetic.nights(
+        store,
+        30,
+        lambda night, point: 2e10 * (0.88 if night >= 18 and point == "streams=4" else 1),
+        env=lambda night: {"kernel": "6.1.112" if night < 18 else "6.12.4"},
+    )
+    synthetic.nights(
+        store, 9, lambda night, point: 1e-4, points=("bs=4KiB", HOSTILE), suite="disk", entry="fio",
+        metric="latency", unit="s", better="lower",
+    )  # fmt: skip
+    store_record(store, check_night(store, "net", run_id(29), Rules()))
+    store.put(f"runs/{run_id(29)}/report.html", b"<!doctype html><title>report</title>")
+    write_site(store, print)
+    return (folder / "site").as_uri()
+
+
+async def test_every_page_on_a_desktop_and_a_phone_light_and_dark(
+    site: str, tmp_path: Path
+) -> None:
+    async with browser(tmp_path / "profile") as page:
+        for name, address in PAGES.items():
+            for width, height in ((1280, 900), (390, 844)):
+                for dark in (False, True):
+                    await page.look(width, height, dark)
+                    await page.open(f"{site}/{address}")
+                    if name != "index":
+                        await page.value("document.querySelector('.plot').scrollIntoView()")
+                        await page.until("document.querySelector('.plot').dataset.drawn")
+                    await page.picture(f"{name}-{width}-{'dark' if dark else 'light'}")
+                    root = "document.documentElement"
+                    wide = await page.value(f"{root}.scrollWidth - {root}.clientWidth")
+                    assert wide == 0, f"{name} scrolls sideways by {wide} pixels at {width}"
+                    assert await page.value(CONTRAST) == [], (name, width, dark)
+        assert page.errors == []
+
+
+async def test_the_index_shows_runs_with_status_verdict_trust_duration_and_links(
+    site: str, tmp_path: Path
+) -> None:
+    async with browser(tmp_path / "profile") as page:
+        await page.look(1280, 900)
+        await page.open(f"{site}/index.html")
+        newest = await _cells(page, "#net tbody tr:first-child td")
+        assert newest["run"] == "2026-02-03 04:41"
+        assert newest["status"] == "9 ok"
+        assert (newest["verdict"], newest["trust"], newest["duration"]) == (
+            "failed",
+            "good",
+            "4.0 s",
+        )
+        assert await page.value("document.querySelectorAll('#net tbody .spark polyline').length")
+        links = "[...document.querySelectorAll('#net tbody tr:first-child a')].map(a => a.href)"
+        report, compare = await page.value(links)
+        assert report == site.replace("/site", f"/runs/{run_id(29)}/report.html")
+        assert compare.endswith(f"compare.html?suite=net&a={run_id(28)}&b={run_id(29)}")
+        assert HOSTILE.split("=", 1)[1] in await page.value("document.body.innerText")
+        assert await page.value("document.querySelectorAll('main b, main script').length") == 0
+        assert page.errors == []
+
+
+async def test_a_table_sorts_and_filters(site: str, tmp_path: Path) -> None:
+    async with browser(tmp_path / "profile") as page:
+        await page.look(1280, 900)
+        await page.open(f"{site}/index.html")
+        first = "document.querySelector('#net tbody td').textContent"
+        await page.value("document.querySelector('#net th button').click()")
+        assert await page.value(first) == "2026-01-05 04:41"
+        await page.value("document.querySelector('#net th button').click()")
+        assert await page.value(first) == "2026-02-03 04:41"
+        box = "document.querySelector('#net input')"
+        await page.value(f"{box}.value = '20260110'; {box}.oninput()")
+        assert await page.value("document.querySelectorAll('#net tbody tr').length") == 1
+
+
+async def test_a_history_shows_levels_changes_alerts_and_hover(site: str, tmp_path: Path) -> None:
+    async with browser(tmp_path / "profile") as page:
+        await page.look(1280, 1400)
+        await page.open(f"{site}/{PAGES['history']}")
+        text = await page.value("document.body.innerText")
+        assert "REGRESSION net/iperf throughput -12" in text
+        assert "Changed: kernel 6.1.112 -> 6.12.4." in text
+        row = await _cells(page, "tbody tr:first-child td")
+        assert row["series"] == "iperf streams=4 throughput"
+        assert row["state"] == "regressed"
+        await page.until("document.querySelector('.plot').dataset.drawn")
+        assert "run" in await _hover(page)
+        await page.value("document.querySelector('input[type=checkbox]').click()")
+        await page.until(f"{FIRST_FIGURE}?.y_scale.type === 'LogScale'")
+        choose = "(() => { const s = document.querySelector('.controls select'); s.value = '=8'; s.onchange(); })()"
+        await page.value(choose)
+        await page.until("document.querySelectorAll('.chart').length === 1")
+        link = await page.value("document.querySelector('.chart h3 a').href")
+        await page.open(link)
+        assert "streams=8" in await page.value("document.querySelector('.chart h3').textContent")
+        assert page.errors == []
+
+
+async def test_a_comparison_has_the_product_s_verdicts(site: str, tmp_path: Path) -> None:
+    async with browser(tmp_path / "profile") as page:
+        await page.look(1280, 900)
+        await page.open(f"{site}/compare.html?suite=net")
+        assert "no difference shown" in await page.value("document.body.innerText")
+        await page.open(f"{site}/{PAGES['compare']}")
+        text = await page.value("document.body.innerText")
+        assert "kernel: 6.1.112 -> 6.12.4" in text
+        assert f"perfdag compare {run_id(17)} {run_id(18)}" in text
+        assert page.errors == []
+
+
+async def test_the_legend_of_a_benchmark_hides_a_series(site: str, tmp_path: Path) -> None:
+    async with browser(tmp_path / "profile") as page:
+        await page.look(1280, 900)
+        await page.open(f"{site}/{PAGES['benchmark']}")
+        await page.until("document.querySelector('.plot').dataset.drawn")
+        assert await page.value(f"{FIRST_FIGURE}.legend.items.length") == 3
+        assert await page.value(f"{FIRST_FIGURE}.legend.click_policy") == "hide"
+
+
+async def test_an_unknown_suite_gives_one_line(site: str, tmp_path: Path) -> None:
+    async with browser(tmp_path / "profile") as page:
+        await page.open(f"{site}/history.html?suite=nett")
+        assert await page.value("document.querySelector('.alert').textContent") == (
+            "no suite nett; there are disk, net"
+        )
+
+
+async def _cells(page: Page, selector: str) -> dict[str, str]:
+    """The cells of a row by the names of their columns."""
+    script = f"Object.fromEntries([...document.querySelectorAll('{selector}')].map(c => [c.dataset.name, c.textContent]))"
+    return dict(await page.value(script))
+
+
+async def _hover(page: Page) -> str:
+    """The text of the tooltip at the sixth point of the first chart."""
+    at = """(() => { const view = Bokeh.index[[...drawn.values()][0].figure.id], frame = view.frame, box = view.el.getBoundingClientRect();
+      const data = view.model.renderers.find((r) => r.glyph.type === "Scatter").data_source.data;
+      return [box.x + frame.x_scale.compute(data.x[5]), box.y + frame.y_scale.compute(data.y[5])]; })()"""
+    x, y = await page.value(at)
+    await page.move(x - 1, y)
+    await page.move(x, y)
+    tip = """(() => { const texts = []; const walk = (node) => { if (node.shadowRoot) walk(node.shadowRoot); for (const child of node.childNodes) walk(child);
+      if (node.classList?.contains("bk-Tooltip")) texts.push(node.shadowRoot.textContent); }; walk(document.body); return texts.join(" "); })()"""
+    await page.until(f"{tip}.includes('spread')")
+    return str(await page.value(tip))

@@ -1,0 +1,150 @@
+"""`perfdag site`: what it writes after a run, what it does with bad input, and how it is served."""
+
+import json
+import socket
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from perfdag.app.errors import CommandError
+from perfdag.app.site import serve
+from perfdag.app.site.files import read_script, script
+from perfdag.app.site.write import write_site
+from perfdag.cli import main
+from perfdag.store.base import Store
+from perfdag.store.folder import FolderStore
+from tests.stats import synthetic
+from tests.stats.synthetic import rows, run_id
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    made = FolderStore(str(tmp_path / "store"))
+    synthetic.nights(made, 5, lambda night, point: 1e10)
+    return made
+
+
+def test_data_are_scripts_that_hold_no_markup() -> None:
+    data = {"</script><script>alert(1)": ["\u2028", None, 1.5]}
+    assert b"<" not in script("a/<b>.js", data)
+    assert read_script(script("a/<b>.js", data)) == data
+
+
+def test_a_run_changes_only_the_files_of_its_month(store: FolderStore) -> None:
+    synthetic.nights(store, 20, lambda night, point: 1e10, first=25)
+    write_site(store, print)
+    before = times(store)
+    synthetic.nights(store, 1, lambda night, point: 1e10, first=45)
+    write_site(store, print, "net")
+    after = times(store)
+    changed = {key for key in after if after[key] != before.get(key)}
+    data, (run, last) = "site/data", (run_id(45), run_id(44))
+    assert changed == {
+        f"{data}/index.js",
+        f"{data}/net/suite.js",
+        f"{data}/net/runs/2026-02.js",
+        f"{data}/net/series/iperf/0.js",
+        f"{data}/net/values/iperf/2026-02/0.js",
+        f"{data}/net/compare/{run}/{last}.js",
+    }
+
+
+def test_a_file_that_is_lost_or_damaged_is_written_again(store: FolderStore) -> None:
+    write_site(store, print)
+    before = {key: store.get(key) for key in store.list("site")}
+    store.delete("site/data/net/values/iperf/2026-01/0.js")
+    store.put("site/data/net/runs/2026-01.js", b"perfdag.add(")
+    store.put("site/data/net/suite.js", b"not JSON")
+    write_site(store, print)
+    assert {key: store.get(key) for key in store.list("site")} == before
+
+
+def test_files_of_deleted_runs_go(store: FolderStore) -> None:
+    write_site(store, print)
+    store.delete(f"results/suite=net/month=2026-01/{run_id(4)}.parquet")
+    write_site(store, print)
+    assert not [key for key in store.list("site") if run_id(4) in key]
+
+
+def test_a_store_without_runs_gives_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["site", "--store", str(tmp_path / "empty")]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"perfdag site: store {tmp_path / 'empty'} has no results: run a suite, or `perfdag collect RUN`"
+    ]
+
+
+def test_damaged_and_newer_files_are_named_and_the_rest_is_written(store: FolderStore) -> None:
+    damaged = f"results/suite=net/month=2026-01/{run_id(4)}.parquet"
+    store.put(damaged, b"PAR1 and no more")
+    newer = synthetic.put(store, rows(5, {"streams=1": [1e10]}, schema_version=2))
+    lines: list[str] = []
+    write_site(store, lines.append)
+    assert lines == [
+        f"perfdag site: damaged, left out: {damaged}; `perfdag collect {run_id(4)}` writes it from its samples",
+        f"perfdag site: left out: {newer}: its schema is 2, and this version reads 1; update perfdag",
+    ]
+    head = read_script(store.get("site/data/net/suite.js"))
+    assert [run for run, *_ in head["runs"]] == [run_id(night) for night in range(4)]
+    assert len(head["damaged"]) == 2
+
+
+def test_a_suite_whose_files_are_all_damaged_leaves_the_others(store: FolderStore) -> None:
+    synthetic.nights(store, 1, lambda night, point: 1e10, suite="other")
+    store.put(f"results/suite=other/month=2026-01/{run_id(0, 'other')}.parquet", b"")
+    lines: list[str] = []
+    write_site(store, lines.append)
+    assert lines[-1] == "perfdag site: suite other has no readable run with a history; left out"
+    assert read_script(store.get("site/data/index.js"))["suites"] == ["net"]
+
+
+def test_a_port_in_use_gives_one_line(store: FolderStore) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CommandError, match=f"port {port} of 127.0.0.1 is in use; .*--port"):
+            serve.server(store, "127.0.0.1", port)
+    with pytest.raises(CommandError, match="0 to 65535"):
+        serve.server(store, "127.0.0.1", 70000)
+
+
+def test_the_server_shows_the_site_reports_and_any_comparison_but_no_secret(
+    store: FolderStore,
+) -> None:
+    write_site(store, print)
+    store.put(f"runs/{run_id(0)}/secrets.json", b"{}")
+    store.put(f"runs/{run_id(0)}/report.html", b"report")
+    with serve.server(store, "127.0.0.1", 0) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        root = f"http://127.0.0.1:{server.server_port}"
+        assert b"data-page" in urllib.request.urlopen(f"{root}/").read()
+        answer = urllib.request.urlopen(f"{root}/site/site.js?1")
+        assert answer.headers["Content-Type"].startswith("text/javascript")
+        assert urllib.request.urlopen(f"{root}/runs/{run_id(0)}/report.html").read() == b"report"
+        live = f"{root}/site/data/net/compare/{run_id(4)}/{run_id(0)}.js"
+        verdicts = read_script(urllib.request.urlopen(live).read())
+        assert verdicts["count"] == "3 no difference shown"
+        for path in (
+            f"runs/{run_id(0)}/secrets.json",
+            "results/x",
+            "site/../acks.yaml",
+            "site/data/net/compare/a/b.js",
+        ):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(f"{root}/{path}")
+        server.shutdown()
+
+
+def test_the_verb_prints_the_address(
+    store: FolderStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["site", "--store", store.root, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"url": f"{store.root}/site/index.html"}
+
+
+def times(store: Store) -> dict[str, int]:
+    """When each file of the site was written."""
+    return {key: Path(store.url(key)).stat().st_mtime_ns for key in store.list("site")}
