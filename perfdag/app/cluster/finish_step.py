@@ -8,6 +8,7 @@ from perfdag.app.errors import CommandError
 from perfdag.app.finish import finish_run
 from perfdag.app.gate import check_after_run
 from perfdag.app.result_text import result_text
+from perfdag.app.site.write import write_after_run
 from perfdag.exit_codes import EXIT_REACH
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.labels import RUN, SUITE
@@ -54,6 +55,7 @@ def _finish(context: PodContext, phase: str, output: Report, report: Report) -> 
     output(result_text(run))
     _release(context, store, plan, phase, report)
     gate = check_after_run(store, plan, report)
+    write_after_run(store, plan.suite, report)
     if gate is None:
         return run.exit_code
     output(gate.text())

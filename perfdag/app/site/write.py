@@ -28,8 +28,9 @@ from perfdag.regress.changes import series_names
 from perfdag.regress.result import Rules, worst
 from perfdag.regress.rollup import read_run_medians, suites
 from perfdag.regress.run_medians import RunMedians
-from perfdag.regress.selection import PARTIAL, SelectionError
+from perfdag.regress.selection import SelectionError
 from perfdag.results.months import month_of
+from perfdag.results.runs import PARTIAL
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.store.base import NotStoredError, Store, StoreError
 
@@ -112,6 +113,14 @@ def write_site(store: Store, report: Report, suite: str | None = None) -> str:
         _put_static(store, f"{FOLDER}/{name}", data, present)
     store.put(f"{DATA}/index.js", script("index.js", {"version": __version__, "suites": shown}))
     return store.url(f"{FOLDER}/index.html")
+
+
+def write_after_run(store: Store, suite: str, report: Report) -> None:
+    """Write what the newest run of a suite changes. A site that cannot be written is reported."""
+    try:
+        write_site(store, report, suite)
+    except Exception as error:  # the exit code is that of the run, whatever fails here
+        report(f"perfdag: the site is not up to date: {type(error).__name__}: {error}")
 
 
 def _put_static(store: Store, key: str, data: bytes, present: set[str]) -> None:
