@@ -29,7 +29,8 @@ class Row:
 
     Times are Unix seconds. `resolution_s` is the error bar of `seconds`. `intended` is when the
     object was due, `submitted` when it was sent. `api_time` and `event_time` are by the server's
-    clock, all others by ours. `reached` is the most precise of them.
+    clock, all others by ours. `reached` is the most precise of them. `late_s` is a lower bound of
+    the watch lag where it exceeds the error bar (figures/skew.py).
     """
 
     run: str
@@ -55,6 +56,7 @@ class Row:
     node: str | None = None
     simulated: bool | None = None
     error: str | None = None
+    late_s: float | None = None
 
 
 def _moment(record: Record, stage: str, clocks: Clocks) -> Moment | None:

@@ -20,6 +20,7 @@ _NUMBERS = {
     "reached",
     "intended",
     "submitted",
+    "late_s",
 }
 _AUDIT = {
     "creation_to_running": "vmiCreationToRunningSeconds",

@@ -20,6 +20,7 @@ from perfdag.steps.scale.model.run_id import new_run
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.stages import VM_PHASES
 from perfdag.steps.scale.model.templates import Template, load
+from perfdag.steps.scale.scenarios.clock_facts import clock_facts
 from perfdag.steps.scale.scenarios.open_session import open_session
 from perfdag.steps.scale.scenarios.session import Session
 
@@ -258,34 +259,26 @@ async def finish(
         sum(row.status == "ok" for row in final) / planned if planned else None
     )
     figures["censored"] = float(sum(row.status == "censored" for row in final))
-    figures |= extra
-    figures |= api_metrics.deletion_figures(session.phases) | {"left_behind": left}
-    generator = [batch.summary(schedule) for batch, schedule in session.batches]
+    figures |= extra | api_metrics.deletion_figures(session.phases) | {"left_behind": left}
     started, ended = session.batches[0][0].started_wall, time.time()
     await session.check_clocks()
     if {True, False} <= {row.simulated for row in rows}:
         session.notes.append("pods ran on simulated and on real nodes: the figures mix both")
-    facts = session.facts() | {
-        "generator": generator,
-        "simulated": on_simulated(rows),
-        "goal": goal,
-    }
+    facts = session.facts() | clock_facts(session, rows)
+    facts["generator"] = [batch.summary(schedule) for batch, schedule in session.batches]
+    facts |= {"simulated": on_simulated(rows), "goal": goal}
     if session.template.documents[-1].api_version.startswith("run.ai/"):
         facts["runai_version"] = await runai_version(session.kube)
     others = {
         name: count for name, count in session.observer.schedulers.items() if name != spec.scheduler
     }
-    disturbed = ", ".join(
-        f"{name} scheduled {count} pods, not {spec.scheduler}"
-        for name, count in others.items()
-        if spec.scheduler
-    )
+    scheduled = [f"{name} scheduled {n} pods, not {spec.scheduler}" for name, n in others.items()]
+    disturbed = ", ".join(scheduled) if spec.scheduler else ""
     verdicts = evaluate(spec.gates, figures | session.gate_latencies())
     calls = api_metrics.call_records(session.phases)
-    count = len(session.submissions)
     return Result(
         scenario,
-        count,
+        len(session.submissions),
         session.run,
         rows,
         stages,

@@ -28,7 +28,7 @@ from perfdag.steps.scale.scenarios.base import (
     template_of,
 )
 from perfdag.steps.scale.scenarios.free_gpus import GPU, free_gpus
-from perfdag.steps.scale.scenarios.gpus import victims, waits
+from perfdag.steps.scale.scenarios.gpus import evictions_told, victims, waits
 
 TRIES, PAUSE = 20, 0.5
 """Of deleting a queue, and seconds between them."""
@@ -276,6 +276,7 @@ async def reclaim(kube: Kube, spec: Spec) -> Result:
                 f"reclaim: first queue filled {filled}; {len(seen)} of {half} reclaimed "
                 f"{session.wait_end(spec.timeout)}; does {scheduler.name} reclaim?"
             )
+        await evictions_told(session, fillers)
         gone = victims(session, fillers)
         extra: dict[str, float | None] = {
             "reclaimed": float(len(seen)),

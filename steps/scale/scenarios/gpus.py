@@ -26,6 +26,8 @@ from perfdag.steps.scale.scenarios.session import Session
 
 VERDICT = 30.0
 """Seconds for the scheduler to declare a pod unschedulable."""
+TOLD = 5.0
+"""Seconds for the Events of evicted pods. KAI drops some of many Events."""
 
 
 async def fill(kube: Kube, spec: Spec) -> Result:
@@ -164,6 +166,7 @@ async def preemption(kube: Kube, spec: Spec) -> Result:
                 session.notes.append(
                     f"not all high-priority pods placed {session.wait_end(spec.timeout)}"
                 )
+            await evictions_told(session, low_ones)
             extra = waits("preemptor_wait", session, preemptors) | {
                 "evicted": float(len(victims(session, low_ones))),
                 "preemptors": float(count_reaching(session, preemptors, "scheduled")),
@@ -176,6 +179,14 @@ def victims(session: Session, batch: Submitted) -> list[Record]:
     family = Family(session.observer.records)
     pods = [pod for item in batch.created for pod in family.below(item.uid)["Pod"]]
     return [pod for pod in pods if "gone" in pod.stages or "evicted" in pod.stages]
+
+
+async def evictions_told(session: Session, batch: Submitted) -> None:
+    """Wait at most TOLD seconds for the Events of the victims, which come after their deletion."""
+    await session.until(
+        lambda: all("evicted" in pod.stages for pod in victims(session, batch)),
+        min(TOLD, session.left_of(TOLD) or 0.0),
+    )
 
 
 def waits(name: str, session: Session, batch: Submitted) -> dict[str, float | None]:

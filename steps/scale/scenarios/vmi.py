@@ -16,6 +16,7 @@ from perfdag.steps.scale.figures.rows import Row, on_simulated, with_deletion
 from perfdag.steps.scale.model.gates import evaluate
 from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.scenarios.base import Result, figures_of, phase_counts
+from perfdag.steps.scale.scenarios.clock_facts import clock_facts
 from perfdag.steps.scale.scenarios.session import Session
 from perfdag.steps.scale.scenarios.vmi_primer import primed_session
 from perfdag.steps.scale.scenarios.vmi_spec import Spec, all_settled
@@ -67,7 +68,7 @@ async def result_of(
     await session.check_clocks()
     dense = check_density(session.observer.of(VMI), nodes, spec.per_node)
     session.notes += [dense] if dense else []
-    facts = session.facts() | nodes
+    facts = session.facts() | nodes | clock_facts(session, rows)
     if note := nested_note(nodes):
         session.notes.append(note)
     facts["generator"] = [batch.summary(schedule) for batch, schedule in session.batches]

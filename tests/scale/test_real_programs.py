@@ -1,0 +1,256 @@
+"""Real KubeVirt and real KAI against an independent watch: `kubectl get --watch` in a process of its own.
+
+The programs are not part of perfdag. Put virt-controller or the binder of KAI on PATH, start them, and name their cluster with
+KUBECONFIG. The nodes may be simulated by KWOK. Without the programs these tests are skipped.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from statistics import median
+
+import pytest
+import yaml
+
+from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.config import load_config
+from perfdag.steps.scale.figures.percentiles import rank
+from perfdag.steps.scale.figures.rows import Row
+from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.scenarios import gangs, gpus, vmi
+from perfdag.steps.scale.scenarios.base import Result, Spec
+from perfdag.steps.scale.scenarios.free_gpus import free_gpus
+from tests.fakes.proxy import Proxy
+
+pytestmark = pytest.mark.cluster
+CLOSE = 0.05
+"""Seconds between perfdag and the independent watch at the median."""
+COUNT = int(os.environ.get("PERFDAG_TEST_VMIS", "40"))
+SUITE = Path(__file__).parents[2] / "suites/kubevirt-density.yaml"
+
+
+def need(*programs: str) -> None:
+    """Skip unless all programs are on PATH."""
+    if missing := [name for name in programs if not shutil.which(name)]:
+        pytest.skip(f"THE REAL PROGRAMS ARE NOT HERE: {', '.join(missing)} not on PATH")
+
+
+class Watch:
+    """What `kubectl get --watch` printed, and when: (type, uid, phase, node) -> first Unix time."""
+
+    def __init__(self, kind: str, namespace: str) -> None:
+        columns = "{.type} {.object.metadata.uid} {.object.status.phase}|{.object.spec.nodeName}"
+        self.seen: dict[tuple[str, str], float] = {}
+        argv = ["kubectl", "get", kind, "-n", namespace, "--watch", "--output-watch-events"]
+        self._process = subprocess.Popen(
+            [*argv, "-o", "jsonpath=" + columns + '{"\\n"}'], stdout=subprocess.PIPE, text=True
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            now = time.time()
+            change, uid, state = line.rstrip("\n").split(" ", 2)
+            phase, _, node = state.partition("|")
+            for stage in ("created", phase.lower(), "scheduled" if node else ""):
+                self.seen.setdefault((uid, stage), now)
+            if change == "DELETED":
+                self.seen.setdefault((uid, "gone"), now)
+
+    def between(self, uid: str, start: str, end: str) -> float:
+        return self.seen[uid, end] - self.seen[uid, start]
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def watching(kind: str, namespace: str) -> Iterator[Watch]:
+    watch = Watch(kind, namespace)
+    time.sleep(1.0)
+    try:
+        yield watch
+    finally:
+        watch.close()
+
+
+def distances(rows: list[Row], stage: str, watch: Watch, start: str, end: str) -> list[float]:
+    """Seconds between perfdag's and the watch's duration of a stage, of the rows by receive time."""
+    return [
+        abs((row.seconds or 0) - watch.between(row.uid, start, end))
+        for row in rows
+        if row.stage == stage and row.source == "receive"
+    ]
+
+
+@pytest.fixture
+async def kubevirt(kube: Kube) -> None:
+    need("virt-controller", "virt-api", "kubectl")
+    try:
+        found = await kube.list(await kube.resource("kubevirt.io/v1", "KubeVirt"))
+    except KubeError:
+        found = []
+    if not any((body.get("status") or {}).get("phase") == "Deployed" for body in found):
+        pytest.skip("THE REAL PROGRAMS ARE NOT HERE: KUBECONFIG names a cluster without KubeVirt")
+
+
+def density(namespace: str, **more: object) -> vmi.Spec:
+    entry = yaml.safe_load(SUITE.read_text())["entries"][0]["params"]
+    return vmi.Spec(
+        template=entry["template"],
+        namespaces=[namespace],
+        schedule=Schedule("constant", 10.0),
+        timeout=400,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def tell(text: str) -> None:
+    """Print a figure; `pytest -s` shows it."""
+    print(text)  # noqa: T201
+
+
+def show(what: str, apart: list[float]) -> None:
+    tell(
+        f"{what}: p50 {median(apart):.4f} s, p95 {rank(sorted(apart), 0.95, 1):.4f} s, n {len(apart)}"
+    )
+
+
+@pytest.mark.kubevirt
+@pytest.mark.slow
+async def test_vmis_of_real_kubevirt_are_timed_as_an_independent_watch_sees_them(
+    kube: Kube, kubevirt: None, namespace: str
+) -> None:
+    with watching("vmi", namespace) as watch:
+        messages: list[str] = []
+        result = await vmi.burst(kube, density(namespace, log=messages.append), COUNT)
+    assert (result.figures["success_ratio"], result.figures["left_behind"]) == (1.0, 0)
+    for stage, start, end in (
+        ("creation_to_scheduled", "created", "scheduled"),
+        ("creation_to_running", "created", "running"),
+    ):
+        apart = distances(result.rows, stage, watch, start, end)
+        show(stage, apart)
+        assert len(apart) > 0.9 * COUNT
+        assert median(apart) < CLOSE
+    assert_api_times_agree(result)
+    assert any("VMIs fit on" in text and "memory" in text for text in messages)
+    assert result.facts["vmis_per_node_max"] >= 1
+    assert (result.figures["PATCH-virtualmachineinstances-count"] or 0) <= 2 * COUNT
+
+
+def assert_api_times_agree(result: Result) -> None:
+    """A duration is within a second and its error bar of the difference of the API's times."""
+    by_stage = {(row.uid, row.stage): row for row in result.rows}
+    checked = 0
+    for row in result.rows:
+        start = by_stage.get((row.uid, row.since))
+        if row.status == "ok" and row.api_time and start and start.api_time:
+            lag = max(row.resolution_s or 0, row.late_s or 0, start.late_s or 0)
+            assert abs((row.seconds or 0) - (row.api_time - start.api_time)) <= 1.0 + lag, row
+            checked += 1
+    assert checked >= 5 * result.count
+
+
+@pytest.mark.kubevirt
+@pytest.mark.slow
+async def test_a_watch_that_is_cut_for_6_seconds_invents_no_time(
+    kubevirt: None, namespace: str
+) -> None:
+    """Rows by receive time agree with a watch that was not cut; the others have the API's time."""
+    cluster = load_config()
+    host, _, port = cluster.server.removeprefix("https://").partition(":")
+    proxy = Proxy((host, int(port)))
+    settings = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+    settings["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{proxy.port}"
+    Path("through-proxy").write_text(yaml.safe_dump(settings))
+
+    async def cut() -> None:
+        await asyncio.sleep(8.0)
+        proxy.leave()
+        await asyncio.sleep(6.0)
+        proxy.away = False
+
+    with watching("vmi", namespace) as watch, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(Path("through-proxy").absolute()))
+        async with Kube() as kube:
+            cutting = asyncio.create_task(cut())
+            result = await vmi.burst(kube, density(namespace, primer=False), COUNT)
+            await cutting
+    proxy.close()
+    ok = [row for row in result.rows if row.stage == "creation_to_running" and row.status == "ok"]
+    received = [row for row in ok if row.source == "receive"]
+    tell(f"{len(ok)} of {COUNT} ran; {len(received)} have receive times; {result.facts['notes']}")
+    for row in ok:
+        apart = abs((row.seconds or 0) - watch.between(row.uid, "created", "running"))
+        assert apart <= 0.5 + (row.resolution_s or 0), row
+    assert len(received) < len(ok)
+    assert any("watches were away" in note for note in result.facts["notes"])
+    assert_api_times_agree(result)
+
+
+@pytest.fixture
+async def queue(kube: Kube) -> AsyncIterator[str]:
+    """A queue of real KAI that may use all GPUs."""
+    need("podgrouper", "binder", "kubectl")
+    try:
+        await kube.resource("scheduling.run.ai/v2", "Queue")
+    except KubeError:
+        pytest.skip("THE REAL PROGRAMS ARE NOT HERE: KUBECONFIG names a cluster without KAI")
+    share = sum((await free_gpus(kube)).values())
+    async with gangs.own_queues(kube, gangs.KAI, uuid.uuid4().hex[:6], share, [], print) as names:
+        yield names[0]
+
+
+@pytest.mark.kai
+@pytest.mark.slow
+async def test_preemption_by_real_kai_is_timed_and_counted(
+    kube: Kube, queue: str, namespace: str
+) -> None:
+    room = sum((await free_gpus(kube)).values())
+    wanted = room // 3
+    spec = Spec(
+        template="job",
+        count=wanted,
+        namespaces=[namespace],
+        scheduler="kai-scheduler",
+        queue=queue,
+        timeout=300,
+    )
+    with watching("pods", namespace) as watch:
+        result = await gpus.preemption(kube, spec)
+    assert (result.disturbed, result.figures["left_behind"]) == ("", 0)
+    assert result.figures["preemptors"] == result.figures["evicted"] == wanted
+    apart = distances(result.rows, "scheduled", watch, "created", "scheduled")
+    show("scheduled", apart)
+    assert len(apart) > 0.9 * (room + wanted)
+    assert median(apart) < CLOSE
+    told = [row for row in result.rows if row.stage == "evicted" and row.status == "ok"]
+    tell(f"{len(told)} of {wanted} evictions have an Event")
+    assert len(told) >= wanted / 2, "KAI drops some Events of many"
+
+
+@pytest.mark.kai
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", [gangs.reclaim, gangs.gang], ids=["reclaim", "gang"])
+async def test_queues_and_gangs_of_real_kai(
+    kube: Kube, queue: str, namespace: str, scenario: object
+) -> None:
+    room = sum((await free_gpus(kube)).values())
+    spec = Spec(template="job", count=2, workers=8, namespaces=[namespace], timeout=300)
+    result: Result = await scenario(kube, spec)  # type: ignore[operator]
+    assert (result.disturbed, result.figures["left_behind"]) == ("", 0), result.facts["notes"]
+    if scenario is gangs.gang:
+        assert result.figures["gangs_placed"] == result.figures["gangs_fitting"] == room // 8
+        assert result.figures["gangs_split"] == 0
+    else:
+        assert result.figures["reclaimed"] == result.figures["evicted"] == room // 2
+        assert (result.figures["reclaim_wait_p50"] or 0) > 0
