@@ -11,13 +11,21 @@ from typing import Any, ClassVar
 
 import pytest
 
+from perfdag.app.cluster.submission import report_other_packages
+from perfdag.app.doctor.store_pod import image_findings
+from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Metric, Params
 from perfdag.benchmark.declaration import mistake
 from perfdag.cli import main
+from perfdag.plan.plan import make_plan
 from perfdag.steps.command import Command
+from perfdag.suite.load import parse_suite
 
 ROOT = Path(__file__).parent.parent
 ODD = '''
+from perfdag.app.cluster.submission import report_other_packages
+from perfdag.app.doctor.store_pod import image_findings
+from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Metric, Output, Params
 from perfdag.outcome import Measurement
 
@@ -210,3 +218,41 @@ def test_a_name_that_cannot_be_used_writes_nothing(
         assert main(["new", name]) == 2
         assert text in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["perfdag-there"]
+
+
+def test_the_image_is_asked_which_benchmarks_it_has() -> None:
+    asked = ("iperf", "mem-copy")
+    [lacking] = image_findings("x\nbenchmarks: fio iperf\n", asked)
+    assert (lacking.state, lacking.what) == ("missing", "the images have no benchmark mem-copy")
+    assert "images/build --with" in lacking.do
+    [has] = image_findings("benchmarks: fio iperf mem-copy", asked)
+    assert has.state == "ok"
+    assert image_findings("an image of an older perfdag", asked) == []
+
+
+def test_the_step_in_the_image_lists_its_benchmarks(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    install(site, "odd", ODD.replace("PARSE", "return []"))
+    environment = {"PYTHONPATH": str(site), "PERFDAG_STORE": str(tmp_path / "claim")}
+    argv = [sys.executable, "-m", "perfdag", "step", "reach"]
+    printed = subprocess.check_output(argv, env={**os.environ, **environment}, text=True)
+    assert image_findings(printed, ("iperf", "odd"))[0].state == "ok"
+
+
+def test_submit_warns_of_a_benchmark_of_another_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "site", "odd", ODD.replace("PARSE", "return []"))
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    for cached in (registry.benchmark_entry_points, registry.names, registry.get):
+        cached.cache_clear()
+    try:
+        text = "name: s\nentries:\n  - benchmark: odd\n  - {benchmark: command, params: {argv: [ls]}}\n"
+        lines: list[str] = []
+        report_other_packages(make_plan(parse_suite(text)), lines.append)
+    finally:
+        monkeypatch.undo()
+        for cached in (registry.benchmark_entry_points, registry.names, registry.get):
+            cached.cache_clear()
+    [line] = lines
+    assert line.startswith("benchmark odd is of package perfdag-odd 1.0: the images need it")

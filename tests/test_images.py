@@ -3,9 +3,12 @@
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from perfdag.cli import main
 
 FILES = sorted((Path(__file__).parents[1] / "images").glob("*/Containerfile"))
 
@@ -95,11 +98,13 @@ esac""",
 }
 
 
-def build(folder: Path, *names: str, **options: str) -> tuple[int, list[str]]:
+def build(
+    folder: Path, *names: str, stubs: dict[str, str] = PROGRAMS, **options: str
+) -> tuple[int, list[str]]:
     """Run images/build with programs that only write down how they are called."""
     programs, calls = folder / "programs", folder / "calls"
     programs.mkdir()
-    for name, script in PROGRAMS.items():
+    for name, script in stubs.items():
         text = f'#!/bin/sh\necho "{name} $*" >>{calls}\n{script}\n'
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
@@ -169,3 +174,42 @@ def test_what_a_build_refuses(tmp_path: Path, options: dict[str, str], text: str
     code, [message] = build(tmp_path, "base", **options)
     assert code == 2
     assert text in message
+
+
+def test_a_package_with_a_benchmark_is_put_into_base_and_its_image_is_built(tmp_path: Path) -> None:
+    """`uv pip install` is a stand-in that unpacks the real wheel."""
+    package = tmp_path / "package"
+    assert main(["new", "mem-copy", "--folder", str(package)]) == 0
+    argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(argv, cwd=package, check=True, capture_output=True)
+    [wheel] = tmp_path.glob("*.whl")
+    built = tmp_path / "built"
+    uv = 'case "$*" in *mem_copy*) theirs=1 ;; esac\n' + PROGRAMS["uv"].replace(
+        ': >"$2/package.py"',
+        f': >"$2/package.py"; [ -z "$theirs" ] || python3 -m zipfile -e {wheel} "$2"',
+    )
+    buildah = f'for each; do :; done; cp -r "$each" {built}-$(basename "$each")'
+    programs = {**PROGRAMS, "uv": uv, "buildah": buildah}
+    code, calls = build(tmp_path, "--with", str(wheel), stubs=programs)
+    assert code == 0, calls
+    images = re.findall(r"-t localhost/perfdag-(\S+):1", "\n".join(calls))
+    assert images == ["base", "finish", "mem-copy"]
+    site = tmp_path / "built-context-base/site"
+    assert (site / "perfdag_mem_copy/__init__.py").exists()
+    assert (site / "perfdag_mem_copy-0.1.0.dist-info/entry_points.txt").exists()
+    assert (tmp_path / "built-context-mem-copy/Containerfile").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--with", "nowhere.whl"), "--with nowhere.whl: no such wheel or folder"),
+        (("--with", ".", "finish"), "build base too"),
+    ],
+)
+def test_a_package_that_cannot_be_put_into_the_images_is_refused(
+    tmp_path: Path, words: tuple[str, ...], text: str
+) -> None:
+    code, calls = build(tmp_path, *words)
+    assert code == 2
+    assert text in calls[-1] or len(calls) > 1

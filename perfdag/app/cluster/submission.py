@@ -9,6 +9,7 @@ import orjson
 from perfdag.app.cluster import template
 from perfdag.app.cluster.manifest_suite import report_missing_gpus
 from perfdag.app.cluster.resume import SubmittedRun, resumable_run
+from perfdag.benchmark import registry
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.runs import store_plan
@@ -57,6 +58,7 @@ def submit_suite(
     """
     loaded, plan = submission.plan()
     report_missing_gpus(plan, report)
+    report_other_packages(plan, report)
     installed = template.installed_template(submission.namespace)
     installed.rules.check(plan)
     store = run_store(root, loaded.suite.store, installed.parameters.get("store") or "")
@@ -66,6 +68,17 @@ def submit_suite(
     priority = int(plan.options.get("priority", 0))
     run = SubmittedRun(plan.run_id, store, plan.suite, priority)
     return run.run_id, _start(installed, run, parameters)
+
+
+def report_other_packages(plan: Plan, report: Callable[[str], None]) -> None:
+    """Report benchmarks of other packages, which perfdag's own images do not have."""
+    for name in sorted({point.benchmark for point in plan.points}):
+        package = registry.package(name)
+        if package.partition(" ")[0] != "perfdag":
+            report(
+                f"benchmark {name} is of package {package}: the images need it "
+                "(images/build --with WHEEL_OR_PATH); perfdag doctor --cluster asks them"
+            )
 
 
 def resume_run(

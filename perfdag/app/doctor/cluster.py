@@ -14,6 +14,7 @@ from perfdag.app.doctor.requirements import check_requirements
 from perfdag.app.doctor.rights import check_account, check_user, required_rights
 from perfdag.app.doctor.store_claim import check_claim
 from perfdag.app.doctor.store_pod import check_store
+from perfdag.benchmark import registry
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.node_fit import without_simulated
 from perfdag.plan.plan import Plan
@@ -102,8 +103,9 @@ async def check_installation(
     claim = await check_claim(client, namespace, root, _parallel_batches(template))
     if any(finding.what.startswith("there is no claim") for finding in claim):
         return [*findings, *claim]  # a pod that mounts the claim would never start
-    store = await check_store(client, namespace, root, template["spec"], install)
-    return [*findings, *claim, store]
+    benchmarks = {point.benchmark for point in plan.points} if plan else set(registry.working())
+    store = await check_store(client, namespace, root, template["spec"], install, benchmarks)
+    return [*findings, *claim, *store]
 
 
 def _parallel_batches(template: Object) -> int:

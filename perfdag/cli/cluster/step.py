@@ -48,7 +48,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
             help="how long Argo lets pods of the gang be Pending",
         )
         rank.set_defaults(run=measure)
-    reach = steps.add_parser("reach", help="write and remove an object in the store")
+    reach = steps.add_parser("reach", help="check the store, and list the benchmarks")
     reach.set_defaults(run=check_store)
     last = steps.add_parser("finish", help="collect, report, check")
     last.add_argument("--phase", default="Succeeded", help="phase of the Workflow")
@@ -102,10 +102,12 @@ def measure(args: argparse.Namespace) -> int:
 
 
 def check_store(args: argparse.Namespace) -> int:
-    """Write, read and remove an object in the store."""
+    """Write, read and remove an object in the store, then print the benchmarks of this image."""
     from perfdag.app.cluster.batch_steps import check_store
+    from perfdag.benchmark import registry
 
     check_store(os.environ.get("PERFDAG_STORE", ""))
+    print_now(f"benchmarks: {' '.join(registry.working())}")
     return EXIT_OK
 
 
