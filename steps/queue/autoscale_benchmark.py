@@ -22,7 +22,7 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
 
     Without deployments, backends are processes that a model of the HorizontalPodAutoscaler scales:
     this compares settings of the autoscaler, not clusters. With deployments, their own autoscaler
-    scales their pods. The pods of a CronJob with the same name count too (`autoscale: {by: cron}`).
+    scales their pods. The pods of a CronJob or ScaledJob with the same name count too.
 
     Depth and wait of the queue are gauges of the frontend. The wait covers a window of 1 s locally,
     and the window of the frontend (30 s) on a cluster. On a cluster both are absent if the command
@@ -45,6 +45,7 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
                 "verbs": ["list"],
             },
             {"apiGroups": ["batch"], "resources": ["cronjobs", "jobs"], "verbs": ["list"]},
+            {"apiGroups": ["keda.sh"], "resources": ["scaledjobs"], "verbs": ["list"]},
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
             {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
             {

@@ -33,6 +33,7 @@ API_RULES = Rights(
             "verbs": ["list"],
         },
         {"apiGroups": ["batch"], "resources": ["cronjobs"], "verbs": ["list"]},
+        {"apiGroups": ["keda.sh"], "resources": ["scaledjobs"], "verbs": ["list"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
         {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
         {

@@ -18,6 +18,7 @@ Messages (keys as in the original; kept framing adds those in brackets):
 """
 
 import json
+import logging
 import re
 import socket
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ KEPT_BYTES = 65536
 MOST_PARALLEL = 4096
 """The most requests that one client may have in flight."""
 HELLO = b"perfdag/1\n"
+
+messages = logging.getLogger("perfdag.queue.messages")
+"""Logs every message sent or received at the level DEBUG."""
 
 Message = dict[str, Any]
 
@@ -72,9 +76,11 @@ def address(text: str) -> Address:
 def encode(message: Message) -> bytes:
     """Return a message as one compact JSON object, without a newline."""
     try:
-        return orjson.dumps(message)
+        data = orjson.dumps(message)
     except TypeError:  # a lone surrogate, or an integer of more than 64 bits
-        return _compact(message).encode("utf-8", "replace")
+        data = _compact(message).encode("utf-8", "replace")
+    messages.debug("sent %s", data)
+    return data
 
 
 def encode_line(message: Message) -> bytes:
@@ -93,6 +99,7 @@ def decode(data: bytes | bytearray) -> Message:
         message = _lenient(data)
     if type(message) is not dict:
         raise MalformedError("not a JSON object")
+    messages.debug("received %s", bytes(data))
     return message
 
 

@@ -197,6 +197,7 @@ API = {
     "ReplicaSet": "apps/v1",
     "Job": "batch/v1",
     "CronJob": "batch/v1",
+    "ScaledJob": "keda.sh/v1alpha1",
     "Pod": "v1",
 }
 
@@ -216,12 +217,12 @@ def named(
 
 
 def queue_objects(by: str) -> list[dict[str, Any]]:
-    """The Deployment and the CronJob of a queue, each with its name as uid."""
+    """The Deployment of a queue and what starts its Jobs, each with its name as uid."""
     queue = {"name": "s", "command": ["sleep", "1"], "autoscale": {"by": by}}
     objects = [
         body
         for body in manifests(Queues.model_validate({"queues": [queue]}))
-        if body["kind"] in ("Deployment", "CronJob")
+        if body["kind"] in ("Deployment", "CronJob", "ScaledJob")
     ]
     for body in objects:
         body["metadata"] |= {
@@ -239,16 +240,17 @@ async def find_target(*objects: dict[str, Any]) -> tuple[DeploymentTarget, ApiSe
     return target, server
 
 
-async def test_pods_that_a_cron_job_starts_are_backends_too() -> None:
+@pytest.mark.parametrize(("by", "kind"), [("cron", "CronJob"), ("keda-job", "ScaledJob")])
+async def test_pods_of_jobs_that_something_starts_are_backends_too(by: str, kind: str) -> None:
     mine, theirs = (
         {"app.kubernetes.io/name": NAME},
-        {"app.kubernetes.io/name": f"{NAME}-cron", "app.kubernetes.io/part-of": "perfdag-queue"},
+        {"app.kubernetes.io/name": f"{NAME}-job", "app.kubernetes.io/part-of": "perfdag-queue"},
     )
     target, server = await find_target(
-        *queue_objects("cron"),
+        *queue_objects(by),
         named("ReplicaSet", "set", f"Deployment {NAME}", mine),
         named("Pod", "of-set", "set", mine),
-        named("Job", "job", f"CronJob {NAME}"),
+        named("Job", "job", f"{kind} {NAME}"),
         named("Job", "stranger", "CronJob of-others"),
         *(
             named("Pod", f"of-job-{phase}", "job", theirs, phase)
@@ -256,7 +258,7 @@ async def test_pods_that_a_cron_job_starts_are_backends_too() -> None:
         ),
         named("Pod", "of-stranger", "stranger", theirs),
     )
-    assert await target.scaler() == f"CronJob {NAME}"
+    assert await target.scaler() == f"{kind} {NAME}"
     await require_scaler(target)
     assert await target.ready() == 2
     listed = {
@@ -266,7 +268,7 @@ async def test_pods_that_a_cron_job_starts_are_backends_too() -> None:
     }
     allowed = {kind for rule in QueueAutoscale.api.named for kind in rule["resources"]}
     assert listed <= allowed
-    assert {"horizontalpodautoscalers", "cronjobs"} <= {
+    assert {"horizontalpodautoscalers", "cronjobs", "scaledjobs"} <= {
         kind for rule in QueueScaling.api.named for kind in rule["resources"]
     }
 
@@ -278,5 +280,7 @@ async def test_a_deployment_that_neither_an_autoscaler_nor_a_cron_job_scales_is_
         **named("CronJob", NAME),
         "spec": {"jobTemplate": {}},
     }  # of that name, and none of a queue
-    with pytest.raises(ValueError, match="no HorizontalPodAutoscaler, and no CronJob of its name"):
+    with pytest.raises(
+        ValueError, match="no HorizontalPodAutoscaler, and no CronJob or ScaledJob of its name"
+    ):
         await require_scaler((await find_target(*queue_objects("none"), stranger))[0])

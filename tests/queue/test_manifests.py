@@ -1,5 +1,6 @@
 """Manifests: objects of a queue, rights of a pod, and refused files."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from perfdag.steps.queue.manifests.model import Queues, load
 from perfdag.steps.queue.manifests.objects import manifests
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "queues.yaml"
+DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "queue.json"
 
 
 def of(kind: str, objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -98,6 +100,66 @@ def test_the_limit_of_an_item_reaches_who_waits_for_it() -> None:
     assert option("perfdag-queue-frontend", "--reply-timeout") == "90"
 
 
+def test_a_queue_of_the_original_is_told_in_full() -> None:
+    queue = {
+        "name": "media",
+        "command": ["/usr/bin/transcode"],
+        "dir": "/data",
+        "env": {"LIBVA_DRIVER_NAME": "iHD"},
+        "null_out": True,
+        "arguments": ["-n", "600"],
+    }
+    objects = of("Deployment", manifests(Queues.model_validate({"queues": [queue]})))
+    backend, client = (
+        objects[name]["spec"]["template"]["spec"]["containers"][0]
+        for name in ("perfdag-queue-media", "perfdag-queue-media-client")
+    )
+    assert {"name": "LIBVA_DRIVER_NAME", "value": "iHD"} in backend["env"]
+    assert " ".join(backend["command"]).endswith("--dir /data --null-out -- /usr/bin/transcode")
+    assert " ".join(client["command"]).endswith(" -- -n 600")
+    ignoring = {**queue, "ignore": True, "arguments": []}
+    objects = of("Deployment", manifests(Queues.model_validate({"queues": [ignoring]})))
+    pod = objects["perfdag-queue-media"]["spec"]["template"]["spec"]
+    assert "--ignore" in pod["containers"][0]["command"]
+
+
+def test_the_frontend_admits_pods_of_the_original() -> None:
+    policy = of("NetworkPolicy", manifests(load(None, ["sleep=sleep 2", "media=sleep 1"])))
+    own, original = policy["perfdag-queue-frontend"]["spec"]["ingress"][0]["from"]
+    assert own == {"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "perfdag-queue"}}}
+    [names] = original["podSelector"]["matchExpressions"]
+    assert names == {
+        "key": "app",
+        "operator": "In",
+        "values": [
+            f"scalability-tester-{program}"
+            for program in ("backend-sleep", "client-sleep", "backend-media", "client-media")
+        ],
+    }
+    [namespaces] = original["namespaceSelector"]["matchExpressions"]
+    assert namespaces["values"] == ["perfdag-queue", "monitoring", "validation"]
+
+
+def test_the_dashboard_counts_backends_alone() -> None:
+    dashboard = DASHBOARD.read_text().replace('\\"', '"')
+    pod, job = "perfdag-queue-sleep-6d4b75cb6d-x2vnk", "perfdag-queue-sleep-28123456-x2vnk"
+    others = ("perfdag-queue-frontend", "perfdag-queue-sleep-client")
+    for label, backends, rest in (
+        ("deployment", ["perfdag-queue-sleep"], others),
+        ("pod", [pod, job], [f"{name}-6d4b75cb6d-x2vnk" for name in others]),
+    ):
+        for wanted, unwanted in re.findall(rf'{label}=~"(.*?)", {label}!~"(.*?)"', dashboard):
+            kept = [
+                name
+                for name in (*backends, *rest)
+                if re.fullmatch(wanted, name) and not re.fullmatch(unwanted, name)
+            ]
+            assert kept == backends
+        assert len(re.findall(f'{label}=~"perfdag', dashboard)) == len(
+            re.findall(f'{label}!~"perfdag', dashboard)
+        )
+
+
 def test_every_pod_is_restricted() -> None:
     objects = manifests(load(None, ["sleep=sleep 2"]))
     assert (
@@ -160,12 +222,18 @@ def test_a_new_token_is_said_and_a_given_one_kept(
     )
 
 
+def backoff(template: dict[str, Any]) -> str:
+    command = template["spec"]["containers"][0]["command"]
+    return str(command[command.index("--backoff") + 1])
+
+
 @pytest.mark.parametrize(
     ("by", "kind"),
     [
         ("custom", "HorizontalPodAutoscaler"),
         ("external", "HorizontalPodAutoscaler"),
         ("keda", "ScaledObject"),
+        ("keda-job", "ScaledJob"),
         ("cron", "CronJob"),
     ],
 )
@@ -185,15 +253,13 @@ def test_scaling(by: str, kind: str) -> None:
     )
     scaler = of(kind, objects)["perfdag-queue-s"]
     deployment = of("Deployment", objects)["perfdag-queue-s"]
-    if by == "cron":
-        pod = scaler["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-        assert "--exit-when-empty" in pod["containers"][0]["command"]
-        labels = scaler["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
+    if by in ("cron", "keda-job"):
+        job = scaler["spec"].get("jobTargetRef") or scaler["spec"]["jobTemplate"]["spec"]
+        assert backoff(job["template"]) == "0"  # it ends on an empty queue
+        assert backoff(deployment["spec"]["template"]) == "1"
+        labels = job["template"]["metadata"]["labels"]
         assert not deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
-        assert (
-            "--exit-when-empty"
-            not in deployment["spec"]["template"]["spec"]["containers"][0]["command"]
-        )
+        assert scaler["spec"].get("maxReplicaCount", 9) == 9
     else:
         assert (
             "replicas" not in deployment["spec"]
@@ -272,6 +338,11 @@ def test_queues_may_share_a_volume() -> None:
             "monitor_account belong to a ServiceMonitor",
         ),
         ("queues: [{name: a, command: [sleep], replcas: 2}]", "replcas"),
+        ("queues: [{name: a, command: [sleep], env: {NODE_NAME: n}}]", "env NODE_NAME"),
+        (
+            "queues: [{name: a, command: [sleep], ignore: true, arguments: ['1']}]",
+            "the backends ignore the client's `arguments`",
+        ),
         ("queues: [{name: a, command: [sleep], data: {nfs_server: x}}]", "go together"),
         (
             "{queues: [{name: a, command: [sleep]}], monitor_labels: {release: x}}",

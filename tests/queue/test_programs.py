@@ -1,5 +1,6 @@
 """The programs as processes: their options and output."""
 
+import asyncio
 import json
 import os
 import re
@@ -13,6 +14,11 @@ from pathlib import Path
 import pytest
 
 from perfdag.cli import main
+from perfdag.steps.queue.client.load import request
+from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.client.wires import KeptWire, Work
+from perfdag.steps.queue.frontend.frontend import Frontend
+from tests.queue.conftest import clients, workers
 
 ANY = "127.0.0.1:0"
 
@@ -47,6 +53,27 @@ def test_once_runs_the_command_as_the_flags_say(
     assert ("returned error code 3" in output.err) == bool(code)
 
 
+async def test_the_recipe_of_a_cron_job_ends_on_an_empty_queue(
+    frontend: Frontend, client_stats: ClientStats
+) -> None:
+    kept = KeptWire(clients(frontend), Work("sleep"))
+    sent = [asyncio.create_task(request(kept, client_stats, n)) for n in range(2)]
+    await asyncio.sleep(0)
+    while frontend.queues["sleep"].waiting < 2:
+        await asyncio.sleep(0.01)
+    argv = ["queue", "backend", f"-faddr={workers(frontend)}", "-backoff=0", "-verbose"]
+    backend = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "perfdag", *argv, "--", "sleep", "0"),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, log = await asyncio.wait_for(backend.communicate(), 20)
+    await asyncio.gather(*sent)
+    await kept.close()
+    assert backend.returncode == 0
+    assert (client_stats.success, log.count(b' sent b\'{"Pod":')) == (2, 2)
+    assert log.endswith(b"2 items done\n")
+
+
 def test_an_open_loop_over_all_three_programs(tmp_path: Path) -> None:
     with ExitStack() as stack:
 
@@ -73,6 +100,7 @@ def test_an_open_loop_over_all_three_programs(tmp_path: Path) -> None:
             "frontend",
             "-interval",
             "7",
+            "-verbose",
             *(f"-{one}addr={ANY}" for one in "cwm"),
             "one",
             "two",
@@ -87,6 +115,7 @@ def test_an_open_loop_over_all_three_programs(tmp_path: Path) -> None:
             "backend",
             f"-faddr=127.0.0.1:{workers}",
             "-name=two",
+            "-backoff=0.2",
             *command,
             message="backend of queue 'two'",
             ITS_POD="pod-7",
@@ -115,5 +144,8 @@ def test_an_open_loop_over_all_three_programs(tmp_path: Path) -> None:
         backend.terminate()
         assert backend.communicate(timeout=10)[1] == f"{result['success']} items done\n"
         frontend.terminate()
-        assert f"two: {result['success']} done, 0 failed" in frontend.communicate(timeout=10)[1]
+        log = frontend.communicate(timeout=10)[1]
+        assert f"two: {result['success']} done, 0 failed" in log
+        assert 'received b\'{"Queue":"two","Args":["ignored"]' in log
+        assert log.count(" sent b") >= 2 * result["success"]  # an item and an answer each
         assert (backend.returncode, frontend.returncode) == (0, 0)

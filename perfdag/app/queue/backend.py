@@ -33,7 +33,6 @@ def serve(
     backoff: float,
     backoff_max: float,
     kept: bool,
-    verbose: bool,
     report: Report,
 ) -> int:
     """Run the command for each item of a queue until a signal.
@@ -50,7 +49,6 @@ def serve(
         backoff=backoff,
         backoff_max=backoff_max,
         kept=kept,
-        verbose=verbose,
     )
     _report_device(workload, glob, report)
     backend = Backend(options, workload)

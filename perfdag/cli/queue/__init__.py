@@ -1,6 +1,7 @@
 """`perfdag queue`: queues, clients and backends that show whether a device scales."""
 
 import argparse
+import logging
 
 from perfdag.cli.queue import backend, client, frontend, manifests, validate
 
@@ -33,6 +34,11 @@ def run(args: argparse.Namespace) -> int:
     """Run a program. Bad values and unusable files are errors of the input."""
     from perfdag.app.errors import CommandError
 
+    if getattr(args, "verbose", False):
+        from perfdag.steps.queue import wire
+
+        logging.basicConfig(format="%(asctime)s %(message)s")
+        wire.messages.setLevel(logging.DEBUG)
     try:
         code: int = args.program_run(args)
     except ValueError as error:

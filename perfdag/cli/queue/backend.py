@@ -7,7 +7,8 @@ from perfdag.cli.queue.program_options import add_option, add_program, after_das
 
 EXAMPLES = """\
   perfdag queue backend --name sleep --backoff 0.2 -- sleep 2
-  perfdag queue backend --name media --glob '/dev/dri/renderD*' --null-in --ignore -- \\
+  perfdag queue backend --name sleep --backoff 0 -- sleep 2    # until the queue is empty
+  perfdag queue backend --name media --backoff 0.2 --glob '/dev/dri/renderD*' --ignore -- \\
     /usr/bin/sample_multi_transcode -hw -device FILENAME -i::h265 /data/in.h265 \\
     -o::h265 /dev/null -n 600
 """
@@ -27,8 +28,8 @@ def add(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         (
             "backoff",
             0.0,
-            "original wire: seconds to wait after an empty answer, times the number of empty "
-            "answers in a row; 0: exit",
+            "0: exit when the queue is empty; above 0: stay, and on the original wire ask again "
+            "after N times so many seconds, with N empty answers in a row",
         ),
         ("backoff-max", 5.0, "longest such wait in seconds"),
         ("limit", 0.0, "seconds after which an item's process group is killed; 0: never"),
@@ -40,8 +41,7 @@ def add(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         ("null-out", False, "standard output and error to /dev/null"),
         ("node-env", "", "environment variable with the node's name (default: host name)"),
         ("pod-env", "", "environment variable with the pod's name (default: host name)"),
-        ("exit-when-empty", False, "exit when the queue is empty (original wire, no back-off)"),
-        ("verbose", False, "log every item"),
+        ("verbose", False, "log all messages"),
     ):
         add_option(parser, name, default, text)
     add_option(
@@ -83,9 +83,8 @@ def run(args: argparse.Namespace) -> int:
         args.name,
         pod_variable=args.pod_env,
         node_variable=args.node_env,
-        backoff=0.0 if args.exit_when_empty else args.backoff,
+        backoff=args.backoff,
         backoff_max=max(args.backoff, args.backoff_max),
-        kept=args.wire == "kept" and not args.exit_when_empty,
-        verbose=args.verbose,
+        kept=args.wire == "kept" and args.backoff > 0,
         report=log,
     )

@@ -41,7 +41,7 @@ def add(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         ("seed", 1, "seed of the exponential gaps"),
         ("duration", 0.0, "seconds after which to stop and print statistics as JSON; 0: never"),
         ("drain", 30.0, "open loop: seconds to wait for answers after --duration; then they fail"),
-        ("verbose", False, "accepted and ignored"),
+        ("verbose", False, "log all messages"),
     ):
         add_option(parser, name, default, text)
     add_option(

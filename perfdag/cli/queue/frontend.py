@@ -25,7 +25,7 @@ def add(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         ("reply-timeout", 0.0, "seconds after which an item without its own limit fails; 0: never"),
         ("message-timeout", 5.0, "seconds after which an incomplete message ends a connection"),
         ("max-peers", 8192, "most connections, as far as `ulimit -n` admits"),
-        ("verbose", False, "accepted and ignored"),
+        ("verbose", False, "log all messages"),
     ):
         add_option(parser, name, default, text)
     parser.set_defaults(program_run=run)

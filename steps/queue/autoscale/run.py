@@ -262,6 +262,6 @@ async def require_scaler(target: DeploymentTarget) -> None:
         return
     raise ValueError(
         f"nothing scales Deployment {target.name} in namespace {target.namespace}: it has no "
-        "HorizontalPodAutoscaler, and no CronJob of its name starts backends (`autoscale` of the "
-        "queue makes one)"
+        "HorizontalPodAutoscaler, and no CronJob or ScaledJob of its name starts backends "
+        "(`autoscale` of the queue makes one)"
     )

@@ -41,7 +41,6 @@ class Options:
     backoff_max: float = 5.0
     kept: bool = True
     retry_seconds: float = 30.0
-    verbose: bool = False
 
     def __post_init__(self) -> None:
         if self.backoff < 0 or self.backoff_max < self.backoff:
@@ -96,9 +95,6 @@ class Backend:
         running = int(item.get("Running") or 1)
         outcome = self.workload.run(wire.words(item, "Args"), wire.number(item, "Limit"), running)
         elapsed = time.perf_counter() - began
-        if self.options.verbose:
-            text = f"item {self.completed + 1}: code {outcome.retcode}, {elapsed:.6f} s\n"
-            sys.stderr.write(text)
         return {
             "Pod": self.options.pod,
             "Node": self.options.node,

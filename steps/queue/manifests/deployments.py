@@ -92,19 +92,26 @@ def frontend(queues: Queues) -> Object:
 
 
 def backend(queues: Queues, queue: Queue, exits: bool = False) -> Object:
-    """Return the backends' Deployment; with ``exits`` they end on an empty queue, for a CronJob."""
+    """Return the backends' Deployment; with ``exits`` they end on an empty queue, for Jobs."""
     command = ["perfdag", "queue", "backend", "--faddr", f"{FRONTEND}:9999", "--name", queue.name]
     command += ["--limit", f"{queue.limit:g}"]
     command += ["--node-env", "NODE_NAME", "--pod-env", "POD_NAME", "--null-in"]
+    command += ["--backoff", "0" if exits else "1"]
     command += ["--glob", queue.glob] if queue.glob else []
-    command += ["--exit-when-empty"] if exits else []
+    command += ["--dir", queue.dir] if queue.dir else []
+    command += ["--ignore"] if queue.ignore else []
+    command += ["--null-out"] if queue.null_out else []
     fields = (("NODE_NAME", "spec.nodeName"), ("POD_NAME", "metadata.name"))
     container: Object = {
         "name": "backend",
         "image": queue.image or queues.image,
         "command": [*command, "--", *queue.command],
         "env": [
-            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields
+            *({"name": name, "value": value} for name, value in queue.env.items()),
+            *(
+                {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+                for name, path in fields
+            ),
         ],
         "resources": {"requests": {**queue.requests, **queue.resources}, "limits": queue.resources},
     }
@@ -135,6 +142,7 @@ def client(queues: Queues, queue: Queue) -> Object:
     command += ["--req-max", str(max(queue.parallel, queue.most_parallel))]
     # With a limit, the frontend drops backends that hang.
     command += ["--limit", f"{queue.limit:g}"] if queue.limit else []
+    command += ["--", *queue.arguments] if queue.arguments else []
     token = {"name": "perfdag-queue-token", "key": "token"}
     container: Object = {
         "name": "client",

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 NAME = r"^[A-Za-z0-9]([-A-Za-z0-9]{0,38}[A-Za-z0-9])?$"
-Scaling = Literal["none", "custom", "external", "keda", "cron"]
+Scaling = Literal["none", "custom", "external", "keda", "keda-job", "cron"]
 
 
 class _Model(BaseModel):
@@ -18,12 +18,11 @@ class Autoscale(_Model):
     """The autoscaling of a queue's backends.
 
     ``wait``: target of the waiting time in seconds (custom). ``items``: target of open items a
-    backend
-    (external, keda); below 1, so that backends start before items wait.
+    backend (external, keda, keda-job); below 1, so that backends start before items wait.
     """
 
     by: Scaling = "none"
-    least: int = Field(1, ge=0)
+    least: int = Field(1, ge=0, description="custom, external, keda: least backends")
     most: int = Field(64, ge=1)
     wait: float = Field(1.0, gt=0)
     items: float = Field(0.8, gt=0)
@@ -68,6 +67,13 @@ class Queue(_Model):
     grace: int | None = Field(
         None, ge=1, description="termination grace in seconds, at least the limit"
     )
+    dir: str = Field("", description="working directory of the command")
+    env: dict[str, str] = Field(default_factory=dict, description="environment of the command")
+    ignore: bool = Field(False, description="ignore the arguments in clients' requests")
+    null_out: bool = Field(False, description="standard output and error to /dev/null")
+    arguments: list[str] = Field(
+        [], description="arguments that the client adds to the command of every item"
+    )
     glob: str = Field("", description="device files; the first match replaces FILENAME")
     resources: dict[str, int | str] = Field(
         default_factory=dict, description="limits, for example gpu.intel.com/millicores"
@@ -96,6 +102,10 @@ class Queue(_Model):
                 f"grace {self.grace} s is shorter than the limit of {self.limit:g} s: "
                 "scale-in would kill items"
             )
+        if names := sorted({"NODE_NAME", "POD_NAME"} & self.env.keys()):
+            raise ValueError(f"env {', '.join(names)}: the backend sets it to its own node or pod")
+        if self.ignore and self.arguments:
+            raise ValueError("the backends ignore the client's `arguments`: leave one of both out")
         if not (self.command[0].startswith("/") or self.command[0] in ("sleep", "usl")):
             raise ValueError(
                 f"command {self.command[0]!r} is neither an absolute path nor built in (sleep, usl)"

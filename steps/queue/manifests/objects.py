@@ -89,10 +89,23 @@ def _secret(namespace: str, token: str) -> Object:
 
 
 def _network(queues: Queues) -> list[Object]:
-    """Admit pods of the namespace to the frontend's queue ports, and any pod to its metrics."""
-    inside = {
-        "from": [{"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "perfdag-queue"}}}]
+    """Admit pods of the queues to the frontend's queue ports, and any pod to its metrics.
+
+    Clients and backends of the original are admitted too, by its own labels and namespaces.
+    """
+    own = {"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "perfdag-queue"}}}
+    names = [
+        f"scalability-tester-{program}-{queue.name}"
+        for queue in queues.queues
+        for program in ("backend", "client")
+    ]
+    original = {
+        "podSelector": _one_of("app", names),
+        "namespaceSelector": _one_of(
+            "kubernetes.io/metadata.name", [queues.namespace, "monitoring", "validation"]
+        ),
     }
+    inside = {"from": [own, original]}
     return [
         {
             "apiVersion": "networking.k8s.io/v1",
@@ -108,6 +121,10 @@ def _network(queues: Queues) -> list[Object]:
             },
         }
     ]
+
+
+def _one_of(label: str, values: list[str]) -> Object:
+    return {"matchExpressions": [{"key": label, "operator": "In", "values": values}]}
 
 
 def _service(namespace: str, name: str, ports: dict[str, int]) -> Object:

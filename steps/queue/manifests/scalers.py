@@ -1,8 +1,8 @@
 """Objects with which a cluster scales backends by the frontend's metrics.
 
-They are a HorizontalPodAutoscaler with a custom or an external metric, KEDA's ScaledObject, or a
-CronJob
-whose backends end when the queue is empty. A ConfigMap holds the rules of prometheus-adapter.
+They are a HorizontalPodAutoscaler with a custom or an external metric, KEDA's ScaledObject, or
+KEDA's ScaledJob or a CronJob, whose backends end when the queue is empty. A ConfigMap holds the
+rules of prometheus-adapter.
 """
 
 from perfdag.kube.resources import Object
@@ -21,9 +21,10 @@ def scaling(queues: Queues) -> list[tuple[Queue | None, Object]]:
             objects.append((queue, hpa(queues.namespace, queue)))
         elif by == "keda":
             objects.append((queue, _keda(queues, queue)))
+        elif by == "keda-job":
+            objects.append((queue, _keda_job(queues, queue)))
         elif by == "cron":
-            template = backend(queues, queue, exits=True)["spec"]["template"]
-            objects.append((queue, _cron(queues.namespace, queue, template)))
+            objects.append((queue, _cron(queues, queue)))
     if any(queue.autoscale.by in ("custom", "external") for queue in queues.queues):
         objects.append((None, _adapter(queues.namespace)))
     return objects
@@ -116,6 +117,21 @@ def _adapter(namespace: str) -> Object:
     }
 
 
+def _trigger(queues: Queues, queue: Queue) -> Object:
+    """Return KEDA's trigger by the open items of a queue."""
+    server = (
+        queues.prometheus or f"http://prometheus-operated.{queues.monitor or 'monitoring'}.svc:9090"
+    )
+    return {
+        "type": "prometheus",
+        "metadata": {
+            "serverAddress": server,
+            "query": f'sum(hpa_queue_all{{name="{queue.name}",namespace="{queues.namespace}"}})',
+            "threshold": f"{queue.autoscale.items:g}",
+        },
+    }
+
+
 def _keda(queues: Queues, queue: Queue) -> Object:
     """Return KEDA's ScaledObject.
 
@@ -123,17 +139,6 @@ def _keda(queues: Queues, queue: Queue) -> Object:
     others.
     """
     scale = queue.autoscale
-    server = (
-        queues.prometheus or f"http://prometheus-operated.{queues.monitor or 'monitoring'}.svc:9090"
-    )
-    trigger = {
-        "type": "prometheus",
-        "metadata": {
-            "serverAddress": server,
-            "query": f'sum(hpa_queue_all{{name="{queue.name}",namespace="{queues.namespace}"}})',
-            "threshold": f"{scale.items:g}",
-        },
-    }
     return {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
@@ -145,32 +150,59 @@ def _keda(queues: Queues, queue: Queue) -> Object:
             "cooldownPeriod": scale.window,
             "pollingInterval": 5,
             "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(scale.window)}},
-            "triggers": [trigger],
+            "triggers": [_trigger(queues, queue)],
         },
     }
 
 
-def _cron(namespace: str, queue: Queue, template: Object) -> Object:
-    """Return a CronJob that starts backends at fixed times; they end when the queue is empty."""
+def _job(queues: Queues, queue: Queue, backends: int) -> Object:
+    """Return the specification of a Job with so many backends, which end on an empty queue."""
+    template = backend(queues, queue, exits=True)["spec"]["template"]
     template["spec"]["restartPolicy"] = "OnFailure"
     # The Deployment must not select these pods.
-    template["metadata"]["labels"]["app.kubernetes.io/name"] += "-cron"
-    scale = queue.autoscale
-    job = {
-        "parallelism": scale.parallelism,
-        "completions": scale.parallelism,
+    template["metadata"]["labels"]["app.kubernetes.io/name"] += "-job"
+    return {
+        "ttlSecondsAfterFinished": 300,
+        "parallelism": backends,
+        "completions": backends,
         "backoffLimit": 6,
         "template": template,
     }
+
+
+def _keda_job(queues: Queues, queue: Queue) -> Object:
+    """Return KEDA's ScaledJob.
+
+    Its default strategy subtracts the Jobs that run, whose items the metric still counts. It keeps
+    no Job for an empty queue, which would end at once.
+    """
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledJob",
+        "metadata": {"name": queue.object_name, "namespace": queues.namespace, "labels": _PART},
+        "spec": {
+            "jobTargetRef": _job(queues, queue, 1),
+            "maxReplicaCount": queue.autoscale.most,
+            "pollingInterval": 5,
+            "successfulJobsHistoryLimit": 1,
+            "failedJobsHistoryLimit": 3,
+            "triggers": [_trigger(queues, queue)],
+        },
+    }
+
+
+def _cron(queues: Queues, queue: Queue) -> Object:
+    """Return a CronJob that starts backends at fixed times; they end when the queue is empty."""
+    scale = queue.autoscale
     return {
         "apiVersion": "batch/v1",
         "kind": "CronJob",
-        "metadata": {"name": queue.object_name, "namespace": namespace, "labels": _PART},
+        "metadata": {"name": queue.object_name, "namespace": queues.namespace, "labels": _PART},
         "spec": {
             "schedule": scale.schedule,
             "concurrencyPolicy": "Allow",
             "successfulJobsHistoryLimit": 1,
             "failedJobsHistoryLimit": 3,
-            "jobTemplate": {"spec": {"ttlSecondsAfterFinished": 300, **job}},
+            "jobTemplate": {"spec": _job(queues, queue, scale.parallelism)},
         },
     }

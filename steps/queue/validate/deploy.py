@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.queue.validate.deployment import mapping_at, scales, starts
+from perfdag.steps.queue.validate.deployment import job_of, mapping_at, scales, starts
 
 POLL_SECONDS = 0.5
-OPTIONAL = {"ServiceMonitor", "ScaledObject"}
+OPTIONAL = {"ServiceMonitor", "ScaledObject", "ScaledJob"}
 """Kinds of operators that a validation does not need."""
 
 
@@ -102,7 +102,7 @@ def _named(body: dict[str, Any]) -> str:
 
 def longest_grace(body: dict[str, Any]) -> int:
     """Return the termination grace of an object's pods in seconds, 0 without pods."""
-    job = mapping_at(body, "spec", "jobTemplate", "spec") or mapping_at(body, "spec")
+    job = job_of(body) or mapping_at(body, "spec")
     pod = mapping_at(body, "spec") if body["kind"] == "Pod" else mapping_at(job, "template", "spec")
     if not pod:  # the template of another kind may be anything
         return 0

@@ -1,6 +1,5 @@
 """A Deployment of a queue's backends: its replicas, its pods, and its other scalers."""
 
-from collections.abc import Awaitable
 from typing import Any
 
 from perfdag.kube.client import Kube, KubeError
@@ -23,14 +22,14 @@ def not_permitted(refusal: str, benchmark: str) -> Skip:
 class DeploymentTarget:
     """A Deployment that is scaled through its scale subresource and watched through its pods.
 
-    Pods of a CronJob of the same name count too, after `scaler` has detected it.
+    Pods of a CronJob or ScaledJob of the same name count too, after `scaler` has detected it.
     """
 
     def __init__(self, kube: Kube, namespace: str, name: str) -> None:
         self.kube, self.namespace, self.name = kube, namespace, name
         self.selector = ""
         self.wanted = 0
-        self.cron: dict[str, Any] | None = None
+        self.starter: dict[str, Any] | None = None
 
     async def find(self) -> None:
         """Read the Deployment. Raises BadInput if there is none."""
@@ -61,26 +60,28 @@ class DeploymentTarget:
 
         Raises KubeError, 403 without permission.
         That is a HorizontalPodAutoscaler, with its owner (KEDA creates one for a ScaledObject), or
-        a CronJob
-        of the same name that starts more backends.
+        a CronJob or ScaledJob of the same name that starts more backends.
         """
-        for autoscaler in await _empty_if_404(
-            self.kube.list(
-                await self.kube.resource("autoscaling/v2", "HorizontalPodAutoscaler"),
-                self.namespace,
-            )
-        ):
+        for autoscaler in await self._all("autoscaling/v2", "HorizontalPodAutoscaler"):
             if scales(autoscaler, self.name):
                 owners = autoscaler["metadata"].get("ownerReferences") or []
                 owner = f" (owned by {owners[0]['kind']} {owners[0]['name']})" if owners else ""
                 return f"HorizontalPodAutoscaler {autoscaler['metadata']['name']}{owner}"
-        for cron_job in await _empty_if_404(
-            self.kube.list(await self.kube.resource("batch/v1", "CronJob"), self.namespace)
-        ):
-            if starts(cron_job, self.name):
-                self.cron = cron_job
-                return f"CronJob {self.name}"
+        for version, kind in (("batch/v1", "CronJob"), ("keda.sh/v1alpha1", "ScaledJob")):
+            for starter in await self._all(version, kind):
+                if starts(starter, self.name):
+                    self.starter = starter
+                    return f"{kind} {self.name}"
         return None
+
+    async def _all(self, version: str, kind: str) -> list[dict[str, Any]]:
+        """Return the objects of a kind, none if the cluster does not serve it."""
+        try:
+            return await self.kube.list(await self.kube.resource(version, kind), self.namespace)
+        except KubeError as error:
+            if error.status != 404:
+                raise
+            return []
 
     async def replicas(self) -> int:
         return self.wanted
@@ -90,17 +91,17 @@ class DeploymentTarget:
         await self.kube.scale(self.deployments, self.name, replicas, self.namespace)
 
     async def _list(self) -> list[dict[str, Any]]:
-        """Return the pods of its ReplicaSets and of its CronJob's Jobs that have not ended.
+        """Return the pods of its ReplicaSets and of its starter's Jobs that have not ended.
 
         Labels alone do not do: pods of others may carry the same ones.
         """
         sets = await self.kube.list(self.sets, self.namespace, labels=self.selector)
         pods = await self._pods(sets, self.uid, self.selector)
-        if self.cron:
-            labels = self.cron["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
+        if self.starter:
+            labels = job_of(self.starter)["template"]["metadata"]["labels"]
             jobs = await self.kube.list(self.jobs, self.namespace)
             pods += await self._pods(
-                jobs, self.cron["metadata"]["uid"], _selector({"matchLabels": labels})
+                jobs, self.starter["metadata"]["uid"], _selector({"matchLabels": labels})
             )
         return [pod for pod in pods if pod.get("status", {}).get("phase") not in ENDED]
 
@@ -134,16 +135,6 @@ class DeploymentTarget:
         return "; ".join(f"{reason} ({count} pods)" for reason, count in sorted(reasons.items()))
 
 
-async def _empty_if_404(objects: Awaitable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return the list, empty if the cluster does not serve the kind."""
-    try:
-        return await objects
-    except KubeError as error:
-        if error.status != 404:
-            raise
-        return []
-
-
 def mapping_at(body: dict[str, Any], *path: str) -> dict[str, Any]:
     """Return the mapping at a path of an object, an empty one if there is no mapping."""
     value: Any = body
@@ -152,13 +143,18 @@ def mapping_at(body: dict[str, Any], *path: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def job_of(starter: dict[str, Any]) -> dict[str, Any]:
+    """Return the specification of the Jobs of a CronJob or ScaledJob, empty for other kinds."""
+    return mapping_at(starter, "spec", "jobTemplate", "spec") or mapping_at(
+        starter, "spec", "jobTargetRef"
+    )
+
+
 def starts(body: dict[str, Any], deployment: str) -> bool:
-    """Tell whether an object is the CronJob that starts more backends of a Deployment's queue."""
+    """Tell whether a CronJob or ScaledJob starts more backends of a Deployment's queue."""
     part_of = mapping_at(body, "metadata", "labels").get(PART_OF)
     return (
-        "jobTemplate" in mapping_at(body, "spec")
-        and body["metadata"]["name"] == deployment
-        and part_of == "perfdag-queue"
+        bool(job_of(body)) and body["metadata"]["name"] == deployment and part_of == "perfdag-queue"
     )
 
 
