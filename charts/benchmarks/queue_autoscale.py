@@ -23,8 +23,8 @@ from perfdag.charts.series import read, runs_words, valid
 class Trace:
     """One queue under a changing load: seconds, backends, backends needed, and waiting requests.
 
-    `depth` counts the requests that wait, `wait` is the longest wait in seconds. Both are NaN where
-    they were not read, and empty where they were never read.
+    `depth` counts the requests that wait, `wait` is the age of the oldest in seconds. Both are NaN
+    where they were not read, and empty where they were never read.
     """
 
     name: str

@@ -14,7 +14,8 @@ from perfdag.steps.queue.autoscale.measurements import (
     scaling_verdict,
 )
 from perfdag.steps.queue.autoscale.params import QueueAutoscaleParams, deployment_problems
-from perfdag.steps.queue.autoscale.scores import HpaModel, Profile
+from perfdag.steps.queue.autoscale.scores import HpaModel, needed
+from perfdag.steps.queue.client.arrivals import Arrivals
 
 
 class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
@@ -24,9 +25,9 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
     this compares settings of the autoscaler, not clusters. With deployments, their own autoscaler
     scales their pods. The pods of a CronJob or ScaledJob with the same name count too.
 
-    Depth and wait of the queue are gauges of the frontend. The wait covers a window of 1 s locally,
-    and the window of the frontend (30 s) on a cluster. On a cluster both are absent if the command
-    of the backends names no frontend in their namespace, or if its metrics cannot be read.
+    The client runs an open loop in both cases. Depth and wait of the queue are gauges of the
+    frontend. On a cluster both are absent if the command of the backends names no frontend in their
+    namespace, or if its metrics cannot be read.
 
     Clock: this process's monotonic clock. It starts with the load and stops at the load's end.
     Processes count when they take or wait for items, pods when they are ready.
@@ -102,7 +103,7 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
             "wait",
             "s",
             "none",
-            "longest wait in the frontend's window, waiting items too; a subject is a moment",
+            "age of the oldest request that waits over time, for the chart; a subject is a moment",
         ),
         Metric(
             "failures",
@@ -121,20 +122,15 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
     def check(self, params: QueueAutoscaleParams, shape: Any) -> list[str]:
         if params.high <= params.low:
             return [f"high {params.high:g}/s must be above low {params.low:g}/s"]
-        if params.deployments:
-            return deployment_problems(params)
-        if params.clients or params.namespace or params.client_namespace:
-            return ["clients and namespaces belong to deployments"]
-        few, many = (
-            Profile("step", rate, rate, 1).needed(0, params.item)
-            for rate in (params.low, params.high)
-        )
+        if problems := deployment_problems(params):
+            return problems
+        few, many = (needed(rate, params.item) for rate in (params.low, params.high))
         if few == many:
             return [
                 f"high {params.high:g}/s and low {params.low:g}/s of {params.item:g} s items both "
                 f"need {many} backend(s): the load must change"
             ]
-        if params.high * params.item > params.most:
+        if not params.deployments and params.high * params.item > params.most:
             return [
                 f"{params.high:g}/s of {params.item:g} s items need "
                 f"{params.high * params.item:g} backends, more than most ({params.most})"
@@ -145,14 +141,12 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
         # Not at the top of the file: they import the cluster client and the programs.
         from perfdag.steps.queue.autoscale.run import run_locally, watch
 
-        profile = Profile(params.load, params.low, params.high, params.duration)
+        load = Arrivals(params.high, params.load, params.low, params.duration)
         if params.deployments:
-            result = signals.run(watch(profile, params))
+            result = signals.run(watch(load, params))
         else:
             model = HpaModel(params.target, most=params.most, window=params.window)
-            results = signals.run(
-                run_locally(profile, params.item, params.queues, params.sync, model)
-            )
+            results = signals.run(run_locally(load, params.item, params.queues, params.sync, model))
             result = {queue_run.queue: queue_run.as_json() for queue_run in results}
         return Output({"result": orjson.dumps(result).decode()}, tool="perfdag queue")
 

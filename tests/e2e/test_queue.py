@@ -86,7 +86,7 @@ def suite(queues: str, tmp_path: Path) -> Path:
         "name: queues\nrepetitions: 1\nwarmup: 0\nentries:\n"
         f"  - {{benchmark: queue-scaling, params: {{deployment: {DEPLOYMENT}, namespace: {queues}, client: {DEPLOYMENT}-client, limit: 4,"
         " item: 0.2s, factor: 1.5}}\n"
-        f"  - {{benchmark: queue-autoscale, params: {{deployments: [{SCALED}], namespace: {queues}, low: 1, high: 2, duration: 6s}}}}\n"
+        f"  - {{benchmark: queue-autoscale, params: {{deployments: [{SCALED}], namespace: {queues}, low: 2, high: 8, item: 0.2s, duration: 6s}}}}\n"
     )
     return path
 

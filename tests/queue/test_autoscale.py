@@ -12,10 +12,19 @@ from perfdag.benchmark.contract import Output
 from perfdag.outcome import VERDICT, Failed, Invalid, Measurement
 from perfdag.steps.queue.autoscale.params import QueueAutoscaleParams
 from perfdag.steps.queue.autoscale.run import run_locally, run_on_target, trace_json
-from perfdag.steps.queue.autoscale.scores import HpaModel, Profile, Sample, score
+from perfdag.steps.queue.autoscale.scores import HpaModel, Sample, needed, score
 from perfdag.steps.queue.autoscale_benchmark import QueueAutoscale
 from perfdag.steps.queue.backend.processes import Processes
+from perfdag.steps.queue.client.arrivals import Arrivals
+from perfdag.steps.queue.client.control import CHANGES, Control
+from perfdag.steps.queue.client.load import Load
+from perfdag.steps.queue.client.stats import ClientStats
+from perfdag.steps.queue.client.wires import KeptWire, Work
 from perfdag.steps.queue.frontend.frontend import Frontend
+from perfdag.steps.queue.http import serve
+from perfdag.steps.queue.validate.targets import HttpLoad, LocalTarget, send_by_url
+from perfdag.steps.queue.wire import Address
+from tests.queue.conftest import clients, workers
 
 
 def trace(*samples: tuple[float, int, int]) -> list[Sample]:
@@ -56,7 +65,8 @@ def test_flapping_is_counted_and_a_height_never_reached_is_none() -> None:
     [("step", 10, 2), ("step", 30, 10), ("ramp", 37.5, 6), ("spike", 30, 10), ("spike", 40, 2)],
 )
 def test_profiles(shape: str, at: float, rate: float) -> None:
-    assert Profile(shape, 2, 10, 100).rate(at) == pytest.approx(rate)  # type: ignore[arg-type]
+    arrivals = Arrivals(10, shape, 2, 100)  # type: ignore[arg-type]
+    assert arrivals.rate_at(at) == arrivals.rate_at(100 + at) == pytest.approx(rate)
 
 
 def test_the_rule_of_the_hpa() -> None:
@@ -72,7 +82,7 @@ def test_the_rule_of_the_hpa() -> None:
 
 def simulate(
     scaler: Callable[[float, float, int], int],
-    profile: Profile,
+    arrivals: Arrivals,
     item_seconds: float,
     sync: float,
     delay: float,
@@ -86,11 +96,11 @@ def simulate(
     dt, backlog, have, trace = 0.1, 0.0, 1, []
     coming: list[tuple[float, int]] = []
     requested = 1
-    for k in range(int(profile.seconds / dt)):
+    for k in range(int(arrivals.period / dt)):
         now = k * dt
         while coming and coming[0][0] <= now:
             have = coming.pop(0)[1]
-        rate = profile.rate(now)
+        rate = arrivals.rate_at(now)
         served = min(have / item_seconds, rate + backlog / dt)
         backlog = max(0.0, backlog + (rate - served) * dt)
         if k % max(1, round(sync / dt)) == 0:
@@ -99,20 +109,20 @@ def simulate(
                 requested = wanted
                 coming.append((now + (delay if wanted > have else 0.0), wanted))
                 coming.sort()
-        trace.append(Sample(now, profile.needed(now, item_seconds), have))
+        trace.append(Sample(now, needed(rate, item_seconds), have))
     return trace
 
 
 def test_a_simulated_controller_is_scored_as_its_settings_say() -> None:
-    profile = Profile("step", 1, 8, 200)
+    arrivals = Arrivals(8, "step", 1, 200)
 
     def scored(sync: float, delay: float) -> float:
-        reaction = score(simulate(HpaModel(target=1).desired, profile, 1.0, sync, delay)).reaction
+        reaction = score(simulate(HpaModel(target=1).desired, arrivals, 1.0, sync, delay)).reaction
         assert reaction is not None
         return reaction
 
     assert scored(15, 5) > scored(5, 5) > scored(1, 0)
-    calm = score(simulate(lambda _now, _metric, _have: 8, profile, 1.0, 15, 0))
+    calm = score(simulate(lambda _now, _metric, _have: 8, arrivals, 1.0, 15, 0))
     assert calm.wasted == pytest.approx(7 * 100, rel=0.05)
     assert calm.reaction == pytest.approx(0, abs=0.11)
 
@@ -127,6 +137,7 @@ def parsed(
         "failure": 0,
         "pending": 0,
         "latency": {"count": 10},
+        "run": {"count": 10, "mean": 0.4},
         "schedule_lag": lag,
     }
     one = trace_json(samples, {**counts, "causes": {}, "nodes": {}, **client})
@@ -144,6 +155,12 @@ def test_a_load_that_was_followed_is_ok_and_requests_without_an_answer_are_not()
     assert raised.value.measurements
     with pytest.raises(Invalid, match="100 ms late at p99 on queue-1"):
         parsed(params, FOLLOWED, schedule_lag={"p99": None, "late": 3.0})
+    watching = QueueAutoscaleParams(deployments=["queue-1"])
+    assert parsed(watching, FOLLOWED)
+    with pytest.raises(Invalid, match="3 of 10 requests were not answered"):
+        parsed(watching, FOLLOWED, success=7)
+    with pytest.raises(Invalid, match="an item took 2 s, so the backends needed are not those"):
+        parsed(watching, FOLLOWED, run={"count": 10, "mean": 2.0})
 
 
 def test_failed_requests_fail_it_and_its_rows_say_where() -> None:
@@ -202,38 +219,46 @@ def test_depth_and_wait_are_rows_over_time_where_they_were_had() -> None:
     assert not over_time(bare, "wait")
 
 
-class Watched:
-    """A target and its client: one replica is there, any number of requests is allowed."""
-
-    def __init__(self) -> None:
-        self.sent: list[int] = []
-
-    async def ready(self) -> int:
-        return 1
-
-    async def parallel(self, requests: int) -> int:
-        self.sent.append(requests)
-        return requests
-
-    async def reset(self) -> None:
-        pass
-
-    async def stats(self) -> dict[str, Any]:
-        return {"failure": 0}
-
-
-async def test_the_line_is_looked_at_with_the_replicas() -> None:
+async def test_a_cluster_is_driven_by_the_clients_own_open_loop(
+    frontend: Frontend, client_stats: ClientStats
+) -> None:
+    """The client and its control port are real; the replicas are those that run here."""
+    replicas = Processes(workers(frontend), "sleep", ["sleep", "0.02"])
+    await replicas.scale(1)
+    while not frontend.parked["sleep"]:
+        await asyncio.sleep(0.02)
+    load = Load(KeptWire(clients(frontend), Work("sleep")), client_stats, 8)
+    load.set_parallel(2)
+    server = await serve(Address("127.0.0.1", 0), Control(client_stats, load), "secret", CHANGES)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     looks = iter([(3, 0.5), (None, None)])
 
     async def line() -> tuple[int | None, float | None]:
         return next(looks, (0, 0.0))
 
-    watched: Any = Watched()
-    rows = await run_on_target(Profile("step", 1, 4, 0.4), watched, watched, line, interval=0.02)
-    trace = [Sample(*item) for item in rows["trace"]]
-    assert [(item.depth, item.wait) for item in trace[:3]] == [(3, 0.5), (None, None), (0, 0.0)]
-    assert {item.have for item in trace} == {1}
-    assert watched.sent == [1, 4, 1, 0]
+    try:
+        rows = await run_on_target(
+            Arrivals(60, "step", 10, 2),
+            0.02,
+            LocalTarget(replicas),
+            HttpLoad(send_by_url(url, "secret")),
+            line,
+            interval=0.05,
+        )
+        trace = [Sample(*item) for item in rows["trace"]]
+        assert [(item.depth, item.wait) for item in trace[:3]] == [(3, 0.5), (None, None), (0, 0.0)]
+        assert {item.have for item in trace} == {1}
+        assert {item.needed for item in trace} == {1, 2}
+        client = rows["client"]
+        # 60 a second meet a backend that does 50: what waits counts from its scheduled time
+        assert client["scheduled"] == 70
+        assert (client["pending"], client["failure"]) == (0, 0)
+        assert client["latency"]["max"] > 0.1
+        assert (client_stats.arrivals, load.closed.wanted) == (None, 0)
+    finally:
+        server.close()
+        await load.stop()
+        await replicas.stop()
 
 
 @pytest.mark.parametrize(
@@ -281,7 +306,7 @@ async def test_backends_that_end_by_themselves_are_not_waited_for(
         Failed, match=r"queue-1: 1 of 1 backends ended by themselves \(1 by exit code 1\)"
     ):
         await asyncio.wait_for(
-            run_locally(Profile("step", 2, 12, 16), 0.25, 1, 0.5, HpaModel(target=1)), 10
+            run_locally(Arrivals(12, "step", 2, 16), 0.25, 1, 0.5, HpaModel(target=1)), 10
         )
 
 
@@ -312,7 +337,7 @@ async def test_no_backend_is_left_where_one_of_another_queue_ends_by_itself(
                 Failed, match=r"queue-1: 1 of 1 backends ended by themselves \(1 by SIGKILL\)"
             ):
                 await run_locally(
-                    Profile("step", 4, 8, 16), 0.5, 2, 0.05, HpaModel(target=1, most=1)
+                    Arrivals(8, "step", 4, 16), 0.5, 2, 0.05, HpaModel(target=1, most=1)
                 )
             await killer
         assert not [process.pid for item in backends for process in item.running]
@@ -325,7 +350,9 @@ async def test_no_backend_is_left_where_one_of_another_queue_ends_by_itself(
 @pytest.mark.slow
 async def test_processes_follow_a_step_on_two_queues() -> None:
     results = await asyncio.wait_for(
-        run_locally(Profile("step", 2, 12, 16), 0.25, 2, 0.5, HpaModel(target=1, most=8, window=2)),
+        run_locally(
+            Arrivals(12, "step", 2, 16), 0.25, 2, 0.5, HpaModel(target=1, most=8, window=2)
+        ),
         60,
     )
     for one in results:
@@ -337,4 +364,4 @@ async def test_processes_follow_a_step_on_two_queues() -> None:
         assert max(item.depth or 0 for item in one.trace) > 2
         assert max(item.wait or 0.0 for item in one.trace) > 0.1
         assert one.trace[-1].wait is not None
-        assert one.trace[-1].wait < 0.25  # of the last second, not of the whole run
+        assert one.trace[-1].wait < 0.25  # of what waits then, not of the whole run

@@ -1,15 +1,20 @@
 """Closed and open loops, live control, statistics and their pages."""
 
 import asyncio
+import html
+import itertools
 import json
+import math
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from perfdag.steps.queue.backend.processes import Processes
+from perfdag.steps.queue.client.arrivals import Arrivals
 from perfdag.steps.queue.client.control import CHANGES, Control
-from perfdag.steps.queue.client.load import ClosedLoop, OpenLoop, schedule
+from perfdag.steps.queue.client.load import ClosedLoop, Load, OpenLoop
 from perfdag.steps.queue.client.stats import ClientStats, Latencies
 from perfdag.steps.queue.client.wires import KeptWire, OriginalWire, Work
 from perfdag.steps.queue.frontend.dispatcher import Limits
@@ -17,6 +22,13 @@ from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.http import serve
 from perfdag.steps.queue.wire import Address
 from tests.queue.conftest import Start, clients, workers
+
+
+def idle(client_stats: ClientStats) -> Control:
+    """The control port of a client that has sent nothing."""
+    return Control(
+        client_stats, Load(KeptWire(Address("localhost", 1), Work("q")), client_stats, 8)
+    )
 
 
 def get(control: Control, path: str, **query: str) -> tuple[int, str]:
@@ -41,7 +53,7 @@ async def test_live_control_of_a_closed_loop(
 ) -> None:
     replicas = Processes(workers(frontend), "sleep", ["sleep", "0.02"])
     await replicas.scale(3)
-    loop = ClosedLoop(wire(clients(frontend), Work("sleep")), client_stats, 8)
+    loop = Load(wire(clients(frontend), Work("sleep")), client_stats, 8)
     control = Control(client_stats, loop)
     try:
         for wanted, allowed in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
@@ -90,12 +102,60 @@ async def test_the_reason_why_a_connection_ends_is_counted(
     assert set(client_stats.causes) == {"more than 3 requests at once on one connection"}
 
 
-def test_control_refuses_what_it_does_not_know() -> None:
-    control = Control(ClientStats(), None)
-    assert get(control, "/nope")[0] == 404
-    assert get(control, "/parallel", value="3")[0] == 409
-    assert get(control, "/stats", type="xml")[0] == 400
-    assert (control.completed, control.rejected) == (0, 3)
+async def test_the_rate_is_set_live_and_ends_the_closed_loop(
+    frontend: Frontend, client_stats: ClientStats
+) -> None:
+    replicas = Processes(workers(frontend), "sleep", ["sleep", "0.001"])
+    await replicas.scale(2)
+    load = Load(KeptWire(clients(frontend), Work("sleep")), client_stats, 8)
+    control = Control(client_stats, load)
+    try:
+        assert get(control, "/parallel", value="2") == (200, "2\n")
+        await settled(client_stats, 2)
+        assert get(control, "/rate", value="50", duration="0.4") == (200, "50.000000\n")
+        assert "50 requests a second, arrival constant" in get(control, "/stats")[1]
+        assert json.loads(get(control, "/stats", type="json")[1])["arrivals"]["rate"] == 50
+        while client_stats.scheduled < 20:
+            await asyncio.sleep(0.01)
+        await settled(client_stats, 0)
+        assert (client_stats.scheduled, load.closed.wanted) == (20, 0)
+        get(control, "/rate", value="1000", arrival="burst", period="0.5")
+        while client_stats.scheduled < 520:
+            await asyncio.sleep(0.01)
+        assert get(control, "/rate", value="0") == (200, "0.000000\n")
+        await settled(client_stats, 0)
+        scheduled = client_stats.scheduled
+        assert get(control, "/parallel", value="1") == (200, "1\n")
+        await settled(client_stats, 1)
+        assert client_stats.scheduled == scheduled
+        assert client_stats.failure == 0
+    finally:
+        await load.stop()
+        await replicas.stop()
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status", "message"),
+    [
+        ("/nope", {}, 404, ""),
+        ("/stats", {"type": "xml"}, 400, "type 'xml'"),
+        ("/parallel", {"value": "x"}, 400, "ERROR value 'x' is not a whole number"),
+        ("/rate", {}, 400, "ERROR value '' is not a number"),
+        ("/rate", {"value": "-1"}, 400, "rate -1 requests/s: must be above 0"),
+        ("/rate", {"value": "nan"}, 400, "rate nan requests/s: must be above 0"),
+        ("/rate", {"value": "1", "arrival": "tide"}, 400, "arrival 'tide' is none of constant,"),
+        ("/rate", {"value": "1", "duration": "nan"}, 400, "duration nan s is not above 0"),
+        ("/rate", {"value": "1", "seed": "inf"}, 400, "'inf'"),
+    ],
+)
+def test_control_refuses_what_it_does_not_know(
+    path: str, query: dict[str, str], status: int, message: str
+) -> None:
+    control = idle(ClientStats())
+    code, text = get(control, path, **{"type": "html", **query})
+    assert code == status
+    assert message in html.unescape(text)
+    assert (control.completed, control.rejected) == (0, 1)
 
 
 def test_errors_are_escaped(client_stats: ClientStats) -> None:
@@ -111,7 +171,7 @@ def test_errors_are_escaped(client_stats: ClientStats) -> None:
         "Retcode": 1,
     }
     client_stats.ended(answer, "", 0, 0, 0)
-    control = Control(client_stats, None)
+    control = idle(client_stats)
     page = get(control, "/nodes", type="html")[1]
     assert "<b>" not in page
     assert "<i>" not in page
@@ -173,7 +233,7 @@ async def test_a_stall_shows_in_the_open_loop_only(
 ) -> None:
     replicas = Processes(workers(frontend), "sleep", ["sleep", "0.001"])
     await replicas.scale(2)
-    loop = OpenLoop(KeptWire(clients(frontend), Work("sleep")), client_stats, rate=100)
+    loop = OpenLoop(KeptWire(clients(frontend), Work("sleep")), client_stats)
     while len(frontend.parked["sleep"]) < 2:
         await asyncio.sleep(0.01)
 
@@ -185,7 +245,8 @@ async def test_a_stall_shows_in_the_open_loop_only(
         for process in replicas.running:
             process.send_signal(18)
 
-    await asyncio.gather(loop.run(6), stall())
+    await asyncio.gather(loop.send(Arrivals(100), 6), stall())
+    await loop.finish()
     await replicas.stop()
     p99 = client_stats.latency.percentile(0.99)
     assert p99 is not None
@@ -214,10 +275,9 @@ async def test_a_stall_shows_in_the_open_loop_only(
 async def test_an_open_loop_ends_where_no_answers_come(
     most: int, causes: dict[str, int], message: str, frontend: Frontend, client_stats: ClientStats
 ) -> None:
-    loop = OpenLoop(
-        KeptWire(clients(frontend), Work("sleep")), client_stats, rate=100, most=most, drain=0.1
-    )
-    await asyncio.wait_for(loop.run(0.1), 5)
+    loop = OpenLoop(KeptWire(clients(frontend), Work("sleep")), client_stats, most=most, drain=0.1)
+    await loop.send(Arrivals(100), 0.1)
+    await asyncio.wait_for(loop.finish(), 5)
     assert client_stats.causes == causes
     assert client_stats.seconds > 0.15  # since the first was sent
     assert (client_stats.scheduled, client_stats.pending) == (10, 0)
@@ -225,15 +285,51 @@ async def test_an_open_loop_ends_where_no_answers_come(
     assert loop.validity() == f"invalid: {message}"
 
 
-def test_schedules() -> None:
-    even = schedule(10, False, 1)
-    assert [round(next(even), 6) for _ in range(3)] == [0, 0.1, 0.2]
-    first, second = schedule(50, True, 3), schedule(50, True, 3)
-    times = [next(first) for _ in range(5000)]
-    assert times == [next(second) for _ in range(5000)]
-    assert times[-1] == pytest.approx(100, rel=0.05)
-    with pytest.raises(ValueError, match="rate"):
-        schedule(0, False, 1)
+def until(arrivals: Arrivals, end: float) -> list[float]:
+    return list(itertools.takewhile(lambda due: due < end, arrivals.times()))
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "counts"),
+    [  # of the four quarters of a period of 100 s
+        (Arrivals(10, period=100), [250] * 4),
+        (Arrivals(10, "burst", period=50), [500, 0, 500, 0]),
+        (Arrivals(10, "step", 2, 100), [50, 250, 250, 50]),
+        (Arrivals(10, "step", 0, 100), [0, 250, 250, 0]),
+        (Arrivals(10, "ramp", 2, 100), [50, 150, 150, 50]),
+        (Arrivals(10, "spike", 2, 100), [50, 130, 50, 50]),
+    ],
+)
+def test_requests_are_due_by_the_integral_of_the_rate(
+    arrivals: Arrivals, counts: list[int]
+) -> None:
+    times = until(arrivals, 200)
+    assert times == sorted(times)
+    for cycle in (0, 100):
+        quarters = [sum(cycle + q <= at < cycle + q + 25 for at in times) for q in (0, 25, 50, 75)]
+        assert quarters == pytest.approx(counts, abs=1)
+
+
+def test_poisson_arrivals_are_seeded_and_even_ones_even() -> None:
+    assert until(Arrivals(10), 0.25) == pytest.approx([0, 0.1, 0.2])
+    first, second = (until(Arrivals(50, "poisson", seed=3), 100) for _ in range(2))
+    assert first == second != until(Arrivals(50, "poisson", seed=4), 100)
+    assert len(first) == pytest.approx(5000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rate": 0}, "rate 0 requests/s"),
+        ({"rate": 1, "low": 0.5}, "arrival constant has no low rate"),
+        ({"rate": 1, "arrival": "ramp", "low": 1}, "low rate 1/s"),
+        ({"rate": 1, "arrival": "step", "period": math.inf}, "period inf s"),
+        ({"rate": 1, "arrival": "burst", "period": 0.5}, "a burst of 0.5 requests"),
+    ],
+)
+def test_arrivals_that_cannot_be(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Arrivals(**values)
 
 
 def test_percentiles_within_one_percent_and_refused_below_their_samples() -> None:
@@ -271,7 +367,7 @@ def test_how_late_a_few_requests_were_is_known() -> None:
 
 async def test_the_token_guards_the_control_port_and_changes_are_posted() -> None:
     client_stats = ClientStats()
-    control = Control(client_stats, None)
+    control = idle(client_stats)
     server = await serve(Address("127.0.0.1", 0), control, "secret", CHANGES)
     port = server.sockets[0].getsockname()[1]
 

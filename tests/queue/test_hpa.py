@@ -91,7 +91,7 @@ def removed_afterwards(service: str, namespace: str) -> Iterator[None]:
     ],
 )
 def test_the_real_hpa_follows(by: str, load: str, seconds: float, tmp_path: Path) -> None:
-    """With external metrics it settles at the need; with custom ones it may overshoot."""
+    """An open loop leaves requests that wait, so it may overshoot up to its most backends."""
     server_url = json.loads(kubectl("config", "view", "--minify", "-o", "json"))["clusters"][0][
         "cluster"
     ]["server"]
@@ -159,7 +159,7 @@ def test_the_real_hpa_follows(by: str, load: str, seconds: float, tmp_path: Path
             "namespace": namespace,
         }
         params = QueueAutoscaleParams.model_validate(
-            {"load": load, "low": 1, "high": 4, "duration": seconds, **watched}
+            {"load": load, "low": 2, "high": 8, "item": 0.5, "duration": seconds, **watched}
         )
         benchmark = QueueAutoscale()
         try:
@@ -174,5 +174,5 @@ def test_the_real_hpa_follows(by: str, load: str, seconds: float, tmp_path: Path
             assert (
                 0 < measured["reaction"] <= (45 if load == "step" else 75)
             )  # a ramp takes a quarter of the load to its height
-            assert measured["overshoot"] <= (0.5 if by == "external" else 1.0)
+            assert measured["overshoot"] <= 1.0  # 8 backends work off what waited meanwhile
             assert measured["release"] <= 60

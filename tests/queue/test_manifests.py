@@ -117,10 +117,14 @@ def test_a_queue_of_the_original_is_told_in_full() -> None:
     assert {"name": "LIBVA_DRIVER_NAME", "value": "iHD"} in backend["env"]
     assert " ".join(backend["command"]).endswith("--dir /data --null-out -- /usr/bin/transcode")
     assert " ".join(client["command"]).endswith(" -- -n 600")
-    ignoring = {**queue, "ignore": True, "arguments": []}
+    rate = {"rate": 50, "arrival": "ramp", "low": 5, "period": 600}
+    ignoring = {**queue, "ignore": True, "arguments": [], **rate}
     objects = of("Deployment", manifests(Queues.model_validate({"queues": [ignoring]})))
     pod = objects["perfdag-queue-media"]["spec"]["template"]["spec"]
     assert "--ignore" in pod["containers"][0]["command"]
+    pod = objects["perfdag-queue-media-client"]["spec"]["template"]["spec"]
+    command = " ".join(pod["containers"][0]["command"])
+    assert command.endswith("--rate 50 --arrival ramp --low 5 --period 600")
 
 
 def test_the_frontend_admits_pods_of_the_original() -> None:
@@ -338,6 +342,9 @@ def test_queues_may_share_a_volume() -> None:
             "monitor_account belong to a ServiceMonitor",
         ),
         ("queues: [{name: a, command: [sleep], replcas: 2}]", "replcas"),
+        ("queues: [{name: a, command: [sleep], rate: 2, parallel: 1}]", "by one of both"),
+        ("queues: [{name: a, command: [sleep], low: 2}]", "low without a `rate`"),
+        ("queues: [{name: a, command: [sleep], rate: 2, low: 3, arrival: step}]", "low rate 3/s"),
         ("queues: [{name: a, command: [sleep], env: {NODE_NAME: n}}]", "env NODE_NAME"),
         (
             "queues: [{name: a, command: [sleep], ignore: true, arguments: ['1']}]",

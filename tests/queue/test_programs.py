@@ -120,7 +120,15 @@ def test_an_open_loop_over_all_three_programs(tmp_path: Path) -> None:
             message="backend of queue 'two'",
             ITS_POD="pod-7",
         )
-        load = ["-rate=20", "-poisson", "-seed=3", "-duration=0.6", "-drain=5", "--", "ignored"]
+        load = [
+            "-rate=20",
+            "-arrival=poisson",
+            "-seed=3",
+            "-duration=0.6",
+            "-drain=5",
+            "--",
+            "ignored",
+        ]
         where = [f"-faddr=127.0.0.1:{clients}", f"-caddr={ANY}", "-name=two"]
         client, line = started(
             "client", *where, *load, message="requests to queue 'two'", PERFDAG_QUEUE_TOKEN="secret"

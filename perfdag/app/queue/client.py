@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from perfdag.app.queue.signals import until_signal
 from perfdag.exit_codes import EXIT_FAILED, EXIT_OK
 from perfdag.steps.queue import http, wire
-from perfdag.steps.queue.client import control, load, wires
+from perfdag.steps.queue.client import control, wires
+from perfdag.steps.queue.client.arrivals import Arrivals
+from perfdag.steps.queue.client.load import Load
 from perfdag.steps.queue.client.stats import ClientStats
 from perfdag.steps.queue.validate.targets import TOKEN_VARIABLE
 
 MAX_PARALLEL = 4096
-FOREVER = 1e9
-"""Seconds; stands for no end."""
 
 
 @dataclass(frozen=True)
 class ClientOptions:
     """What a client sends. Times are in seconds, and 0 stands for no limit.
 
-    With a `rate` (requests a second) the loop is open, otherwise `parallel` requests run at once.
+    With `arrivals` the loop is open, otherwise `parallel` requests run at once.
     """
 
     control: str
@@ -35,9 +35,7 @@ class ClientOptions:
     retries: int | None
     parallel: int
     max_parallel: int
-    rate: float
-    poisson: bool
-    seed: int
+    arrivals: Arrivals | None
     duration: float
     drain: float
     kept: bool
@@ -63,8 +61,6 @@ def _check(options: ClientOptions) -> None:
     for name, value in (("duration", options.duration), ("drain", options.drain)):
         if not 0 <= value < math.inf:
             raise ValueError(f"--{name} {value:g} is not a time")
-    if options.poisson and not options.rate:
-        raise ValueError("--poisson needs a --rate")
     if options.retries is not None and not options.kept:
         raise ValueError("--retries needs --wire kept: the original wire cannot express it")
     private = wire.address(options.control).host in ("localhost", "127.0.0.1", "::1")
@@ -81,33 +77,30 @@ async def _serve(options: ClientOptions, report: Callable[[str], None]) -> tuple
     connection = (
         wires.KeptWire(frontend, work) if options.kept else wires.OriginalWire(frontend, work)
     )
-    closed_loop, open_loop = None, None
-    if options.rate:
-        open_loop = load.OpenLoop(
-            connection, stats, options.rate, options.poisson, options.seed, drain=options.drain
-        )
-    else:
-        closed_loop = load.ClosedLoop(connection, stats, max(1, options.max_parallel))
+    load = Load(connection, stats, max(1, options.max_parallel), options.drain)
     chosen = os.environ.get(TOKEN_VARIABLE)
     token = chosen or secrets.token_urlsafe(24)
     server = await http.serve(
-        wire.address(options.control), control.Control(stats, closed_loop), token, control.CHANGES
+        wire.address(options.control), control.Control(stats, load), token, control.CHANGES
     )
     if not chosen:
         report(f"{TOKEN_VARIABLE} is not set; the token of the control port is {token}")
     port = server.sockets[0].getsockname()[1]
     report(f"requests to queue {options.queue!r} at {options.frontend}, control on port {port}")
     stopped = asyncio.create_task(until_signal().wait())
-    duration = options.duration or FOREVER
-    if closed_loop:
-        closed_loop.set_parallel(options.parallel)
-    task = asyncio.create_task(open_loop.run(duration) if open_loop else asyncio.sleep(duration))
-    await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
-    result, invalid = stats.as_json(), open_loop.validity() if open_loop else ""
-    if open_loop:
+    if options.arrivals:
+        load.set_rate(options.arrivals, options.duration or math.inf)
+    else:
+        load.set_parallel(options.parallel)
+    await asyncio.wait([stopped], timeout=options.duration or None)
+    scheduled = load.sending is not None
+    if not stopped.done() and scheduled:
+        finishing = asyncio.create_task(load.finish())
+        await asyncio.wait([finishing, stopped], return_when=asyncio.FIRST_COMPLETED)
+    result, invalid = stats.as_json(), load.open.validity() if scheduled else ""
+    if scheduled:
         result["validity"] = invalid or "valid"
-    if closed_loop:
-        await closed_loop.stop()
+    await load.stop()
     server.close()
     text = control.nodes_text(stats) + control.stats_text(stats)
     code = EXIT_FAILED if stats.failure or invalid else EXIT_OK

@@ -25,12 +25,19 @@ def failure_text(queue: str, client: Any) -> str:
 def invalid_reasons(queue: str, one: Any, params: QueueAutoscaleParams) -> list[str]:
     """Return why a trace is no result, or an empty list.
 
-    Reasons are unanswered requests, a height never reached, and backends never released.
+    Reasons are unanswered requests, items of other seconds than ``item``, a height never reached,
+    and backends never released.
     """
     client, reasons = one["client"], not_followed(one)
     unanswered = client["scheduled"] - client["success"] - client["failure"]
-    # A client in a pod runs a closed loop, in which requests are in flight at the end.
-    if unanswered and not params.deployments:
+    mean = client["run"].get("mean", params.item)
+    if params.deployments and not 0.8 <= mean / params.item <= 1.25:
+        reasons.insert(
+            0,
+            f"an item took {mean:.3g} s, so the backends needed are not those of item "
+            f"{params.item:g} s",
+        )
+    if unanswered:
         reasons.insert(
             0,
             f"{unanswered} of {client['scheduled']} requests were not answered "

@@ -26,8 +26,8 @@ class QueueAutoscaleParams(Params):
     deployments: list[str] = Field(
         [],
         max_length=16,
-        description="watch these Deployments at once, which their cluster scales; low and high are "
-        "then requests in parallel",
+        description="watch these Deployments at once, which their cluster scales; `item` is then "
+        "the seconds of an item of theirs",
     )
     namespace: str | None = Field(None, description="of the Deployments")
     clients: list[str] = Field(
@@ -39,12 +39,11 @@ class QueueAutoscaleParams(Params):
 
 
 def deployment_problems(params: QueueAutoscaleParams) -> list[str]:
-    """Return the problems of parameters that name Deployments."""
+    """Return the problems of parameters that name Deployments, or belong to them."""
+    if not params.deployments:
+        own = params.clients or params.namespace or params.client_namespace
+        return ["clients and namespaces belong to deployments"] if own else []
     wrong = []
-    if round(params.low) == round(params.high):
-        wrong.append(
-            f"low and high are both {round(params.low)} requests in parallel: the load must change"
-        )
     if params.queues != 1:
         wrong.append("queues is for local queues: every Deployment has one queue")
     if params.clients and len(params.clients) != len(params.deployments):

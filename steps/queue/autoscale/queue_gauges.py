@@ -9,10 +9,10 @@ from perfdag.steps.queue.frontend.exposition import escape
 from perfdag.steps.queue.manifests.deployments import PORTS
 
 GaugeReader = Callable[[], Awaitable[tuple[int | None, float | None]]]
-"""Returns the requests that wait and the longest wait in seconds; None if unknown."""
+"""Returns the requests that wait and the age of the oldest in seconds; None if unknown."""
 TIMEOUT_SECONDS = 2.0
 """Time of a frontend to answer: samples of the replicas wait for it."""
-_DEPTH, _WAIT = "hpa_queue_waiting", "hpa_queue_maxwait_seconds"
+_DEPTH, _WAIT = "hpa_queue_waiting", "hpa_queue_oldest_seconds"
 
 
 def find_frontend(containers: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
@@ -66,7 +66,7 @@ def queue_gauges(
 
 
 def parse_gauges(text: str, queue: str) -> tuple[int | None, float | None]:
-    """Return depth and longest wait (seconds) of a queue in a frontend's metrics.
+    """Return depth and age of the oldest request (seconds) of a queue in a frontend's metrics.
 
     None if absent.
     """

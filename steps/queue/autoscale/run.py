@@ -15,21 +15,20 @@ from perfdag.kube.client import Kube, KubeError
 from perfdag.outcome import Failed
 from perfdag.steps.queue.autoscale.params import QueueAutoscaleParams
 from perfdag.steps.queue.autoscale.queue_gauges import GaugeReader, queue_gauges
-from perfdag.steps.queue.autoscale.scores import HpaModel, Profile, Sample
+from perfdag.steps.queue.autoscale.scores import HpaModel, Sample, needed
 from perfdag.steps.queue.backend.processes import Processes
-from perfdag.steps.queue.client.load import request
+from perfdag.steps.queue.client.arrivals import Arrivals
+from perfdag.steps.queue.client.load import OpenLoop
 from perfdag.steps.queue.client.stats import ClientStats
 from perfdag.steps.queue.client.wires import KeptWire, Work
-from perfdag.steps.queue.frontend.dispatcher import Limits, clock
+from perfdag.steps.queue.frontend.dispatcher import clock
 from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.validate import targets
 from perfdag.steps.queue.validate.deployment import DeploymentTarget, not_permitted
-from perfdag.steps.queue.validate.validate import Load, Target
+from perfdag.steps.queue.validate.validate import Target
 from perfdag.steps.queue.wire import Address
 
 POLL_SECONDS = 0.1
-WAIT_SECONDS = 1.0
-"""Sliding window of the longest wait: 30 s would hide when the queue became empty."""
 
 
 @dataclass
@@ -51,41 +50,42 @@ def trace_json(trace: list[Sample], client: Mapping[str, Any]) -> dict[str, Any]
 
 
 async def run_on_target(
-    profile: Profile, target: Target, load: Load, read_gauges: GaugeReader, interval: float = 1.0
+    arrivals: Arrivals,
+    item_seconds: float,
+    target: Target,
+    load: targets.HttpLoad,
+    read_gauges: GaugeReader,
+    interval: float = 1.0,
 ) -> dict[str, Any]:
-    """Set the requests in parallel by the profile, and trace a target that a scaler scales.
+    """Let a client send one period of its load, and trace a target that a scaler scales.
 
-    A request in parallel keeps one backend busy. ``read_gauges`` returns the depth and the longest
-    wait of
-    the queue. ``interval``: seconds between samples.
+    ``read_gauges`` returns the depth of the queue and the age of its oldest request. ``interval``:
+    seconds between samples. The last answers may take as long as the load.
     """
+    await load.rate(None)
     await load.reset()
     trace: list[Sample] = []
-    sent = -1
+    await load.rate(arrivals, arrivals.period)
     start = time.monotonic()
     try:
-        while (now := time.monotonic() - start) < profile.seconds:
-            wanted = round(profile.rate(now))
-            if wanted != sent:
-                sent = wanted
-                allowed = await load.parallel(wanted)
-                if allowed < wanted:
-                    raise ValueError(
-                        f"the client sends at most {allowed} requests in parallel: start "
-                        f"it with --req-max {wanted}"
-                    )
+        while (now := time.monotonic() - start) < arrivals.period:
             have, (depth, wait) = await asyncio.gather(target.ready(), read_gauges())
-            trace.append(Sample(now, wanted, have, depth, wait))
+            want = needed(arrivals.rate_at(now), item_seconds)
+            trace.append(Sample(now, want, have, depth, wait))
             await asyncio.sleep(interval)
-        return trace_json(trace, await load.stats())
+        while (stats := await load.stats())["pending"]:
+            if time.monotonic() - start > 2 * arrivals.period:
+                break
+            await asyncio.sleep(interval)
+        return trace_json(trace, stats)
     finally:
-        await load.parallel(0)
+        await load.rate(None)
 
 
 async def run_locally(
-    profile: Profile, item_seconds: float, queues: int, sync: float, model: HpaModel
+    arrivals: Arrivals, item_seconds: float, queues: int, sync: float, model: HpaModel
 ) -> list[QueueRun]:
-    """Run the profile on ``queues`` queues of local processes at once.
+    """Run one period of the load on ``queues`` queues of local processes at once.
 
     Every queue has a copy of the model.
     ``sync``: seconds between decisions of the scaler. Latencies run from the scheduled times.
@@ -93,7 +93,7 @@ async def run_locally(
     """
     names = [f"queue-{n + 1}" for n in range(queues)]
     anywhere = Address("127.0.0.1", 0)
-    frontend = Frontend(names, Limits(window=WAIT_SECONDS))
+    frontend = Frontend(names)
     await frontend.start(anywhere, anywhere, anywhere)
     clients, workers, _ = frontend.ports
     backends = {
@@ -114,13 +114,12 @@ async def run_locally(
             for run in runs
             for work in (
                 _send(
-                    profile,
+                    arrivals,
                     KeptWire(Address("127.0.0.1", clients), Work(run.queue)),
                     run.client_stats,
-                    start,
                 ),
                 _scale(
-                    frontend, run, backends[run.queue], profile, item_seconds, sync, start, model
+                    frontend, run, backends[run.queue], arrivals, item_seconds, sync, start, model
                 ),
             )
         )
@@ -142,23 +141,14 @@ def _none_lost(backends: Iterable[Processes]) -> None:
             raise Failed(f"{processes.queue}: {lost}")
 
 
-async def _send(profile: Profile, wire: KeptWire, client_stats: ClientStats, start: float) -> None:
-    flying: set[asyncio.Task[bool]] = set()
-    due = 0.0
+async def _send(arrivals: Arrivals, wire: KeptWire, client_stats: ClientStats) -> None:
+    loop = OpenLoop(wire, client_stats)
     try:
-        while due < profile.seconds:
-            await asyncio.sleep(max(0.0, start + due - time.monotonic()))
-            client_stats.scheduled += 1
-            client_stats.lag.add(max(0.0, time.monotonic() - start - due))
-            task = asyncio.create_task(request(wire, client_stats, -1, start + due))
-            flying.add(task)
-            task.add_done_callback(flying.discard)
-            due += 1 / profile.rate(due)
-        if flying:
-            await asyncio.wait(flying, timeout=profile.seconds)
+        await loop.send(arrivals, arrivals.period)
+        if loop.flying:
+            await asyncio.wait(loop.flying, timeout=arrivals.period)
     finally:
-        for task in list(flying):
-            task.cancel()
+        await loop.cancel()
         await wire.close()
 
 
@@ -166,7 +156,7 @@ async def _scale(
     frontend: Frontend,
     run: QueueRun,
     backends: Processes,
-    profile: Profile,
+    arrivals: Arrivals,
     item_seconds: float,
     sync: float,
     start: float,
@@ -176,15 +166,15 @@ async def _scale(
         model.target, model.least, model.most, model.tolerance, model.window, model.period
     )
     queue, decided = frontend.queues[run.queue], -sync
-    while (now := time.monotonic() - start) < profile.seconds:
+    while (now := time.monotonic() - start) < arrivals.period:
         working = queue.running + len(frontend.parked[run.queue])
         run.trace.append(
             Sample(
                 now,
-                profile.needed(now, item_seconds),
+                needed(arrivals.rate_at(now), item_seconds),
                 working,
                 queue.waiting,
-                queue.longest_wait(clock()),
+                queue.oldest_wait(clock()),
             )
         )
         if now - decided >= sync:
@@ -215,7 +205,7 @@ async def _together(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def watch(profile: Profile, params: QueueAutoscaleParams) -> dict[str, Any]:
+async def watch(arrivals: Arrivals, params: QueueAutoscaleParams) -> dict[str, Any]:
     """Trace the Deployments of the parameters, and return the traces by Deployment.
 
     Raises Failed, and Skip without the right to read them.
@@ -238,7 +228,7 @@ async def watch(profile: Profile, params: QueueAutoscaleParams) -> dict[str, Any
                 await load.up(CLIENT_SECONDS)
             lines = [queue_gauges(kube, namespace, target.containers) for target in watched]
             async with _together(
-                run_on_target(profile, *arguments)
+                run_on_target(arrivals, params.item, *arguments)
                 for arguments in zip(watched, loads, lines, strict=True)
             ) as traces:
                 return dict(zip(params.deployments, await traces, strict=True))

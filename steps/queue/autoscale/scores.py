@@ -9,18 +9,14 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
-
-Shape = Literal["step", "ramp", "spike"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """At ``at`` seconds, the load needed ``needed`` replicas and ``have`` ran.
 
-    ``depth``: requests that waited. ``wait``: the longest wait in seconds, of the frontend's
-    sliding window.
-    Both are None if unknown.
+    ``depth``: requests that waited. ``wait``: the age of the oldest of them in seconds. Both are
+    None if unknown.
     """
 
     at: float
@@ -89,32 +85,9 @@ def _turns(values: Sequence[int]) -> int:
     return sum((a > 0) != (b > 0) for a, b in itertools.pairwise(steps))
 
 
-@dataclass(frozen=True)
-class Profile:
-    """A load over ``seconds``, in requests a second: ``low`` and, in the middle, ``high``.
-
-    step: high from a quarter to three quarters. ramp: up over the second quarter, down over the
-    third.
-    spike: high for a tenth, from a quarter on.
-    """
-
-    shape: Shape
-    low: float
-    high: float
-    seconds: float
-
-    def rate(self, at: float) -> float:
-        """Return requests a second at ``at`` seconds."""
-        x = at / self.seconds
-        if self.shape == "ramp":
-            share = max(0.0, min(1.0, 4 * x - 1, 3 - 4 * x))
-        else:
-            share = float(0.25 <= x < (0.75 if self.shape == "step" else 0.35))
-        return self.low + (self.high - self.low) * share
-
-    def needed(self, at: float, item_seconds: float) -> int:
-        """Return the replicas that keep up with the load at ``at`` seconds."""
-        return max(1, math.ceil(self.rate(at) * item_seconds - 1e-9))
+def needed(rate: float, item_seconds: float) -> int:
+    """Return the replicas that keep up with ``rate`` requests a second."""
+    return max(1, math.ceil(rate * item_seconds - 1e-9))
 
 
 @dataclass

@@ -5,12 +5,11 @@ omission).
 """
 
 import asyncio
-import random
+import math
 import time
-from collections.abc import Iterator
-from itertools import count
 
 from perfdag.steps.queue import wire
+from perfdag.steps.queue.client.arrivals import Arrivals
 from perfdag.steps.queue.client.stats import ClientStats
 from perfdag.steps.queue.client.wires import NoAnswerError, Wire
 
@@ -84,24 +83,6 @@ async def request(
     return answer is not None
 
 
-def schedule(rate: float, poisson: bool, seed: int) -> Iterator[float]:
-    """Yield the seconds at which requests are due: evenly, or as a Poisson process.
-
-    Raises ValueError for a bad rate.
-    """
-    if not 0 < rate < 1e6:
-        raise ValueError(f"rate {rate:g} requests/s: must be above 0 and below 1e6")
-    return _poisson(rate, seed) if poisson else (n / rate for n in count())
-
-
-def _poisson(rate: float, seed: int) -> Iterator[float]:
-    chance = random.Random(seed)
-    due = 0.0
-    while True:
-        yield due
-        due += chance.expovariate(rate)
-
-
 class OpenLoop:
     """Requests at scheduled times, independent of answers; at most ``most`` are in flight.
 
@@ -112,42 +93,44 @@ class OpenLoop:
         self,
         wire_: Wire,
         client_stats: ClientStats,
-        rate: float,
-        poisson: bool = False,
-        seed: int = 1,
         most: int = wire.MOST_PARALLEL,
         drain: float = DRAIN_SECONDS,
     ) -> None:
         self.wire, self.client_stats, self.most, self.drain = wire_, client_stats, most, drain
-        self.due = schedule(rate, poisson, seed)
-        self.rate = rate
+        self.rate = 0.0
         self.flying: set[asyncio.Task[bool]] = set()
 
-    async def run(self, seconds: float = float("inf")) -> None:
-        """Send for ``seconds``, then wait for answers.
-
-        A request without one in time counts as a failure.
-        """
+    async def send(self, arrivals: Arrivals, seconds: float = math.inf) -> None:
+        """Send for ``seconds``."""
+        self.rate = arrivals.rate
         start = time.monotonic()
-        for due in self.due:
+        for due in arrivals.times():
             if due >= seconds:
-                break
+                return
             wait = start + due - time.monotonic()
             if wait > 0:
                 await asyncio.sleep(wait)
             elif self.client_stats.scheduled % 64 == 0:
                 await asyncio.sleep(0)
             self._send(start + due)
+
+    async def finish(self) -> None:
+        """Wait for answers. A request without one in time counts as a failure."""
+        start = time.monotonic()
         if self.flying:
             await asyncio.wait(self.flying, timeout=self.drain)
+        for task in await self.cancel():
+            if task.cancelled():
+                self.client_stats.pending += 1  # began() could restart the clock
+                self.client_stats.ended(None, UNANSWERED, start, start, -1)
+
+    async def cancel(self) -> list[asyncio.Task[bool]]:
+        """Drop the requests in flight and return them."""
         left = list(self.flying)
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        for task in left:
-            if task.cancelled():
-                self.client_stats.pending += 1  # began() could restart the clock
-                self.client_stats.ended(None, UNANSWERED, start, start, -1)
+        return left
 
     def _send(self, scheduled: float) -> None:
         self.client_stats.scheduled += 1
@@ -177,3 +160,40 @@ class OpenLoop:
                 f"{self.drain:g} s after the last was sent (--drain)"
             )
         return ""
+
+
+class Load:
+    """What a client sends: requests in parallel or at a rate, never both."""
+
+    def __init__(
+        self, wire_: Wire, client_stats: ClientStats, most: int, drain: float = DRAIN_SECONDS
+    ) -> None:
+        self.client_stats = client_stats
+        self.closed = ClosedLoop(wire_, client_stats, most)
+        self.open = OpenLoop(wire_, client_stats, drain=drain)
+        self.sending: asyncio.Task[None] | None = None
+
+    def set_parallel(self, wanted: int) -> int:
+        """Keep so many requests in flight; return the number, at most that of the closed loop."""
+        self.set_rate(None)
+        return self.closed.set_parallel(wanted)
+
+    def set_rate(self, arrivals: Arrivals | None, seconds: float = math.inf) -> None:
+        """Send by a schedule for ``seconds``, nothing for None. Those in flight go on."""
+        self.closed.set_parallel(0)
+        if self.sending:
+            self.sending.cancel()
+        self.client_stats.arrivals = arrivals
+        self.sending = asyncio.create_task(self.open.send(arrivals, seconds)) if arrivals else None
+
+    async def finish(self) -> None:
+        """Send what is due, and wait for the answers of the open loop."""
+        if self.sending:
+            await asyncio.wait([self.sending], timeout=1.0)
+        self.set_rate(None)
+        await self.open.finish()
+
+    async def stop(self) -> None:
+        """Send no more requests and drop those in flight."""
+        self.set_rate(None)
+        await asyncio.gather(self.closed.stop(), self.open.cancel())

@@ -8,10 +8,11 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from perfdag.steps.queue import wire
+from perfdag.steps.queue.client.arrivals import Arrivals
 
 # Samples that a percentile needs: with fewer, the chance that none lies above it exceeds 1 %.
 NEEDED = {0.5: 1, 0.9: 44, 0.95: 90, 0.99: 459, 0.999: 4603}
@@ -123,6 +124,7 @@ class ClientStats:
     def __init__(self) -> None:
         self.pending = 0
         self.parallel = 0
+        self.arrivals: Arrivals | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -211,6 +213,7 @@ class ClientStats:
         return {
             "seconds": self.seconds,
             "parallel": self.parallel,
+            "arrivals": asdict(self.arrivals) if self.arrivals else None,
             "pending": self.pending,
             "success": self.success,
             "failure": self.failure,

@@ -91,10 +91,14 @@ class Queue:
                 return item
         return None
 
+    def oldest_wait(self, now: float) -> float:
+        """Return the seconds that the oldest waiting item has waited, 0 if none waits."""
+        oldest = next((item for item in self.items if not item.gone), None)
+        return now - oldest.added if oldest else 0.0
+
     def longest_wait(self, now: float) -> float:
         """Return the longest wait of the window in seconds, including items that still wait."""
-        oldest = next((item for item in self.items if not item.gone), None)
-        return max(self.max_wait.read(now), now - oldest.added if oldest else 0.0)
+        return max(self.max_wait.read(now), self.oldest_wait(now))
 
     def leave(self, item: Item) -> None:
         """Drop a waiting item whose client has left; of a running one, drop the answer later."""

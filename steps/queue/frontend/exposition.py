@@ -115,6 +115,9 @@ def exposition(
                 f'node="{escape(node)}",device="{escape(device)}"}} {count}'
             )
     tag = f',interval="{interval:g}s"' if interval else ""
+    name = "hpa_queue_oldest_seconds"
+    out += [f"# HELP {name} Age of the oldest waiting item.", f"# TYPE {name} gauge"]
+    out += [f'{name}{{name="{escape(q.name)}"}} {q.oldest_wait(now):.9g}' for q in queues]
     for name, what, largest in _MAXIMA:
         out += [f"# HELP {name} Largest {what}.", f"# TYPE {name} gauge"]
         out += [f'{name}{{name="{escape(q.name)}"{tag}}} {largest(q, now):.9g}' for q in queues]

@@ -140,6 +140,9 @@ def client(queues: Queues, queue: Queue) -> Object:
     command = ["perfdag", "queue", "client", "--caddr", ":9996", "--faddr", f"{FRONTEND}:9997"]
     command += ["--name", queue.name, "--req-now", str(queue.parallel)]
     command += ["--req-max", str(max(queue.parallel, queue.most_parallel))]
+    if queue.rate:
+        command += ["--rate", f"{queue.rate:g}", "--arrival", queue.arrival]
+        command += ["--low", f"{queue.low:g}", "--period", f"{queue.period:g}"]
     # With a limit, the frontend drops backends that hang.
     command += ["--limit", f"{queue.limit:g}"] if queue.limit else []
     command += ["--", *queue.arguments] if queue.arguments else []

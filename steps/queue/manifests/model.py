@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from perfdag.steps.queue.client.arrivals import Arrival, Arrivals
+
 NAME = r"^[A-Za-z0-9]([-A-Za-z0-9]{0,38}[A-Za-z0-9])?$"
 Scaling = Literal["none", "custom", "external", "keda", "keda-job", "cron"]
 
@@ -90,6 +92,12 @@ class Queue(_Model):
     data: Data | None = None
     parallel: int = Field(0, ge=0, description="requests in parallel at the start")
     most_parallel: int = Field(512, ge=1, le=4096)
+    rate: float = Field(0.0, description="requests a second at the start, instead of `parallel`")
+    arrival: Arrival = Field(
+        "constant", description="of `rate`: even or random gaps, bursts, or a profile"
+    )
+    low: float = Field(0.0, description="step, ramp, spike: requests a second outside the height")
+    period: float = Field(60.0, description="burst, step, ramp, spike: seconds of one cycle")
     ingress: str | None = Field(
         None, description="host name of an Ingress to the client's control port"
     )
@@ -102,6 +110,12 @@ class Queue(_Model):
                 f"grace {self.grace} s is shorter than the limit of {self.limit:g} s: "
                 "scale-in would kill items"
             )
+        if self.rate and self.parallel:
+            raise ValueError("`rate` and `parallel`: a client sends by one of both")
+        if self.rate:
+            Arrivals(self.rate, self.arrival, self.low, self.period)
+        elif unused := sorted({"arrival", "low", "period"} & self.model_fields_set):
+            raise ValueError(f"{', '.join(unused)} without a `rate`")
         if names := sorted({"NODE_NAME", "POD_NAME"} & self.env.keys()):
             raise ValueError(f"env {', '.join(names)}: the backend sets it to its own node or pod")
         if self.ignore and self.arguments:

@@ -9,12 +9,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.backend.workload import Workload, device
+from perfdag.steps.queue.client.arrivals import Arrivals
 from perfdag.steps.queue.client.load import ClosedLoop
 from perfdag.steps.queue.client.stats import ClientStats
 from perfdag.steps.queue.client.wires import KeptWire, Work
@@ -100,6 +102,13 @@ class HttpLoad:
             await self.send("POST", f"parallel?{urlencode({'type': 'json', 'value': requests})}")
         )
         return int(answer["result"])
+
+    async def rate(self, arrivals: Arrivals | None, seconds: float = 1.0) -> None:
+        """Send requests by a schedule for so many seconds; none for None."""
+        query: dict[str, Any] = {"type": "json", "value": 0, "duration": seconds}
+        if arrivals:
+            query |= asdict(arrivals) | {"value": arrivals.rate}
+        await self.send("POST", f"rate?{urlencode(query)}")
 
     async def reset(self) -> None:
         await self.send("POST", "reset?type=json")
