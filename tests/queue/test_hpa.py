@@ -159,7 +159,7 @@ def test_the_real_hpa_follows(by: str, load: str, seconds: float, tmp_path: Path
             "namespace": namespace,
         }
         params = QueueAutoscaleParams.model_validate(
-            {"load": load, "low": 2, "high": 8, "item": 0.5, "duration": seconds, **watched}
+            {"load": load, "low": 1, "high": 7, "item": 0.5, "duration": seconds, **watched}
         )
         benchmark = QueueAutoscale()
         try:

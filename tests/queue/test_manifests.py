@@ -142,6 +142,9 @@ def test_the_frontend_admits_pods_of_the_original() -> None:
     }
     [namespaces] = original["namespaceSelector"]["matchExpressions"]
     assert namespaces["values"] == ["perfdag-queue", "monitoring", "validation"]
+    [policy] = of("NetworkPolicy", manifests(load(str(EXAMPLE), [], monitor="prom"))).values()
+    elsewhere = policy["spec"]["ingress"][0]["from"][1]["namespaceSelector"]
+    assert elsewhere["matchExpressions"][0]["values"] == ["perfdag-queue", "prom", "validation"]
 
 
 def test_the_dashboard_counts_backends_alone() -> None:

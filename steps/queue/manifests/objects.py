@@ -102,7 +102,8 @@ def _network(queues: Queues) -> list[Object]:
     original = {
         "podSelector": _one_of("app", names),
         "namespaceSelector": _one_of(
-            "kubernetes.io/metadata.name", [queues.namespace, "monitoring", "validation"]
+            "kubernetes.io/metadata.name",
+            [queues.namespace, queues.monitor or "monitoring", "validation"],
         ),
     }
     inside = {"from": [own, original]}
