@@ -1,8 +1,6 @@
 """A real HorizontalPodAutoscaler on real pods, with metrics from metrics_api.py.
 
 The API server must run on this machine: it reads the metrics from the loopback.
-
-The API server has to run on this machine, since it is told to ask the loopback.
 """
 
 import json
@@ -33,6 +31,10 @@ pytestmark = [
 ]
 
 
+LOAD_SECONDS = 240
+"""The HPA decides each 15 s, so its last quarter has four decisions, and a busy node delays pods."""
+ITEM_SECONDS = 2.0
+"""Long beside the start of a process on a busy node: items must take what the need assumes."""
 APISERVICES = {
     "external": "v1beta1.external.metrics.k8s.io",
     "custom": "v1beta2.custom.metrics.k8s.io",
@@ -80,18 +82,15 @@ def removed_afterwards(service: str, namespace: str) -> Iterator[None]:
         yield
 
 
-# the controller looks each 15 s, and a spike lasts a tenth of the load
 @pytest.mark.parametrize(
-    ("by", "load", "seconds"),
-    [
-        ("external", "step", 120),
-        ("external", "ramp", 120),
-        ("external", "spike", 240),
-        ("custom", "step", 120),
-    ],
+    ("by", "load"),
+    [("external", "step"), ("external", "ramp"), ("external", "spike"), ("custom", "step")],
 )
-def test_the_real_hpa_follows(by: str, load: str, seconds: float, tmp_path: Path) -> None:
-    """An open loop leaves requests that wait, so it may overshoot up to its most backends."""
+def test_the_real_hpa_follows(by: str, load: str, tmp_path: Path) -> None:
+    """It covers the height of the load and releases it before the load ends.
+
+    An open loop leaves requests that wait, so it may overshoot up to its most backends.
+    """
     server_url = json.loads(kubectl("config", "view", "--minify", "-o", "json"))["clusters"][0][
         "cluster"
     ]["server"]
@@ -105,8 +104,8 @@ def test_the_real_hpa_follows(by: str, load: str, seconds: float, tmp_path: Path
     names = ["sleep", "other"] if (by, load) == ("external", "step") else ["sleep"]
     autoscale = {"by": by, "most": 8, "window": 10, "items": 1.0}
     queue = {
-        "command": ["sleep", "0.5"],
-        "requests": {"cpu": "1m", "memory": "16Mi"},
+        "command": ["sleep", f"{ITEM_SECONDS:g}"],
+        "requests": {"cpu": "20m", "memory": "16Mi"},
         "autoscale": autoscale,
     }
     image = os.environ.get("PERFDAG_TEST_QUEUE_IMAGE", "localhost/perfdag-queue:1")
@@ -130,7 +129,7 @@ def test_the_real_hpa_follows(by: str, load: str, seconds: float, tmp_path: Path
             "deployment",
             "--all",
             "--for=condition=Available",
-            "--timeout=90s",
+            "--timeout=180s",
         )
         pods = json.loads(
             kubectl(
@@ -153,17 +152,26 @@ def test_the_real_hpa_follows(by: str, load: str, seconds: float, tmp_path: Path
             )
         )
         kubectl("apply", "-f", str(file))
-        kubectl("wait", "apiservice", APISERVICES[by], "--for=condition=Available", "--timeout=30s")
+        kubectl("wait", "apiservice", APISERVICES[by], "--for=condition=Available", "--timeout=60s")
         watched = {
             "deployments": [f"perfdag-queue-{name}" for name in names],
             "namespace": namespace,
         }
         params = QueueAutoscaleParams.model_validate(
-            {"load": load, "low": 1, "high": 7, "item": 0.5, "duration": seconds, **watched}
+            {
+                "load": load,
+                "low": 0.5 / ITEM_SECONDS,
+                "high": 3.5 / ITEM_SECONDS,
+                "item": ITEM_SECONDS,
+                "duration": LOAD_SECONDS,
+                **watched,
+            }
         )
         benchmark = QueueAutoscale()
         try:
-            output = benchmark.run(Gang([LocalHost()], Shape(), 400, str(tmp_path)), params)
+            output = benchmark.run(
+                Gang([LocalHost()], Shape(), 2 * LOAD_SECONDS + 60, str(tmp_path)), params
+            )
         finally:
             server.shutdown()
         rows = [item for item in benchmark.parse(output, params) if "elapsed" not in item.coords]
@@ -171,8 +179,7 @@ def test_the_real_hpa_follows(by: str, load: str, seconds: float, tmp_path: Path
         for name in params.deployments:
             measured = {item.metric: item.value for item in rows if item.coords["queue"] == name}
             print(name, measured)  # noqa: T201
-            assert (
-                0 < measured["reaction"] <= (45 if load == "step" else 75)
-            )  # a ramp takes a quarter of the load to its height
-            assert measured["overshoot"] <= 1.0  # 8 backends work off what waited meanwhile
-            assert measured["release"] <= 60
+            # To the end of the load, and to its fall for a step: later its height is not covered.
+            assert 0 < measured["reaction"] <= LOAD_SECONDS * (0.5 if load == "step" else 0.75)
+            assert measured["release"] <= LOAD_SECONDS / 4
+            assert measured["overshoot"] <= 1.0
