@@ -25,11 +25,11 @@ from limits import at_most
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from perfdag.stats.paired import blocks as orders
+from perfdag.stats.peak import find_peak
 from perfdag.stats.robust import spread
 from perfdag.steps.resnet50 import loadgen, loadgen_log
 from perfdag.steps.resnet50.inference.system_under_test import Stub
 from perfdag.steps.resnet50.params import Workload
-from perfdag.steps.resnet50.peak import find_peak
 from tests.resnet50.harness import server_p50
 from tests.resnet50.plain_loadgen import p50
 from tests.resnet50.queues import md1_peak

@@ -16,6 +16,7 @@ from perfdag.steps.queue.autoscale.measurements import (
 from perfdag.steps.queue.autoscale.params import QueueAutoscaleParams, deployment_problems
 from perfdag.steps.queue.autoscale.scores import HpaModel, needed
 from perfdag.steps.queue.client.arrivals import Arrivals
+from perfdag.steps.queue.rights import READ_RULES
 
 
 class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
@@ -37,25 +38,7 @@ class QueueAutoscale(Benchmark[QueueAutoscaleParams]):
     verdict: ClassVar[str] = "the scaler covers the height of the load, and releases it"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "loopback")
     api: ClassVar[Rights] = Rights(
-        named=(
-            {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
-            {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["list"]},
-            {
-                "apiGroups": ["autoscaling"],
-                "resources": ["horizontalpodautoscalers"],
-                "verbs": ["list"],
-            },
-            {"apiGroups": ["batch"], "resources": ["cronjobs", "jobs"], "verbs": ["list"]},
-            {"apiGroups": ["keda.sh"], "resources": ["scaledjobs"], "verbs": ["list"]},
-            {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
-            {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
-            {
-                "apiGroups": [""],
-                "resources": ["secrets"],
-                "resourceNames": ["perfdag-queue-token"],
-                "verbs": ["get"],
-            },
-        )
+        named=(*READ_RULES, {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["list"]})
     )
     Params: ClassVar[type[Params]] = QueueAutoscaleParams
     coords: ClassVar[tuple[str, ...]] = ("queue", "elapsed")

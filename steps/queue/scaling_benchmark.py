@@ -11,6 +11,7 @@ from perfdag.hosts.base import Finished
 from perfdag.kube.config import token_environment
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.steps.queue.backend.workload import built_in_seconds, substitute
+from perfdag.steps.queue.rights import READ_RULES
 from perfdag.steps.queue.validate.deployment import not_permitted
 from perfdag.steps.queue.validate.measurements import measurements_of, scaling_verdict
 from perfdag.units import PositiveDuration
@@ -22,28 +23,6 @@ A client that does not answer costs it 10 s.
 """
 ITEM = 5.0
 """Assumed seconds of an item if neither the command nor `item` states them."""
-API_RULES = Rights(
-    named=(
-        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list"]},
-        {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["patch"]},
-        {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["list"]},
-        {
-            "apiGroups": ["autoscaling"],
-            "resources": ["horizontalpodautoscalers"],
-            "verbs": ["list"],
-        },
-        {"apiGroups": ["batch"], "resources": ["cronjobs"], "verbs": ["list"]},
-        {"apiGroups": ["keda.sh"], "resources": ["scaledjobs"], "verbs": ["list"]},
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
-        {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
-        {
-            "apiGroups": [""],
-            "resources": ["secrets"],
-            "resourceNames": ["perfdag-queue-token"],
-            "verbs": ["get"],
-        },
-    )
-)
 
 
 class QueueScalingParams(Params):
@@ -108,7 +87,12 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     image: ClassVar[str] = "base"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "loopback")
     verdict: ClassVar[str] = "every step has `factor` times the throughput for each doubling"
-    api: ClassVar[Rights] = API_RULES
+    api: ClassVar[Rights] = Rights(
+        named=(
+            *READ_RULES,
+            {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["patch"]},
+        )
+    )
     Params: ClassVar[type[Params]] = QueueScalingParams
     coords: ClassVar[tuple[str, ...]] = ("replicas",)
     metrics: ClassVar[tuple[Metric, ...]] = (

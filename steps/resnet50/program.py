@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from perfdag.steps.resnet50 import imagenet, loadgen, loadgen_log, peak, preload
+from perfdag.stats import peak
+from perfdag.steps.resnet50 import imagenet, loadgen, loadgen_log, preload
 from perfdag.steps.resnet50.errors import OutOfMemoryError, classify
 from perfdag.steps.resnet50.inference.batcher import Batcher
 from perfdag.steps.resnet50.inference.system_under_test import StubSubject, System

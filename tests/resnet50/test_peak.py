@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from perfdag.steps.resnet50.peak import MOST_PROBES, NoPeak, find_peak
+from perfdag.stats.peak import MOST_PROBES, NoPeak, find_peak
 from tests.resnet50.queues import late_share, md1_peak, md1_wait_cdf
 
 SERVICE, BOUND = 0.001, 0.0075

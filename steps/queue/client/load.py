@@ -19,6 +19,11 @@ DRAIN_SECONDS = 30.0
 UNANSWERED = "no answer in time"
 
 
+def most_late(rate: float) -> float:
+    """Return the seconds that an open loop may be late at p99 of its requests."""
+    return max(0.01, 2 / rate)
+
+
 class ClosedLoop:
     """Slots that send a request when their last one is answered."""
 
@@ -146,7 +151,7 @@ class OpenLoop:
     def validity(self) -> str:
         """Return "" if 98 % of the requests were sent in time, else why the run is invalid."""
         late = self.client_stats.lag.at(0.99)
-        if late > max(0.01, 2 / self.rate):
+        if late > most_late(self.rate):
             return f"invalid: the generator ran {late * 1000:.1f} ms late at p99 of its requests"
         dropped = self.client_stats.causes["too many in flight"]
         if dropped > 0.02 * max(1, self.client_stats.scheduled):

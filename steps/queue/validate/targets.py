@@ -17,7 +17,7 @@ from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.backend.workload import Workload, device
 from perfdag.steps.queue.client.arrivals import Arrivals
-from perfdag.steps.queue.client.load import ClosedLoop
+from perfdag.steps.queue.client.load import Load
 from perfdag.steps.queue.client.stats import ClientStats
 from perfdag.steps.queue.client.wires import KeptWire, Work
 from perfdag.steps.queue.frontend.dispatcher import Limits
@@ -62,11 +62,14 @@ class LocalTarget:
 class LocalLoad:
     """A client in this process."""
 
-    def __init__(self, loop: ClosedLoop, client_stats: ClientStats) -> None:
-        self.loop, self.client_stats = loop, client_stats
+    def __init__(self, load: Load) -> None:
+        self.load, self.client_stats = load, load.client_stats
 
     async def parallel(self, requests: int) -> int:
-        return self.loop.set_parallel(requests)
+        return self.load.set_parallel(requests)
+
+    async def rate(self, arrivals: Arrivals | None, seconds: float = 1.0) -> None:
+        self.load.set_rate(arrivals, seconds)
 
     async def reset(self) -> None:
         self.client_stats.reset()
@@ -235,17 +238,14 @@ class Local:
         self.processes = Processes(
             Address("127.0.0.1", workers), QUEUE, self.command, **self.options
         )
-        self.client_stats = ClientStats()
         self.wire = KeptWire(Address("127.0.0.1", clients), Work(QUEUE, limit=self.item_limit))
-        self.loop = ClosedLoop(self.wire, self.client_stats, self.most)
-        self.target, self.load = (
-            LocalTarget(self.processes),
-            LocalLoad(self.loop, self.client_stats),
-        )
+        self.client_stats = ClientStats()
+        self.client = Load(self.wire, self.client_stats, self.most)
+        self.target, self.load = LocalTarget(self.processes), LocalLoad(self.client)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.loop.stop()
+        await self.client.stop()
         await self.wire.close()
         await self.processes.stop()
         await self.frontend.stop()

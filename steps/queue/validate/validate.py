@@ -229,13 +229,13 @@ async def _measure(target: Target, load: Load, plan: Plan, replicas: int) -> Mea
     )
     have, lost = await target.ready(), await target.lost()
     problems = [lost] if lost else []
-    problems += _failures(rate.stats)
+    problems += failures(rate.stats)
     if not lost:
         problems += _shortfalls(rate, plan.criteria, replicas, have)
     return Measured(replicas, rate, lost, problems)
 
 
-def _failures(stats: Stats) -> list[str]:
+def failures(stats: Stats) -> list[str]:
     """Describe the failed requests and their causes."""
     if not stats["failure"]:
         return []
