@@ -13,10 +13,13 @@ import pytest
 import yaml
 
 from perfdag.cli import main
+from perfdag.hosts.device_use import DeviceUse
 from perfdag.kube.client import KubeError
 from perfdag.steps.queue.client.stats import ClientStats
 from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams, validator_argv
 from perfdag.steps.queue.validate import scalability_laws
+from perfdag.steps.queue.validate.devices import limits
+from perfdag.steps.queue.validate.measurements import measurements_of, scaling_verdict
 from perfdag.steps.queue.validate.steady_state import Rate, Stats, SteadyCriteria, ratio, summarize
 from perfdag.steps.queue.validate.targets import Local
 from perfdag.steps.queue.validate.validate import BadInput, Plan, validate
@@ -528,3 +531,46 @@ def test_a_bad_device_is_named(client_stats: ClientStats) -> None:
     rate = Rate(1.0, 0.1, (), True, 1.0, client_stats.as_json())
     verdict = Verdict(1.8, 0.05, [Measured(1, rate, "", [])])
     assert "card2 10, card3 0 (10 failed)" in summary(verdict)
+
+
+MANY = {"n/card0": 1.0, "n/card1": 1.1, "n/card2": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("items", "before", "uses", "text"),
+    [
+        ({"n": 1.0}, {"n": 1.0}, {}, ""),
+        ({"n": 1.0}, {}, {"card0": DeviceUse(0.94), "card1": DeviceUse()}, ""),
+        ({"n": 1.9}, {"n": 1.0}, {}, "an item takes 1.90 times as long on n as in the step before"),
+        (
+            {"n": 1.9},
+            {"n": 1.0},
+            {"card0": DeviceUse(0.98)},
+            "card0 is saturated (98 % busy)",
+        ),
+        (MANY, {}, {}, "n/card2 is slow (an item takes 2 s, on the others 1.05 s)"),
+    ],
+)
+def test_the_device_that_limits_a_step_is_named(
+    items: dict[str, float], before: dict[str, float], uses: dict[str, DeviceUse], text: str
+) -> None:
+    assert limits(items, before, uses) == text
+
+
+@pytest.mark.slow
+async def test_a_failed_doubling_names_the_slow_item_and_its_rows() -> None:
+    """Items of a device that does one thing at a time take as much longer as replicas share it."""
+    async with Local(["usl", "0.05", "1", "0"], 2) as local:
+        verdict = await validate(local.target, local.load, Plan(2, 1.8), lambda _: None)
+    result = verdict.as_json()
+    assert result["verdict"] == "failed"
+    one, two = result["steps"]
+    [(name, seconds)] = two["item_seconds"].items()
+    assert seconds > 1.5 * one["item_seconds"][name]
+    assert f"times as long on {name} as in the step before" in summary(verdict)
+    assert f"times as long on {name}" in str(scaling_verdict(result, 1.8).note)
+    rows = measurements_of(result)
+    assert {(row.subject, row.coords["replicas"]) for row in rows if row.metric == "item_time"} == {
+        (name, 1),
+        (name, 2),
+    }

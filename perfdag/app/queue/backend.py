@@ -1,11 +1,17 @@
 """Run a backend of a queue."""
 
 import os
+import resource
 import socket
+import time
 from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
 
 from perfdag.app.errors import CommandError
 from perfdag.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_REACH
+from perfdag.hosts import device_use
+from perfdag.hosts.local import LocalHost
 from perfdag.steps.queue import wire
 from perfdag.steps.queue.backend.backend import Backend, Options, UnreachableError
 from perfdag.steps.queue.backend.workload import FILENAME, Workload, matching
@@ -13,13 +19,31 @@ from perfdag.steps.queue.backend.workload import FILENAME, Workload, matching
 Report = Callable[[str], None]
 
 
-def run_once(workload: Workload, glob: str, report: Report) -> int:
-    """Run the command once without a frontend. Return 1 if it fails or takes too long."""
+def run_once(workload: Workload, glob: str, report: Report) -> tuple[int, dict[str, Any]]:
+    """Run the command once without a frontend.
+
+    Return 1 if it fails or takes too long, else 0, and what the item used: its time, CPU time (of
+    all its processes), the memory of its largest process, and the use of this machine's GPUs.
+    """
     _report_device(workload, glob, report)
-    outcome = workload.run(None, 0.0)
+    with device_use.watched(LocalHost()) as devices:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        start = time.monotonic()
+        outcome = workload.run(None, 0.0)
+        seconds = time.monotonic() - start
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if outcome.error:
         report(outcome.error)
-    return EXIT_FAILED if outcome.retcode or outcome.timeout else EXIT_OK
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    used = {
+        "seconds": seconds,
+        "cpu_seconds": cpu,
+        "cpus": cpu / seconds if seconds else 0.0,
+        # The largest of all children so far, in KiB: unknown if an earlier one was larger.
+        "memory_bytes": after.ru_maxrss * 1024 if after.ru_maxrss > before.ru_maxrss else None,
+        "devices": {name: asdict(use) for name, use in devices.items()},
+    }
+    return EXIT_FAILED if outcome.retcode or outcome.timeout else EXIT_OK, used
 
 
 def serve(

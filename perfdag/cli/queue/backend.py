@@ -2,12 +2,13 @@
 
 import argparse
 
-from perfdag.cli.options import log
+from perfdag.cli.options import log, print_json
 from perfdag.cli.queue.program_options import add_option, add_program, after_dashes
 
 EXAMPLES = """\
   perfdag queue backend --name sleep --backoff 0.2 -- sleep 2
   perfdag queue backend --name sleep --backoff 0 -- sleep 2    # until the queue is empty
+  perfdag queue backend --once --report -- /usr/bin/ffmpeg -v error -i in.mp4 -f null -
   perfdag queue backend --name media --backoff 0.2 --glob '/dev/dri/renderD*' --ignore -- \\
     /usr/bin/sample_multi_transcode -hw -device FILENAME -i::h265 /data/in.h265 \\
     -o::h265 /dev/null -n 600
@@ -36,6 +37,7 @@ def add(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         ("glob", "", "the first file that matches replaces FILENAME, for example a device"),
         ("ignore", False, "ignore the arguments in clients' requests"),
         ("once", False, "run the command once and exit, to try it out"),
+        ("report", False, "with --once: print what the item used as JSON, to size its pods"),
         ("dir", "", "working directory of the command"),
         ("null-in", False, "standard input from /dev/null"),
         ("null-out", False, "standard output and error to /dev/null"),
@@ -75,7 +77,12 @@ def run(args: argparse.Namespace) -> int:
         null_out=args.null_out,
     )
     if args.once:
-        return backend.run_once(workload, args.glob, log)
+        code, used = backend.run_once(workload, args.glob, log)
+        if args.report:
+            print_json(used)
+        return code
+    if args.report:
+        raise ValueError("--report needs --once")
     return backend.serve(
         workload,
         args.glob,

@@ -91,10 +91,11 @@ _LOG = math.log(STEP)
 
 @dataclass
 class Node:
-    """Replies of one node."""
+    """Replies of one node; ``run_seconds``: of completed items by device."""
 
     success: int = 0
     failure: int = 0
+    run_seconds: dict[str, float] = field(default_factory=dict)
     devices: Counter[str] = field(default_factory=Counter)
     failed_devices: Counter[str] = field(default_factory=Counter)
     pods: Counter[str] = field(default_factory=Counter)
@@ -179,6 +180,8 @@ class ClientStats:
         node = self._node(answer["Node"])
         node.success += 1
         node.devices[answer["Device"]] += 1
+        seconds = node.run_seconds.get(answer["Device"], 0.0)
+        node.run_seconds[answer["Device"]] = seconds + answer["Runtime"]
         node.pods[answer["Pod"]] += 1
 
     def _failed(self, cause: str, error: str, answer: wire.Message | None) -> None:
@@ -237,6 +240,7 @@ class ClientStats:
                     "success": node.success,
                     "failure": node.failure,
                     "devices": dict(node.devices),
+                    "run_seconds": dict(node.run_seconds),
                     "failed_devices": dict(node.failed_devices),
                     "pods": dict(node.pods),
                     "errors": dict(node.errors),

@@ -1,7 +1,9 @@
 """A Deployment of a queue's backends: its replicas, its pods, and its other scalers."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from perfdag.hosts.device_use import DeviceUse
 from perfdag.kube.client import Kube, KubeError
 from perfdag.outcome import Skip
 from perfdag.steps.queue.validate.validate import BadInput
@@ -133,6 +135,9 @@ class DeploymentTarget:
             for reason in _reasons(pod):
                 reasons[reason] = reasons.get(reason, 0) + 1
         return "; ".join(f"{reason} ({count} pods)" for reason, count in sorted(reasons.items()))
+
+    def watch_devices(self) -> AbstractContextManager[dict[str, DeviceUse]]:
+        return nullcontext({})  # the devices are those of its nodes
 
 
 def mapping_at(body: dict[str, Any], *path: str) -> dict[str, Any]:

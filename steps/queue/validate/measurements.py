@@ -3,7 +3,7 @@
 from typing import Any
 
 from perfdag.outcome import Measurement, verdict
-from perfdag.steps.queue.validate.verdict import subject
+from perfdag.steps.queue.validate.devices import subject
 
 
 def scaling_verdict(result: Any, factor: float) -> Measurement:
@@ -23,6 +23,8 @@ def scaling_verdict(result: Any, factor: float) -> Measurement:
         f"{ratio:.3f} times at {step['replicas']} replicas (95 % {low:.3f} to "
         f"{high:.3f}), {step['needed']:.3f} needed"
     )
+    if result["verdict"] != "passed" and step.get("limits"):
+        note += f"; {step['limits']}"
     return verdict(result["verdict"], rule, result["drift"] or note)
 
 
@@ -46,6 +48,16 @@ def measurements_of(result: Any) -> list[Measurement]:
             measurements += [
                 Measurement("gain", value, stat, at) for stat, value in stats if value is not None
             ]
+        measurements += [
+            Measurement("item_time", seconds, coords=at, subject=where)
+            for where, seconds in step.get("item_seconds", {}).items()
+        ]
+        measurements += [
+            Measurement(f"device_{figure}", value, coords=at, subject=device)
+            for device, use in step.get("devices", {}).items()
+            for figure, value in use.items()
+            if value is not None
+        ]
         if step["failures"]:
             measurements += [
                 Measurement("failures", float(count), coords=at, subject=where)

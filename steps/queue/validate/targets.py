@@ -9,10 +9,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from perfdag.hosts import device_use
+from perfdag.hosts.device_use import DeviceUse
+from perfdag.hosts.local import LocalHost
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.queue.backend.processes import Processes
 from perfdag.steps.queue.backend.workload import Workload, device
@@ -57,6 +61,9 @@ class LocalTarget:
 
     async def why(self) -> str:
         return ""
+
+    def watch_devices(self) -> AbstractContextManager[dict[str, DeviceUse]]:
+        return device_use.watched(LocalHost())
 
 
 class LocalLoad:

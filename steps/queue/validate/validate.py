@@ -12,9 +12,11 @@ import math
 import random
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from perfdag.hosts.device_use import DeviceUse
 from perfdag.steps.queue.validate.steady_state import (
     Rate,
     Stats,
@@ -65,6 +67,9 @@ class Target(Protocol):
 
     async def why(self) -> str:
         """Return why replicas are missing, "" if unknown."""
+
+    def watch_devices(self) -> AbstractContextManager[dict[str, DeviceUse]]:
+        """Return a context that fills a dictionary with the use of the devices, if known."""
 
 
 class Load(Protocol):
@@ -220,19 +225,20 @@ async def _measure(target: Target, load: Load, plan: Plan, replicas: int) -> Mea
     await idle(target, load, plan.scale_seconds)
     await load.reset()
     await load.parallel(replicas)
-    rate = await measure(
-        load.stats,
-        replicas,
-        plan.criteria,
-        lambda stats: count_pods(stats) >= replicas,
-        target.lost,
-    )
+    with target.watch_devices() as devices:
+        rate = await measure(
+            load.stats,
+            replicas,
+            plan.criteria,
+            lambda stats: count_pods(stats) >= replicas,
+            target.lost,
+        )
     have, lost = await target.ready(), await target.lost()
     problems = [lost] if lost else []
     problems += failures(rate.stats)
     if not lost:
         problems += _shortfalls(rate, plan.criteria, replicas, have)
-    return Measured(replicas, rate, lost, problems)
+    return Measured(replicas, rate, lost, problems, devices)
 
 
 def failures(stats: Stats) -> list[str]:

@@ -3,17 +3,14 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from perfdag.hosts.device_use import DeviceUse
 from perfdag.outcome import VERDICT_VALUES, VerdictWord
+from perfdag.steps.queue.validate.devices import item_seconds, limits, subject
 from perfdag.steps.queue.validate.scalability_laws import Interval, ScalabilityLaw, fit
 from perfdag.steps.queue.validate.steady_state import Rate, Stats, ratio, summarize
-
-
-def subject(node: str, device: str) -> str:
-    """Return the subject of a row: a node, or one of its devices."""
-    return f"{node}/{device}" if device else node
 
 
 def failures_by_subject(nodes: Mapping[str, Any]) -> dict[str, int]:
@@ -62,12 +59,14 @@ class Measured:
     """One measurement of a number of replicas.
 
     ``lost``: replicas that ended by themselves, "" for none. ``problems``: why it does not count.
+    ``devices``: their use meanwhile, as far as it is known.
     """
 
     replicas: int
     rate: Rate
     lost: str
     problems: list[str]
+    devices: Mapping[str, DeviceUse] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,8 @@ class Step:
     """One number of replicas: its measurements as one rate.
 
     ``ratio``: to the next lower step, with its 95 % interval. ``needed``: the least ratio.
-    ``lost``: replicas that ended by themselves, "" for none.
+    ``lost``: replicas that ended by themselves, "" for none. ``devices``: their use.
+    ``items``: seconds of an item by node or device. ``limits``: which devices limit the step.
     """
 
     replicas: int
@@ -87,6 +87,9 @@ class Step:
     failed: dict[str, int]
     lost: str
     problems: list[str]
+    devices: Mapping[str, DeviceUse]
+    items: dict[str, float]
+    limits: str
 
     @property
     def word(self) -> VerdictWord:
@@ -114,6 +117,9 @@ class Step:
             "lost": self.lost,
             "failed": self.failed,
             "problems": self.problems,
+            "devices": {name: asdict(use) for name, use in self.devices.items()},
+            "item_seconds": self.items,
+            "limits": self.limits,
             "verdict": self.word,
         }
 
@@ -137,6 +143,7 @@ def steps_of(measured: Sequence[Measured], factor: float) -> list[Step]:
         failed: Counter[str] = Counter()
         for one in rates:
             failed.update(failures_by_subject(one.stats["nodes"]))
+        items, use = item_seconds(rates[0].stats["nodes"]), same[0].devices
         base = steps[0].rate.per_second if steps else rate.per_second
         steps.append(
             Step(
@@ -149,6 +156,9 @@ def steps_of(measured: Sequence[Measured], factor: float) -> list[Step]:
                 dict(failed.most_common()),
                 next((one.lost for one in same if one.lost), ""),
                 list(dict.fromkeys(problem for one in same for problem in one.problems)),
+                use,
+                items,
+                limits(items, below.items if below else {}, use),
             )
         )
     return steps
@@ -233,8 +243,10 @@ def step_line(step: Step) -> str:
             f", {value:.3f} times the step before (95 % {low:.3f} to {high:.3f}; "
             f"{step.needed:.3f} needed)"
         )
-    text += "" if step.word == "passed" else f"  {step.word.upper()}"
-    return text + (f": {'; '.join(step.problems)}" if step.problems else "")
+    if step.word == "passed":
+        return text
+    why = [*step.problems, *([step.limits] if step.limits else [])]
+    return f"{text}  {step.word.upper()}" + (f": {'; '.join(why)}" if why else "")
 
 
 def law_line(name: str, law: ScalabilityLaw | None) -> str:
