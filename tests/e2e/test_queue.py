@@ -80,12 +80,13 @@ def queues() -> Iterator[str]:
 
 @pytest.fixture
 def suite(queues: str, tmp_path: Path) -> Path:
-    """Both benchmarks on the Deployments of the other namespace."""
+    """The benchmarks on the Deployments of the other namespace."""
     path = tmp_path / "queue.yaml"
     path.write_text(
         "name: queues\nrepetitions: 1\nwarmup: 0\nentries:\n"
         f"  - {{benchmark: queue-scaling, params: {{deployment: {DEPLOYMENT}, namespace: {queues}, client: {DEPLOYMENT}-client, limit: 4,"
         " item: 0.2s, factor: 1.5}}\n"
+        f"  - {{benchmark: queue-load, params: {{deployment: {DEPLOYMENT}, namespace: {queues}, rate: 2, arrival: constant, percentile: p50}}}}\n"
         f"  - {{benchmark: queue-autoscale, params: {{deployments: [{SCALED}], namespace: {queues}, low: 2, high: 8, item: 0.2s, duration: 6s}}}}\n"
     )
     return path
@@ -93,8 +94,8 @@ def suite(queues: str, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def allowed(bench: Namespace, queues: str) -> Iterator[None]:
-    """The installation with both allowed, and without them again at the end."""
-    grants = [f"{name}={queues}" for name in ("queue-scaling", "queue-autoscale")]
+    """The installation with all of them allowed, and without them again at the end."""
+    grants = [f"{name}={queues}" for name in ("queue-scaling", "queue-load", "queue-autoscale")]
     bench.install(*(word for grant in grants for word in ("--allow", grant)))
     yield
     bench.install()
@@ -120,6 +121,13 @@ def test_queues_of_another_namespace_are_measured_under_the_accounts_that_instal
     assert throughput[4] > 1.5 * throughput[2] > 1.5 * 1.5 * throughput[1]
     assert deployment(queues, DEPLOYMENT)["spec"]["replicas"] == 1
 
+    [median] = [
+        row["value"]
+        for row in rows
+        if row["benchmark"] == "queue-load" and (row["metric"], row["stat"]) == ("latency", "p50")
+    ]
+    assert 0.2 <= median < 2  # one backend of 0.2 s has time between two requests a second
+
     # what its account may read is all there; that the load's fall was not followed is the autoscaler's, which has no metric
     watching = [row for row in rows if row["benchmark"] == "queue-autoscale"]
     assert {row["status"] for row in watching} == {"invalid"}
@@ -132,10 +140,12 @@ def test_queues_of_another_namespace_are_measured_under_the_accounts_that_instal
             "Pod", labels=f"workflows.argoproj.io/workflow={name},perfdag/measuring=true"
         )
     }
-    assert accounts == {"perfdag-measure-queue-scaling", "perfdag-measure-queue-autoscale"}
+    assert accounts == {
+        f"perfdag-measure-queue-{name}" for name in ("scaling", "load", "autoscale")
+    }
 
 
-def test_without_leave_both_are_skipped_and_say_what_grants_it(
+def test_without_leave_all_are_skipped_and_say_what_grants_it(
     bench: Namespace, queues: str, suite: Path
 ) -> None:
     name = bench.submit(suite)

@@ -496,8 +496,8 @@ async def test_rights_that_are_missing_are_reported(server: ApiServer) -> None:
 
 def test_the_benchmark_ends_its_validator_gently(tmp_path: Path) -> None:
     params = QueueScalingParams(command=["sleep", "0.4"], limit=2)
-    with pytest.raises(Failed, match="did not end within 3 s") as failed:
-        QueueScaling().run(Gang([LocalHost()], Shape(), 3, str(tmp_path)), params)
+    with pytest.raises(Failed, match="did not end within 8 s") as failed:
+        QueueScaling().run(Gang([LocalHost()], Shape(), 8, str(tmp_path)), params)
     assert "restoring 0 replica(s)" in failed.value.texts["stderr"]
 
 

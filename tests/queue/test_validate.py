@@ -6,6 +6,7 @@ import random
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -354,6 +355,9 @@ class Elsewhere:
 
     async def lost(self) -> str:
         return self.lost_replicas
+
+    def watch_devices(self) -> AbstractContextManager[dict[str, DeviceUse]]:
+        return nullcontext({})
 
 
 @pytest.mark.parametrize(
