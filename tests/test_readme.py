@@ -55,7 +55,7 @@ LOCAL = [
 ON_A_STORE = [
     line
     for line in COMMANDS
-    if line.split()[1] in {"compare", "history", "check", "baseline", "ls", "show"}
+    if line.split()[1] in {"compare", "history", "check", "baseline", "ls", "show", "site"}
 ]
 RESUME = "perfdag run --resume last"
 AB = "perfdag ab suites/quick.yaml --only iperf --a iperf.streams=1 --b iperf.streams=4"
@@ -132,6 +132,7 @@ def test_the_commands_on_a_store_answer(
         ("baseline", ["baseline v1.0: 1 run(s) of quick"]),
         ("ls", [f"{first}  quick        3 ok", last]),
         ("show", ["wall_time", "3 ok"]),
+        ("site", ["perfdag-results/site/index.html"]),
     ):
         capsys.readouterr()
         assert main(commands[verb]) == 0

@@ -71,7 +71,8 @@ const TOOLS = "box_zoom,xpan,xwheel_zoom,reset,save";
 
 function newFigure(height, options) {
   const figure = Bokeh.Plotting.figure({ height, sizing_mode: "stretch_width", tools: TOOLS, toolbar_location: narrow() ? "above" : "right", ...options });
-  figure.toolbar.active_scroll = null;
+  figure.toolbar.active_scroll = null; // the wheel and a finger scroll the page
+  figure.toolbar.active_drag = narrow() ? null : figure.toolbar.tools.find((tool) => tool.type === "BoxZoomTool");
   return figure;
 }
 

@@ -246,7 +246,8 @@ async function benchmarkPage() {
   const older = make("button", { type: "button", hidden: heads.every((head) => head.runs.length <= ENOUGH_RUNS) }, "All runs");
   older.onclick = () => { state.enough = Infinity; older.hidden = true; draw(); };
   const choices = filters(all, (kept) => { state.kept = kept; draw(); });
-  return [make("nav", {}, ...heads.map((head) => link(`History of ${head.suite}`, page("history", { suite: head.suite })))),
+  const own = new Set(all.map((series) => series.head));
+  return [make("nav", {}, ...[...own].map((head) => link(`History of ${head.suite}`, page("history", { suite: head.suite })))),
     make("div", { className: "controls" }, ...choices, make("label", {}, log, " log axis"), older), charts, make("h2", {}, "Series"), list];
 }
 
@@ -314,8 +315,8 @@ async function comparePage() {
     make("div", { className: "controls" }, index.suites.length > 1 ? select("suite", index.suites.map((suite) => [suite, suite]), head.suite, (suite) => { location.href = page("compare", { suite }); }) : null,
       select("A", choices, a, (run) => go({ a: run })), select("B", choices, b, (run) => go({ b: run })), link("swap", page("compare", { suite: head.suite, a: b, b: a })), link("history", page("history", { suite: head.suite }))),
     verdicts ? make("p", {}, `Verdicts: ${verdicts.count}.`)
-      : make("p", { className: "muted" }, "Verdicts of neighbouring runs are stored. For these two: ", make("code", {}, `perfdag compare ${a} ${b}`), ", or open the pages with ", make("code", {}, "perfdag site --serve"), "."),
-    make("details", { open: differs.length > 0 && differs.length < 8 }, make("summary", {}, `${differs.length || "No"} differences of the environment`), make("ul", { className: "small" }, ...differs.map((key) => make("li", {}, `${key}: ${from[key] ?? "-"} -> ${to[key] ?? "-"}`)))),
+      : make("p", { className: "muted" }, "No verdicts are stored for these two: ", make("code", {}, `perfdag compare ${a} ${b}`), ", or open the pages with ", make("code", {}, "perfdag site --serve"), "."),
+    make("details", { open: differs.length > 0 && differs.length < 8 }, make("summary", {}, `Environment: ${differs.length || "no"} difference${differs.length === 1 ? "" : "s"}`), make("ul", { className: "small" }, ...differs.map((key) => make("li", {}, `${key}: ${from[key] ?? "-"} -> ${to[key] ?? "-"}`)))),
     ...(verdicts?.missing ?? []).map((line) => make("p", { className: "muted small" }, line)),
     charted.length ? make("section", { id: "changes", className: "chart" }, make("h3", {}, "Changes, ", charted.length < rows.length ? `${charted.length} of ${rows.length} series ` : "", link("#", "#changes")), lazyPlot(() => changesOf(charted), 90 + 22 * charted.length)) : null,
     table(pairColumns(verdicts, head), rows, { most: 50, label: "series" }),

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import mimetypes
 import os
 import time
 from collections import deque
@@ -98,8 +99,12 @@ class S3Store:
 
     def put(self, key: str, data: bytes) -> None:
         check_key(self.root, key)
+        # Static hosting hands the type on, and a browser shows a page only by its type.
+        kind = mimetypes.guess_type(key)[0] or "application/octet-stream"
         try:
-            self._patiently(lambda: self._api.put(self._bucket, key, data))
+            self._patiently(
+                lambda: self._api.put(self._bucket, key, data, attributes={"Content-Type": kind})
+            )
         except FileNotFoundError as error:
             raise self._error(error) from error
 

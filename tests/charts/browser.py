@@ -6,8 +6,9 @@ import itertools
 import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,30 +106,33 @@ class Page:
         return data
 
 
-@asynccontextmanager
-async def browser(profile: Path) -> AsyncIterator[Page]:
-    """A page of a new Chromium."""
+@contextmanager
+def chromium(profile: Path) -> Iterator[int]:
+    """Start Chromium, and give the port of its DevTools."""
     argv = [str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    file = profile / "DevToolsActivePort"
     try:
-        port = await _port(profile / "DevToolsActivePort")
-        async with aiohttp.ClientSession() as session:
-            tabs = await (await session.get(f"http://127.0.0.1:{port}/json")).json(
-                content_type=None
-            )
-            address = next(tab for tab in tabs if tab["type"] == "page")["webSocketDebuggerUrl"]
-            async with session.ws_connect(address, max_msg_size=0) as socket:
-                page = Page(socket)
-                for domain in ("Page", "Runtime", "Log"):
-                    await page.call(f"{domain}.enable")
-                yield page
+        deadline = time.monotonic() + 60
+        while not (file.exists() and file.read_text().strip()):
+            assert time.monotonic() < deadline, "Chromium does not start"
+            time.sleep(0.05)
+        yield int(file.read_text().split()[0])
     finally:
         process.terminate()
         process.wait(20)
 
 
-async def _port(file: Path) -> int:
-    async with asyncio.timeout(60):
-        while not (file.exists() and file.read_text().strip()):
-            await asyncio.sleep(0.05)
-    return int(file.read_text().split()[0])
+@asynccontextmanager
+async def tab(port: int) -> AsyncIterator[Page]:
+    """Open a tab of a running Chromium."""
+    async with aiohttp.ClientSession() as session:
+        new = await session.put(f"http://127.0.0.1:{port}/json/new?about:blank")
+        about = await new.json(content_type=None)
+        address = about["webSocketDebuggerUrl"]
+        async with session.ws_connect(address, max_msg_size=0) as socket:
+            page = Page(socket)
+            for domain in ("Page", "Runtime", "Log"):
+                await page.call(f"{domain}.enable")
+            yield page
+        await session.get(f"http://127.0.0.1:{port}/json/close/{about['id']}")

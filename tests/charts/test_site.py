@@ -1,6 +1,6 @@
 """The site in Chromium, from a folder: 30 runs, on a desktop and a phone, light and dark."""
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -9,7 +9,7 @@ from perfdag.regress.confirm import check_night
 from perfdag.regress.gate import store_record
 from perfdag.regress.result import Rules
 from perfdag.store.folder import FolderStore
-from tests.charts.browser import CHROMIUM, Page, browser
+from tests.charts.browser import CHROMIUM, Page, chromium, tab
 from tests.stats import synthetic
 from tests.stats.synthetic import run_id
 
@@ -55,10 +55,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (folder / "site").as_uri()
 
 
-async def test_every_page_on_a_desktop_and_a_phone_light_and_dark(
-    site: str, tmp_path: Path
-) -> None:
-    async with browser(tmp_path / "profile") as page:
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with chromium(tmp_path_factory.mktemp("profile")) as port:
+        yield port
+
+
+async def test_every_page_on_a_desktop_and_a_phone_light_and_dark(site: str, port: int) -> None:
+    async with tab(port) as page:
         for name, address in PAGES.items():
             for width, height in ((1280, 900), (390, 844)):
                 for dark in (False, True):
@@ -76,9 +80,9 @@ async def test_every_page_on_a_desktop_and_a_phone_light_and_dark(
 
 
 async def test_the_index_shows_runs_with_status_verdict_trust_duration_and_links(
-    site: str, tmp_path: Path
+    site: str, port: int
 ) -> None:
-    async with browser(tmp_path / "profile") as page:
+    async with tab(port) as page:
         await page.look(1280, 900)
         await page.open(f"{site}/index.html")
         newest = await _cells(page, "#net tbody tr:first-child td")
@@ -99,8 +103,8 @@ async def test_the_index_shows_runs_with_status_verdict_trust_duration_and_links
         assert page.errors == []
 
 
-async def test_a_table_sorts_and_filters(site: str, tmp_path: Path) -> None:
-    async with browser(tmp_path / "profile") as page:
+async def test_a_table_sorts_and_filters(site: str, port: int) -> None:
+    async with tab(port) as page:
         await page.look(1280, 900)
         await page.open(f"{site}/index.html")
         first = "document.querySelector('#net tbody td').textContent"
@@ -113,8 +117,8 @@ async def test_a_table_sorts_and_filters(site: str, tmp_path: Path) -> None:
         assert await page.value("document.querySelectorAll('#net tbody tr').length") == 1
 
 
-async def test_a_history_shows_levels_changes_alerts_and_hover(site: str, tmp_path: Path) -> None:
-    async with browser(tmp_path / "profile") as page:
+async def test_a_history_shows_levels_changes_alerts_and_hover(site: str, port: int) -> None:
+    async with tab(port) as page:
         await page.look(1280, 1400)
         await page.open(f"{site}/{PAGES['history']}")
         text = await page.value("document.body.innerText")
@@ -136,8 +140,8 @@ async def test_a_history_shows_levels_changes_alerts_and_hover(site: str, tmp_pa
         assert page.errors == []
 
 
-async def test_a_comparison_has_the_product_s_verdicts(site: str, tmp_path: Path) -> None:
-    async with browser(tmp_path / "profile") as page:
+async def test_a_comparison_has_the_product_s_verdicts(site: str, port: int) -> None:
+    async with tab(port) as page:
         await page.look(1280, 900)
         await page.open(f"{site}/compare.html?suite=net")
         assert "no difference shown" in await page.value("document.body.innerText")
@@ -148,8 +152,8 @@ async def test_a_comparison_has_the_product_s_verdicts(site: str, tmp_path: Path
         assert page.errors == []
 
 
-async def test_the_legend_of_a_benchmark_hides_a_series(site: str, tmp_path: Path) -> None:
-    async with browser(tmp_path / "profile") as page:
+async def test_the_legend_of_a_benchmark_hides_a_series(site: str, port: int) -> None:
+    async with tab(port) as page:
         await page.look(1280, 900)
         await page.open(f"{site}/{PAGES['benchmark']}")
         await page.until("document.querySelector('.plot').dataset.drawn")
@@ -157,8 +161,8 @@ async def test_the_legend_of_a_benchmark_hides_a_series(site: str, tmp_path: Pat
         assert await page.value(f"{FIRST_FIGURE}.legend.click_policy") == "hide"
 
 
-async def test_an_unknown_suite_gives_one_line(site: str, tmp_path: Path) -> None:
-    async with browser(tmp_path / "profile") as page:
+async def test_an_unknown_suite_gives_one_line(site: str, port: int) -> None:
+    async with tab(port) as page:
         await page.open(f"{site}/history.html?suite=nett")
         assert await page.value("document.querySelector('.alert').textContent") == (
             "no suite nett; there are disk, net"

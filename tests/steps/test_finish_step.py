@@ -43,9 +43,18 @@ def test_it_leaves_the_report_with_the_history_beside_it(store: Store) -> None:
     left = {key.rpartition("/")[2] for key in store.list(f"runs/{newest(store)}")}
     assert {"report.html", "history.html"} <= left
     assert "check.xml" not in left  # nobody asked for a gate
+    assert {"site/index.html", "site/data/tiny/suite.js"} <= set(store.list("site"))
     scheduled(store)
     assert main(["step", "finish"]) == 0
     assert f"runs/{newest(store)}/check.xml" in store.list(f"runs/{newest(store)}")
+
+
+def test_a_site_that_cannot_be_written_leaves_the_exit_code(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("perfdag.app.site.files.importlib.util.find_spec", lambda name: None)
+    assert main(["step", "finish"]) == 0
+    assert "the site is not up to date" in capsys.readouterr().err
 
 
 def test_a_run_without_a_plan_is_no_mistake_of_its_suite(
