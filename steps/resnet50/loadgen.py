@@ -16,41 +16,17 @@ from typing import Any
 
 from perfdag.steps.resnet50.inference.batcher import Batcher
 from perfdag.steps.resnet50.inference.system_under_test import System
+from perfdag.steps.resnet50.load import SAMPLES_PER_QUERY, SCENARIOS, STREAMS, Load
+from perfdag.steps.resnet50.mlperf import official
 
 SPARE, MOST_SPARE = 3.0, 100_000
-"""Factors of SingleStream's queries over those of the expected rate, and the queries they add.
+"""Factors of a stream's queries over those of the expected rate, and the queries they add.
 
 LoadGen itself makes twice as many. A test that runs out of them, after a slow warm-up, is
 INVALID. A test that reaches its minimum duration leaves the rest. LoadGen makes all queries
 before its clock starts, a million in about a second and 230 MB, so their number is limited."""
 LOGS = ("summary", "detail", "accuracy")
 _MODES = {"performance": "PerformanceOnly", "accuracy": "AccuracyOnly"}
-_SCENARIOS = {"offline": "Offline", "server": "Server", "single-stream": "SingleStream"}
-
-
-@dataclass(frozen=True)
-class Load:
-    """Settings of one LoadGen test. Times in seconds, rates in 1/s.
-
-    `expected_rate` sizes Offline's one query and SingleStream's schedule. A wrong rate makes a
-    run longer, or INVALID if Offline's query ends before the minimum duration. `in_flight` is the
-    number of batches at once.
-    """
-
-    scenario: str
-    batch: int
-    min_duration: float
-    min_queries: int
-    samples: int
-    expected_rate: float
-    target_rate: float = 0.0
-    latency_bound: float = 0.015
-    max_delay: float = 0.0
-    max_queries: int = 0
-    seed: int = 0
-    mode: str = "performance"
-    total: int = 0
-    in_flight: int = 1
 
 
 @dataclass(frozen=True)
@@ -66,13 +42,17 @@ class Tested:
     span: tuple[float, float]
 
 
-def settings(load: Load) -> Any:
-    """Return LoadGen's TestSettings for a load."""
+def settings(load: Load, folder: str = "") -> Any:
+    """Return LoadGen's TestSettings for a load; those of `mlperf` come from files in `folder`."""
     import mlperf_loadgen as lg
 
     test_settings = lg.TestSettings()
-    test_settings.scenario = getattr(lg.TestScenario, _SCENARIOS[load.scenario])
+    test_settings.scenario = getattr(lg.TestScenario, SCENARIOS[load.scenario])
     test_settings.mode = getattr(lg.TestMode, _MODES[load.mode])
+    if load.mlperf:
+        text = official.user_conf(load, spare(load))
+        official.configure(test_settings, SCENARIOS[load.scenario], text, f"{folder}/user.conf")
+        return test_settings
     test_settings.min_duration_ms = max(1, math.ceil(load.min_duration * 1000))
     test_settings.min_query_count = load.min_queries
     test_settings.max_query_count = load.max_queries
@@ -88,9 +68,15 @@ def settings(load: Load) -> Any:
         )
     elif load.scenario == "single-stream":
         test_settings.single_stream_expected_latency_ns = max(
-            1, round(1e9 / (_spare(load) * load.expected_rate))
+            1, round(1e9 / (spare(load) * load.expected_rate))
         )
         test_settings.single_stream_target_latency_percentile = 0.9
+    elif load.scenario == "multi-stream":
+        test_settings.multi_stream_samples_per_query = SAMPLES_PER_QUERY
+        test_settings.multi_stream_expected_latency_ns = max(
+            1, round(1e9 * SAMPLES_PER_QUERY / (spare(load) * load.expected_rate))
+        )
+        test_settings.multi_stream_target_latency_percentile = 0.99
     else:
         test_settings.server_target_qps = load.target_rate
         test_settings.server_target_latency_ns = round(load.latency_bound * 1e9)
@@ -98,7 +84,7 @@ def settings(load: Load) -> Any:
     return test_settings
 
 
-def _spare(load: Load) -> float:
+def spare(load: Load) -> float:
     """Return the factor on SingleStream's expected rate."""
     return min(SPARE, 1 + MOST_SPARE / (2 * load.expected_rate * load.min_duration))
 
@@ -144,7 +130,7 @@ def measure(
 
     def complete(ids: Sequence[int], results: Sequence[int]) -> None:
         nonlocal ended
-        if load.mode == "accuracy":
+        if load.mode == "accuracy" or load.audit == "TEST01":
             answers = array.array("i", results)
             keep.append(answers)
             address, size = answers.buffer_info()[0], answers.itemsize
@@ -176,7 +162,7 @@ def measure(
         try:
             system.load(indices)
             # The first batch of a thread allocates its arena and its handles.
-            if not answering.warm and load.scenario != "single-stream":
+            if not answering.warm and load.scenario not in STREAMS:
                 sizes = system.buckets(load.batch)
                 answering.errand(
                     lambda: [
@@ -199,7 +185,7 @@ def measure(
         logs = lg.LogSettings()
         logs.enable_trace = False
         logs.log_output.outdir = folder
-        take = answer if load.scenario == "single-stream" else answering.put
+        take = answer if load.scenario in STREAMS else answering.put
 
         def issue(samples: Sequence[Any]) -> None:
             nonlocal began
@@ -211,7 +197,8 @@ def measure(
         qsl = lg.ConstructQSL(load.total or load.samples, load.samples, bring, system.unload)
         try:
             # An audit configuration in the working directory would change the test.
-            lg.StartTestWithLogSettings(sut, qsl, settings(load), logs, f"{folder}/no-audit.config")
+            audit = official.write_audit(load.audit, f"{folder}/audit.config")
+            lg.StartTestWithLogSettings(sut, qsl, settings(load, folder), logs, audit)
         finally:
             lg.DestroyQSL(qsl)
             lg.DestroySUT(sut)

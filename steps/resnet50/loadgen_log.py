@@ -36,7 +36,7 @@ class Summary:
     mean: float | None
     percentiles: Mapping[float, float]
     estimate: float | None
-    """SingleStream's early-stopping estimate of p90 in seconds, its result."""
+    """Early stopping's estimate of a stream's percentile in seconds: p90, in MultiStream p99."""
     version: str
     keys: Mapping[str, Any] = field(default_factory=dict)
 
@@ -72,7 +72,9 @@ def read(summary: str, detail: str) -> Summary:
         scheduled_rate=_number(keys, "result_scheduled_samples_per_sec"),
         mean=_scaled(_number(keys, "result_mean_latency_ns")),
         percentiles=percentiles,
-        estimate=_scaled(_number(keys, "early_stopping_latency_ss") or None),
+        estimate=_scaled(
+            _number(keys, "early_stopping_latency_ss", "early_stopping_latency_ms") or None
+        ),
         version=str(keys.get("loadgen_version", "unknown")),
         keys=keys,
     )

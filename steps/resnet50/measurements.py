@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from perfdag.benchmark.contract import Metric
@@ -19,7 +20,7 @@ METRICS = (
         "tail_latency",
         "s",
         "lower",
-        "the scenario's own result: p99 in Server, p90 in SingleStream",
+        "the scenario's own result: p99 in Server and MultiStream, p90 in SingleStream",
         headline=True,
     ),
     Metric(
@@ -46,7 +47,16 @@ METRICS = (
     ),
     Metric("latency", "s", "lower", "time from the schedule to the answer, by percentile and mean"),
     Metric(
-        "estimated_latency", "s", "lower", "SingleStream's p90 at 99 % confidence (early stopping)"
+        "estimated_latency",
+        "s",
+        "lower",
+        "a stream's p90 or p99 at 99 % confidence (early stopping)",
+    ),
+    Metric(
+        "audit",
+        "1",
+        "higher",
+        "1: an audit passes by MLPerf's rule, 0: it fails; the coordinate names the test",
     ),
     Metric("completed_rate", "1/s", "none", "queries completed per second"),
     Metric("scheduled_rate", "1/s", "none", "queries that LoadGen scheduled per second"),
@@ -88,7 +98,7 @@ METRICS = (
         "price of a million samples at this rate; the coordinates name the currency",
     ),
 )
-COORDS = ("batch", "bound", "currency", "phase", "when")
+COORDS = ("audit", "batch", "bound", "currency", "phase", "when")
 MARKS = ("fast", "loadgen", "logits_checked", "weights")
 """Coordinates of `caveats`."""
 SMOKE = {"fast": "not comparable"}
@@ -115,7 +125,7 @@ def measurements(result: Result, params: Workload, timed: bool = True) -> list[M
     """Return all values, with the caveats in the coordinates; `timed` includes batch times."""
     marked = caveats([result], params)
     return [
-        Measurement(row.metric, row.value, row.stat, {**row.coords, **marked}, row.n, row.subject)
+        replace(row, coords={**row.coords, **marked})
         for row in _all(result, params, timed)
         if math.isfinite(row.value)
     ]
@@ -132,6 +142,8 @@ def _all(result: Result, params: Workload, timed: bool) -> Iterator[Measurement]
             yield Measurement("top1_reached", float(verdict))
     if tested is not None:
         yield from _of_test(tested, result, params)
+    for audit, (passed, text) in raw.get("mlperf", {}).get("audits", {}).items():
+        yield Measurement("audit", float(passed), coords={"audit": audit}, note=text)
     if timed:
         yield from _batches(raw, params)
     for name, when in (("logits", "before"), ("logits_after", "after")):
@@ -189,7 +201,7 @@ def _of_test(
         if tested.mean is not None:
             yield Measurement("latency", tested.mean, "mean", n=queries)
     if tested.estimate is not None:
-        yield Measurement("estimated_latency", tested.estimate, "p90", n=queries)
+        yield Measurement("estimated_latency", tested.estimate, TAIL[params.scenario], n=queries)
     for metric, value in (
         ("completed_rate", tested.rate),
         ("scheduled_rate", tested.scheduled_rate),

@@ -6,23 +6,41 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from perfdag.benchmark.rules import refuse
+from perfdag.steps.resnet50.load import SAMPLES_PER_QUERY, STREAMS
 from perfdag.steps.resnet50.system_params import SystemParams, Text
 from perfdag.units import Duration, PositiveDuration
 
-Scenario = Literal["offline", "server", "single-stream", "find-peak", "accuracy"]
+Scenario = Literal["offline", "server", "single-stream", "multi-stream", "find-peak", "accuracy"]
 
 MLPERF_DURATION = 600.0
 """Minimum duration in seconds of MLPerf's own rules (mlperf.conf of mlcommons/inference)."""
 FAST_DURATION = 2.0
-QUERIES = {"offline": 24576, "server": 100, "find-peak": 100, "single-stream": 100, "accuracy": 1}
+QUERIES = {
+    "offline": 24576,
+    "server": 100,
+    "find-peak": 100,
+    "single-stream": 100,
+    "multi-stream": 662,
+    "accuracy": 1,
+}
 """Fewest queries (Offline: samples) by mlperf.conf; early stopping may need more."""
-FAST_QUERIES = {"offline": 16, "server": 64, "find-peak": 20, "single-stream": 64, "accuracy": 1}
+FAST_QUERIES = {
+    "offline": 16,
+    "server": 64,
+    "find-peak": 20,
+    "single-stream": 64,
+    "multi-stream": 16,
+    "accuracy": 1,
+}
 FEWEST_BATCHES = 2
-VERDICT_QUERIES = {"server": 459, "single-stream": 64, "find-peak": 662}
+OFFICIAL = ("single-stream", "multi-stream", "server", "offline")
+DEFAULT_SAMPLES, LIBRARY, MLPERF_BOUND = 64, 1024, 0.015
+"""Samples in memory by default and by mlperf.conf, and its bound of Server in seconds."""
+VERDICT_QUERIES = {"server": 459, "single-stream": 64, "multi-stream": 662, "find-peak": 662}
 """Fewest queries with which LoadGen's early stopping can call a run valid.
 
-They are for p99 with none late, its estimate of p90, and for a trial of find-peak p99 with one
-late."""
+They are for p99 with none late, its estimates of p90 and p99, and for a trial of find-peak p99
+with one late."""
 
 
 def _surely(mean: float) -> int:
@@ -36,7 +54,7 @@ class Workload(SystemParams):
     scenario: Scenario = Field(
         "offline",
         description="offline: samples/s; server: Poisson arrivals at target_rate; single-stream;"
-        " find-peak; accuracy",
+        " multi-stream: 8 samples a query; find-peak; accuracy",
     )
     batch: int = Field(
         1,
@@ -62,7 +80,21 @@ class Workload(SystemParams):
         description="seed of the weights, the images, LoadGen's order and schedule",
     )
     samples: int = Field(
-        64, ge=1, le=50000, description="different images held in memory (MLPerf: 1024)"
+        DEFAULT_SAMPLES,
+        ge=1,
+        le=50000,
+        description="different images held in memory (mlperf: 1024)",
+    )
+    mlperf: bool = Field(
+        False,
+        exclude_if=lambda value: not value,
+        description="use LoadGen's own mlperf.conf: its seeds, durations, queries and bounds, and a"
+        " library of 1024 samples",
+    )
+    audits: list[Literal["TEST01", "TEST04"]] = Field(
+        [],
+        exclude_if=lambda value: not value,
+        description="with mlperf: audits to run after it, which double the time each",
     )
     min_duration: PositiveDuration = Field(
         MLPERF_DURATION, description="shortest run; MLPerf's rules ask for 600 s"
@@ -75,7 +107,7 @@ class Workload(SystemParams):
     max_queries: int | None = Field(
         None,
         ge=1,
-        description="server, single-stream, find-peak: stop after so many queries; unset: no limit",
+        description="all but offline: stop after so many queries; unset: no limit",
     )
     fast: bool = Field(
         False, description="a smoke test of seconds; its rows are marked as not comparable"
@@ -144,7 +176,7 @@ class Workload(SystemParams):
                 " find-peak finds the highest that holds latency_bound",
             ),
             (
-                self.target_rate is not None and scenario in ("single-stream", "accuracy"),
+                self.target_rate is not None and scenario in (*STREAMS, "accuracy"),
                 f"target_rate does nothing in scenario {scenario},"
                 " which sends as fast as it is answered: leave it out",
             ),
@@ -180,8 +212,31 @@ class Workload(SystemParams):
                 f"scenario single-stream sends one sample at a time: batch 1, not {self.batch}",
             ),
             (
-                scenario == "single-stream" and self.in_flight != 1,
-                "scenario single-stream has one sample in flight: leave in_flight out",
+                scenario == "multi-stream" and self.batch != SAMPLES_PER_QUERY,
+                f"scenario multi-stream sends {SAMPLES_PER_QUERY} samples at a time:"
+                f" set batch: {SAMPLES_PER_QUERY}",
+            ),
+            (
+                scenario in STREAMS and self.in_flight != 1,
+                f"scenario {scenario} has one query in flight: leave in_flight out",
+            ),
+            (
+                self.mlperf and scenario not in OFFICIAL,
+                f"mlperf runs {', '.join(OFFICIAL)}, not {scenario}: with imagenet, each has an"
+                " accuracy run",
+            ),
+            (
+                self.mlperf and self.samples not in (LIBRARY, DEFAULT_SAMPLES),
+                f"mlperf has a library of {LIBRARY} samples: leave samples out",
+            ),
+            (
+                self.mlperf and self.latency_bound != MLPERF_BOUND,
+                f"mlperf has the latency bound of mlperf.conf, {MLPERF_BOUND * 1e3:g} ms:"
+                " leave latency_bound out",
+            ),
+            (
+                bool(self.audits) and not self.mlperf,
+                "audits repeat a run with MLPerf's settings: set mlperf: true",
             ),
         )
         return self
@@ -227,4 +282,5 @@ class Workload(SystemParams):
             "stub": self.stub.model_dump(),
             "duration": self.duration(),
             "queries": self.queries(),
+            "samples": LIBRARY if self.mlperf else self.samples,
         }

@@ -7,14 +7,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 from perfdag.stats import peak
 from perfdag.steps.resnet50 import imagenet, loadgen, loadgen_log, preload
 from perfdag.steps.resnet50.errors import OutOfMemoryError, classify
 from perfdag.steps.resnet50.inference.batcher import Batcher
+from perfdag.steps.resnet50.inference.subjects import model_subject, pin
 from perfdag.steps.resnet50.inference.system_under_test import StubSubject, System
 from perfdag.steps.resnet50.inference.timing import STRETCH, Warmup, largest_fitting, warm_up
+from perfdag.steps.resnet50.load import Load
+from perfdag.steps.resnet50.mlperf import official
 
 PROGRAM = 1
 WARM_LIMIT, WARM_LIMIT_FAST = 60.0, 2.0
@@ -24,7 +28,6 @@ MARGIN = 1.25
 """Factor of Offline's expected rate over the warm-up's.
 
 With LoadGen's own tenth, it makes up for a warm-up that was a quarter too slow."""
-PHASE_REPETITIONS, PHASE_REPETITIONS_FAST = 7, 2
 _FATAL = 3
 
 
@@ -67,7 +70,7 @@ class Program:
     def measure(self) -> None:
         """Set up, check, warm up, run LoadGen, check again."""
         if self.spec["cpus"]:
-            _pin(self.spec["cpus"])
+            pin(self.spec["cpus"])
         self.result |= preload.inspect(self.spec["wrapper_env"])
         subject: Any = (
             StubSubject(self.spec) if self.spec["system"] == "stub" else model_subject(self.spec)
@@ -100,8 +103,20 @@ class Program:
             self._find_peak(system, rate)
         else:
             expected = self.spec["target_rate"] or (rate if self.spec["fast"] else MARGIN * rate)
-            load = self._load(expected if self.spec["scenario"] == "offline" else rate)
+            # The images of mlperf's accuracy run are those of its other tests too.
+            labelled = self.spec["mlperf"] and self.spec["imagenet"]
+            labels = [label for _, label in self._use_imagenet(subject)] if labelled else []
+            load = replace(
+                self._load(expected if self.spec["scenario"] == "offline" else rate),
+                total=len(labels),
+            )
             self.result["answer"] = self.run_test(system, load, begin=subject.arm)
+            if self.spec["mlperf"]:
+                for test in official.further_tests(load, self.spec):
+                    self.run_test(system, test)
+                self.result["mlperf"] = official.summary(
+                    load, loadgen.spare(load), self.result["tests"], labels
+                )
         if self.spec["check_logits"]:
             # Memory that was corrupted during the run shows only now.
             self.result["logits_after"] = subject.check_logits()
@@ -153,7 +168,7 @@ class Program:
             f"batch {size} does not fit in the memory of {self.spec['device']}: {advice} ({text})"
         )
 
-    def _load(self, rate: float, **changes: Any) -> loadgen.Load:
+    def _load(self, rate: float, **changes: Any) -> Load:
         spec = self.spec
         duration, queries = spec["duration"], spec["queries"]
         base: dict[str, Any] = {
@@ -169,13 +184,14 @@ class Program:
             "max_queries": spec["max_queries"] or 0,
             "seed": spec.get("load_seed", spec["seed"]),
             "in_flight": spec["in_flight"],
+            "mlperf": spec["mlperf"],
         }
-        return loadgen.Load(**(base | changes))
+        return Load(**(base | changes))
 
     def run_test(
         self,
         system: System,
-        load: loadgen.Load,
+        load: Load,
         begin: Callable[[], None] = lambda: None,
         batcher: Batcher | None = None,
     ) -> int:
@@ -185,6 +201,7 @@ class Program:
         record = {
             "started": started,
             "ended": ended,
+            "name": load.audit or load.mode,
             "rate": load.target_rate,
             "batches": tested.batches,
             "logs": dict(tested.logs),
@@ -242,10 +259,16 @@ class Program:
             "probes": [[p.rate, p.valid, p.validation] for p in answer.probes],
         }
 
-    def _accuracy(self, subject: Any, rate: float) -> None:
+    def _use_imagenet(self, subject: Any) -> list[tuple[Path, int]]:
+        """Let the system read the images of `imagenet`; return them with their classes."""
         images = imagenet.labelled(self.spec["imagenet"])
         published = imagenet.published(self.result["model"].get("weights_sha256"))
         subject.system.files, subject.system.resize = [file for file, _ in images], published.resize
+        return images
+
+    def _accuracy(self, subject: Any, rate: float) -> None:
+        images = self._use_imagenet(subject)
+        published = imagenet.published(self.result["model"].get("weights_sha256"))
         held = min(len(images), 1024)
         self.run_test(
             subject.system,
@@ -269,31 +292,3 @@ def _fits(system: System, count: int) -> bool:
             return False
         raise
     return True
-
-
-def _pin(text: str) -> None:
-    """Run only on the CPUs of a list like `0-2,5`. Raises ValueError if one is missing."""
-    from perfdag.quantities import parse_cpu_list
-
-    wanted, allowed = parse_cpu_list(text), os.sched_getaffinity(0)
-    if not wanted <= allowed:
-        raise ValueError(
-            f"cpus {text}: this process may use {', '.join(map(str, sorted(allowed)))}"
-        )
-    os.sched_setaffinity(0, wanted)
-
-
-def model_subject(spec: Mapping[str, Any]) -> Any:
-    """Return the subject of the real model. Raises ModuleNotFoundError without its runtime."""
-    repetitions = PHASE_REPETITIONS_FAST if spec["fast"] else PHASE_REPETITIONS
-    if spec["runtime"] == "torch":
-        from perfdag.steps.resnet50.inference.system_checks import ModelSubject
-
-        return ModelSubject(dict(spec), repetitions)
-    if spec["runtime"] == "endpoint":
-        from perfdag.steps.resnet50.inference import endpoint
-
-        return endpoint.subject(spec, repetitions)
-    from perfdag.steps.resnet50.inference import runtimes
-
-    return runtimes.subject(spec, repetitions)

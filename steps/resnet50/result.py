@@ -9,10 +9,11 @@ from typing import Any
 from perfdag.outcome import Failed, Skip
 from perfdag.stats.percentiles import needed
 from perfdag.steps.resnet50 import loadgen_log
+from perfdag.steps.resnet50.load import SAMPLES_PER_QUERY
 from perfdag.steps.resnet50.program import PROGRAM
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
-TAIL = {"server": "p99", "find-peak": "p99", "single-stream": "p90"}
+TAIL = {"server": "p99", "find-peak": "p99", "single-stream": "p90", "multi-stream": "p99"}
 UNUSABLE = {"device", "endpoint", "missing"}
 """Errors of a missing device, served model or package, which skip the sample."""
 
@@ -32,10 +33,11 @@ class Result:
 
     @property
     def rate(self) -> float:
-        """Return samples/s: Offline's throughput, Server's completions, SingleStream's 1 / mean."""
+        """Return samples/s: Offline's throughput, Server's completions, a stream's by its mean."""
         if self.tested is None:
             return math.nan
-        return self.tested.rate or (1 / self.tested.mean if self.tested.mean else math.nan)
+        samples = SAMPLES_PER_QUERY if self.tested.scenario == "MultiStream" else 1
+        return self.tested.rate or (samples / self.tested.mean if self.tested.mean else math.nan)
 
     @property
     def valid(self) -> bool:
@@ -60,7 +62,7 @@ class Result:
         return self.cost(scenario)
 
     def cost(self, scenario: str) -> float:
-        """Return p99 of Server, p90 of SingleStream, and in Offline the seconds of a sample."""
+        """Return p99 of Server and MultiStream, p90 of SingleStream, Offline's seconds a sample."""
         if self.tested is None:
             return math.nan
         return (

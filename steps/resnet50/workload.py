@@ -41,7 +41,9 @@ def expected(params: Workload) -> float:
         else 1.0
     )
     setup = 5.0 if params.system == "stub" else 60.0 if params.fast else launch.SETUP
-    return setup + 1.2 * params.lasts(params.duration()) * margin
+    accuracy = bool(params.audits or (params.mlperf and params.imagenet))
+    tests = 1 + accuracy + len(params.audits)
+    return setup + 1.2 * tests * params.lasts(params.duration()) * margin
 
 
 def shortest(params: Workload) -> float:

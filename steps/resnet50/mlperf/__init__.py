@@ -1,0 +1,1 @@
+"""MLPerf's own settings and audits, and the layout of a submission."""
