@@ -34,7 +34,7 @@ def test_the_skew_of_a_clock_is_found_within_its_bound(ahead: float) -> None:
     assert list(skews) == ["virt-controller"]
     skew = skews["virt-controller"]
     assert skew.ahead_s == pytest.approx(ahead, abs=skew.bound_s)
-    assert skew.bound_s < 0.03
+    assert skew.bound_s < 0.13
     assert not [row for row in rows if row.late_s], "a clock that is off is no lag"
     assert len(clock_notes(skews)) == (ahead != 0)
     if ahead:

@@ -50,6 +50,20 @@ def queries() -> dict[str, str]:
     }
 
 
+def transition_queries() -> dict[str, str]:
+    """Return PromQL of KubeVirt's own phase transition times, by audit key; `$d` as in queries."""
+    name = "kubevirt_vmi_phase_transition_time_from_%s_seconds_bucket"
+    ends = (("creation", "Running"), ("deletion", "Succeeded"), ("deletion", "Failed"))
+    return {
+        f"vmi{start.title()}To{phase}SecondsP{p}": (
+            f"histogram_quantile({p / 100}, sum by (le) "
+            f'(rate({name % start}{{phase="{phase}"}}[$d])))'
+        )
+        for start, phase in ends
+        for p in (50, 95, 99)
+    }
+
+
 KEYS = frozenset(queries())
 
 
@@ -68,16 +82,7 @@ async def audit_figures(
     """
     figures: dict[str, float | None] = dict.fromkeys(KEYS)
     if end - start >= 2 * min(gaps.values(), default=math.inf):
-        seconds, at = math.ceil(end - start), f"{end:.3f}"
-        # By default a subquery has a point a minute, and a short window may have none.
-        length, step = f"{seconds}s", f"{max(1, seconds // POINTS)}s"
-        wanted = {
-            key: {"query": query.replace("$d", length).replace("$s", step), "time": at}
-            for key, query in queries().items()
-        }
-        for key, data in (await prometheus.query(wanted, "query")).items():
-            values = [float(series["value"][1]) for series in data["result"]]
-            figures[key] = values[0] if values and math.isfinite(values[0]) else None
+        figures |= await single_values(prometheus, queries(), start, end)
     gap = gaps.get(REQUESTS, math.inf)
     if end - start >= 2 * gap:
         every = min(LONGEST_STEP, max(1.0, (end + gap - start) / POINTS))
@@ -85,6 +90,27 @@ async def audit_figures(
         data = (await prometheus.query({REQUESTS: {"query": SENT, **window}}))[REQUESTS]
         labels = [series["metric"] for series in data["result"]]
         figures |= _requests(labels, points_of(data), start)
+    return figures
+
+
+async def single_values(
+    prometheus: Prometheus, by_key: Mapping[str, str], start: float, end: float
+) -> dict[str, float | None]:
+    """Return the single value of each query at `end` (Unix seconds); None without one.
+
+    Raises KubeError.
+    """
+    seconds, at = math.ceil(end - start), f"{end:.3f}"
+    # By default a subquery has a point a minute, and a short window may have none.
+    length, step = f"{seconds}s", f"{max(1, seconds // POINTS)}s"
+    wanted = {
+        key: {"query": query.replace("$d", length).replace("$s", step), "time": at}
+        for key, query in by_key.items()
+    }
+    figures: dict[str, float | None] = {}
+    for key, data in (await prometheus.query(wanted, "query")).items():
+        values = [float(series["value"][1]) for series in data["result"]]
+        figures[key] = values[0] if values and math.isfinite(values[0]) else None
     return figures
 
 

@@ -85,14 +85,7 @@ async def wait_for_scrape(
     """
     while True:
         now = time.time()
-        lookbacks = {
-            name: {"query": f"{metric}[{LOOK_BACK}s]", "time": f"{now:.3f}"}
-            for name, metric in SOURCES.items()
-        }
-        moments = {
-            name: [[at for at, _ in points] for points in points_of(data)]
-            for name, data in (await prometheus.query(lookbacks, "query")).items()
-        }
+        moments = await _scrapes(prometheus, now)
         gaps = {name: gap for name, series in moments.items() if (gap := _gap(series))}
         late = [
             name
@@ -108,6 +101,24 @@ async def wait_for_scrape(
                 "before the next scrape",
             )
         await asyncio.sleep(min(1.0, min(gaps[name] for name in late) / 4))
+
+
+async def scrape_intervals(prometheus: Prometheus, at: float) -> dict[str, float]:
+    """Return the scrape intervals before `at` (Unix seconds), in seconds. Raises KubeError."""
+    moments = await _scrapes(prometheus, at)
+    return {name: gap for name, series in moments.items() if (gap := _gap(series))}
+
+
+async def _scrapes(prometheus: Prometheus, at: float) -> dict[str, list[list[float]]]:
+    """Return when each source was scraped, by its series, within LOOK_BACK before `at`."""
+    lookbacks = {
+        name: {"query": f"{metric}[{LOOK_BACK}s]", "time": f"{at:.3f}"}
+        for name, metric in SOURCES.items()
+    }
+    return {
+        name: [[moment for moment, _ in points] for points in points_of(data)]
+        for name, data in (await prometheus.query(lookbacks, "query")).items()
+    }
 
 
 def _gap(series: list[list[float]]) -> float | None:

@@ -38,6 +38,7 @@ class _Stamp:
     component: str
     after: float
     whole: bool
+    error: float
 
 
 def component_of(kind: str, stage: str, node: str | None) -> str:
@@ -59,7 +60,8 @@ def _stamps(
             step = steps[row.stage]
             after = row.receive_time - (row.api_time - ahead)
             name = component_of(step.kind, step.stage, row.node)
-            yield row, _Stamp(name, after, row.api_time.is_integer())
+            error = row.resolution_s or 0.0
+            yield row, _Stamp(name, after, row.api_time.is_integer(), error)
 
 
 def mark_late(rows: Sequence[Row], steps: Iterable[Step], ahead: float) -> dict[str, Skew]:
@@ -86,17 +88,22 @@ def _skews(stamps: Iterable[_Stamp]) -> dict[str, Skew]:
     server = by_component.get(SERVER)
     if not server:
         return {}
-    base = min(stamp.after for stamp in server)
+    base = _least(server).after
     return {
-        name: Skew(base - min(stamp.after for stamp in own), _doubt(server) + _doubt(own), len(own))
+        name: Skew(base - _least(own).after, _doubt(server) + _doubt(own), len(own))
         for name, own in by_component.items()
         if name != SERVER
     }
 
 
+def _least(stamps: Sequence[_Stamp]) -> _Stamp:
+    return min(stamps, key=lambda stamp: stamp.after)
+
+
 def _doubt(stamps: Sequence[_Stamp]) -> float:
-    """Return how far the least of n truncated times is expected to be from a whole second."""
-    return 1 / (len(stamps) + 1) if any(stamp.whole for stamp in stamps) else 0.0
+    """Return the error of the least: its lag, and how far n truncated times are from a second."""
+    truncated = 1 / (len(stamps) + 1) if any(stamp.whole for stamp in stamps) else 0.0
+    return truncated + _least(stamps).error
 
 
 def _least_lag(stamp: _Stamp, skews: Mapping[str, Skew]) -> float:
@@ -118,8 +125,8 @@ def clock_notes(skews: Mapping[str, Skew]) -> list[str]:
     worst, name = max(off)
     side = "ahead of" if skews[name].ahead_s > 0 else "behind"
     return [
-        f"the clock of {name} is {worst:.1f} s {side} the API server's, and {len(off)} clocks are "
-        "off: their API times are off by as much"
+        f"the clock of {name} is {worst:.1f} s {side} the API server's: its API times are off by "
+        f"as much ({len(off)} of {len(skews)} clocks are off)"
     ]
 
 

@@ -88,7 +88,7 @@ def _values(result: Result) -> dict[str, Any]:
         if name.endswith("-count"):
             values[_count_key(name)] = {"value": value}
         elif is_request_count(name):
-            values[f"{name.removeprefix(f'{REQUESTS}/')}-count"] = {"value": value}
+            values[audit_key(name)] = {"value": value}
     for name in (*sorted(KEYS), *_OWN):
         values[name] = {"value": figures.get(name)}
     # Of several gates on a metric, a breach comes last and is shown.
@@ -108,6 +108,13 @@ def _values(result: Result) -> dict[str, Any]:
             "thresholdResult": threshold,
         }
     return values
+
+
+def audit_key(figure: str) -> str:
+    """Return the audit's key of a figure from Prometheus."""
+    if not is_request_count(figure):
+        return figure
+    return f"{figure.removeprefix(f'{REQUESTS}/')}-count"
 
 
 def _count_key(figure: str) -> str:
