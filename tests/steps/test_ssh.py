@@ -22,6 +22,7 @@ from perfdag.shape import Shape
 from perfdag.steps.runner import credentials, gather, peer
 from perfdag.steps.runner.gather import GangUnavailable
 from perfdag.steps.runner.pod_exit_codes import EXIT_RETRYABLE
+from perfdag.steps.site import GangLost
 from perfdag.suite.load import parse_suite
 from tests.fakes.credentials import copied
 
@@ -259,6 +260,28 @@ def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
         if error:
             raise error
     assert served.process.wait(10) == (EXIT_RETRYABLE if error else 0)
+
+
+def test_a_lead_has_its_peers_in_the_order_of_their_ranks_and_misses_one_that_ends(
+    keys: credentials.Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = [Served(keys, tmp_path / f"peer-{rank}", 30, 1) for rank in (1, 2, 3)]
+    for each in peers:
+        each.wait()
+    monkeypatch.setattr(gather, "ssh_port", lambda shape, run_id, rank: peers[rank - 1].port)
+    for name in ("PERFDAG_SSH_CONFIG", "PERFDAG_SSH_PORTS", "PERFDAG_IPS"):
+        monkeypatch.setenv(name, "")
+    pods = [Pod(f"p{rank}", 0, 0, rank, "Running", f"n-{rank}", "127.0.0.1") for rank in (1, 2, 3)]
+    gang = gather.Hosts([LocalHost("127.0.0.1", "n-0")], {})
+    gather.add_peers(gang, pods, credentials.client_config(keys, tmp_path / "lead"), Shape(), "r")
+    assert [host.name for host in gang.hosts] == ["n-0", "n-1", "n-2", "n-3"]
+    assert gang.lost() is None
+    peers[1].process.terminate()
+    peers[1].process.wait()
+    with pytest.raises(GangLost, match="the peer on n-2 is gone"), gang.watched():
+        time.sleep(60)
+    gang.dismiss(measured=False)
+    assert [peer.process.wait(30) for peer in peers] == [EXIT_RETRYABLE] * 3
 
 
 def test_a_lost_lead_ends_the_peer_retryable(host: SshHost, served: Served) -> None:
