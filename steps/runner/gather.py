@@ -32,6 +32,8 @@ LOOK_SECONDS = 0.5
 """Seconds between two looks at the connections to the peers."""
 CONNECT_PATIENCE = 30.0
 """Seconds within which a peer must accept the lead's connection."""
+GONE_SECONDS = 30.0
+"""Seconds after which a deleted pod is gone; Argo creates one that never ran again before."""
 CONNECT_AT_ONCE = 8
 """Peers that a lead connects to, or dismisses, at the same time."""
 
@@ -221,12 +223,13 @@ async def running(
 
     Raises GangUnavailable after `limit` seconds, and KubeError.
     """
-    deadline = time.monotonic() + limit
+    deadline, seen = time.monotonic() + limit, dict[str, float]()
     async with Kube() as kube:
         kind = await kube.resource("v1", "Pod")
         while True:
             listed = await kube.list(kind, context.namespace, labels=labels)
             pods = [read_pod(pod, family) for pod in listed]
+            seen |= dict.fromkeys((pod.name for pod in pods), time.monotonic())
             started = [pod for pod in pods if pod.phase == "Running" and pod.addresses and pod.node]
             require_family(started, family, count)
             if len(started) >= count:
@@ -237,6 +240,9 @@ async def running(
                 raise GangUnavailable(
                     f"{ended[0].name} ended before the gang was complete: {trouble}"
                 )
+            for name, last in seen.items():
+                if time.monotonic() - last > GONE_SECONDS:
+                    raise GangUnavailable(f"{name} was deleted before the gang was complete")
             if time.monotonic() > deadline:
                 why = why_too_few(await with_events(kube, context.namespace, pods), count)
                 raise GangUnavailable(

@@ -27,22 +27,35 @@ ASK_SECONDS = 5.0
 SSHD = "/usr/sbin/sshd"
 
 
-def exit_code_of_lead(context: PodContext, batch: int, attempt: int) -> int | None:
-    """Return what a peer ends with since its lead has ended: 0 or EXIT_RETRYABLE.
+class LeadWatch:
+    """What became of the lead of an attempt at a batch, by its pod."""
 
-    None: the lead runs, or the API server does not answer.
-    """
+    def __init__(self, context: PodContext, batch: int, attempt: int) -> None:
+        self._namespace, self._seen = context.namespace, 0.0
+        own = selector(context.run_id, context.workflow, batch, attempt)
+        self._labels = f"{own},{RANK}=0"
 
-    async def phases_of_lead(kube: Kube) -> set[str]:
-        labels = f"{selector(context.run_id, context.workflow, batch, attempt)},{RANK}=0"
-        pods = await kube.list(await kube.resource("v1", "Pod"), context.namespace, labels=labels)
-        return {read_pod(pod).phase for pod in pods}
+    def exit_code(self) -> int | None:
+        """Return what a peer ends with since its lead has ended: 0 or EXIT_RETRYABLE.
 
-    try:
-        phases = run_with_client(phases_of_lead, retries=0)
-    except KubeError:
-        return None
-    return 0 if "Succeeded" in phases else EXIT_RETRYABLE if "Failed" in phases else None
+        None: the lead runs or was not created, or the API server does not answer. A lead that was
+        deleted has ended, unless Argo creates its pod again, as it does with one that never ran.
+        """
+
+        async def phases_of_lead(kube: Kube) -> set[str]:
+            kind = await kube.resource("v1", "Pod")
+            pods = await kube.list(kind, self._namespace, labels=self._labels)
+            return {read_pod(pod).phase for pod in pods}
+
+        try:
+            phases = run_with_client(phases_of_lead, retries=0)
+        except KubeError:
+            return None
+        now = time.monotonic()
+        if phases:
+            self._seen = now
+            return 0 if "Succeeded" in phases else EXIT_RETRYABLE if "Failed" in phases else None
+        return EXIT_RETRYABLE if self._seen and now - self._seen > LOST_SECONDS else None
 
 
 def _server_config(home: Path, addresses: Sequence[str], port: int) -> str:

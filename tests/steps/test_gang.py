@@ -1,5 +1,6 @@
 """The order of a batch's samples on its first try and on a retry, and why a gang is not there."""
 
+import asyncio
 import contextlib
 import json
 import time
@@ -11,13 +12,14 @@ import pytest
 
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
+from perfdag.kube import client as kube_client
 from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod, selector
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps.measure import PRECISE
-from perfdag.steps.runner import gang, gather
+from perfdag.steps.runner import gang, gather, peer
 from perfdag.steps.runner.end_reason import record_failed_attempt
 from perfdag.steps.runner.gather import GangUnavailable, why_too_few
 from perfdag.steps.runner.placement import site_of
@@ -64,6 +66,54 @@ def test_a_peer_that_is_stuck_is_named_and_is_not_one_that_was_never_created() -
         why_too_few([waits("b", "FailedMount: x")], 2)
         == "b: FailedMount: x; 1 pods were not created"
     )
+
+
+def rank_pod(rank: int) -> dict[str, Any]:
+    here = place()
+    labels = dict(
+        each.split("=") for each in selector(here.run_id, here.workflow, 0, 0).split(",")
+    ) | {"perfdag/rank": str(rank)}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": f"rank-{rank}", "namespace": here.namespace, "labels": labels},
+        "spec": {"nodeName": "n", "containers": []},
+        "status": {"phase": "Running", "podIP": "10.0.0.1"},
+    }
+
+
+async def test_a_pod_that_is_deleted_before_the_gang_is_complete_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by a drain. Argo creates such a pod again only if it never ran."""
+    here, server = place(), ApiServer(rank_pod(0), rank_pod(1))
+    monkeypatch.setattr(gather, "Kube", server.client)
+    monkeypatch.setattr(gather, "GONE_SECONDS", 0.4)
+    labels = selector(here.run_id, here.workflow, 0, 0)
+
+    async def drain() -> None:
+        await asyncio.sleep(0.5)
+        async with server.client() as kube:
+            await kube.delete(await kube.resource("v1", "Pod"), "rank-1", here.namespace)
+
+    draining = asyncio.create_task(drain())
+    with pytest.raises(GangUnavailable, match="rank-1 was deleted before the gang was complete"):
+        await gather.running(here, labels, 3, 30.0, "ipv4")
+    await draining
+
+
+def test_a_peer_ends_if_its_lead_is_deleted_and_not_created_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = ApiServer(rank_pod(0), rank_pod(1))
+    monkeypatch.setattr(kube_client, "Kube", server.client)
+    monkeypatch.setattr(peer, "LOST_SECONDS", 0.2)
+    watch, early = (peer.LeadWatch(place(), 0, 0) for _ in range(2))
+    assert watch.exit_code() is None
+    server.objects.pop(server.path(rank_pod(0)))
+    assert watch.exit_code() is None
+    time.sleep(0.3)
+    assert watch.exit_code() == EXIT_RETRYABLE
+    assert early.exit_code() is None, "a lead that was never there may come"
 
 
 async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_its_own(

@@ -12,7 +12,7 @@ from perfdag.results.runs import load_plan
 from perfdag.signals import end_once
 from perfdag.steps.runner import duet, gang
 from perfdag.steps.runner.credentials import Keys, PeerError, take_credentials
-from perfdag.steps.runner.peer import exit_code_of_lead, serve
+from perfdag.steps.runner.peer import LeadWatch, serve
 from perfdag.steps.runner.pod_context import from_environment, pending_limit, scratch_home
 from perfdag.steps.runner.pod_exit_codes import exit_retryable
 from perfdag.steps.runner.watch import watch_run
@@ -44,7 +44,7 @@ def peer(batch: int, attempt: int, port: int, pending: str) -> int:
             context.addresses,
             port,
             pending_limit(pending),
-            lead_exit_code=lambda: exit_code_of_lead(context, batch, attempt),
+            lead_exit_code=LeadWatch(context, batch, attempt).exit_code,
         )
     except PeerError as error:
         raise CommandError(str(error), EXIT_FAILED) from None
