@@ -1,20 +1,22 @@
-"""resnet50-overhead: the interval of the cost of a treatment against its limit, with a verdict."""
+"""resnet50-overhead: the interval of a cost against its limit, and a matrix of antagonists."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from perfdag.charts import style
 from perfdag.charts.benchmarks.resnet50_marks import marked
 from perfdag.charts.series import Cell, read, runs_words
 
 LIMIT = 0.05
+_COLORS = {"passes": "#c9dfee", "fails": "#f0b48f", "inconclusive": "#f3ece4"}
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """Yield one figure: overhead with its 95 % interval, the limit, and the verdict."""
+    """Yield overhead with its 95 % interval, limit and verdict, and a matrix of antagonists."""
     cells = read(rows)
     where = runs_words(rows)
     judged = [(cell, *interval) for cell in cells if (interval := _interval(cell)) is not None]
@@ -70,6 +72,50 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             0.01, 0.02, "\n".join(failed[:3]), transform=ax.transAxes, fontsize=8, color=style.MUTED
         )
     yield "overhead", fig
+    beside = [interval for interval in judged if "antagonist" in interval[0].state.params]
+    if beside:
+        yield "matrix", _matrix(beside, where)
+
+
+def _matrix(beside: Sequence[tuple[Cell, float, float, float]], where: str) -> Figure:
+    """Return victims against antagonists: what each victim keeps, and its verdict."""
+    placed = {
+        (victim(cell.state.params), antagonist(cell.state.params)): (
+            1 / (1 + mean),
+            verdict(low, high, limit_of(cell)),
+        )
+        for cell, mean, low, high in beside
+    }
+    victims, antagonists = (list(dict.fromkeys(key[side] for key in placed)) for side in (0, 1))
+    passing = sum(word == "passes" for _, word in placed.values())
+    title = f"{passing} of {len(placed)} victims keep what their limit asks"
+    subtitle = f"what a victim keeps beside an antagonist, and the verdict; {where}"
+    fig, (ax,) = style.figure(heights=(0.9 + 0.5 * len(victims),), title=title, subtitle=subtitle)
+    for (row, column), (kept, word) in placed.items():
+        at = antagonists.index(column), victims.index(row)
+        ax.add_patch(Rectangle(at, 1, 1, facecolor=_COLORS[word], edgecolor="white"))
+        text = f"{kept * 100:.0f} % {word}"
+        ax.text(at[0] + 0.5, at[1] + 0.5, text, ha="center", va="center", fontsize=9)
+    ax.set_xlim(0, len(antagonists))
+    ax.set_ylim(len(victims), 0)
+    ax.set_xticks([number + 0.5 for number in range(len(antagonists))], antagonists)
+    ax.set_yticks([number + 0.5 for number in range(len(victims))], victims)
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    ax.grid(visible=False)
+    return fig
+
+
+def victim(params: Mapping[str, Any]) -> str:
+    """Return what the measured model is: its runtime, scenario, batch and precision."""
+    runtime, scenario = params.get("runtime", "torch"), params.get("scenario", "offline")
+    return f"{runtime} {scenario} b{params.get('batch', 1)} {params.get('precision', 'fp32')}"
+
+
+def antagonist(params: Mapping[str, Any]) -> str:
+    """Return the antagonist's command, or the model that it is."""
+    beside = params["antagonist"]
+    return victim(beside["model"]) if beside.get("model") else " ".join(beside["command"])[:40]
 
 
 def verdict(low: float, high: float, limit: float) -> str:

@@ -11,6 +11,7 @@ from perfdag.hosts.base import Finished, Host, Server
 from perfdag.outcome import Failed, SampleError
 from perfdag.steps.resnet50 import launch, result
 from perfdag.steps.resnet50.interference_params import InterferenceParams
+from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.program import MARGIN
 
 
@@ -91,13 +92,14 @@ def run_together(
                 )
             )
         for number, copy in enumerate(copies):
-            _await(copy, number, deadline, params)
+            await_ready(copy, f"copy {number}", deadline, params)
         for copy in copies:
             copy.host.put(f"{copy.folder}/go", b"")
         return [copy.server.wait(max(1.0, deadline - time.monotonic())) for copy in copies]
 
 
-def _await(copy: Copy, number: int, deadline: float, params: InterferenceParams) -> None:
+def await_ready(copy: Copy, name: str, deadline: float, params: Workload) -> None:
+    """Wait until a copy is warm. Raises Failed, or what it reports, if it ends or is late."""
     while time.monotonic() < deadline:
         with contextlib.suppress(SampleError):
             copy.host.get(f"{copy.folder}/ready")
@@ -105,7 +107,7 @@ def _await(copy: Copy, number: int, deadline: float, params: InterferenceParams)
         alive = getattr(copy.server, "alive", None)
         if alive is not None and not alive():
             result.read(launch.result_text(copy.server.stop(0), params))
-            raise Failed(f"copy {number} ended before it was ready")
+            raise Failed(f"{name} ended before it was ready")
         time.sleep(0.02)
     message = copy.server.stop(0).tail()
     if params.wrapper and not message:
@@ -113,4 +115,4 @@ def _await(copy: Copy, number: int, deadline: float, params: InterferenceParams)
             "it printed nothing. It reports on standard error that it is ready;"
             f" {params.wrapper[0]} must pass that on unchanged"
         )
-    raise Failed(f"copy {number} was not ready in time: {message}")
+    raise Failed(f"{name} was not ready in time: {message}")

@@ -1,5 +1,6 @@
 """resnet50-overhead: the cost of a wrapper, library or pod, as paired interleaved runs."""
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ from perfdag.outcome import Failed, Invalid, Measurement, verdict
 from perfdag.shape import Shape
 from perfdag.stats.paired import blocks
 from perfdag.steps.resnet50 import launch, preload, result, validity, workload
+from perfdag.steps.resnet50.antagonists import beside
 from perfdag.steps.resnet50.measurements import MARKS, caveats
 from perfdag.steps.resnet50.overhead_params import OverheadParams
 from perfdag.steps.resnet50.paired_cost import Overhead, overhead
@@ -24,7 +26,8 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
     `kubectl exec -i POD --`, with treatment_python if its interpreter has another path. The
     environment may be LD_PRELOAD of a vGPU layer. A runtime class is a key of the shape instead:
     `perfdag ab A.yaml B.yaml --submit` interleaves `resnet50` in both shapes. Their pods exist
-    side by side, so each needs a device. Each run is a process of its own.
+    side by side, so each needs a device. Each run is a process of its own. An antagonist, a
+    command or another model, runs beside each run of the treatment, from before its warm-up.
 
     Clock: LoadGen's, as in resnet50. It starts at a query's scheduled time and stops when its
     classes are known. The cost of a run is its tail latency (Server p99, SingleStream p90); in
@@ -40,6 +43,13 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "overhead", "1", "lower", "relative cost of the treatment: 0.03 is 3 %", headline=True
+        ),
+        Metric(
+            "kept",
+            "1",
+            "higher",
+            "what the program keeps under the treatment or beside the antagonist: cost of the"
+            " baseline over that of the treatment",
         ),
         Metric("overhead_bound", "1", "lower", "ends of its 95 % interval: low, high"),
         Metric(
@@ -72,7 +82,9 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
 
     def missing(self, gang: Gang, params: OverheadParams) -> list[Tool]:
         tools = workload.missing(gang, params, wrapped=False)
-        if not tools:
+        if params.antagonist:
+            tools += beside.missing(gang.hosts[0], params.antagonist)
+        if not tools and (params.wrapper or params.wrapper_env):
             behind = f" behind {params.wrapper[0] if params.wrapper else 'wrapper_env'}"
             tools = launch.missing_packages(
                 gang.hosts[0], params, behind, params.treatment_python, launch.wrapper_argv(params)
@@ -94,9 +106,13 @@ class Resnet50Overhead(Benchmark[OverheadParams]):
         with launch.watched([host], params) as watch:
             for number, side in enumerate(order):
                 treated = side == "B"
-                with launch.keeping_texts(
-                    texts,
-                    f"run {number + 1} of {len(order)} ({'treatment' if treated else 'baseline'})",
+                antagonist = params.antagonist if treated else None
+                run = f"run {number + 1} of {len(order)} ({'treatment' if treated else 'baseline'})"
+                with (
+                    launch.keeping_texts(texts, run),
+                    beside.running(host, gang, antagonist)
+                    if antagonist
+                    else contextlib.nullcontext(),
                 ):
                     finished = host.run(
                         wrapped if treated else plain, timeout=gang.timeout, stdin=spec
@@ -234,6 +250,7 @@ def _values(
 ) -> "list[Measurement]":
     return [
         Measurement("overhead", judged.mean, "mean", coords, judged.pairs),
+        Measurement("kept", 1 / (1 + judged.mean), "mean", coords, judged.pairs),
         Measurement("overhead_bound", judged.low, "low", coords, judged.pairs),
         Measurement("overhead_bound", judged.high, "high", coords, judged.pairs),
         Measurement("pairs_needed", judged.needed, coords=coords, n=judged.pairs),

@@ -251,6 +251,24 @@ def test_overhead_says_its_verdict(low: float, high: float, message: str) -> Non
     assert message in words(result["overhead"])
 
 
+def test_antagonists_are_a_matrix_of_what_each_victim_keeps() -> None:
+    samples = []
+    for runtime, overhead in (("torch", 0.25), ("onnxruntime", 0.0)):
+        for antagonist in ({"command": ["fio", "x"]}, {"model": {"batch": 8}}):
+            values = [
+                value("overhead", overhead, "1", stat="mean", headline=True),
+                value("overhead_bound", overhead - 0.01, "1", stat="low"),
+                value("overhead_bound", overhead + 0.01, "1", stat="high"),
+            ]
+            params = {"limit": 0.05, "runtime": runtime, "antagonist": antagonist}
+            samples.append(sample("resnet50-overhead", params, 1, values))
+    shown = words(drawn(resnet50_overhead, table(*samples))["matrix"])
+    assert "2 of 4 victims keep" in shown
+    assert "fio x" in shown
+    assert "torch offline b8 fp32" in shown
+    assert shown.count("80 % fails") == shown.count("100 % passes") == 2
+
+
 @pytest.mark.parametrize(
     ("marks", "message"), [({}, ["3 of 6"]), ({"fast": "not comparable", "loadgen": "INVALID"}, [])]
 )
