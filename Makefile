@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # A suite and its tests start hundreds of processes, and each would compile its imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test bench otava torch faults lint lock chart tools clean
+.PHONY: docs run test bench otava torch faults lint lock chart tools clean
 
 run: $(VENV)/run.stamp tools
 	@$(BIN)/perfdag run suites/quick.yaml --store ./perfdag-results
@@ -34,6 +34,10 @@ bench: $(VENV)/dev.stamp
 	@for speed in $(SPEEDS); do echo "$$speed"; set -- $$speed; $(BIN)/python benchmarks/$$1.py $$2 || failed=1; done; exit $${failed:-0}
 
 SPEEDS := plan 'argo render' collect history site overhead_run
+
+# The documentation as a site, in dist/docs/site. Fails if a link is broken.
+docs: $(VENV)/docs.stamp
+	@$(VENV)/docs/bin/python scripts/docs.py dist/docs
 
 # Compare the change detector with apache-otava's, in a virtual environment of its own.
 otava:
@@ -64,12 +68,17 @@ $(VENV)/run.stamp: requirements/run.txt pyproject.toml
 $(VENV)/dev.stamp: requirements/dev.txt pyproject.toml
 	@./scripts/venv $(PYTHON) $(VENV) requirements/dev.txt && touch $@ $(VENV)/run.stamp
 
+$(VENV)/docs.stamp: requirements/docs.txt pyproject.toml
+	@./scripts/venv $(PYTHON) $(VENV)/docs requirements/docs.txt && touch $@
+
 # Write the locks: exact versions with hashes, for every platform. Needs uv.
 lock:
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
 	  --extra s3 --extra analysis --extra mpi --extra argo --extra site --extra build -o requirements/run.txt pyproject.toml
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
 	  --extra s3 --extra aws --extra mpi --extra build --extra argo --extra site --extra dev -c requirements/run.txt -o requirements/dev.txt pyproject.toml
+	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
+	  --extra docs --extra build -c requirements/run.txt -o requirements/docs.txt pyproject.toml
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
 	  -c requirements/run.txt -o requirements/step.txt requirements/step.in
 	for image in $(dir $(wildcard images/*/requirements.in)); do uv pip compile -q --universal --generate-hashes \

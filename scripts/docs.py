@@ -1,0 +1,202 @@
+"""Build the documentation as a site: docs.py FOLDER. Exit with 1 if a link of a page is broken.
+
+The site has the pages of the repository, and pages that perfdag generates: one for each benchmark,
+and the command line. Needs Zensical.
+"""
+
+import contextlib
+import io
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import yaml
+
+from perfdag.app.benchmarks import Description, describe
+from perfdag.cli import VERBS, parser
+from perfdag.shape import merge
+from perfdag.suite.load import load_suite
+
+ROOT = Path(__file__).parent.parent
+PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+NAVIGATION = {
+    "Start": {"perfdag": "README.md", "Glossary": "docs/glossary.md"},
+    "Guides": {
+        "Write a suite": "docs/suites.md",
+        "Scripts in Python": "docs/scripts.md",
+        "Did it get slower?": "docs/regressions.md",
+        "On a cluster": "docs/cluster.md",
+        "In CI": "docs/ci.md",
+        "Add a benchmark": "docs/adding-a-benchmark.md",
+        "Scale": "docs/scale.md",
+        "Queues": "docs/queue.md",
+        "ResNet-50": "docs/resnet50.md",
+        "From kube-perftest": "docs/kube-perftest.md",
+    },
+    "Reference": {
+        "Command line": "docs/reference/cli.md",
+        "Results and exit codes": "docs/results.md",
+        "Why a sample is missing": "docs/missing-samples.md",
+        "Rights": "docs/reference/rights.md",
+        "Permits": "docs/reference/permits.md",
+        "Verification": "docs/verification.md",
+        "Contributing": "CONTRIBUTING.md",
+        "Security": "SECURITY.md",
+        "Changelog": "CHANGELOG.md",
+    },
+}
+_LINK = re.compile(r"\]\(([^)#:\s]+)")
+
+
+def example_suite(name: str) -> str:
+    """Return a suite with one entry of a benchmark, from the first suite that measures it."""
+    entry = {"benchmark": name}
+    for file in sorted((ROOT / "suites").glob("*.yaml")):
+        for source in load_suite(file).sources:
+            if source.entry.benchmark == name and len(entry) == 1:
+                entry = merge(source.raw_defaults, source.raw)
+    if name == "command" and len(entry) == 1:
+        entry["params"] = {"argv": ["sleep", "0.1"]}
+    suite = {"name": f"{name}-example", "repetitions": 3, "entries": [entry]}
+    return yaml.safe_dump(suite, sort_keys=False)
+
+
+def benchmark_page(item: Description) -> str:
+    """Return the page of a benchmark, from its declaration."""
+    lines = [f"# {item['name']}", "", item["summary"], "", f"**Clock**: {item['clock']}", ""]
+    if item["verdict"]:
+        lines += [f"**Verdict**: {item['verdict']}", ""]
+    if item["tools"]:
+        tools = ", ".join(f"`{tool['program']}`" for tool in item["tools"])
+        lines += [f"**Tools**: {tools}", ""]
+    lines += ["## Metrics", "", "| metric | unit | better | what |", "|---|---|---|---|"]
+    for metric in item["metrics"]:
+        name = f"**`{metric['name']}`**" if metric["headline"] else f"`{metric['name']}`"
+        lines.append(
+            f"| {name} | {metric['unit']} | {metric['better']} | {_cell(metric['about'])} |"
+        )
+    lines += ["", "Headline metrics are bold.", "", "## Parameters", ""]
+    lines += ["| parameter | values | default | what |", "|---|---|---|---|"]
+    for param in item["params"]:
+        default = "required" if param["required"] else f"`{param['default']}`"
+        about, allowed = _cell(param["about"]), _cell(param["allowed"])
+        lines.append(f"| `{param['name']}` | {allowed} | {default} | {about} |")
+    return "\n".join(
+        [*lines, "", "## A suite", "", "```yaml", example_suite(item["name"]) + "```", ""]
+    )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def command_line_page() -> str:
+    """Return the help of every command."""
+    lines = ["# Command line", ""]
+    for verb in VERBS:
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
+            parser(verb).parse_args([verb, "--help"])
+        if verb != "step":  # containers call it
+            lines += [f"## perfdag {verb}", "", "```text", output.getvalue().rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
+def stage(target: Path) -> None:
+    """Write the sources of the site: pages, the files that they link to, and generated pages."""
+    for page in [*(ROOT / name for name in PAGES), *(ROOT / "docs").rglob("*")]:
+        if page.is_file():
+            _copy(page, target)
+        if page.suffix == ".md":
+            for link in _LINK.findall(page.read_text()):
+                linked = (page.parent / link).resolve()
+                if linked.is_file() and linked.is_relative_to(ROOT.resolve()):
+                    _copy(linked, target)
+    folder = target / "docs/benchmarks"
+    folder.mkdir()
+    table = target / "docs/benchmarks.md"
+    text = table.read_text()
+    for item in describe():
+        (folder / f"{item['name']}.md").write_text(benchmark_page(item))
+        row = f"| `{item['name']}` |"
+        text = text.replace(row, f"| [`{item['name']}`](benchmarks/{item['name']}.md) |")
+    table.write_text(text)
+    (target / "docs/reference/cli.md").write_text(command_line_page())
+
+
+def _copy(file: Path, target: Path) -> None:
+    copy = target / file.resolve().relative_to(ROOT.resolve())
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, copy)
+
+
+def configuration() -> str:
+    """Return the configuration of Zensical. No page loads anything from another host."""
+    pages = {item["name"]: f"docs/benchmarks/{item['name']}.md" for item in describe()}
+    benchmarks = {"All": "docs/benchmarks.md", **pages}
+    sections = {**NAVIGATION, "Benchmarks": benchmarks}
+    navigation = ", ".join(
+        f'{{"{section}" = [{", ".join(f"""{{"{t}" = "{p}"}}""" for t, p in pages.items())}]}}'
+        for section, pages in sections.items()
+    )
+    return (
+        '[project]\nsite_name = "perfdag"\ndocs_dir = "source"\nsite_dir = "site"\n'
+        f"use_directory_urls = false\nnav = [{navigation}]\n"
+        '[project.theme]\nfont = false\nfeatures = ["navigation.sections"]\n'
+    )
+
+
+class _Page(HTMLParser):
+    """The links of a page, and the names that links can go to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.names: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for key, value in attrs:
+            if key in ("href", "src") and value:
+                self.links.append(value)
+            elif key in ("id", "name") and value:
+                self.names.add(value)
+
+
+def broken_links(site: Path) -> Iterator[str]:
+    """Yield a line for each link of a page to a file or an anchor of the site that is not there."""
+    pages = {file.resolve(): _Page(file.read_text()) for file in site.rglob("*.html")}
+    for file, page in pages.items():
+        if file.name == "404.html":  # its links are absolute
+            continue
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (file.parent / unquote(parts.path)).resolve() if parts.path else file
+            target = target / "index.html" if target.is_dir() else target
+            known = pages[target].names if target in pages else set()
+            anchor = unquote(parts.fragment)
+            if not target.is_file() or (anchor and target in pages and anchor not in known):
+                yield f"{file.relative_to(site.resolve())}: broken link {link}"
+
+
+def main(folder: Path) -> int:
+    """Build the site in FOLDER/site; return 1 if a link is broken."""
+    shutil.rmtree(folder, ignore_errors=True)
+    stage(folder / "source")
+    (folder / "zensical.toml").write_text(configuration())
+    zensical = Path(sys.executable).with_name("zensical")
+    subprocess.run([zensical, "build"], cwd=folder, check=True)
+    broken = sorted(set(broken_links(folder / "site")))
+    sys.stderr.write("".join(f"{line}\n" for line in broken))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,74 @@
+"""The site of the documentation: generated pages, and the search for broken links."""
+
+import importlib.util
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag.app.benchmarks import describe
+from perfdag.benchmark import registry
+from perfdag.cli import VERBS
+from perfdag.plan.plan import make_plan
+from perfdag.suite.load import parse_suite
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "scripts/docs.py"
+_spec = importlib.util.spec_from_file_location("docs", SCRIPT)
+assert _spec is not None
+assert _spec.loader is not None
+docs: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(docs)
+PYTHON = ROOT / ".venv/docs/bin/python"
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_the_suite_on_the_page_of_a_benchmark_can_be_planned(name: str) -> None:
+    plan = make_plan(parse_suite(docs.example_suite(name)))
+    assert {point.benchmark for point in plan.points} == {name}
+
+
+def test_the_page_of_a_benchmark_has_what_it_declares() -> None:
+    [item] = describe("fio")
+    page = docs.benchmark_page(item)
+    assert item["clock"] in page
+    assert all(f"`{each['name']}`" in page for each in (*item["metrics"], *item["params"]))
+
+
+def test_the_page_of_the_command_line_has_every_verb() -> None:
+    page = docs.command_line_page()
+    assert all(f"usage: perfdag {verb} " in page for verb in VERBS if verb != "step")
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = docs.configuration()
+    pages = [ROOT / name for name in docs.PAGES] + list((ROOT / "docs").rglob("*.md"))
+    assert [page for page in pages if f'"{page.relative_to(ROOT)}"' not in listed] == []
+
+
+def test_a_broken_link_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<h1 id="top"></h1><a href="b.html"></a><a href="b.html#there"></a><a href="#top"></a>'
+        '<a href="https://example.org/x"></a><a href="c.html"></a><a href="b.html#gone"></a>'
+        '<img src="picture.png"><a href="folder/"></a>'
+    )
+    (tmp_path / "b.html").write_text('<p id="there">')
+    (tmp_path / "folder").mkdir()
+    assert list(docs.broken_links(tmp_path)) == [
+        "a.html: broken link c.html",
+        "a.html: broken link b.html#gone",
+        "a.html: broken link picture.png",
+        "a.html: broken link folder/",
+    ]
+
+
+def test_the_site_has_no_broken_link(tmp_path: Path) -> None:
+    if not PYTHON.exists():
+        pytest.skip("`make docs` has not run: the site was NOT built")
+    built = subprocess.run(
+        [PYTHON, str(SCRIPT), str(tmp_path / "docs")], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "docs/site/docs/benchmarks/iperf.html").exists()
+    assert "fonts.googleapis.com" not in (tmp_path / "docs/site/index.html").read_text()
