@@ -174,7 +174,10 @@ def test_two_variants_are_compared_as_it_stands(
         streams: int
 
     class StandIn(Command):
-        """Wall time of a command, with a parameter of iperf's."""
+        """Wall time of a command, with a parameter of iperf's.
+
+        Clock: that of Command.
+        """
 
         name = "stand-in"
         Params = Streams
