@@ -17,18 +17,24 @@ function newestMonths(head, enough) {
   return chosen;
 }
 
+/** Add the points of blocks of values to lists by series id, those of one run or of all. */
+function collect(blocks, points, only) {
+  for (const { runs, series } of blocks) {
+    for (const [id, [value, low, high, n]] of Object.entries(series)) {
+      const list = points.get(id) ?? [];
+      runs.forEach((run, i) => { if (value[i] !== null && (only ?? run) === run) list.push({ run, value: value[i], low: low[i], high: high[i], n: n[i] }); });
+      if (list.length) points.set(id, list);
+    }
+  }
+  return points;
+}
+
 /** Return the values of some series of a benchmark by id, each a list of points, oldest first. */
 async function pointsOf(head, benchmark, enough) {
   const beginnings = newestMonths(head, enough).map((month) => `values/${benchmark}/${month}/`);
   const blocks = await loadAll(head, ...beginnings);
   const points = new Map();
-  for (const { runs, series } of blocks) {
-    for (const [id, [value, low, high, n]] of Object.entries(series)) {
-      const list = points.get(id) ?? [];
-      runs.forEach((run, i) => { if (value[i] !== null) list.push({ run, value: value[i], low: low[i], high: high[i], n: n[i] }); });
-      points.set(id, list);
-    }
-  }
+  collect(blocks, points);
   for (const list of points.values()) list.sort((a, b) => a.run < b.run ? -1 : 1);
   return points;
 }
@@ -120,7 +126,15 @@ async function indexPage() {
   return [index.suites.length > 1 ? nav : null, ...sections, make("p", { className: "muted small" }, `perfdag ${index.version}. Times are UTC.`)];
 }
 
-/** Return the filters by parameter: a select for each setting with several values. */
+/** Return the controls of charts: a filter for each parameter with several values, log axis, all runs. */
+function controls(series, state, draw, choose, few) {
+  const log = make("input", { type: "checkbox" });
+  log.onchange = () => { state.log = log.checked; draw(); };
+  const older = make("button", { type: "button", hidden: few }, "All runs");
+  older.onclick = () => { state.enough = Infinity; older.hidden = true; draw(); };
+  return make("div", { className: "controls" }, ...filters(series, (kept) => { choose(kept); draw(); }), make("label", {}, log, " log axis"), older);
+}
+
 function filters(series, change) {
   const values = new Map();
   for (const line of series) for (const [name, value] of Object.entries(line.settings)) values.set(name, (values.get(name) ?? new Set()).add(value));
@@ -184,10 +198,6 @@ async function historyPage() {
   const named = all.find((series) => series.id === decodeURIComponent(location.hash.slice(1)));
   await (named ? open(named) : draw());
   if (named) requestAnimationFrame(() => document.getElementById(named.id)?.scrollIntoView());
-  const older = make("button", { type: "button", hidden: runs.length <= ENOUGH_RUNS }, "All runs");
-  older.onclick = () => { state.enough = Infinity; older.hidden = true; draw(); };
-  const log = make("input", { type: "checkbox" });
-  log.onchange = () => { state.log = log.checked; draw(); };
   const alerts = head.alerts.filter((alert) => alert.cluster === cluster);
   const newest = runs.at(-1)?.[0];
   return [
@@ -201,7 +211,7 @@ async function historyPage() {
       ? "No run was checked since a series regressed; `perfdag check` opens the alert." : "No alert is open."),
     head.acks.length ? make("details", {}, make("summary", {}, `${head.acks.length} accepted levels`), make("ul", {}, ...head.acks.map((ack) => make("li", {}, `${ack.series} since ${dayOf(ack.run)}: ${ack.reason}${ack.until ? `, until ${ack.until}` : ""}`)))) : null,
     make("h2", {}, "Series"), table(seriesColumns(open), first, { most: 25, label: "series" }),
-    make("h2", {}, "Charts"), make("div", { className: "controls" }, ...filters(all, (kept) => { state.chosen = first.filter((line) => kept.includes(line)); draw(); }), make("label", {}, log, " log axis"), older),
+    make("h2", {}, "Charts"), controls(all, state, draw, (kept) => { state.chosen = first.filter((line) => kept.includes(line)); }, runs.length <= ENOUGH_RUNS),
     make("p", { className: "muted small" }, "Bars are the spread of a run, dashed lines levels, dotted lines changes of level."), charts,
   ];
 }
@@ -241,20 +251,15 @@ async function benchmarkPage() {
     list.replaceChildren(table(columns, state.kept, { most: 25, label: "series" }));
   }
   await draw();
-  const log = make("input", { type: "checkbox" });
-  log.onchange = () => { state.log = log.checked; draw(); };
-  const older = make("button", { type: "button", hidden: heads.every((head) => head.runs.length <= ENOUGH_RUNS) }, "All runs");
-  older.onclick = () => { state.enough = Infinity; older.hidden = true; draw(); };
-  const choices = filters(all, (kept) => { state.kept = kept; draw(); });
   const own = new Set(all.map((series) => series.head));
   return [make("nav", {}, ...[...own].map((head) => link(`History of ${head.suite}`, page("history", { suite: head.suite })))),
-    make("div", { className: "controls" }, ...choices, make("label", {}, log, " log axis"), older), charts, make("h2", {}, "Series"), list];
+    controls(all, state, draw, (kept) => { state.kept = kept; }, heads.every((head) => head.runs.length <= ENOUGH_RUNS)), charts, make("h2", {}, "Series"), list];
 }
 
 /** Return the rows of two runs side by side. `verdicts` are those of the product, by series id. */
 function pairs(series, a, b, verdicts) {
   return series.filter((line) => a.has(line.id) || b.has(line.id)).map((line) => {
-    const [left, right] = [a.get(line.id), b.get(line.id)];
+    const [left, right] = [a.get(line.id)?.[0], b.get(line.id)?.[0]];
     const change = left && right && left.value ? right.value / left.value - 1 : null;
     const [verdict, why, floor, detectable] = verdicts?.series[line.id] ?? [];
     return { series: line, name: line.name, left, right, change, verdict, why, floor, detectable, text: `${shown(left?.value, line)} and ${shown(right?.value, line)}` };
@@ -296,10 +301,7 @@ async function comparePage() {
   const wanted = [...new Set([monthOf(a), monthOf(b)])];
   const folders = [...new Set(series.map((line) => line.folder))];
   const blocks = await loadAll(head, ...folders.flatMap((folder) => wanted.map((month) => `values/${folder}/${month}/`)));
-  const side = (run) => new Map(blocks.filter((block) => block.runs.includes(run)).flatMap((block) => Object.entries(block.series).flatMap(([id, [value, low, high, n]]) => {
-    const i = block.runs.indexOf(run);
-    return value[i] === null ? [] : [[id, { value: value[i], low: low[i], high: high[i], n: n[i] }]];
-  })));
+  const side = (run) => collect(blocks, new Map(), run);
   const [files, verdicts] = await Promise.all([loadAll(head, ...wanted.map((month) => `runs/${month}.js`)), verdictsOf(head, a, b)]);
   const facts = (run) => files.flatMap((file) => file.runs.filter((item) => item.id === run).map((item) => file.environments[item.environment]))[0] ?? {};
   const [from, to] = [facts(a), facts(b)];

@@ -60,10 +60,12 @@ def _marks(medians: RunMedians) -> list[str]:
     order = sorted(range(len(medians.series)), key=lambda i: medians.series[i].series_id)
     ids = [medians.series[i].series_id.encode() for i in order]
     value, n = medians.value[order], medians.n[order]
+    points = {id(run.points): run.points for run in medians.runs}  # most runs share one
+    texts = {key: repr(value).encode() for key, value in points.items()}
     marks = []
     for column, run in enumerate(medians.runs):
         present = np.isfinite(value[:, column])
-        mark = hashlib.blake2b(repr(run.points).encode(), digest_size=8)
+        mark = hashlib.blake2b(texts[id(run.points)], digest_size=8)
         mark.update(b"".join(compress(ids, present)))
         mark.update(value[present, column].tobytes() + n[present, column].tobytes())
         marks.append(mark.hexdigest())
