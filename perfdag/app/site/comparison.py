@@ -9,8 +9,6 @@ from perfdag.regress.selection import Selection
 from perfdag.regress.tuning import Tuning
 from perfdag.store.base import Store
 
-_CHANGED = ("better", "worse", "differs")
-
 
 def path(before: str, after: str) -> str:
     """Return the path of the file below the folder of a suite."""
@@ -18,7 +16,7 @@ def path(before: str, after: str) -> str:
 
 
 def verdicts(store: Store, suite: str, before: str, after: str) -> dict[str, Any]:
-    """Return the verdict of each headline series and of each that changed, by series id.
+    """Return the verdict of each headline series, and each that shows something, by series id.
 
     Raises SelectionError, StoreError.
     """
@@ -43,7 +41,7 @@ def _missing(comparison: Comparison) -> list[str]:
 
 
 def _shown(row: Row) -> bool:
-    return row.info.headline or row.verdict.word in _CHANGED
+    return row.info.headline or row.verdict.word != "no difference shown"
 
 
 def _row(row: Row) -> list[str]:
