@@ -149,9 +149,10 @@ async def test_capacity_grows_until_the_first_size_that_fails(
         f"int(object.metadata.labels['{INDEX_LABEL}']) < 25",
     ):
         passed, results = await run_vmi.capacity(kube, spec, 10, 100)
-    assert passed == run_vmi.Capacity(20)
-    assert [item.count for item in results] == [10, 20, 30]
-    assert [item.figures["success_ratio"] for item in results] == [1.0, 1.0, pytest.approx(25 / 30)]
+    assert passed == run_vmi.Capacity(20, failed=30)
+    assert [item.count for item in results] == [10, 20, 40, 30]
+    ratios = [item.figures["success_ratio"] for item in results]
+    assert ratios == [1.0, 1.0, pytest.approx(25 / 40), pytest.approx(25 / 30)]
     assert await left(kube, "kubevirt.io/v1", vmi.VMI, namespace) == 0
 
 

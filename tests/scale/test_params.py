@@ -9,7 +9,7 @@ from perfdag.benchmark.registry import get
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.scale.model.templates import built_in
-from perfdag.steps.scale.scenarios import submit, vmi
+from perfdag.steps.scale.scenarios import submit, vmi_spec
 from perfdag.suite.load import load_suite
 from perfdag.suite.yaml_document import BadDocument
 
@@ -229,7 +229,7 @@ def test_a_batch_is_no_arrival_of_vmis() -> None:
         (
             "vmi-burst",
             {"counts": [100], "timeout": 900, "lock_timeout": 3600},
-            3600 + 300 + 900 + 2 * 900,
+            3600 + 300 + 2 * 60 + 2 * 900,
         ),
         (
             "vmi-burst",
@@ -363,7 +363,7 @@ def test_the_density_suite_is_kubevirt_s_density_test() -> None:
             "PATCH-virtualmachineinstances-count <= 2 * CREATE-pods-count",
             "UPDATE-virtualmachineinstances-count <= 10 * CREATE-pods-count",
         }
-        template = vmi.template_of(spec, "r")
+        template = vmi_spec.template_of(spec, "r")
         assert [document.kind for document in template.documents] == kinds
         limits = b'"limits":{"cpu":"100m","memory":"90Mi"}' in template.documents[0].body
         assert limits != bool(template.shared)

@@ -28,10 +28,10 @@ class TestCapacity:
     @pytest.mark.parametrize(
         ("step", "limit", "result", "tried"),
         [
-            (100, 2000, run_vmi.Capacity(700), 8),
-            (150, 2000, run_vmi.Capacity(600), 5),
-            (50, 2000, run_vmi.Capacity(700), 15),
-            (100, 450, run_vmi.Capacity(400, "the limit of 450 was reached"), 4),
+            (100, 2000, run_vmi.Capacity(700, failed=800), [100, 200, 400, 800, 600, 700]),
+            (150, 2000, run_vmi.Capacity(600, failed=750), [150, 300, 600, 1200, 900, 750]),
+            (1000, 2000, run_vmi.Capacity(0, failed=1000), [1000]),
+            (100, 450, run_vmi.Capacity(450, "the limit of 450 was reached"), [100, 200, 400, 450]),
         ],
     )
     async def test_a_knee_is_found_within_a_step_and_no_knee_ends_at_the_limit(
@@ -39,7 +39,7 @@ class TestCapacity:
         step: int,
         limit: int,
         result: run_vmi.Capacity,
-        tried: int,
+        tried: list[int],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Up to 700 VMIs run in 8 s, beyond it in 90: the gate says which is too long."""
@@ -56,7 +56,7 @@ class TestCapacity:
         monkeypatch.setattr(vmi, "burst", burst)
         passed, results = await run_vmi.capacity(None, vmi.Spec(), step, limit)  # type: ignore[arg-type]
         assert passed == result
-        assert [item.count for item in results] == [step * (i + 1) for i in range(tried)]
+        assert [item.count for item in results] == tried
 
     @pytest.mark.parametrize(
         "error",
@@ -84,9 +84,9 @@ class TestCapacity:
         ("figures", "result"),
         [
             ({}, run_vmi.Capacity(100, "gate api_p99 < 1: no data for api_p99", no_data=True)),
-            ({"deletion_p50": 9.0}, run_vmi.Capacity(100)),
-            ({"success_ratio": 0.9}, run_vmi.Capacity(100)),
-            ({"left_behind": 1.0}, run_vmi.Capacity(100)),
+            ({"deletion_p50": 9.0}, run_vmi.Capacity(100, failed=200)),
+            ({"success_ratio": 0.9}, run_vmi.Capacity(100, failed=200)),
+            ({"left_behind": 1.0}, run_vmi.Capacity(100, failed=200)),
         ],
         ids=["no data alone", "another gate failed", "not all ran", "left behind"],
     )

@@ -120,7 +120,8 @@ def _report(session: Session, results: list[Result], capacity: Capacity | None) 
             session.output(str(verdict))
     if capacity is not None:
         bound = f" at least: {capacity.stopped}" if capacity.stopped else ""
-        session.output(f"capacity: {capacity.passed} VMIs passed every gate{bound}")
+        beyond = f", {capacity.failed} did not" if capacity.failed else ""
+        session.output(f"capacity: {capacity.passed} VMIs passed every gate{beyond}{bound}")
     _write_results(session.folder, results, capacity)
 
 

@@ -58,7 +58,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
             f"--{name}", type=kind, default=default, help=f"{text} (default: {default:g})"
         )
     for name, kind, text in (
-        ("step", int, "capacity: VMIs added per step (default: 100)"),
+        ("step", int, "capacity: smallest size, and resolution of the search (default: 100)"),
         ("churn", int, "steady: VMIs replaced at a time (default: 5)"),
         ("pause", float, "steady: seconds between replacements (default: 20)"),
         ("duration", float, "steady: seconds (default: 300)"),

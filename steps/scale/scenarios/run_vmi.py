@@ -56,41 +56,66 @@ async def ladder(kube: Kube, spec: Spec, sizes: list[int], cooldown: float) -> l
 
 @dataclass(frozen=True)
 class Capacity:
-    """The largest size that passed (0: none).
+    """The largest size that passed (0: none), and the smallest that failed (0: none).
 
-    A non-empty `stopped` is the reason why the size is only a lower bound. `no_data` means that a
-    gate of the next size had no data.
+    The capacity is between the two. A non-empty `stopped` is the reason why the search ended early,
+    so that `passed` is a lower bound. `no_data` means that a gate of the next size had no data.
     """
 
     passed: int
     stopped: str = ""
     no_data: bool = False
+    failed: int = 0
+
+
+def next_size(found: Capacity, step: int, limit: int) -> int | None:
+    """Return the next size of the search, or None if it is over.
+
+    The size doubles until one fails. Then the middle of the interval is tried, in multiples of
+    `step`.
+    """
+    if not found.failed:
+        return min(max(step, 2 * found.passed), limit) if found.passed < limit else None
+    middle = found.passed + (found.failed - found.passed) // 2 // step * step
+    return middle if middle > found.passed else None
+
+
+def searched(step: int, limit: int, knee: int) -> list[int]:
+    """Return the sizes that a search tries if all up to `knee` pass."""
+    sizes, found = list[int](), Capacity(0)
+    while (size := next_size(found, step, limit)) is not None:
+        sizes.append(size)
+        found = replace(found, passed=size) if size <= knee else replace(found, failed=size)
+    return sizes
 
 
 async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capacity, list[Result]]:
-    """Grow the burst by `step` up to `limit` until a gate fails, or a VMI fails or is left behind.
+    """Search the largest burst up to `limit` that passes its gates, runs and leaves nothing.
 
-    Returns the capacity and all results. Raises TooDenseError or KubeError if the first step fails.
+    Returns the capacity, exact to `step`, and all results. Raises TooDenseError or KubeError if the
+    first size fails.
     """
     results: list[Result] = []
-    passed = 0
-    for number, size in enumerate(range(step, limit + 1, step)):
+    found = Capacity(0)
+    while (size := next_size(found, step, limit)) is not None:
         try:
-            results.append(await vmi.burst(kube, rung(spec, number), size))
+            results.append(await vmi.burst(kube, rung(spec, len(results)), size))
         except (KubeError, TooDenseError) as error:
             if not results:
                 raise
-            return Capacity(passed, str(error)), results
+            return replace(found, stopped=str(error)), results
         spec.seen(results[-1])
         if undecided := results[-1].undecided:
-            return Capacity(passed, "; ".join(map(str, undecided)), no_data=True), results
-        if results[-1].failed:
-            late = time.monotonic() >= spec.deadline
-            return Capacity(
-                passed, "the time limit of the sample was reached" if late else ""
-            ), results
-        passed = size
-    return Capacity(passed, f"the limit of {limit} was reached"), results
+            why = "; ".join(map(str, undecided))
+            return replace(found, stopped=why, no_data=True), results
+        if not results[-1].failed:
+            found = replace(found, passed=size)
+        elif time.monotonic() >= spec.deadline:
+            return replace(found, stopped="the time limit of the sample was reached"), results
+        else:
+            found = replace(found, failed=size)
+    stopped = "" if found.failed else f"the limit of {limit} was reached"
+    return replace(found, stopped=stopped), results
 
 
 def rung(spec: Spec, number: int) -> Spec:
@@ -153,11 +178,11 @@ class VmiRequest:
 
     def limit(self, spec: Spec) -> float:
         """Return the maximum duration in seconds, if every wait takes its full time."""
-        counts = (
-            range(self.step, max(self.counts) + 1, self.step)
-            if self.scenario == "capacity"
-            else self.counts
-        )
+        counts = self.counts
+        if self.scenario == "capacity":
+            knees = range(0, max(self.counts) + self.step, self.step)
+            searches = (searched(self.step, max(self.counts), knee) for knee in knees)
+            counts = max(searches, key=lambda sizes: (len(sizes), sum(sizes)))
         burst_limit = (
             (PRIMER + 2 * GONE if spec.primer else 0.0)
             + 2 * spec.timeout
