@@ -68,6 +68,8 @@ def test_only_what_needs_a_cluster_is_not_executed_here() -> None:
     assert {line for line in COMMANDS if line not in executed} == {
         "perfdag install --namespace bench --store s3://bench/results"
         " --images 'registry.example/bench/perfdag-{name}:1.0' --create-namespace",
+        "perfdag install --namespace bench --store s3://bench/results"
+        " --images 'registry.example/bench/perfdag-{name}:1.0'",
         "perfdag doctor suites/quick.yaml --cluster --namespace bench",
         "perfdag submit suites/quick.yaml --namespace bench --watch",
         "perfdag open last",
@@ -220,6 +222,7 @@ def test_links_and_pictures_are_there(page: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 150
+    assert [line for line in README.splitlines() if len(line) > 120] == []
 
 
 def test_the_duckdb_line_reads_a_real_run(
