@@ -219,3 +219,14 @@ def to_base(unit: str) -> tuple[str, float]:
         return ("B/s" if per_second else "B"), _BYTES[stem]
     known = "1, 1/s, s, ms, us, B, MB, MiB, MB/s, MiB/s, bit/s, Gbit/s, Hz, W, J"
     raise ValueError(f"unknown unit {unit!r}; write one such as {known}")
+
+
+def with_spread(middle: float, low: float, high: float, unit: str) -> str:
+    """Return a median with its spread, such as `9.96 (9.89 to 9.99) Gbit/s`.
+
+    The unit stands once if all three values have the same.
+    """
+    words = [short(value, unit).partition(" ") for value in (middle, low, high)]
+    if len({word[2] for word in words}) == 1:
+        return f"{words[0][0]} ({words[1][0]} to {words[2][0]}) {words[0][2]}".strip()
+    return "{} ({} to {})".format(*("".join(word) for word in words))

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -282,3 +283,37 @@ def test_an_interpreter_that_aborts_at_its_end_does_not_change_the_exit_code() -
         [sys.executable, "-c", code.format([], "pass")], capture_output=True, check=False
     )
     assert aborted.returncode == -signal.SIGABRT
+
+
+BASH = """source {script}
+try() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_perfdag; echo "${{COMPREPLY[@]}}"; }}
+try perfdag com; try perfdag run --res; cd {folder}; try perfdag run some"""
+
+
+def test_bash_completes_verbs_options_and_suites(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", "bash"]) == 0
+    script = tmp_path / "perfdag.bash"
+    script.write_text(capsys.readouterr().out)
+    (tmp_path / "some.yaml").touch()
+    argv = ["bash", "-c", BASH.format(script=script, folder=tmp_path)]
+    answers = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [answer.split() for answer in answers] == [
+        ["compare", "completion"],
+        ["--resume"],
+        ["some.yaml"],
+    ]
+    assert " step " not in script.read_text(), "the verb of containers is not offered"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_reads_its_script_of_all_verbs(
+    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", shell]) == 0
+    text = capsys.readouterr().out
+    assert [verb for verb in VERBS if not re.search(rf"\b{verb}\b", text)] == []
+    if shutil.which(shell):
+        (tmp_path / "script").write_text(text)
+        subprocess.run([shell, "-n", tmp_path / "script"], check=True)

@@ -12,8 +12,10 @@ from termios import TIOCSWINSZ
 
 import pytest
 
+from perfdag.app import comparison
 from perfdag.app.finish import RunResult, result_of
 from perfdag.app.result_text import result_text
+from perfdag.app.text_table import FAILURE, text_table
 from perfdag.cli import main
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import Collected
@@ -108,3 +110,36 @@ def test_failures_are_red_on_a_terminal_only(tmp_path: Path) -> None:
     assert not re.search(r"\x1b\[[\d;]*3\dm", on_terminal(NO_COLOR="1"))
     piped = subprocess.run(SHOW, capture_output=True, text=True, check=False)
     assert "\x1b" not in piped.stdout
+
+
+SERIES = ["tcp streams=4 reverse a-name-of-forty-characters-for-a-series", "short"]
+SIDE = "312.6 (308.8 to 327.6) Mbit/s"
+ROWS = [[name, SIDE, SIDE, "+4.3 %", "20.0 %", "235.7 %", "no difference shown"] for name in SERIES]
+
+
+def test_a_wide_table_keeps_80_columns_and_every_cell() -> None:
+    lines = text_table(comparison.HEADINGS, ROWS, right=range(1, 6)).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if line in SERIES] == SERIES, "each name has its own line"
+    text = "\n".join(lines)
+    assert text.count(SIDE) == 4
+    assert text.count("detectable 235.7 %, no difference shown") == 2, (
+        "below its row, with its name"
+    )
+
+
+def test_a_table_that_fits_has_one_line_a_row() -> None:
+    lines = text_table(["a", "b", "c"], [["x", "1", "long " * 12], ["y", "22", "z"]], right=[1])
+    assert lines.splitlines() == ["a   b  c", "x   1  " + ("long " * 12).strip(), "y  22  z"]
+
+
+def test_failures_are_found_by_how_a_line_begins() -> None:
+    coloured = [
+        "failed  x",
+        "absent  y",
+        "gate FAILED  s",
+        "verdict a b: failed: slow",
+        "damaged, z",
+    ]
+    plain = ["3 ok, 0 failed", "gate passed", "verdict a: passed", "rows    failed.parquet"]
+    assert [bool(FAILURE.match(line)) for line in coloured + plain] == [True] * 5 + [False] * 4

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from perfdag.app.comparison import with_spread
 from perfdag.app.errors import CommandError
 from perfdag.regress import selection
 from perfdag.regress.changes import series_names
@@ -14,6 +13,7 @@ from perfdag.regress.selection import Selection
 from perfdag.results.schema import load_rows
 from perfdag.stats.robust import median, spread
 from perfdag.store.open import open_store
+from perfdag.units import with_spread
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from perfdag.app.errors import CommandError
 from perfdag.app.runs import explain_last
-from perfdag.app.text_table import HIGHLIGHTS, text_table
+from perfdag.app.text_table import HIGHLIGHTS, highlighted, text_table
 from perfdag.regress.acks import read_checks
 from perfdag.regress.changes import percent
 from perfdag.regress.comparison import Comparison, Row, compare_selections, count
@@ -15,7 +15,7 @@ from perfdag.regress.selection import select
 from perfdag.regress.tuning import Tuning
 from perfdag.store.open import open_store
 from perfdag.suite.checks import Check
-from perfdag.units import short
+from perfdag.units import with_spread
 
 MAX_ROWS = 60
 """Rows of the table without --all."""
@@ -95,17 +95,6 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def with_spread(middle: float, low: float, high: float, unit: str) -> str:
-    """Return a median with its spread, such as `9.96 (9.89 to 9.99) Gbit/s`.
-
-    The unit stands once if all three values have the same.
-    """
-    words = [short(value, unit).partition(" ") for value in (middle, low, high)]
-    if len({word[2] for word in words}) == 1:
-        return f"{words[0][0]} ({words[1][0]} to {words[2][0]}) {words[0][2]}".strip()
-    return "{} ({} to {})".format(*("".join(word) for word in words))
-
-
 def _table_rows(comparison: Comparison, everything: bool) -> list[Row]:
     """Return the headline series and those with a verdict, or all series."""
     if everything:
@@ -157,7 +146,8 @@ def text(comparison: Comparison, everything: bool) -> str:
     if len(rows) < len(comparison.rows):
         left = len(comparison.rows) - len(rows)
         lines.append(f"{left} more series without a verdict (--all shows them)")
-    return "\n".join([*lines, *_notes(comparison), LEGEND])
+    below = highlighted([*_notes(comparison), *LEGEND.splitlines()])
+    return "\n".join([*lines, below])
 
 
 def markdown(comparison: Comparison, everything: bool) -> str:

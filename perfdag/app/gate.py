@@ -9,6 +9,7 @@ from typing import Any
 from perfdag.app.errors import CommandError
 from perfdag.app.local_run import measure_plan
 from perfdag.app.runs import explain_last
+from perfdag.app.text_table import highlighted
 from perfdag.exit_codes import EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.plan.gated import gated
 from perfdag.plan.plan import Plan
@@ -75,7 +76,7 @@ class GateOutcome:
         lines += [f"damaged, left out: {key}" for key in gate.damaged]
         lines.append(f"{publish.counts(gate)}; {gate.runs} runs of history")
         lines.append(f"gate {'FAILED' if gate.failed else 'passed'}  {gate.suite}  {gate.run}")
-        return "\n".join(lines)
+        return highlighted(lines)
 
 
 def check_run(

@@ -3,7 +3,7 @@
 from math import isnan
 
 from perfdag.app.history import History
-from perfdag.app.text_table import HIGHLIGHTS, text_table
+from perfdag.app.text_table import HIGHLIGHTS, fitted, text_table
 from perfdag.regress.changes import LevelChange, day_of
 from perfdag.regress.history import Failure, Series
 from perfdag.regress.nodes import NodeOutlier
@@ -51,8 +51,8 @@ def text(history: History, everything: bool) -> str:
         lines.append(f"{count - len(rows)} more series (--all shows them)")
     changes = [change for series in rows for change in series.findings]
     for change in sorted(changes, key=lambda change: change.index):
-        lines += _change_lines(change)
-    return "\n".join([*lines, *map(_node_line, history.nodes)])
+        lines += map(fitted, _change_lines(change))
+    return "\n".join([*lines, *map(fitted, map(_node_line, history.nodes))])
 
 
 def _cells(series: Series) -> tuple[str, ...]:
@@ -115,7 +115,8 @@ def noise(history: History) -> str:
         for name, value in history.noise
     ]
     table = text_table(NOISE_HEADINGS, rows, right=range(1, len(NOISE_HEADINGS)))
-    return "\n".join([table, NOISE_LEGEND, *map(_node_line, history.nodes)])
+    below = [*NOISE_LEGEND.splitlines(), *map(_node_line, history.nodes)]
+    return "\n".join([table, *map(fitted, below)])
 
 
 def failures(rows: list[Failure]) -> str:

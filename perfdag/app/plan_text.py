@@ -35,9 +35,9 @@ def plan_suite(suite: str, settings: Sequence[str], only: Sequence[str]) -> tupl
 
 def plan_text(plan: Plan) -> str:
     """Return the first points of a plan as a table, then its size, shapes, pairs and time."""
-    headings = ("point", "entry", "what varies", "shape", "repetitions", "a sample")
+    headings = ("point", "entry", "shape", "repetitions", "a sample", "what varies")
     rows = [_row(point) for point in plan.points[:MAX_POINTS]]
-    lines = [text_table(headings, rows, right=(3, 4, 5), width=140)]
+    lines = [text_table(headings, rows, right=(2, 3, 4))]
     if (more := len(plan.points) - MAX_POINTS) > 0:
         lines.append(f"... and {more:,} more (--json shows all)")
     lines.append(f"\n{_size(plan)}")
@@ -54,7 +54,7 @@ def _row(point: Point) -> tuple[str, ...]:
     if point.until:
         repetitions += f" to {point.until.max_repetitions}"
     seconds = short_seconds(point.seconds)
-    return point.id, point.entry, point.label, str(point.shape), repetitions, seconds
+    return point.id, point.entry, str(point.shape), repetitions, seconds, point.label
 
 
 def _cluster_notes(plan: Plan) -> list[str]:

@@ -1,4 +1,4 @@
-"""Progress of a run: one live line on a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar and the results on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -6,24 +6,33 @@ from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
-from rich.markup import escape
-from rich.status import Status
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
+from perfdag.app.text_table import HIGHLIGHTS
 from perfdag.plan.plan import Plan
 from perfdag.plan.time_left import TimeLeft
 from perfdag.results.samples import SampleRecord, headline
+from perfdag.stats.robust import spread
 from perfdag.suite.point import Point
-from perfdag.units import short, short_seconds
+from perfdag.units import short, short_seconds, with_spread
 
 LONG_SAMPLE = 30.0
 """Expected seconds from which a log announces a sample: until it ends there is no other sign."""
 
 
+BAR = 20
+"""Characters of the bar."""
+
+
 class Progress:
     """The ProgressListener of a run on this machine.
 
-    It writes a live line to stderr where that is a terminal. Elsewhere `report` gets a line when a
-    sample ends, and when a long one begins.
+    A line tells how a sample ended, with the spread of its point so far. Where stderr is a
+    terminal, a bar stands below the lines. Elsewhere `report` gets the lines, and one when a long
+    sample begins.
     """
 
     def __init__(self, plan: Plan, report: Callable[[str], None]) -> None:
@@ -33,7 +42,11 @@ class Progress:
         self._time = TimeLeft(plan, range(len(plan.order)))
         self._running: tuple[Point, int] | None = None
         self._start = 0.0
-        self._live = Status(self, console=Console(stderr=True)) if sys.stderr.isatty() else None
+        self._values: dict[str, list[float]] = {}
+        self._live: Live | None = None
+        if sys.stderr.isatty():
+            console = Console(stderr=True)
+            self._live = Live(console=console, get_renderable=self._bar, transient=True)
 
     def __enter__(self) -> "Progress":
         if self._live:
@@ -55,14 +68,19 @@ class Progress:
             return self._time.seconds()
         return self._time.seconds(*self._running, time.monotonic() - self._start)
 
-    def __rich__(self) -> str:
+    def _bar(self) -> Table:
         """Return the live line, which the terminal asks for again and again."""
-        if self._running is None:
-            return "starting"
+        line = Table.grid(padding=(0, 2, 0, 0))
+        line.add_column(no_wrap=True)
+        line.add_column(no_wrap=True)
+        line.add_column(no_wrap=True)
+        line.add_column(no_wrap=True, overflow="ellipsis")
         left = self.left()
         text = f"about {short_seconds(left)} left" if left > 0.1 else "until it is precise"
-        point, repetition = self._running
-        return escape(f"{self.done}/{self.total}  {point.sample(repetition)}  {text}")
+        name = self._running[0].sample(self._running[1]) if self._running else "starting"
+        bar = ProgressBar(total=self.total, completed=self.done, width=BAR)
+        line.add_row(bar, f"{self.done}/{self.total}", text, Text(name))
+        return line
 
     def started(self, point: Point, repetition: int) -> None:
         self._start, self._running = time.monotonic(), (point, repetition)
@@ -77,14 +95,25 @@ class Progress:
         self.done += 1
         value = headline(part.rows)
         unit = next((row["unit"] for row in part.rows if row["headline"]), "")
-        text = f" {short(value, unit)}" if value is not None else ""
+        text = f" {self._with_spread(point, part, value, unit)}" if value is not None else ""
         reason = f": {part.error}" if part.error else ""
         name = point.sample(part.repetition)
         line = f"[{self.done}/{self.total}] {name} {part.status}{text}{reason}"
-        if not self._live:
+        if self._live:
+            style = "" if part.status in ("ok", "skipped") else HIGHLIGHTS["failed"]
+            self._live.console.print(Text(line, style=style))
+        else:
             self._report(line)
-        elif part.status not in ("ok", "skipped"):
-            self._live.console.print(line, markup=False, highlight=False)
+
+    def _with_spread(self, point: Point, part: SampleRecord, value: float, unit: str) -> str:
+        """Return a value with the spread of its point so far, without warm-up."""
+        values = self._values.setdefault(point.id, [])
+        if part.repetition > 0:
+            values.append(value)
+        if len(values) < 2:
+            return short(value, unit)
+        band = spread(values)
+        return with_spread(value, band.low, band.high, unit)
 
     def skipped(self, point: Point, repetition: int, why: str) -> None:
         self._time.drop(point, repetition)

@@ -7,7 +7,7 @@ from textwrap import shorten, wrap
 from typing import Any
 
 from perfdag.app.finish import RunResult
-from perfdag.app.text_table import HIGHLIGHTS, WHOLE_WORDS, fitted, styled, terminal_width
+from perfdag.app.text_table import HIGHLIGHTS, WHOLE_WORDS, highlighted, styled, terminal_width
 from perfdag.results.summary import PointState, point_labels
 from perfdag.results.trust import PointTrust, headlines
 from perfdag.results.verdicts import worst_of_points
@@ -151,7 +151,7 @@ def _lines(result: RunResult) -> list[str]:
     if plan.merged:
         lines.append(f"{plan.merged} equal point(s) were merged")
     lines += [f"damaged sample, counted as missing: {name}" for name in collected.damaged]
-    lines = [fitted(line) for line in lines]
+    lines = [highlighted(lines)]
     lines.append(f"rows    {result.rows}")
     if result.report:
         lines.append(f"report  {result.report}")

@@ -55,6 +55,7 @@ GROUPS = {
         "acks": "store the acknowledgements that runs on a cluster read",
         "import": "write a suite from the files of another tool",
         "new": "write the files of a new benchmark",
+        "completion": "print a script that completes verbs and options in a shell",
     },
 }
 """The verbs by group, as the help lists them, with their summaries."""
@@ -81,13 +82,14 @@ exit codes:
 """
 
 
-def parser(verb: str | None = None) -> Parser:
-    """Return the parser, with the arguments of `verb` only. The help lists every verb."""
+def parser(*used: str) -> Parser:
+    """Return the parser, with the arguments of the verbs in `used`. The help lists every verb."""
     lists = [
         "\n".join([f"{group}:", *(f"  {name:<11} {summary}" for name, summary in verbs.items())])
         for group, verbs in GROUPS.items()
     ]
     top = Parser(
+        prog="perfdag",
         usage="perfdag [-h] [--version] VERB ...",
         description="\n\n".join([DESCRIPTION, *lists]),
         epilog=EPILOG,
@@ -95,9 +97,13 @@ def parser(verb: str | None = None) -> Parser:
     )
     top.add_argument("--version", action="version", version=f"perfdag {__version__}")
     verbs = top.add_subparsers(
-        prog="perfdag", dest="verb", metavar="VERB", required=True, help=argparse.SUPPRESS
+        prog="perfdag",
+        dest="verb",
+        metavar="VERB",
+        required=True,
+        help=argparse.SUPPRESS,
     )
-    if verb is not None:
+    for verb in used:
         room = "cluster." if verb in (*GROUPS["cluster"], INTERNAL) else ""
         import_module(f"perfdag.cli.{room}{verb}").add(verbs)
     return top
@@ -117,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"perfdag: no verb {verb}{hint}", file=sys.stderr)
         return EXIT_INPUT
     try:
-        args = parser(verb).parse_args(arguments)
+        args = parser(*[verb] if verb else []).parse_args(arguments)
         code: int = args.run(args)
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from perfdag.app.comparison import markdown_row
-from perfdag.app.text_table import HIGHLIGHTS, text_table
+from perfdag.app.text_table import HIGHLIGHTS, fitted, text_table
 from perfdag.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.plan.ab import Duet
 from perfdag.regress.ab import Outcome, SeriesVerdict, analyse, outcome_data
@@ -80,7 +80,8 @@ def text(result: AbResult, *, markdown: bool = False) -> str:
     else:
         styles = [HIGHLIGHTS.get(line.judged.word, "") for line in lines]
         table = [f"A  {a}\nB  {b}", text_table(headings, rows, right=range(1, 6), styles=styles)]
-    return "\n".join([*table, *_notes(result)])
+    notes = list(_notes(result))
+    return "\n".join([*table, *(notes if markdown else map(fitted, notes))])
 
 
 def series_name(line: SeriesVerdict) -> str:
@@ -123,7 +124,8 @@ def _notes(result: AbResult) -> Iterator[str]:
     """Yield the method, failed samples, series without a counterpart, and the stored file."""
     bands = sorted({line.judged.result.interval.words() for line in result.outcome.lines})
     blocks = f"{len(result.duet.blocks)} blocks of ABBA or BAAB"
-    yield f"\n{blocks}; interval: {', '.join(bands) or '-'}; exact sign-flip test"
+    yield ""
+    yield f"{blocks}; interval: {', '.join(bands) or '-'}; exact sign-flip test"
     if result.failed:
         yield (
             f"{result.failed.total()} samples were not ok; "
