@@ -147,14 +147,16 @@ def _direct_labels(ax: Axes, lines: Sequence[Line], floor: float) -> None:
         places[i] = min(places[i], ceiling)
         ceiling = places[i] - gap
     for at, (_, k, name) in zip(places, ends, strict=True):
+        look = {**style.look(k), "marker": ""}
+        ax.plot([1.008, 1.03], [at, at], transform=ax.transAxes, clip_on=False, **look)
         ax.text(
-            1.015,
+            1.04,
             at,
             name,
             transform=ax.transAxes,
             va="center",
             fontsize=8.5,
-            color=style.look(k)["color"],
+            color=style.INK,
             gid="direct",
         )
 

@@ -13,6 +13,8 @@ from perfdag.results.summary import PointState, Series, point_labels, summarise
 from perfdag.units import short
 
 _SIZES = re.compile(r"\b((?:bs|size|\w*_?bytes|window|length|file_?size|message)=)(\d{4,})\b")
+SWEPT = 3
+"""Values of a parameter that make a line."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 _SHAPE_KEY = re.compile(r"(?:^| )[a-z_]+\.[\w.]+=\S+")
 _UNSET = re.compile(r"(?:^| )[\w.]+=(?:false|null)(?= |$)")
@@ -231,4 +233,15 @@ def sweep(series: Iterable[Series]) -> str | None:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 values.setdefault(name, set()).add(value)
     long = {name: len(points) for name, points in values.items() if len(points) >= 4}
+    return max(long, key=lambda name: long[name]) if long else None
+
+
+def swept_param(cells: Sequence[Cell]) -> str | None:
+    """Return the numeric parameter of all points with the most values, at least three, or None."""
+    values: dict[str, set[float]] = {}
+    for name in set.intersection(*(set(cell.state.params) for cell in cells)) if cells else ():
+        own = [cell.state.params[name] for cell in cells]
+        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in own):
+            values[name] = set(own)
+    long = {name: len(own) for name, own in sorted(values.items()) if len(own) >= SWEPT}
     return max(long, key=lambda name: long[name]) if long else None

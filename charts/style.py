@@ -6,11 +6,12 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
@@ -18,8 +19,13 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from perfdag.units import scaled, short
 
 _P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 INK, MUTED, GRID, PAPER = "#1f2328", "#667080", "#dde1e6", "#ffffff"
+ON_PALE, ON_DARK = "#101214", "#fdfdfe"
+"""Text on coloured cells. A page changes the colours above for its dark mode, but not these."""
+PALE = "#f6f6f4"
+"""The middle of a diverging colour map."""
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES: tuple[Any, ...] = (
@@ -124,11 +130,11 @@ def caption(*parts: str) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def housed(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
-    """Draw a whole figure in the house style, titles and legends too."""
+def housed(draw: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Draw whole figures in the house style, titles, legends and colour bars too."""
 
     @wraps(draw)
-    def inside(*args: _P.args, **kwargs: _P.kwargs) -> Figure:
+    def inside(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         with house():
             return draw(*args, **kwargs)
 
@@ -245,6 +251,16 @@ def axis_label(metric: str, unit: str, better: str | None) -> str:
     """Return the label of an axis: `throughput (Gbit/s), higher is better`."""
     name = metric_text(metric)
     return ", ".join(part for part in (f"{name} ({unit})" if unit else name, arrow(better)) if part)
+
+
+def on_cell(mesh: ScalarMappable, value: float) -> str:
+    """Return the colour of text on the cell of a value: the one with more contrast.
+
+    The luminance is that of https://www.w3.org/TR/WCAG22/#dfn-relative-luminance.
+    """
+    rgb = np.asarray(mesh.to_rgba(np.array([value])))[0, :3]
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    return ON_PALE if linear @ (0.2126, 0.7152, 0.0722) > 0.179 else ON_DARK
 
 
 def cross(ax: Axes, x: Sequence[float], y: Sequence[float], transform: Any = None) -> None:

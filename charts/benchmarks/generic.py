@@ -14,13 +14,17 @@ from perfdag.charts.series import (
     read,
     runs_words,
     sweep,
+    swept_param,
     value_words,
+    words_without,
 )
 from perfdag.results.summary import Series
 
 PANELS = 3  # metrics in a figure; the others are in the table
 ROWS = 24  # points in a figure
 FIGURES = 6
+MOST_LINES = 12
+MOST_FACETS = 6
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
@@ -33,6 +37,10 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         yield f"{_slug(name)}-by-{_slug(sweep(_of(cells, name)) or '')}", _lines(cells, name, where)
     plain = [name for name in wanted if name not in swept]
     if swept and not plain:
+        return
+    if param := swept_param([cell for cell in cells if not cell.why]):
+        for metric in plain:
+            yield f"{_slug(metric)}-by-{_slug(param)}", param_lines(cells, metric, param, where)
         return
     for slug, some, note in pages(cells):
         yield slug, dot_figure(some, plain, style.caption(note, where))
@@ -111,6 +119,74 @@ def finding(cells: Sequence[Cell], metric: str) -> str:
     return f"{word} {which}: {cell.label}, {value_words(best)}{tail}"
 
 
+def param_lines(cells: Sequence[Cell], metric: str, name: str, where: str) -> Figure:
+    """Draw a metric over a numeric parameter. The other parameters are colours, or panels."""
+    facets = _facets(cells, name)
+    drawn = [(label, *_param_curves(own, metric, name, label)) for label, own in facets]
+    drawn = [facet for facet in drawn if facet[1]] or drawn[:1]
+    every = [series for _, curves, _ in drawn for series in lines.series_of(curves)]
+    noisy = "~: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
+    fig, axes = style.figure(
+        len(drawn),
+        title=finding(cells, metric),
+        subtitle=style.caption(band_words(every, "line", "band"), noisy, where),
+        heights=(2.8,),
+    )
+    values = [value for series in every for value in series.values]
+    log = bool(values) and min(values) > 0 and max(values) / min(values) > dots.LOG_FROM
+    sizes = sorted({float(cell.state.params.get(name) or 0) for cell in cells} - {0.0})
+    for ax, (label, curves, failed) in zip(axes, drawn, strict=True):
+        lines.panel(
+            ax,
+            curves[:MOST_LINES],
+            metric=metric,
+            x_label=f"{name.replace('_', ' ')}{f' ({label})' if label else ''}",
+            x_unit="B" if name.endswith(("bytes", "size")) else "1",
+            log_y=log,
+            failed=failed,
+            sizes=sizes,
+        )
+    return fig
+
+
+def _facets(cells: Sequence[Cell], name: str) -> list[tuple[str, list[Cell]]]:
+    """Return the points of each panel: all, or by the parameter that leaves fewest lines."""
+    if len({words_without(cell, {name}) for cell in cells}) <= len(style.SERIES):
+        return [("", list(cells))]
+    counts = {
+        other: len({repr(cell.state.params.get(other)) for cell in cells})
+        for other in dict.fromkeys(key for cell in cells for key in cell.state.params)
+        if other != name
+    }
+    by = [other for other, count in counts.items() if 1 < count <= MOST_FACETS]
+    if not by:
+        return [("", list(cells))]
+    best = max(by, key=lambda other: counts[other])
+    own: dict[str, list[Cell]] = {}
+    for cell in cells:
+        own.setdefault(f"{best}={cell.state.params.get(best)}", []).append(cell)
+    return list(own.items())
+
+
+def _param_curves(
+    cells: Sequence[Cell], metric: str, name: str, facet: str
+) -> tuple[list[lines.Line], list[str]]:
+    """Return the lines of a panel, and the labels of its points without a value."""
+    curves: dict[str, lines.Line] = {}
+    noisy = set()
+    for cell in cells:
+        for series in cell.series(metric):
+            own = words_without(cell, {name, facet.partition("=")[0]})
+            words = " ".join(filter(None, (own, dots.detail(series)))) or style.metric_text(metric)
+            noisy |= {words} if cell.noisy else set()
+            if series.values:
+                line = curves.setdefault(words, lines.Line(words))
+                line.series[float(cell.state.params[name])] = series
+    for words in noisy & curves.keys():
+        curves[words].name += " ~"
+    return list(curves.values()), failed_labels(cells)
+
+
 def _lines(cells: Sequence[Cell], metric: str, where: str) -> Figure:
     coordinate = sweep(_of(cells, metric)) or ""
     pairs = []
@@ -134,7 +210,7 @@ def _lines(cells: Sequence[Cell], metric: str, where: str) -> Figure:
     failed = failed_labels(cells)
     lines.panel(
         ax,
-        curves[:12],
+        curves[:MOST_LINES],
         metric=metric,
         x_label=coordinate.replace("_", " "),
         x_unit=unit or "1",

@@ -225,9 +225,7 @@ def _heatmap(kind: str, cells: Sequence[Cell], where: str, used: Mapping[str, in
         norm=LogNorm(),
         gid="median",
     )
-    low, high = np.log(np.nanmin(grid)), np.log(np.nanmax(grid))
     for y, x in np.argwhere(np.isfinite(grid)):
-        bright = (np.log(grid[y, x]) - low) / max(high - low, 1e-9) > 0.55
         ax.text(
             x + 0.5,
             y + 0.5,
@@ -235,7 +233,7 @@ def _heatmap(kind: str, cells: Sequence[Cell], where: str, used: Mapping[str, in
             ha="center",
             va="center",
             fontsize=5.5,
-            color="black" if bright else "white",
+            color=style.on_cell(mesh, grid[y, x]),
         )
     ax.set_yticks(
         np.arange(len(ranks)) + 0.5,

@@ -173,7 +173,6 @@ def _matrix(
     ax.set_facecolor(style.GRID)
     for a, b in zip(*np.nonzero(np.isfinite(grid)), strict=True):
         if count <= NUMBERS:
-            bright = (grid[a, b] - low) / max(high - low, 1e-300) > 0.55
             ax.text(
                 b + 0.5,
                 a + 0.5,
@@ -181,7 +180,7 @@ def _matrix(
                 ha="center",
                 va="center",
                 fontsize=7,
-                color="black" if bright else "white",
+                color=style.on_cell(mesh, grid[a, b]),
             )
     for a, b in sorted(same_node):
         ax.add_patch(

@@ -11,12 +11,16 @@ from matplotlib.figure import Figure
 from perfdag.charts.style import (
     INK,
     MUTED,
+    ON_PALE,
+    PALE,
     PAPER,
     PNG_DPI,
     SERIES,
     caption,
     figure,
+    housed,
     no_data,
+    on_cell,
     size_columns,
 )
 
@@ -43,6 +47,7 @@ class Effect:
     word: str
 
 
+@housed
 def forest(effects: Sequence[Effect], title: str, subtitle: str = "", absolute: int = 0) -> Figure:
     """Draw effects sorted by size, the largest gain on top.
 
@@ -107,6 +112,7 @@ class Ratio:
     word: str
 
 
+@housed
 def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
     """Draw log2 of B over A by message size: blue for better, orange for worse, blank for noise."""
     cells = [cell for cell in cells if cell.effect > -1]
@@ -116,16 +122,16 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
     sizes = sorted({cell.size for cell in cells})
     shown = rows[:MOST_ROWS]
     grid = np.full((len(shown), len(sizes)), np.nan)
-    words = {}
+    words: dict[tuple[int, int], str] = {}
     for cell in cells:
         if cell.row in shown and cell.word != "no difference shown":
             y, x = shown.index(cell.row), sizes.index(cell.size)
             sign = {"better": 1, "worse": -1}.get(cell.word)
             grid[y, x] = np.nan if sign is None else sign * abs(math.log2(1 + cell.effect))
-            words[y, x] = f"{100 * cell.effect:+.0f}", MUTED if cell.word == "inconclusive" else INK
+            words[y, x] = f"{100 * cell.effect:+.0f}"
     legend = (
         "number: % that B differs from A; blue: better, orange: worse; "
-        "blank: inside the noise floor; grey: inconclusive"
+        "blank: inside the noise floor; number without colour: inconclusive"
     )
     legend += f"; first {len(shown)} of {len(rows)} rows" if len(shown) < len(rows) else ""
     heights = (0.26 * len(shown) + 1.1,)
@@ -136,9 +142,10 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
     )
     fig.set_dpi(PNG_DPI)  # as in forest
     most = max([0.1, *np.abs(grid[np.isfinite(grid)])])
-    colours = LinearSegmentedColormap.from_list("verdicts", [SERIES[1], PAPER, SERIES[0]])
+    colours = LinearSegmentedColormap.from_list("verdicts", [SERIES[1], PALE, SERIES[0]])
     edges = np.arange(len(sizes) + 1), np.arange(len(shown) + 1)
-    ax.pcolormesh(
+    ax.set_facecolor(PALE)
+    mesh = ax.pcolormesh(
         *edges,
         grid,
         cmap=colours,
@@ -147,7 +154,8 @@ def ratios(cells: Sequence[Ratio], title: str, subtitle: str = "") -> Figure:
         edgecolors=PAPER,
         linewidth=0.5,
     )
-    for (y, x), (word, colour) in words.items():
+    for (y, x), word in words.items():
+        colour = on_cell(mesh, grid[y, x]) if np.isfinite(grid[y, x]) else ON_PALE
         ax.text(x + 0.5, y + 0.5, word, ha="center", va="center", fontsize=5.5, color=colour)
     ax.set_yticks(np.arange(len(shown)) + 0.5, shown, fontsize=7.5)
     ax.invert_yaxis()

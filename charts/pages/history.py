@@ -1,7 +1,9 @@
 """Charts of the history of a suite: levels and change points, recent runs, and noise."""
 
 import math
+import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,28 +11,45 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from perfdag.charts.style import INK, MUTED, PNG_DPI, SERIES, arrow, figure, no_data, value_axis
+from perfdag.charts.style import (
+    INK,
+    MUTED,
+    PALE,
+    PNG_DPI,
+    SERIES,
+    arrow,
+    figure,
+    housed,
+    no_data,
+    on_cell,
+    value_axis,
+)
+from perfdag.regress.changes import LevelChange
 from perfdag.regress.history import Series
 from perfdag.regress.series import RunInfo
 from perfdag.stats.robust import Array
 from perfdag.stats.variability import Variability
 
 A_PAGE = 12
+PANEL = 1.35
+"""Height of a panel in inches."""
+NAME = 96
+"""Characters of a line of a name above a panel."""
 SHOWN = 120
 """Runs of a small multiple; older ones are left out, which the subtitle says."""
-BLUE_ORANGE = LinearSegmentedColormap.from_list(
-    "perfdag-diverging", [SERIES[1], "#f6f6f4", SERIES[0]]
-)
+BLUE_ORANGE = LinearSegmentedColormap.from_list("diverging", [SERIES[1], PALE, SERIES[0]])
 CLIP = 20.0
 """Per cent at which the overview's colours end."""
 
 
+@housed
 def pages(series: Sequence[Series], runs: Sequence[RunInfo], title: str) -> list[Figure]:
-    """Draw small multiples of run medians, twelve per page in two columns.
+    """Draw the run medians of series below each other, A_PAGE of them per figure.
 
     A band is the spread within a run, a line the level. A change is a dashed line with its size. A
     failed run is a tick at the foot, a change of the environment a mark on top.
     """
+    series = [line for line in series if np.isfinite(line.value[-SHOWN:]).any()]
     if not series or not runs:
         return [no_data("no runs")]
     first = max(0, len(runs) - SHOWN)
@@ -39,117 +58,96 @@ def pages(series: Sequence[Series], runs: Sequence[RunInfo], title: str) -> list
     figures = []
     for start in range(0, len(series), A_PAGE):
         part = series[start : start + A_PAGE]
-        rows = math.ceil(len(part) / 2)
         number = f", page {start // A_PAGE + 1}" if len(series) > A_PAGE else ""
         subtitle = (
             f"{shown}; points: run medians, band: range or interval within the run, line: level; "
             f"mark on top: kernel, image or tool changed, at the foot: failed samples{number}"
         )
-        fig, axes = figure(rows=rows, heights=(1.55,), columns=2, title=title, subtitle=subtitle)
+        fig, axes = figure(rows=len(part), heights=(PANEL,), title=title, subtitle=subtitle)
         fig.set_dpi(PNG_DPI)
-        for ax, line in zip(axes, part, strict=False):
-            _multiple(ax, line, runs, first)
-        for ax in axes[len(part) :]:
-            ax.set_axis_off()
+        for ax, line in zip(axes, part, strict=True):
+            _panel(ax, line, runs, first)
         figures.append(fig)
     return figures
 
 
-def _multiple(ax: Axes, series: Series, runs: Sequence[RunInfo], first: int) -> None:
-    """One small multiple."""
+def _panel(ax: Axes, series: Series, runs: Sequence[RunInfo], first: int) -> None:
+    """Draw one series, with its name above."""
     x = np.arange(first, len(runs))
     value, low, high = series.value[first:], series.low[first:], series.high[first:]
     ok = np.isfinite(value)
-    ax.fill_between(
-        x[ok], low[ok], high[ok], color=SERIES[0], alpha=0.18, linewidth=0, gid="spread"
-    )
-    ax.plot(
-        x[ok],
-        value[ok],
-        linestyle="none",
-        marker=".",
-        markersize=3.5,
-        color=SERIES[0],
-        gid="medians",
-    )
+    look: dict[str, Any] = {"color": SERIES[0], "linewidth": 0}
+    ax.fill_between(x[ok], low[ok], high[ok], alpha=0.18, gid="spread", **look)
+    ax.plot(x[ok], value[ok], marker=".", markersize=4, gid="medians", **look)
     for level in series.levels:
         if level.end > first:
-            ax.plot(
-                [max(level.start, first), level.end - 1],
-                [level.value] * 2,
-                color=INK,
-                linewidth=1.1,
-                gid="level",
-            )
-    for finding in series.findings:
-        if finding.index < first:
-            continue
-        colour = {"worse": SERIES[1], "better": SERIES[0]}.get(finding.word, MUTED)
-        ax.axvline(
-            finding.index - 0.5, color=colour, linestyle=(0, (3, 2)), linewidth=1, gid="change"
-        )
-        ax.annotate(
-            f"{finding.size} {finding.run[4:6]}-{finding.run[6:8]}",
-            (finding.index - 0.5, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(-2, -2),
-            textcoords="offset points",
-            ha="right",
-            va="top",
-            fontsize=7,
-            color=colour,
-        )
+            ends = [max(level.start, first), level.end - 1]
+            ax.plot(ends, [level.value] * 2, color=INK, linewidth=1.1, gid="level")
+    _changes(ax, [finding for finding in series.findings if finding.index >= first], len(x))
     failed = [
         i for i in range(first, len(runs)) if runs[i].points.get(series.info.point, (0, 0))[1]
     ]
-    ax.plot(
-        failed,
-        [0.03] * len(failed),
-        transform=ax.get_xaxis_transform(),
-        linestyle="none",
-        marker="|",
-        color=MUTED,
-        gid="failed",
-    )
+    marks: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "linestyle": "none"}
+    ax.plot(failed, [0.03] * len(failed), marker="|", color=MUTED, gid="failed", **marks)
     moved = [i for i in range(first + 1, len(runs)) if _versions(runs[i]) != _versions(runs[i - 1])]
-    ax.plot(
-        moved,
-        [1.0] * len(moved),
-        transform=ax.get_xaxis_transform(),
-        linestyle="none",
-        marker=7,
-        markersize=4,
-        color=INK,
-        clip_on=False,
-        gid="environment",
-    )
-    largest = float(np.nanmax(np.abs(value))) if ok.any() else 1.0
-    unit = value_axis(ax.yaxis, series.info.unit, largest, bins=4)
-    ax.set_title(f"{_short(series.name)} ({unit})" if unit else _short(series.name), fontsize=7.5)
+    marks |= {"marker": 7, "markersize": 4, "clip_on": False}
+    ax.plot(moved, [1.0] * len(moved), color=INK, gid="environment", **marks)
+    ax.margins(y=0.2)
+    unit = value_axis(ax.yaxis, series.info.unit, float(np.nanmax(np.abs(value))), bins=4)
+    about = ", ".join(filter(None, (unit, arrow(series.info.better))))
+    name = textwrap.wrap(series.name, NAME, break_on_hyphens=False)
+    ax.set_title("\n".join([*name[:-1], f"{name[-1]} ({about})" if about else name[-1]]))
+    ax.title.set(fontsize=8, color=INK)
     ax.set_xlim(first - 1, len(runs))
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: _day(runs, v)))
-    ax.tick_params(labelsize=7)
-    ax.set_ylabel(arrow(series.info.better), fontsize=6.5)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    labels = _run_labels(runs)
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda at, _: labels.get(at, "")))
+    ax.tick_params(labelsize=7.5)
+
+
+def _changes(ax: Axes, findings: Sequence[LevelChange], count: int) -> None:
+    """Draw changes. Their texts take turns in two lines where they are close to each other."""
+    places: list[float] = [-math.inf, -math.inf]
+    for finding in findings:
+        colour = {"worse": SERIES[1], "better": SERIES[0]}.get(finding.word, MUTED)
+        at = finding.index - 0.5
+        ax.axvline(at, color=colour, linestyle=(0, (3, 2)), linewidth=1, gid="change")
+        line = next((i for i, last in enumerate(places) if at - last > 0.16 * count), None)
+        if line is None:  # the table has it
+            continue
+        places[line] = at
+        left = at - ax.get_xlim()[0] < 0.16 * count
+        ax.annotate(
+            f"{finding.size} {finding.run[4:6]}-{finding.run[6:8]}",
+            (at, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(2 if left else -2, -2 - 10 * line),
+            textcoords="offset points",
+            ha="left" if left else "right",
+            va="top",
+            fontsize=7.5,
+            color=INK,
+        )
 
 
 def _versions(run: RunInfo) -> dict[str, str]:
     return {key: value for key, value in run.env.items() if key != "nodes"}
 
 
-def _day(runs: Sequence[RunInfo], position: float) -> str:
-    i = round(position)
-    return (
-        f"{runs[i].run_id[4:6]}-{runs[i].run_id[6:8]}"
-        if 0 <= i < len(runs) and abs(i - position) < 0.01
-        else ""
-    )
+def _run_labels(runs: Sequence[RunInfo]) -> dict[float, str]:
+    """Return position -> day of a run, with the time where runs share a day."""
+    days = [f"{run.run_id[4:6]}-{run.run_id[6:8]}" for run in runs]
+    if len(set(days)) < len(days):
+        clocks = [f"{run.run_id[9:11]}:{run.run_id[11:13]}" for run in runs]
+        days = [f"{day} {clock}" for day, clock in zip(days, clocks, strict=True)]
+    return {float(i): day for i, day in enumerate(days)}
 
 
 def _short(name: str, limit: int = 52) -> str:
     return name if len(name) <= limit else f"{name[: limit - 3]}..."
 
 
+@housed
 def overview(
     names: Sequence[str], better: Sequence[str], effects: Array, runs: Sequence[RunInfo], title: str
 ) -> Figure:
@@ -162,28 +160,28 @@ def overview(
             for direction in better
         ]
     )
-    signed = 100 * effects * good[:, None]
+    signed = 100 * effects * np.where(good, good, 1.0)[:, None]
     size = np.nan_to_num(np.abs(effects)).max(axis=1)
     kept = np.sort(np.argsort(-size, kind="stable")[:60])
     subtitle = (
-        "against the level of each series; orange is worse, blue is better, hatched: no value; "
-        f"numbers: %; {len(kept)} of {len(names)} series"
+        "% against the level of each series: blue and + are better, orange and - are worse; "
+        f"no colour: no direction is better; hatched: no value; {len(kept)} of {len(names)} series"
     )
     fig, (ax,) = figure(heights=(max(1.4, 0.16 * len(kept) + 0.9),), title=title, subtitle=subtitle)
     fig.set_dpi(PNG_DPI)
-    shown = np.ma.masked_invalid(signed[kept])
-    ax.patch.set(hatch="////", edgecolor=MUTED, facecolor="white")
+    shown = np.ma.masked_invalid(np.where(good[kept, None], signed[kept], 0 * signed[kept]))
+    ax.patch.set(hatch="////", edgecolor=MUTED, facecolor=PALE)
     mesh = ax.pcolormesh(shown, cmap=BLUE_ORANGE, vmin=-CLIP, vmax=CLIP, gid="overview")
-    for (i, j), value in np.ndenumerate(100 * effects[kept]):
+    for (i, j), value in np.ndenumerate(signed[kept]):
         if np.isfinite(value) and abs(value) >= 5 and len(kept) * effects.shape[1] <= 900:
-            ax.text(
-                j + 0.5, i + 0.5, f"{value:.0f}", ha="center", va="center", fontsize=5.5, color=INK
-            )
+            colour = on_cell(mesh, float(shown[i, j]))
+            form = f"{value:+.0f}"
+            ax.text(j + 0.5, i + 0.5, form, ha="center", va="center", fontsize=5.5, color=colour)
     ax.set_yticks(np.arange(len(kept)) + 0.5, [_short(names[i], 44) for i in kept], fontsize=7)
     step = max(1, len(runs) // 10)
     ax.set_xticks(
         np.arange(0, len(runs), step) + 0.5,
-        [f"{r.run_id[4:6]}-{r.run_id[6:8]}" for r in runs[::step]],
+        [label.replace(" ", "\n") for label in list(_run_labels(runs).values())[::step]],
         fontsize=7,
     )
     ax.invert_yaxis()
@@ -193,6 +191,7 @@ def overview(
     return fig
 
 
+@housed
 def noise(report: Sequence[tuple[str, Variability]], title: str) -> Figure:
     """Draw the noise of each series, sorted: within runs, between runs and between nodes."""
     kept = [item for item in report if item[1].between or item[1].within][:60]

@@ -17,10 +17,10 @@ from perfdag.results.summary import Series
 from perfdag.results.verdicts import own_verdicts, worst_of_points
 from perfdag.units import scaled, short
 
-LIMIT = 2_900_000  # bytes of a page; charts above it are named instead
+LIMIT = 980_000  # bytes of a page; charts above it are named instead
 VERDICTS = 10  # on the first screen; the others are folded
 ROWS = 400  # most rows of a table; the Parquet file has all
-INLINE = 300_000  # bytes of an SVG above which its PNG stands in, where that is smaller
+INLINE = 200_000  # bytes of an SVG above which its PNG stands in, where that is smaller
 _SERIES = {colour: f"var(--s{i})" for i, colour in enumerate(style.SERIES)}
 _VARIABLES = {
     style.INK: "var(--ink)",
@@ -40,13 +40,14 @@ _STYLE = re.compile(r'style="[^"]*"')
 _ID = re.compile(r'(\bid="|xlink:href="#|url\(#)')
 
 
-def document(title: str, body: str) -> str:
+def document(title: str, body: str, script: str = "") -> str:
     """Return a page in the style of all pages. `body` is HTML, `title` is text."""
+    program = f"<script>\n{script}</script>\n" if script else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{text(title)}</title>\n<style>\n{css()}</style>\n</head>\n"
-        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+        f"<body>\n<main>\n{body}\n</main>\n{program}</body>\n</html>\n"
     )
 
 
@@ -54,6 +55,12 @@ def document(title: str, body: str) -> str:
 def css() -> str:
     """Return the style of every page."""
     return files("perfdag.charts").joinpath("report.css").read_text("utf-8")
+
+
+@cache
+def script() -> str:
+    """Return the script that sorts, filters and copies tables of values."""
+    return files("perfdag.charts").joinpath("report.js").read_text("utf-8")
 
 
 def details(summary: str, body: str) -> str:
@@ -86,6 +93,7 @@ def table(
     rows: Iterable[Sequence[str]],
     classes: Sequence[str] = (),
     stack: bool = False,
+    kind: str = "",
 ) -> str:
     """Return a table of cells that are HTML already, with `classes` by column.
 
@@ -105,66 +113,57 @@ def table(
         for row in rows
     )
     body = "\n".join(f"<tr>{content}</tr>" for content in contents)
-    opening = '<table class="stack">' if stack else "<table>"
+    names = " ".join(filter(None, ("stack" if stack else "", kind)))
+    opening = f'<table class="{names}">' if names else "<table>"
     return (
         f'<div class="scroll">{opening}<thead><tr>{top}</tr></thead>'
         f"<tbody>\n{body}\n</tbody></table></div>"
     )
 
 
-def split_unit(value: float, unit: str, like: float) -> str:
-    """Return the number of a value in the unit that suits `like`."""
-    return f"{value / scaled(unit, abs(like))[0]:.4g}"
-
-
 def values(pairs: Sequence[tuple[Cell, Series]], limit: int = ROWS) -> str:
-    """Return a table of series with median, spread, n and unit, cut after `limit` rows."""
+    """Return a table of series with median, spread, n and unit, cut after `limit` rows.
+
+    All values of a metric have the same unit.
+    """
+    shown = pairs[:limit]
+    largest: dict[tuple[str, str], float] = {}
+    for _, series in shown:
+        key = (series.metric, series.unit)
+        largest[key] = max(largest.get(key, 0.0), abs(series.middle))
+    units = {key: scaled(key[1], value) for key, value in largest.items()}
     rows, last = [], None
-    for cell, series in pairs[:limit]:
-        band = series.band
-        _, unit = scaled(series.unit, abs(series.middle))
-        number, low, high = (
-            split_unit(value, series.unit, series.middle)
-            for value in (series.middle, band.low, band.high)
-        )
-        spread = f"{low} to {high}" if band.n > 1 else "-"
-        part = (
-            f"{(band.high - band.low) / abs(series.middle):.1%}"
-            if series.middle and band.n > 1
-            else "-"
-        )
-        name = style.metric_text(series.metric) + (
-            "" if series.stat == "value" else f" {series.stat}"
-        )
-        about = " ".join(f"{key}={_coordinate(key, value)}" for key, value in series.coords.items())
+    for cell, series in shown:
         label = text(cell.label) if cell is not last else ""
         last = cell
-        kind = (
-            {"range": "range", "interval": f"{(band.coverage or 0):.0%} interval"}.get(
-                band.kind, "-"
-            )
-            if band.n > 1
-            else "-"
-        )
-        rows.append(
-            [
-                label,
-                text(name) + (f' <span class="muted">{text(about)}</span>' if about else ""),
-                f"<strong>{text(number)}</strong>",
-                text(spread),
-                text(part),
-                str(band.n),
-                text(unit or "1"),
-                kind,
-                "~" if cell.noisy else "",
-                text(series.nominal),
-            ]
-        )
-    head = ["point", "metric", "median", "spread", "of median", "n", "unit", "spread is", "noise"]
+        rows.append([label, *_cells(cell, series, *units[series.metric, series.unit])])
+    head = ["point", "metric", "median", "unit", "spread", "of median", "n", "spread is", "noise"]
     head += ["of nominal"] if any(row[-1] for row in rows) else []
     rows = [row[: len(head)] for row in rows]
-    html = table(head, rows, ("point", "", "n", "value", "n", "n", "value", "value", ""))
-    return html + _left(len(pairs) - limit)
+    classes = ("point", "", "n", "value", "value", "n", "n", "value", "")
+    return table(head, rows, classes, True, "values") + _left(len(pairs) - limit)
+
+
+def _cells(cell: Cell, series: Series, factor: float, unit: str) -> list[str]:
+    """Return the cells of a series after its point, as HTML."""
+    band = series.band
+    number, low, high = (f"{value / factor:.4g}" for value in (series.middle, band.low, band.high))
+    name = style.metric_text(series.metric) + ("" if series.stat == "value" else f" {series.stat}")
+    about = " ".join(f"{key}={_coordinate(key, value)}" for key, value in series.coords.items())
+    kind = {"range": "range", "interval": f"{(band.coverage or 0):.0%} interval"}.get(band.kind, "")
+    several = band.n > 1
+    part = (band.high - band.low) / abs(series.middle) if series.middle and several else None
+    return [
+        text(name) + (f' <span class="muted">{text(about)}</span>' if about else ""),
+        f"<strong>{text(number)}</strong>",
+        text(unit or "1"),
+        text(f"{low} to {high}") if several else "-",
+        "-" if part is None else f"{part:.1%}",
+        str(band.n),
+        kind if several else "-",
+        "~" if cell.noisy else "",
+        text(series.nominal),
+    ]
 
 
 def verdicts(table: pa.Table) -> str:

@@ -1,4 +1,7 @@
-"""report.html: one file without scripts or remote content, for light, dark and small screens."""
+"""report.html: one file without remote content, for light, dark and small screens.
+
+Its script only sorts, filters and copies tables.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,14 +14,15 @@ from perfdag.charts.pages import page, pick, words
 from perfdag.charts.pages.page import text
 from perfdag.charts.pages.pick import Picture
 from perfdag.charts.pages.recipes import recipes
+from perfdag.charts.pages.tiles import Previous, most_telling, tiles
 from perfdag.charts.series import Cell, labelled
 from perfdag.results.nominal import add_nominal
 from perfdag.results.summary import summarise
 from perfdag.results.trust import trust_in
+from perfdag.results.verdicts import own_verdicts
 
-ALL_ROWS = 3000  # of all tables of values, about 1 MB
+ALL_ROWS = 1500  # of all tables of values, about 500 kB
 DEFAULT_ROOT = "./perfdag-results"
-_COLOURS = {"good": "muted", "noisy": "noisy", "unusable": "bad"}
 Plan = Any
 
 
@@ -28,14 +32,18 @@ def write(
     put: Callable[[str, bytes], Any],
     root: str = DEFAULT_ROOT,
     beside: Mapping[str, str] | None = None,
+    previous: Previous | None = None,
 ) -> list[str]:
     """Draw all charts of a run, and write them and report.html by `put(name, bytes)`.
 
-    Return the names of the files.
+    `previous` has the changes against the run before. Return the names of the files.
     """
     pictures = list(pick.draw(table))
     names = pick.put_all(pictures, put)
-    put("report.html", report(table, plan, pictures, root, beside).encode("utf-8", "replace"))
+    put(
+        "report.html",
+        report(table, plan, pictures, root, beside, previous).encode("utf-8", "replace"),
+    )
     return [*names, "report.html"]
 
 
@@ -45,6 +53,7 @@ def report(
     pictures: Sequence[Picture] | None = None,
     root: str = DEFAULT_ROOT,
     beside: Mapping[str, str] | None = None,
+    previous: Previous | None = None,
 ) -> str:
     """Return the page of a run. Equal input gives an equal page."""
     drawn = list(pick.draw(table)) if pictures is None else list(pictures)
@@ -52,12 +61,25 @@ def report(
     cells = _cells(table)
     suite = _first(table["suite"]) or str(_of(plan, "suite") or "?")
     run = _first(table["run_id"]) or str(_of(plan, "run_id") or "?")
-    head = _summary(table, cells, suite, run, plan, beside or {})
+    trust = trust_in(table, [cell.state for cell in cells])
+    first = tiles(cells, trust, own_verdicts(table), previous)
+    drawn, telling = _take(drawn, most_telling(cells, previous))
+    head = _summary(table, cells, suite, run, plan, beside or {}, first + telling)
     tail = [_problems(cells), _environment(table), _suite(plan), _reading(table, suite, run, root)]
-    fixed = (head, page.css(), *tail)
+    fixed = (head, page.css(), page.script(), *tail)
     room = page.LIMIT - sum(len(part.encode("utf-8", "replace")) for part in fixed) - 20_000
     body = _benchmarks(table, cells, drawn, room)
-    return page.document(f"{suite} {run}", f"{head}\n{tail[0]}\n{body}\n{''.join(tail[1:])}")
+    contents = f"{head}\n{tail[0]}\n{body}\n{''.join(tail[1:])}"
+    return page.document(f"{suite} {run}", contents, page.script())
+
+
+def _take(drawn: list[Picture], benchmark: str | None) -> tuple[list[Picture], str]:
+    """Return the other pictures, and the first of a benchmark as HTML."""
+    name = pick.file_name(benchmark or "")
+    first = next((picture for picture in drawn if picture.benchmark == name), None)
+    if first is None or len(first.svg) > page.INLINE:
+        return drawn, ""
+    return [picture for picture in drawn if picture is not first], page.picture(first, 0)
 
 
 def _plain(table: pa.Table) -> pa.Table:
@@ -98,6 +120,7 @@ def _summary(
     run: str,
     plan: Plan | None,
     beside: Mapping[str, str],
+    first: str,
 ) -> str:
     well, ended = words.how_it_ended(cells)
     names = list(dict.fromkeys(cell.state.benchmark for cell in cells))
@@ -117,14 +140,11 @@ def _summary(
         if merged
         else ""
     )
-    trust = trust_in(table, [cell.state for cell in cells])
-    colour = "good" if trust.proven else _COLOURS[trust.level]
-    status = f'<p><span class="{colour}">Trust: {text(trust.text)}.</span></p>\n'
     ended = text(ended) if well else f'<span class="bad">{text(ended)}</span>'
     return (
-        f'<h1>{text(suite)}</h1>\n<p class="muted">run {text(run)}</p>\n<nav>{nav}</nav>\n'
+        f'<h1>{text(suite)}</h1>\n<p class="muted">run {text(run)}</p>\n<nav>{nav}</nav>\n{first}\n'
         f"<p>{text(words.what_ran(table, cells, suite))} {text(words.when_where(table))}</p>\n"
-        f"{more}{status}{page.verdicts(table)}<p>{ended} {text(words.noise(cells, table))}</p>\n"
+        f"{more}{page.verdicts(table)}<p>{ended} {text(words.noise(cells, table))}</p>\n"
         f"<ul>{findings}</ul>\n"
         '<p class="muted small">Every value is a median with its spread in parentheses: the range '
         "of fewer than 6 samples, from 6 on the interval that covers the true median with at least "

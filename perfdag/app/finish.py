@@ -91,13 +91,18 @@ def write_report(
     def put(name: str, data: bytes) -> None:
         store.put(f"runs/{plan.run_id}/{name}", data)
 
+    previous = None
+    try:
+        previous = history_page.changes_since_previous(store, plan)
+    except Exception as error:  # the report has all the rest
+        report(f"perfdag: no comparison with the previous run: {type(error).__name__}: {error}")
     medians = history_page.past(store, plan) if history else None
     links = {"History of the suite": history_page.NAME} if medians else {}
-    report_page.write(table, plan, put, store.root, links)
+    report_page.write(table, plan, put, store.root, links, previous)
     if medians:
         try:
             history_page.write_page(store, plan, medians)
         except Exception as error:  # the gate of the run must follow, whatever failed here
             report(f"perfdag: the history page is missing: {type(error).__name__}: {error}")
-            report_page.write(table, plan, put, store.root)
+            report_page.write(table, plan, put, store.root, previous=previous)
     return store.url(f"runs/{plan.run_id}/report.html")

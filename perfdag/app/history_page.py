@@ -1,4 +1,4 @@
-"""The charts of a suite's history: files, and the page beside the report of its newest run."""
+"""The past of a run: the charts and the page of its suite, and its change since the run before."""
 
 from pathlib import Path
 
@@ -7,13 +7,18 @@ from matplotlib.figure import Figure
 from perfdag.charts.files import to_bytes
 from perfdag.charts.pages import history as charts
 from perfdag.charts.pages.history_page import page
+from perfdag.charts.pages.tiles import Change, Previous
 from perfdag.plan.plan import Plan
 from perfdag.regress.acks import unattended_rules
+from perfdag.regress.changes import percent
+from perfdag.regress.comparison import compare_selections
 from perfdag.regress.history import Series, overview, series_of
 from perfdag.regress.nodes import NEWEST, noise_report, recent_rows
 from perfdag.regress.rollup import read_run_medians
 from perfdag.regress.run_medians import RunMedians
+from perfdag.regress.selection import Selection, stored_runs, trigger
 from perfdag.regress.tuning import Tuning
+from perfdag.results.runs import PARTIAL
 from perfdag.stats.variability import Variability
 from perfdag.store.base import Store
 from perfdag.suite.checks import checks_of
@@ -102,3 +107,28 @@ def draw(
     if noise:
         figures["noise"] = charts.noise(noise, f"{medians.suite}: where the noise is")
     return figures
+
+
+def changes_since_previous(store: Store, plan: Plan) -> Previous | None:
+    """Return the changes of the headline series since the whole run before, or None without one.
+
+    Raises StoreError, SelectionError.
+    """
+    if plan.trigger in PARTIAL:
+        return None
+    older = [run for run, suite in stored_runs(store) if suite == plan.suite and run < plan.run_id]
+    runs = (run for run in reversed(older) if trigger(store, plan.suite, run) not in PARTIAL)
+    run = next(runs, None)
+    if run is None:
+        return None
+    rules = unattended_rules(store, checks_of(plan.suite_text))
+    sides = [Selection(name, plan.suite, (name,)) for name in (run, plan.run_id)]
+    tuning = Tuning(rules.checks, plan.where.get("cluster"))
+    comparison = compare_selections((store, sides[0]), (store, sides[1]), tuning, everything=False)
+    changes = {
+        (row.info.point, row.info.name): Change(
+            percent(row.verdict.effect, row.verdict.absolute), row.verdict.word
+        )
+        for row in comparison.rows
+    }
+    return Previous(run, changes)

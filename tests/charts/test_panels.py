@@ -1,4 +1,5 @@
 import itertools
+import json
 
 import matplotlib
 import numpy as np
@@ -12,7 +13,7 @@ from matplotlib.lines import Line2D
 from perfdag.charts import lines, style
 from perfdag.charts.benchmarks import fio, generic, imb, iperf
 from perfdag.charts.files import to_bytes
-from perfdag.charts.series import of_benchmark, read
+from perfdag.charts.series import metrics, of_benchmark, read, runs_words
 from perfdag.units import scaled
 from tests.charts import rows
 
@@ -32,7 +33,9 @@ def texts(figure: Figure) -> str:
 @pytest.fixture
 def figure() -> Figure:
     """The dots of the plain rows."""
-    return drawn(generic, rows.plain())["points"]
+    table = rows.plain()
+    cells = read(table)
+    return generic.dot_figure(cells, metrics(cells), runs_words(table))
 
 
 def test_dots_are_the_medians_of_the_measured_samples_without_the_warmup(figure: Figure):
@@ -87,11 +90,16 @@ def test_title_is_the_finding_and_subtitle_names_run_and_place(figure: Figure):
     assert f"run {rows.RUN} on node-1" in subtitle
 
 
+def test_each_dot_has_its_value_and_a_disturbed_one_a_mark(figure: Figure):
+    assert "10.2 (10.1 to 10.3) Gbit/s, n=3" in texts(figure)
+    assert "18.36 (18.18 to 18.54) Gbit/s, n=3 ~" in texts(figure)
+
+
 @pytest.mark.parametrize(
     ("module", "table", "slug", "words"),
     [
-        (generic, rows.plain(), "points", "10.2 (10.1 to 10.3) Gbit/s, n=3"),
-        (generic, rows.plain(), "points", "18.36 (18.18 to 18.54) Gbit/s, n=3 ~"),
+        (generic, rows.plain(), "throughput-by-streams", "23.46 (23.23 to 23.69) Gbit/s, n=3"),
+        (generic, rows.plain(), "throughput-by-streams", "~: a sample was disturbed"),
         (fio, rows.fio(), "points", "interval of the median (95 % or more) of n=6"),
         (iperf, rows.iperf(), "udp", "lost fraction"),
         (iperf, rows.iperf(), "udp", "1 Gbit/s, n=1"),
@@ -383,7 +391,7 @@ def test_iperf_draws_protocols_apart_and_throughput_over_streams():
 
 def test_many_points_go_on_to_further_figures_and_the_rest_is_named():
     table = rows.table(
-        *(rows.sample("x", {"k": k}, 1, [rows.throughput(1e9 + k)]) for k in range(200))
+        *(rows.sample("x", {"k": f"k{k}"}, 1, [rows.throughput(1e9 + k)]) for k in range(200))
     )
     figures = drawn(generic, table)
     assert list(figures) == [f"points-{k}" for k in range(1, 7)]
@@ -665,3 +673,52 @@ def test_a_legend_of_long_names_stays_within_the_figure() -> None:
     assert len(legend.get_texts()) == 6
     extent = legend.get_window_extent()
     assert (extent.x0 >= 0, extent.x1 <= figure.bbox.x1) == (True, True)
+
+
+def sweep_rows(*windows: int) -> pa.Table:
+    """Return two protocols over six numbers of streams, for each window."""
+    return rows.table(
+        *[
+            rows.sample(
+                "x",
+                {"streams": streams, "window": window, "protocol": protocol},
+                repetition,
+                [rows.throughput(streams * window * rate * (1 + repetition / 50))],
+            )
+            for streams in (1, 2, 4, 8, 16, 32)
+            for window in windows
+            for protocol, rate in (("tcp", 1e9), ("udp", 5e8))
+            for repetition in (1, 2, 3)
+        ]
+    )
+
+
+def test_a_swept_parameter_is_a_log_axis_and_the_others_are_lines() -> None:
+    [figure] = drawn(generic, sweep_rows(1, 2)).values()
+    [ax] = figure.axes
+    assert (ax.get_xscale(), ax.get_xlabel()) == ("log", "streams")
+    medians = {line.get_label(): line for line in ax.lines if line.get_gid()}
+    assert set(medians) == {
+        f"protocol={protocol} window={window}" for window in (1, 2) for protocol in ("tcp", "udp")
+    }
+    line = medians["protocol=tcp window=2"]
+    assert list(line.get_xdata()) == [1, 2, 4, 8, 16, 32]
+    assert list(line.get_ydata()) == pytest.approx([2e9 * n * 1.04 for n in line.get_xdata()])
+
+
+def test_more_lines_than_colours_are_panels_of_one_parameter() -> None:
+    [figure] = drawn(generic, sweep_rows(1, 2, 4, 5)).values()
+    assert [ax.get_xlabel() for ax in figure.axes] == [
+        f"streams (window={w})" for w in (1, 2, 4, 5)
+    ]
+    names = [line.get_label() for line in figure.axes[3].lines if line.get_gid()]
+    assert names == ["protocol=tcp", "protocol=udp"]
+
+
+def test_two_values_of_a_parameter_are_dots() -> None:
+    table = sweep_rows(1)
+    kept = [
+        value in (1, 2)
+        for value in (json.loads(text)["streams"] for text in table["params"].to_pylist())
+    ]
+    assert list(drawn(generic, table.filter(kept))) == ["points"]

@@ -20,7 +20,7 @@ from perfdag.app.finish import write_report
 from perfdag.app.history_page import past
 from perfdag.charts.pages import history as charts
 from perfdag.charts.pages.compare import Effect, forest
-from perfdag.charts.style import INK, MUTED
+from perfdag.charts.style import ON_DARK, ON_PALE
 from perfdag.cli import main
 from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import make_plan
@@ -260,9 +260,10 @@ def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
     assert values[1][1] == pytest.approx(1)
     assert np.isnan(values[1][0])
     assert {(text.get_text(), text.get_color()) for text in ax.texts} == {
-        ("-50", INK),
-        ("+300", MUTED),
-    }
+        ("-50", ON_PALE),
+        ("-50", ON_DARK),
+        ("+300", ON_PALE),
+    }, "the colour with more contrast to the cell"
     assert np.isnan(values[0][0]), "no colour without a verdict"
     assert mesh.norm(0.0) == 0.5, "white where nothing differs"
     assert "of 4 cells 1 worse, 1 better, 1 inconclusive" in figure.texts[0].get_text().replace(
