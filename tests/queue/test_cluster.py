@@ -186,7 +186,8 @@ def test_cron_job_empties_the_queue_and_ends(tmp_path: Path) -> None:
             assert time.monotonic() < end, (output["success"], output["pending"], output["causes"])
             time.sleep(1)
         assert (output["pending"], output["failure"]) == (0, before["failure"])
-        assert len(output["nodes"][NODE]["pods"]) >= 3
+        # A backend that starts late finds the queue empty and ends: it has no item.
+        assert sum(output["nodes"][NODE]["pods"].values()) == output["success"]
         assert not any(job["status"].get("failed") for job in jobs)
 
 
