@@ -32,6 +32,7 @@ NAVIGATION = {
         "Did it get slower?": "docs/regressions.md",
         "On a cluster": "docs/cluster.md",
         "In CI": "docs/ci.md",
+        "A site of results": "docs/site.md",
         "Add a benchmark": "docs/adding-a-benchmark.md",
         "Scale": "docs/scale.md",
         "Queues": "docs/queue.md",
