@@ -70,7 +70,7 @@ def main() -> int:
         time.sleep(1)
     memory = kubectl("exec", *of, "-c", "main", lead, "--", "sh", "-c", MEMORY)
     kilobytes = {
-        name: [int(value) for value in re.findall(rf"{name}: *(\d+)", memory)]
+        name: [int(value) for value in re.findall(rf"{name}:\s*(\d+)", memory)]
         for name in ("Pss", "VmRSS")
     }
     pods = orjson.loads(kubectl("get", "pods", *of, "-l", labels, "-o", "json"))["items"]

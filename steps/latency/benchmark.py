@@ -31,7 +31,6 @@ class Latency(Benchmark[LatencyParams]):
     name = "latency"
     image = "netperf"
     pairwise = True
-    forwardable = True
     placement = "spread"
     canaries = ("cpu", "loopback")
     tools = (Tool("netperf", _PACKAGES, _ADVICE), Tool("netserver", _PACKAGES, _ADVICE))
@@ -50,7 +49,7 @@ class Latency(Benchmark[LatencyParams]):
         return {"hosts": {"count": 2}}
 
     def check(self, params: LatencyParams, shape: Shape) -> list[str]:
-        return two_hosts.problems(self.name, shape, params.port)
+        return two_hosts.problems(self.name, shape)
 
     def seconds(self, params: LatencyParams) -> float:
         return params.duration + 0.1
@@ -71,9 +70,7 @@ class Latency(Benchmark[LatencyParams]):
             proto="tcp",
             cpus=cpus.server,
         )
-        forwarded = gang.shape.network.forwarded
-        service = (server.target, server.free_port()) if forwarded else None
-        serve, connect = netperf.commands(params, server.address, port, service)
+        serve, connect = netperf.commands(params, server.address, port)
         with serving:
             ended = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
             served = serving.stop()
@@ -87,7 +84,7 @@ class Latency(Benchmark[LatencyParams]):
             texts,
             [serve, connect],
             f"netperf {version[1]}" if version else "netperf",
-            {"server_address": server.target, "client_address": client.address},
+            {"server_address": server.address, "client_address": client.address},
         )
 
     def parse(self, output: Output, params: LatencyParams) -> list[Measurement]:

@@ -44,7 +44,7 @@ name: hunt
 pending_limit: 90s
 entries:
   - benchmark: latency
-    hosts: {count: 8, pairs: hunt, parallel_pairs: 2}
+    hosts: {count: 8, pairs: hunt, parallel_pairs: 2, placement: any}
     params: {duration: 1s}
 """
 SPREAD = """\
