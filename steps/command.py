@@ -146,10 +146,13 @@ class Command(Benchmark[CommandParams]):
     def seconds(self, params: CommandParams) -> float:
         return params.expected
 
+    def require(self, gang: Gang, params: CommandParams) -> None:
+        if gang.hosts[0].which(params.argv[0]) is None:
+            raise Skip(f"{params.argv[0]} is not on {gang.hosts[0].name}")
+
     def run(self, gang: Gang, params: CommandParams) -> Output:
         host = gang.hosts[0]
-        if host.which(params.argv[0]) is None:
-            raise Skip(f"{params.argv[0]} is not on {host.name}")
+        self.require(gang, params)
         finished = host.run(
             params.argv, timeout=gang.timeout, env=params.env, cpus=gang.shape.hosts.cpus.client
         )

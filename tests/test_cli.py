@@ -37,7 +37,8 @@ def test_help_ends_with_examples_of_that_verb(
     assert examples, f"perfdag {verb} --help has no examples"
     assert all(example.split()[1] == verb for example in examples)
     for example in examples:
-        assert parser(verb).parse_args(shlex.split(example.partition(" | ")[0])[1:]).run, example
+        command = re.split(r" [|>] ", example)[0]
+        assert parser(verb).parse_args(shlex.split(command)[1:]).run, example
 
 
 @pytest.mark.parametrize("verb", ["run", "plan", "benchmarks", "doctor"])

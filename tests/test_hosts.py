@@ -190,7 +190,7 @@ def killed(code: str, started: str) -> float:
     parent = subprocess.Popen(
         python("from perfdag.hosts.local import LocalHost; " + code), env=dict(os.environ)
     )
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     try:
         while not running(started) and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -75,7 +75,7 @@ def test_a_terminal_has_a_bar_with_the_time_left_below_the_results(tmp_path: Pat
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
     assert re.search(r"\u2501 +\d/4 +about [\d.]+ (ms|s) left +nap \((1|2)/2\)", shown)
     assert "\x1b[2K" in output, "the line is written over"
-    plain = [line.strip() for line in shown.replace("\r", "\n").splitlines() if line[:1] == "["]
+    plain = [line.strip() for line in re.findall(r"\[\d/4\][^\r\n]*", shown)]
     assert [line[:5] for line in plain] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
     naps = [line[6:] for line in plain if " nap " in line]
     assert re.fullmatch(r"nap \(1/2\) ok [\d.]+ m?s", naps[0])

@@ -160,10 +160,10 @@ def test_other_libraries_read_the_files_as_the_page_says(library: str) -> None:
     pytest.importorskip(library, reason=f"{library} is not installed: its example is not run here")
     [code] = [block for block in python_blocks("results.md") if library in block]
     sleeps().run("perfdag-results", charts=False)
-    imports, expression = code.strip().split("\n")
+    imports, expression = code.strip().split("\n", 1)
     names: dict[str, Any] = {}
     exec(imports, names)
-    frame = eval(expression, names)
+    frame = eval(expression.strip(), names)
     assert "wall_time" in list(frame["metric"])
 
 

@@ -191,7 +191,7 @@ def test_make_bench_runs_each_and_fails_if_one_holds_no_limit(tmp_path: Path) ->
         assert ended.returncode == code
         assert ran == [
             f"benchmarks/{name}.py"
-            for name in ("plan", "argo", "collect", "history", "overhead_run")
+            for name in ("plan", "argo", "collect", "history", "site", "overhead_run")
         ]
         assert all((ROOT / each).is_file() for each in ran)
 

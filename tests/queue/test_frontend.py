@@ -372,7 +372,7 @@ async def test_metrics_port_serves_plain_gets_alone(
     reader, writer = await asyncio.open_connection("127.0.0.1", frontend.ports[2])
     writer.write(head + b"\r\n\r\n")
     assert status in await asyncio.wait_for(reader.readline(), 5)
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name == "asyncio"]
     writer.close()
 
 
@@ -647,7 +647,7 @@ async def test_without_descriptors_those_connected_are_served(
     values = await scrape(frontend.ports[2])
     assert values["hpa_peers_unaccepted_total"] == frontend.exhaustion.count
     output = capfd.readouterr().err
-    assert not caplog.records  # nor a traceback from asyncio
+    assert not [record for record in caplog.records if record.name == "asyncio"]
     assert (
         output
         == "cannot accept connections: Too many open files; open ones are served, and accepting is retried\n"

@@ -231,7 +231,7 @@ def test_the_real_client_speaks_to_the_server_and_sends_what_ours_sends() -> Non
         ({"runtime": "triton"}, "'torch', 'onnxruntime', 'openvino' or 'endpoint'"),
         ({"device": "cuda"}, "is PyTorch's: leave both out with runtime endpoint"),
         ({"weights": "w.pth"}, "the server's own"),
-        ({"scenario": "single-stream", "in_flight": 2}, "one sample in flight"),
+        ({"scenario": "single-stream", "in_flight": 2}, "one query in flight"),
         ({"system": "stub"}, "system stub has no runtime"),
     ],
 )
