@@ -194,7 +194,7 @@ def _log10_ticks(axis: Any, unit: str) -> None:
         (1.0, 2.0, 5.0)
         if decades < (1.2 if wide else 2.5)
         else (1.0, 3.0)
-        if decades < 2.5
+        if decades < (1.7 if wide else 2.5)
         else (1.0,)
     )
     axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))

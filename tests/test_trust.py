@@ -80,8 +80,8 @@ def test_the_headline_is_the_trust_in_the_worst_point(
     assert trust.text == text
     assert trust.text.startswith(trust.level)
     first_screen = report.report(table).partition("<h2")[0]
-    tile = f'<span>Trust</span><b class="{colour}">{trust.level}</b><small>{text}</small>'
-    assert tile in first_screen
+    assert f'<span>Trust</span><b class="{colour}">{trust.level}</b>' in first_screen
+    assert f"<details><summary>why</summary>{text}</details>" in first_screen
     assert ('class="good"' in first_screen) == (colour == "good")
 
 

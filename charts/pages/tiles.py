@@ -8,7 +8,7 @@ from perfdag.charts.pages.page import text
 from perfdag.charts.pages.words import plural
 from perfdag.charts.series import Cell
 from perfdag.results.summary import Series
-from perfdag.results.trust import RunTrust
+from perfdag.results.trust import WORSE_LEVELS, RunTrust
 from perfdag.results.verdicts import OwnVerdict
 from perfdag.units import scaled
 
@@ -54,7 +54,7 @@ def tiles(
 ) -> str:
     """Return the tiles of a run: verdict, trust, and the headline values that tell most."""
     items = [_verdict(verdicts, previous), _trust(trust)]
-    items += [_value(cell, series, previous) for cell, series in _chosen(cells, previous)]
+    items += [_value(cell, series, trust, previous) for cell, series in _chosen(cells, previous)]
     return f'<div class="tiles">{"".join(items)}</div>\n'
 
 
@@ -90,18 +90,20 @@ def _chosen(cells: Sequence[Cell], previous: Previous | None) -> list[tuple[Cell
     return list(kept.values())[:TILES]
 
 
-def _tile(name: str, value: str, under: Sequence[str], kind: str = "") -> str:
+def _tile(name: str, value: str, under: Sequence[str], kind: str = "", details: str = "") -> str:
     lines = "".join(f"<small>{line}</small>" for line in under if line)
     opening = f'<b class="{kind}">' if kind else "<b>"
-    return f"<div><span>{text(name)}</span>{opening}{text(value)}</b>{lines}</div>"
+    return f"<div><span>{text(name)}</span>{opening}{text(value)}</b>{lines}{details}</div>"
 
 
-def _value(cell: Cell, series: Series, previous: Previous | None) -> str:
+def _value(cell: Cell, series: Series, trust: RunTrust, previous: Previous | None) -> str:
     band, (factor, unit) = series.band, scaled(series.unit, abs(series.middle))
     middle, low, high = (f"{v / factor:.4g}" for v in (series.middle, band.low, band.high))
     spread = f"{low} to {high}, n={band.n}" if band.n > 1 else "n=1"
     about = " ".join(f"{key}={value}" for key, value in series.coords.items())
     lines = [text(f"{cell.label} {about}".strip()), spread]
+    if (point := trust.points.get(cell.state.point)) and point.level != "good":
+        lines.append(f'<span class="{_CLASSES[point.level]}">{point.level}</span>')
     if previous:
         change = previous.of(series)
         kind = _CLASSES.get(change.word, "muted") if change else "muted"
@@ -134,4 +136,10 @@ def _verdict(verdicts: Sequence[OwnVerdict], previous: Previous | None) -> str:
 
 def _trust(trust: RunTrust) -> str:
     kind = "good" if trust.proven else _CLASSES.get(trust.level, "muted")
-    return _tile("Trust", trust.level, [text(trust.text)], kind)
+    lines = [
+        f"{len(points)} of {len(trust.points)} points {level}"
+        for level in WORSE_LEVELS
+        if (points := trust.of_level(level))
+    ]
+    details = f"<details><summary>why</summary>{text(trust.text)}</details>"
+    return _tile("Trust", trust.level, lines, kind, details)

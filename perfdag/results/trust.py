@@ -14,6 +14,7 @@ from perfdag.benchmark import registry
 from perfdag.results.summary import PointState, Series, point_labels
 
 Level = Literal["good", "noisy", "unusable"]
+WORSE_LEVELS: tuple[Level, ...] = ("unusable", "noisy")
 NOISY_SPREAD, UNUSABLE_SPREAD = 0.10, 1.0
 """Spread of a headline figure, relative to its median; of a share (unit 1) absolute."""
 CANARY_MOVED = {"cpu": 0.2, "memory": 0.2, "loopback": 0.5, "disk": 1.0}
@@ -64,14 +65,18 @@ class RunTrust:
         """Whether every point of the run has a spread, and it is good."""
         return self.level == "good" and not self.skipped and not self.single
 
+    def of_level(self, level: Level) -> list[PointTrust]:
+        """Return the trust in the points of a level."""
+        return [trust for trust in self.points.values() if trust.level == level]
+
     @property
     def text(self) -> str:
         """The level with its reasons, such as `noisy: 2 of 9 points (load before it in 2)`."""
         parts = []
-        for level in ("unusable", "noisy"):
-            if of_level := [trust for trust in self.points.values() if trust.level == level]:
-                count = f"{level}: {len(of_level)} of {len(self.points)} points"
-                parts.append(f"{count} ({', '.join(_causes(of_level))})")
+        for level in WORSE_LEVELS:
+            if points := self.of_level(level):
+                count = f"{level}: {len(points)} of {len(self.points)} points"
+                parts.append(f"{count} ({', '.join(_causes(points))})")
         if not parts:
             count = f"{len(self.points)} point{'s' * (len(self.points) != 1)}"
             parts = [f"good: {count}" if self.points else "unusable: no point was measured"]

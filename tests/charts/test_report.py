@@ -134,7 +134,7 @@ def test_all_is_well_is_said_in_so_many_words():
     table = rows.table(*(rows.sample("x", {}, r, [rows.throughput(1e9)]) for r in (1, 2)))
     text = said(report.report(table))
     assert "Samples: 2 ok. No sample was marked as disturbed" in text
-    assert "Trust good good: 1 point" in text
+    assert "Trust good why good: 1 point" in text
     assert "What went wrong" not in text
     assert "text of the suite was not stored" in text
 
