@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from perfdag.benchmark.contract import Benchmark, Better, Gang, Metric, Output, Params, Tool
-from perfdag.outcome import Failed, Measurement, Skip
+from perfdag.outcome import VERDICT, Failed, Measurement, Skip
 from perfdag.units import to_base
 
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
@@ -104,14 +104,14 @@ class CommandParams(Params):
     exit_code: int = Field(0, ge=0, le=255, description="the exit code that counts as success")
     metrics: Figures = Field(
         {},
-        description="figures that the command prints; the first one is the headline",
+        description="figures that the command prints; they are the headlines",
         exclude_if=lambda figures: not figures,
     )
 
     @model_validator(mode="after")
     def _check_names(self) -> "CommandParams":
-        if _WALL_TIME in self.metrics:
-            raise ValueError(f"metrics: {_WALL_TIME} is measured by perfdag; use another name")
+        if taken := {_WALL_TIME, VERDICT} & self.metrics.keys():
+            raise ValueError(f"metrics: {taken.pop()} is a metric of perfdag; use another name")
         return self
 
 
@@ -131,14 +131,14 @@ class Command(Benchmark[CommandParams]):
     pins: ClassVar[tuple[str, ...]] = ("client",)
 
     def declared_metrics(self, params: Mapping[str, Any] | None = None) -> Mapping[str, Metric]:
-        """Return the wall time and the figures of `metrics`, the first of which is the headline."""
+        """Return the wall time and the figures of `metrics`; figures are the headlines."""
         try:
             figures = _FIGURES.validate_python((params or {}).get("metrics") or {})
         except ValidationError:  # reported with the entry
             figures = {}
         declared = {
-            name: Metric(name, to_base(figure.unit)[0], figure.better, name, headline=number == 0)
-            for number, (name, figure) in enumerate(figures.items())
+            name: Metric(name, to_base(figure.unit)[0], figure.better, name, headline=True)
+            for name, figure in figures.items()
         }
         wall_time = Metric(_WALL_TIME, "s", "lower", "wall time", headline=not declared)
         return {**declared, _WALL_TIME: wall_time}

@@ -1,5 +1,6 @@
 """The verbs of stored runs: `ls`, `show`, `open`, `rm`, `prune`, and what RUN means in each."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import orjson
@@ -157,7 +158,7 @@ def test_rm_removes_a_run_and_what_belongs_to_it(
     assert first not in capsys.readouterr().out
     assert main(["baseline", "set", "v1", "last"]) == 0
     assert main(["rm", "last"]) == 2
-    assert f"run {second} is baseline v1" in capsys.readouterr().err
+    assert f"run {second} belongs to baseline v1" in capsys.readouterr().err
     assert main(["rm", "last", "--results"]) == 2
     assert "--results goes with --namespace" in capsys.readouterr().err
     assert runs(store) == [second]
@@ -202,6 +203,41 @@ def test_prune_removes_old_runs_and_keeps_baselines(
         assert output.out.split()[:2] == [old, "1"]
         assert f"kept {damaged}" in output.err
         assert runs(store) == [*left, damaged, *new]
+    assert main(["prune", "--keep", "9999999d"]) == 0
+    assert runs(store) == [kept, damaged, *new], "longer than the years have four digits"
     with pytest.raises(SystemExit) as ended:
         main(["prune", "--keep", "90 days"])
     assert ended.value.code == 2
+
+
+def test_prune_keeps_what_a_baseline_is_confirmed_by_and_a_run_that_may_still_measure(
+    store: FolderStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, confirming = copy_run(store, "20200102"), copy_run(store, "20200103")
+    plan = load_plan(store, old)
+    plan.options["confirmed"] = [confirming]
+    store.put(f"runs/{old}/plan.json", plan.dump())
+    assert main(["baseline", "set", "v1", old]) == 0
+    assert main(["rm", confirming]) == 2
+    yesterday = (datetime.now(UTC) - timedelta(days=1)).strftime("%Y%m%d")
+    measuring = copy_run(store, yesterday)
+    store.delete(f"results/suite=sleeps/month={yesterday[:4]}-{yesterday[4:6]}/{measuring}.parquet")
+    capsys.readouterr()
+    assert main(["prune", "--keep", "1h"]) == 0
+    assert f"kept {measuring}: it has no rows yet" in capsys.readouterr().err
+    assert runs(store)[:3] == [old, confirming, measuring]
+
+
+@pytest.mark.parametrize(
+    "argv", [["rm", "last", "--namespace", ""], ["rm", "", "--namespace", "x"]]
+)
+def test_an_empty_name_removes_nothing(
+    store: FolderStore,
+    argv: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = runs(store)
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    assert main(argv) in (2, 4)
+    assert runs(store) == before

@@ -258,11 +258,12 @@ async function benchmarkPage() {
 
 /** Return the rows of two runs side by side. `verdicts` are those of the product, by series id. */
 function pairs(series, a, b, verdicts) {
+  const same = new Set(verdicts?.same);
   return series.filter((line) => a.has(line.id) || b.has(line.id)).map((line) => {
     const [left, right] = [a.get(line.id)?.[0], b.get(line.id)?.[0]];
     const change = left && right && left.value ? right.value / left.value - 1 : null;
     const [verdict, why, floor, detectable] = verdicts?.series[line.id] ?? [];
-    return { series: line, name: line.name, left, right, change, verdict, why, floor, detectable, text: `${shown(left?.value, line)} and ${shown(right?.value, line)}` };
+    return { series: line, name: line.name, left, right, change, verdict, why, floor, detectable, same: same.has(line.id), text: `${shown(left?.value, line)} and ${shown(right?.value, line)}` };
   });
 }
 
@@ -277,7 +278,7 @@ function pairColumns(judged, head) {
   if (judged) columns.push(
     { name: "floor", number: true, value: (row) => parseFloat(row.floor) || 0, cell: (row) => row.floor ?? "-" },
     { name: "detectable", number: true, value: (row) => parseFloat(row.detectable) || 0, cell: (row) => row.detectable ?? "-" },
-    { name: "verdict", value: (row) => row.verdict ?? "-", cell: (row) => row.verdict ? word(row.verdict, row.why) : make("span", { className: "muted" }, "no difference shown") });
+    { name: "verdict", value: (row) => row.verdict ?? "-", cell: (row) => row.verdict ? word(row.verdict, row.why) : make("span", { className: "muted" }, row.same ? "no difference shown" : "not compared") });
   return columns;
 }
 

@@ -1,6 +1,7 @@
 """Write the files of a new benchmark: a package with one entry point, its image and its test."""
 
 import keyword
+import os
 import re
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def write_benchmark(name: str, folder: str | None) -> list[Path]:
     if name in registry.names():
         raise CommandError(f"package {registry.package(name)} has a benchmark {name}; rename yours")
     root = Path(folder or f"perfdag-{name}")
-    if root.exists():
+    if os.path.lexists(root):
         raise CommandError(f"{root} exists; remove it, or name another folder with --folder")
     module = f"perfdag_{name.replace('-', '_')}"
     cls = "".join(part.capitalize() for part in name.split("-"))
@@ -127,7 +128,10 @@ def write_benchmark(name: str, folder: str | None) -> list[Path]:
         "tests/test_recording.py": _TEST,
         "suite.yaml": _SUITE,
     }
-    for path, text in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text.format(name=name, module=module, cls=cls))
+    try:
+        for path, text in files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text.format(name=name, module=module, cls=cls))
+    except OSError as error:
+        raise CommandError(f"cannot write {error.filename or root}: {error.strerror}") from None
     return [root / path for path in files]

@@ -2,29 +2,37 @@
 
 import contextlib
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from typing import cast
 
 from perfdag.app.errors import CommandError
 from perfdag.app.runs import find_run
 from perfdag.plan.plan import Plan
-from perfdag.regress.selection import baselines
+from perfdag.regress.selection import SelectionError, baselines
 from perfdag.results.collect import result_key
 from perfdag.results.runs import load_plan, runs
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.store.open import open_store
 
+UNFINISHED = 7 * 86400
+"""Seconds for which `prune` keeps a run without rows: it may still measure, or be resumed."""
 
-def keys_of(store: Store, plan: Plan) -> list[str]:
-    """Return the keys of a run, of the runs that confirm it, and of the other variant of an ab.
 
-    The run's own folder is the last: it names the others, so that a second attempt finds them.
-    Raises StoreError.
+def removable_keys(store: Store, plan: Plan) -> list[str]:
+    """Return the keys of a run and its companions. The run's own folder is the last.
+
+    It names the others, so that a second attempt finds them. Raises CommandError if one of the runs
+    is a baseline, and StoreError.
     """
-    keys = []
-    for name in filter(None, [*plan.options.get("confirmed", []), plan.options.get("other")]):
-        with contextlib.suppress(NotStoredError):
-            keys += [result_key(load_plan(store, name)), f"runs/{name}"]
-    return [*keys, result_key(plan), f"runs/{plan.run_id}"]
+    protected = _protected_runs(store)
+    plans = _with_companions(store, plan)
+    if kept := next((each.run_id for each in plans if each.run_id in protected), None):
+        name = protected[kept]
+        raise CommandError(
+            f"run {kept} belongs to baseline {name}; set the baseline to another run: "
+            f"perfdag baseline set {name} RUN"
+        )
+    return [key for each in plans for key in (result_key(each), f"runs/{each.run_id}")]
 
 
 def remove_run(root: str | None, words: str, report: Callable[[str], None]) -> str:
@@ -33,12 +41,8 @@ def remove_run(root: str | None, words: str, report: Callable[[str], None]) -> s
     Raises CommandError, StoreError.
     """
     store, plan = find_run(root, words, report)
-    if plan.run_id in (named := _baseline_runs(store)):
-        raise CommandError(
-            f"run {plan.run_id} is baseline {named[plan.run_id]}; set the baseline to another run: "
-            f"perfdag baseline set {named[plan.run_id]} RUN"
-        )
-    _remove(store, plan)
+    for key in removable_keys(store, plan):
+        store.delete(key)
     return f"removed run {plan.run_id} of suite {plan.suite} from {store.root}"
 
 
@@ -47,40 +51,70 @@ def remove_old_runs(
 ) -> list[str]:
     """Remove the runs that began more than `keep` seconds ago, but no baseline.
 
-    Return the ids of the removed runs; with `dry_run` they stay. A run that cannot be read is
-    reported and stays. Raises StoreError.
+    Return the ids of the removed runs; with `dry_run` they stay. A run that cannot be read, or that
+    may not be finished, is reported and stays. Raises CommandError, StoreError.
     """
     store = open_store(root)
-    limit = (datetime.now(UTC) - timedelta(seconds=keep)).strftime("%Y%m%dT%H%M%SZ")
-    named, removed = _baseline_runs(store), []
+    limit, unfinished = _run_ids_before(keep), _run_ids_before(UNFINISHED)
+    protected, removed = _protected_runs(store), []
     for run_id in runs(store):
-        if run_id >= limit or run_id in named:
+        if run_id >= limit or run_id in protected:
             continue
         try:
             plan = load_plan(store, run_id)
             if suite not in (None, plan.suite):
                 continue
-            if not dry_run:
-                _remove(store, plan)
+            if run_id >= unfinished and not _has_rows(store, plan):
+                report(f"perfdag: kept {run_id}: it has no rows yet; perfdag rm removes it")
+                continue
+            keys = removable_keys(store, plan)
+            for key in () if dry_run else keys:
+                store.delete(key)
         except NotStoredError:
             pass  # removed with the run that it confirms, or with the other variant
-        except StoreError as error:
+        except (CommandError, StoreError) as error:
             report(f"perfdag: kept {run_id}: {error}")
             continue
         removed.append(run_id)
     return removed
 
 
-def _remove(store: Store, plan: Plan) -> None:
-    for key in keys_of(store, plan):
-        store.delete(key)
+def _run_ids_before(seconds: float) -> str:
+    """Return a text that is above the ids of the runs that began more than `seconds` ago."""
+    limit = max(0.0, datetime.now(UTC).timestamp() - seconds)
+    return datetime.fromtimestamp(limit, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-def _baseline_runs(store: Store) -> dict[str, str]:
-    """Return the runs of baselines, with the name of one."""
-    return {
-        str(run): name
-        for name, suites in baselines(store).items()
-        for entry in suites.values()
-        for run in (entry["runs"] if isinstance(entry["runs"], list) else ())
-    }
+def _has_rows(store: Store, plan: Plan) -> bool:
+    try:
+        store.get(result_key(plan))
+    except NotStoredError:
+        return False
+    return True
+
+
+def _with_companions(store: Store, plan: Plan) -> list[Plan]:
+    """Return the runs that confirm a run, the other variant of an ab, and the run itself."""
+    companions = []
+    for name in filter(None, [*plan.options.get("confirmed", []), plan.options.get("other")]):
+        with contextlib.suppress(NotStoredError):
+            companions.append(load_plan(store, name))
+    return [*companions, plan]
+
+
+def _protected_runs(store: Store) -> dict[str, str]:
+    """Return the runs of baselines and their companions, each with the name of a baseline."""
+    protected: dict[str, str] = {}
+    try:
+        for name, suites in baselines(store).items():
+            for entry in suites.values():
+                protected |= {str(run): name for run in cast("list[str]", entry["runs"])}
+    except (AttributeError, KeyError, TypeError):
+        raise SelectionError(
+            "the store's baselines.json is damaged; correct it, or delete it and set them again"
+        ) from None
+    for run, name in list(protected.items()):
+        with contextlib.suppress(NotStoredError):
+            companions = _with_companions(store, load_plan(store, run))
+            protected |= {plan.run_id: name for plan in companions}
+    return protected

@@ -41,7 +41,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Remove a run."""
-    if args.namespace:
+    if args.namespace is not None:
         from perfdag.app.cluster.removal import delete_run
 
         delete_run(args.name, args.namespace, args.results, args.store, print_now)

@@ -53,7 +53,7 @@ def load(
         columns=[*_BEFORE, *_AFTER, "phase", *_JSON],
     )
     if start is not None:
-        table = table.filter(pc.greater_equal(table["started_at"], pa.scalar(start)))
+        table = table.filter(pc.greater_equal(_started(table), pa.scalar(start)))
     if metric is not None:
         names = [metric] if isinstance(metric, str) else list(metric)
         table = table.filter(pc.is_in(_text(table["metric"]), pa.array(names, pa.string())))
@@ -110,6 +110,15 @@ def _plain(table: pa.Table, name: str) -> pa.ChunkedArray:
     return table[name].cast(SAMPLES.field(name).type)
 
 
+def _started(table: pa.Table) -> pa.ChunkedArray:
+    """Return the start of each sample, or that of its run if the sample never started."""
+    of_run = pc.strptime(
+        pc.utf8_slice_codeunits(_text(table["run_id"]), 0, 15), "%Y%m%dT%H%M%S", "us"
+    )
+    started = table["started_at"]
+    return pc.coalesce(started, pc.assume_timezone(of_run, "UTC").cast(started.type))
+
+
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.string())
 
@@ -122,7 +131,8 @@ def _start(since: Since) -> datetime:
     if isinstance(since, str):
         since = _read(since)
     if isinstance(since, timedelta):
-        return datetime.now(UTC) - since
+        seconds_ago = datetime.now(UTC).timestamp() - since.total_seconds()
+        return datetime.fromtimestamp(max(0.0, seconds_ago), UTC)
     if not isinstance(since, datetime):
         since = datetime.combine(since, time())
     return since if since.tzinfo else since.replace(tzinfo=UTC)

@@ -76,9 +76,9 @@ def check_garbled(recording: Recording) -> None:
 def check_decimal_comma(recording: Recording) -> None:
     """Check that 1,5 of another locale is refused, and not read as 1 or 15."""
     texts = recording.output.texts
-    check_refused(
-        recording, {role: re.sub(r"(?<=\d)\.(?=\d)", ",", text) for role, text in texts.items()}
-    )
+    changed = {role: re.sub(r"(?<=\d)\.(?=\d)", ",", text) for role, text in texts.items()}
+    if changed != texts:  # else the tool prints whole numbers alone
+        check_refused(recording, changed)
 
 
 def check_refused(recording: Recording, texts: dict[str, str] | None = None) -> None:

@@ -1,5 +1,6 @@
 """queue-load: latency of a queue at a rate, and the highest rate that holds a latency bound."""
 
+import secrets
 from typing import Any, ClassVar, Literal
 
 import orjson
@@ -58,9 +59,11 @@ class QueueLoadParams(Params):
         None, description="of that Service (default: the Deployment's)"
     )
 
-    def setting(self) -> Setting:
-        """Return how trials run."""
-        return Setting(self.duration, self.arrival, self.percentile, self.bound, self.precision)
+    def setting(self, seed: int = 1) -> Setting:
+        """Return how trials run, with the seed of their arrivals."""
+        return Setting(
+            self.duration, self.arrival, self.percentile, self.bound, self.precision, seed
+        )
 
 
 class QueueLoad(Benchmark[QueueLoadParams]):
@@ -134,18 +137,20 @@ class QueueLoad(Benchmark[QueueLoadParams]):
         # Not at the top of the file: it imports the cluster client and the programs.
         from perfdag.steps.queue.load_targets import load_deployment, load_processes
 
+        # Each sample draws arrivals of its own, so that repetitions differ as bursts do.
+        setting = params.setting(secrets.randbelow(2**31))
         if params.deployment:
             work = load_deployment(
                 params.deployment,
                 params.namespace,
                 params.client,
                 params.client_namespace,
-                params.setting(),
+                setting,
                 params.rate,
             )
         else:
             work = load_processes(
-                params.command, params.replicas, params.glob, params.setting(), params.rate
+                params.command, params.replicas, params.glob, setting, params.rate
             )
         result = signals.run(work)
         return Output({"result": orjson.dumps(result).decode()}, tool="perfdag queue")
@@ -164,7 +169,8 @@ class QueueLoad(Benchmark[QueueLoadParams]):
             bound = {} if result["above"] else {"bound": "at least"}
             count = answer["success"]
             measurements.append(Measurement("peak_rate", rate, coords=bound, n=count))
-            measurements.append(Measurement("capacity", result["capacity"]))
+            if result["capacity"] is not None:
+                measurements.append(Measurement("capacity", result["capacity"]))
         if missing := answer["scheduled"] - answer["success"]:
             raise Invalid(
                 f"{missing} of {answer['scheduled']} requests at {rate:g}/s were not answered: "

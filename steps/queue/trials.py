@@ -36,7 +36,7 @@ class RateLoad(Load, Protocol):
 class Setting:
     """How trials run: seconds of a full one, arrivals, and the bound (s) of a percentile.
 
-    ``precision``: relative width of the last bracket of a search.
+    ``precision``: relative width of the last bracket of a search. ``seed``: of the arrivals.
     """
 
     seconds: float
@@ -44,6 +44,7 @@ class Setting:
     percentile: str
     bound: float
     precision: float
+    seed: int = 1
 
     def seconds_at(self, rate: float, full: bool = True) -> float:
         """Return the seconds of a trial, enough for the requests that its percentile needs."""
@@ -74,14 +75,18 @@ class Trial:
         }
 
 
-async def run_trial(load: RateLoad, setting: Setting, rate: float, full: bool) -> Trial:
+async def run_trial(
+    load: RateLoad, setting: Setting, rate: float, full: bool, number: int = 0
+) -> Trial:
     """Send at a rate, and wait for the answers, at most as long again.
+
+    ``number`` counts the trials of a sample: each draws its own arrivals.
 
     Raises Failed if requests failed for another reason than overload.
     """
     seconds = setting.seconds_at(rate, full)
     await load.reset()
-    await load.rate(Arrivals(rate, setting.arrival), seconds)
+    await load.rate(Arrivals(rate, setting.arrival, seed=setting.seed + number), seconds)
     start = time.monotonic()
     while (stats := await load.stats())["pending"] or time.monotonic() - start < seconds:
         if time.monotonic() - start > 2 * seconds + setting.bound:
@@ -100,25 +105,30 @@ async def run_trials(
 ) -> dict[str, Any]:
     """Run a full trial at ``rate``, or for None a search of the highest rate within the bound.
 
-    The result has ``replicas``, ``capacity`` (a closed loop's rate), ``trials`` in order, ``peak``
-    (the highest rate that a full trial held) and ``above`` (a rate that one did not hold). All but
-    the first and the trials are None without a search. Raises BadInput, and Failed if no rate
-    holds the bound.
+    The result has ``replicas``, ``capacity`` (a closed loop's rate, None if unsteady), ``trials``
+    in order, ``peak`` (the highest rate that a full trial held) and ``above`` (a rate that one did
+    not hold). ``capacity``, ``peak`` and ``above`` are None without a search.
+
+    Raises BadInput, and Failed if no rate holds the bound.
     """
     replicas = await target.ready()
+    await load.parallel(0)  # the client may have a load of its own
+    await idle(target, load, 60 + 4 * setting.seconds)
     trials: list[Trial] = []
     result: dict[str, Any] = {"replicas": replicas, "capacity": None, "peak": None, "above": None}
 
     async def trial(rate: float, full: bool) -> bool:
         await idle(target, load, 60 + 4 * setting.seconds)
-        trials.append(await run_trial(load, setting, rate, full))
+        trials.append(await run_trial(load, setting, rate, full, len(trials)))
         return trials[-1].held
 
     if rate is not None:
         await trial(rate, True)
     else:
         closed = await closed_loop_rate(target, load, replicas)
-        capacity = result["capacity"] = closed.per_second
+        capacity = closed.per_second
+        if closed.steady and not closed.stats["failure"]:
+            result["capacity"] = capacity
         if (item := closed.stats["run"]["min"]) >= setting.bound:
             raise Failed(f"no rate holds {setting.bound:g} s: an item takes {item:.3g} s or more")
         loop = asyncio.get_running_loop()
@@ -142,7 +152,7 @@ async def run_trials(
         result |= {"peak": peak.rate, "above": peak.above}
     if (now := await target.ready()) != replicas:
         raise Failed(f"{replicas} backends ran at the start and {now} at the end")
-    return {**result, "trials": [one.as_json() for one in trials]}
+    return {**result, "seed": setting.seed, "trials": [one.as_json() for one in trials]}
 
 
 async def closed_loop_rate(target: Target, load: Load, replicas: int) -> Rate:

@@ -43,7 +43,7 @@ def classify(error: BaseException) -> tuple[str, str]:
 class UnusableError(Exception):
     """The request is impossible here.
 
-    `kind` is device, endpoint, weights, memory, compiler or images.
+    `kind` is device, endpoint (at set-up), server (later), weights, memory, compiler or images.
     """
 
     def __init__(self, kind: str, text: str) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from perfdag.kube.client import KubeError
 from perfdag.kube.volumes import shares
+from perfdag.outcome import Infrastructure
 from perfdag.plan.plan import Plan
 from perfdag.plan.time_left import TimeLeft
 from perfdag.results import missing_reason
@@ -56,7 +57,7 @@ def lead(
             ordered = suspects_last(plan, batch.samples, left, attempt, crashes)
             measure_batch(store, plan, site, index, ordered, progress)
         return 0
-    except (GangUnavailable, GangLost, KubeError) as error:
+    except (GangUnavailable, GangLost, Infrastructure, KubeError) as error:
         name = f"batch {number}, attempt {attempt}"
         return record_failed_attempt(store, [plan], index, name, last, error)
 

@@ -61,13 +61,16 @@ class Hosts:
         """Interrupt the block as Ctrl-C does as soon as a peer is gone, and raise GangLost."""
         reasons: list[str] = []
         ended = threading.Event()
+        ending = threading.Lock()
         main = threading.main_thread().ident
 
         def watch() -> None:
             while not reasons and not ended.wait(LOOK_SECONDS):
-                if (why := self.lost()) and main:
-                    reasons.append(why)
-                    signal.pthread_kill(main, signal.SIGUSR1)
+                why = self.lost()
+                with ending:  # a signal after the end of the block would interrupt what follows
+                    if why and main and not ended.is_set():
+                        reasons.append(why)
+                        signal.pthread_kill(main, signal.SIGUSR1)
 
         before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
         watch_thread = threading.Thread(target=watch, daemon=True)
@@ -79,7 +82,8 @@ class Hosts:
                 raise
             raise GangLost(reasons[0]) from None
         finally:
-            ended.set()
+            with ending:
+                ended.set()
             watch_thread.join()
             signal.signal(signal.SIGUSR1, before)
 

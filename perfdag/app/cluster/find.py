@@ -18,6 +18,8 @@ async def workflows_of_run(client: Kube, name: str, namespace: str) -> list[Obje
     `name` is a run id, the name of a Workflow, the beginning of one, `last` or `last~N`. Raises
     NoRun, CommandError, KubeError.
     """
+    if not name or not namespace:
+        raise CommandError("the name of the run or of the namespace is empty")
     workflows = [
         workflow
         for workflow in await client.list(await client.resource(ARGO, "Workflow"), namespace)

@@ -8,10 +8,11 @@ from perfdag.app.cluster.find import NoRun, workflows_of_run
 from perfdag.app.cluster.template import ARGO
 from perfdag.app.cluster.view import View
 from perfdag.app.errors import CommandError
-from perfdag.app.run_removal import keys_of
+from perfdag.app.run_removal import removable_keys
 from perfdag.exit_codes import EXIT_REACH
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.resources import Object, Resource
+from perfdag.plan.names import is_run_id
 from perfdag.results.runs import load_plan
 from perfdag.store.base import NotStoredError
 from perfdag.store.open import open_store
@@ -67,7 +68,9 @@ def _results_of(view: View, root: str | None) -> list[str]:
         )
     try:
         opened = open_store(store)
-        return keys_of(opened, load_plan(opened, view.run_id or view.name))
+        if not is_run_id(view.run_id or ""):  # no plan; a text of the cluster names no other run
+            raise NotStoredError(view.name)
+        return removable_keys(opened, load_plan(opened, view.run_id or ""))
     except NotStoredError:
         if not root:
             return []

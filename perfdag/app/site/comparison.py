@@ -18,7 +18,7 @@ def path(before: str, after: str) -> str:
 def verdicts(store: Store, suite: str, before: str, after: str) -> dict[str, Any]:
     """Return the verdict of each headline series, and each that shows something, by series id.
 
-    Raises SelectionError, StoreError.
+    `same` has the ids of the other series that were compared. Raises SelectionError, StoreError.
     """
     sides = [(store, Selection(run, suite, (run,))) for run in (before, after)]
     comparison = compare_selections(sides[0], sides[1], Tuning(read_checks(store, after, None)))
@@ -26,6 +26,7 @@ def verdicts(store: Store, suite: str, before: str, after: str) -> dict[str, Any
         "count": count(comparison.rows),
         "missing": _missing(comparison),
         "series": {row.info.series_id: _row(row) for row in comparison.rows if _shown(row)},
+        "same": [row.info.series_id for row in comparison.rows if not _shown(row)],
     }
 
 

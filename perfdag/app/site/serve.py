@@ -1,5 +1,6 @@
 """Serve the site of a store over HTTP, from a folder or a bucket."""
 
+import contextlib
 import errno
 import mimetypes
 from collections.abc import Callable
@@ -42,6 +43,8 @@ def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
         why = "is in use" if in_use else f"cannot be used: {error.strerror}"
         message = f"port {port} of {address} {why}; name another with --port"
         raise CommandError(message, EXIT_REACH) from None
+    except UnicodeError:
+        raise CommandError(f"--address {address!r} is no name of a host") from None
     except OverflowError:
         raise CommandError(f"--port {port}: a port is a number from 0 to 65535") from None
 
@@ -74,7 +77,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-cache")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
-        self.wfile.write(data)
+        with contextlib.suppress(ConnectionError):  # the page was closed meanwhile
+            self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None:
         """Print nothing for a request."""

@@ -73,12 +73,6 @@ class _Folder:
         """Return whether the earlier site has a file."""
         return path in self.old and f"{self.prefix}/{path}" in self.present
 
-    def keep(self, path: str) -> bool:
-        """Keep a file of the earlier site. Return whether there is one."""
-        if self.has(path):
-            self.marks[path] = self.old[path]
-        return path in self.marks
-
     def data(self, path: str) -> Any:
         """Return the data of a file, or None if it is absent or damaged. Raises StoreError."""
         try:
@@ -148,7 +142,7 @@ def _write_suite(store: Store, suite: str, report: Report) -> None:
     known = {run["id"]: run for run in _known_runs(folder, head)}
     runs = run_data(store, medians, known, records)
     rules = _rules(store, medians)
-    _write_comparisons(folder, store, medians, report)
+    _write_comparisons(folder, store, medians, runs, report)
     _write_runs(folder, medians, runs)
     _write_series(folder, medians, rules)
     head = {
@@ -201,9 +195,14 @@ def _rules(store: Store, medians: RunMedians) -> Rules:
     return unattended_rules(store, read_checks(store, medians.runs[-1].run_id, None))
 
 
-def _write_comparisons(folder: _Folder, store: Store, medians: RunMedians, report: Report) -> None:
-    """Write the verdicts of the newest runs against the runs before, and keep the earlier ones."""
-    newest = medians.runs[-1].run_id
+def _write_comparisons(
+    folder: _Folder, store: Store, medians: RunMedians, runs: list[Data], report: Report
+) -> None:
+    """Write the verdicts of the newest runs against the runs before, and keep the earlier ones.
+
+    A pair whose values changed since, as of a resumed run, is compared again.
+    """
+    marks = {run["id"]: run["mark"] for run in runs}
     before: dict[str, str] = {}
     pairs = []
     for run in medians.runs:
@@ -213,14 +212,14 @@ def _write_comparisons(folder: _Folder, store: Store, medians: RunMedians, repor
             before[run.cluster] = run.run_id
     for number, (a, b) in enumerate(reversed(pairs)):
         path = comparison.path(a, b)
-        if (folder.keep(path) and b != newest) or number >= COMPARED:
+        if number >= COMPARED and not folder.has(path):
             continue
+        verdicts = partial(comparison.verdicts, store, medians.suite, a, b)
         try:
-            data = comparison.verdicts(store, medians.suite, a, b)
+            folder.put_marked(path, f"{marks[a]} {marks[b]}", verdicts)
         except SelectionError as error:
+            del folder.marks[path]
             report(f"perfdag site: no verdicts of {b} against {a}: {error}")
-            continue
-        folder.put(path, data)
 
 
 def _write_runs(folder: _Folder, medians: RunMedians, runs: Sequence[Data]) -> None:

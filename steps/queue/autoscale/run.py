@@ -25,7 +25,7 @@ from perfdag.steps.queue.frontend.dispatcher import clock
 from perfdag.steps.queue.frontend.frontend import Frontend
 from perfdag.steps.queue.validate import targets
 from perfdag.steps.queue.validate.deployment import DeploymentTarget, not_permitted
-from perfdag.steps.queue.validate.validate import Target
+from perfdag.steps.queue.validate.validate import Target, idle
 from perfdag.steps.queue.wire import Address
 
 POLL_SECONDS = 0.1
@@ -63,13 +63,15 @@ async def run_on_target(
     seconds between samples. The last answers may take as long as the load.
     """
     await load.rate(None)
+    await idle(target, load, arrivals.period)
     await load.reset()
     trace: list[Sample] = []
     await load.rate(arrivals, arrivals.period)
     start = time.monotonic()
     try:
-        while (now := time.monotonic() - start) < arrivals.period:
+        while time.monotonic() - start < arrivals.period:
             have, (depth, wait) = await asyncio.gather(target.ready(), read_gauges())
+            now = time.monotonic() - start  # after the answers, so that no reaction looks faster
             want = needed(arrivals.rate_at(now), item_seconds)
             trace.append(Sample(now, want, have, depth, wait))
             await asyncio.sleep(interval)

@@ -42,6 +42,7 @@ def subject(spec: Mapping[str, Any], repetitions: int) -> Subject:
             "endpoint",
             f"{where} knows {classes} classes: accuracy needs ImageNet's {CLASSES}",
         )
+    client.error_kind = "server"  # from here on an error is a failure, and not what is absent
     return Subject(spec, repetitions, pipeline, facts)
 
 

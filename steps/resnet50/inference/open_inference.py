@@ -42,7 +42,12 @@ class Served:
 
 
 class Client(Protocol):
-    """One model of one server. Every method raises UnusableError and serves several threads."""
+    """One model of one server. Every method raises UnusableError and serves several threads.
+
+    `error_kind` is the kind of those errors.
+    """
+
+    error_kind: str
 
     @property
     def wire(self) -> str: ...
@@ -65,7 +70,7 @@ class HttpClient:
     """HTTP with a connection for each thread; tensors are binary until `binary` is set to False."""
 
     def __init__(self, url: str, model: str) -> None:
-        self.url, self.model, self.binary = url, model, True
+        self.url, self.model, self.binary, self.error_kind = url, model, True, "endpoint"
         self._parts = urlsplit(url)
         self._base = self._parts.path.rstrip("/")
         self._thread = threading.local()
@@ -142,6 +147,7 @@ class HttpClient:
             kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
             connection = kind(self._parts.netloc, timeout=PATIENCE)
             self._thread.connection = connection
+        is_idle = connection.sock is not None
         length = str(sum(len(part) for part in body))
         try:
             connection.request(
@@ -154,6 +160,9 @@ class HttpClient:
             answer = connection.getresponse()
             data = answer.read()
         except (OSError, http.client.HTTPException) as error:
+            if is_idle and isinstance(error, ConnectionError):  # the server closed it meanwhile
+                connection.close()
+                return self._call(method, path, body, headers)
             connection.close()
             raise _unusable(self, f"no answer: {error or type(error).__name__}") from None
         if answer.status != 200:
@@ -169,7 +178,7 @@ class GrpcClient:
     def __init__(self, url: str, model: str) -> None:
         from tritonclient import grpc
 
-        self.url, self.model, self._grpc = url, model, grpc
+        self.url, self.model, self._grpc, self.error_kind = url, model, grpc, "endpoint"
         self._client = grpc.InferenceServerClient(url.removeprefix("grpc://").rstrip("/"))
 
     def served(self) -> Served:
@@ -204,7 +213,7 @@ class GrpcClient:
 
 
 def _unusable(client: HttpClient | GrpcClient, text: str) -> UnusableError:
-    return UnusableError("endpoint", f"endpoint {client.url}, model {client.model}: {text}")
+    return UnusableError(client.error_kind, f"endpoint {client.url}, model {client.model}: {text}")
 
 
 def _message(body: bytes) -> str:

@@ -162,14 +162,17 @@ def write(
 
 
 def stored_results(root: str, run: str) -> dict[str, dict[str, Any]]:
-    """Return the results of a run's samples with mlperf by scenario, the last of each.
+    """Return the results of a run's samples with mlperf by scenario, the last valid one of each.
 
     Raises StoreError.
     """
     store = open_store(root)
     results = {}
     for _, data in store.get_many(store.list(f"{run_folder(run)}/parts")):
-        text = read_sample(data).texts.get("result", "{}")
+        sample = read_sample(data)
+        if sample.status != "ok" or sample.repetition < 1:
+            continue
+        text = sample.texts.get("result", "{}")
         raw = json.loads(text.splitlines()[-1] if text else "{}")
         if "mlperf" in raw:
             results[raw["spec"]["scenario"]] = raw
