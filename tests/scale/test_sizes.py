@@ -86,7 +86,10 @@ class TestCapacity:
             ({}, run_vmi.Capacity(100, "gate api_p99 < 1: no data for api_p99", no_data=True)),
             ({"deletion_p50": 9.0}, run_vmi.Capacity(100, failed=200)),
             ({"success_ratio": 0.9}, run_vmi.Capacity(100, failed=200)),
-            ({"left_behind": 1.0}, run_vmi.Capacity(100, failed=200)),
+            (
+                {"left_behind": 1.0},
+                run_vmi.Capacity(100, "1 object(s) left behind", failed=200),
+            ),
         ],
         ids=["no data alone", "another gate failed", "not all ran", "left behind"],
     )

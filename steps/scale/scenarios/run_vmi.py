@@ -111,7 +111,7 @@ async def capacity(kube: Kube, spec: Spec, step: int, limit: int) -> tuple[Capac
         if not results[-1].failed:
             found = replace(found, passed=size)
         elif left := results[-1].figures["left_behind"]:
-            found = replace(found, failed=size, stopped=f"{left:g} objects were left behind")
+            found = replace(found, failed=size, stopped=f"{left:g} object(s) left behind")
             return found, results
         elif time.monotonic() >= spec.deadline:
             return replace(found, stopped="the time limit of the sample was reached"), results
