@@ -8,6 +8,9 @@ from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.system_params import Text
 from perfdag.units import Duration
 
+ANTAGONISTS = ("server", "single-stream", "multi-stream")
+"""Scenarios of a model beside another."""
+
 
 class AntagonistParams(contract.Params):
     """What runs beside the program: a command, or another model."""
@@ -28,8 +31,9 @@ class AntagonistParams(contract.Params):
                 "an antagonist is a command or a model: give one of them",
             ),
             (
-                self.model is not None and self.model.scenario in ("find-peak", "accuracy"),
-                "a model beside another runs offline, server, single-stream or multi-stream",
+                # Offline makes one query of all samples, and is idle meanwhile
+                self.model is not None and self.model.scenario not in ANTAGONISTS,
+                "a model beside another runs server, single-stream or multi-stream",
             ),
         )
         return self

@@ -90,7 +90,7 @@ def test_a_command_that_is_not_installed_is_a_missing_tool(tmp_path: Path) -> No
     [
         ({}, "a command or a model: give one"),
         ({"command": ["true"], "model": {}}, "a command or a model: give one"),
-        ({"model": {"scenario": "find-peak"}}, "beside another runs offline, server"),
+        ({"model": {"scenario": "find-peak"}}, "beside another runs server"),
     ],
 )
 def test_an_antagonist_is_one_thing(antagonist: dict[str, Any], message: str) -> None:
@@ -112,7 +112,7 @@ entries:
         runtime: [torch, onnxruntime]
         antagonist:
           - command: [stress-ng, --cpu, "1"]
-          - model: {scenario: offline, batch: 8, fast: true}
+          - model: {scenario: single-stream, fast: true}
 """
     )
     points = make_plan(load_suite(str(file))).points
