@@ -61,16 +61,13 @@ class Hosts:
         """Interrupt the block as Ctrl-C does as soon as a peer is gone, and raise GangLost."""
         reasons: list[str] = []
         ended = threading.Event()
-        ending = threading.Lock()
         main = threading.main_thread().ident
 
         def watch() -> None:
             while not reasons and not ended.wait(LOOK_SECONDS):
-                why = self.lost()
-                with ending:  # a signal after the end of the block would interrupt what follows
-                    if why and main and not ended.is_set():
-                        reasons.append(why)
-                        signal.pthread_kill(main, signal.SIGUSR1)
+                if (why := self.lost()) and main:
+                    reasons.append(why)
+                    signal.pthread_kill(main, signal.SIGUSR1)
 
         before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
         watch_thread = threading.Thread(target=watch, daemon=True)
@@ -82,8 +79,8 @@ class Hosts:
                 raise
             raise GangLost(reasons[0]) from None
         finally:
-            with ending:
-                ended.set()
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # else a late one interrupts what follows
+            ended.set()
             watch_thread.join()
             signal.signal(signal.SIGUSR1, before)
 
