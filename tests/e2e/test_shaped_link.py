@@ -83,5 +83,6 @@ def test_a_slow_link_is_called_worse_after_one_run_before_and_one_after(
     )
     assert compared.returncode == 3, compared.stdout + compared.stderr
     lines = compared.stdout.splitlines()
-    [line] = [line for line in lines if line.startswith("iperf throughput between nodes")]
-    assert line.rstrip().endswith("worse (noise assumed)"), compared.stdout
+    at = lines.index("iperf throughput between nodes")
+    verdict = "\n".join(lines[at + 1 : at + 3])  # below the name: the values, then the verdict
+    assert verdict.endswith("worse (noise assumed)"), compared.stdout
