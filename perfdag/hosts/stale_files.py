@@ -3,6 +3,7 @@
 `python -m perfdag.hosts.stale_files PATH` sweeps a folder on a peer, or a file of a sample.
 """
 
+import glob
 import json
 import os
 import shutil
@@ -41,10 +42,10 @@ def sweep(folder: Path) -> list[str]:
     They lie in `folder`, or in samples' scratch folders within it, which go too once empty.
     """
     removed = []
-    for entry in [*folder.glob(f"{PREFIX}*"), *folder.glob(f"{PREFIX}*/{PREFIX}*")]:
+    for marker in _markers(folder):
+        entry = marker.parent
         try:
-            marker = json.loads((entry / MARKER).read_bytes())
-            if _unused(marker):
+            if _unused(json.loads(marker.read_bytes())):
                 shutil.rmtree(entry)
                 removed.append(entry.name)
                 if entry.parent != folder:
@@ -52,6 +53,12 @@ def sweep(folder: Path) -> list[str]:
         except _FOREIGN:
             continue  # not perfdag's, or its owner removed it first
     return removed
+
+
+def _markers(folder: Path) -> list[Path]:
+    # Not Path.glob: Python 3.11's raises FileNotFoundError if another sample ends meanwhile.
+    patterns = (f"{PREFIX}*/{MARKER}", f"{PREFIX}*/{PREFIX}*/{MARKER}")
+    return [folder / name for each in patterns for name in glob.glob(each, root_dir=folder)]
 
 
 def clear(host: Host, root: str) -> None:

@@ -6,8 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +189,28 @@ def test_after_a_kill_in_the_middle_the_next_run_leaves_no_file(tmp_path: Path) 
     second = [*argv, str(tmp_path / "b"), "--set", "fio.runtime=100ms"]
     assert subprocess.run(second, env=environment, capture_output=True, check=False).returncode == 0
     assert list(room.iterdir()) == []
+
+
+def test_samples_that_end_meanwhile_do_not_disturb_a_sweep(tmp_path: Path) -> None:
+    """Many samples at once have their folders in /tmp."""
+    over = threading.Event()
+
+    def other_samples() -> None:
+        while not over.is_set():
+            folders = [tmp_path / f"perfdag-{index}" for index in range(20)]
+            for folder in folders:
+                folder.mkdir()
+            for folder in folders:
+                folder.rmdir()
+
+    with ThreadPoolExecutor(1) as pool:
+        others = pool.submit(other_samples)
+        try:
+            for _ in range(300):
+                assert stale_files.sweep(tmp_path) == []
+        finally:
+            over.set()
+        others.result()
 
 
 @pytest.mark.parametrize("marker", ["[]", "{}", '{"until": null}', '{"until": []}', "no JSON"])
