@@ -45,7 +45,7 @@ otava:
 
 # Test the real model. Installs PyTorch if 8 GB are free.
 torch:
-	@./scripts/torch $(PYTHON) $(VENV)/torch
+	@./scripts/torch $(PYTHON) $(VENV)/torch $(TORCH_OPTIONS)
 
 # Random faults under one run, on a cluster of three nodes of the test harness.
 FAULTS ?= 20
