@@ -56,9 +56,9 @@ def sweep(folder: Path) -> list[str]:
 
 
 def _markers(folder: Path) -> list[Path]:
-    # Not Path.glob: Python 3.11's raises FileNotFoundError if another sample ends meanwhile.
+    # Path.glob of Python 3.11 raises FileNotFoundError if another sample ends meanwhile.
     patterns = (f"{PREFIX}*/{MARKER}", f"{PREFIX}*/{PREFIX}*/{MARKER}")
-    return [folder / name for each in patterns for name in glob.glob(each, root_dir=folder)]
+    return [folder / name for each in patterns for name in glob.glob(each, root_dir=folder)]  # noqa: PTH207
 
 
 def clear(host: Host, root: str) -> None:
