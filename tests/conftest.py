@@ -2,11 +2,14 @@
 
 import os
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
 
+from perfdag.cli import main
 from tests.fakes.api_server import ApiServer
 
 # a busy machine may take longer than the default of 200 ms for one example
@@ -54,6 +57,33 @@ class SuiteWriter:
             f"    params: {{argv: [sleep, '{seconds}'], expected: {seconds}}}\n"
             f"    permutations: {{product: {{env: [{variants}]}}}}\n"
         )
+
+
+class Printed(NamedTuple):
+    """What a command printed."""
+
+    out: str
+    err: str
+
+
+class CommandLine:
+    """Runs a command of perfdag in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(self, argv: Sequence[str], code: int = 0) -> Printed:
+        """Run `perfdag ARGV`, check that it exits with `code`, and return what it printed."""
+        self.capsys.readouterr()
+        exit_code = main(list(argv))
+        printed = Printed(*self.capsys.readouterr())
+        assert exit_code == code, printed
+        return printed
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(capsys)
 
 
 @pytest.fixture(autouse=True)

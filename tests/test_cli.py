@@ -16,6 +16,7 @@ import yaml
 from perfdag.benchmark import registry
 from perfdag.cli import GROUPS, VERBS, main, parser
 from perfdag.suite.json_schema import json_schema
+from tests.conftest import CommandLine
 
 ROOT = Path(__file__).parent.parent
 
@@ -86,11 +87,8 @@ def test_the_help_lists_every_verb_in_its_group(capsys: pytest.CaptureFixture[st
         ("frobnicate", "`perfdag --help` lists the verbs"),
     ],
 )
-def test_a_misspelt_verb_gets_the_nearest(
-    word: str, hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([word]) == 2
-    assert capsys.readouterr().err == f"perfdag: no verb {word}; {hint}\n"
+def test_a_misspelt_verb_gets_the_nearest(word: str, hint: str, cli: CommandLine) -> None:
+    assert cli([word], 2).err == f"perfdag: no verb {word}; {hint}\n"
 
 
 def test_no_message_has_a_word_of_python(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,10 +103,9 @@ def test_no_message_has_a_word_of_python(capsys: pytest.CaptureFixture[str]) -> 
         assert f"argument {argv[-2]}: 'x' is no whole number" in capsys.readouterr().err
 
 
-def test_a_command_is_measured_without_a_suite(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_is_measured_without_a_suite(cli: CommandLine) -> None:
     argv = ["run", "--set", "repetitions=2", "--json", "--no-report", "--", "sleep", "0.01"]
-    assert main(argv) == 0
-    result = orjson.loads(capsys.readouterr().out)
+    result = orjson.loads(cli(argv).out)
     assert (result["suite"], result["statuses"]) == ("sleep", {"ok": 2})
     assert result["points"][0]["params"]["argv"] == ["sleep", "0.01"]
     for argv, message in (
@@ -117,36 +114,34 @@ def test_a_command_is_measured_without_a_suite(capsys: pytest.CaptureFixture[str
         (["--"], "name a suite file"),
         (["--set", "repetitions=x", "--", "sleep"], "repetitions"),
     ):
-        assert main(["run", *argv]) == 2
-        assert message in capsys.readouterr().err
+        assert message in cli(["run", *argv], 2).err
 
 
 @pytest.mark.parametrize("options", [[], ["--cluster"]])
 def test_init_writes_a_suite_that_can_be_planned(
-    options: list[str], capsys: pytest.CaptureFixture[str]
+    options: list[str], capsys: pytest.CaptureFixture[str], cli: CommandLine
 ) -> None:
     assert main(["init", "My_net.yaml", *options]) == 0
     verb = "submit" if options else "run"
     assert f"run it: perfdag {verb} My_net.yaml" in capsys.readouterr().out
     text = Path("My_net.yaml").read_text()
-    assert main(["plan", "My_net.yaml"]) == 0
-    assert "command" in capsys.readouterr().out
-    assert main(["init", "My_net.yaml"]) == 2
-    assert capsys.readouterr().err == "perfdag init: My_net.yaml exists; name another file\n"
+    assert "command" in cli(["plan", "My_net.yaml"]).out
+    assert (
+        cli(["init", "My_net.yaml"], 2).err
+        == "perfdag init: My_net.yaml exists; name another file\n"
+    )
     assert Path("My_net.yaml").read_text() == text
 
 
 def test_init_leaves_out_what_is_not_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["init"]) == 0
     text = Path("suite.yaml").read_text()
     assert "  # - benchmark: iperf" in text
     assert "`perfdag doctor` says how to get it" in text
-    capsys.readouterr()
-    assert main(["plan", "suite.yaml", "--json"]) == 0
-    points = orjson.loads(capsys.readouterr().out)["points"]
+    points = orjson.loads(cli(["plan", "suite.yaml", "--json"]).out)["points"]
     assert [point["benchmark"] for point in points] == ["command"]
 
 
@@ -169,12 +164,9 @@ def test_every_ready_suite_can_be_planned(file: Path) -> None:
     assert main(["plan", str(file)]) == 0
 
 
-def test_plan_says_what_only_a_cluster_refuses(
-    write_suite: object, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_says_what_only_a_cluster_refuses(write_suite: object, cli: CommandLine) -> None:
     suite = str(write_suite.sleeps(2, 501, extra="isolation: pod\n"))  # type: ignore[attr-defined]
-    assert main(["plan", suite]) == 0
-    assert capsys.readouterr().err.startswith(
+    assert cli(["plan", suite]).err.startswith(
         "note: a cluster does not take it: 1,002 batches are more than 1,000"
     )
     assert main(["render", suite]) == 2
@@ -186,18 +178,14 @@ def test_only_what_has_a_store_takes_one(capsys: pytest.CaptureFixture[str]) -> 
     assert "unrecognized arguments: --store" in capsys.readouterr().err
 
 
-def test_an_unknown_benchmark_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["benchmarks", "iperff"]) == 2
-    assert "did you mean iperf?" in capsys.readouterr().err
+def test_an_unknown_benchmark_names_the_nearest(cli: CommandLine) -> None:
+    assert "did you mean iperf?" in cli(["benchmarks", "iperff"], 2).err
 
 
 @pytest.mark.parametrize("name", ["iperf", "vmi-brust"])
-def test_only_a_benchmark_that_declares_rights_is_allowed_some(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_a_benchmark_that_declares_rights_is_allowed_some(name: str, cli: CommandLine) -> None:
     for argv in (["render", "--base"], ["install", "--store", "s3://bench/results"]):
-        assert main([*argv, "--allow", f"{name}=a"]) == 2
-        errors = capsys.readouterr().err
+        errors = cli([*argv, "--allow", f"{name}=a"], 2).err
         assert errors.startswith(
             f"perfdag {argv[0]}: --allow {name}: no benchmark of that name declares Kubernetes rights; "
         )
@@ -216,6 +204,7 @@ def test_no_fewer_than_one_batch_is_measured_at_once(
 
 def test_pods_are_kept_until_the_next_attempt_has_read_them(
     capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["render", "--base", "--keep-pods", "59s"])
@@ -224,22 +213,19 @@ def test_pods_are_kept_until_the_next_attempt_has_read_them(
         "argument --keep-pods: 59s is too short: the next attempt reads which sample killed the pod; write 60s or more"
         in capsys.readouterr().err
     )
-    assert main(["render", "--base", "--keep-pods", "60s"]) == 0
-    assert "deleteDelayDuration: 60s" in capsys.readouterr().out
+    assert "deleteDelayDuration: 60s" in cli(["render", "--base", "--keep-pods", "60s"]).out
 
 
-def test_benchmarks_as_json_are_complete(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["benchmarks", "--json"]) == 0
-    described = orjson.loads(capsys.readouterr().out)
+def test_benchmarks_as_json_are_complete(cli: CommandLine) -> None:
+    described = orjson.loads(cli(["benchmarks", "--json"]).out)
     assert {"name", "clock", "metrics", "params", "tools"} <= set(described[0])
 
 
-def test_run_as_json(
-    write_suite: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_as_json(write_suite: object, tmp_path: Path, cli: CommandLine) -> None:
     suite = write_suite.sleeps(2, 3)  # type: ignore[attr-defined]
-    assert main(["run", str(suite), "--store", str(tmp_path / "s"), "--json", "--no-report"]) == 0
-    result = orjson.loads(capsys.readouterr().out)
+    result = orjson.loads(
+        cli(["run", str(suite), "--store", str(tmp_path / "s"), "--json", "--no-report"]).out
+    )
     assert result["statuses"] == {"ok": 6}
     assert all(
         point["metrics"][0]["n"] == 3
@@ -310,10 +296,9 @@ def test_bash_completes_verbs_options_and_suites(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_reads_its_script_of_all_verbs(
-    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shell: str, tmp_path: Path, cli: CommandLine
 ) -> None:
-    assert main(["completion", shell]) == 0
-    text = capsys.readouterr().out
+    text = cli(["completion", shell]).out
     assert [verb for verb in VERBS if not re.search(rf"\b{verb}\b", text)] == []
     if shutil.which(shell):
         (tmp_path / "script").write_text(text)

@@ -11,6 +11,7 @@ from perfdag.cli import main
 from perfdag.hosts import device_use
 from perfdag.hosts.device_use import Counters, DeviceUse
 from perfdag.hosts.local import LocalHost
+from tests.conftest import CommandLine
 
 NVIDIA = """\
 0, 1500, 5000, 60.50, 70, 99, 1024, 0x0000000000000000, 2026/11/22 12:00:00.000
@@ -112,17 +113,17 @@ def test_counters_of_i915_and_xe(tmp_path: Path) -> None:
 
 
 def test_once_reports_what_an_item_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     tools(tmp_path, monkeypatch, nvidia_smi=NVIDIA)
     script = "x=$(head -c 60000000 /dev/zero | tr '\\0' x); i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"
     argv = ["queue", "backend", "--once", "--report", "--", "/bin/sh", "-c", script]
-    assert main(argv) == 0
-    used = json.loads(capsys.readouterr().out)
+    used = json.loads(cli(argv).out)
     assert 0 < used["cpu_seconds"] <= 2 * used["seconds"]
     assert used["cpus"] == pytest.approx(used["cpu_seconds"] / used["seconds"])
     assert used["memory_bytes"] is None or used["memory_bytes"] > 60e6
     assert used["devices"]["nvidia0"]["power"] == 61.5
     assert main([*argv[:-1], "exit 3"]) == 1
-    assert main(["queue", "backend", "--report", "--", "sleep", "1"]) == 2
-    assert "--report needs --once" in capsys.readouterr().err
+    assert (
+        "--report needs --once" in cli(["queue", "backend", "--report", "--", "sleep", "1"], 2).err
+    )

@@ -13,6 +13,7 @@ from perfdag.hosts.local import LocalHost
 from perfdag.hosts.packages import install_command
 from perfdag.steps.imb.benchmark import Imb
 from perfdag.steps.mpi import intelmpi
+from tests.conftest import CommandLine
 
 
 @pytest.fixture
@@ -25,34 +26,27 @@ def path_with_iperf3_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("path_with_iperf3_only")
-def test_every_point_is_asked_what_it_needs(
-    write_suite: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_point_is_asked_what_it_needs(write_suite: Any, cli: CommandLine) -> None:
     second = "  - {benchmark: iperf, name: two, permutations: {product: {streams: [1, 2], implementation: [iperf3, iperf2]}}}\n"
     suite = write_suite(f"name: both\nentries:\n  - {{benchmark: iperf}}\n{second}")
-    assert main(["doctor", str(suite)]) == 1
-    lines = capsys.readouterr().out.splitlines()
+    lines = cli(["doctor", str(suite)], 1).out.splitlines()
     (missing,) = [line for line in lines if line.startswith("missing")]
     assert missing == "missing  iperf: iperf is not installed (2 of 4 points)"
     assert "-> " in lines[lines.index(missing) + 1]
 
 
 @pytest.mark.usefixtures("path_with_iperf3_only")
-def test_what_is_there_is_no_finding(write_suite: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_there_is_no_finding(write_suite: Any, cli: CommandLine) -> None:
     suite = write_suite(
         "name: one\nentries:\n  - {benchmark: iperf, permutations: {product: {streams: [1, 2]}}}\n"
     )
-    assert main(["doctor", str(suite)]) == 0
-    assert "ok       iperf: what its 2 points need is here" in capsys.readouterr().out
+    assert "ok       iperf: what its 2 points need is here" in cli(["doctor", str(suite)]).out
 
 
 @pytest.mark.usefixtures("path_with_iperf3_only")
-def test_open_mpi_without_its_imb_is_missing(
-    write_suite: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_open_mpi_without_its_imb_is_missing(write_suite: Any, cli: CommandLine) -> None:
     suite = write_suite("name: mpi\nentries:\n  - {benchmark: imb, params: {mpi: openmpi}}\n")
-    assert main(["doctor", str(suite)]) == 1
-    output = capsys.readouterr().out
+    output = cli(["doctor", str(suite)], 1).out
     assert "missing  imb: IMB-MPI1 built for Open MPI (/opt/imb/IMB-MPI1" in output
     assert "missing  imb: mpirun is not installed" in output
 
@@ -69,7 +63,7 @@ def test_an_environment_that_uv_made_has_no_pip(pip: bool, monkeypatch: pytest.M
 
 
 def test_a_tool_that_no_package_brings_here_has_its_own_advice(
-    write_suite: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    write_suite: Any, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setattr(Imb, "tools", (intelmpi.imb("Linux", "aarch64"),))
     monkeypatch.setattr(LocalHost, "which", lambda self, program: None)
@@ -79,10 +73,9 @@ def test_a_tool_that_no_package_brings_here_has_its_own_advice(
         )
     )
     advice = "there is no impi-rt for Linux on aarch64; set mpi: openmpi and name an IMB-MPI1 built for Open MPI with program"
-    assert main(["doctor", suite]) == 1
     assert (
         f"missing  imb: IMB-MPI1 is not installed\n         -> {advice}\n"
-        in capsys.readouterr().out
+        in cli(["doctor", suite], 1).out
     )
     assert main(["run", suite, "--no-report"]) == 0
     (part,) = [
@@ -94,7 +87,7 @@ def test_a_tool_that_no_package_brings_here_has_its_own_advice(
 
 
 def test_a_wrapper_that_is_not_there_is_missing_and_an_interpreter_is_asked_once(
-    write_suite: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    write_suite: Any, tmp_path: Path, cli: CommandLine
 ) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\n")
@@ -103,8 +96,13 @@ def test_a_wrapper_that_is_not_there_is_missing_and_an_interpreter_is_asked_once
     def missing(wrapper: str) -> str:
         params = f"{{system: stub, python: {python}, treatment_python: /there/python, wrapper: [{wrapper}]}}"
         entry = f"{{benchmark: resnet50-overhead, params: {params}, permutations: {{product: {{pairs: [2, 3, 4]}}}}}}"
-        assert main(["doctor", str(write_suite(f"name: w\nentries:\n  - {entry}\n"))]) == 1
-        (line,) = [text for text in capsys.readouterr().out.splitlines() if "resnet50" in text]
+        (line,) = [
+            text
+            for text in cli(
+                ["doctor", str(write_suite(f"name: w\nentries:\n  - {entry}\n"))], 1
+            ).out.splitlines()
+            if "resnet50" in text
+        ]
         return line
 
     assert (
@@ -150,29 +148,26 @@ def test_what_run_would_skip_is_never_ok(
     write_suite: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     suite = str(write_suite(f"name: one\nentries:\n  - {entry}\n"))
-    assert main(["doctor", suite]) == 1
-    output = capsys.readouterr().out
+    output = cli(["doctor", suite], 1).out
     name = entry.split("benchmark: ")[1].split(",")[0]
     assert all(text in output for text in texts), output
     assert f"ok       {name}" not in output
-    assert main(["run", suite, "--no-report", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["statuses"]["skipped"] >= 1
+    assert json.loads(cli(["run", suite, "--no-report", "--json"]).out)["statuses"]["skipped"] >= 1
 
 
 def test_without_a_suite_every_benchmark_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert main(["doctor"]) == 1
-    output = capsys.readouterr().out
+    output = cli(["doctor"], 1).out
     for name in registry.names():
         assert f" {name}: " in output
     assert "missing  vmi-burst: no cluster" in output

@@ -16,6 +16,7 @@ from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.runner.feasibility import unmet
 from perfdag.suite.load import load_suite, parse_suite
+from tests.conftest import CommandLine
 
 from .steps.test_feasibility import STORAGE, cluster, network
 
@@ -139,7 +140,10 @@ def test_cuda_in_pods_without_a_gpu_is_found(tmp_path: Path) -> None:
 
 
 def test_rendering_and_submitting_say_it_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("hera")
     file = tmp_path / "suite.yaml"
@@ -153,8 +157,7 @@ def test_rendering_and_submitting_say_it_too(
         "entry model: device is cuda, but its pods request no GPU; add resources: {nvidia.com/gpu: 1}",
         "entry verbs: cuda is 0, but its pods request no GPU; add resources: {nvidia.com/gpu: 1}",
     ]
-    assert main(["render", str(file)]) == 0
-    assert capsys.readouterr().err.splitlines() == warnings
+    assert cli(["render", str(file)]).err.splitlines() == warnings
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert main(["submit", str(file)]) != 0
     assert capsys.readouterr().err.splitlines()[:2] == warnings

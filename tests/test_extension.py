@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from perfdag.cli import main
 from perfdag.plan.plan import make_plan
 from perfdag.steps.command import Command
 from perfdag.suite.load import parse_suite
+from tests.conftest import CommandLine
 
 ROOT = Path(__file__).parent.parent
 ODD = '''
@@ -55,6 +57,23 @@ def perfdag(site: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "PYTHONPATH": str(site), "COLUMNS": "200"}
     argv = [sys.executable, "-m", "perfdag", *words]
     return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder whose packages this process has installed."""
+
+    def forget() -> None:
+        for cached in (registry.benchmark_entry_points, registry.names, registry.get):
+            cached.cache_clear()
+        for module in [name for name in sys.modules if name.startswith("perfdag_")]:
+            del sys.modules[module]
+
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    forget()
+    yield tmp_path / "site"
+    monkeypatch.undo()
+    forget()
 
 
 def declared(**changes: Any) -> type[Benchmark[Any]]:
@@ -110,32 +129,28 @@ def test_a_mistake_of_a_declaration_is_one_sentence(benchmark: Any, text: str) -
     assert bool(found) == bool(text)
 
 
-def test_a_broken_package_breaks_no_other(tmp_path: Path) -> None:
-    install(tmp_path / "site", "broken", "import no_such_module")
-    install(tmp_path / "site", "nameless", ODD.replace("PARSE", "return []"))
+def test_a_broken_package_breaks_no_other(site: Path, tmp_path: Path, cli: CommandLine) -> None:
+    install(site, "broken", "import no_such_module")
+    install(site, "nameless", ODD.replace("PARSE", "return []"))
     sentences = [
         "benchmark broken of package perfdag-broken 1.0 cannot be imported: ModuleNotFoundError",
         "benchmark nameless of package perfdag-nameless 1.0 has name = 'odd'",
     ]
-    listed = perfdag(tmp_path / "site", "benchmarks")
+    listed = perfdag(site, "benchmarks")
     assert (listed.returncode, len(listed.stderr.splitlines())) == (0, 2)
     assert "iperf" in listed.stdout
     assert all(sentence in listed.stderr for sentence in sentences)
-    one = perfdag(tmp_path / "site", "benchmarks", "broken")
-    assert one.returncode == 2
-    assert sentences[0] in one.stderr
-    assert perfdag(tmp_path / "site", "benchmarks", "iperf").returncode == 0
+    assert sentences[0] in cli(["benchmarks", "broken"], 2).err
+    cli(["benchmarks", "iperf"])
     suite = tmp_path / "suite.yaml"
     suite.write_text("name: s\nentries:\n  - benchmark: broken\n  - benchmark: nameless\n")
-    refused = perfdag(tmp_path / "site", "plan", str(suite))
-    assert refused.returncode == 2
-    assert refused.stderr.count("\n") == 2
-    assert f"{suite}:3: entries[0].benchmark: {sentences[0]}" in refused.stderr
+    refused = cli(["plan", str(suite)], 2).err
+    assert refused.count("\n") == 2
+    assert f"{suite}:3: entries[0].benchmark: {sentences[0]}" in refused
     suite.write_text("name: s\nentries:\n  - {benchmark: command, params: {argv: ['true']}}\n")
-    ran = perfdag(tmp_path / "site", "run", str(suite), "--store", str(tmp_path / "store"))
-    assert ran.returncode == 0, ran.stderr
-    schema = perfdag(tmp_path / "site", "plan", "--schema")
-    assert "broken" not in json.loads(schema.stdout)["$defs"]["Entry"]["properties"]["benchmark"]
+    cli(["run", str(suite), "--no-report"])
+    schema = json.loads(cli(["plan", "--schema"]).out)
+    assert "broken" not in schema["$defs"]["Entry"]["properties"]["benchmark"]
 
 
 @pytest.mark.parametrize(
@@ -151,16 +166,14 @@ def test_a_broken_package_breaks_no_other(tmp_path: Path) -> None:
     ],
 )
 def test_a_faulty_parser_gives_a_failed_sample(
-    tmp_path: Path, parse: str, error: str, kept: bool
+    site: Path, cli: CommandLine, parse: str, error: str, kept: bool
 ) -> None:
-    install(tmp_path / "site", "odd", ODD.replace("PARSE", parse))
-    suite = tmp_path / "suite.yaml"
-    suite.write_text("name: s\nentries:\n  - benchmark: odd\n")
-    words = ("run", str(suite), "--store", str(tmp_path / "store"), "--no-report")
-    assert perfdag(tmp_path / "site", *words).returncode == 1
+    install(site, "odd", ODD.replace("PARSE", parse))
+    Path("suite.yaml").write_text("name: s\nentries:\n  - benchmark: odd\n")
+    cli(["run", "suite.yaml", "--store", "store", "--no-report"], 1)
     [part] = [
         json.loads(file.read_bytes())
-        for file in tmp_path.glob("store/runs/*/parts/*.json")
+        for file in Path().glob("store/runs/*/parts/*.json")
         if not file.name.startswith("canary")
     ]
     assert (part["status"], part["error"]) == ("failed", error)
@@ -205,9 +218,7 @@ def test_a_new_benchmark_is_installed_measured_and_tested_as_written(tmp_path: P
     assert list((tmp_path / "package/tests/recorded").glob("default.*"))
 
 
-def test_a_name_that_cannot_be_used_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_that_cannot_be_used_writes_nothing(tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "perfdag-there").mkdir()
     for name, text in (
         ("Sysbench", "begins with a letter"),
@@ -215,8 +226,7 @@ def test_a_name_that_cannot_be_used_writes_nothing(
         ("iperf", "has a benchmark iperf; rename yours"),
         ("there", "perfdag-there exists"),
     ):
-        assert main(["new", name]) == 2
-        assert text in capsys.readouterr().err
+        assert text in cli(["new", name], 2).err
     assert [path.name for path in tmp_path.iterdir()] == ["perfdag-there"]
 
 
@@ -230,29 +240,19 @@ def test_the_image_is_asked_which_benchmarks_it_has() -> None:
     assert image_findings("an image of an older perfdag", asked) == []
 
 
-def test_the_step_in_the_image_lists_its_benchmarks(tmp_path: Path) -> None:
-    site = tmp_path / "site"
+def test_the_step_in_the_image_lists_its_benchmarks(
+    site: Path, tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(site, "odd", ODD.replace("PARSE", "return []"))
-    environment = {"PYTHONPATH": str(site), "PERFDAG_STORE": str(tmp_path / "claim")}
-    argv = [sys.executable, "-m", "perfdag", "step", "reach"]
-    printed = subprocess.check_output(argv, env={**os.environ, **environment}, text=True)
+    monkeypatch.setenv("PERFDAG_STORE", str(tmp_path / "claim"))
+    printed = cli(["step", "reach"]).out
     assert image_findings(printed, ("iperf", "odd"))[0].state == "ok"
 
 
-def test_submit_warns_of_a_benchmark_of_another_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path / "site", "odd", ODD.replace("PARSE", "return []"))
-    monkeypatch.syspath_prepend(tmp_path / "site")
-    for cached in (registry.benchmark_entry_points, registry.names, registry.get):
-        cached.cache_clear()
-    try:
-        text = "name: s\nentries:\n  - benchmark: odd\n  - {benchmark: command, params: {argv: [ls]}}\n"
-        lines: list[str] = []
-        report_other_packages(make_plan(parse_suite(text)), lines.append)
-    finally:
-        monkeypatch.undo()
-        for cached in (registry.benchmark_entry_points, registry.names, registry.get):
-            cached.cache_clear()
+def test_submit_warns_of_a_benchmark_of_another_package(site: Path) -> None:
+    install(site, "odd", ODD.replace("PARSE", "return []"))
+    text = "name: s\nentries:\n  - benchmark: odd\n  - {benchmark: command, params: {argv: [ls]}}\n"
+    lines: list[str] = []
+    report_other_packages(make_plan(parse_suite(text)), lines.append)
     [line] = lines
     assert line.startswith("benchmark odd is of package perfdag-odd 1.0: the images need it")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.cli import main
 from perfdag.plan.plan import make_plan
 from perfdag.steps.runner.plan import plan_of
 from perfdag.steps.runner.plan_outputs import outputs
@@ -16,6 +15,7 @@ from perfdag.steps.runner.pod_context import from_environment
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
+from tests.conftest import CommandLine
 
 LONG = "x" * 1_000_000
 HOST_PATH = 'x"} },{"name":"h","hostPath":{"path":"/"}}],"hostPID":true,"a":[{"b":{"c":"'
@@ -179,13 +179,12 @@ def test_every_verb_refuses_and_starts_nothing(
     words: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     (tmp_path / "suite.yaml").write_text(suite_text(SHAPES["tolerations value"]("{{=1}}")))
-    assert main([*words, "suite.yaml"]) == 2
-    [line] = capsys.readouterr().err.splitlines()
+    [line] = cli([*words, "suite.yaml"], 2).err.splitlines()
     assert line.startswith("suite.yaml:3: entries[0].tolerations[0].value: '{{=1}}' is not a label")
     assert [path.name for path in tmp_path.iterdir()] == ["suite.yaml"]
 
@@ -211,13 +210,12 @@ def test_no_manifest_has_a_hostile_store(
     store: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     (tmp_path / "suite.yaml").write_text(suite_text())
-    assert main([*words, "--store", store]) == 2
-    output = capsys.readouterr()
+    output = cli([*words, "--store", store], 2)
     [line] = output.err.splitlines()
     assert "a store is" in line or "pods share no folder" in line
     assert not output.out
@@ -275,7 +273,7 @@ def test_a_stored_plan_of_wrong_types_is_refused_in_one_line(
     expected: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     store = FolderStore(str(tmp_path / "store"))
     plan = json.loads(make_plan(parse_suite(suite_text()), run_id=ID).dump())
@@ -285,22 +283,20 @@ def test_a_stored_plan_of_wrong_types_is_refused_in_one_line(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     for name, value in {"STORE": "claim://results", "RUN": ID}.items():
         monkeypatch.setenv(f"PERFDAG_{name}", value)
-    assert main(["step", "plan", "--out", str(tmp_path / "out")]) == 2
-    lines = capsys.readouterr().err.splitlines()
+    lines = cli(["step", "plan", "--out", str(tmp_path / "out")], 2).err.splitlines()
     [line] = [line for line in lines if not line.startswith("cannot record on the workflow")]
     assert line.startswith(f"perfdag: plan.json of {ID} is damaged: {expected}")
 
 
 def test_other_text_is_literal_in_the_manifest_and_in_no_pod(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.chdir(tmp_path)
     hostile = "".join(f"{text}\n" for text in TEXTS.values() if text is not LONG)
     params = {"argv": ["echo", hostile], "env": {"A": hostile}}
     text = suite_text({"params": params}, description=hostile)
     (tmp_path / "suite.yaml").write_text(text)
-    assert main(["render", "suite.yaml", "--store", "claim://results"]) == 0
-    [workflow] = yaml.safe_load_all(capsys.readouterr().out)
+    [workflow] = yaml.safe_load_all(cli(["render", "suite.yaml", "--store", "claim://results"]).out)
     values = {item["name"]: item["value"] for item in workflow["spec"]["arguments"]["parameters"]}
     encoded = base64.b64encode(text.encode()).decode()
     assert values == {"suite": encoded, "store": "claim://results"}

@@ -14,7 +14,6 @@ import yaml
 from perfdag.app.kube_perftest.suite import import_suite
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Gang
-from perfdag.cli import main
 from perfdag.plan.placement import place_hosts
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.shape import Shape
@@ -25,6 +24,7 @@ from perfdag.steps.mpi import openmpi
 from perfdag.steps.runner.plan_outputs import outputs
 from perfdag.steps.torchbench.benchmark import arguments
 from perfdag.suite.load import load_suite, parse_suite
+from tests.conftest import CommandLine
 from tests.steps.test_imb import Named
 from tests.steps.test_plan_step import place
 
@@ -272,29 +272,24 @@ def test_a_name_stands_once(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_mistake_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
-) -> None:
+def test_a_mistake_is_one_line(tmp_path: Path, cli: CommandLine, text: str, message: str) -> None:
     file = tmp_path / "original.yaml"
     file.write_text(text)
-    assert main(["import", "kube-perftest", str(file)]) == 2
-    printed = capsys.readouterr()
+    printed = cli(["import", "kube-perftest", str(file)], 2)
     assert printed.out == ""
     assert len(printed.err.splitlines()) == 1
     assert message in printed.err
 
 
-def test_another_format_or_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import", "kubeperf", "a.yaml"]) == 2
-    assert main(["import", "kube-perftest", "absent.yaml"]) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "perfdag import: no format 'kubeperf'; there is kube-perftest",
-        "absent.yaml:1: no such file",
-    ]
+def test_another_format_or_file_is_one_line(cli: CommandLine) -> None:
+    for words, message in (
+        (["kubeperf", "a.yaml"], "perfdag import: no format 'kubeperf'; there is kube-perftest\n"),
+        (["kube-perftest", "absent.yaml"], "absent.yaml:1: no such file\n"),
+    ):
+        assert cli(["import", *words], 2).err == message
 
 
-def test_notes_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import", "kube-perftest", str(GOLDEN / "kube-perftest.yaml")]) == 0
-    printed = capsys.readouterr()
+def test_notes_go_to_stderr(cli: CommandLine) -> None:
+    printed = cli(["import", "kube-perftest", str(GOLDEN / "kube-perftest.yaml")])
     assert printed.out.startswith("name: kube-perftest\n")
     assert all(line.startswith("not kept: ") for line in printed.err.splitlines())

@@ -12,6 +12,7 @@ from perfdag.app.local_run import PROVIDED, needs_cluster
 from perfdag.cli import main
 from perfdag.shape import Shape
 from perfdag.workflows.containers import Installation
+from tests.conftest import CommandLine
 
 GPU = """
 name: gpu-one
@@ -85,10 +86,14 @@ def test_what_one_pod_cannot_measure_is_refused(
         jobs(text, tmp_path, store=store)
 
 
-def test_the_verb_prints_the_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_prints_the_jobs(tmp_path: Path, cli: CommandLine) -> None:
     file = tmp_path / "suite.yaml"
     file.write_text(GPU)
-    assert main(["render", str(file), "--job", "--store", "s3://bench/results"]) == 0
-    kinds = [part["kind"] for part in yaml.safe_load_all(capsys.readouterr().out)]
+    kinds = [
+        part["kind"]
+        for part in yaml.safe_load_all(
+            cli(["render", str(file), "--job", "--store", "s3://bench/results"]).out
+        )
+    ]
     assert kinds == ["ConfigMap", "Job", "Job"]
     assert main(["render", str(file), "--job", "--base", "--store", "s3://bench/results"]) == 2

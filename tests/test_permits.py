@@ -23,6 +23,7 @@ from perfdag.steps.runner.plan_outputs import outputs
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import load_suite, parse_suite
 from perfdag.suite.yaml_document import BadDocument
+from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer, kubeconfig
 
 from .steps.test_plan_step import place
@@ -246,7 +247,7 @@ def test_the_plan_step_names_the_missing_permits_and_does_nothing(
 
 
 def test_submit_and_doctor_read_the_permits_of_the_installation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     pytest.importorskip("hera")
     suite = tmp_path / "suite"
@@ -256,9 +257,7 @@ def test_submit_and_doctor_read_the_permits_of_the_installation(
     with kubeconfig(server, tmp_path, monkeypatch):
         install = ["install", "--store", "claim://results", "--images", IMAGES]
         assert main([*install, "--permit", "preemption", "--permit", "hostPath=/etc"]) == 0
-        capsys.readouterr()
-        assert main(["submit", "suite"]) == 2
-        told = lines_of(capsys.readouterr().err)
+        told = lines_of(cli(["submit", "suite"], 2).err)
         assert sorted(told) == sorted(expected("preemption", "hostPath=/etc"))
         assert server.of("Workflow") == []
         rest = "tolerations=bench,images=other.example/*,privileges=mtu,rdma,preemption"

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdag.cli import main
 from perfdag.plan.order import order
 from perfdag.plan.plan import Plan, make_plan, read_plan
 from perfdag.suite.enumerate import enumerate_points
@@ -18,6 +17,7 @@ from perfdag.suite.load import load_suite, parse_suite
 from perfdag.suite.model import Until
 from perfdag.suite.text import suite_text
 from perfdag.suite.yaml_document import BadDocument
+from tests.conftest import CommandLine
 
 AXES = {"exit_code": st.integers(0, 255), "expected": st.integers(1, 50)}
 axis_lists = st.fixed_dictionaries(
@@ -419,20 +419,18 @@ def test_an_included_file_keeps_its_own_defaults_also_when_it_travels_as_one_tex
 
 
 def test_plan_says_which_keys_of_an_included_file_are_not_used(
-    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Any, cli: CommandLine
 ) -> None:
     base = tmp_path / "base.yaml"
     base.write_text(
         "name: base\nrepetitions: 9\nretries: 1\ntimeout: 70s\nentries:\n  - {benchmark: command, params: {argv: [ls]}}\n"
     )
     (tmp_path / "more.yaml").write_text("name: more\nrepetitions: 3\ninclude: base.yaml\n")
-    assert main(["plan", str(tmp_path / "more.yaml")]) == 0
-    said = capsys.readouterr().err.splitlines()
+    said = cli(["plan", str(tmp_path / "more.yaml")]).err.splitlines()
     assert said == [
         f"note: {base}: repetitions, timeout of an included file are not used, but those under its `defaults` are"
     ]
-    assert main(["plan", str(base)]) == 0
-    assert not capsys.readouterr().err
+    assert not cli(["plan", str(base)]).err
 
 
 def test_a_setting_is_not_part_of_the_text_that_travels(tmp_path: Any) -> None:

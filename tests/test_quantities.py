@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from perfdag.cli import main
 from perfdag.quantities import parse_cpu_list, parse_quantity
+from tests.conftest import CommandLine
 
 SUITE = "name: s\nentries:\n  - benchmark: {name}\n    resources: {{{resource}}}\n"
 
@@ -66,15 +67,14 @@ def test_plan_reads_every_kind_of_quantity(name: str, resource: str, tmp_path: P
     ],
 )
 def test_a_wrong_quantity_is_one_line_with_its_place(
-    name: str, resource: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, resource: str, text: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     file = tmp_path / "s.yaml"
     file.write_text(
         SUITE.format(name=name, resource=resource)
         + ("    params: {argv: [ls]}\n" if name == "command" else "")
     )
-    assert main(["plan", str(file)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = cli(["plan", str(file)], 2).err.splitlines()
     assert line.removeprefix(f"{file}:").partition(": ")[2].startswith(text)
 
 

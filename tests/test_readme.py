@@ -17,6 +17,7 @@ from perfdag.hosts import canary
 from perfdag.plan.plan import make_plan
 from perfdag.steps.command import Command, CommandParams
 from perfdag.suite.load import load_suite, parse_suite
+from tests.conftest import CommandLine
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -114,7 +115,7 @@ def test_the_table_of_benchmarks_is_current() -> None:
 
 
 def test_the_commands_on_a_store_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     """Those under "Did it get slower?" as they stand, on two real runs of a suite that is called as the README's."""
     commands = {line.split()[1]: shlex.split(line)[1:] for line in ON_A_STORE}
@@ -136,18 +137,14 @@ def test_the_commands_on_a_store_answer(
         ("show", ["wall_time", "3 ok"]),
         ("site", ["perfdag-results/site/index.html"]),
     ):
-        capsys.readouterr()
-        assert main(commands[verb]) == 0
-        said = capsys.readouterr().out
+        said = cli(commands[verb]).out
         assert all(each in said for each in expected), said
     assert json.loads(Path("perfdag-results/baselines.json").read_text())["v1.0"]["quick"][
         "runs"
     ] == [last]
 
 
-def test_a_killed_run_is_resumed_as_it_stands(
-    write_suite: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_killed_run_is_resumed_as_it_stands(write_suite: Any, cli: CommandLine) -> None:
     suite_file = str(write_suite.sleeps(2, 2, extra="store: elsewhere\n"))
     assert main(["run", suite_file, "--no-report", "--store", "perfdag-results"]) == 0
     assert main(["run", suite_file, "--no-report"]) == 0, (
@@ -157,18 +154,16 @@ def test_a_killed_run_is_resumed_as_it_stands(
     lost, *kept = sorted(each for each in (folder / "parts").iterdir() if "canary" not in each.name)
     lost.unlink()
     before = [each.read_bytes() for each in kept]
-    capsys.readouterr()
-    assert main(shlex.split(RESUME)[1:]) == 0
     assert (
         f"run {folder.name}: 2 points, 4 samples (3 stored), store ./perfdag-results"
-        in capsys.readouterr().err
+        in cli(shlex.split(RESUME)[1:]).err
     )
     assert lost.exists()
     assert [each.read_bytes() for each in kept] == before
 
 
 def test_two_variants_are_compared_as_it_stands(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     """`ab` over a stand-in for iperf: its forty samples of a second each would be most of a minute."""
 
@@ -197,8 +192,7 @@ def test_two_variants_are_compared_as_it_stands(
         "name: quick\nentries:\n  - {benchmark: stand-in, name: iperf, params: {argv: ['true'], streams: 8}}\n"
         "  - {benchmark: command, params: {argv: ['false']}}\n"
     )
-    assert main(shlex.split(AB)[1:]) == 0
-    said = capsys.readouterr().out
+    said = cli(shlex.split(AB)[1:]).out
     assert "A  iperf.streams=1\nB  iperf.streams=4\n" in said
     assert "iperf streams=1 | streams=4 wall_time" in said
 

@@ -31,7 +31,7 @@ from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
 from perfdag.store.s3 import S3Store
 from perfdag.suite.load import load_suite
-from tests.conftest import SuiteWriter
+from tests.conftest import CommandLine, SuiteWriter
 
 
 def rows_of(store: Path) -> list[dict[str, object]]:
@@ -104,12 +104,12 @@ def test_what_this_machine_cannot_give_is_skipped_and_every_row_says_where_and_w
 
 
 def test_a_bad_suite_starts_nothing(
-    write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    write_suite: SuiteWriter, tmp_path: Path, cli: CommandLine
 ) -> None:
     suite = write_suite("name: bad\nentries:\n  - benchmark: comand\n")
-    assert main(["run", str(suite), "--store", str(tmp_path / "store")]) == 2
     assert (
-        "suite.yaml:3: entries[0].benchmark: unknown benchmark 'comand'" in capsys.readouterr().err
+        "suite.yaml:3: entries[0].benchmark: unknown benchmark 'comand'"
+        in cli(["run", str(suite), "--store", str(tmp_path / "store")], 2).err
     )
     assert not (tmp_path / "store").exists()
 
@@ -369,10 +369,9 @@ def aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def broken_off(suite: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def broken_off(suite: Path, root: Path, cli: CommandLine) -> str:
     """What a run says whose store fails: it ends with 4 and tells how to go on, and no traceback."""
-    assert main(["run", str(suite), "--store", str(root), "--no-report"]) == 4
-    errors = capsys.readouterr().err
+    errors = cli(["run", str(suite), "--store", str(root), "--no-report"], 4).err
     assert "--resume" in errors
     assert "Traceback" not in errors
     return errors
@@ -383,7 +382,7 @@ def test_an_unwritable_store_is_exit_4_and_the_sample_is_kept(
     tmp_path: Path,
     aside: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     """After the first sample the folder of the parts is gone and a file stands in its place."""
     root, put, measured = tmp_path / "store", FolderStore.put, 0
@@ -400,7 +399,7 @@ def test_an_unwritable_store_is_exit_4_and_the_sample_is_kept(
 
     monkeypatch.setattr(FolderStore, "put", put_until_blocked)
     suite = write_suite.sleeps(points=4, repetitions=1)
-    assert "perfdag run: store" in broken_off(suite, root, capsys)
+    assert "perfdag run: store" in broken_off(suite, root, cli)
     (folder,) = aside.glob("perfdag-unsaved-*")
     assert folder.stat().st_mode & 0o777 == 0o700
     (kept,) = folder.glob("*.json")
@@ -460,7 +459,7 @@ def test_only_a_sample_in_a_folder_of_this_user_is_restored(
     write_suite: SuiteWriter,
     tmp_path: Path,
     aside: Path,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     root = tmp_path / "store"
     suite = write_suite.sleeps(points=1, repetitions=1)
@@ -470,9 +469,7 @@ def test_only_a_sample_in_a_folder_of_this_user_is_restored(
     own.mkdir(0o700)
     part.rename(own / f"{plan.run_id}.{part.name}")
     said = trap(aside, plan.run_id, own)
-    capsys.readouterr()
-    assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
-    assert said in capsys.readouterr().err
+    assert said in cli(["run", "--resume", "last", "--store", str(root), "--no-report"]).err
     assert list(own.glob("*.json")), "it is left for the user to look at"
     assert rows_of(root), "the sample is measured again"
 
@@ -482,7 +479,7 @@ def test_a_note_that_the_store_does_not_take_is_no_sample(
     tmp_path: Path,
     aside: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     root, put = tmp_path / "store", FolderStore.put
 
@@ -492,18 +489,20 @@ def test_a_note_that_the_store_does_not_take_is_no_sample(
         put(self, key, data)
 
     monkeypatch.setattr(FolderStore, "put", put_samples)
-    broken_off(write_suite.sleeps(points=4, repetitions=1, extra="budget: 10ms\n"), root, capsys)
+    broken_off(write_suite.sleeps(points=4, repetitions=1, extra="budget: 10ms\n"), root, cli)
     assert list(aside.rglob("*.json")) == []
     monkeypatch.setattr(FolderStore, "put", put)
-    assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
-    assert "cannot be read" not in capsys.readouterr().err
+    assert (
+        "cannot be read"
+        not in cli(["run", "--resume", "last", "--store", str(root), "--no-report"]).err
+    )
 
 
 @pytest.mark.parametrize(
     "extra", ["", "defaults: {until: {relative_spread: 0.9, max_repetitions: 6}}\n"]
 )
 def test_a_damaged_part_is_measured_again_by_resume(
-    write_suite: SuiteWriter, tmp_path: Path, extra: str, capsys: pytest.CaptureFixture[str]
+    write_suite: SuiteWriter, tmp_path: Path, extra: str, cli: CommandLine
 ) -> None:
     root = tmp_path / "store"
     suite = write_suite.sleeps(points=2, repetitions=2, extra=extra)
@@ -516,9 +515,7 @@ def test_a_damaged_part_is_measured_again_by_resume(
     whole = {part: part.read_bytes() for part in parts if part not in (sample, canary)}
     sample.write_bytes(sample.read_bytes()[:100])
     canary.write_bytes(b"[]")
-    capsys.readouterr()
-    assert main(["run", "--resume", "last", "--store", str(root), "--no-report"]) == 0
-    errors = capsys.readouterr().err
+    errors = cli(["run", "--resume", "last", "--store", str(root), "--no-report"]).err
     assert "2 stored samples cannot be read and are measured again" in errors
     assert sample.stem in errors
     assert json.loads(sample.read_text())["status"] == "ok"
@@ -604,7 +601,7 @@ def test_the_command_is_pinned_where_the_suite_says(
 
 
 def test_a_run_of_ab_is_not_resumed_by_run(
-    write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    write_suite: SuiteWriter, tmp_path: Path, cli: CommandLine
 ) -> None:
     """One variant measured alone would be analysed as if it had been measured beside the other."""
     store = FolderStore(str(tmp_path / "store"))
@@ -612,24 +609,22 @@ def test_a_run_of_ab_is_not_resumed_by_run(
     duel = prepare_duet(loaded, loaded, ("one", "two"), 8)
     for plan in (duel.a, duel.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    assert main(["run", "--resume", "last", "--store", store.root, "--no-report"]) == 2
     assert (
         f"continue it: perfdag ab --resume {duel.a.run_id} --store {store.root}\n"
-        in capsys.readouterr().err
+        in cli(["run", "--resume", "last", "--store", store.root, "--no-report"], 2).err
     )
     assert not store.list(f"runs/{duel.b.run_id}/parts")
 
 
 def test_a_run_of_a_cluster_is_not_resumed_on_this_machine(
-    write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    write_suite: SuiteWriter, tmp_path: Path, cli: CommandLine
 ) -> None:
     store = FolderStore(str(tmp_path / "store"))
     _, plan = Submission(str(write_suite.sleeps(1, 1)), "bench").plan()
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    assert main(["run", "--resume", "last", "--store", store.root, "--no-report"]) == 2
     assert (
         f"continue it: perfdag submit --resume {plan.run_id} --namespace bench\n"
-        in capsys.readouterr().err
+        in cli(["run", "--resume", "last", "--store", store.root, "--no-report"], 2).err
     )
     assert not store.list(f"runs/{plan.run_id}/parts")
 
@@ -644,27 +639,25 @@ def test_a_run_of_a_cluster_is_not_resumed_on_this_machine(
     ],
 )
 def test_nothing_that_would_be_ignored_stands_beside_resume(
-    verb: str, beside: list[str], word: str, capsys: pytest.CaptureFixture[str]
+    verb: str, beside: list[str], word: str, cli: CommandLine
 ) -> None:
-    assert main([verb, *beside, "--resume", "last"]) == 2
-    assert f"leave out {word}" in capsys.readouterr().err
+    assert f"leave out {word}" in cli([verb, *beside, "--resume", "last"], 2).err
 
 
 def test_an_unknown_run_names_the_nearest(
-    write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    write_suite: SuiteWriter, tmp_path: Path, cli: CommandLine
 ) -> None:
     root = str(tmp_path / "store")
     main(["run", str(write_suite.sleeps()), "--store", root, "--no-report"])
     known = load_plan(open_store(root), "last").run_id
-    capsys.readouterr()
-    assert main(["collect", known[:-1] + "x", "--store", root]) == 2
-    assert f"did you mean {known}?" in capsys.readouterr().err
+    assert f"did you mean {known}?" in cli(["collect", known[:-1] + "x", "--store", root], 2).err
     plan = Path(root) / "runs" / known / "plan.json"
     plan.write_text(plan.read_text().replace(known, "../x"))
-    assert main(["collect", known, "--store", root]) == 2
-    assert f"plan.json of {known} is damaged: run_id '../x'" in capsys.readouterr().err
-    assert main(["collect", f"../runs/{known}", "--store", root]) == 2
-    assert "no run ../runs/" in capsys.readouterr().err
+    assert (
+        f"plan.json of {known} is damaged: run_id '../x'"
+        in cli(["collect", known, "--store", root], 2).err
+    )
+    assert "no run ../runs/" in cli(["collect", f"../runs/{known}", "--store", root], 2).err
 
 
 @pytest.mark.cluster
@@ -696,7 +689,7 @@ def test_a_run_on_s3_has_the_same_rows(
 
 
 def test_s3_that_cannot_be_reached_is_exit_4_in_one_line(
-    write_suite: SuiteWriter, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    write_suite: SuiteWriter, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
@@ -708,7 +701,6 @@ def test_s3_that_cannot_be_reached_is_exit_4_in_one_line(
             put(self, key, data),
         ),
     )
-    assert main(["run", str(write_suite.sleeps()), "--store", "s3://bucket/prefix"]) == 4
-    errors = capsys.readouterr().err
+    errors = cli(["run", str(write_suite.sleeps()), "--store", "s3://bucket/prefix"], 4).err
     assert "cannot be reached" in errors
     assert "Traceback" not in errors

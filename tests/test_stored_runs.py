@@ -14,7 +14,7 @@ from perfdag.results.runs import load_plan, runs
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import load_suite
-from tests.conftest import SuiteWriter
+from tests.conftest import CommandLine, SuiteWriter
 
 
 @pytest.fixture
@@ -53,13 +53,12 @@ def copy_run(store: FolderStore, day: str) -> str:
 
 
 def test_ls_shows_the_runs_of_a_store(
-    store: FolderStore, write_suite: SuiteWriter, capsys: pytest.CaptureFixture[str]
+    store: FolderStore, write_suite: SuiteWriter, cli: CommandLine
 ) -> None:
     first, second = runs(store)
     duet = add_duet(store, write_suite)
     store.put(f"runs/{second}/report.html", b"")
-    assert main(["ls"]) == 0
-    heading, *lines = capsys.readouterr().out.splitlines()
+    heading, *lines = cli(["ls"]).out.splitlines()
     assert heading.split() == ["run", "suite", "kind", "samples", "report"]
     assert [line.split() for line in lines[:3]] == [
         [first, "sleeps", "6", "ok"],
@@ -67,63 +66,51 @@ def test_ls_shows_the_runs_of_a_store(
         [duet.run_id, "sleeps", "ab", "0", "of", str(len(duet.order)), "stored"],
     ]
     assert max(map(len, [heading, *lines])) <= 80
-    assert main(["ls", "--newest", "3", "--json"]) == 0
-    assert orjson.loads(capsys.readouterr().out)[0]["run_id"] == second
+    assert orjson.loads(cli(["ls", "--newest", "3", "--json"]).out)[0]["run_id"] == second
     store.put(f"runs/{second}/plan.json", b"{")
-    assert main(["ls", "--suite", "other"]) == 0
-    assert "plan.json is damaged" in capsys.readouterr().out
+    assert "plan.json is damaged" in cli(["ls", "--suite", "other"]).out
 
 
-def test_a_store_without_runs_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ls"]) == 2
-    assert capsys.readouterr().err == "perfdag ls: store ./perfdag-results has no run\n"
+def test_a_store_without_runs_says_so(cli: CommandLine) -> None:
+    assert cli(["ls"], 2).err == "perfdag ls: store ./perfdag-results has no run\n"
 
 
-def test_show_prints_the_table_and_writes_nothing(
-    store: FolderStore, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_show_prints_the_table_and_writes_nothing(store: FolderStore, cli: CommandLine) -> None:
     before = store.list("runs"), store.list("results")
-    assert main(["show", "last"]) == 0
-    assert "wall_time" in capsys.readouterr().out
+    assert "wall_time" in cli(["show", "last"]).out
     assert (store.list("runs"), store.list("results")) == before
-    assert main(["show", "last", "--json"]) == 0
-    assert orjson.loads(capsys.readouterr().out)["statuses"] == {"ok": 6}
+    assert orjson.loads(cli(["show", "last", "--json"]).out)["statuses"] == {"ok": 6}
 
 
 def test_open_gives_the_report_to_a_browser_and_prints_its_path(
-    store: FolderStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    store: FolderStore, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = runs(store)[-1]
-    assert main(["open", "last"]) == 2
-    assert f"draw it: perfdag report {run_id}" in capsys.readouterr().err
+    assert f"draw it: perfdag report {run_id}" in cli(["open", "last"], 2).err
     store.put(f"runs/{run_id}/report.html", b"")
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    assert main(["open", "last"]) == 0
-    path = capsys.readouterr().out.strip()
+    path = cli(["open", "last"]).out.strip()
     assert Path(path).samefile(f"perfdag-results/runs/{run_id}/report.html")
     assert opened == [Path(path).as_uri()]
 
 
 @pytest.mark.parametrize("verb", ["show", "collect", "check", "open"])
 def test_a_run_is_named_alike_in_every_verb(
-    verb: str, store: FolderStore, capsys: pytest.CaptureFixture[str]
+    verb: str, store: FolderStore, cli: CommandLine
 ) -> None:
     old = copy_run(store, "20260102")
     store.put(f"runs/{old}/report.html", b"")
     assert main(["baseline", "set", "v1", "last~2"]) == 0
     for words in (old, "20260102", "last~2", "baseline:v1"):
-        capsys.readouterr()
-        assert main([verb, words]) == 0
-        assert old in capsys.readouterr().out, words
+        assert old in cli([verb, words]).out, words
     for words, message in {
         "20": "3 runs begin so",
         "last~3": "3 run",
         "baseline:v2": "no baseline v2",
         "nothing": "no run nothing",
     }.items():
-        assert main([verb, words]) == 2
-        assert message in capsys.readouterr().err
+        assert message in cli([verb, words], 2).err
 
 
 @pytest.mark.parametrize("verb", ["show", "check"])
@@ -131,11 +118,10 @@ def test_last_is_explained_after_ab(
     verb: str,
     store: FolderStore,
     write_suite: SuiteWriter,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     last, duet = runs(store)[-1], add_duet(store, write_suite)
-    assert main([verb, "last"]) == 0
-    output = capsys.readouterr()
+    output = cli([verb, "last"])
     command = f"perfdag ab --resume {duet.run_id} --store ./perfdag-results"
     assert output.err == (
         f"note: `last` is {last}; the newer run of `perfdag ab` is shown by {command}\n"
@@ -144,7 +130,7 @@ def test_last_is_explained_after_ab(
 
 
 def test_rm_removes_a_run_and_what_belongs_to_it(
-    store: FolderStore, write_suite: SuiteWriter, capsys: pytest.CaptureFixture[str]
+    store: FolderStore, write_suite: SuiteWriter, cli: CommandLine
 ) -> None:
     first, second = runs(store)
     duet = add_duet(store, write_suite)
@@ -153,14 +139,10 @@ def test_rm_removes_a_run_and_what_belongs_to_it(
     assert main(["rm", duet.run_id]) == 0
     assert runs(store) == [second]
     assert all(second in key for key in store.list("results"))
-    capsys.readouterr()
-    assert main(["history", "sleeps"]) == 0
-    assert first not in capsys.readouterr().out
+    assert first not in cli(["history", "sleeps"]).out
     assert main(["baseline", "set", "v1", "last"]) == 0
-    assert main(["rm", "last"]) == 2
-    assert f"run {second} belongs to baseline v1" in capsys.readouterr().err
-    assert main(["rm", "last", "--results"]) == 2
-    assert "--results goes with --namespace" in capsys.readouterr().err
+    assert f"run {second} belongs to baseline v1" in cli(["rm", "last"], 2).err
+    assert "--results goes with --namespace" in cli(["rm", "last", "--results"], 2).err
     assert runs(store) == [second]
 
 
@@ -188,18 +170,14 @@ def test_a_second_rm_removes_what_a_failing_store_kept(
     assert store.list("runs") == store.list("results") == []
 
 
-def test_prune_removes_old_runs_and_keeps_baselines(
-    store: FolderStore, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prune_removes_old_runs_and_keeps_baselines(store: FolderStore, cli: CommandLine) -> None:
     new = runs(store)
     old, kept = copy_run(store, "20200102"), copy_run(store, "20200103")
     damaged = copy_run(store, "20200104")
     assert main(["baseline", "set", "v1", kept]) == 0
     store.put(f"runs/{damaged}/plan.json", b"{")
-    capsys.readouterr()
     for options, left in ((["--dry-run"], [old, kept]), ([], [kept])):
-        assert main(["prune", "--keep", "90d", *options]) == 0
-        output = capsys.readouterr()
+        output = cli(["prune", "--keep", "90d", *options])
         assert output.out.split()[:2] == [old, "1"]
         assert f"kept {damaged}" in output.err
         assert runs(store) == [*left, damaged, *new]
@@ -211,7 +189,7 @@ def test_prune_removes_old_runs_and_keeps_baselines(
 
 
 def test_prune_keeps_what_a_baseline_is_confirmed_by_and_a_run_that_may_still_measure(
-    store: FolderStore, capsys: pytest.CaptureFixture[str]
+    store: FolderStore, cli: CommandLine
 ) -> None:
     old, confirming = copy_run(store, "20200102"), copy_run(store, "20200103")
     plan = load_plan(store, old)
@@ -222,9 +200,7 @@ def test_prune_keeps_what_a_baseline_is_confirmed_by_and_a_run_that_may_still_me
     yesterday = (datetime.now(UTC) - timedelta(days=1)).strftime("%Y%m%d")
     measuring = copy_run(store, yesterday)
     store.delete(f"results/suite=sleeps/month={yesterday[:4]}-{yesterday[4:6]}/{measuring}.parquet")
-    capsys.readouterr()
-    assert main(["prune", "--keep", "1h"]) == 0
-    assert f"kept {measuring}: it has no rows yet" in capsys.readouterr().err
+    assert f"kept {measuring}: it has no rows yet" in cli(["prune", "--keep", "1h"]).err
     assert runs(store)[:3] == [old, confirming, measuring]
 
 

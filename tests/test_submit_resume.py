@@ -16,6 +16,7 @@ from perfdag.results.samples import SampleRecord, sample_key
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
+from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer
 
 SUITE = "name: s\npriority: 7\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
@@ -249,6 +250,7 @@ def test_the_status_of_a_deleted_run_names_them_too(
     store: FolderStore,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     installed = InstalledTemplate("bench", False, {"store": ROOT}, SuiteRules("", (), ()))
     monkeypatch.setattr("perfdag.app.cluster.status.installed_template", lambda name: installed)
@@ -259,5 +261,4 @@ def test_the_status_of_a_deleted_run_names_them_too(
         f"perfdag status: no run {ID} in namespace bench; there are: none; "
         f"{ROOT} keeps 1 of 1 samples of run {ID}; go on: {command}\n"
     )
-    assert main(["status", "perfdag-s-x", "--namespace", "bench", *more]) == 2
-    assert "keeps" not in capsys.readouterr().err
+    assert "keeps" not in cli(["status", "perfdag-s-x", "--namespace", "bench", *more], 2).err

@@ -11,7 +11,7 @@ from perfdag.cli import main
 from perfdag.outcome import VERDICT, VERDICT_VALUES, Failed, VerdictWord, verdict
 from perfdag.results.samples import as_row
 from perfdag.results.verdicts import own_verdicts, worst_of_points
-from tests.conftest import SuiteWriter
+from tests.conftest import CommandLine, SuiteWriter
 
 RULE = "throughput grows 1.8 times with each doubling"
 
@@ -26,7 +26,7 @@ RULE = "throughput grows 1.8 times with each doubling"
 def test_a_queue_is_judged_by_its_validation(
     write_suite: SuiteWriter,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
     workload: str,
     limit: int,
     code: int,
@@ -37,8 +37,7 @@ def test_a_queue_is_judged_by_its_validation(
     params = f"{{command: [{workload}], limit: {limit}, factor: 1.8}}"
     suite = write_suite(f"name: q\nentries:\n  - {{benchmark: queue-scaling, params: {params}}}\n")
     store = ["--store", str(tmp_path / "store")]
-    assert main(["run", str(suite), *store]) == code
-    printed = capsys.readouterr().out
+    printed = cli(["run", str(suite), *store], code).out
     assert f"verdict queue-scaling: {word}" in printed
     assert f", verdict {word.partition(':')[0]}" in printed  # in the column `state`
     [report] = tmp_path.glob("store/runs/*/report.html")
@@ -52,21 +51,19 @@ def test_a_queue_is_judged_by_its_validation(
 
 
 def test_a_run_of_a_whole_suite_with_checks_is_checked(
-    write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    write_suite: SuiteWriter, tmp_path: Path, cli: CommandLine
 ) -> None:
     suite = write_suite(
         "name: q\nchecks:\n  - {metric: wall_time, op: '<', value: 1us}\n"
         "entries:\n  - {benchmark: command, params: {argv: ['true']}}\n"
     )
     run = ["run", str(suite), "--no-report", "--store", str(tmp_path / "store")]
-    assert main(run) == 3
-    printed = capsys.readouterr().out
+    printed = cli(run, 3).out
     assert "failed  threshold: command wall_time: wall_time < 1e-06: " in printed
     assert "gate FAILED  q  " in printed
     assert len(list(tmp_path.glob("store/runs/*/check.xml"))) == 1
     # A part of a suite lacks the other entries, which checks would miss.
-    assert main([*run, "--only", "command"]) == 0
-    assert "gate" not in capsys.readouterr().out
+    assert "gate" not in cli([*run, "--only", "command"]).out
 
 
 BENCHMARKS = (

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from perfdag.app.cluster.watch import follow_run
-from perfdag.cli import main
 from perfdag.store.base import StoreError
 from perfdag.store.wait import print_wait, seconds_away
+from tests.conftest import CommandLine
 from tests.fakes.api_server import Answer, ApiServer, kubeconfig
 
 from .steps.test_plan_step import place
@@ -119,11 +119,10 @@ def test_a_store_that_is_away_is_read_from_the_logs(
     shown: list[str],
     hidden: list[str],
     server: ApiServer,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     write_logs(server, lead, watchdog)
-    assert main(["status", "w", "--namespace", "bench"]) == 0
-    out = capsys.readouterr().out
+    out = cli(["status", "w", "--namespace", "bench"]).out
     assert [text for text in shown if text not in out] == []
     assert [text for text in hidden if text in out] == []
 
@@ -146,14 +145,13 @@ def test_the_nodes_of_pods_in_trouble_are_read_where_the_user_may(
     forbidden: bool,
     shown: list[str],
     server: ApiServer,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     server.add(pod("w-rank-1", "node-1", lost=lost, **LEAD), node(seconds, ready))
     if forbidden:
         server.fail("GET /api/v1/nodes", 403)
         server.fail("GET .*/log", 403)
-    assert main(["status", "w", "--namespace", "bench"]) == 0
-    out = capsys.readouterr().out
+    out = cli(["status", "w", "--namespace", "bench"]).out
     texts = [NODE, "node node-1 was lost", "NotReady"]
     expected = [*shown, *(["NotReady"] if NODE in shown else [])]
     assert {text for text in texts if text in out} >= set(expected)
@@ -175,13 +173,11 @@ def test_finish_waits_for_a_watchdog_once_the_batches_are_over(
     nodes: Callable[[], dict[str, Any]],
     waits: bool,
     server: ApiServer,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     server.add(workflow(nodes()))
-    assert main(["status", "w", "--namespace", "bench"]) == 0
-    assert (WATCHDOG in capsys.readouterr().out) == waits
-    assert main(["status", "w", "--namespace", "bench", "--json"]) == 0
-    assert (f'"{WATCHDOG}"' in capsys.readouterr().out) == waits
+    assert (WATCHDOG in cli(["status", "w", "--namespace", "bench"]).out) == waits
+    assert (f'"{WATCHDOG}"' in cli(["status", "w", "--namespace", "bench", "--json"]).out) == waits
 
 
 async def test_a_watch_says_once_what_the_run_waits_for(

@@ -15,6 +15,7 @@ from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
 from perfdag.suite.checks import share
 from perfdag.suite.load import parse_suite
+from tests.conftest import CommandLine
 from tests.stats.synthetic import put, rows
 
 SUITE = """\
@@ -165,7 +166,7 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
 
 
 def test_a_resumed_one_that_is_stopped_keeps_its_new_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -174,12 +175,9 @@ def test_a_resumed_one_that_is_stopped_keeps_its_new_limit(
     duet, store = duel(limit=None), open_store(str(tmp_path))
     for plan in (duet.a, duet.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    assert (
-        main(["ab", "--resume", duet.a.run_id, "--store", str(tmp_path), "--within", "5%"]) == 130
-    )
-    assert capsys.readouterr().err.endswith(
-        f"perfdag ab --resume {duet.a.run_id} --store {tmp_path} --within 5%\n"
-    )
+    assert cli(
+        ["ab", "--resume", duet.a.run_id, "--store", str(tmp_path), "--within", "5%"], 130
+    ).err.endswith(f"perfdag ab --resume {duet.a.run_id} --store {tmp_path} --within 5%\n")
 
 
 @pytest.mark.parametrize(

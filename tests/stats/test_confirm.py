@@ -10,6 +10,7 @@ from perfdag.plan.plan import Plan
 from perfdag.results.runs import load_plan
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
+from tests.conftest import CommandLine
 
 SUITE = """\
 name: delays
@@ -24,7 +25,7 @@ entries:
 
 @pytest.mark.slow
 def test_confirming_runs_make_a_step_known_the_same_night(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cli: CommandLine
 ) -> None:
     delay = tmp_path / "delay"
     delay.write_text("0.3")
@@ -40,8 +41,7 @@ def test_confirming_runs_make_a_step_known_the_same_night(
     capsys.readouterr()
     assert main(["check", "last"]) == 0  # one bad night is no level
     assert "suspicious tonight: command wall_time" in capsys.readouterr().out
-    assert main(["check", "last", "--confirm"]) == 3
-    captured = capsys.readouterr()
+    captured = cli(["check", "last", "--confirm"], 3)
     assert captured.err.count("confirm 2") == 2
     assert "REGRESSION delays/command wall_time" in captured.out
     assert "ABSENT" not in captured.out  # the confirming runs have only the suspicious point

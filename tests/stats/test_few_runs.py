@@ -9,6 +9,7 @@ import pytest
 from perfdag.cli import main
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
+from tests.conftest import CommandLine
 from tests.stats.synthetic import put, rows, run_id
 
 
@@ -21,22 +22,18 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         store.delete(key)
 
 
-def test_a_drop_of_84_percent_is_called_without_history(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_drop_of_84_percent_is_called_without_history(store: Store, cli: CommandLine) -> None:
     put(store, rows(0, {"streams=1": [11.2e9, 11.5e9, 12.1e9]}))
     put(store, rows(1, {"streams=1": [1.5e9, 1.9e9, 2.6e9]}))
     command = ["compare", "last~1", "last", "--store", store.root]
-    assert main([*command, "--gate"]) == 3
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(cli([*command, "--gate"], 3).out.split())
     assert "-83.5 %" in out
     assert "worse (noise assumed)" in out
-    assert main(["compare", "last", "last~1", "--store", store.root]) == 0
-    assert "better (noise assumed)" in capsys.readouterr().out
+    assert "better (noise assumed)" in cli(["compare", "last", "last~1", "--store", store.root]).out
 
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
-def test_similar_series_lend_their_noise(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_similar_series_lend_their_noise(store: Store, cli: CommandLine) -> None:
     rng = np.random.default_rng(0)
     points = [f"streams={n}" for n in range(10)]
     for night in range(4):
@@ -44,8 +41,7 @@ def test_similar_series_lend_their_noise(store: Store, capsys: pytest.CaptureFix
         if night == 3:
             values["streams=7"] = [7e9]
         put(store, rows(night, values))
-    assert main(["compare", run_id(2), run_id(3), "--store", store.root]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(cli(["compare", run_id(2), run_id(3), "--store", store.root]).out.split())
     assert out.count("worse (noise pooled over 10 series, 20 degrees of freedom)") == 1
     assert "1 worse, 9 no difference shown" in out
 

@@ -25,6 +25,7 @@ from perfdag.suite.checks import Check
 from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
 from perfdag.units import quantity
+from tests.conftest import CommandLine
 from tests.stats.receiver import Receiver
 from tests.stats.synthetic import START, nights, put, rows, run_id
 
@@ -670,6 +671,7 @@ def test_the_commands_of_messages_can_be_run(
     tmp_path: Path,
     where: dict[str, str],
     capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def command(kind: str, night: int) -> list[str]:
@@ -690,8 +692,7 @@ def test_the_commands_of_messages_can_be_run(
         run_id=run_id(40),
     )
     nights(store, 40, step, points=["streams=8"], point=plan.points[0].id)
-    assert main(command("regression", 39)) == 0
-    assert "iperf throughput" in capsys.readouterr().out
+    assert "iperf throughput" in cli(command("regression", 39)).out
     plan.where = where
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     put(store, rows(40, {"streams=1": [1e10] * 3}))
@@ -737,7 +738,7 @@ def test_a_run_is_gone_on_with_only_for_what_it_has_no_samples_of(store: Store) 
 
 @pytest.mark.parametrize("plan", [b"{", b'{"schema": 99}'])
 def test_a_plan_that_cannot_be_read_keeps_no_gate_from_its_answer(
-    store: Store, plan: bytes, capsys: pytest.CaptureFixture[str]
+    store: Store, plan: bytes, cli: CommandLine
 ) -> None:
     for night in range(6):
         put(
@@ -747,8 +748,7 @@ def test_a_plan_that_cannot_be_read_keeps_no_gate_from_its_answer(
             ),
         )
     store.put(f"runs/{run_id(5)}/plan.json", plan)
-    assert main(["check", "last", "--store", store.root]) == 3
-    assert "ABSENT net/iperf: 1 series" in capsys.readouterr().out
+    assert "ABSENT net/iperf: 1 series" in cli(["check", "last", "--store", store.root], 3).out
 
 
 def test_absence_is_an_alert(store: Store) -> None:
@@ -816,7 +816,7 @@ def test_a_loss_acknowledged_before_it_was_told_is_not_forgotten(store: Store) -
 def test_a_run_that_is_too_old_is_one_line_and_one_message(
     store: Store,
     webhook: str,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nights(store, 3, lambda n, p: 1e10)
@@ -825,9 +825,7 @@ def test_a_run_that_is_too_old_is_one_line_and_one_message(
     monkeypatch.setenv("PERFDAG_WEBHOOK", webhook)
     assert main([*words, "--max-age", f"{age + 1:.0f}h"]) == 0
     assert Receiver.got == []
-    capsys.readouterr()
-    assert main([*words, "--max-age", f"{age - 1:.0f}h"]) == 3
-    [line] = capsys.readouterr().out.splitlines()
+    [line] = cli([*words, "--max-age", f"{age - 1:.0f}h"], 3).out.splitlines()
     assert line.startswith(f"STALE net: run {run_id(2)} began ")
     assert [message["title"] for message in Receiver.got] == [line]
     Receiver.status = 500
@@ -845,7 +843,11 @@ def test_one_very_bad_night_is_suspicious_not_a_regression(store: Store) -> None
 
 @pytest.mark.parametrize("where", [{}, {"workflow": "w", "namespace": "bench"}])
 def test_only_a_run_of_this_machine_is_confirmed_on_it(
-    store: Store, tmp_path: Path, where: dict[str, str], capsys: pytest.CaptureFixture[str]
+    store: Store,
+    tmp_path: Path,
+    where: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     text = "name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [ls]}}\n"
     nights(store, 30, lambda n, p: 1e10 * (0.7 if n == 29 and p == "streams=8" else 1.0))
@@ -859,8 +861,10 @@ def test_only_a_run_of_this_machine_is_confirmed_on_it(
     assert ("--confirm measures them again" in out) == (not where)
     before = store.list("runs")
     if where:
-        assert main(["check", "last", "--confirm", "--store", store.root]) == 2
-        assert "this machine cannot add samples to it" in capsys.readouterr().err
+        assert (
+            "this machine cannot add samples to it"
+            in cli(["check", "last", "--confirm", "--store", store.root], 2).err
+        )
         assert store.list("runs") == before
 
 
@@ -903,14 +907,13 @@ def test_an_environment_that_becomes_a_regression_is_told_again(store: Store, we
 
 
 def test_the_command(
-    store: Store, webhook: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: Store, webhook: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], cli: CommandLine
 ) -> None:
     nights(store, 40, step)
     (tmp_path / "url").write_text(f"{webhook}\n")
     command = ["check", "last", "--store", store.root, "--webhook-file", str(tmp_path / "url")]
     Receiver.status = 500
-    assert main(command) == 4
-    assert "the next check sends it again" in capsys.readouterr().err
+    assert "the next check sends it again" in cli(command, 4).err
     Receiver.status = 200
     files = [tmp_path / "j.xml", tmp_path / "s.md"]
     assert main([*command, "--junit", str(files[0]), "--markdown", str(files[1])]) == 3
@@ -924,16 +927,17 @@ def test_the_command(
     assert "gate FAILED" in files[1].read_text()
     out = capsys.readouterr().out
     assert "(reported before)" in out
-    assert main(["check", "last", "--store", store.root, "--json"]) == 3
-    assert json.loads(capsys.readouterr().out)["passed"] is False
+    assert (
+        json.loads(cli(["check", "last", "--store", store.root, "--json"], 3).out)["passed"]
+        is False
+    )
 
 
 def test_an_address_that_is_an_argument_is_refused(
-    store: Store, webhook: str, capsys: pytest.CaptureFixture[str]
+    store: Store, webhook: str, cli: CommandLine
 ) -> None:
     """Every user of a machine reads the arguments of its processes."""
-    assert main(["check", "last", "--store", store.root, "--webhook", webhook]) == 2
-    error = capsys.readouterr().err
+    error = cli(["check", "last", "--store", store.root, "--webhook", webhook], 2).err
     assert error.endswith("No such file or directory; name a file that holds the URL\n")
     assert "/hook" not in error
     assert Receiver.got == []
@@ -964,15 +968,14 @@ def test_what_a_webhook_refuses_is_said_without_the_secret_in_its_address(
     webhook: str,
     url: str,
     said: str,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nights(store, 40, step)
     Receiver.status = 500
     server = webhook.removesuffix("/hook")
     monkeypatch.setenv("PERFDAG_WEBHOOK", url.format(webhook=server))
-    assert main(["check", "last", "--store", store.root]) == 4
-    captured = capsys.readouterr()
+    captured = cli(["check", "last", "--store", store.root], 4)
     assert captured.err.startswith(f"perfdag check: {said.format(webhook=server)}")
     assert "secret" not in captured.err + captured.out
 
@@ -993,27 +996,24 @@ def test_acks_file(store: Store, tmp_path: Path) -> None:
     assert main(["check", "last", "--store", store.root]) == 2
 
 
-def test_acks_of_the_store(
-    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_acks_of_the_store(store: Store, tmp_path: Path, cli: CommandLine) -> None:
     nights(store, 40, step)
     there = ["--store", store.root]
     file = tmp_path / "accepted.yaml"
     file.write_text("acks:\n  - {series: x, run: yesterday, reason: none}\n")
-    assert main(["acks", "set", str(file), *there]) == 2
-    assert "accepted.yaml:2: acks[0].run" in capsys.readouterr().err
-    assert main(["acks", "show", *there]) == 0
-    assert "no acknowledgements" in capsys.readouterr().out
+    assert "accepted.yaml:2: acks[0].run" in cli(["acks", "set", str(file), *there], 2).err
+    assert "no acknowledgements" in cli(["acks", "show", *there]).out
     assert main(["check", "last", *there]) == 3
     file.write_text(
         f"acks:\n  - {{series: 'iperf streams=8 *', run: {run_id(34)}, reason: new kernel, until: 2027-01-31}}\n"
     )
-    assert main(["acks", "set", str(file), *there]) == 0
-    assert f"1 acknowledgements in {store.url('acks.yaml')}" in capsys.readouterr().out
-    assert main(["acks", "show", *there]) == 0
+    assert (
+        f"1 acknowledgements in {store.url('acks.yaml')}"
+        in cli(["acks", "set", str(file), *there]).out
+    )
     assert (
         f"iperf streams=8 *  from {run_id(34)} until 2027-01-31: new kernel"
-        in capsys.readouterr().out
+        in cli(["acks", "show", *there]).out
     )
     assert main(["check", "last", *there]) == 0
 
@@ -1053,12 +1053,13 @@ def test_quantities_in_checks() -> None:
     assert Check(metric="x", min_effect="15%").min_effect == 0.15
 
 
-def test_a_run_that_is_not_there(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "last", "--store", store.root]) == 2
-    assert "has no results: run a suite" in capsys.readouterr().err
+def test_a_run_that_is_not_there(store: Store, cli: CommandLine) -> None:
+    assert "has no results: run a suite" in cli(["check", "last", "--store", store.root], 2).err
     nights(store, 2, lambda n, p: 1e10)
-    assert main(["check", run_id(1)[:-1] + "0", "--store", store.root]) == 2
-    assert f"did you mean {run_id(1)}?" in capsys.readouterr().err
+    assert (
+        f"did you mean {run_id(1)}?"
+        in cli(["check", run_id(1)[:-1] + "0", "--store", store.root], 2).err
+    )
 
 
 @pytest.mark.parametrize(
@@ -1069,24 +1070,21 @@ def test_a_run_that_is_not_there(store: Store, capsys: pytest.CaptureFixture[str
     ],
 )
 def test_numbers_and_names_that_mean_nothing_are_refused(
-    store: Store, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    store: Store, words: list[str], said: str, cli: CommandLine
 ) -> None:
     nights(store, 2, lambda n, p: 1e10)
-    assert main([*words, "--store", store.root]) == 2
-    assert said in capsys.readouterr().err
+    assert said in cli([*words, "--store", store.root], 2).err
 
 
 def test_damaged_files_are_named_and_the_others_used(
-    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: Store, tmp_path: Path, cli: CommandLine
 ) -> None:
     nights(store, 40, step)
     broken = f"results/suite=net/month=2026-01/{run_id(10)}.parquet"
     store.put(broken, b"PAR1 not really")
-    assert main(["check", "last", "--store", store.root]) == 3
-    assert f"damaged, left out: {broken}" in capsys.readouterr().out
+    assert f"damaged, left out: {broken}" in cli(["check", "last", "--store", store.root], 3).out
     store.put(f"results/suite=net/month=2026-02/{run_id(39)}.parquet", b"")
-    assert main(["check", "last", "--store", store.root]) == 2
-    assert "no readable rows" in capsys.readouterr().err
+    assert "no readable rows" in cli(["check", "last", "--store", store.root], 2).err
 
 
 def test_a_damaged_file_of_a_baseline_is_named(store: Store) -> None:

@@ -40,6 +40,7 @@ from perfdag.store.base import Store, StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
+from tests.conftest import CommandLine
 from tests.stats.synthetic import nights, put, rows, run_id
 
 
@@ -94,9 +95,7 @@ def test_runs_of_an_older_version_lack_what_came_later(store: Store) -> None:
     assert np.isfinite(result.value).all()
 
 
-def test_a_series_in_another_unit_is_named_and_not_mixed(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_series_in_another_unit_is_named_and_not_mixed(store: Store, cli: CommandLine) -> None:
     for night in (0, 1, 40):
         put(store, rows(night, {"streams=1": [1e10] * 3}))
     put(store, rows(2, {"streams=1": [1.25e9] * 3}, unit="B/s"))
@@ -107,8 +106,7 @@ def test_a_series_in_another_unit_is_named_and_not_mixed(
         assert result.value[0][np.isfinite(result.value[0])].tolist() == [1e10] * 3
         assert len(result.damaged) == 2
         assert f"run {run_id(2)}: iperf throughput in B/s, in bit/s before" in result.damaged
-    assert main(["history", "net", "--store", store.root]) == 0
-    assert "in B/s, in bit/s before" in capsys.readouterr().err
+    assert "in B/s, in bit/s before" in cli(["history", "net", "--store", store.root]).err
 
 
 def test_medians_and_spread_of_a_run(store: Store) -> None:
@@ -166,9 +164,7 @@ def test_selections(store: Store) -> None:
             select(store, words)
 
 
-def test_variants_and_confirming_runs_are_not_the_last_run(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_variants_and_confirming_runs_are_not_the_last_run(store: Store, cli: CommandLine) -> None:
     nights(store, 20, step)
     put(store, rows(20, {"streams=8": [8e9] * 3}, trigger="confirm"))
     put(store, rows(21, {"streams=8": [8e9] * 3}, trigger="confirm"))
@@ -181,33 +177,32 @@ def test_variants_and_confirming_runs_are_not_the_last_run(
         select(store, "last~20")
     with pytest.raises(SelectionError, match="only runs of `perfdag ab` and runs that confirm"):
         select(store, "since=2026-01-25")
-    capsys.readouterr()
     assert main(["check", "last", "--store", store.root]) == 0
     for command in (
         ["check", run_id(22)],
         ["compare", run_id(22), "last"],
         ["baseline", "set", "v1", run_id(22)],
     ):
-        assert main([*command, "--store", store.root]) == 2
-        assert f"run {run_id(22)} is one variant of `perfdag ab`" in capsys.readouterr().err
+        assert (
+            f"run {run_id(22)} is one variant of `perfdag ab`"
+            in cli([*command, "--store", store.root], 2).err
+        )
 
 
 def test_a_store_of_variants_alone_has_no_last_run_and_no_history(
-    store: Store, capsys: pytest.CaptureFixture[str]
+    store: Store, cli: CommandLine
 ) -> None:
     put(store, rows(0, {"streams=1": [1.0]}, trigger="ab", variant="A"))
     for command in (["check", "last"], ["history", "net"]):
-        assert main([*command, "--store", store.root]) == 2
-        assert "only runs of `perfdag ab`" in capsys.readouterr().err
+        assert "only runs of `perfdag ab`" in cli([*command, "--store", store.root], 2).err
 
 
 def test_compare_finds_the_step_and_what_changed(
-    store: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    store: Store, cli: CommandLine, tmp_path: Path
 ) -> None:
     nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
     command = ["compare", run_id(30), "last", "--store", store.root]
-    assert main([*command, "--json", "--chart", str(tmp_path / "f.svg")]) == 0
-    outcome = json.loads(capsys.readouterr().out)
+    outcome = json.loads(cli([*command, "--json", "--chart", str(tmp_path / "f.svg")]).out)
     assert outcome["environment"] == {"kernel": ["6.1.112", "6.1.119"]}
     words = {
         item["label"]: item["word"] for item in outcome["series"] if item["metric"] == "throughput"
@@ -221,11 +216,8 @@ def test_compare_finds_the_step_and_what_changed(
     assert (tmp_path / "f.svg").read_bytes().startswith(b"<?xml")
     assert main([*command, "--sizes", str(tmp_path / "s.svg")]) == 0
     assert b"no series over message sizes" in (tmp_path / "s.svg").read_bytes()
-    capsys.readouterr()
-    assert main([*command, "--gate"]) == 3
-    assert "differs  kernel: 6.1.112 -> 6.1.119" in capsys.readouterr().out
-    assert main([*command, "--markdown"]) == 0
-    assert "| **worse (noise of 39 past runs)** |" in capsys.readouterr().out
+    assert "differs  kernel: 6.1.112 -> 6.1.119" in cli([*command, "--gate"], 3).out
+    assert "| **worse (noise of 39 past runs)** |" in cli([*command, "--markdown"]).out
 
 
 def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
@@ -271,9 +263,7 @@ def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
     )
 
 
-def test_compare_says_which_side_ran_on_simulated_nodes(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compare_says_which_side_ran_on_simulated_nodes(store: Store, cli: CommandLine) -> None:
     for night, tool in enumerate(
         ("KubeVirt v1.7.0", "perfdag, simulated nodes", "perfdag, simulated nodes")
     ):
@@ -282,15 +272,18 @@ def test_compare_says_which_side_ran_on_simulated_nodes(
         ((0, 1), "simulated nodes in B:"),
         ((1, 2), "simulated nodes in A and B: figures of the control plane alone"),
     ):
-        assert main(["compare", *map(run_id, pair), "--store", store.root]) == 0
-        assert output in capsys.readouterr().out
-        assert main(["compare", *map(run_id, pair), "--store", store.root, "--json"]) == 0
-        assert " and ".join(json.loads(capsys.readouterr().out)["simulated"]) in output
+        assert output in cli(["compare", *map(run_id, pair), "--store", store.root]).out
+        assert (
+            " and ".join(
+                json.loads(
+                    cli(["compare", *map(run_id, pair), "--store", store.root, "--json"]).out
+                )["simulated"]
+            )
+            in output
+        )
 
 
-def test_what_single_objects_said_is_searched_too(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_single_objects_said_is_searched_too(store: Store, cli: CommandLine) -> None:
     """Of a sample that is ok: a search for capacity ends at the size that fails."""
     put(store, rows(0, {"streams=1": [1.0]}))
     output = {
@@ -310,34 +303,36 @@ def test_what_single_objects_said_is_searched_too(
         + rows(1, {"streams=1": [7.0]}, **output)
         + rows(1, {"streams=1": [5.0]}, **counted),
     )
-    assert main(["history", "net", "--store", store.root, "--failures"]) == 0
-    assert "1 messages of objects" in capsys.readouterr().out
-    assert main(["history", "net", "--store", store.root, "--failures", "QUOTA"]) == 0
-    out = capsys.readouterr().out
+    assert (
+        "1 messages of objects" in cli(["history", "net", "--store", store.root, "--failures"]).out
+    )
+    out = cli(["history", "net", "--store", store.root, "--failures", "QUOTA"]).out
     assert out.count("7 objects  exceeded quota: q") == 1
     assert "0 points with samples that were not ok, 1 messages of objects" in out
-    assert main(["history", "net", "--store", store.root, "--failures", "nowhere"]) == 0
-    assert "0 messages" in capsys.readouterr().out
+    assert (
+        "0 messages" in cli(["history", "net", "--store", store.root, "--failures", "nowhere"]).out
+    )
 
 
-def test_compare_skips_nothing_in_silence(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_skips_nothing_in_silence(store: Store, cli: CommandLine) -> None:
     nights(store, 20, step)
     put(
         store,
         rows(20, {"streams=1": [1e10] * 3, "streams=4": [np.nan] * 3, "streams=16": [2e10] * 3}),
     )
     put(store, rows(21, {"streams=1": [5.0] * 3}, unit="B/s"))
-    assert main(["compare", run_id(19), run_id(20), "--store", store.root]) == 0
-    out = capsys.readouterr().out
+    out = cli(["compare", run_id(19), run_id(20), "--store", store.root]).out
     assert "only in A (missing in B): iperf streams=4 throughput; iperf streams=8 throughput" in out
     assert "only in B (new): iperf streams=16 throughput" in out
     assert "B: iperf streams=4: 3 of 3 samples, failed: it would not start" in out
-    assert main(["compare", run_id(20), run_id(21), "--store", store.root]) == 0
-    assert "unit bit/s in A and B/s in B, not compared" in capsys.readouterr().out
+    assert (
+        "unit bit/s in A and B/s in B, not compared"
+        in cli(["compare", run_id(20), run_id(21), "--store", store.root]).out
+    )
 
 
 def test_compare_names_a_changed_parameter_first_and_compares_over_it(
-    store: Store, capsys: pytest.CaptureFixture[str]
+    store: Store, cli: CommandLine
 ) -> None:
     points = ["streams=1,duration=1", "streams=4,duration=1"]
     nights(store, 20, lambda n, p: 1e10, points=points, env=lambda n: {"kernel": "6.1.112"})
@@ -346,34 +341,37 @@ def test_compare_names_a_changed_parameter_first_and_compares_over_it(
         for name in [*points, "streams=8,duration=1"]
     }
     put(store, rows(20, later, env={"kernel": "6.1.119"}))
-    assert main(["compare", run_id(19), "last", "--store", store.root]) == 0
-    out = capsys.readouterr().out
+    out = cli(["compare", run_id(19), "last", "--store", store.root]).out
     assert out.index("differs  iperf.duration: 1 -> 2") < out.index(
         "differs  kernel: 6.1.112 -> 6.1.119"
     )
     assert "only in A" not in out
     assert "only in B (new): iperf streams=8 throughput" in out
-    assert main(["compare", run_id(19), "last", "--store", store.root, "--json"]) == 0
-    outcome = json.loads(capsys.readouterr().out)
+    outcome = json.loads(cli(["compare", run_id(19), "last", "--store", store.root, "--json"]).out)
     assert outcome["parameters"] == {"iperf.duration": ["1", "2"]}
     # the noise is that of the 19 nights before the change
     assert {item["label"]: item["word"] for item in outcome["series"]} == {
         "streams=1": "worse",
         "streams=4": "worse",
     }
-    assert main(["compare", run_id(19), "last", "--store", store.root, "--markdown"]) == 0
-    assert "- iperf.duration: 1 -> 2\n- " in capsys.readouterr().out
+    assert (
+        "- iperf.duration: 1 -> 2\n- "
+        in cli(["compare", run_id(19), "last", "--store", store.root, "--markdown"]).out
+    )
 
 
 def test_compare_honours_the_checks_of_the_suite(
-    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, store: Store, cli: CommandLine
 ) -> None:
     nights(store, 20, lambda n, p: 1e10, points=["streams=1"], noise=0.001)
     put(store, rows(20, {"streams=1": [9.7e9] * 3}))
 
     def word(*more: str) -> str:
-        assert main(["compare", run_id(19), "last", "--store", store.root, "--json", *more]) == 0
-        return str(json.loads(capsys.readouterr().out)["series"][0]["word"])
+        return str(
+            json.loads(
+                cli(["compare", run_id(19), "last", "--store", store.root, "--json", *more]).out
+            )["series"][0]["word"]
+        )
 
     assert word() == "no difference shown"
     (tmp_path / "net.yaml").write_text(
@@ -386,26 +384,21 @@ def test_compare_honours_the_checks_of_the_suite(
     assert word("--min-effect", "10%") == "no difference shown"
 
 
-def test_a_series_with_one_point_and_a_damaged_file(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_series_with_one_point_and_a_damaged_file(store: Store, cli: CommandLine) -> None:
     put(store, rows(0, {"streams=1": [1e10]}))
     put(store, rows(1, {"streams=1": [1.1e10]}))
     broken = f"results/suite=net/month=2026-01/{run_id(2)}.parquet"
     store.put(broken, b"PAR1")
-    assert main(["compare", run_id(0), run_id(1), "--store", store.root]) == 0
-    out = capsys.readouterr().out
+    out = cli(["compare", run_id(0), run_id(1), "--store", store.root]).out
     assert (
         "inconclusive: within the noise between runs (noise assumed): more past runs would "
         "measure it, or `perfdag ab`" in " ".join(out.split())
     )
     assert f"damaged, left out: {broken}" in out
-    assert main(["history", "net", "--store", store.root]) == 0
-    captured = capsys.readouterr()
+    captured = cli(["history", "net", "--store", store.root])
     assert "too little history" in captured.out
     assert broken in captured.err
-    assert main(["compare", run_id(2), run_id(1), "--store", store.root]) == 2
-    assert "damaged" in capsys.readouterr().err
+    assert "damaged" in cli(["compare", run_id(2), run_id(1), "--store", store.root], 2).err
 
 
 def test_equal_nights_are_equal_and_selections_tell_the_noise_themselves(store: Store) -> None:
@@ -425,26 +418,20 @@ def test_two_clusters_by_a_baseline(store: Store, tmp_path: Path) -> None:
     assert {row.verdict.word for row in outcome.rows} == {"worse"}
 
 
-def test_a_baseline_is_shown_by_name_and_by_value(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_baseline_is_shown_by_name_and_by_value(store: Store, cli: CommandLine) -> None:
     nights(store, 5, lambda n, p: 1e10)
     root = ["--store", store.root]
     assert main(["baseline", "set", "v1", "month=2026-01", "--note", "site acceptance", *root]) == 0
-    capsys.readouterr()
-    assert main(["baseline", "show", *root]) == 0
-    line = capsys.readouterr().out
+    line = cli(["baseline", "show", *root]).out
     assert line.startswith(f"v1  net  5 run(s), {run_id(0)} to {run_id(4)}  site acceptance")
-    assert main(["baseline", "show", "v1", "--json", *root]) == 0
-    messages = json.loads(capsys.readouterr().out)
+    messages = json.loads(cli(["baseline", "show", "v1", "--json", *root]).out)
     assert messages["runs"] == [run_id(night) for night in range(5)]
     assert {item["runs"] for item in messages["series"]} == {5}
     assert all(
         item["low"] <= item["median"] <= item["high"] and abs(item["median"] / 1e10 - 1) < 0.1
         for item in messages["series"]
     )
-    assert main(["baseline", "show", "v2", *root]) == 2
-    assert "v1" in capsys.readouterr().err, "the nearest name"
+    assert "v1" in cli(["baseline", "show", "v2", *root], 2).err, "the nearest name"
 
 
 def test_past_levels_do_not_count_as_noise() -> None:
@@ -458,7 +445,7 @@ def test_past_levels_do_not_count_as_noise() -> None:
 
 @pytest.mark.parametrize("slow", [f"n{i}" for i in (0, 5, 11)])
 def test_a_slow_node_of_twelve_that_take_turns_is_named_by_history(
-    store: Store, slow: str, capsys: pytest.CaptureFixture[str]
+    store: Store, slow: str, cli: CommandLine
 ) -> None:
     rng = np.random.default_rng(1)
     for night in range(60):
@@ -468,8 +455,7 @@ def test_a_slow_node_of_twelve_that_take_turns_is_named_by_history(
         env = {"cpu_governor": "powersave" if node == slow else "performance"}
         put(store, rows(night, values, nodes=[node], env=env))
     differs = "cpu_governor powersave (others performance)"
-    assert main(["history", "net", "--store", store.root, "--json", "--noise"]) == 0
-    outcome = json.loads(capsys.readouterr().out)
+    outcome = json.loads(cli(["history", "net", "--store", store.root, "--json", "--noise"]).out)
     assert outcome["series"][0]["changes"] == []
     assert len(outcome["runs"]) == 60
     assert {(item["node"], item["differs"]) for item in outcome["nodes"]} == {(slow, differs)}
@@ -477,14 +463,12 @@ def test_a_slow_node_of_twelve_that_take_turns_is_named_by_history(
     assert noise["within"] == pytest.approx(0.01, rel=0.4)
     result = rollup.read_run_medians(store, "net")
     assert noise_report(result, recent_rows(store, result, newest=60))[0][1].nodes is not None
-    assert main(["history", "net", "--store", store.root]) == 0
     assert re.findall(
         r"^node (n\d+): -\d+\.\d % against the other nodes \(worse\).*\n +differs: (.+)",
-        capsys.readouterr().out,
+        cli(["history", "net", "--store", store.root]).out,
         re.MULTILINE,
     ) == [(slow, differs)]
-    assert main(["history", "net", "--store", store.root, "--failures", "route"]) == 0
-    assert "0 points" in capsys.readouterr().out
+    assert "0 points" in cli(["history", "net", "--store", store.root, "--failures", "route"]).out
 
 
 @pytest.mark.parametrize(
@@ -498,7 +482,7 @@ def test_a_node_is_what_its_newest_runs_say_however_far_back_another_is_looked_f
     few: Collection[int],
     slow: Collection[int],
     named: set[str],
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     rng = np.random.default_rng(2)
     for night in range(110):
@@ -511,8 +495,12 @@ def test_a_node_is_what_its_newest_runs_say_however_far_back_another_is_looked_f
             )
             outcome += rows(night, {"streams=1": [speed]}, nodes=[node])
         put(store, outcome)
-    assert main(["history", "net", "--store", store.root, "--json"]) == 0
-    assert {load["node"] for load in json.loads(capsys.readouterr().out)["nodes"]} == named
+    assert {
+        load["node"]
+        for load in json.loads(cli(["history", "net", "--store", store.root, "--json"]).out)[
+            "nodes"
+        ]
+    } == named
     assert runs_for_nodes(rollup.read_run_medians(store, "net")) == (30 if 105 not in few else 110)
 
 
@@ -560,7 +548,7 @@ def test_nobody_is_named_for_the_level_that_all_nodes_had_when_it_was_used(
     ] == ([slow] if slow else [])
 
 
-def test_history_of_nothing(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_of_nothing(store: Store, cli: CommandLine) -> None:
     assert main(["history", "net", "--store", store.root]) == 2
     nights(store, 2, step)
     for words, output in (
@@ -569,8 +557,7 @@ def test_history_of_nothing(store: Store, capsys: pytest.CaptureFixture[str]) ->
         (["net", "--since", "2030-01-01"], "no run matches"),
         (["net", "--only", "x*"], "no series has such a name"),
     ):
-        assert main(["history", *words, "--store", store.root]) == 2
-        assert output in capsys.readouterr().err
+        assert output in cli(["history", *words, "--store", store.root], 2).err
 
 
 def test_charts_draw_what_was_found(store: Store) -> None:
@@ -670,44 +657,37 @@ entries:
 
 
 @pytest.mark.slow
-def test_ab_finds_a_real_difference_and_resumes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "duel.yaml").write_text(AB)
-    assert (
-        main(["ab", "duel.yaml", "--b", "command.argv=[sleep, '0.2']", "--blocks", "8", "--json"])
-        == 0
+    outcome = json.loads(
+        cli(
+            ["ab", "duel.yaml", "--b", "command.argv=[sleep, '0.2']", "--blocks", "8", "--json"]
+        ).out
     )
-    outcome = json.loads(capsys.readouterr().out)
     [line] = [item for item in outcome["series"] if item["metric"] == "wall_time"]
     assert line["word"] == "worse"
     assert line["p"] == pytest.approx(2 / 256)
     assert line["effect"] > 1
     assert set(outcome["blocks"]) <= {"ABBA", "BAAB"}
-    assert main(["ab", "--resume", outcome["a"]["run_id"], "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == outcome
-    assert (
-        main(["ab", "--resume", outcome["a"]["run_id"], "--markdown", "--chart", "duel.svg"]) == 0
-    )
-    out = capsys.readouterr().out
+    assert json.loads(cli(["ab", "--resume", outcome["a"]["run_id"], "--json"]).out) == outcome
+    out = cli(["ab", "--resume", outcome["a"]["run_id"], "--markdown", "--chart", "duel.svg"]).out
     assert re.search(
         r"^\| command .*wall_time \| [\d.]+ ms \| 2[\d.]+ ms \| \+.* % \| .* \| 0\.0078 \| worse \|$",
         out,
         re.MULTILINE,
     ), out
     assert b"wall_time" in (tmp_path / "duel.svg").read_bytes()
-    assert main(["ab", "--resume", outcome["a"]["run_id"], "--within", "5%", "--markdown"]) == 3
-    out = capsys.readouterr().out
+    out = cli(["ab", "--resume", outcome["a"]["run_id"], "--within", "5%", "--markdown"], 3).out
     assert "| verdict | cost within 5 % |" in out
     assert re.search(
         r"\| worse \| \+[\d.]+ % \(\+[\d.]+ % to \+[\d.]+ %\) fails \|$", out, re.MULTILINE
     ), out
-    assert main(["ab", "--resume", outcome["a"]["run_id"], "--within", "9900%", "--json"]) == 0
-    [line] = json.loads(capsys.readouterr().out)["series"]
+    [line] = json.loads(
+        cli(["ab", "--resume", outcome["a"]["run_id"], "--within", "9900%", "--json"]).out
+    )["series"]
     assert (line["within"]["word"], line["within"]["limit"]) == ("passes", 99)
-    assert main(["ab", "duel.yaml", "--b", "command.argv=[ls]", "--within", "half"]) == 2
     assert (
-        capsys.readouterr().err
+        cli(["ab", "duel.yaml", "--b", "command.argv=[ls]", "--within", "half"], 2).err
         == "perfdag ab: --within: not a share: 'half'; write it as 5% or 0.05\n"
     )
     assert main(["history", "duel"]) == 2  # an ab is no night
@@ -720,11 +700,10 @@ def test_ab_finds_a_real_difference_and_resumes(
 
 @pytest.mark.slow
 def test_ab_keeps_to_its_budget_and_lists_what_one_variant_alone_has(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: CommandLine
 ) -> None:
     (tmp_path / "duel.yaml").write_text(AB.replace("entries:", "budget: 3s\nentries:"))
-    assert main(["ab", "duel.yaml", "--b", "command.argv=['false']", "--json"]) == 1
-    outcome = json.loads(capsys.readouterr().out)
+    outcome = json.loads(cli(["ab", "duel.yaml", "--b", "command.argv=['false']", "--json"], 1).out)
     assert outcome["series"] == []
     assert outcome["unpaired"] == ['command - | argv=["false"] wall_time: only A has values']
     store = open_store(None)
@@ -734,10 +713,9 @@ def test_ab_keeps_to_its_budget_and_lists_what_one_variant_alone_has(
     skipped = [row for row in rows if row["status"] == "skipped"]
     assert 0 < len(skipped) < 20
     assert {row["error"] for row in skipped} == {"the budget of 3 s was spent"}
-    assert main(["ab", "--resume", outcome["a"]["run_id"]]) == 1
     assert re.search(
         r"^(\d+) samples were not ok; .*\n  \1 of them: .*false.* exit",
-        capsys.readouterr().out,
+        cli(["ab", "--resume", outcome["a"]["run_id"]], 1).out,
         re.M,
     )
 
@@ -801,12 +779,9 @@ def test_ab_stopped_says_how_to_go_on(
         (["ab", "duel.yaml", "--a", "command.expected=1", "--blocks", "3"], "8 to 40"),
     ],
 )
-def test_ab_refuses(
-    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ab_refuses(words: list[str], said: str, tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "duel.yaml").write_text(AB)
-    assert main(words) == 2
-    assert said in capsys.readouterr().err
+    assert said in cli(words, 2).err
 
 
 def test_the_same_on_s3(s3_root: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:

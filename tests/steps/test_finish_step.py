@@ -10,6 +10,7 @@ from perfdag.results.schema import load_rows
 from perfdag.results.verdicts import OwnVerdict
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
+from tests.conftest import CommandLine
 
 SUITE = "name: tiny\nentries:\n  - {benchmark: command, name: list, params: {argv: [ls, /]}}\n"
 
@@ -50,20 +51,18 @@ def test_it_leaves_the_report_with_the_history_beside_it(store: Store) -> None:
 
 
 def test_a_site_that_cannot_be_written_leaves_the_exit_code(
-    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: Store, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setattr("perfdag.app.site.files.importlib.util.find_spec", lambda name: None)
-    assert main(["step", "finish"]) == 0
-    assert "the site is not up to date" in capsys.readouterr().err
+    assert "the site is not up to date" in cli(["step", "finish"]).err
 
 
 def test_a_run_without_a_plan_is_no_mistake_of_its_suite(
-    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: Store, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     """Its plan step never started: an image that no registry has, a store out of reach. A suite that it refused has its own exit code."""
     monkeypatch.setenv("PERFDAG_RUN", "20260101T000000Z-00000000")
-    assert main(["step", "finish", "--phase", "Failed"]) == 4
-    assert "no plan was made" in capsys.readouterr().err
+    assert "no plan was made" in cli(["step", "finish", "--phase", "Failed"], 4).err
 
 
 def test_the_rows_of_a_run_that_was_ended_say_so(
@@ -95,7 +94,7 @@ def test_a_failed_verdict_of_a_benchmark_is_left_to_the_gate_of_the_run(
 
 
 def test_a_typo_in_the_acknowledgements_costs_neither_report_nor_gate(
-    store: Store, capsys: pytest.CaptureFixture[str]
+    store: Store, capsys: pytest.CaptureFixture[str], cli: CommandLine
 ) -> None:
     store.put("acks.yaml", b"acks:\n  - {series: x, run: yesterday, reason: y}\n")
     scheduled(store)
@@ -106,8 +105,7 @@ def test_a_typo_in_the_acknowledgements_costs_neither_report_nor_gate(
     out = capsys.readouterr().out
     assert f"ACKS tiny: {store.url('acks.yaml')} is unreadable and accepts nothing" in out
     assert "acks.yaml:2: acks[0].run" in out
-    assert main(["step", "finish"]) == 0
-    assert "(reported before)" in capsys.readouterr().out
+    assert "(reported before)" in cli(["step", "finish"]).out
 
 
 def test_a_history_that_cannot_be_drawn_costs_neither_report_nor_gate(

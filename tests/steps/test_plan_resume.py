@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.cli import main, parser
+from perfdag.cli import parser
 from perfdag.kube.client import KubeError
 from perfdag.plan.ab import prepare_duet
 from perfdag.plan.plan import Plan, make_plan
@@ -24,6 +24,7 @@ from perfdag.steps.runner.pod_context import PodContext
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
+from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer
 
 from .test_plan_step import place
@@ -218,7 +219,7 @@ def test_want_of_a_key_pair_is_said_and_no_traceback(
     store: FolderStore,
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
     tmp_path: Path,
 ) -> None:
     def keys(folder: Path) -> dict[str, str]:
@@ -232,8 +233,10 @@ def test_want_of_a_key_pair_is_said_and_no_traceback(
     own = "claim://results"
     for name, value in {"STORE": own, "RUN": plan.run_id}.items():
         monkeypatch.setenv(f"PERFDAG_{name}", value)
-    assert main(["step", "plan", "--out", str(tmp_path / "out")]) == 1
-    assert "perfdag step: ssh-keygen is not installed" in capsys.readouterr().err
+    assert (
+        "perfdag step: ssh-keygen is not installed"
+        in cli(["step", "plan", "--out", str(tmp_path / "out")], 1).err
+    )
 
 
 def encoded(text: str) -> dict[str, str]:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from perfdag.cli import main
 from perfdag.steps.runner.pod_context import from_environment
 from perfdag.suite.yaml_document import BadDocument
 from perfdag.workflows import base
 from perfdag.workflows.parameters import AGE, RUN
 from perfdag.workflows.templates import Installation
+from tests.conftest import CommandLine
 
 TEMPLATES = {
     body["metadata"]["name"]: body["spec"]
@@ -137,9 +137,8 @@ def test_the_run_names_the_wrong_parameters_and_finish_does_not_start() -> None:
 
 
 def test_the_check_of_the_age_names_them_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setenv("PERFDAG_REFUSED", "maxage must be an age such as 26h; ")
-    assert main(["step", "age"]) == 2
-    [line] = capsys.readouterr().err.splitlines()
+    [line] = cli(["step", "age"], 2).err.splitlines()
     assert line == "suite:1: parameters of the Workflow: maxage must be an age such as 26h"

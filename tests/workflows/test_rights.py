@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.cli import main
 from perfdag.workflows import chart
+from tests.conftest import CommandLine
 
 pytest.importorskip("hera")
 PAGE = Path(__file__).parents[2] / "docs/reference/rights.md"
@@ -68,11 +68,16 @@ def rights_of(bodies: list[dict[str, Any]]) -> set[Right]:
 
 
 def test_the_page_has_each_right_with_its_reason_and_no_other(
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     allow = [word for name in chart.allowed() for word in ("--allow", f"{name}=objects")]
-    assert main(["render", "--base", "--namespace", "bench", "--store", "s3://b/r", *allow]) == 0
-    granted = rights_of(list(yaml.safe_load_all(capsys.readouterr().out)))
+    granted = rights_of(
+        list(
+            yaml.safe_load_all(
+                cli(["render", "--base", "--namespace", "bench", "--store", "s3://b/r", *allow]).out
+            )
+        )
+    )
     reasons = documented()
     assert granted - reasons.keys() == set(), "no reason on the page"
     assert reasons.keys() - granted == set(), "on the page alone"

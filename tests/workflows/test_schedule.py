@@ -4,21 +4,17 @@ import base64
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
-from perfdag.cli import main
 from perfdag.workflows import lint, runs
+from tests.conftest import CommandLine
 
 SUITE = "name: nightly\npriority: 7\nstore: s3://bench/own\nentries:\n  - benchmark: command\n    params: {argv: [ls]}\n"
 
 
-def rendered(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: str
-) -> list[dict[str, object]]:
+def rendered(tmp_path: Path, cli: CommandLine, *more: str) -> list[dict[str, object]]:
     (tmp_path / "nightly.yaml").write_text(SUITE)
-    assert main(["render", "nightly.yaml", *more]) == 0
-    return list(yaml.safe_load_all(capsys.readouterr().out))
+    return list(yaml.safe_load_all(cli(["render", "nightly.yaml", *more]).out))
 
 
 def given(document: dict[str, object]) -> dict[str, str]:
@@ -31,10 +27,10 @@ def given(document: dict[str, object]) -> dict[str, str]:
 
 
 def test_a_schedule_carries_the_store_and_the_priority_and_its_age_is_checked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: CommandLine
 ) -> None:
     schedule = ("--schedule", "41 4 * * *")
-    _, age, nightly = rendered(tmp_path, capsys, *schedule, "--store", "s3://bench/other")
+    _, age, nightly = rendered(tmp_path, cli, *schedule, "--store", "s3://bench/other")
     assert given(nightly) == {
         "configmap": "perfdag-suite-nightly",
         "trigger": "cron",
@@ -42,10 +38,10 @@ def test_a_schedule_carries_the_store_and_the_priority_and_its_age_is_checked(
     }
     assert nightly["spec"]["workflowSpec"]["priority"] == 7  # type: ignore[index]
     assert given(age) == {"suitename": "nightly", "maxage": "93603s", "store": "s3://bench/other"}
-    _, age, nightly = rendered(tmp_path, capsys, *schedule, "--max-age", "2h")
+    _, age, nightly = rendered(tmp_path, cli, *schedule, "--max-age", "2h")
     assert given(age)["maxage"] == "7200s"
     assert given(age)["store"] == given(nightly)["store"] == "s3://bench/own"
-    [once] = rendered(tmp_path, capsys)
+    [once] = rendered(tmp_path, cli)
     assert given(once) == {
         "suite": base64.b64encode(SUITE.encode()).decode(),
         "store": "s3://bench/own",
@@ -54,23 +50,18 @@ def test_a_schedule_carries_the_store_and_the_priority_and_its_age_is_checked(
     assert "name" not in once["metadata"], "kubectl create makes it, each time another"  # type: ignore[operator]
 
 
-def test_a_bad_schedule_or_store_renders_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_schedule_or_store_renders_nothing(tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "nightly.yaml").write_text(SUITE)
     for words, said in (
         (["--schedule", "0 14 * * 1-5"], "does not run daily; set the maximum age"),
         (["--store", "./here"], "pods share no folder"),
     ):
-        assert main(["render", "nightly.yaml", *words]) == 2
-        captured = capsys.readouterr()
+        captured = cli(["render", "nightly.yaml", *words], 2)
         assert captured.out == ""
         assert said in captured.err
 
 
-def test_a_suite_that_no_object_may_hold_renders_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_suite_that_no_object_may_hold_renders_nothing(tmp_path: Path, cli: CommandLine) -> None:
     points = "".join(
         f"        - {{expected: 0.1, env: {{A_VARIABLE_OF_THIS_POINT: '{number:06}'}}}}\n"
         for number in range(4500)
@@ -83,8 +74,7 @@ def test_a_suite_that_no_object_may_hold_renders_nothing(
         ),
         ([], "bytes in base64 are more than a parameter may have; .*-p url=KEY"),
     ):
-        assert main(["render", "nightly.yaml", *words]) == 2
-        captured = capsys.readouterr()
+        captured = cli(["render", "nightly.yaml", *words], 2)
         assert captured.out == ""
         assert re.search(said, captured.err), captured.err
 
