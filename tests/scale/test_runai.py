@@ -33,6 +33,7 @@ from perfdag.steps.scale.runai.run_file import (
     write_run,
 )
 from perfdag.steps.scale.runai.submit import SubmitRequest, submitter_for
+from perfdag.steps.scale.scenarios import observation
 from perfdag.steps.scale.scenarios.base import Result
 from tests.fakes.api_server import ApiServer
 
@@ -456,7 +457,7 @@ class TestAttach:
         async def stop(*_: Any) -> None:
             raise KeyError
 
-        monkeypatch.setattr(sample, "server_offset", stop)
+        monkeypatch.setattr(observation, "server_offset", stop)
         with pytest.raises(KeyError):
             await sample.sample(cluster, request)
         assert {item.name for item in tmp_path.iterdir()} == {*old, "run.json", "submitted.json"}
@@ -472,12 +473,9 @@ class TestAttach:
         async def none(*_: Any) -> Any:
             return set(), ""
 
-        for name, answer in {
-            "server_offset": known,
-            "simulated_nodes": none,
-            "Observer": Asleep,
-        }.items():
-            monkeypatch.setattr(sample, name, answer)
+        monkeypatch.setattr(observation, "server_offset", known)
+        monkeypatch.setattr(observation, "simulated_nodes", none)
+        monkeypatch.setattr(sample, "Observer", Asleep)
         got = await sample.sample(cluster, request)
         assert "p" in observers[0].records
         assert [item.name for item in got.file.submissions] == ["j-0", "j-1"], (

@@ -18,10 +18,12 @@ from perfdag.steps.scale.measure.generator import connections
 from perfdag.steps.scale.model.schedule import Arrival, Schedule
 from perfdag.steps.scale.runai import sample as sampling
 from perfdag.steps.scale.runai import submit as submission
-from perfdag.steps.scale.runai.run_file import RunFile
+from perfdag.steps.scale.runai import table
+from perfdag.steps.scale.runai.run_file import RunFile, remove_outputs
 from perfdag.steps.scale.runai.sample import SampleRequest
 from perfdag.steps.scale.runai.settings import Settings, check_submitter, read_settings
 from perfdag.steps.scale.runai.submit import SubmitRequest
+from perfdag.steps.scale.scenarios import foreign
 from perfdag.units import short
 
 T = TypeVar("T")
@@ -178,6 +180,34 @@ def sample(
         session.log(f"not on this cluster, so not observed: {', '.join(result.absent)}")
     print_stages(session, result.rows)
     return EXIT_OK
+
+
+def measure(session: Session, request: foreign.Request) -> int:
+    """Observe workloads that others create, and write stages.parquet and summary.json.
+
+    Return 1 if there were none, or not all were done. Raises ValueError, KubeError.
+    """
+    folder = session.folder
+
+    async def work(kube: Kube) -> foreign.Measured:
+        await submission.require_deleted(kube, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_outputs(folder, submission=True)
+        return await foreign.measure(kube, request, folder / "observed.jsonl")
+
+    result = session.run(work)
+    table.write_rows(folder / "stages.parquet", result.rows)
+    table.write_json(folder / "summary.json", result.facts)
+    for note in result.facts["notes"]:
+        session.log(note)
+    if result.older:
+        session.log(f"{result.older} were there before and are not measured (--existing)")
+    if not result.workloads:
+        session.log(f"no {request.kind} with {request.selector} was created")
+        return EXIT_FAILED
+    print_stages(session, result.rows)
+    session.output(f"{result.workloads} measured, times count from their creation: {folder}")
+    return EXIT_OK if result.done or request.seconds is not None else EXIT_FAILED
 
 
 def delete(

@@ -2,7 +2,7 @@
 
 import argparse
 
-from perfdag.cli.scale import audit, pods, simulation, vmi, workloads
+from perfdag.cli.scale import audit, measure, pods, simulation, vmi, workloads
 
 EPILOG = """examples:
   perfdag scale nodes --count 1000 --gpus 8
@@ -14,6 +14,7 @@ EPILOG = """examples:
   perfdag scale plot --skip-errors -o out1
   perfdag scale submit -t distributed -n 1000 --num-workers 7 --pvc -p 1 --delay 5 -o out2
   perfdag scale plot --skip-errors --plot detailed -o out2
+  perfdag scale measure --selector app.kubernetes.io/instance=web --for 60 -o out7
   perfdag scale audit --prometheus http://prometheus:9090 --from 2026-11-23T08:00:00Z -o out6
   perfdag scale delete --run r1121120501-a1b2c3
 """
@@ -28,7 +29,7 @@ def add(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="scale", metavar="COMMAND", required=True)
-    for module in (workloads, simulation, vmi, pods, audit):
+    for module in (workloads, measure, simulation, vmi, pods, audit):
         module.add(commands)
     parser.set_defaults(run=run)
 

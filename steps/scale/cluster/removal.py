@@ -144,7 +144,7 @@ async def deletable_resources(kube: Kube) -> list[Resource]:
             for kind in (await kube.request("GET", path))["resources"]:
                 if (
                     "/" not in kind["name"]
-                    and {"list", "delete"} <= set(kind["verbs"])
+                    and {"list", "delete"} <= set(kind.get("verbs") or ())
                     and kind["kind"] != "Event"
                 ):
                     resources.append(

@@ -38,6 +38,10 @@ class Clocks:
             near += [lag for _, lag in self.lags[max(0, first - 1) : last + 1]]
         return max(near, default=self.lag_s)
 
+    def unix(self, mono_ns: int) -> float | None:
+        """Return Unix seconds of a monotonic time in ns, or None for 0."""
+        return (mono_ns + self.mono_to_unix_ns) / 1e9 if mono_ns else None
+
     @property
     def ahead_ns(self) -> int:
         """The server's clock minus ours in ns."""

@@ -195,7 +195,9 @@ def _rows_of_one(
         or None
     )
     moments: dict[str, Moment | None] = {}
-    if item.started_ns:
+    if item.foreign and record:
+        moments["submitted"] = _moment(record, "created", clocks)
+    elif item.started_ns:
         # Counts from the due time. In a closed loop that is the time of sending.
         at = (item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns
         moments["submitted"] = Moment(received=at, ahead=clocks.ahead_ns)
@@ -223,12 +225,7 @@ def _rows_of_one(
             "ok",
         )
         row.objects = len(below.get(step.kind, ()))
-        row.intended = (
-            (item.intended_ns + clocks.mono_to_unix_ns) / 1e9 if item.intended_ns else None
-        )
-        row.submitted = (
-            (item.started_ns + clocks.mono_to_unix_ns) / 1e9 if item.started_ns else None
-        )
+        row.intended, row.submitted = clocks.unix(item.intended_ns), clocks.unix(item.started_ns)
         row.retries, row.error, row.node = item.retries, error, ",".join(nodes) or None
         row.simulated = all(node in fake for node in nodes) if nodes and fake is not None else None
         if moment:

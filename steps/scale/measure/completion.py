@@ -39,7 +39,11 @@ def reached(
         )
     if members is None:
         most = counts["Pod", goal] + counts["Pod", "failed"]
-        return most if most < enough else complete_workloads(observer, kind, goal, "failed")
+        return (
+            most
+            if most < enough
+            else sum(complete_workloads(observer, kind, goal, "failed").values())
+        )
     most = observer.reached_or_ended("Pod", goal) + counts[kind, "failed"] * members
     return (
         counts["Pod", goal]
@@ -70,8 +74,8 @@ def may_be_settled(observer: Observer, enough: int) -> bool:
     return observer.reached_or_ended(VMI, "running") >= enough
 
 
-def complete_workloads(observer: Observer, kind: str, *stages: str) -> int:
-    """Count workloads whose pods, except replaced ones, all reached one of the stages."""
+def complete_workloads(observer: Observer, kind: str, *stages: str) -> dict[str, bool]:
+    """Return whether the pods of workloads, except replaced ones, all reached one of the stages."""
     complete = dict[str, bool]()
     for pod in observer.of("Pod"):
         has_stage = any(stage in pod.stages for stage in stages)
@@ -80,7 +84,7 @@ def complete_workloads(observer: Observer, kind: str, *stages: str) -> int:
         top = top_owner(observer.records, pod)
         if top.kind == kind:
             complete[top.uid] = complete.get(top.uid, True) and has_stage
-    return sum(complete.values())
+    return complete
 
 
 def settled(vmis: Iterable[Record], replicas: int) -> int:

@@ -38,7 +38,10 @@ def connections(parallel: int) -> int:
 
 @dataclass(slots=True)
 class Submission:
-    """One object. `started_ns` and `answered_ns` are 0 if not sent; `error` is empty if created."""
+    """One object. `started_ns` and `answered_ns` are 0 if not sent; `error` is empty if created.
+
+    Others created a `foreign` one, whose times count from its creation.
+    """
 
     index: int
     name: str
@@ -49,6 +52,7 @@ class Submission:
     uid: str = ""
     retries: int = 0
     error: str = ""
+    foreign: bool = False
 
     @property
     def lag(self) -> float:

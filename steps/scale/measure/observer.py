@@ -39,8 +39,9 @@ class Observer(RecordStore):
     """The records of a run, kept up to date by watches. Use as an async context manager.
 
     `kinds` are watched in each of `namespaces`. `absent` lists kinds that the cluster does not
-    serve. The server filters `primary` kinds by the run's label. An object belongs to the run by
-    its label, by kind and name prefix (`named`), or by its owner.
+    serve. The server filters `primary` kinds by the run's label, or by `selector`. An object
+    belongs to the run by its label, by kind and name prefix (`named`), or by its owner. With a
+    `selector`, every object of a primary kind belongs to it. Namespace None is the whole cluster.
     """
 
     def __init__(
@@ -48,14 +49,16 @@ class Observer(RecordStore):
         kube: Kube,
         run: str,
         kinds: Iterable[Kind],
-        namespaces: Sequence[str],
+        namespaces: Sequence[str | None],
         *,
         primary: Iterable[str] = (),
         named: tuple[str, str] | None = None,
+        selector: str = "",
         events: bool = True,
     ) -> None:
         super().__init__(run)
-        self.kube, self._named = kube, named
+        self.kube, self._named, self._foreign = kube, named, bool(selector)
+        self._selector = selector or f"{RUN_LABEL}={run}"
         self.kinds, self.namespaces = list(dict.fromkeys(kinds)), list(namespaces)
         self.primary = set(primary)
         self.absent: list[str] = []
@@ -107,14 +110,14 @@ class Observer(RecordStore):
         await tasks.cancel(self._tasks)
         gc.unfreeze()
 
-    async def _start(self, resource: Resource, namespace: str) -> set[str]:
+    async def _start(self, resource: Resource, namespace: str | None) -> set[str]:
         """List the existing objects, start a watch in a task and return the UIDs.
 
         A resumed watch also replays stages that an object's state no longer shows. Raises
         KubeError.
         """
         key = f"{resource.kind}/{namespace}"
-        labels = f"{RUN_LABEL}={self.run}" if resource.kind in self.primary else ""
+        labels = self._selector if resource.kind in self.primary else ""
         version = self.versions.get(key)
         latest, newest, known = "", 0, dict[str, tuple[str, str]]()
         read = extractor(resource.api_version, resource.kind)
@@ -138,7 +141,7 @@ class Observer(RecordStore):
     async def _follow(
         self,
         resource: Resource,
-        namespace: str,
+        namespace: str | None,
         labels: str,
         version: str,
         known: Mapping[str, tuple[str, str]],
@@ -225,17 +228,13 @@ class Observer(RecordStore):
     def _new(self, kind: str, metadata: dict[str, Any]) -> Record | None:
         """Return a new record for an object of the run or for a stray, None for other objects."""
         label = (metadata.get("labels") or {}).get(RUN_LABEL)
-        if label not in (None, self.run):
+        if label not in (None, self.run) and not self._foreign:
             return None
-        record = Record(
-            kind,
-            metadata["uid"],
-            metadata["name"],
-            metadata.get("namespace", ""),
-            owner_of(metadata),
-        )
+        ours = kind in self.primary if self._foreign else label
+        uid, name, namespace = metadata["uid"], metadata["name"], metadata.get("namespace", "")
+        record = Record(kind, uid, name, namespace, owner_of(metadata))
         named = self._named and kind == self._named[0] and record.name.startswith(self._named[1])
-        if label or named or record.owner in self.records:
+        if ours or named or record.owner in self.records:
             self.adopt(record)
         elif record.owner:
             self.add_stray(record)

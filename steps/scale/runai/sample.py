@@ -3,22 +3,15 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale.cluster.kwok_nodes import simulated_nodes
-from perfdag.steps.scale.cluster.removal import SAMPLE
-from perfdag.steps.scale.figures.moments import Clocks
-from perfdag.steps.scale.figures.percentiles import summaries
-from perfdag.steps.scale.figures.rows import Row, on_simulated, rows_of
-from perfdag.steps.scale.measure.clock import Heartbeat, drift, server_offset
+from perfdag.kube.client import Kube
+from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.measure.completion import expected_count, reached
 from perfdag.steps.scale.measure.generator import Submitted
 from perfdag.steps.scale.measure.observer import Observer
-from perfdag.steps.scale.measure.self_load import SelfLoad
 from perfdag.steps.scale.model.chains import kinds_of
 from perfdag.steps.scale.runai import table
 from perfdag.steps.scale.runai.run_file import (
@@ -31,6 +24,7 @@ from perfdag.steps.scale.runai.run_file import (
 )
 from perfdag.steps.scale.runai.settings import Settings, SettingsError, backend_times, sampled_json
 from perfdag.steps.scale.runai.submit import write
+from perfdag.steps.scale.scenarios.observation import observation
 
 PARTIAL = 2.0
 """Seconds between writing the state to go on from."""
@@ -112,16 +106,8 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
         restore(observer, state)
     folder.mkdir(parents=True, exist_ok=True)
     _keep(folder, file, shift)  # an interrupted sample resumes from it
-    offset = await server_offset(kube)
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(observer)
-        heart: Heartbeat | None = None
-        if watch is not None:
-            with suppress(KubeError):  # without a right on ConfigMaps there is no error bar
-                heart = await stack.enter_async_context(
-                    Heartbeat(kube, f"{file.run}-{SAMPLE}", file.namespaces[0])
-                )
-        self_load = await stack.enter_async_context(SelfLoad())
+    beats = file.namespaces[0] if watch is not None else None
+    async with observation(kube, observer, beats) as seen:
         complete = not file.attached and is_complete(observer, file)
         if watch is not None:
             deadline = time.monotonic() + watch
@@ -138,15 +124,8 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
                     f"{min(*progress(observer, file))} of {progress(observer, file)[1]} are ready"
                 )
         observer.save(state)
-        apart, moved = await drift(kube, offset) if watch is not None else ({}, "")
-        busy, notes = (
-            self_load.share,
-            [note for note in (moved, heart.note if heart else "", self_load.note) if note],
-        )
-        fake, why = await simulated_nodes(kube)
-        notes += [why] if why else []
-    lags = (heart.error_bar, heart.timeline) if heart else ()
-    rows = _rows(observer, file, Clocks(shift, offset.seconds, *lags), fake)
+        facts = await seen.end()
+    rows = seen.rows(file.submissions, file.api_version, file.kind, file.expected_pods)
     _keep(folder, file, shift)
     backend = backend_times(settings, file.project, file.namespaces)
     sampled, waiting = sampled_json(rows, file.project, backend)
@@ -154,22 +133,9 @@ async def sample(kube: Kube, request: SampleRequest) -> Sample:
         remove_outputs(folder, ("observed.jsonl",))
     table.write_json(folder / "sampled.json", sampled)
     table.write_rows(folder / "stages.parquet", rows)
-    for note in notes:
+    for note in seen.notes:
         request.log(note)
-    facts = {
-        "run": file.run,
-        "simulated": on_simulated(rows),
-        "server_clock_ahead_s": offset.seconds,
-        "server_clock_bound_s": offset.bound,
-        **apart,
-        "watch_lag": heart.summary() if heart else None,
-        "harness_cpu": busy,
-        "notes": notes,
-        "generator": file.generator,
-        "not_scheduled": waiting,
-        "stages": [summary.as_dict() for summary in summaries(rows)],
-        "failure_reasons": dict(observer.reasons.most_common(20)),
-    }
+    facts |= {"generator": file.generator, "not_scheduled": waiting, **seen.summary(rows)}
     table.write_json(folder / "summary.json", facts)
     return Sample(file, rows, len(sampled), len(waiting), observer.absent, complete)
 
@@ -209,20 +175,3 @@ def is_complete(observer: Observer, file: RunFile) -> bool:
     """Tell whether the submission has ended and all its objects are ready."""
     count, enough = progress(observer, file)
     return file.finished and count >= enough
-
-
-def _rows(observer: Observer, file: RunFile, clocks: Clocks, fake: set[str] | None) -> list[Row]:
-    return list(
-        rows_of(
-            file.submissions,
-            observer.records,
-            clocks,
-            run=file.run,
-            kind=file.kind,
-            api_version=file.api_version,
-            until_ns=time.monotonic_ns(),
-            expected_pods=file.expected_pods,
-            simulated=fake,
-            messages=observer.messages,
-        )
-    )
