@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from pydantic import ValidationError
 
 from perfdag.benchmark.contract import Gang
 from perfdag.hosts.local import LocalHost
+from perfdag.results.samples import SampleRecord, run_folder
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import loadgen_log, result
 from perfdag.steps.resnet50.benchmark import Resnet50
@@ -171,18 +171,50 @@ def test_accuracy_is_written_as_the_checker_reads_it(results: Any) -> None:
     assert re.fullmatch(r"hash=[0-9a-f]{64}", lines[1])
 
 
+def store_points(root: Path, results: Any, **points: dict[str, Any]) -> None:
+    """A run whose points have these results of single-stream, with the changes of each."""
+    raw = results["single-stream"][0]
+    for name, changes in points.items():
+        changed = {**raw, **changes, "spec": {**raw["spec"], **changes.get("spec", {})}}
+        sample = SampleRecord(name, 1, "ok", texts={"result": json.dumps(changed, default=str)})
+        file = root / run_folder("20260101T000000Z-0") / f"parts/{name}-1.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(sample.dump())
+
+
+def laid_out(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    module = "perfdag.steps.resnet50.mlperf.submission"
+    command = [sys.executable, "-m", module, "20260101T000000Z-0", "out", *options]
+    return subprocess.run(
+        [*command, "--store", str(folder)], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_points_of_a_sweep_are_not_mixed(results: Any, tmp_path: Path) -> None:
+    store_points(tmp_path, results, a1={}, b2={"spec": {"threads": 2, "precision": "bf16"}})
+    refused = laid_out(tmp_path)
+    assert (refused.returncode, (tmp_path / "out").exists()) == (2, False)
+    assert refused.stderr.startswith("2 points are of scenario single-stream, and a submission")
+    assert "b2 (precision bf16, threads 2)" in refused.stderr
+    assert laid_out(tmp_path, "--point", "b2").returncode == 0
+    (written,) = (tmp_path / "out").rglob("measurements.json")
+    assert json.loads(written.read_text())["weight_data_types"] == "bf16"
+    absent = laid_out(tmp_path, "--point", "c3")
+    assert (absent.returncode, absent.stderr.split("of point ")[1]) == (2, "c3\n")
+
+
+def test_the_points_of_two_systems_are_not_mixed(results: Any, tmp_path: Path) -> None:
+    other = {"device": {"name": "CPU: another"}, "spec": {"scenario": "offline"}}
+    store_points(tmp_path, results, a1={}, b2=other)
+    refused = laid_out(tmp_path)
+    assert refused.returncode == 2
+    assert "the devices of the points differ (" in refused.stderr
+
+
 def test_a_run_without_mlperf_is_named(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "perfdag.steps.resnet50.mlperf.submission",
-        "20260101T000000Z-0",
-        "out",
-    ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = laid_out(tmp_path)
     assert done.returncode == 2
     assert done.stderr.endswith("has no result with mlperf: true\n")
-    assert shutil.which("out") is None
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Lay out a run with `mlperf: true` as MLPerf asks of a submission, and let its checker judge.
 
     python -m perfdag.steps.resnet50.mlperf.submission RUN FOLDER [--store ROOT] [--submitter NAME]
-        [--division closed] [--system FILE.json] [--inference CHECKOUT]
+        [--point ID ...] [--division closed] [--system FILE.json] [--inference CHECKOUT]
 
 `--inference` is a checkout of mlcommons/inference. Its scripts then write the verify_*.txt of the
 audits, and its submission checker judges the folder; the exit code is the checker's. perfdag
@@ -13,7 +13,7 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -161,22 +161,60 @@ def write(
     return written
 
 
-def stored_results(root: str, run: str) -> dict[str, dict[str, Any]]:
-    """Return the results of a run's samples with mlperf by scenario, the last valid one of each.
+def stored_results(root: str, run: str, chosen: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """Return the results of a run's samples with mlperf by scenario.
 
-    Raises StoreError.
+    Of a point it is the last valid one. `chosen` are the points to take, by default all. Raises
+    StoreError, and ValueError if the results are not of one system.
     """
     store = open_store(root)
-    results = {}
+    points: dict[str, dict[str, Any]] = {}
     for _, data in store.get_many(store.list(f"{run_folder(run)}/parts")):
         sample = read_sample(data)
         if sample.status != "ok" or sample.repetition < 1:
             continue
         text = sample.texts.get("result", "{}")
         raw = json.loads(text.splitlines()[-1] if text else "{}")
-        if "mlperf" in raw:
-            results[raw["spec"]["scenario"]] = raw
+        if "mlperf" in raw and (not chosen or sample.point in chosen):
+            points[sample.point] = raw
+    if absent := [point for point in chosen if point not in points]:
+        raise ValueError(f"run {run} has no result with mlperf: true of point {absent[0]}")
+    return one_system(points)
+
+
+def one_system(points: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the results of points by scenario.
+
+    Raises ValueError if a scenario has several points, or their devices or weights differ.
+    """
+    results: dict[str, dict[str, Any]] = {}
+    for scenario in dict.fromkeys(raw["spec"]["scenario"] for raw in points.values()):
+        same = {name: raw for name, raw in points.items() if raw["spec"]["scenario"] == scenario}
+        if len(same) > 1:
+            named = ", ".join(f"{name} ({_differs(raw, same)})" for name, raw in same.items())
+            raise ValueError(
+                f"{len(same)} points are of scenario {scenario}, and a submission has one of each:"
+                f" choose with --point from {named}"
+            )
+        (results[scenario],) = same.values()
+    for what, values in (
+        ("devices", {raw["device"]["name"] for raw in results.values()}),
+        ("weights", {raw["model"]["weights"] for raw in results.values()}),
+    ):
+        if len(values) > 1:
+            raise ValueError(
+                f"the {what} of the points differ ({', '.join(sorted(values))}), and a submission"
+                " is of one system: choose with --point"
+            )
     return results
+
+
+def _differs(raw: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> str:
+    spec = raw["spec"]
+    names = [
+        name for name in spec if any(other["spec"][name] != spec[name] for other in others.values())
+    ]
+    return ", ".join(f"{name} {spec[name]}" for name in names) or "the same parameters"
 
 
 def main() -> int:
@@ -188,6 +226,9 @@ def main() -> int:
     parser.add_argument("run", help="id of the run")
     parser.add_argument("folder", type=Path, help="folder to write")
     parser.add_argument("--store", default="./perfdag-results", help="store of the run")
+    parser.add_argument(
+        "--point", nargs="+", default=[], help="points to take, one a scenario; default: all"
+    )
     parser.add_argument("--submitter", default="unnamed")
     parser.add_argument("--division", choices=("closed", "open"), default="closed")
     parser.add_argument("--system", type=Path, help="JSON with fields of the system description")
@@ -201,7 +242,7 @@ def main() -> int:
     }
     try:
         known |= json.loads(args.system.read_text()) if args.system else {}
-        results = stored_results(args.store, args.run)
+        results = stored_results(args.store, args.run, args.point)
     except (OSError, ValueError, StoreError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
