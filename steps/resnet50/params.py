@@ -217,7 +217,7 @@ class Workload(SystemParams):
                 f" set batch: {SAMPLES_PER_QUERY}",
             ),
             (
-                scenario in STREAMS and self.in_flight != 1,
+                scenario in STREAMS and (self.in_flight or 1) != 1,
                 f"scenario {scenario} has one query in flight: leave in_flight out",
             ),
             (
@@ -228,6 +228,10 @@ class Workload(SystemParams):
             (
                 self.mlperf and self.samples not in (LIBRARY, DEFAULT_SAMPLES),
                 f"mlperf has a library of {LIBRARY} samples: leave samples out",
+            ),
+            (
+                self.mlperf and self.resident,
+                "mlperf counts the copy of samples to the device: leave resident out",
             ),
             (
                 self.mlperf and self.latency_bound != MLPERF_BOUND,
@@ -283,4 +287,6 @@ class Workload(SystemParams):
             "duration": self.duration(),
             "queries": self.queries(),
             "samples": LIBRARY if self.mlperf else self.samples,
+            "in_flight": self.in_flight
+            or (2 if self.device == "cuda" and self.scenario not in STREAMS else 1),
         }

@@ -4,7 +4,6 @@ import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +15,11 @@ from perfdag.steps.resnet50.errors import OutOfMemoryError, classify
 from perfdag.steps.resnet50.inference.batcher import Batcher
 from perfdag.steps.resnet50.inference.subjects import model_subject, pin
 from perfdag.steps.resnet50.inference.system_under_test import StubSubject, System
-from perfdag.steps.resnet50.inference.timing import STRETCH, Warmup, largest_fitting, warm_up
+from perfdag.steps.resnet50.inference.warming import warm_all
 from perfdag.steps.resnet50.load import Load
 from perfdag.steps.resnet50.mlperf import official
 
 PROGRAM = 1
-WARM_LIMIT, WARM_LIMIT_FAST = 60.0, 2.0
-WARM_LEAST_CUDA = 1.0
-"""Seconds that a GPU stays busy before its rate counts: its clocks rise meanwhile."""
 MARGIN = 1.25
 """Factor of Offline's expected rate over the warm-up's.
 
@@ -83,7 +79,8 @@ class Program:
         )
         system.load(range(self.spec["samples"]) if self.spec["scenario"] != "accuracy" else [0])
         self._advice = "at batch {batch}: lower batch"
-        rate = self.warm_all(system, subject.wake() if self.spec["backend"] == "compile" else 0.0)
+        woken = subject.wake() if self.spec["backend"] == "compile" else 0.0
+        rate, self.result["warmup"] = warm_all(self.spec, system, woken)
         # The batch fitted alone. The checks need as much once more, or another program started.
         self._advice = (
             "at the checks of batch {batch}, which fitted in the warm-up: lower batch,"
@@ -120,53 +117,6 @@ class Program:
         if self.spec["check_logits"]:
             # Memory that was corrupted during the run shows only now.
             self.result["logits_after"] = subject.check_logits()
-
-    def warm_all(self, system: System, woken: float) -> float:
-        """Warm every batch size and return the rate (1/s) of the largest, all batches in flight.
-
-        `woken` is the seconds of a batch before the first.
-        """
-        largest, warmups = self.spec["batch"], {}
-        sizes = sorted({*system.buckets(largest), largest}, reverse=True)
-        for size in sizes:
-            warmups[size] = self._warm_size(system, size, settle=size in (sizes[0], sizes[-1]))
-        ends = [warmups[sizes[0]], warmups[sizes[-1]]]
-        self.result["warmup"] = {
-            "first": woken + warmups[largest].first,
-            "steady": warmups[largest].steady,
-            "stable": all(warmup.stable for warmup in ends),
-            "few": any(warmup.few for warmup in ends),
-            "batches": sum(warmup.batches for warmup in warmups.values()),
-            "by_size": {size: [warmup.first, warmup.steady] for size, warmup in warmups.items()},
-        }
-        return float(self.spec["in_flight"] * largest / max(warmups[largest].steady, 1e-6))
-
-    def _warm_size(self, system: System, size: int, settle: bool) -> Warmup:
-        """Warm one size until its time is stable, or for two batches."""
-        indices = [
-            at % (1 if self.spec["scenario"] == "accuracy" else self.spec["samples"])
-            for at in range(size)
-        ]
-        fast = self.spec["fast"]
-        limit, stretch = (
-            (WARM_LIMIT_FAST if fast else WARM_LIMIT, 0 if fast else STRETCH)
-            if settle
-            else (0.0, 0)
-        )
-        least = WARM_LEAST_CUDA if settle and not fast and self.spec["device"] == "cuda" else 0.0
-        try:
-            return warm_up(
-                lambda: system.infer(indices, time.monotonic()), limit, stretch=stretch, least=least
-            )
-        except Exception as error:
-            if classify(error)[0] != "memory":
-                raise
-            text = str(error).splitlines()[0][:200]
-        largest = largest_fitting(lambda count: _fits(system, count), size)
-        advice = f"the largest that fits is {largest}" if largest else "not even one sample fits"
-        raise OutOfMemoryError(
-            f"batch {size} does not fit in the memory of {self.spec['device']}: {advice} ({text})"
-        )
 
     def _load(self, rate: float, **changes: Any) -> Load:
         spec = self.spec
@@ -282,13 +232,3 @@ class Program:
             "reference": published.top1,
             "resize": published.resize,
         }
-
-
-def _fits(system: System, count: int) -> bool:
-    try:
-        system.attempt(count)
-    except Exception as error:
-        if classify(error)[0] == "memory":
-            return False
-        raise
-    return True

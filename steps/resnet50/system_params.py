@@ -48,12 +48,25 @@ class SystemParams(contract.Params):
         exclude_if=lambda value: value is None,
         description="name of the endpoint's model",
     )
-    in_flight: int = Field(
-        1,
+    in_flight: int | None = Field(
+        None,
         ge=1,
         le=256,
-        exclude_if=lambda value: value == 1,
-        description="batches at once, for a server or a CPU with many cores; threads are shared",
+        exclude_if=lambda value: value is None,
+        description="batches at once, for a server, a GPU or a CPU with many cores, whose threads"
+        " are shared; unset: 1, on cuda 2, of which one is copied while the other is computed",
+    )
+    resident: bool = Field(
+        False,
+        exclude_if=lambda value: not value,
+        description="cuda: samples lie in the device's memory, so that their copy is not in the"
+        " time; MLPerf counts it",
+    )
+    graphs: bool = Field(
+        True,
+        exclude_if=lambda value: value,
+        description="cuda: each batch size is captured as a CUDA graph; false: its kernels are"
+        " launched one by one",
     )
     device: Literal["cpu", "cuda"] = "cpu"
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
@@ -106,8 +119,13 @@ class SystemParams(contract.Params):
                 "weights are the server's own with runtime endpoint: leave weights out",
             ),
             (
-                self.runtime == "torch" and self.in_flight > 1,
-                "in_flight does nothing with runtime torch, whose batches share one stream",
+                self.runtime == "torch" and self.device == "cpu" and (self.in_flight or 1) > 1,
+                "in_flight does nothing with runtime torch on a CPU, where a batch has all threads:"
+                " leave it out",
+            ),
+            (
+                self.device == "cpu" and (self.resident or not self.graphs),
+                "resident and graphs are settings of device: cuda: leave them out",
             ),
             (
                 self.model_file and self.runtime in ("torch", "endpoint"),

@@ -3,17 +3,10 @@
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pytest
 
 from perfdag.steps.resnet50.inference.batcher import Batcher
-
-
-@dataclass
-class Sample:
-    id: int
-    index: int
 
 
 class Recorder:
@@ -45,7 +38,7 @@ def test_an_errand_runs_in_the_workers_thread_and_before_what_is_queued() -> Non
     seen, threads = Recorder(), []
     batcher = seen.batcher(2, 0.0)
     batcher.errand(lambda: threads.append(threading.current_thread().name))
-    batcher.put([Sample(1, 1)])
+    batcher.put([1], [1])
     batcher.close()
     assert threads == ["batcher"]
     assert [ids for ids, _, _ in seen.done] == [[1]]
@@ -64,7 +57,7 @@ def test_an_errand_that_fails_is_told_and_waits_for_nobody(seen: Recorder) -> No
 
 def test_everything_is_answered_once_in_batches_no_larger_than_asked(seen: Recorder) -> None:
     batcher = seen.batcher(8, 0.0)
-    batcher.put([Sample(100 + i, i) for i in range(50)])
+    batcher.put(range(100, 150), range(50))
     batcher.close()
     ids = [one for batch, _, _ in seen.done for one in batch]
     assert ids == list(range(100, 150))
@@ -84,7 +77,7 @@ def test_a_batch_waits_for_the_delay_and_no_longer_unless_it_is_full(
     batcher = seen.batcher(max_batch, delay)
     start = time.monotonic()
     for number in range(queries):
-        batcher.put([Sample(number, number)])
+        batcher.put([number], [number])
     while not seen.done and time.monotonic() - start < 10:
         time.sleep(0.001)
     batcher.close()
@@ -95,9 +88,9 @@ def test_a_batch_waits_for_the_delay_and_no_longer_unless_it_is_full(
 def test_queries_that_come_while_busy_form_the_next_batch(seen: Recorder) -> None:
     seen.release.clear()
     batcher = seen.batcher(4, 0.0)
-    batcher.put([Sample(1, 0)])
+    batcher.put([1], [0])
     time.sleep(0.05)
-    batcher.put([Sample(2, 1), Sample(3, 2)])
+    batcher.put([2, 3], [1, 2])
     seen.release.set()
     batcher.close()
     assert [batch for batch, _, _ in seen.done] == [[1], [2, 3]]
@@ -109,6 +102,6 @@ def test_an_error_is_told_once_and_ends_the_worker(seen: Recorder) -> None:
         raise MemoryError("batch")
 
     batcher = Batcher(broken, seen.complete, 1, 0.0, seen.errors.append)
-    batcher.put([Sample(1, 0), Sample(2, 1)])
+    batcher.put([1, 2], [0, 1])
     batcher.close()
     assert [type(error) for error in seen.errors] == [MemoryError]

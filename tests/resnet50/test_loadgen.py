@@ -16,7 +16,7 @@ from perfdag.hosts.base import Finished
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid
 from perfdag.shape import Shape
-from perfdag.steps.resnet50 import loadgen, loadgen_log, result
+from perfdag.steps.resnet50 import loadgen, loadgen_log, program, result
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.inference.system_under_test import Stub
 from perfdag.steps.resnet50.params import Workload
@@ -213,7 +213,7 @@ def test_offline_is_sized_by_target_rate_or_the_warm_up_with_a_margin(
     monkeypatch.setattr(
         Program, "run_test", lambda self, system, load, begin: requests.append(load)
     )
-    monkeypatch.setattr(Program, "warm_all", lambda self, system, woken: 500.0)
+    monkeypatch.setattr(program, "warm_all", lambda spec, system, woken: (500.0, {}))
     params = Workload(system="stub", scenario="offline", min_queries=16, min_duration=0.01, **more)
     Program(params.spec(), 1).measure()
     assert requests[0].expected_rate == rate

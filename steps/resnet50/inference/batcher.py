@@ -4,11 +4,16 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any
+
+import numpy as np
+
+Ids = Sequence[int] | np.ndarray
+Queued = tuple[np.ndarray, np.ndarray, float]
+"""Ids and indices of samples, and when they were queued (time.monotonic() seconds)."""
 
 
 class Batcher:
-    """Hands queued (id, index) pairs to `infer` in batches and their results to `complete`.
+    """Hands queued ids and indices to `infer` in batches and their results to `complete`.
 
     `infer(indices, ready)` returns one result an index; `ready` is when the last one was queued.
     `complete(ids, results)` follows in the worker's thread. `max_batch` is at least 1.
@@ -19,8 +24,8 @@ class Batcher:
 
     def __init__(
         self,
-        infer: Callable[[Sequence[int], float], Sequence[int]],
-        complete: Callable[[Sequence[int], Sequence[int]], None],
+        infer: Callable[[np.ndarray, float], Ids],
+        complete: Callable[[np.ndarray, Ids], None],
         max_batch: int,
         max_delay: float,
         failed: Callable[[BaseException], None],
@@ -28,7 +33,8 @@ class Batcher:
     ) -> None:
         self._infer, self._complete, self._failed = infer, complete, failed
         self._max_batch, self._max_delay = max_batch, max_delay
-        self._queue: deque[tuple[int, int, float]] = deque()
+        self._queue: deque[Queued] = deque()
+        self._samples = 0
         self._changed = threading.Condition()
         self._closed = False
         self._errands: dict[int, tuple[Callable[[], object], threading.Event]] = {}
@@ -41,16 +47,17 @@ class Batcher:
         for worker in self._workers:
             worker.start()
 
-    def begin(self, complete: Callable[[Sequence[int], Sequence[int]], None]) -> None:
+    def begin(self, complete: Callable[[np.ndarray, Ids], None]) -> None:
         """Begin another test with an empty queue: set `complete` and reset the counts."""
         self._complete, self.batch_sizes = complete, Counter()
 
-    def put(self, samples: Sequence[Any]) -> None:
-        """Queue LoadGen's samples (`id`, `index`) and return at once, as LoadGen requires."""
-        now = time.monotonic()
+    def put(self, ids: Ids, indices: Ids) -> None:
+        """Queue samples and return at once, as LoadGen requires."""
+        queued = np.asarray(ids, np.uint64), np.asarray(indices, np.intp), time.monotonic()
         with self._changed:
-            self._queue.extend((sample.id, sample.index, now) for sample in samples)
-            self._changed.notify(max(1, len(samples)))
+            self._queue.append(queued)
+            self._samples += len(ids)
+            self._changed.notify(max(1, len(ids)))
 
     def errand(self, call: Callable[[], object]) -> None:
         """Call a function in each worker's thread between batches, and wait for all."""
@@ -69,21 +76,37 @@ class Batcher:
         for worker in self._workers:
             worker.join()
 
-    def _take(self, number: int) -> list[tuple[int, int, float]]:
-        """Return the next batch; empty if the batcher is closed and drained, or has an errand."""
+    def _take(self, number: int) -> Queued | None:
+        """Return the next batch; None if the batcher is closed and drained, or has an errand."""
         with self._changed:
             while not (self._queue or self._closed or number in self._errands):
                 self._changed.wait()
             if number in self._errands:
-                return []
+                return None
             while (
                 self._max_delay > 0
-                and 0 < len(self._queue) < self._max_batch
+                and 0 < self._samples < self._max_batch
                 and not self._closed
                 and (left := self._queue[0][2] + self._max_delay - time.monotonic()) > 0
             ):
                 self._changed.wait(left)
-            return [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
+            return self._batch()
+
+    def _batch(self) -> Queued | None:
+        """Remove and return up to `max_batch` samples, None without any."""
+        taken: list[Queued] = []
+        room = self._max_batch
+        while room and self._queue:
+            ids, indices, at = self._queue.popleft()
+            taken.append((ids[:room], indices[:room], at))
+            if len(ids) > room:
+                self._queue.appendleft((ids[room:], indices[room:], at))
+            room -= len(taken[-1][0])
+        self._samples -= self._max_batch - room
+        if len(taken) < 2:
+            return taken[0] if taken else None
+        ids, indices = (np.concatenate([item[what] for item in taken]) for what in (0, 1))
+        return ids, indices, taken[-1][2]
 
     def _run_errand(self, number: int) -> bool:
         """Run the worker's pending errand; return False if there is none."""
@@ -101,14 +124,14 @@ class Batcher:
     def _work(self, number: int) -> None:
         try:
             while True:
-                if not (batch := self._take(number)):
+                if (batch := self._take(number)) is None:
                     if self._run_errand(number) or not self._drained():
                         continue
                     return
-                results = self._infer([index for _, index, _ in batch], batch[-1][2])
-                self._complete([identity for identity, _, _ in batch], results)
+                ids, indices, at = batch
+                self._complete(ids, self._infer(indices, at))
                 with self._changed:
-                    self.batch_sizes[len(batch)] += 1
+                    self.batch_sizes[len(ids)] += 1
         except BaseException as error:
             self._failed(error)
 

@@ -1,4 +1,4 @@
-"""torchvision's ResNet-50 as a system under test, on CPU or CUDA. Only the program imports it."""
+"""torchvision's ResNet-50 on the CPU, and what CUDA shares with it. Only the program imports it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,92 +18,43 @@ _TYPES = {
 
 
 class Resnet50(Pipeline):
-    """PyTorch's pipeline, whose copies and computations are asynchronous on CUDA."""
+    """PyTorch's pipeline. Images lie in memory as (n, 224, 224, 3), as convolutions like it."""
 
     def __init__(self, spec: dict[str, Any], net: torch.nn.Module) -> None:
         compiling = spec["backend"] == "compile"
         super().__init__(spec, self.logits, few=compiling)
-        self._device = torch.device(spec["device"])
-        self._dtype, self._cuda = _TYPES[spec["precision"]], self._device.type == "cuda"
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
-            spec["precision"] == "tf32"
-        )
-        self._plain: Any = net.to(self._device, self._dtype, memory_format=torch.channels_last)
-        self.net: Any = compiled(self._plain, len(self.sizes)) if compiling else self._plain
-        self._events: list[Any] | None = None
+        self.device, self.dtype = torch.device(spec["device"]), _TYPES[spec["precision"]]
+        self.plain: Any = net.to(self.device, self.dtype, memory_format=torch.channels_last)
+        self.net: Any = compiled(self.plain, len(self.sizes)) if compiling else self.plain
 
     def prepare(self, raw: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(preprocess(raw)).to(self._dtype)
+        return torch.from_numpy(preprocess(raw).transpose(0, 2, 3, 1)).to(self.dtype)
 
     def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.cat(list(parts))
 
-    def gather(self, indices: Sequence[int]) -> torch.Tensor:
-        """Return a batch in host memory (pinned for CUDA), padded to one of the sizes."""
-        batch: torch.Tensor = super().gather(indices)
-        return batch.pin_memory() if self._cuda else batch
-
-    def copy(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return a batch on the device, in the memory order of convolutions."""
-        return batch.to(self._device, non_blocking=True).contiguous(
-            memory_format=torch.channels_last
-        )
+    def gather(self, indices: Sequence[int] | np.ndarray) -> Any:
+        return torch.index_select(self.store, 0, torch.from_numpy(self.rows(indices)))
 
     def logits(self, batch: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
-            out: torch.Tensor = self.net(batch)
+            out: torch.Tensor = self.net(batch.permute(0, 3, 1, 2))
             return out
 
     def host(self, logits: torch.Tensor) -> np.ndarray:
         array: np.ndarray = logits.float().cpu().numpy()
         return array
 
-    def infer(self, indices: Sequence[int], ready: float = 0.0) -> Sequence[int]:
-        self._mark()
-        answer = self.logits(self.copy(self.gather(indices))).argmax(1)
-        self._mark()
-        classes: list[int] = answer.tolist()[: len(indices)]
+    def answers(self, logits: torch.Tensor) -> np.ndarray:
+        classes: np.ndarray = logits.argmax(1).cpu().numpy()
         return classes
 
     def attempt(self, count: int) -> None:
         """Run a batch of that size unpadded and not compiled. Raises if it does not fit."""
+        rows = torch.arange(count, device=self.store.device) % len(self.store)
         with torch.inference_mode():
-            self._plain(
-                self.copy(self.store[[at % len(self.store) for at in range(count)]])
-            ).argmax(1).tolist()
-
-    def _mark(self) -> None:
-        """Record an event if the batch is to be clocked."""
-        if self._events is not None:
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            self._events.append(event)
-
-    def clocked(self, indices: Sequence[int]) -> None:
-        self._events = [] if self._cuda else None
-        self.infer(indices)
-
-    def busy(self) -> float:
-        if self._events is None:
-            return 0.0
-        self.finish()
-        (start, end), self._events = self._events, None
-        return float(start.elapsed_time(end)) / 1e3
-
-    def finish(self) -> None:
-        if self._cuda:
-            torch.cuda.synchronize(self._device)
-
-    def computed(self, batch: torch.Tensor) -> tuple[torch.Tensor, float | None]:
-        """Return the logits, and on CUDA the seconds between events around them."""
-        if not self._cuda:
-            return self.logits(batch), None
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        out = self.logits(batch)
-        end.record()
-        end.synchronize()
-        return out, float(start.elapsed_time(end)) / 1e3
+            batch = torch.index_select(self.store, 0, rows).to(self.device)
+            self.answers(self.plain(batch.permute(0, 3, 1, 2)))
 
 
 def compiled(net: torch.nn.Module, count: int) -> Any:

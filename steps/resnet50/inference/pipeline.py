@@ -27,9 +27,9 @@ class Pipeline:
     def __init__(self, spec: Mapping[str, Any], run: Run, few: bool = False) -> None:
         self.sizes = sizes(spec["batch"], spec["scenario"], few or spec["fast"])
         self.seed, self._run = spec["seed"], run
-        self.smallest = 1
+        self.smallest = self.lanes = 1
         self.store: Any = ()
-        self.row: dict[int, int] = {}
+        self.loaded = self._row_of = np.empty(0, np.intp)
         self.files: Sequence[Path] | None = None
         self.resize = 256
 
@@ -41,7 +41,7 @@ class Pipeline:
         """Return several inputs as one."""
         return np.concatenate(parts)
 
-    def gather(self, indices: Sequence[int]) -> Any:
+    def gather(self, indices: Sequence[int] | np.ndarray) -> Any:
         """Return a batch in host memory, padded to one of the sizes."""
         return self.store[self.rows(indices)]
 
@@ -58,9 +58,9 @@ class Pipeline:
         array: np.ndarray = logits
         return array
 
-    def answers(self, logits: Any) -> list[int]:
+    def answers(self, logits: Any) -> np.ndarray:
         """Return the class of each sample; it waits for the device."""
-        classes: list[int] = logits.argmax(1).tolist()
+        classes: np.ndarray = logits.argmax(1)
         return classes
 
     def finish(self) -> None:
@@ -78,7 +78,9 @@ class Pipeline:
         """Preprocess images and keep them in host memory."""
         parts = [self.prepare(self.raw(indices[at : at + 64])) for at in range(0, len(indices), 64)]
         self.store = self.join(parts)
-        self.row = {index: row for row, index in enumerate(indices)}
+        self.loaded = np.asarray(indices, np.intp)
+        self._row_of = np.zeros(max(indices) + 1, np.intp)
+        self._row_of[self.loaded] = np.arange(len(indices))
 
     def raw(self, indices: Sequence[int]) -> np.ndarray:
         """Return the uint8 pixels (n, 224, 224, 3) of samples."""
@@ -88,19 +90,20 @@ class Pipeline:
 
     def unload(self, indices: Sequence[int]) -> None:
         """Drop the images."""
-        self.store, self.row = (), {}
+        self.store = ()
 
     def buckets(self, largest: int) -> Sequence[int]:
         """Return the sizes to which batches are padded; all are warmed and checked beforehand."""
         return [size for size in self.sizes if size <= largest]
 
-    def rows(self, indices: Sequence[int]) -> list[int]:
+    def rows(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return the rows of samples in the store, padded with the first one to a size."""
-        rows = [self.row[index] for index in indices]
+        rows: np.ndarray = self._row_of[np.asarray(indices)]
         size = self.sizes[bisect.bisect_left(self.sizes, len(rows))]
-        return rows + rows[:1] * (size - len(rows))
+        padding = size - len(rows)
+        return np.append(rows, rows[:1].repeat(padding)) if padding else rows
 
-    def infer(self, indices: Sequence[int], ready: float = 0.0) -> Sequence[int]:
+    def infer(self, indices: Sequence[int] | np.ndarray, ready: float = 0.0) -> np.ndarray:
         """Return the classes of a batch."""
         return self.answers(self.logits(self.copy(self.gather(indices))))[: len(indices)]
 
@@ -118,12 +121,8 @@ class Pipeline:
 
     def check_clock(self, count: int) -> ClockCheck:
         """Compare the host's clock with the device's; on a CPU the work is the host's own."""
-        indices = list(self.row)[:1] * count
-        return check_clock(lambda: self.clocked(indices), self.busy)
-
-    def clocked(self, indices: Sequence[int]) -> None:
-        """Run a batch, with the device's clock around it."""
-        self.infer(indices)
+        indices = self.loaded[:1].repeat(count)
+        return check_clock(lambda: self.infer(indices), self.busy)
 
     def phases(self, count: int, repetitions: int, limit: float = 10.0) -> dict[str, list[float]]:
         """Return the seconds of preprocess, copy, compute and postprocess of a batch of `count`.
@@ -132,8 +131,8 @@ class Pipeline:
         each end; on CUDA, events measure compute. It runs at least once, and up to `repetitions`
         times within `limit` seconds.
         """
-        indices = [list(self.row)[at % len(self.row)] for at in range(count)]
-        raw = self.raw(indices)
+        indices = np.resize(self.loaded, count)
+        raw = self.raw(indices.tolist())
         begun = time.perf_counter()
         seconds: dict[str, list[float]] = {
             name: [] for name in ("preprocess", "copy", "compute", "postprocess")
@@ -167,12 +166,12 @@ class Pipeline:
     def fixed_logits(self, size: int) -> np.ndarray:
         """Return the logits of the fixed images in batches of `size`, (n, classes) float32.
 
-        Image i is image i modulo 4 of the set. There are as many batches as the set needs.
+        Image i is image i modulo 4 of the set. There are as many batches as the set needs, and one
+        for each lane.
         """
         fixed = self.prepare(images(self.seed, range(CHECKED)))
-        batches = [
-            [at % CHECKED for at in range(start, start + size)] for start in range(0, CHECKED, size)
-        ]
+        count = max(self.lanes, -(-CHECKED // size))
+        batches = (np.arange(count * size) % CHECKED).reshape(count, size)
         return np.concatenate([self.host(self.logits(self.copy(fixed[rows]))) for rows in batches])
 
 

@@ -8,6 +8,7 @@ import torchvision
 
 from perfdag.hosts import cgroups
 from perfdag.steps.resnet50.errors import UnusableError
+from perfdag.steps.resnet50.inference.device import DeviceResnet50
 from perfdag.steps.resnet50.inference.model import Resnet50
 from perfdag.steps.resnet50.inference.network import build, reference
 from perfdag.steps.resnet50.inference.subject import Subject, cpu_facts
@@ -44,7 +45,8 @@ class ModelSubject(Subject):
             "device": device_facts(spec["device"]),
             "versions": {"torch": torch.__version__, "torchvision": torchvision.__version__},
         }
-        super().__init__(spec, repetitions, Resnet50(spec, net), facts, wanted)
+        kind = DeviceResnet50 if spec["device"] == "cuda" else Resnet50
+        super().__init__(spec, repetitions, kind(spec, net), facts, wanted)
 
 
 def no_cuda() -> str:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 
 class System(Protocol):
     """Answers batches of samples by index."""
@@ -17,7 +19,7 @@ class System(Protocol):
 
     def unload(self, indices: Sequence[int]) -> None: ...
 
-    def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
+    def infer(self, indices: Sequence[int] | np.ndarray, ready: float) -> np.ndarray:
         """Return the class of each sample, once the answer is in host memory.
 
         `ready` is when the last of the batch was queued (time.monotonic() seconds).
@@ -78,13 +80,13 @@ class Stub:
         """Run it like any batch."""
         self.infer(range(count), time.monotonic())
 
-    def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
+    def infer(self, indices: Sequence[int] | np.ndarray, ready: float) -> np.ndarray:
         """Wait for the service time and return the classes: sample i has class i modulo 1000."""
         with self._held():
             start = time.monotonic() if self._lock else max(ready, self._end)
             self._end = start + self.base + self.each * len(indices)
             sleep_until(self._end + self._stalls(len(indices)))
-        return [index % 1000 for index in indices]
+        return np.asarray(indices) % 1000
 
     def _stalls(self, count: int) -> float:
         if self._seen < 0:
