@@ -1,11 +1,12 @@
 """Build the documentation as a site: docs.py FOLDER. Exit with 1 if a link of a page is broken.
 
 The site has the pages of the repository, and pages that perfdag generates: one for each benchmark,
-and the command line. Needs Zensical.
+the keys of a suite, and the command line. Words of the glossary become links. Needs Zensical.
 """
 
 import contextlib
 import io
+import json
 import re
 import shutil
 import subprocess
@@ -13,9 +14,12 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import yaml
+from glossary import link_glossary
+from sample_charts import picture
 
 from perfdag.app.benchmarks import Description, describe
 from perfdag.cli import VERBS, parser
@@ -25,23 +29,44 @@ from perfdag.suite.load import load_suite
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 NAVIGATION = {
-    "Start": {"perfdag": "README.md", "Glossary": "docs/glossary.md"},
+    "Start": {
+        "perfdag": "README.md",
+        "Install": "docs/install.md",
+        "First run": "docs/first-run.md",
+        "Read a report": "docs/report.md",
+        "Glossary": "docs/glossary.md",
+    },
     "Guides": {
         "Write a suite": "docs/suites.md",
-        "Scripts in Python": "docs/scripts.md",
+        "Compare two settings": "docs/compare.md",
         "Did it get slower?": "docs/regressions.md",
-        "On a cluster": "docs/cluster.md",
+        "Nightly gate": "docs/nightly.md",
         "In CI": "docs/ci.md",
+        "Install on a cluster": "docs/cluster.md",
+        "Helm": "docs/helm.md",
+        "Without internet access": "docs/air-gapped.md",
+        "GPUs": "docs/gpu.md",
+        "Several nodes": "docs/several-nodes.md",
+        "Scripts in Python": "docs/scripts.md",
         "A site of results": "docs/site.md",
         "Add a benchmark": "docs/adding-a-benchmark.md",
         "Scale": "docs/scale.md",
         "Queues": "docs/queue.md",
         "ResNet-50": "docs/resnet50.md",
         "From kube-perftest": "docs/kube-perftest.md",
+        "Troubleshooting": "docs/troubleshooting.md",
+    },
+    "Concepts": {
+        "From a suite to samples": "docs/points.md",
+        "Statistics": "docs/statistics.md",
+        "Trust": "docs/trust.md",
+        "Architecture": "docs/architecture.md",
     },
     "Reference": {
         "Command line": "docs/reference/cli.md",
-        "Results and exit codes": "docs/results.md",
+        "Keys of a suite": "docs/reference/suite.md",
+        "Store and Parquet": "docs/results.md",
+        "Exit codes": "docs/exit-codes.md",
         "Why a sample is missing": "docs/missing-samples.md",
         "Rights": "docs/reference/rights.md",
         "Permits": "docs/reference/permits.md",
@@ -75,6 +100,8 @@ def benchmark_page(item: Description) -> str:
     if item["tools"]:
         tools = ", ".join(f"`{tool['program']}`" for tool in item["tools"])
         lines += [f"**Tools**: {tools}", ""]
+    lines += [f"![Chart of {item['name']}]({item['name']}.svg)", ""]
+    lines += ["The chart shows sample figures, which nobody measured.", ""]
     lines += ["## Metrics", "", "| metric | unit | better | what |", "|---|---|---|---|"]
     for metric in item["metrics"]:
         name = f"**`{metric['name']}`**" if metric["headline"] else f"`{metric['name']}`"
@@ -94,6 +121,39 @@ def benchmark_page(item: Description) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def suite_page(schema: dict[str, Any]) -> str:
+    """Return the keys of a suite and of its parts, without the parameters of benchmarks."""
+    models = {"Suite": schema, **schema["$defs"]}
+    lines = ["# Keys of a suite", "", "[Write a suite](../suites.md) explains how to use them."]
+    for name, model in models.items():
+        if "-" in name or "properties" not in model:
+            continue
+        lines += ["", f"## {name}", "", model.get("description", "").partition("\n")[0], ""]
+        lines += ["| key | type | default | what |", "|---|---|---|---|"]
+        for key, value in model["properties"].items():
+            default = value.get("default")
+            plain = "" if default in (None, "", [], {}) or "$ref" in value else f"`{default}`"
+            plain = "required" if key in model.get("required", ()) else plain
+            about = _cell(value.get("description", ""))
+            lines.append(f"| `{key}` | {_type(value)} | {plain} | {about} |")
+    return "\n".join(lines) + "\n"
+
+
+def _type(value: dict[str, Any]) -> str:
+    """Return the type of a key in words. A part of a suite becomes a link to its table."""
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "enum" in value:
+        return ", ".join(f"`{each}`" for each in value["enum"])
+    if "anyOf" in value:
+        kinds = dict.fromkeys(_type(each) for each in value["anyOf"] if each.get("type") != "null")
+        return " or ".join(kinds)
+    if value.get("type") == "array" and "items" in value:
+        return f"list of {_type(value['items'])}"
+    return str(value.get("type", "any"))
 
 
 def command_line_page() -> str:
@@ -126,8 +186,12 @@ def stage(target: Path) -> None:
         (folder / f"{item['name']}.md").write_text(benchmark_page(item))
         row = f"| `{item['name']}` |"
         text = text.replace(row, f"| [`{item['name']}`](benchmarks/{item['name']}.md) |")
+        (folder / f"{item['name']}.svg").write_bytes(picture(item["name"]).svg)
     table.write_text(text)
     (target / "docs/reference/cli.md").write_text(command_line_page())
+    schema = json.loads((ROOT / "suites/suite.schema.json").read_text())
+    (target / "docs/reference/suite.md").write_text(suite_page(schema))
+    link_glossary(target)
 
 
 def _copy(file: Path, target: Path) -> None:

@@ -1,7 +1,10 @@
 """The site of the documentation: generated pages, and the search for broken links."""
 
+import importlib
 import importlib.util
+import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,10 @@ _spec = importlib.util.spec_from_file_location("docs", SCRIPT)
 assert _spec is not None
 assert _spec.loader is not None
 docs: Any = importlib.util.module_from_spec(_spec)
+sys.path.insert(0, str(SCRIPT.parent))
 _spec.loader.exec_module(docs)
+glossary: Any = importlib.import_module("glossary")
+sample_charts: Any = importlib.import_module("sample_charts")
 PYTHON = ROOT / ".venv/docs/bin/python"
 
 
@@ -34,6 +40,29 @@ def test_the_page_of_a_benchmark_has_what_it_declares() -> None:
     page = docs.benchmark_page(item)
     assert item["clock"] in page
     assert all(f"`{each['name']}`" in page for each in (*item["metrics"], *item["params"]))
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_the_page_of_a_benchmark_has_a_chart_of_sample_figures(name: str) -> None:
+    drawn = sample_charts.picture(name)
+    assert drawn.title
+    assert drawn.slug != "error"
+    assert b"<svg" in drawn.svg
+
+
+def test_the_keys_of_a_suite_are_a_page() -> None:
+    page = docs.suite_page(json.loads((ROOT / "suites/suite.schema.json").read_text()))
+    assert "| `repetitions` | integer | `1` |" in page
+    assert "[hosts](#hosts)" in page.lower()
+    assert "| `name` | string | required |" in page
+
+
+def test_words_of_the_glossary_are_linked_once_outside_code_and_headings() -> None:
+    text = "# A run\n\nTo run `a run`, [the run](x.md):\n\n    the run\n\nA run, the runs, two points.\n"
+    assert glossary.linked(text, ["Run", "Point"], "g.md") == (
+        "# A run\n\nTo run `a run`, [the run](x.md):\n\n    the run\n\n"
+        "A [run](g.md#run), the runs, two [points](g.md#point).\n"
+    )
 
 
 def test_the_page_of_the_command_line_has_every_verb() -> None:

@@ -25,7 +25,7 @@ PAGES = {
     page: page.read_text()
     for page in (
         ROOT / "README.md",
-        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
         ROOT / "CONTRIBUTING.md",
     )
 }
@@ -82,7 +82,17 @@ def test_only_what_needs_a_cluster_is_not_executed_here() -> None:
     }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+def commands_of(text: str) -> list[str]:
+    """Return the commands in the code of a page, with their continuation lines."""
+    lines = re.findall(r"^ {4,}(?:\S+=\S+ )?(perfdag (?:.*\\\n)*.*)$", text, re.M)
+    whole = [line.replace("\\\n", " ") for line in lines if " ... " not in line]
+    return [re.split(r"  +#| \| |; | && | > ", line)[0] for line in whole]
+
+
+@pytest.mark.parametrize(
+    "command",
+    dict.fromkeys([*COMMANDS, *(each for text in PAGES.values() for each in commands_of(text))]),
+)
 def test_every_command_is_one_that_perfdag_takes(command: str) -> None:
     words = shlex.split(command)[1:]
     assert parser(words[0]).parse_args(words).run

@@ -164,7 +164,7 @@ def test_uv_is_used_where_it_is_there(tmp_path: Path) -> None:
     folder = tmp_path / "venv"
     assert venv(path, "python3", folder).returncode == 0
     assert log.read_text().splitlines() == [
-        f"venv -q --python python3 {folder}",
+        f"venv -q --seed --python python3 {folder}",
         f"pip install -q --python {folder}/bin/python --require-hashes -r requirements/run.txt",
         f"pip install -q --python {folder}/bin/python --no-deps --no-build-isolation -e .",
     ]

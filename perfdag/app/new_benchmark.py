@@ -26,6 +26,9 @@ dependencies = ["perfdag"]
 
 [tool.hatch.build.targets.wheel]
 packages = ["{module}"]
+
+[tool.pytest.ini_options]
+testpaths = ["tests"]
 """
 _BENCHMARK = '''\
 import re

@@ -1,6 +1,6 @@
 """How far the figures of a run can be trusted: good, noisy or unusable, with the reason.
 
-docs/results.md explains the limits.
+docs/trust.md explains the limits.
 """
 
 from collections.abc import Iterable, Sequence

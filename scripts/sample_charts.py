@@ -1,0 +1,215 @@
+"""Charts of benchmarks for the documentation, from sample figures: nothing here was measured."""
+
+import sys
+from collections.abc import Callable, Iterator
+from math import exp, log2
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from perfdag.benchmark.registry import get
+from perfdag.charts.pages.pick import Picture, draw
+from perfdag.outcome import Measurement
+from perfdag.results.samples import as_row
+from tests.charts import rows
+
+Values = Iterator[Measurement]
+SIZES = [2**power for power in range(1, 23)]
+
+
+def _command(params: dict[str, Any], f: float) -> Values:
+    yield Measurement("wall_time", 0.05 * params["level"] ** 1.2 * f)
+
+
+def _latency(params: dict[str, Any], f: float) -> Values:
+    late = (18e-6 if params["protocol"] == "udp" else 21e-6) * (1 + params["request"] / 65536) * f
+    yield Measurement("transaction_rate", 1 / late)
+    for stat, times in (("p50", 0.95), ("p90", 1.2), ("p99", 2.1)):
+        yield Measurement("latency", late * times, stat)
+
+
+def _openfoam(params: dict[str, Any], f: float) -> Values:
+    yield Measurement("solve_time", (4 + 96 / params["procs"]) * f)
+    yield Measurement("mesh_time", 3 * f)
+    yield Measurement("startup_time", 0.8 * f)
+
+
+def _rdma_bandwidth(params: dict[str, Any], f: float) -> Values:
+    rates = {
+        size: 1.9e11 / f * size / (size + 16384 / params["qps"] ** 0.5)
+        for size in (*SIZES, 8 << 20)
+    }
+    yield Measurement("highest_bandwidth", max(rates.values()))
+    for size, rate in rates.items():
+        yield Measurement("bandwidth", rate, "mean", {"message_bytes": size})
+
+
+def _rdma_latency(params: dict[str, Any], f: float) -> Values:
+    start = {"write": 1e-6, "read": 1.9e-6}[params["mode"]]
+    yield Measurement("lowest_latency", start * f, "p50")
+    for size in SIZES:
+        for stat, times in (("p50", 1.0), ("p99", 1.6)):
+            late = (start + size / 2.4e10) * times * f
+            yield Measurement("latency", late, stat, {"message_bytes": size})
+
+
+def _torchbench(params: dict[str, Any], f: float) -> Values:
+    late = (0.012 + 0.009 * params["batch_size"]) * f
+    yield Measurement("batch_time", late, "p50")
+    yield Measurement("samples_rate", params["batch_size"] / late)
+
+
+def _resnet50(params: dict[str, Any], f: float) -> Values:
+    if params["scenario"] == "offline":
+        yield Measurement("throughput", 400 * params["batch"] / (params["batch"] + 3) * f)
+        return
+    yield Measurement("tail_latency", 0.012 * f, "p90")
+    for stat, late in (("p50", 9e-3), ("p90", 12e-3), ("p95", 13e-3), ("p99", 17e-3)):
+        yield Measurement("latency", late * f, stat)
+
+
+def _overhead(params: dict[str, Any], f: float) -> Values:
+    mean = {"nice": 0.01, "kata": 0.07, "env": 0.03}[params["wrapper"][0]] * f
+    yield Measurement("overhead", mean, "mean")
+    yield Measurement("overhead_bound", mean - 0.012, "low")
+    yield Measurement("overhead_bound", mean + 0.012, "high")
+
+
+def _interference(params: dict[str, Any], f: float) -> Values:
+    yield Measurement("fairness", 0.996)
+    for copy, kept in enumerate((0.52, 0.49)):
+        name = f"copy {copy}"
+        for when, times in (("alone", 1.0), ("together", kept * f)):
+            yield Measurement("rate", 95 * times, coords={"when": when}, subject=name)
+            yield Measurement("tail", 0.011 / times, coords={"when": when}, subject=name)
+        yield Measurement("rate_kept", kept * f, subject=name)
+        yield Measurement("tail_inflation", 1 / (kept * f), subject=name)
+
+
+def _queue_scaling(params: dict[str, Any], f: float) -> Values:
+    rate = {n: 5 * n / (1 + 0.03 * (n - 1) + 0.0004 * n * (n - 1)) * f for n in (1, 2, 4, 8)}
+    yield Measurement("serial_share", 0.03)
+    yield Measurement("coherence", 0.0004)
+    yield Measurement("single_rate", 5.0)
+    for n, each in rate.items():
+        at = {"replicas": n}
+        yield Measurement("throughput", each, coords=at)
+        yield Measurement("efficiency", each / n / rate[1], coords=at)
+        for stat, times in (("p50", 1.0), ("p95", 1.3)):
+            yield Measurement("latency", n / each * times, stat, at)
+        if n > 1:
+            for stat, shift in (("value", 0.0), ("lower", -0.04), ("upper", 0.04)):
+                yield Measurement("gain", each / rate[n // 2] + shift, stat, at)
+
+
+def _queue_load(params: dict[str, Any], f: float) -> Values:
+    yield Measurement("peak_rate", 34.0 * f)
+    for rate in (5, 10, 15, 20, 25, 30, 33, 35, 37):
+        for stat, times in (("p50", 1.0), ("p90", 1.7), ("p99", 2.6)):
+            late = 0.1 / (1 - rate / 40) * times * f
+            at = {"rate": float(rate), "full": rate > 30}
+            yield Measurement("trial_latency", late, stat, at)
+
+
+def _queue_autoscale(params: dict[str, Any], f: float) -> Values:
+    yield Measurement("reaction", 25 * f)
+    yield Measurement("overshoot", 0.25)
+    yield Measurement("wasted", 180 * f)
+    yield Measurement("release", 60 * f)
+    for t in range(0, 300, 5):
+        needed = 6 if 60 <= t < 180 else 2
+        have = min(8, 2 + max(0, (t - 70) // 8)) if t < 185 else max(2, 8 - (t - 185) // 10)
+        waiting = max(0, 40 - 2 * abs(t - 85)) if t > 60 else 0
+        for metric, value in (
+            ("needed", needed),
+            ("replicas", have),
+            ("depth", waiting),
+            ("wait", waiting / 12),
+        ):
+            at = {"queue": "q", "elapsed": t}
+            yield Measurement(metric, value, coords=at, subject=f"at {t} s")
+
+
+def _objects(last: str, since: str) -> Callable[[dict[str, Any], float], Values]:
+    """Return the figures of a run at scale whose objects end in the stage `last`."""
+
+    def values(params: dict[str, Any], f: float) -> Values:
+        count = 100
+        size = {"count": count}
+        for number in range(count):
+            name = f"object-{number}"
+            for stage, first, spread in (("scheduled", 0.2, 2.0), (last, 1.5, 14.0)):
+                late = (first + spread * log2(1 + number / count) * exp(number / count / 3)) * f
+                at = {**size, "stage": stage, "since": since}
+                yield Measurement("object_latency", late, coords=at, subject=name)
+                yield Measurement("object_time", late + number / 50, coords=at, subject=name)
+
+    return values
+
+
+SAMPLES: dict[str, tuple[list[dict[str, Any]], Callable[[dict[str, Any], float], Values]]] = {
+    "command": ([{"argv": ["xz", "FILE"], "level": n} for n in (1, 3, 6, 9)], _command),
+    "latency": (
+        [{"protocol": p, "request": n} for p in ("tcp", "udp") for n in (1, 16384)],
+        _latency,
+    ),
+    "openfoam": ([{"size": "S", "procs": n, "nodes": 1} for n in (1, 2, 4, 8)], _openfoam),
+    "rdma-bandwidth": ([{"mode": "write", "qps": n} for n in (1, 4)], _rdma_bandwidth),
+    "rdma-latency": ([{"mode": mode} for mode in ("write", "read")], _rdma_latency),
+    "torchbench": ([{"model": "resnet50", "batch_size": n} for n in (1, 2, 4, 8, 16)], _torchbench),
+    "resnet50": (
+        [{"scenario": "offline", "batch": n} for n in (1, 8, 32)]
+        + [{"scenario": "single-stream", "batch": 1}],
+        _resnet50,
+    ),
+    "resnet50-overhead": (
+        [{"wrapper": [name], "limit": 0.05} for name in ("nice", "env", "kata")],
+        _overhead,
+    ),
+    "resnet50-interference": ([{"copies": 2, "scenario": "single-stream"}], _interference),
+    "queue-scaling": ([{"command": ["sleep", "0.2"], "limit": 8}], _queue_scaling),
+    "queue-load": (
+        [{"command": ["sleep", "0.1"], "replicas": 4, "bound": 1.8, "percentile": "p99"}],
+        _queue_load,
+    ),
+    "queue-autoscale": ([{"shape": "step", "low": 10, "high": 50}], _queue_autoscale),
+    "scale": ([{"count": 100}], _objects("ready", "submitted")),
+    "vmi-burst": ([{"count": 100}], _objects("running", "created")),
+    "vmi-steady": ([{"count": 100}], _objects("running", "created")),
+}
+SHOWN = {
+    "fio": "queue-depth",
+    "iperf": "tcp-paths",
+    "queue-autoscale": "following-1",
+    "torchbench": "batches",
+}
+TABLES = {"fio": rows.fio_grid, "imb": rows.pingpong, "iperf": rows.iperf_paths}
+
+
+def sample_table(name: str) -> pa.Table:
+    """Return sample rows of a benchmark: five repetitions that differ by some percent."""
+    if name in TABLES:
+        return TABLES[name]()
+    benchmark = get(name)
+    points, values = SAMPLES[name]
+    return rows.table(
+        *(
+            rows.sample(
+                name,
+                params,
+                repetition,
+                [as_row(benchmark, each) for each in values(params, 1 + factor)],
+            )
+            for params in points
+            for repetition, factor in enumerate((0, 0.01, -0.02, 0.03, -0.01), start=1)
+        )
+    )
+
+
+def picture(name: str) -> Picture:
+    """Return the chart that shows best what a benchmark measures."""
+    drawn = list(draw(sample_table(name)))
+    return next((each for each in drawn if each.slug == SHOWN.get(name)), drawn[0])
