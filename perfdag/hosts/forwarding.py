@@ -1,9 +1,10 @@
 """How clients reach the servers of a host through a Service.
 
 As a program it runs in pods: `connect SECONDS ADDRESS PORT...` waits until each address answers.
-`listen ADDRESS PORT` is what answers.
+`listen ADDRESS PORT...` is what answers.
 """
 
+import contextlib
 import itertools
 import socket
 import sys
@@ -25,10 +26,13 @@ class Forwarding:
         return next(self._next)
 
 
-def listen(address: str, port: int) -> None:
+def listen(address: str, ports: Sequence[int]) -> None:
     """Accept connections until the process ends. Raises OSError."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.create_server((address, port), family=family, backlog=4096):
+    with contextlib.ExitStack() as servers:
+        for port in ports:
+            server = socket.create_server((address, port), family=family, backlog=4096)
+            servers.enter_context(server)
         time.sleep(600)
 
 
@@ -50,5 +54,5 @@ def connect(seconds: float, targets: Sequence[tuple[str, int]]) -> str | None:
 if __name__ == "__main__":
     first, *rest = sys.argv[2:]
     if sys.argv[1] == "listen":
-        listen(first, int(rest[0]))
+        listen(first, list(map(int, rest)))
     sys.exit(connect(float(first), list(zip(rest[::2], map(int, rest[1::2]), strict=True))))

@@ -125,7 +125,7 @@ class SshHost:
     def clean(self) -> None:
         """Kill what an earlier lead left running."""
         self._sh(
-            f'for f in {_PIDS}/*; do [ -f "$f" ] && kill -KILL -- "-$(cat "$f")" 2>/dev/null;'
+            f'for f in {_PIDS}/*; do [ -f "$f" ] && kill -s KILL -- "-$(cat "$f")" 2>/dev/null;'
             ' rm -f "$f"; done; true',
             10,
         )
@@ -153,7 +153,7 @@ class SshHost:
         """Signal the process group of a command; one that has ended is ignored."""
         with contextlib.suppress(Infrastructure, Failed):
             file = f'"{_PIDS}/{token}"'
-            self._sh(f'[ -f {file} ] && kill -{name} -- "-$(cat {file})" 2>/dev/null; true', 10)
+            self._sh(f'[ -f {file} ] && kill -s {name} -- "-$(cat {file})" 2>/dev/null; true', 10)
 
     def _line(
         self,

@@ -31,6 +31,7 @@ class Latency(Benchmark[LatencyParams]):
     name = "latency"
     image = "netperf"
     pairwise = True
+    forwardable = True
     placement = "spread"
     canaries = ("cpu", "loopback")
     tools = (Tool("netperf", _PACKAGES, _ADVICE), Tool("netserver", _PACKAGES, _ADVICE))
@@ -49,7 +50,7 @@ class Latency(Benchmark[LatencyParams]):
         return {"hosts": {"count": 2}}
 
     def check(self, params: LatencyParams, shape: Shape) -> list[str]:
-        return two_hosts.problems(self.name, shape)
+        return two_hosts.problems(self.name, shape, params.port)
 
     def seconds(self, params: LatencyParams) -> float:
         return params.duration + 0.1
@@ -70,7 +71,9 @@ class Latency(Benchmark[LatencyParams]):
             proto="tcp",
             cpus=cpus.server,
         )
-        serve, connect = netperf.commands(params, server.address, port)
+        forwarded = gang.shape.network.forwarded
+        service = (server.target, server.free_port()) if forwarded else None
+        serve, connect = netperf.commands(params, server.address, port, service)
         with serving:
             ended = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
             served = serving.stop()
@@ -84,7 +87,7 @@ class Latency(Benchmark[LatencyParams]):
             texts,
             [serve, connect],
             f"netperf {version[1]}" if version else "netperf",
-            {"server_address": server.address, "client_address": client.address},
+            {"server_address": server.target, "client_address": client.address},
         )
 
     def parse(self, output: Output, params: LatencyParams) -> list[Measurement]:

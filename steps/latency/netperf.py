@@ -25,15 +25,21 @@ _WHOLE = 0.9
 """Least share of the duration that a whole test takes, and that UDP's transactions fill."""
 
 
-def commands(params: LatencyParams, address: str, port: int) -> tuple[list[str], list[str]]:
-    """Return the argv of the server and of the client; both use `address` alone.
+def commands(
+    params: LatencyParams, address: str, port: int, service: tuple[str, int] | None = None
+) -> tuple[list[str], list[str]]:
+    """Return the argv of the server and of the client.
 
     -D keeps the server in the foreground, -N without a log file. -j keeps the histogram of the
-    latencies. The second -H is the address where the server takes the data connection.
+    latencies. The second -H is the address where the server takes the data connection. A server
+    cannot have the address of a `service`, so the client is told the port of that connection.
     """
     family, at = "-6" if ":" in address else "-4", ["-p", str(port)]
-    client = ["netperf", family, "-H", address, *at, "-t", params.test]
-    client += ["-l", f"{params.duration:.0f}", "-j", "-P", "0", "--", "-H", address]
+    target, data = (
+        (service[0], ["-P", f"0,{service[1]}"]) if service else (address, ["-H", address])
+    )
+    client = ["netperf", family, "-H", target, *at, "-t", params.test]
+    client += ["-l", f"{params.duration:.0f}", "-j", "-P", "0", "--", *data]
     client += ["-r", f"{params.request_size},{params.response_size}"]
     client += ["-k", ",".join((*_NUMBERS, *_WORDS))]
     return ["netserver", "-D", "-N", family, "-L", address, *at], client

@@ -134,14 +134,16 @@ def forward(
     reach = [(host, host.forwarding) for host in gang.hosts if host.forwarding]
     with contextlib.ExitStack() as listeners:
         for host, each in reach:
-            argv = [*PROGRAM, "listen", host.address, str(each.ports[0])]
+            argv = [*PROGRAM, "listen", host.address, *map(str, each.ports)]
             try:
-                listeners.enter_context(host.serve(argv, port=each.ports[0]))
+                listeners.enter_context(host.serve(argv, port=each.ports[-1]))
             except Failed as error:
                 raise GangUnavailable(str(error)) from None
         for client in gang.hosts:
             others = [each for host, each in reach if host is not client]
-            targets = [text for each in others for text in (each.address, str(each.ports[0]))]
+            targets = [
+                text for each in others for port in each.ports for text in (each.address, str(port))
+            ]
             argv = [*PROGRAM, "connect", str(CONNECT_PATIENCE), *targets]
             ended = client.run(argv, timeout=2 * CONNECT_PATIENCE)
             if ended.code:

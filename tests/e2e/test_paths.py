@@ -25,6 +25,10 @@ entries:
     name: datagrams
     params: {duration: 1s, protocol: udp, rate: 10Mbit/s}
     permutations: {product: {network.path: [service, nodeport]}}
+  - benchmark: latency
+    name: transactions
+    params: {duration: 1s}
+    permutations: {product: {network.path: [service, nodeport], test: [TCP_RR, TCP_CRR, UDP_RR]}}
   - benchmark: iperf
     name: zones
     hosts: {count: 3, pairs: across-zones}
@@ -95,7 +99,7 @@ def test_paths_roles_and_zones(zoned: tuple[Namespace, list[str]], tmp_path: Pat
         by_entry["nobody"][0]["error"]
     )
     assert "no Service of type ClusterIP for network.path" in str(by_entry["six"][0]["error"])
-    good = {"paths": 4, "datagrams": 2, "zones": 3, "roles": 1, "quota": 1}
+    good = {"paths": 4, "datagrams": 2, "transactions": 6, "zones": 3, "roles": 1, "quota": 1}
     assert {entry: len(by_entry[entry]) for entry in good} == good, errors
     assert {row["status"] for entry in good for row in by_entry[entry]} == {"ok"}, errors
     assert code == 0

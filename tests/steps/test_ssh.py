@@ -15,6 +15,7 @@ import pytest
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.processes import listening_ports
 from perfdag.hosts.ssh import SshHost
+from perfdag.hosts.ssh_connection import Connection
 from perfdag.kube.pods import Pod
 from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import make_plan
@@ -129,18 +130,39 @@ def test_255_of_the_command_is_not_a_broken_connection(host: SshHost) -> None:
     assert host.run(["sh", "-c", "exit 255"], timeout=10).code == 255
 
 
-def test_a_timeout_kills_the_remote_group(host: SshHost, tmp_path: Path) -> None:
-    mark = tmp_path / "pid"
-    said = host.run(["sh", "-c", f"sleep 100 & echo $! >{mark}; wait"], timeout=1)
-    assert said.timed_out
-    pid = int(mark.read_text())
+def assert_ends(pid: int) -> None:
+    """Wait until a process has ended."""
     deadline = time.monotonic() + 5
     while (
         Path(f"/proc/{pid}").exists()
         and "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1][:3]
     ):
-        assert time.monotonic() < deadline, "the remote child outlived its timeout"
+        assert time.monotonic() < deadline, "the process outlived its end"
         time.sleep(0.05)
+
+
+def test_a_timeout_kills_the_remote_group(host: SshHost, tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    said = host.run(["sh", "-c", f"sleep 100 & echo $! >{mark}; wait"], timeout=1)
+    assert said.timed_out
+    assert_ends(int(mark.read_text()))
+
+
+def test_the_shell_of_a_pod_ends_a_server_and_what_it_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Pods have /bin/sh, which takes fewer forms of kill than the shell of this machine's user."""
+    monkeypatch.setenv("PERFDAG_PEER", str(tmp_path))
+    monkeypatch.setattr(Connection, "argv", lambda _, line: ["setsid", "sh", "-c", line])
+    host = SshHost("127.0.0.1", "pod", tmp_path / "config")
+    mark = tmp_path / "pid"
+    server = host.serve(["sh", "-c", f"sleep 100 & echo $! >{mark}; wait"])
+    deadline = time.monotonic() + 30
+    while not (mark.exists() and mark.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    server.stop()
+    assert_ends(int(mark.read_text()))
 
 
 def test_server_is_ready_when_it_listens_and_ends_when_told(host: SshHost) -> None:
