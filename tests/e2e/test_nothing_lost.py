@@ -22,18 +22,22 @@ pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
 @pytest.mark.parametrize("rank", [0, 1], ids=["lead", "peer"])
 def test_a_deleted_pod_loses_nothing(bench: Namespace, tmp_path: Path, rank: int) -> None:
-    name = bench.submit(sleeps(tmp_path, points=12))
+    name = bench.submit(sleeps(tmp_path, points=12, seconds=2.0))
     run_id = bench.run_id(name)
-    pod = bench.pod(name, rank)
-    before = bench.under_way(run_id)
-    bench.delete("Pod", pod["metadata"]["name"])
+    deleted = bench.pod(name, rank)["metadata"]
+    before = bench.under_way(run_id, 6)
+    bench.delete("Pod", deleted["name"])
+    bench.until(
+        lambda: bench.pod(name, rank)["metadata"]["uid"] != deleted["uid"], 90, "younger pod"
+    )
     said = bench.watch(name)
     assert said.returncode == 0, said.stdout + said.stderr
     bench.assert_complete(run_id, 12)
     attempts = {row["point"]: row["attempt"] for row in bench.rows(run_id)}
     assert before <= bench.stored(run_id)
-    # Argo creates a pod that it has not yet seen run again as it was, in the same attempt.
-    assert set(attempts.values()) <= {1, 2}
+    # Argo 4.1 creates a deleted pod again in the same attempt. A lead goes on there, if its peers
+    # still wait for it, and a gang without one of its peers ends.
+    assert set(attempts.values()) in ([{1, 2}] if rank else [{1}, {1, 2}])
 
 
 @pytest.mark.parametrize(
