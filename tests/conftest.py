@@ -4,7 +4,7 @@ import os
 import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pytest
 from hypothesis import settings
@@ -75,7 +75,10 @@ class CommandLine:
     def __call__(self, argv: Sequence[str], code: int = 0) -> Printed:
         """Run `perfdag ARGV`, check that it exits with `code`, and return what it printed."""
         self.capsys.readouterr()
-        exit_code = main(list(argv))
+        try:
+            exit_code = main(list(argv))
+        except SystemExit as refused:  # by the parser of the options
+            exit_code = cast(int, refused.code)
         printed = Printed(*self.capsys.readouterr())
         assert exit_code == code, printed
         return printed

@@ -21,20 +21,15 @@ from tests.conftest import CommandLine
 ROOT = Path(__file__).parent.parent
 
 
-def help_of(verb: str) -> str:
-    with pytest.raises(SystemExit) as ended:
-        parser(verb).parse_args([verb, "--help"])
-    assert ended.value.code == 0
-    return ""
+def examples_of(verb: str, cli: CommandLine) -> list[str]:
+    """The examples at the end of the help of a verb."""
+    examples = cli([verb, "--help"]).out.partition("examples:")[2]
+    return re.findall(r"^  (perfdag .*)$", examples, re.M)
 
 
 @pytest.mark.parametrize("verb", [*VERBS, "step"])
-def test_help_ends_with_examples_of_that_verb(
-    verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    help_of(verb)
-    output = capsys.readouterr().out
-    examples = re.findall(r"^  (perfdag .*)$", output.partition("examples:")[2], re.M)
+def test_help_ends_with_examples_of_that_verb(verb: str, cli: CommandLine) -> None:
+    examples = examples_of(verb, cli)
     assert examples, f"perfdag {verb} --help has no examples"
     assert all(example.split()[1] == verb for example in examples)
     for example in examples:
@@ -43,16 +38,10 @@ def test_help_ends_with_examples_of_that_verb(
 
 
 @pytest.mark.parametrize("verb", ["run", "plan", "benchmarks", "doctor"])
-def test_examples_run(
-    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_run(verb: str, cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Examples that need no cluster and no earlier run are executed from the checkout; `run` as a dry run."""
-    help_of(verb)
-    examples = re.findall(
-        r"^  (perfdag .*)$", capsys.readouterr().out.partition("examples:")[2], re.M
-    )
     monkeypatch.chdir(ROOT)
-    for example in examples:
+    for example in examples_of(verb, cli):
         words = shlex.split(example)[1:]
         if "--cluster" in words or "--resume" in words or "s3:" in example:
             continue
@@ -67,10 +56,8 @@ def test_help_imports_nothing_heavy() -> None:
     assert ended.stdout.splitlines()[-1] == "[]"
 
 
-def test_the_help_lists_every_verb_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    output = capsys.readouterr().out
+def test_the_help_lists_every_verb_in_its_group(cli: CommandLine) -> None:
+    output = cli(["--help"]).out
     headings = [f"{group}:" for group in GROUPS]
     assert [line for line in output.splitlines() if line in headings] == headings
     for verb, summary in VERBS.items():
@@ -91,16 +78,12 @@ def test_a_misspelt_verb_gets_the_nearest(word: str, hint: str, cli: CommandLine
     assert cli([word], 2).err == f"perfdag: no verb {word}; {hint}\n"
 
 
-def test_no_message_has_a_word_of_python(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in registry.names():
-        assert main(["benchmarks", name]) == 0
-    output = capsys.readouterr().out
+def test_no_message_has_a_word_of_python(cli: CommandLine) -> None:
+    output = "".join(cli(["benchmarks", name]).out for name in registry.names())
     assert not re.search(r"default (None|True|False|\[')", output)
     assert "; optional  " in output
     for argv in (["logs", "last", "--tail", "x"], ["ls", "--newest", "x"]):
-        with pytest.raises(SystemExit):
-            main(argv)
-        assert f"argument {argv[-2]}: 'x' is no whole number" in capsys.readouterr().err
+        assert f"argument {argv[-2]}: 'x' is no whole number" in cli(argv, 2).err
 
 
 def test_a_command_is_measured_without_a_suite(cli: CommandLine) -> None:
@@ -118,12 +101,9 @@ def test_a_command_is_measured_without_a_suite(cli: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--cluster"]])
-def test_init_writes_a_suite_that_can_be_planned(
-    options: list[str], capsys: pytest.CaptureFixture[str], cli: CommandLine
-) -> None:
-    assert main(["init", "My_net.yaml", *options]) == 0
+def test_init_writes_a_suite_that_can_be_planned(options: list[str], cli: CommandLine) -> None:
     verb = "submit" if options else "run"
-    assert f"run it: perfdag {verb} My_net.yaml" in capsys.readouterr().out
+    assert f"run it: perfdag {verb} My_net.yaml" in cli(["init", "My_net.yaml", *options]).out
     text = Path("My_net.yaml").read_text()
     assert "command" in cli(["plan", "My_net.yaml"]).out
     assert (
@@ -172,10 +152,9 @@ def test_plan_says_what_only_a_cluster_refuses(write_suite: object, cli: Command
     assert main(["render", suite]) == 2
 
 
-def test_only_what_has_a_store_takes_one(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["plan", "suites/quick.yaml", "--store", "s3://bench/results"])
-    assert "unrecognized arguments: --store" in capsys.readouterr().err
+def test_only_what_has_a_store_takes_one(cli: CommandLine) -> None:
+    refused = cli(["plan", "suites/quick.yaml", "--store", "s3://bench/results"], 2)
+    assert "unrecognized arguments: --store" in refused.err
 
 
 def test_an_unknown_benchmark_names_the_nearest(cli: CommandLine) -> None:
@@ -193,25 +172,17 @@ def test_only_a_benchmark_that_declares_rights_is_allowed_some(name: str, cli: C
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "many"])
-def test_no_fewer_than_one_batch_is_measured_at_once(
-    number: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["render", "--base", "--parallel-batches", number])
-    assert ended.value.code == 2
-    assert f"{number} is no number of batches" in capsys.readouterr().err
+def test_no_fewer_than_one_batch_is_measured_at_once(number: str, cli: CommandLine) -> None:
+    refused = cli(["render", "--base", "--parallel-batches", number], 2)
+    assert f"{number} is no number of batches" in refused.err
 
 
 def test_pods_are_kept_until_the_next_attempt_has_read_them(
-    capsys: pytest.CaptureFixture[str],
     cli: CommandLine,
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["render", "--base", "--keep-pods", "59s"])
-    assert ended.value.code == 2
     assert (
         "argument --keep-pods: 59s is too short: the next attempt reads which sample killed the pod; write 60s or more"
-        in capsys.readouterr().err
+        in cli(["render", "--base", "--keep-pods", "59s"], 2).err
     )
     assert "deleteDelayDuration: 60s" in cli(["render", "--base", "--keep-pods", "60s"]).out
 
@@ -277,12 +248,9 @@ try() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_perfdag; echo "${{COM
 try perfdag com; try perfdag run --res; cd {folder}; try perfdag run some"""
 
 
-def test_bash_completes_verbs_options_and_suites(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["completion", "bash"]) == 0
+def test_bash_completes_verbs_options_and_suites(tmp_path: Path, cli: CommandLine) -> None:
     script = tmp_path / "perfdag.bash"
-    script.write_text(capsys.readouterr().out)
+    script.write_text(cli(["completion", "bash"]).out)
     (tmp_path / "some.yaml").touch()
     argv = ["bash", "-c", BASH.format(script=script, folder=tmp_path)]
     answers = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()

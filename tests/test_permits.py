@@ -175,12 +175,10 @@ def test_permits_are_separated_by_commas(text: str, items: tuple[str, ...]) -> N
     ],
 )
 def test_what_is_no_permit_is_refused_with_the_form(
-    text: str, wrong: str, capsys: pytest.CaptureFixture[str]
+    text: str, wrong: str, cli: CommandLine
 ) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["install", "--store", "s3://b/r", "--permit", text])
-    assert stop.value.code == 2
-    assert f"{wrong} is no permit; write {FORM}" in capsys.readouterr().err
+    refused = cli(["install", "--store", "s3://b/r", "--permit", text], 2)
+    assert f"{wrong} is no permit; write {FORM}" in refused.err
 
 
 SUITE = """\
