@@ -68,10 +68,7 @@ def test_only_what_needs_a_cluster_is_not_executed_here() -> None:
     assert set(executed) <= set(COMMANDS)
     assert {line for line in COMMANDS if line not in executed} == {
         "perfdag install --namespace bench --store s3://bench/results"
-        " --images 'registry.example/bench/perfdag-{name}:1.0' --create-namespace",
-        "perfdag install --namespace bench --store s3://bench/results"
         " --images 'registry.example/bench/perfdag-{name}:1.0'",
-        "perfdag doctor suites/quick.yaml --cluster --namespace bench",
         "perfdag submit suites/quick.yaml --namespace bench --watch",
         "perfdag open last",
         "perfdag run -- sleep 0.1",
