@@ -14,6 +14,7 @@ from perfdag.app.benchmarks import describe
 from perfdag.benchmark import registry
 from perfdag.cli import VERBS
 from perfdag.plan.plan import make_plan
+from perfdag.results.schema import SAMPLES
 from perfdag.suite.load import parse_suite
 
 ROOT = Path(__file__).parent.parent
@@ -48,6 +49,11 @@ def test_the_page_of_a_benchmark_has_a_chart_of_sample_figures(name: str) -> Non
     assert drawn.title
     assert drawn.slug != "error"
     assert b"<svg" in drawn.svg
+
+
+def test_the_columns_of_a_row_are_on_the_page_of_the_store() -> None:
+    page = (ROOT / "docs/results.md").read_text()
+    assert [name for name in SAMPLES.names if f"`{name}`" not in page] == []
 
 
 def test_the_keys_of_a_suite_are_a_page() -> None:

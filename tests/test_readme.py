@@ -59,19 +59,18 @@ ON_A_STORE = [
     if line.split()[1] in {"compare", "history", "check", "baseline", "ls", "show", "site"}
 ]
 RESUME = "perfdag run --resume last"
+MEASURE, OPEN = "perfdag run -- sleep 0.1", "perfdag open last"
 AB = "perfdag ab suites/quick.yaml --only iperf --a iperf.streams=1 --b iperf.streams=4"
 VALIDATE = "perfdag queue validate --local --limit 4 --factor 1.8 -- sleep 0.5"
 
 
 def test_only_what_needs_a_cluster_is_not_executed_here() -> None:
-    executed = [*DRY, *LOCAL, *ON_A_STORE, RESUME, AB, VALIDATE]
+    executed = [*DRY, *LOCAL, *ON_A_STORE, RESUME, MEASURE, OPEN, AB, VALIDATE]
     assert set(executed) <= set(COMMANDS)
     assert {line for line in COMMANDS if line not in executed} == {
         "perfdag install --namespace bench --store s3://bench/results"
         " --images 'registry.example/bench/perfdag-{name}:1.0'",
         "perfdag submit suites/quick.yaml --namespace bench --watch",
-        "perfdag open last",
-        "perfdag run -- sleep 0.1",
         "perfdag status last --namespace bench",
         "perfdag rm last --namespace bench",
         "perfdag scale vmi burst --count 100 -o out0",
@@ -149,6 +148,18 @@ def test_the_commands_on_a_store_answer(
     assert json.loads(Path("perfdag-results/baselines.json").read_text())["v1.0"]["quick"][
         "runs"
     ] == [last]
+
+
+def test_a_command_is_measured_and_its_report_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+    assert main(shlex.split(MEASURE)[1:]) == 0
+    assert "wall_time" in capsys.readouterr().out
+    assert main(shlex.split(OPEN)[1:]) == 0
+    assert [Path(url.removeprefix("file://")).name for url in opened] == ["report.html"]
 
 
 def test_a_killed_run_is_resumed_as_it_stands(write_suite: Any, cli: CommandLine) -> None:
