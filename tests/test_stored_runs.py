@@ -1,5 +1,6 @@
 """The verbs of stored runs: `ls`, `show`, `open`, `rm`, `prune`, and what RUN means in each."""
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,15 +18,19 @@ from perfdag.suite.load import load_suite
 from tests.conftest import CommandLine, SuiteWriter
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with two runs of the suite `sleeps`."""
+    folder = tmp_path_factory.mktemp("measured")
+    suite, root = str(SuiteWriter(folder).sleeps(2, 3)), str(folder / "store")
+    assert [main(["run", suite, "--no-report", "--store", root]) for _ in range(2)] == [0, 0]
+    return folder / "store"
+
+
 @pytest.fixture
-def store(
-    write_suite: SuiteWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> FolderStore:
-    """Two runs of the suite `sleeps` in the default store."""
-    suite = str(write_suite.sleeps(2, 3))
-    for _ in range(2):
-        assert main(["run", suite, "--no-report"]) == 0
-    capsys.readouterr()
+def store(measured: Path) -> FolderStore:
+    """The default store, with those two runs."""
+    shutil.copytree(measured, "perfdag-results")
     return FolderStore("./perfdag-results")
 
 

@@ -1,5 +1,6 @@
 """The last step of a run on a cluster, on a store in a folder and without an API server."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,20 @@ from tests.conftest import CommandLine
 SUITE = "name: tiny\nentries:\n  - {benchmark: command, name: list, params: {argv: [ls, /]}}\n"
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with three runs."""
+    folder = tmp_path_factory.mktemp("measured")
+    (folder / "tiny.yaml").write_text(SUITE)
+    command = ["run", str(folder / "tiny.yaml"), "--store", str(folder / "store"), "--no-report"]
+    assert [main(command) for _ in range(3)] == [0, 0, 0]
+    return folder / "store"
+
+
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store with three runs, as a pod of the newest finds it behind its claim."""
-    root = str(tmp_path / "store")
-    (tmp_path / "tiny.yaml").write_text(SUITE)
-    for _ in range(3):
-        assert main(["run", str(tmp_path / "tiny.yaml"), "--store", root, "--no-report"]) == 0
+def store(measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store as a pod of the newest run finds it behind its claim."""
+    root = str(shutil.copytree(measured, tmp_path / "store"))
     monkeypatch.setattr("perfdag.steps.runner.pod_context.STORE", root)
     monkeypatch.setenv("PERFDAG_STORE", "claim://bench")
     monkeypatch.setenv("PERFDAG_RUN", newest(open_store(root)))
