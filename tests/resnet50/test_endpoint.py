@@ -47,7 +47,7 @@ def params(url: str, **more: Any) -> Workload:
 def measured(url: str, folder: Path, **more: Any) -> tuple[dict[str, Any], dict[str, float]]:
     """The program's result, and the values by metric."""
     value = params(url, **more)
-    output = Resnet50().run(Gang([LocalHost()], Shape(), 300.0, str(folder)), value)
+    output = Resnet50().run(Gang([LocalHost()], Shape(), 900.0, str(folder)), value)
     rows = Resnet50().parse(output, value)
     return json.loads(output.texts["result"]), {row.metric: row.value for row in rows}
 
@@ -81,14 +81,14 @@ def test_a_served_model_is_measured(
 @needs_loadgen
 def test_requests_in_flight_meet_at_the_server_and_raise_its_rate(tmp_path: Path) -> None:
     def slow(batch: np.ndarray) -> np.ndarray:
-        time.sleep(0.1)  # far longer than the client needs on a busy machine
+        time.sleep(0.3)  # far longer than the client needs on a busy machine
         return mean_of_channels(batch)
 
     rates = []
     for in_flight in (1, 4):
         model = Model(slow)
         with http_server(model) as url:
-            values = measured(url, tmp_path, in_flight=in_flight, min_queries=32)[1]
+            values = measured(url, tmp_path, in_flight=in_flight, min_queries=16)[1]
         assert model.most_at_once == in_flight
         rates.append(values["throughput"])
     assert rates[1] > 2 * rates[0]

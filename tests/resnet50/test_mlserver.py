@@ -112,7 +112,7 @@ def test_a_model_on_mlserver_is_measured(wire: str, urls: dict[str, str], tmp_pa
     subject = endpoint.subject(params.spec(), 1)
     wanted = mean_of_channels(preprocess(images(0, range(4))))
     assert np.allclose(subject.system.fixed_logits(1), wanted, atol=1e-5)
-    output = Resnet50().run(Gang([LocalHost()], Shape(), 300.0, str(tmp_path)), params)
+    output = Resnet50().run(Gang([LocalHost()], Shape(), 900.0, str(tmp_path)), params)
     result = json.loads(output.texts["result"])
     assert result["versions"]["endpoint"].startswith("mlserver 1.")
     assert result["model"]["wire"] == WIRES[wire]
@@ -125,6 +125,6 @@ def test_a_model_on_mlserver_is_measured(wire: str, urls: dict[str, str], tmp_pa
 def test_a_model_that_mlserver_does_not_have_is_named(urls: dict[str, str], tmp_path: Path) -> None:
     raw = {"runtime": "endpoint", "endpoint": urls["http"], "model": "other", "fast": True}
     params = Workload.model_validate(raw)
-    output = Resnet50().run(Gang([LocalHost()], Shape(), 300.0, str(tmp_path)), params)
+    output = Resnet50().run(Gang([LocalHost()], Shape(), 900.0, str(tmp_path)), params)
     with pytest.raises(Skip, match=r"GET /v2/models/other answers 404: .*other"):
         Resnet50().parse(output, params)

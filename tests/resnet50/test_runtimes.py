@@ -98,7 +98,7 @@ def test_a_row_of_exported_weights_is_checked_against_torch(tmp_path: Path) -> N
     value = Workload.model_validate(
         {"runtime": runtime, "fast": True, "threads": 1, "samples": 2, "in_flight": 1}
     )
-    output = Resnet50().run(Gang([LocalHost()], Shape(), 300.0, str(tmp_path)), value)
+    output = Resnet50().run(Gang([LocalHost()], Shape(), 900.0, str(tmp_path)), value)
     rows = Resnet50().parse(output, value)
     raw = json.loads(output.texts["result"])
     assert "against" not in raw["logits"]
