@@ -115,12 +115,22 @@ def test_a_bad_suite_starts_nothing(
     assert not (tmp_path / "store").exists()
 
 
-def test_collecting_twice_gives_the_same_bytes_in_the_schema(
-    write_suite: SuiteWriter, tmp_path: Path
-) -> None:
-    store = FolderStore(str(tmp_path / "store"))
-    main(["run", str(write_suite.sleeps()), "--store", store.root, "--no-report"])
-    plan = load_plan(store, "last")
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a run of the suite `sleeps`."""
+    folder = tmp_path_factory.mktemp("measured")
+    suite, root = str(SuiteWriter(folder).sleeps()), str(folder / "store")
+    assert main(["run", suite, "--store", root, "--no-report"]) == 0
+    return folder / "store"
+
+
+@pytest.fixture
+def finished(measured: Path, tmp_path: Path) -> FolderStore:
+    return FolderStore(str(shutil.copytree(measured, tmp_path / "store")))
+
+
+def test_collecting_twice_gives_the_same_bytes_in_the_schema(finished: FolderStore) -> None:
+    store, plan = finished, load_plan(finished, "last")
     key = collect(store, plan).key
     first = store.get(key)
     time.sleep(0.01)
@@ -562,16 +572,13 @@ def test_with_no_room_for_temporary_files_it_is_exit_4_and_resume_completes(
     assert {row["status"] for row in rows_of(root)} == {"ok"}
 
 
-def test_a_damaged_part_is_missing_and_named(write_suite: SuiteWriter, tmp_path: Path) -> None:
-    root = tmp_path / "store"
-    main(["run", str(write_suite.sleeps()), "--store", str(root), "--no-report"])
-    store = FolderStore(str(root))
-    plan = load_plan(store, "last")
+def test_a_damaged_part_is_missing_and_named(finished: FolderStore) -> None:
+    root, plan = Path(finished.root), load_plan(finished, "last")
     victim = next(file for file in root.glob("runs/*/parts/*.json") if "canary" not in file.name)
     victim.write_text(victim.read_text()[:100])
     canary = next(root.glob("runs/*/parts/canary*.json"))
     canary.write_text("")
-    _, collected = gather(store, plan)
+    _, collected = gather(finished, plan)
     assert collected.damaged == [victim.stem, canary.stem]
     assert collected.statuses["missing"] == 1
 
@@ -637,20 +644,17 @@ def test_nothing_that_would_be_ignored_stands_beside_resume(
     assert f"leave out {word}" in cli([verb, *beside, "--resume", "last"], 2).err
 
 
-def test_an_unknown_run_names_the_nearest(
-    write_suite: SuiteWriter, tmp_path: Path, cli: CommandLine
-) -> None:
-    root = str(tmp_path / "store")
-    main(["run", str(write_suite.sleeps()), "--store", root, "--no-report"])
-    known = load_plan(open_store(root), "last").run_id
-    assert f"did you mean {known}?" in cli(["collect", known[:-1] + "x", "--store", root], 2).err
-    plan = Path(root) / "runs" / known / "plan.json"
+def test_an_unknown_run_names_the_nearest(finished: FolderStore, cli: CommandLine) -> None:
+    known = load_plan(finished, "last").run_id
+    plan = Path(finished.root) / "runs" / known / "plan.json"
+
+    def refused(run: str) -> str:
+        return cli(["collect", run, "--store", finished.root], 2).err
+
+    assert f"did you mean {known}?" in refused(known[:-1] + "x")
     plan.write_text(plan.read_text().replace(known, "../x"))
-    assert (
-        f"plan.json of {known} is damaged: run_id '../x'"
-        in cli(["collect", known, "--store", root], 2).err
-    )
-    assert "no run ../runs/" in cli(["collect", f"../runs/{known}", "--store", root], 2).err
+    assert f"plan.json of {known} is damaged: run_id '../x'" in refused(known)
+    assert "no run ../runs/" in refused(f"../runs/{known}")
 
 
 @pytest.mark.cluster

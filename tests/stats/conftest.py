@@ -3,9 +3,12 @@
 import threading
 from collections.abc import Iterator
 from http.server import HTTPServer
+from pathlib import Path
 
 import pytest
 
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
 from tests.stats.receiver import Receiver
 
 
@@ -18,3 +21,8 @@ def webhook() -> Iterator[str]:
     yield f"http://127.0.0.1:{server.server_port}/hook"
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))

@@ -136,3 +136,8 @@ def nights(
             env=env(night),
         )
         put(store, night_rows)
+
+
+def step(night: int, point: str) -> float:
+    """A level for `nights`: the points have the same, and streams=8 loses 15 % at night 34."""
+    return 1e10 * (0.85 if night >= 34 and point == "streams=8" else 1.0)

@@ -20,23 +20,13 @@ from perfdag.regress.gate import check, store_record
 from perfdag.regress.result import Rules
 from perfdag.results.samples import sample_key
 from perfdag.store.base import Store
-from perfdag.store.open import open_store
 from perfdag.suite.checks import Check
 from perfdag.suite.load import parse_suite
 from perfdag.suite.yaml_document import BadDocument
 from perfdag.units import quantity
 from tests.conftest import CommandLine
 from tests.stats.receiver import Receiver
-from tests.stats.synthetic import START, nights, put, rows, run_id
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
-def step(night: int, point: str) -> float:
-    return 1e10 * (0.85 if night >= 34 and point == "streams=8" else 1.0)
+from tests.stats.synthetic import START, nights, put, rows, run_id, step
 
 
 def test_a_regression_shuts_the_gate_and_says_what_changed(store: Store) -> None:

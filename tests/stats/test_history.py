@@ -41,16 +41,7 @@ from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
 from tests.conftest import CommandLine
-from tests.stats.synthetic import nights, put, rows, run_id
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"))
-
-
-def step(night: int, point: str) -> float:
-    return 1e10 * (0.85 if night >= 34 and point == "streams=8" else 1.0)
+from tests.stats.synthetic import nights, put, rows, run_id, step
 
 
 def test_the_roll_up_says_what_the_files_say(store: Store) -> None:
