@@ -1,4 +1,5 @@
-"""What a run costs on a cluster beside the measuring: overhead a point, fixed time a run, a further batch; and a sweep of no-op points.
+"""What a run costs on a cluster beside the measuring: overhead a point, fixed time a run, a further
+batch; and a sweep of no-op points.
 
     python benchmarks/argo.py points --namespace bench [--points 100]      points of 1 s iperf in one shape, then the daemon pair
     python benchmarks/argo.py batches --namespace bench                    the same points in 1 and in 3 batches
@@ -6,9 +7,10 @@
     python benchmarks/argo.py sweep --namespace bench --batches 100        no-op points of a batch each, which all stand in the Workflow's status
     python benchmarks/argo.py render                                       planning and rendering 10,000 points, no cluster
 
-Needs perfdag installed in the namespace, and images iperf and base. Baseline: the DAG of a daemon server and a client a point that
-most Argo users would write, in the same run. Times are wall seconds of this machine's clock, or the lead's where named. Exit 1 where a limit is not held.
-"""
+Needs perfdag installed in the namespace, and images iperf and base. Baseline: the DAG of a daemon
+server and a client a point that most Argo users would write, in the same run. Times are wall
+seconds of this machine's clock, or the lead's where named. Exit 1 where a limit is not held.
+"""  # noqa: E501
 
 import argparse
 import subprocess
@@ -30,11 +32,14 @@ from perfdag.store.open import open_store
 
 ARGO = "argoproj.io/v1alpha1"
 OVERHEAD, FIXED, BATCH, RENDER = 0.3, 45.0, 15.0, 1.0
-"""Limits in s: of a point beyond its own time, of a run, of each further batch, of planning and rendering 10,000 points."""
+"""Limits in s: of a point beyond its own time, of a run, of each further batch, of planning and
+rendering 10,000 points.
+"""
 OBJECT = 256 * 1024
 """Limit in bytes of any object that a sweep makes; etcd refuses one of 1.5 MB.
 
-A Workflow's status is Argo's: it grows with every pod, and Argo compresses it from 1 MiB on. Of a sweep of many batches it is told apart.
+A Workflow's status is Argo's: it grows with every pod, and Argo compresses it from 1 MiB on. Of a
+sweep of many batches it is told apart.
 """
 broken: list[str] = []
 
@@ -100,7 +105,9 @@ def iperf(points: int, extra: str = "") -> str:
 
 
 def figures(view: View, seconds: float, measured: float) -> tuple[float, float]:
-    """Overhead a point on the lead's clock, and what is left of the wall time beside the lead's span; both in seconds."""
+    """Overhead a point on the lead's clock, and what is left of the wall time beside the lead's
+    span; both in seconds.
+    """
     samples = parts(view)
     span = moment(samples[-1].finished_at) - moment(samples[0].started_at)
     return (span - measured * len(samples)) / len(samples), seconds - span
@@ -112,12 +119,14 @@ def cost_of_points(args: argparse.Namespace) -> None:
     overhead, fixed = figures(look(name, args.namespace), seconds, 1.0)
     cost = against(f"{overhead:.3f} s overhead a point by the lead's clock", overhead, OVERHEAD)
     print(
-        f"{args.points} points of 1 s in one gang: {seconds:.1f} s; {cost}, {against(f'{fixed:.1f} s fixed a run', fixed, FIXED)}",
+        f"{args.points} points of 1 s in one gang: {seconds:.1f} s; {cost}, "
+        f"{against(f'{fixed:.1f} s fixed a run', fixed, FIXED)}",
         flush=True,
     )
     pair = daemon_pair(args.namespace, args.pairs)
     print(
-        f"daemon pair a point, {args.pairs} points: {pair / args.pairs:.1f} s a point; ratio {pair / args.pairs / (seconds / args.points):.1f}"
+        f"daemon pair a point, {args.pairs} points: {pair / args.pairs:.1f} s a point; ratio "
+        f"{pair / args.pairs / (seconds / args.points):.1f}"
     )
 
 
@@ -227,14 +236,17 @@ def cost_of_batches(args: argparse.Namespace) -> None:
     _, three = submit(iperf(6, "batch_time: 3s\n"), args.namespace)
     seconds = (three - one) / 2
     print(
-        f"6 points in 1 batch: {one:.1f} s; in 3 batches: {three:.1f} s; {against(f'{seconds:.1f} s for each further batch', seconds, BATCH)}"
+        f"6 points in 1 batch: {one:.1f} s; in 3 batches: {three:.1f} s; "
+        f"{against(f'{seconds:.1f} s for each further batch', seconds, BATCH)}"
     )
 
 
 @dataclass
 class Seen:
-    """What a run makes of objects, looked at every few seconds: uids of pods, bytes of the largest object and its kind, and of the largest
-    status of a Workflow, which counts as a part of its object unless it is told `apart`."""
+    """What a run makes of objects, looked at every few seconds: uids of pods, bytes of the largest
+    object and its kind, and of the largest status of a Workflow, which counts as a part of its
+    object unless it is told `apart`.
+    """
 
     namespace: str
     apart: bool = False
@@ -308,13 +320,17 @@ def sweep(args: argparse.Namespace) -> None:
     )
     beside = ", a Workflow's status not counted" if seen.apart else ""
     print(
-        f"{missing}, {seconds:.0f} s, {len(seen.pods)} pods, {against(f'largest object {size:,} B ({kind}{beside})', size, OBJECT)}, "
-        f"status of the Workflow at most {seen.status:,} B, controller at most {controller_memory()}"
+        f"{missing}, {seconds:.0f} s, {len(seen.pods)} pods, "
+        f"{against(f'largest object {size:,} B ({kind}{beside})', size, OBJECT)}, "
+        f"status of the Workflow at most {seen.status:,} B, controller at most "
+        f"{controller_memory()}"
     )
 
 
 def controller_memory() -> str:
-    """Peak resident memory of a workflow-controller on this machine; on another cluster ask its metrics."""
+    """Peak resident memory of a workflow-controller on this machine; on another cluster ask its
+    metrics.
+    """
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
             text = status.read_text()
@@ -336,7 +352,10 @@ def render(args: argparse.Namespace) -> None:
     from perfdag.workflows import runs
     from perfdag.workflows.emit import dump
 
-    text = "name: big\nentries:\n  - benchmark: command\n    params: {argv: [ls]}\n    permutations:\n      product:\n"
+    text = (
+        "name: big\nentries:\n  - benchmark: command\n    params: {argv: [ls]}\n"
+        "    permutations:\n      product:\n"
+    )
     text += f"        expected: {list(range(1, 101))}\n        exit_code: {list(range(100))}\n"
     start = time.perf_counter()
     loaded = parse_suite(text)
@@ -350,7 +369,9 @@ def render(args: argparse.Namespace) -> None:
     )
     seconds = time.perf_counter() - start
     print(
-        f"{len(plan.points):,} points {against(f'planned and rendered in {seconds:.2f} s', seconds, RENDER)}, {len(manifest):,} B of YAML"
+        f"{len(plan.points):,} points "
+        f"{against(f'planned and rendered in {seconds:.2f} s', seconds, RENDER)}, "
+        f"{len(manifest):,} B of YAML"
     )
 
 

@@ -1,8 +1,10 @@
-"""Collect speed: 10,000 parts with 1,000,000 rows, from a folder and (with AWS_ENDPOINT_URL and --s3 s3://bucket/prefix) from S3.
+"""Collect speed: 10,000 parts with 1,000,000 rows, from a folder and (with AWS_ENDPOINT_URL and
+--s3 s3://bucket/prefix) from S3.
 
-Baselines in the same run: for the folder reading the same files and nothing else; for S3 reading the same objects over 16 connections and
-nothing else. Prints seconds, microseconds a row, the ratio and the peak memory; exit 1 where a limit is not held (limits are for 10,000 parts).
-Usage: python benchmarks/collect.py [--s3 ROOT] [--parts N]
+Baselines in the same run: for the folder reading the same files and nothing else; for S3 reading
+the same objects over 16 connections and nothing else. Prints seconds, microseconds a row, the ratio
+and the peak memory; exit 1 where a limit is not held (limits are for 10,000 parts). Usage: python
+benchmarks/collect.py [--s3 ROOT] [--parts N]
 """
 
 import argparse
@@ -38,12 +40,15 @@ MEMORY_MB = 1000.0
 
 
 def make(parts: int) -> tuple[Plan, list[tuple[str, bytes]]]:
-    """A plan and its parts as the lead writes them, 100 rows each, with this machine's provenance."""
+    """A plan and its parts as the lead writes them, 100 rows each, with this machine's
+    provenance.
+    """
     side = parts // 100
     axes = f"{{expected: {list(range(1, side + 1))}, exit_code: {list(range(100))}}}"
     plan = make_plan(
         parse_suite(
-            f"name: big\nentries:\n  - {{benchmark: command, params: {{argv: [ls]}}, permutations: {{product: {axes}}}}}\n"
+            f"name: big\nentries:\n  - {{benchmark: command, params: {{argv: [ls]}}, "
+            f"permutations: {{product: {axes}}}}}\n"
         )
     )
     env = facts.gather()
@@ -158,7 +163,9 @@ def main() -> int:
         baseline = time.perf_counter() - start
         seconds, rows, memory = in_child(collect_folder, folder, plan)
     print(
-        f"folder: {rows:,} rows of {len(objects):,} parts in {seconds:.1f} s, {seconds / rows * 1e6:.1f} us a row, {seconds / baseline:.1f} x reading the files, peak {memory:.0f} MB"
+        f"folder: {rows:,} rows of {len(objects):,} parts in {seconds:.1f} s, "
+        f"{seconds / rows * 1e6:.1f} us a row, {seconds / baseline:.1f} x reading the files, "
+        f"peak {memory:.0f} MB"
     )
     held = [
         at_most("a row", seconds / rows * 1e6, FOLDER_US_A_ROW, "us"),
@@ -174,7 +181,9 @@ def main() -> int:
         baseline = in_child(read_s3, root, [key for key, _ in objects])
         seconds, rows, memory = in_child(collect_s3, root, plan)
         print(
-            f"S3: {rows:,} rows of {len(objects):,} parts in {seconds:.1f} s, {seconds / baseline:.2f} x reading the objects over 16 connections ({baseline:.1f} s), peak {memory:.0f} MB"
+            f"S3: {rows:,} rows of {len(objects):,} parts in {seconds:.1f} s, "
+            f"{seconds / baseline:.2f} x reading the objects over 16 connections "
+            f"({baseline:.1f} s), peak {memory:.0f} MB"
         )
         for folder in ("results", "runs"):
             store.delete(folder)

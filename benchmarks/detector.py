@@ -1,10 +1,12 @@
-"""What compare and the gate promise, measured on made-up series: wrong verdicts, false alerts, and how soon a step is found.
+"""What compare and the gate promise, measured on made-up series: wrong verdicts, false alerts, and
+how soon a step is found.
 
     python benchmarks/detector.py                                    # all of it, in a few minutes
     python benchmarks/detector.py --part alerts --model spikes       # one noise model
     python benchmarks/detector.py --part steps
 
-A series is folded run by run, as the gate does it every night. Intervals are Wilson's of 95 % (Wilson 1927). Exit 1 where a target is missed.
+A series is folded run by run, as the gate does it every night. Intervals are Wilson's of 95 %
+(Wilson 1927). Exit 1 where a target is missed.
 """
 
 import argparse
@@ -75,7 +77,8 @@ def steps(series: int) -> bool:
         found, lost = int((nights <= within).sum()), 100 * (nights == 99).mean()
         what = f"{100 * step:3.0f} % at CV {100 * cv:.0f} %, min_effect {100 * min_effect:.0f} %"
         print(
-            f"  {what}: {interval(found, series)} within {within} runs, median run {np.median(nights):.0f}, "
+            f"  {what}: {interval(found, series)} within {within} runs, median run "
+            f"{np.median(nights):.0f}, "
             f"not found or lost {lost:.1f} %",
             flush=True,
         )
@@ -89,9 +92,12 @@ def share(words: list[str], *wanted: str) -> float:
 
 
 def pairs(models: list[str], count: int) -> bool:
-    """Print how often `compare` is wrong about equal runs and finds drops; whether targets are kept."""
+    """Print how often `compare` is wrong about equal runs and finds drops; whether targets are
+    kept.
+    """
     print(
-        f"equal pairs of runs called different by `compare`, % of {count} pairs (target: 1; 6 with outliers)"
+        f"equal pairs of runs called different by `compare`, % of {count} pairs (target: 1; "
+        f"6 with outliers)"
     )
     print(
         f"  {'past runs':32}"
@@ -111,7 +117,8 @@ def pairs(models: list[str], count: int) -> bool:
         )
         print(f"  {model:32}{alone}{'':14}{pooled}", flush=True)
     print(
-        "drops found, %: of 80 % with no history (target 99); of 30 % with ten series of two past runs (target 90 at CV 5 %)"
+        "drops found, %: of 80 % with no history (target 99); of 30 % with ten series of two "
+        "past runs (target 90 at CV 5 %)"
     )
     for model in models:
         large = share(verdicts(model, 0, count, factor=0.2), "worse")
@@ -129,7 +136,8 @@ def cost() -> None:
     for x in values:
         fold_levels(x, better="higher")
     print(
-        f"cost: {(time.perf_counter() - start) / len(values) * 1e3:.2f} ms a clean series of 60 runs"
+        f"cost: {(time.perf_counter() - start) / len(values) * 1e3:.2f} ms a clean series of "
+        f"60 runs"
     )
 
 

@@ -2,9 +2,10 @@
 
     python benchmarks/gang.py --namespace bench [--hosts 60]
 
-Needs perfdag installed in the namespace, the image base, and kubectl. The pods share the cluster's nodes. Seconds are from the start of
-the last pod's container to the lead's log line, by the nodes' clocks. Memory is the PSS of the lead's ssh processes and the RSS of its Python,
-divided by the peers. Exit 1 where a limit is not held.
+Needs perfdag installed in the namespace, the image base, and kubectl. The pods share the cluster's
+nodes. Seconds are from the start of the last pod's container to the lead's log line, by the nodes'
+clocks. Memory is the PSS of the lead's ssh processes and the RSS of its Python, divided by the
+peers. Exit 1 where a limit is not held.
 """
 
 import argparse
@@ -22,7 +23,8 @@ from limits import at_most
 CONNECT_S, PEER_MB = 30.0, 5.0
 MEMORY = (
     "for p in /proc/[0-9]*; do read -r name <$p/comm; "
-    "case $name in ssh) grep ^Pss: $p/smaps_rollup;; perfdag|python*) grep ^VmRSS: $p/status;; esac; done; true"
+    "case $name in ssh) grep ^Pss: $p/smaps_rollup;; perfdag|python*) grep ^VmRSS: "
+    "$p/status;; esac; done; true"
 )
 
 
@@ -83,7 +85,8 @@ def main() -> int:
     connected = datetime.fromisoformat(f"{line[1][:19]}+00:00")
     peers = int(line[2])
     print(
-        f"{words.hosts} pods started within {(max(started) - min(started)).total_seconds():.0f} s; connecting took {line[3]} s"
+        f"{words.hosts} pods started within "
+        f"{(max(started) - min(started)).total_seconds():.0f} s; connecting took {line[3]} s"
     )
     held = at_most(
         "connected after the last pod ran",

@@ -2,9 +2,10 @@
 
     python benchmarks/history.py [--store ROOT] [--runs 1000] [--series 300]
 
-Prints seconds, and the ratio to reading the same runs file by file without the roll-up, measured in the same run; exit 1 where a limit is
-not held: history within 1 s from a folder and 3 s from S3, as a command within 1 s more (it starts and imports first), the change points of
-noisy series (CV 5 %) within 12 s of CPU time, compare within 1 s.
+Prints seconds, and the ratio to reading the same runs file by file without the roll-up, measured in
+the same run; exit 1 where a limit is not held: history within 1 s from a folder and 3 s from S3, as
+a command within 1 s more (it starts and imports first), the change points of noisy series (CV 5 %)
+within 12 s of CPU time, compare within 1 s.
 """
 
 import argparse
@@ -68,7 +69,9 @@ def fill(store: Store, runs: int, series: int, repetitions: int, suite: str = "n
 
 
 def timed(work: Callable[[], object], times: int = 3) -> tuple[float, float]:
-    """Wall and CPU seconds of the best of a few calls; on a busy machine the CPU's tell what a quiet one would take."""
+    """Wall and CPU seconds of the best of a few calls; on a busy machine the CPU's tell what a
+    quiet one would take.
+    """
     result = []
     for _ in range(times):
         start, cpu = time.perf_counter(), _cpu()
@@ -106,13 +109,15 @@ def main() -> int:
         print(f"first read, which writes the roll-up  {text_of(first)}")
         reading = timed(lambda: rollup.read_run_medians(store, "net"))
         print(
-            f"reading by the roll-up                {text_of(reading)}   {without[0] / reading[0]:.1f} times as fast as file by file"
+            f"reading by the roll-up                {text_of(reading)}   "
+            f"{without[0] / reading[0]:.1f} times as fast as file by file"
         )
         trends = rollup.read_run_medians(store, "net")
         result = series_of(trends, Tuning())
         changes = timed(lambda: series_of(trends, Tuning()))
         print(
-            f"change points of {len(result)} x {len(trends.runs)}          {text_of(changes)}   {sum(len(s.findings) for s in result)} found"
+            f"change points of {len(result)} x {len(trends.runs)}          "
+            f"{text_of(changes)}   {sum(len(s.findings) for s in result)} found"
         )
         whole = timed(lambda: series_of(rollup.read_run_medians(store, "net"), Tuning()))
         print(f"history                               {text_of(whole)}")
@@ -123,7 +128,8 @@ def main() -> int:
             lambda: subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
         )
         print(
-            f"`perfdag history net`, a new process  {text_of(walls)}   {walls[0] / whole[0]:.1f} times the answer alone"
+            f"`perfdag history net`, a new process  {text_of(walls)}   "
+            f"{walls[0] / whole[0]:.1f} times the answer alone"
         )
         held.append(at_most("wall time", walls[0], 4.0 if remote else 2.0, "s"))
         noise = np.random.default_rng(0).normal(0, 0.05, trends.value.shape)

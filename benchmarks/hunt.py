@@ -1,7 +1,8 @@
 """How well `hosts.pairs: hunt` names one slow host of 1,000, against `all` and `random 20`.
 
-One host is 20 % slow, and each measurement of a pair has 5 % noise. Prints how often it is named, false accusations, rounds, and the time of a
-sweep in measurements one after the other; exit 1 where a limit is not held. Usage: python benchmarks/hunt.py [SWEEPS]
+One host is 20 % slow, and each measurement of a pair has 5 % noise. Prints how often it is named,
+false accusations, rounds, and the time of a sweep in measurements one after the other; exit 1 where
+a limit is not held. Usage: python benchmarks/hunt.py [SWEEPS]
 """
 
 import sys
@@ -36,7 +37,8 @@ def sweep(seed: int, slow_host: int) -> tuple[set[int], int, int, int]:
 def line(kind: str, named: int, false: int, sweeps: int, pairs: float, in_turn: float) -> None:
     """Print the figures of one kind of sweep."""
     print(
-        f"{kind:10} {100 * named / sweeps:6.1f} % named  {100 * false / sweeps:5.2f} % of sweeps accuse another"
+        f"{kind:10} {100 * named / sweeps:6.1f} % named  {100 * false / sweeps:5.2f} % of "
+        f"sweeps accuse another"
         f"  {pairs:10,.0f} pairs  {in_turn:10,.0f} measurements in turn  ({sweeps} sweeps)"
     )
 

@@ -17,7 +17,9 @@ MOST_FALSE, LEAST_SHOWN = 0.01, 0.9
 
 
 def shares(law: ScalabilityLaw, limit: int, trials: int, knee: float | None) -> tuple[float, float]:
-    """Return the share of trials that show a knee, and that of their intervals with the true one."""
+    """Return the share of trials that show a knee, and that of their intervals with the true
+    one.
+    """
     chance, order = random.Random(limit), Plan(limit).order()
     shown = held = 0
     for _ in range(trials):

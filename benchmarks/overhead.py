@@ -1,17 +1,22 @@
 """What we add to each tool's own time.
 
-A sample is timed as the lead of a run takes it: from choosing the hosts over all that surrounds the tool to the row in the store. In it are the guard
-against noise at its start and end, looking for the tool (missing), prepare, provenance, run, parse, and one small file written; the hosts' facts
-and a round's canary are not, which are there once a run and once a round. The tool is what it takes by itself: the longest command of run(), timed
-where it is started and waited for, fio's laying out of files before it, and mesh and decomposition; icoFoam, which the step starts through a
-wrapper, is run bare on the same case for comparison, and that run is taken off the sample. The difference is what is added: the guard's
-looks, looking for the tool and for devices, starting and stopping servers, asking versions, reading outputs, parsing. What a benchmark does once in
-a run (torchbench's weights) is in the first round alone, and so not in the medians. Printed: medians of ROUNDS rounds, the difference, the tool's
-own range, and whether the difference is at most 100 ms or 1 %, whichever is more. Exit 1 where one is not, or nothing was measured.
+A sample is timed as the lead of a run takes it: from choosing the hosts over all that surrounds the
+tool to the row in the store. In it are the guard against noise at its start and end, looking for
+the tool (missing), prepare, provenance, run, parse, and one small file written; the hosts' facts
+and a round's canary are not, which are there once a run and once a round. The tool is what it takes
+by itself: the longest command of run(), timed where it is started and waited for, fio's laying out
+of files before it, and mesh and decomposition; icoFoam, which the step starts through a wrapper, is
+run bare on the same case for comparison, and that run is taken off the sample. The difference is
+what is added: the guard's looks, looking for the tool and for devices, starting and stopping
+servers, asking versions, reading outputs, parsing. What a benchmark does once in a run
+(torchbench's weights) is in the first round alone, and so not in the medians. Printed: medians of
+ROUNDS rounds, the difference, the tool's own range, and whether the difference is at most 100 ms or
+1 %, whichever is more. Exit 1 where one is not, or nothing was measured.
 
     python benchmarks/overhead.py [NAME...]        needs iperf3, fio, IMB-MPI1, OpenFOAM, and for torchbench PERFDAG_TORCHBENCH (a checkout) and
-                                                   PERFDAG_TORCH_PYTHON (an interpreter with torch); what is absent is named and left out
-"""
+                                                   PERFDAG_TORCH_PYTHON (an interpreter with torch);
+                                                   what is absent is named and left out
+"""  # noqa: E501
 
 import json
 import os
@@ -61,7 +66,9 @@ POINTS["fio, 2 hosts"] = POINTS["fio"]
 
 
 class Watched(LocalHost):
-    """A host that adds up the wall time of the commands it ran to their end, as the tool itself took it."""
+    """A host that adds up the wall time of the commands it ran to their end, as the tool itself
+    took it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +83,9 @@ class Watched(LocalHost):
             self.commands.append((list(argv), time.perf_counter() - start))
 
     def serve(self, argv: Any, **named: Any) -> LocalProcess:
-        """Laying out files is fio's own work, also where it is started beside that of other hosts."""
+        """Laying out files is fio's own work, also where it is started beside that of other
+        hosts.
+        """
         started = super().serve(argv, **named)
         if "--create_only=1" in argv:
             self.laying.append(started)
@@ -99,13 +108,16 @@ class Cost:
         verdict = f"limit {allowed * 1000:.0f} ms: {'held' if held else 'NOT HELD'}"
         spread = (max(self.tool) - min(self.tool)) * 1000
         return (
-            f"{name:12} {tool:8.3f} {sample:8.3f} {added * 1000:10.1f} {added / tool * 100:7.2f} %  {spread:9.1f}  {verdict}",
+            f"{name:12} {tool:8.3f} {sample:8.3f} {added * 1000:10.1f} "
+            f"{added / tool * 100:7.2f} %  {spread:9.1f}  {verdict}",
             held,
         )
 
 
 class Watcher:
-    """Times each sample from outside; what the tool takes alone on what a sample prepared is timed in between and taken off."""
+    """Times each sample from outside; what the tool takes alone on what a sample prepared is
+    timed in between and taken off.
+    """
 
     def __init__(self, name: str, hosts: list[Watched]) -> None:
         self.name, self.hosts, self.cost = name, hosts, Cost([], [])
@@ -182,7 +194,9 @@ def ico_foam(case: str) -> float:
 
 
 def bare(argv: list[str], rounds: int) -> float:
-    """Median wall time in s of a command by subprocess alone: the baseline of what starting a process costs here."""
+    """Median wall time in s of a command by subprocess alone: the baseline of what starting a
+    process costs here.
+    """
     took = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -192,7 +206,9 @@ def bare(argv: list[str], rounds: int) -> float:
 
 
 def main(names: list[str]) -> int:
-    """Print the table; 1 where more is added than is allowed or nothing was measured, 2 where a name is unknown."""
+    """Print the table; 1 where more is added than is allowed or nothing was measured, 2 where a
+    name is unknown.
+    """
     unknown = [name for name in names if name not in POINTS]
     if unknown:
         print(
@@ -201,7 +217,8 @@ def main(names: list[str]) -> int:
         return 2
     chosen = {name: params for name, params in POINTS.items() if not names or name in names}
     print(
-        f"{'benchmark':12} {'tool s':>8} {'sample s':>8} {'added ms':>10} {'added':>9}  {'tool +- ms':>9}"
+        f"{'benchmark':12} {'tool s':>8} {'sample s':>8} {'added ms':>10} {'added':>9}  "
+        f"{'tool +- ms':>9}"
     )
     every, measured = True, 0
     for name, params in chosen.items():
@@ -217,7 +234,8 @@ def main(names: list[str]) -> int:
         print("nothing was measured", file=sys.stderr)
         return 1
     print(
-        f"baseline: `true` by subprocess alone takes {bare(['true'], 20) * 1000:.1f} ms; allowed: {ALLOWED_SECONDS * 1000:.0f} ms or {ALLOWED_PART:.0%}"
+        f"baseline: `true` by subprocess alone takes {bare(['true'], 20) * 1000:.1f} ms; "
+        f"allowed: {ALLOWED_SECONDS * 1000:.0f} ms or {ALLOWED_PART:.0%}"
     )
     return 0 if every else 1
 

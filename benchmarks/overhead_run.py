@@ -1,7 +1,8 @@
-"""What a sample costs beyond its tool: 200 samples of a 10 ms command, median of (time between starts - the command's own time).
+"""What a sample costs beyond its tool: 200 samples of a 10 ms command, median of (time between
+starts - the command's own time).
 
-Baseline: the same command 200 times through subprocess.run alone, in the same process. Exit 1 where the limit is not held.
-Usage: python benchmarks/overhead_run.py
+Baseline: the same command 200 times through subprocess.run alone, in the same process. Exit 1 where
+the limit is not held. Usage: python benchmarks/overhead_run.py
 """
 
 import statistics
@@ -48,7 +49,11 @@ class Watcher:
 
 def main() -> int:
     """Print the overhead and its ratio to plain subprocess calls; 1 where it is over its limit."""
-    text = f"name: overhead\nentries:\n  - {{benchmark: command, params: {{argv: [sleep, '0.01']}}, permutations: {{product: {{env: [{', '.join(f'{{N: {str(i)!r}}}' for i in range(SAMPLES))}]}}}}}}\n"
+    text = (
+        f"name: overhead\nentries:\n"
+        f"  - {{benchmark: command, params: {{argv: [sleep, '0.01']}}, permutations: {{product: "
+        f"{{env: [{', '.join(f'{{N: {str(i)!r}}}' for i in range(SAMPLES))}]}}}}}}\n"
+    )
     plan = make_plan(parse_suite(text))
     watcher = Watcher()
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
@@ -70,10 +75,13 @@ def main() -> int:
         subprocess.run(["sleep", "0.01"], check=True, capture_output=True)
         plain.append(time.perf_counter() - start)
     print(
-        f"overhead of a sample: {overhead * 1000:.1f} ms (median of {SAMPLES}; whole loop {whole:.1f} s)"
+        f"overhead of a sample: {overhead * 1000:.1f} ms (median of {SAMPLES}; whole loop "
+        f"{whole:.1f} s)"
     )
     print(
-        f"command inside: {statistics.median(watcher.inside) * 1000:.1f} ms, {statistics.median(watcher.inside) / statistics.median(plain):.2f} x subprocess.run alone"
+        f"command inside: {statistics.median(watcher.inside) * 1000:.1f} ms, "
+        f"{statistics.median(watcher.inside) / statistics.median(plain):.2f} x "
+        f"subprocess.run alone"
     )
     return 0 if at_most("overhead", overhead * 1e3, LIMIT_MS, "ms") else 1
 

@@ -1,9 +1,10 @@
-"""How a lead watches its peer while busy loops use every CPU: no live peer may be given up, a dead one within 15 s.
+"""How a lead watches its peer while busy loops use every CPU: no live peer may be given up, a dead
+one within 15 s.
 
 Each run is a lead and a peer (sshd) on loopback. The lead watches the peer for a while, then every process of the peer stops
-without closing a connection, as on a node that is lost. Needs openssh-server. Exit 1 where a limit is not held.
-Usage: python benchmarks/peer_watch.py [RUNS] [SECONDS]
-"""
+without closing a connection, as on a node that is lost. Needs openssh-server. Exit 1 where a limit
+is not held. Usage: python benchmarks/peer_watch.py [RUNS] [SECONDS]
+"""  # noqa: E501
 
 import contextlib
 import os
@@ -47,7 +48,9 @@ def _keys(folder: Path) -> Keys:
 
 
 def watch(seconds: float) -> float | None:
-    """Return after how many seconds the lead noticed that the peer stopped, or None for a false alarm."""
+    """Return after how many seconds the lead noticed that the peer stopped, or None for a false
+    alarm.
+    """
     with tempfile.TemporaryDirectory() as folder:
         home, port = Path(folder), _free_port()
         keys = _keys(home / "keys")
@@ -94,7 +97,9 @@ def full_load() -> Iterator[None]:
 
 
 def main() -> int:
-    """Print how many live peers were given up and when dead ones were; 1 where a limit is not held."""
+    """Print how many live peers were given up and when dead ones were; 1 where a limit is not
+    held.
+    """
     if sys.argv[1:2] == ["--one"]:
         noticed = watch(float(sys.argv[2]))
         print("lost" if noticed is None else noticed)

@@ -1,7 +1,8 @@
 """How soon perfdag answers: planning 10,000 and 100,000 points, and `perfdag --help`.
 
-Baselines in the same run: for planning parsing and canonical-dumping the same points as JSON, for the help `python -c pass`, in turn. Prints
-seconds, the ratio to the baseline and peak memory in MB; exit 1 where a limit is not held. Usage: python benchmarks/plan.py
+Baselines in the same run: for planning parsing and canonical-dumping the same points as JSON, for
+the help `python -c pass`, in turn. Prints seconds, the ratio to the baseline and peak memory in MB;
+exit 1 where a limit is not held. Usage: python benchmarks/plan.py
 """
 
 import json
@@ -26,7 +27,11 @@ HELP_ROUNDS = 20
 def text(points: int) -> str:
     """A suite of `points` points of two axes."""
     side = points // 100
-    return f"name: big\nentries:\n  - benchmark: command\n    params: {{argv: [ls]}}\n    permutations:\n      product:\n        expected: {list(range(1, side + 1))}\n        exit_code: {list(range(100))}\n"
+    return (
+        f"name: big\nentries:\n  - benchmark: command\n    params: {{argv: [ls]}}\n"
+        f"    permutations:\n      product:\n        expected: {list(range(1, side + 1))}\n"
+        f"        exit_code: {list(range(100))}\n"
+    )
 
 
 def measure(points: int, queue: "multiprocessing.Queue[Any]") -> None:
@@ -67,7 +72,8 @@ def helped() -> bool:
     ]
     ours, plain = (statistics.median(column) for column in zip(*rounds, strict=True))
     print(
-        f"perfdag --help: {ours * 1e3:.0f} ms, python -c pass {plain * 1e3:.0f} ms (medians of {HELP_ROUNDS}), {ours / plain:.1f} x"
+        f"perfdag --help: {ours * 1e3:.0f} ms, python -c pass {plain * 1e3:.0f} ms (medians "
+        f"of {HELP_ROUNDS}), {ours / plain:.1f} x"
     )
     return at_most("over python -c pass", (ours - plain) * 1e3, HELP_SECONDS * 1e3, "ms")
 
@@ -81,7 +87,8 @@ def planned(points: int) -> bool:
     count, seconds, baseline, size, memory = queue.get()
     process.join()
     print(
-        f"plan of {count:>7,} points: {seconds:.2f} s, {seconds / baseline:.1f} x JSON round trip of the same points, {size / 1e6:.1f} MB plan.json, peak {memory:.0f} MB"
+        f"plan of {count:>7,} points: {seconds:.2f} s, {seconds / baseline:.1f} x JSON round "
+        f"trip of the same points, {size / 1e6:.1f} MB plan.json, peak {memory:.0f} MB"
     )
     soon, small = LIMITS[points]
     held = at_most("time", seconds, soon, "s")

@@ -1,11 +1,16 @@
-"""Throughput of the queue's frontend: 64 clients, 16 backends, 1 ms of work, by the original wire and by the kept one.
+"""Throughput of the queue's frontend: 64 clients, 16 backends, 1 ms of work, by the original wire
+and by the kept one.
 
     python benchmarks/queue_frontend.py [--original DIR] [--seconds 5] [--rounds 3] [--programs]
 
-DIR holds `frontend`, `client` and `backend` of intel/k8s-device-scalability-tester, built with `go build -o DIR ./cmd/...`. Every round runs each
-frontend once under the same load (queue_load.py, one process), then ours among 50 half-open peers, then ours with one request at a time. Ratios are to the
-first line. Exit 1 where a limit is not held: 5 times the original frontend on its own wire (with --original), p99 of the dispatch below 10 ms among 50
-half-open peers. --programs measures with real clients and backends instead, theirs and ours, one process each; on few cores these take most of the time.
+DIR holds `frontend`, `client` and `backend` of intel/k8s-device-scalability-tester, built with `go
+build -o DIR ./cmd/...`. Every round runs each frontend once under the same load (queue_load.py, one
+process), then ours among 50 half-open peers, then ours with one request at a time. Ratios are to
+the first line. Exit 1 where a limit is not held: 5 times the original frontend on its own wire
+(with
+--original), p99 of the dispatch below 10 ms among 50 half-open peers. --programs measures with real
+clients and backends instead, theirs and ours, one process each; on few cores these take most of the
+time.
 """
 
 import argparse
@@ -162,7 +167,9 @@ class Case:
 
 @dataclass
 class Figures:
-    """What the rounds of a case gave: items a second, CPU seconds of the frontend an item, and latencies in seconds."""
+    """What the rounds of a case gave: items a second, CPU seconds of the frontend an item, and
+    latencies in seconds.
+    """
 
     rates: list[float] = field(default_factory=list)
     costs: list[float] = field(default_factory=list)
@@ -187,7 +194,10 @@ def finished(port: int) -> int:
 
 
 def loaded(case: Case, seconds: float, into: Figures) -> None:
-    """One round of a case under the load of this process. Raises SystemExit where requests failed or the frontend counts others than we."""
+    """One round of a case under the load of this process.
+
+    Raises SystemExit where requests failed or the frontend counts others than we.
+    """
     caddr, waddr, maddr = ports(3)
     with Running() as running:
         served = running.start(listening([*case.frontend], caddr, waddr, maddr))
@@ -205,7 +215,8 @@ def loaded(case: Case, seconds: float, into: Figures) -> None:
             peer.close()
     if outcome.failed or abs(done - outcome.done) > 2 * case.clients + 2:
         raise SystemExit(
-            f"{case.name}: {outcome.failed} requests failed, {outcome.done} were answered and {done} counted by the frontend"
+            f"{case.name}: {outcome.failed} requests failed, {outcome.done} were answered "
+            f"and {done} counted by the frontend"
         )
     into.rates.append(outcome.done / outcome.seconds)
     into.costs.append(used / outcome.done)
@@ -251,13 +262,19 @@ def compare(args: argparse.Namespace) -> bool:
         )
         text = f"{case.name:<66} {middle:6.0f}/s {spread:<16}"
         if case.clients > 1:
-            text += f" {middle / base:5.2f} x; frontend {1e6 * statistics.median(result.costs):3.0f} us CPU an item;"
+            text += (
+                f" {middle / base:5.2f} x; frontend {1e6 * statistics.median(result.costs):3.0f} "
+                f"us CPU an item;"
+            )
         for what, values in (
             ("dispatch", result.dispatches if case.clients > 1 else []),
             ("round trip", result.round_trips),
         ):
             if values:
-                text += f" {what} p50 {1e3 * percentile(values, 0.5):.1f} p99 {1e3 * percentile(values, 0.99):.1f} ms;"
+                text += (
+                    f" {what} p50 {1e3 * percentile(values, 0.5):.1f} p99 "
+                    f"{1e3 * percentile(values, 0.99):.1f} ms;"
+                )
         print(text.rstrip(";"))
     print(json.dumps({case.name: result.rates for case, result in figures.items()}))
     held = True
@@ -285,7 +302,8 @@ def limit(what: str, value: float, bound: float, at_least: bool = False) -> bool
     """Print a figure with its limit; whether it is held."""
     held = value >= bound if at_least else value < bound
     print(
-        f"{what}: {value:.2f} (limit {'at least' if at_least else 'below'} {bound:g}: {'held' if held else 'NOT HELD'})"
+        f"{what}: {value:.2f} (limit {'at least' if at_least else 'below'} {bound:g}: "
+        f"{'held' if held else 'NOT HELD'})"
     )
     return held
 
@@ -297,8 +315,9 @@ def measure(
     seconds: float,
     settle: float,
 ) -> tuple[float, float]:
-    """Items a second with 64 clients and 16 backends of 1 ms, and the frontend's CPU seconds an item; raises SystemExit
-    where a request failed."""
+    """Items a second with 64 clients and 16 backends of 1 ms, and the frontend's CPU seconds an
+    item; raises SystemExit where a request failed.
+    """
     caddr, waddr, maddr, control = ports(4)
     at = "127.0.0.1"
     with Running() as running:
@@ -373,7 +392,8 @@ def programs(args: argparse.Namespace) -> bool:
             1e6 * statistics.median(costs[name]),
         )
         print(
-            f"{name:<58} {middle:6.0f}/s {spread:<14} {middle / base:5.2f} x the first line; frontend {cost:4.0f} us CPU an item"
+            f"{name:<58} {middle:6.0f}/s {spread:<14} {middle / base:5.2f} x the first line; "
+            f"frontend {cost:4.0f} us CPU an item"
         )
     print(json.dumps(rates))
     return True
@@ -389,7 +409,10 @@ def main() -> None:
     parser.add_argument("--programs", action="store_true", help="with real clients and backends")
     args = parser.parse_args()
     before = os.getloadavg()[0]
-    what = f"64 clients, 16 backends, 1 ms of work; {os.cpu_count()} CPUs, load {before:.1f} before; median of {args.rounds} rounds"
+    what = (
+        f"64 clients, 16 backends, 1 ms of work; {os.cpu_count()} CPUs, load {before:.1f} "
+        f"before; median of {args.rounds} rounds"
+    )
     print(f"{what} of {args.seconds:g} s, range in brackets", flush=True)
     if not (programs if args.programs else compare)(args):
         raise SystemExit(1)

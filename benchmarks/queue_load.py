@@ -1,7 +1,8 @@
-"""The two sides of a queue's frontend in one process: clients that always have one request open, and backends of a fixed work time.
+"""The two sides of a queue's frontend in one process: clients that always have one request open,
+and backends of a fixed work time.
 
-Sockets on one epoll and nothing else, since clients and backends of Python or Go cost several times what a frontend
-costs: with them beside it on few cores, the measurement is of the load.
+Sockets on one epoll and nothing else, since clients and backends of Python or Go cost several times
+what a frontend costs: with them beside it on few cores, the measurement is of the load.
 """
 
 import json
@@ -32,8 +33,10 @@ Due = deque[tuple[float, socket.socket | None]]
 
 @dataclass
 class Outcome:
-    """Requests answered well and badly in so many seconds; ``round_trips`` and ``dispatches`` in seconds: from a client's request to its
-    answer, and from a backend's asking to its item (not counting answers that the queue is empty)."""
+    """Requests answered well and badly in so many seconds; ``round_trips`` and ``dispatches`` in
+    seconds: from a client's request to its answer, and from a backend's asking to its item (not
+    counting answers that the queue is empty).
+    """
 
     done: int = 0
     failed: int = 0
@@ -43,9 +46,11 @@ class Outcome:
 
 
 class Load:
-    """``clients`` and ``backends`` of a frontend at two ports of the loopback, by the original wire or the kept one.
+    """``clients`` and ``backends`` of a frontend at two ports of the loopback, by the original wire
+    or the kept one.
 
-    ``work``: seconds a backend holds an item; ``pause``: seconds between an answer and the client's next request.
+    ``work``: seconds a backend holds an item; ``pause``: seconds between an answer and the client's
+    next request.
     """
 
     def __init__(

@@ -1,16 +1,23 @@
-"""What the ResNet-50 harness costs, and whether its search is right. Needs mlcommons-loadgen; the first figure needs torch too.
+"""What the ResNet-50 harness costs, and whether its search is right. Needs mlcommons-loadgen; the
+first figure needs torch too.
 
     python benchmarks/resnet50.py [--blocks 28] [--batches 1] [--only loop|stub|server|peak]      exit 1 where a limit is not held
-    python benchmarks/resnet50.py --only loop --device cuda --precision fp16 --batch 32 --batches 200
+    python benchmarks/resnet50.py --only loop --device cuda --precision fp16 --batch 32 --batches
+    200
 
-loop: samples/s of LoadGen Offline through the harness over a bare loop: the same model alone, whose input lies on the device all the time.
-They are interleaved in ABBA or BAAB blocks; within 2 %. The host-bound share is what the device waits for the host: one less that ratio.
-Processor time a sample is printed beside it, since it does not feel what else the machine does.
-stub: p50 of SingleStream on a 10 ms system through the harness over LoadGen with the shortest possible answer; below 1.02.
-server: the same of Server at 20/s, whose queries go through the batcher; below 1.02.
-peak: the peak rate found on a 1 ms system with p99 within 7.5 ms over that of M/D/1 theory; within 3 %, in about 15 minutes. Where the machine
-does other work, give the process its turn when it is due, or what is found is how often it had to wait: chrt -f 1 python benchmarks/resnet50.py --only peak
-"""
+loop: samples/s of LoadGen Offline through the harness over a bare loop: the same model alone, whose
+input lies on the device all the time. They are interleaved in ABBA or BAAB blocks; within 2 %. The
+host-bound share is what the device waits for the host: one less that ratio. Processor time a sample
+is printed beside it, since it does not feel what else the machine does. stub: p50 of SingleStream
+on a 10 ms system through the harness over LoadGen with the shortest possible answer; below 1.02.
+server: the same of Server at 20/s, whose queries go through the batcher; below 1.02. peak: the peak
+rate found on a 1 ms system with p99 within 7.5 ms over that of M/D/1 theory; within 3 %, in about
+15 minutes. Where the machine does other work, give the process its turn when it is due, or what is
+found is how often it had to wait:
+chrt -f 1 python
+benchmarks/resnet50.py --only
+peak
+"""  # noqa: E501
 
 import argparse
 import importlib.util
@@ -60,7 +67,9 @@ def offline_rate(system: Any, samples: int, images: int) -> float:
 
 
 class Loaded:
-    """A system whose images are in memory already, so that a test's processor time is that of its inference."""
+    """A system whose images are in memory already, so that a test's processor time is that of
+    its inference.
+    """
 
     def __init__(self, system: Any, batch: int, in_flight: int) -> None:
         self.infer, self.batch, self.in_flight = system.infer, batch, in_flight
@@ -100,7 +109,8 @@ def loop(blocks: int, batches: int, batch: int, device: str, precision: str) -> 
         system.finish()
 
     def bare() -> float:
-        # in a new thread, as the harness has one: a tenth of a batch's time is page faults, and malloc gives each thread an arena
+        # in a new thread, as the harness has one: a tenth of a batch's time is page faults, and
+        # malloc gives each thread an arena
         thread = threading.Thread(target=infer)
         start = time.perf_counter()
         thread.start()
@@ -132,7 +142,10 @@ def loop(blocks: int, batches: int, batch: int, device: str, precision: str) -> 
 def interval(ratios: list[float]) -> str:
     """Median of paired ratios with the interval of the median."""
     result = spread(ratios)
-    return f"median {statistics.median(ratios):.4f} ({result.kind} {result.low:.4f} to {result.high:.4f}, {len(ratios)} blocks)"
+    return (
+        f"median {statistics.median(ratios):.4f} ({result.kind} {result.low:.4f} to "
+        f"{result.high:.4f}, {len(ratios)} blocks)"
+    )
 
 
 def stub(blocks: int) -> bool:
@@ -167,20 +180,23 @@ def peak(seconds: float, service: float) -> bool:
     percentile = 1 - late_allowed(queries) / queries
     strict = md1_peak(bound, service, percentile)
     print(
-        f"peak: M/D/1 theory, {service * 1e3:g} ms of service, p99 within {bound * 1e3:g} ms: {theory:.1f}/s; p{percentile * 100:.2f}, which early "
+        f"peak: M/D/1 theory, {service * 1e3:g} ms of service, p99 within {bound * 1e3:g} "
+        f"ms: {theory:.1f}/s; p{percentile * 100:.2f}, which early "
         f"stopping asks of the {queries} queries of {seconds:g} s: {strict:.1f}/s"
     )
     alone = trial(service, bound, 5.0, 0.05 * theory).percentiles[0.5] - service
     real = md1_peak(bound - alone, service, percentile)
     print(
-        f"      a lone query takes {alone * 1e3:.3f} ms more than its service (two threads woken): less that, {real:.1f}/s",
+        f"      a lone query takes {alone * 1e3:.3f} ms more than its service (two threads "
+        f"woken): less that, {real:.1f}/s",
         flush=True,
     )
 
     def held(rate: float, duration: float) -> bool:
         result = trial(service, bound, duration, rate)
         print(
-            f"      {rate:7.1f}/s {'valid' if result.valid else 'invalid'} p99 {result.percentiles[0.99] * 1e3:.3f} ms of {result.queries}",
+            f"      {rate:7.1f}/s {'valid' if result.valid else 'invalid'} p99 "
+            f"{result.percentiles[0.99] * 1e3:.3f} ms of {result.queries}",
             flush=True,
         )
         return result.valid
@@ -193,8 +209,10 @@ def peak(seconds: float, service: float) -> bool:
     )
     full = sum(probe.validation for probe in result.probes)
     print(
-        f"peak: found {result.rate:.1f}/s in {len(result.probes) - full} short and {full} full trials: {result.rate / theory:.4f} of theory, "
-        f"{result.rate / strict:.4f} of that for what early stopping asks, {result.rate / real:.4f} of that less the waking"
+        f"peak: found {result.rate:.1f}/s in {len(result.probes) - full} short and {full} "
+        f"full trials: {result.rate / theory:.4f} of theory, "
+        f"{result.rate / strict:.4f} of that for what early stopping asks, "
+        f"{result.rate / real:.4f} of that less the waking"
     )
     return at_most("away from theory, relative", abs(result.rate / theory - 1), PEAK)
 
@@ -207,9 +225,11 @@ def trial(service: float, bound: float, seconds: float, rate: float) -> loadgen_
 
 
 def late_allowed(queries: int) -> int:
-    """The most late queries of that many with which early stopping still says that p99 holds: P(Binomial(n, 1 %) <= t) <= 1 %.
+    """The most late queries of that many with which early stopping still says that p99 holds:
+    P(Binomial(n, 1 %) <= t) <= 1 %.
 
-    Source: mlcommons/inference, loadgen/early_stopping.cc; normal approximation, off by one at most above a thousand queries.
+    Source: mlcommons/inference, loadgen/early_stopping.cc; normal approximation, off by one at most
+    above a thousand queries.
     """
     return math.floor(queries * 0.01 - 2.3263 * math.sqrt(queries * 0.01 * 0.99))
 

@@ -1,10 +1,12 @@
-"""Generator and observer on a real API server, beside kube-burner in the same run where KUBE_BURNER names its program.
+"""Generator and observer on a real API server, beside kube-burner in the same run where KUBE_BURNER
+names its program.
 
-Needs KUBECONFIG and, for all but `create` of pods and `watch`, KWOK with Stages. Prints each figure with its ratio to kube-burner (rates are read by
-one neutral watch for both, rounds alternate). What it makes it deletes. Exit 1 where a limit is not held.
+Needs KUBECONFIG and, for all but `create` of pods and `watch`, KWOK with Stages. Prints each figure
+with its ratio to kube-burner (rates are read by one neutral watch for both, rounds alternate). What
+it makes it deletes. Exit 1 where a limit is not held.
 
 Usage: python -P benchmarks/scale.py [create] [memory] [watch] [jobs] [burst] [truth]      (default: create memory watch truth)
-"""
+"""  # noqa: E501
 
 import argparse
 import asyncio
@@ -39,11 +41,13 @@ jobs:
 - {{name: create, jobIterations: {count}, qps: 5000, burst: 5000, namespacedIterations: false, namespace: {namespace},
    waitWhenFinished: false, podWait: false, preLoadImages: false, verifyObjects: false,
    objects: [{{objectTemplate: object.yml, replicas: 1, wait: false}}]}}
-"""
+"""  # noqa: E501
 
 
 MEMORY_LIMIT, LAG_LIMIT, TRUTH_LIMIT = 100e6, 0.05, 0.02
-"""Bytes at 10,000 objects; seconds at 100 objects/s; seconds between what is measured and what happened."""
+"""Bytes at 10,000 objects; seconds at 100 objects/s; seconds between what is measured and what
+happened.
+"""
 JOB_STAGES = ("created", "first_pod_created", "scheduled", "succeeded")
 """What every job must have been seen at."""
 
@@ -58,7 +62,10 @@ def small(kind: str) -> str:
     api_version, name = KINDS[kind]
     spec = "  domain:\n    devices: {}\n"
     if kind == "pod":
-        spec = "  nodeSelector:\n    nowhere: nowhere\n  automountServiceAccountToken: false\n  containers:\n  - name: c\n    image: none\n"
+        spec = (
+            "  nodeSelector:\n    nowhere: nowhere\n  automountServiceAccountToken: false\n"
+            "  containers:\n  - name: c\n    image: none\n"
+        )
     return f"apiVersion: {api_version}\nkind: {name}\nmetadata:\n  name: NAME\nspec:\n{spec}"
 
 
@@ -138,7 +145,9 @@ def burner(program: str, kind: str, count: int, namespace: str) -> tuple[float, 
 async def rate(
     kind: str, count: int, work: Callable[[str], tuple[float, float]]
 ) -> tuple[float, float, float]:
-    """Objects a second that appear on a neutral watch while `work(namespace)` creates them, its peak RSS and CPU seconds."""
+    """Objects a second that appear on a neutral watch while `work(namespace)` creates them, its
+    peak RSS and CPU seconds.
+    """
     namespace = f"perfdag-bench-{time.time_ns() % 10**9}"
     async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
         resource_of = await kube.resource(*KINDS[kind])
@@ -162,7 +171,9 @@ async def rate(
 
 
 async def create(rounds: int) -> bool:
-    """Creation rate of 1,000 VMI objects and 2,000 pods, in turn with kube-burner, which must not be the faster one."""
+    """Creation rate of 1,000 VMI objects and 2,000 pods, in turn with kube-burner, which must
+    not be the faster one.
+    """
     held = True
     program = os.environ.get("KUBE_BURNER")
     if not program:
@@ -191,14 +202,16 @@ async def create(rounds: int) -> bool:
                 middle = [statistics.median(figure[i] for figure in result) for i in range(3)]
                 spread = f"{rates[0]:.0f} to {rates[-1]:.0f}"
                 print(
-                    f"create {count} {kind}: {who} {middle[0]:.0f}/s ({spread}, n={len(result)}), {middle[1]:.0f} MiB, {middle[2]:.2f} s CPU"
+                    f"create {count} {kind}: {who} {middle[0]:.0f}/s ({spread}, "
+                    f"n={len(result)}), {middle[1]:.0f} MiB, {middle[2]:.2f} s CPU"
                 )
         if figures["kube-burner"]:
             ratio = statistics.median(
                 a[0] / b[0] for a, b in zip(figures["perfdag"], figures["kube-burner"], strict=True)
             )
             print(
-                f"create {count} {kind}: ratio perfdag / kube-burner {ratio:.2f} (limit 1: {verdict(ratio >= 1)})"
+                f"create {count} {kind}: ratio perfdag / kube-burner {ratio:.2f} (limit 1: "
+                f"{verdict(ratio >= 1)})"
             )
             held = held and ratio >= 1
     async with Kube() as kube:
@@ -214,7 +227,8 @@ async def memory() -> bool:
         peak, cpu = await asyncio.to_thread(in_process, ours_observed, "vmi", 10_000, namespace)
         held = peak * 2**20 < MEMORY_LIMIT
         print(
-            f"generator and observer at 10,000 objects: {peak:.0f} MiB peak, {cpu:.1f} s CPU (limit 100 MB: {verdict(held)})"
+            f"generator and observer at 10,000 objects: {peak:.0f} MiB peak, {cpu:.1f} s CPU "
+            f"(limit 100 MB: {verdict(held)})"
         )
         resource_of = await kube.resource(*KINDS["vmi"])
         await kube.request(
@@ -247,9 +261,12 @@ async def watch() -> bool:
         if lag["p99_s"] is None or lag["after_answer_p99_s"] is None:
             raise SystemExit(f"only {lag['beats']} heartbeats came back, too few for a p99")
         print(
-            f"watch lag at 100 objects/s, p99: at most {1e3 * lag['p99_s']:.1f} ms (the server's write included), at least "
-            f"{1e3 * lag['after_answer_p99_s']:.1f} ms (from its answer); median {1e3 * (lag['median_s'] or 0):.1f} ms, "
-            f"n={lag['beats']} (limit p99 50 ms: {verdict(lag['p99_s'] < LAG_LIMIT)}); rate {rates['rate_share']:.1%} ({verdict(rates['held'])})"
+            f"watch lag at 100 objects/s, p99: at most {1e3 * lag['p99_s']:.1f} ms (the "
+            f"server's write included), at least "
+            f"{1e3 * lag['after_answer_p99_s']:.1f} ms (from its answer); median "
+            f"{1e3 * (lag['median_s'] or 0):.1f} ms, "
+            f"n={lag['beats']} (limit p99 50 ms: {verdict(lag['p99_s'] < LAG_LIMIT)}); rate "
+            f"{rates['rate_share']:.1%} ({verdict(rates['held'])})"
         )
         return bool(lag["p99_s"] < LAG_LIMIT and rates["held"])
 
@@ -269,7 +286,8 @@ async def jobs(count: int, nodes: int) -> bool:
         }
         took = time.monotonic() - start
         print(
-            f"{count} jobs on {nodes} nodes: {took:.0f} s, {len(result.rows)} rows = {count} x {len(stages)}: {counted}"
+            f"{count} jobs on {nodes} nodes: {took:.0f} s, {len(result.rows)} rows = {count} "
+            f"x {len(stages)}: {counted}"
         )
         seen = {
             name: sum(row.status == "ok" for row in result.rows if row.stage == name)
@@ -281,10 +299,12 @@ async def jobs(count: int, nodes: int) -> bool:
         )
         held = held and all(number == count for number in seen.values())
         print(
-            f"  seen: {', '.join(f'{name} {number}' for name, number in seen.items())} (limit {count} each: {verdict(held)})"
+            f"  seen: {', '.join(f'{name} {number}' for name, number in seen.items())} "
+            f"(limit {count} each: {verdict(held)})"
         )
         print(
-            f"  scheduled {result.figures['throughput_mean']:.0f}/s mean, left behind {result.figures['left_behind']:.0f} ({verdict(held)})"
+            f"  scheduled {result.figures['throughput_mean']:.0f}/s mean, left behind "
+            f"{result.figures['left_behind']:.0f} ({verdict(held)})"
         )
         await kwok_nodes.remove_nodes(kube)
         return held
@@ -299,19 +319,25 @@ async def burst() -> bool:
         result = await vmi.burst(kube, vmi.Spec(timeout=900), 800)
         figures = result.figures
         held = figures["success_ratio"] == 1.0 and not figures["left_behind"]
-        text = f"success {figures['success_ratio']}, left behind {figures['left_behind']:.0f} ({verdict(held)})"
+        text = (
+            f"success {figures['success_ratio']}, left behind {figures['left_behind']:.0f} "
+            f"({verdict(held)})"
+        )
         print(f"800 VMIs: {time.monotonic() - start:.0f} s, {text}")
         quantiles = ", ".join(
             f"{p} {figures[f'creation_to_running_{p}']:.2f} s" for p in ("p50", "p95", "p99")
         )
         print(
-            f"  creation to Running: {quantiles}; Running {figures['throughput_mean']:.1f}/s mean, {figures['throughput_best_5s']:.1f}/s best 5 s"
+            f"  creation to Running: {quantiles}; Running {figures['throughput_mean']:.1f}/s "
+            f"mean, {figures['throughput_best_5s']:.1f}/s best 5 s"
         )
         return held
 
 
 async def truth() -> bool:
-    """Measured latencies of 100 VMs beside what the simulated KubeVirt stamps, in nanoseconds, into each VMI as it plays its phases."""
+    """Measured latencies of 100 VMs beside what the simulated KubeVirt stamps, in nanoseconds,
+    into each VMI as it plays its phases.
+    """
     namespace, played = f"perfdag-bench-{time.time_ns() % 10**9}", {}
     async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
         await kwok_nodes.make_nodes(kube, 20, 8)
@@ -351,7 +377,8 @@ async def truth() -> bool:
     text = ", ".join(f"p{100 * p:g} {1e3 * value:.1f} ms" for p, value in apart.items())
     lag = 1e3 * (result.figures["watch_lag_p99"] or 0.0)
     print(
-        f"measured against played, 0.8 to 3.3 s, n={len(measured)}: {text} apart (limit 20 ms: {verdict(held)}); watch lag p99 {lag:.1f} ms"
+        f"measured against played, 0.8 to 3.3 s, n={len(measured)}: {text} apart (limit 20 "
+        f"ms: {verdict(held)}); watch lag p99 {lag:.1f} ms"
     )
     return held
 

@@ -2,8 +2,9 @@
 
     python benchmarks/site.py [--store ROOT] [--runs 1000] [--series 300]
 
-Prints seconds and sizes; exit 1 where a limit is not held: written again after one more run within 5 s, no file above 2 MB,
-and each page open in Chromium within 1 s (skipped where Chromium is absent).
+Prints seconds and sizes; exit 1 where a limit is not held: written again after one more run within
+5 s, no file above 2 MB, and each page open in Chromium within 1 s (skipped where Chromium is
+absent).
 """
 
 import argparse
@@ -79,7 +80,8 @@ def main() -> int:
         }
         largest = max(sizes, key=lambda file: sizes[file])
         print(
-            f"{len(sizes)} files, {sum(sizes.values()) / 1e6:.1f} MB, largest {largest.relative_to(root)}"
+            f"{len(sizes)} files, {sum(sizes.values()) / 1e6:.1f} MB, largest "
+            f"{largest.relative_to(root)}"
         )
         held.append(at_most("largest file", sizes[largest] / 1e6, 2.0, "MB"))
         chromium = shutil.which("chromium") or shutil.which("google-chrome")

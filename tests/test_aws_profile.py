@@ -1,4 +1,6 @@
-"""Keys of the S3 store from the files of `aws configure`: what is signed with them, and what is refused."""
+"""Keys of the S3 store from the files of `aws configure`: what is signed with them, and what is
+refused.
+"""
 
 import importlib.util
 import os
@@ -16,7 +18,10 @@ from perfdag.store.open import open_store
 needs_boto3 = pytest.mark.skipif(
     importlib.util.find_spec("boto3") is None, reason="needs boto3: pip install 'perfdag[aws]'"
 )
-CREDENTIALS = "[default]\naws_access_key_id = STANDARD\naws_secret_access_key = 100%s\n[lab]\naws_access_key_id = LAB\naws_secret_access_key = x\n"
+CREDENTIALS = (
+    "[default]\naws_access_key_id = STANDARD\naws_secret_access_key = 100%s\n[lab]\n"
+    "aws_access_key_id = LAB\naws_secret_access_key = x\n"
+)
 
 
 @pytest.fixture
@@ -71,7 +76,8 @@ def test_the_default_profile_and_a_named_one_are_read(
     url = f"http://127.0.0.1:{server.server_port}"
     (files / "credentials").write_text(f"{CREDENTIALS}aws_session_token = T\n")
     (files / "config").write_text(
-        f"[default]\nregion = eu-west-1\nendpoint_url = {url}\ns3 =\n  max_concurrent_requests = 20\n"
+        f"[default]\nregion = eu-west-1\nendpoint_url = {url}\ns3 =\n"
+        f"  max_concurrent_requests = 20\n"
         "[profile lab]\nregion = eu-north-1\naws_access_key_id = OLD\n"
     )
     assert signed(server) == ("STANDARD", "eu-west-1", None)

@@ -1,4 +1,6 @@
-"""Bad suites: each is refused before anything starts, with exactly the messages that stand beside it in bad_suites.yaml."""
+"""Bad suites: each is refused before anything starts, with exactly the messages that stand
+beside it in bad_suites.yaml.
+"""
 
 from pathlib import Path
 

@@ -39,7 +39,9 @@ def test_help_ends_with_examples_of_that_verb(verb: str, cli: CommandLine) -> No
 
 @pytest.mark.parametrize("verb", ["run", "plan", "benchmarks", "doctor"])
 def test_examples_run(verb: str, cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Examples that need no cluster and no earlier run are executed from the checkout; `run` as a dry run."""
+    """Examples that need no cluster and no earlier run are executed from the checkout; `run` as
+    a dry run.
+    """
     monkeypatch.chdir(ROOT)
     for example in examples_of(verb, cli):
         words = shlex.split(example)[1:]
@@ -51,7 +53,11 @@ def test_examples_run(verb: str, cli: CommandLine, monkeypatch: pytest.MonkeyPat
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = "import sys; from perfdag.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\nprint([m for m in ('pydantic', 'yaml', 'rich', 'numpy', 'pyarrow') if m in sys.modules])"
+    code = (
+        "import sys; from perfdag.cli import main\ntry: main(['--help'])\n"
+        "except SystemExit: pass\nprint([m for m in ('pydantic', 'yaml', 'rich', 'numpy', "
+        "'pyarrow') if m in sys.modules])"
+    )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.splitlines()[-1] == "[]"
 
@@ -166,7 +172,8 @@ def test_only_a_benchmark_that_declares_rights_is_allowed_some(name: str, cli: C
     for argv in (["render", "--base"], ["install", "--store", "s3://bench/results"]):
         errors = cli([*argv, "--allow", f"{name}=a"], 2).err
         assert errors.startswith(
-            f"perfdag {argv[0]}: --allow {name}: no benchmark of that name declares Kubernetes rights; "
+            f"perfdag {argv[0]}: --allow {name}: no benchmark of that name declares "
+            f"Kubernetes rights; "
         )
         assert "vmi-burst" in errors
 
@@ -181,9 +188,9 @@ def test_pods_are_kept_until_the_next_attempt_has_read_them(
     cli: CommandLine,
 ) -> None:
     assert (
-        "argument --keep-pods: 59s is too short: the next attempt reads which sample killed the pod; write 60s or more"
-        in cli(["render", "--base", "--keep-pods", "59s"], 2).err
-    )
+        "argument --keep-pods: 59s is too short: the next attempt reads which sample killed "
+        "the pod; write 60s or more"
+    ) in cli(["render", "--base", "--keep-pods", "59s"], 2).err
     assert "deleteDelayDuration: 60s" in cli(["render", "--base", "--keep-pods", "60s"]).out
 
 
@@ -206,7 +213,10 @@ def test_run_as_json(write_suite: object, tmp_path: Path, cli: CommandLine) -> N
 
 
 def test_without_hera_one_line_says_what_to_install() -> None:
-    code = "import sys; sys.modules['hera.workflows'] = None; from perfdag.cli import main; sys.exit(main(['render', '--base']))"
+    code = (
+        "import sys; sys.modules['hera.workflows'] = None; from perfdag.cli import main; "
+        "sys.exit(main(['render', '--base']))"
+    )
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
@@ -216,7 +226,10 @@ def test_without_hera_one_line_says_what_to_install() -> None:
 
 def test_an_interpreter_that_aborts_at_its_end_does_not_change_the_exit_code() -> None:
     """As a native library's thread makes it do now and then."""
-    code = "import ctypes, sys; libc = ctypes.CDLL(None); libc.__cxa_atexit(libc.abort, None, None); sys.argv[1:] = {!r}; {}"
+    code = (
+        "import ctypes, sys; libc = ctypes.CDLL(None); libc.__cxa_atexit(libc.abort, None, "
+        "None); sys.argv[1:] = {!r}; {}"
+    )
     for argv, expected in (
         (["benchmarks"], 0),
         (["plan", "no-such.yaml"], 2),

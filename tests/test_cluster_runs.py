@@ -1,4 +1,6 @@
-"""Runs on a cluster as the command line treats them: what is refused before anything is made, what a resume goes on with, what delete finds."""
+"""Runs on a cluster as the command line treats them: what is refused before anything is made,
+what a resume goes on with, what delete finds.
+"""
 
 import time
 import uuid

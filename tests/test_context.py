@@ -1,4 +1,6 @@
-"""Values of Prometheus over each sample: rows that a check can use, one line for what it refuses."""
+"""Values of Prometheus over each sample: rows that a check can use, one line for what it
+refuses.
+"""
 
 import json
 import shutil

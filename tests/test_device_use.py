@@ -116,7 +116,10 @@ def test_once_reports_what_an_item_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     tools(tmp_path, monkeypatch, nvidia_smi=NVIDIA)
-    script = "x=$(head -c 60000000 /dev/zero | tr '\\0' x); i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"
+    script = (
+        "x=$(head -c 60000000 /dev/zero | tr '\\0' x); i=0; while [ $i -lt 100000 ]; do "
+        "i=$((i+1)); done"
+    )
     argv = ["queue", "backend", "--once", "--report", "--", "/bin/sh", "-c", script]
     used = json.loads(cli(argv).out)
     assert 0 < used["cpu_seconds"] <= 2 * used["seconds"]

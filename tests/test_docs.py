@@ -64,7 +64,10 @@ def test_the_keys_of_a_suite_are_a_page() -> None:
 
 
 def test_words_of_the_glossary_are_linked_once_outside_code_and_headings() -> None:
-    text = "# A run\n\nTo run `a run`, [the run](x.md):\n\n    the run\n\nA run, the runs, two points.\n"
+    text = (
+        "# A run\n\nTo run `a run`, [the run](x.md):\n\n    the run\n\n"
+        "A run, the runs, two points.\n"
+    )
     assert glossary.linked(text, ["Run", "Point"], "g.md") == (
         "# A run\n\nTo run `a run`, [the run](x.md):\n\n    the run\n\n"
         "A [run](g.md#run), the runs, two [points](g.md#point).\n"

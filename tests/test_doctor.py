@@ -27,7 +27,10 @@ def path_with_iperf3_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("path_with_iperf3_only")
 def test_every_point_is_asked_what_it_needs(write_suite: Any, cli: CommandLine) -> None:
-    second = "  - {benchmark: iperf, name: two, permutations: {product: {streams: [1, 2], implementation: [iperf3, iperf2]}}}\n"
+    second = (
+        "  - {benchmark: iperf, name: two, permutations: {product: {streams: [1, 2], "
+        "implementation: [iperf3, iperf2]}}}\n"
+    )
     suite = write_suite(f"name: both\nentries:\n  - {{benchmark: iperf}}\n{second}")
     lines = cli(["doctor", str(suite)], 1).out.splitlines()
     (missing,) = [line for line in lines if line.startswith("missing")]
@@ -69,10 +72,14 @@ def test_a_tool_that_no_package_brings_here_has_its_own_advice(
     monkeypatch.setattr(LocalHost, "which", lambda self, program: None)
     suite = str(
         write_suite(
-            "name: mpi\nentries:\n  - {benchmark: imb, params: {transport: shm}, hosts: {count: 1}}\n"
+            "name: mpi\nentries:\n  - {benchmark: imb, params: {transport: shm}, hosts: "
+            "{count: 1}}\n"
         )
     )
-    advice = "there is no impi-rt for Linux on aarch64; set mpi: openmpi and name an IMB-MPI1 built for Open MPI with program"
+    advice = (
+        "there is no impi-rt for Linux on aarch64; set mpi: openmpi and name an IMB-MPI1 built "
+        "for Open MPI with program"
+    )
     assert (
         f"missing  imb: IMB-MPI1 is not installed\n         -> {advice}\n"
         in cli(["doctor", suite], 1).out
@@ -94,8 +101,14 @@ def test_a_wrapper_that_is_not_there_is_missing_and_an_interpreter_is_asked_once
     python.chmod(0o755)
 
     def missing(wrapper: str) -> str:
-        params = f"{{system: stub, python: {python}, treatment_python: /there/python, wrapper: [{wrapper}]}}"
-        entry = f"{{benchmark: resnet50-overhead, params: {params}, permutations: {{product: {{pairs: [2, 3, 4]}}}}}}"
+        params = (
+            f"{{system: stub, python: {python}, treatment_python: /there/python, wrapper: "
+            f"[{wrapper}]}}"
+        )
+        entry = (
+            f"{{benchmark: resnet50-overhead, params: {params}, permutations: {{product: "
+            f"{{pairs: [2, 3, 4]}}}}}}"
+        )
         (line,) = [
             text
             for text in cli(
@@ -120,7 +133,8 @@ def test_a_wrapper_that_is_not_there_is_missing_and_an_interpreter_is_asked_once
             ["missing  command: no-such-program is not on ", "is not on"],
         ),
         (
-            "{benchmark: command, params: {argv: [sleep, '0'], expected: 0.01}, network: {host: false}}",
+            "{benchmark: command, params: {argv: [sleep, '0'], expected: 0.01}, network: "
+            "{host: false}}",
             [
                 "missing  command: network.host: false (a pod network): needs a cluster",
                 "measure it with perfdag submit",

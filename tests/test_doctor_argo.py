@@ -1,4 +1,6 @@
-"""What `doctor --cluster` says of Argo, of the rights of its service accounts, and of the store as a pod reaches it."""
+"""What `doctor --cluster` says of Argo, of the rights of its service accounts, and of the store
+as a pod reaches it.
+"""
 
 import uuid
 from typing import Any
@@ -16,7 +18,9 @@ from tests.fakes.api_server import ApiServer, failure
 
 
 def account(access: bool | int = True, name: str = "perfdag-run") -> Kube:
-    """A client of an API server with this account, which answers what it is asked of access with a verdict or an HTTP status."""
+    """A client of an API server with this account, which answers what it is asked of access with
+    a verdict or an HTTP status.
+    """
     server = ApiServer({"kind": "ServiceAccount", "metadata": {"name": name, "namespace": "bench"}})
     verdict = {"status": {"allowed": access}} if isinstance(access, bool) else failure(access)
     server.on("accessreviews", lambda _: verdict)

@@ -150,11 +150,16 @@ def test_rendering_and_submitting_say_it_too(
     file.write_text(
         "name: s\nentries:\n"
         "  - {name: model, benchmark: torchbench, params: {model: alexnet, device: cuda}}\n"
-        "  - {name: verbs, benchmark: rdma-latency, params: {cuda: 0, mode: read}, network: {host: true}}\n"
-        "  - {name: held, benchmark: rdma-latency, params: {cuda: 1, mode: read}, resources: {rdma/hca: 1, nvidia.com/gpu: 1}}\n"
+        "  - {name: verbs, benchmark: rdma-latency, params: {cuda: 0, mode: read}, network: "
+        "{host: true}}\n"
+        "  - {name: held, benchmark: rdma-latency, params: {cuda: 1, mode: read}, resources: "
+        "{rdma/hca: 1, nvidia.com/gpu: 1}}\n"
     )
     warnings = [
-        "entry model: device is cuda, but its pods request no GPU; add resources: {nvidia.com/gpu: 1}",
+        (
+            "entry model: device is cuda, but its pods request no GPU; add resources: "
+            "{nvidia.com/gpu: 1}"
+        ),
         "entry verbs: cuda is 0, but its pods request no GPU; add resources: {nvidia.com/gpu: 1}",
     ]
     assert cli(["render", str(file)]).err.splitlines() == warnings
@@ -168,11 +173,13 @@ def test_rendering_and_submitting_say_it_too(
     [
         ("- {benchmark: queue-scaling}\n- {benchmark: queue-autoscale}\n- {benchmark: iperf}", []),
         (
-            "- {benchmark: queue-scaling, params: {deployment: backend}}\n- {benchmark: queue-autoscale}",
+            "- {benchmark: queue-scaling, params: {deployment: backend}}\n"
+            "- {benchmark: queue-autoscale}",
             ["queue-scaling"],
         ),
         (
-            "- {benchmark: queue-autoscale, permutations: {explicit: [{}, {deployments: [backend]}]}}",
+            "- {benchmark: queue-autoscale, permutations: {explicit: [{}, {deployments: "
+            "[backend]}]}}",
             ["queue-autoscale"],
         ),
         ("- {benchmark: vmi-burst}\n- {benchmark: scale}", ["scale", "vmi-burst"]),

@@ -1,4 +1,6 @@
-"""A benchmark of another package: what is checked where it is loaded, and a new one from `perfdag new`."""
+"""A benchmark of another package: what is checked where it is loaded, and a new one from
+`perfdag new`.
+"""
 
 import json
 import os

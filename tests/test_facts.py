@@ -13,7 +13,10 @@ from perfdag.hosts import cgroups
 from perfdag.hosts.facts import env_class, gather, main
 from perfdag.hosts.filesystem_facts import filesystem
 
-XEON = "processor\t: {n}\nmodel name\t: Intel(R) Xeon(R) Gold 6338\nphysical id\t: {socket}\ncore id\t: {core}\nflags\t: fpu {flag}\n\n"
+XEON = (
+    "processor\t: {n}\nmodel name\t: Intel(R) Xeon(R) Gold 6338\nphysical id\t: {socket}\n"
+    "core id\t: {core}\nflags\t: fpu {flag}\n\n"
+)
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -26,7 +29,9 @@ def write(root: Path, files: dict[str, str]) -> Path:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Path:
-    """Two sockets of two cores with two threads each, a fast NIC, a bridge that is none, cgroup version 2 limits on a parent."""
+    """Two sockets of two cores with two threads each, a fast NIC, a bridge that is none, cgroup
+    version 2 limits on a parent.
+    """
     cpus = [(n, n % 4 // 2, n % 2) for n in range(8)]
     root = write(
         tmp_path,
@@ -173,7 +178,10 @@ def test_a_bare_metal_cloud_machine_is_no_guest(tmp_path: Path) -> None:
 
 
 def test_arm64_has_numbers_for_names(tmp_path: Path) -> None:
-    text = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n\nprocessor\t: 1\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"
+    text = (
+        "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n\nprocessor\t: 1\n"
+        "CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"
+    )
     found = gather(write(tmp_path, {"proc/cpuinfo": text}))
     assert found["cpu_model"] == "ARM implementer 0x41 part 0xd0c"
     assert found["cpu_threads"] == 2
@@ -184,7 +192,7 @@ def test_cgroup_version_1_and_a_container_that_sees_the_hosts_path(tmp_path: Pat
     root = write(
         tmp_path,
         {
-            "proc/self/cgroup": "9:name=systemd:/\n4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc\n",
+            "proc/self/cgroup": "9:name=systemd:/\n4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc\n",  # noqa: E501
             "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "150000\n",
             "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
             "sys/fs/cgroup/memory/memory.limit_in_bytes": "536870912\n",
@@ -234,7 +242,10 @@ def test_an_empty_tree_and_garbage_cost_nothing(tmp_path: Path) -> None:
 def mounts(root: Path, target: Path) -> Path:
     lines = [
         "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw,errors=remount-ro",
-        f"31 22 0:29 / {str(target).replace(' ', chr(92) + '040')} rw,nosuid - tmpfs tmpfs rw,size=1024k",
+        (
+            f"31 22 0:29 / {str(target).replace(' ', chr(92) + '040')} rw,nosuid - tmpfs tmpfs "
+            f"rw,size=1024k"
+        ),
         "33 22 8:17 / /elsewhere rw - xfs /dev/sdb1 rw",
         "broken line",
     ]

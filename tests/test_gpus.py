@@ -1,4 +1,6 @@
-"""GPUs in the provenance, by a fake nvidia-smi: a change of model or driver shows where two runs are compared."""
+"""GPUs in the provenance, by a fake nvidia-smi: a change of model or driver shows where two runs
+are compared.
+"""
 
 import os
 import subprocess
@@ -28,7 +30,8 @@ def fake_nvidia_smi(
     program = folder / "nvidia-smi"
     refusal = f"""*{refuse}*) echo 'Field "{refuse}" is not a valid field to query.'; exit 2;;"""
     program.write_text(
-        f'#!/bin/sh\ncase "$*" in -L) cat {folder}/listing;; {refusal} *) cat {folder}/table;; esac\n'
+        f'#!/bin/sh\ncase "$*" in -L) cat {folder}/listing;; {refusal} *) cat '
+        f"{folder}/table;; esac\n"
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -65,7 +68,10 @@ def test_another_gpu_and_another_driver_show_in_a_comparison(
 def test_facts_of_a_gpu_have_units_and_mig_slices_are_hardware(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listing = "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-1)\n  MIG 1g.5gb      Device  0: (UUID: MIG-1)\n  MIG 3g.20gb     Device  1: (UUID: MIG-2)\n"
+    listing = (
+        "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-1)\n  MIG 1g.5gb      Device  0: (UUID: MIG-1)\n"
+        "  MIG 3g.20gb     Device  1: (UUID: MIG-2)\n"
+    )
     fake_nvidia_smi(tmp_path, monkeypatch, A100.replace("Disabled", "Enabled"), listing=listing)
     (found,) = gather()["gpus"]
     assert (found["memory_bytes"], found["power_limit"], found["ecc"]) == (

@@ -1,4 +1,6 @@
-"""Suite text never becomes rights: each hostile text is refused in one line, or stays literal text."""
+"""Suite text never becomes rights: each hostile text is refused in one line, or stays literal
+text.
+"""
 
 import base64
 import json

@@ -17,7 +17,10 @@ from perfdag.hosts.local import LocalHost
 from perfdag.hosts.processes import Proto, descendants
 from perfdag.outcome import Failed
 
-LISTEN = "import socket, time; time.sleep({wait}); s = socket.create_server(('127.0.0.1', {port})); print('listening', flush=True); {after}"
+LISTEN = (
+    "import socket, time; time.sleep({wait}); s = socket.create_server(('127.0.0.1', {port})); "
+    "print('listening', flush=True); {after}"
+)
 
 
 def python(code: str) -> list[str]:
@@ -38,7 +41,8 @@ def gone(marker: str, within: float = 5.0) -> bool:
 def test_run_returns_both_streams_the_code_and_the_time() -> None:
     ended = LocalHost().run(
         python(
-            "import sys, time; print('out'); print('err', file=sys.stderr); time.sleep(0.2); sys.exit(3)"
+            "import sys, time; print('out'); print('err', file=sys.stderr); time.sleep(0.2); "
+            "sys.exit(3)"
         ),
         timeout=20,
     )
@@ -58,7 +62,10 @@ def test_parameters_reach_argv_unchanged() -> None:
 
 def test_a_timeout_kills_the_whole_tree_also_what_left_the_session() -> None:
     marker = "54321.125"
-    code = f"import subprocess, time; subprocess.Popen(['setsid', 'sleep', '{marker}']); subprocess.Popen(['sleep', '{marker}']); time.sleep(60)"
+    code = (
+        f"import subprocess, time; subprocess.Popen(['setsid', 'sleep', '{marker}']); "
+        f"subprocess.Popen(['sleep', '{marker}']); time.sleep(60)"
+    )
     ended = LocalHost().run(python(code), timeout=1.0)
     assert ended.timed_out
     assert gone(f"^[^ ]*sleep {marker}")
@@ -97,7 +104,10 @@ def test_serve_waits_until_the_socket_listens_and_never_connects() -> None:
     code = LISTEN.format(
         wait=0.4,
         port=port,
-        after="s.settimeout(0.5)\ntry: s.accept(); print('connected')\nexcept TimeoutError: print('nobody')",
+        after=(
+            "s.settimeout(0.5)\ntry: s.accept(); print('connected')\n"
+            "except TimeoutError: print('nobody')"
+        ),
     )
     start = time.monotonic()
     with host.serve(python(code), port=port) as server:
@@ -175,7 +185,8 @@ def test_leaving_the_block_ends_the_server_and_its_children() -> None:
 def test_a_server_that_ignores_sigterm_is_killed() -> None:
     with LocalHost().serve(
         python(
-            "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+            "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', "
+            "flush=True); time.sleep(60)"
         )
     ) as server:
         time.sleep(0.5)
@@ -186,7 +197,9 @@ def test_a_server_that_ignores_sigterm_is_killed() -> None:
 
 
 def killed(code: str, started: str) -> float:
-    """Kill -9 a Python that runs `code` once a process matching `started` is there; the moment, monotonic."""
+    """Kill -9 a Python that runs `code` once a process matching `started` is there; the moment,
+    monotonic.
+    """
     parent = subprocess.Popen(
         python("from perfdag.hosts.local import LocalHost; " + code), env=dict(os.environ)
     )

@@ -1,4 +1,6 @@
-"""`hosts.pairs: hunt`: the slow host among many is named, others are not, and the verdict explains it."""
+"""`hosts.pairs: hunt`: the slow host among many is named, others are not, and the verdict
+explains it.
+"""
 
 import zlib
 from pathlib import Path

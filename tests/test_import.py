@@ -1,7 +1,9 @@
-"""`perfdag import kube-perftest` against what kube-perftest's own templates make of the same resources.
+"""`perfdag import kube-perftest` against what kube-perftest's own templates make of the same
+resources.
 
-golden/kube-perftest.json holds, for each benchmark of golden/kube-perftest.yaml, the measuring pods that the templates render and
-the options of the tool; beside each option stands what it is here, empty where perfdag has none.
+golden/kube-perftest.json holds, for each benchmark of golden/kube-perftest.yaml, the measuring pods
+that the templates render and the options of the tool; beside each option stands what it is here,
+empty where perfdag has none.
 """
 
 import json
@@ -143,7 +145,10 @@ def test_the_example_suite_has_the_same_points(plan: Plan) -> None:
 
 
 def resource(spec: str, kind: str = "Fio", name: str = "a") -> str:
-    return f"apiVersion: perftest.stackhpc.com/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n"
+    return (
+        f"apiVersion: perftest.stackhpc.com/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\n"
+        f"spec: {spec}\n"
+    )
 
 
 def imported(tmp_path: Path, *texts: str) -> tuple[list[dict[str, Any]], str]:
@@ -185,8 +190,14 @@ def test_fios_spellings_and_defaults(tmp_path: Path, field: str, param: str, val
 
 
 def test_requests_limits_and_claims_stay_as_they_are(tmp_path: Path) -> None:
-    resources = "requests: {cpu: 1, memory: 1Gi, nvidia.com/nic: 1}, limits: {cpu: 1000m, memory: 2Gi, nvidia.com/nic: 1}"
-    claim = "{accessModes: [ReadWriteMany], storageClassName: fast, volumeMode: Filesystem, resources: {requests: {storage: 50Gi}}}"
+    resources = (
+        "requests: {cpu: 1, memory: 1Gi, nvidia.com/nic: 1}, limits: {cpu: 1000m, memory: 2Gi, "
+        "nvidia.com/nic: 1}"
+    )
+    claim = (
+        "{accessModes: [ReadWriteMany], storageClassName: fast, volumeMode: Filesystem, "
+        "resources: {requests: {storage: 50Gi}}}"
+    )
     [entry], _ = imported(
         tmp_path, resource(f"{{resources: {{{resources}}}, volumeClaimTemplate: {claim}}}")
     )
@@ -266,7 +277,10 @@ def test_a_name_stands_once(tmp_path: Path) -> None:
             benchmark_set(
                 "Fio",
                 "{}",
-                f"{{product: {{iodepth: {list(range(1, 1001))}, numJobs: {list(range(1, 1001))}}}}}",
+                (
+                    f"{{product: {{iodepth: {list(range(1, 1001))}, numJobs: "
+                    f"{list(range(1, 1001))}}}}}"
+                ),
             ),
             "more than 100,000 permutations",
         ),

@@ -1,4 +1,6 @@
-"""`perfdag install` again: what is left out goes, what is not of the installation stays; the Secret holds the keys of this shell alone."""
+"""`perfdag install` again: what is left out goes, what is not of the installation stays; the
+Secret holds the keys of this shell alone.
+"""
 
 import base64
 import uuid
@@ -188,9 +190,9 @@ def test_templates_of_the_other_scope_go_and_its_schedules_are_named(
     ]
     assert install("bench") == 0
     assert (
-        "schedule perfdag-wide uses templates of the other scope: render it again without --cluster-scope"
-        in capsys.readouterr().err
-    )
+        "schedule perfdag-wide uses templates of the other scope: render it again without "
+        "--cluster-scope"
+    ) in capsys.readouterr().err
     assert ("ClusterWorkflowTemplate", "perfdag") in names(api), "other namespaces may use it"
 
 
@@ -251,7 +253,9 @@ def test_only_an_s3_store_without_keep_secret_gets_a_secret(
 
 @pytest.fixture
 def namespace() -> Iterator[str]:
-    """A namespace of the cluster that KUBECONFIG names; what it has cluster-wide is deleted with it."""
+    """A namespace of the cluster that KUBECONFIG names; what it has cluster-wide is deleted with
+    it.
+    """
     name = f"perfdag-install-{uuid.uuid4().hex[:6]}"
     run_with_client(
         lambda client: client.create(

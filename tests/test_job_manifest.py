@@ -67,7 +67,8 @@ def test_a_pod_of_a_job_measures_what_a_machine_would_skip(monkeypatch: pytest.M
     [
         (GPU, "", "a Job's pod is gone after its run: give --store claim://NAME"),
         (
-            "name: a\nentries:\n- {name: two, benchmark: iperf, hosts: {count: 2}, params: {duration: 1s}}\n",
+            "name: a\nentries:\n- {name: two, benchmark: iperf, hosts: {count: 2}, params: "
+            "{duration: 1s}}\n",
             "claim://results",
             "entry two needs 2 hosts, and a Job has one pod: use `perfdag submit`",
         ),

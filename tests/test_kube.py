@@ -1,4 +1,6 @@
-"""The Kubernetes client: configuration offline, retries and watches against a fake API server, the rest against a real one."""
+"""The Kubernetes client: configuration offline, retries and watches against a fake API server,
+the rest against a real one.
+"""
 
 import asyncio
 import base64
@@ -76,7 +78,9 @@ class TestConfig:
         plugin = tmp_path / "plugin"
         plugin.write_text(
             '#!/bin/sh\necho x >> "$COUNT"\n'
-            'printf \'{"kind":"ExecCredential","status":{"token":"%s","expirationTimestamp":"2999-01-01T00:00:00Z"}}\' "$1"\n'
+            "printf "
+            '\'{"kind":"ExecCredential","status":{"token":"%s","expirationTimestamp":"2999-0'
+            '1-01T00:00:00Z"}}\' "$1"\n'
         )
         plugin.chmod(0o755)
         spec = {
@@ -375,7 +379,9 @@ class TestWatch:
     async def test_an_api_server_that_is_away_is_waited_for_by_the_clock(
         self, patience: float | None
     ) -> None:
-        """It expires the watch, refuses the new list and the watch after it more often than a request is tried again, and is back."""
+        """It expires the watch, refuses the new list and the watch after it more often than a
+        request is tried again, and is back.
+        """
         server, seen = ApiServer(pod("b", 7)), list[str]()
         server.expire()
         server.fail("/pods[?]limit", 503, times=2)
@@ -425,8 +431,13 @@ def test_paths() -> None:
 
 
 def test_import_is_light() -> None:
-    """Importing the client pulls in neither yaml nor aiohttp, so that a verb's --help stays fast."""
-    code = "import sys, perfdag.kube.client; print(sorted({'aiohttp', 'yaml', 'pydantic'} & set(sys.modules)))"
+    """Importing the client pulls in neither yaml nor aiohttp, so that a verb's --help stays
+    fast.
+    """
+    code = (
+        "import sys, perfdag.kube.client; print(sorted({'aiohttp', 'yaml', 'pydantic'} & "
+        "set(sys.modules)))"
+    )
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
         == "[]"

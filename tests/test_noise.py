@@ -48,7 +48,9 @@ def test_disturbed(after: Moment, load: int, said: str | None) -> None:
 
 
 def test_load_that_is_there_marks_a_sample_and_load_that_has_ended_does_not() -> None:
-    cores = 10  # 15 tasks are allowed: what else this machine does while it tests is below, 40 spinning ones are above
+    # 15 tasks are allowed: what else this machine does while it tests is below, 40 spinning ones
+    # are above
+    cores = 10
     spinning = [
         subprocess.Popen(["nice", "-n", "19", "sh", "-c", "while :; do :; done"]) for _ in range(40)
     ]
@@ -122,8 +124,8 @@ def test_the_counters_are_those_of_our_own_cgroup_and_of_those_above_it(tmp_path
         {
             "proc/self/cgroup": "4:memory:/jobs/a\n1:cpu,cpuacct:/jobs/a\n0::/\n",
             "sys/fs/cgroup/cpu/cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0\n",
-            "sys/fs/cgroup/cpu/jobs/a/cpu.stat": "nr_periods 9\nnr_throttled 3\nthrottled_time 320000\n",
-            "sys/fs/cgroup/memory/jobs/a/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+            "sys/fs/cgroup/cpu/jobs/a/cpu.stat": "nr_periods 9\nnr_throttled 3\nthrottled_time 320000\n",  # noqa: E501
+            "sys/fs/cgroup/memory/jobs/a/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",  # noqa: E501
         },
     )
     assert (cgroups.throttled_us(second), cgroups.oom_kills(second)) == (320, 2), (
@@ -154,9 +156,13 @@ def test_a_quota_of_our_own_cgroup_makes_samples_invalid(
 ) -> None:
     busy = "import time; end = time.process_time() + 0.1\nwhile time.process_time() < end: pass"
     suite = write_suite(
-        f"name: busy\nentries:\n  - {{benchmark: command, params: {{argv: [{sys.executable}, -c, {json.dumps(busy)}]}}}}\n"
+        f"name: busy\nentries:\n  - {{benchmark: command, params: {{argv: [{sys.executable}, "
+        f"-c, {json.dumps(busy)}]}}}}\n"
     )
-    inside = f"import os, sys; open('{quota_of_a_fifth}/cgroup.procs', 'w').write(str(os.getpid())); from perfdag.cli import main; sys.exit(main(sys.argv[1:]))"
+    inside = (
+        f"import os, sys; open('{quota_of_a_fifth}/cgroup.procs', 'w').write(str(os.getpid())); "
+        f"from perfdag.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
     argv = [
         sys.executable,
         "-c",

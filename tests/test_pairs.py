@@ -1,4 +1,6 @@
-"""Pairs of a gang's hosts: disjoint rounds, one point a pair, the plan's hours and budget, samples at once, placement."""
+"""Pairs of a gang's hosts: disjoint rounds, one point a pair, the plan's hours and budget,
+samples at once, placement.
+"""
 
 import subprocess
 import sys
@@ -103,9 +105,9 @@ def test_hours_count_what_runs_at_once_and_a_budget_below_them_is_refused() -> N
     assert four.seconds() == pytest.approx(63 * 8 * 10.4)
     said = plan_text(four)
     assert (
-        "2,016 pairs of 64 hosts in 63 rounds of disjoint pairs, 4 at once (concurrent), expected 1.46 h"
-        in said
-    )
+        "2,016 pairs of 64 hosts in 63 rounds of disjoint pairs, 4 at once (concurrent), "
+        "expected 1.46 h"
+    ) in said
     refused = told("{count: 64, pairs: all}", "budget: 2h\n")
     assert "expected to take 5.8 h, over its budget of 2.0 h" in refused
     assert "random N" in refused

@@ -1,4 +1,6 @@
-"""What a suite may ask for on a cluster: the installation permits it, the plan step refuses the rest."""
+"""What a suite may ask for on a cluster: the installation permits it, the plan step refuses the
+rest.
+"""
 
 import re
 from collections.abc import Iterator

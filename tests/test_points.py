@@ -163,7 +163,10 @@ def test_a_condition_on_rows_of_zip_holds_for_both_values() -> None:
 
 
 def test_a_condition_on_what_set_fixes_leaves_nothing_out_and_is_no_mistake() -> None:
-    text = "name: s\nentries:\n  - {benchmark: fio, permutations: {product: {bs: [4KiB, 1MiB], iodepth: [1, 8]}, exclude: [{bs: 1MiB}]}}\n"
+    text = (
+        "name: s\nentries:\n  - {benchmark: fio, permutations: {product: {bs: [4KiB, 1MiB], "
+        "iodepth: [1, 8]}, exclude: [{bs: 1MiB}]}}\n"
+    )
     plan = make_plan(parse_suite(text, settings=["fio.bs=1MiB"]))
     assert sorted(params_of(plan, "bs", "iodepth")) == [(1 << 20, 1), (1 << 20, 8)]
 
@@ -307,7 +310,8 @@ def test_shapes_alternate_between_rounds() -> None:
 def test_defaults_give_params_to_the_benchmarks_that_have_them() -> None:
     plan = make_plan(
         parse_suite(
-            "name: s\ndefaults: {params: {exit_code: 3}, repetitions: 2}\nentries:\n  - {benchmark: command, params: {argv: [ls]}}\n"
+            "name: s\ndefaults: {params: {exit_code: 3}, repetitions: 2}\nentries:\n"
+            "  - {benchmark: command, params: {argv: [ls]}}\n"
         )
     )
     assert plan.points[0].params["exit_code"] == 3
@@ -315,7 +319,10 @@ def test_defaults_give_params_to_the_benchmarks_that_have_them() -> None:
 
 
 def test_set_changes_a_parameter_an_axis_a_shape_key_and_the_suite() -> None:
-    text = "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}, permutations: {product: {exit_code: [1, 2]}}}\n"
+    text = (
+        "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}, permutations: "
+        "{product: {exit_code: [1, 2]}}}\n"
+    )
     settings = [
         "command.exit_code=5",
         "command.network.host=true",
@@ -355,7 +362,10 @@ def test_a_bad_set_is_refused_as_such(setting: str, text: str) -> None:
 
 
 def test_only_selects_by_entry_label_or_id() -> None:
-    text = "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}, permutations: {product: {exit_code: [1, 2]}}}\n"
+    text = (
+        "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}, permutations: "
+        "{product: {exit_code: [1, 2]}}}\n"
+    )
     loaded = parse_suite(text)
     every = enumerate_points(loaded).points
     assert len(enumerate_points(loaded, ["comm*"]).points) == 2
@@ -376,7 +386,8 @@ def test_include_brings_the_entries_of_another_file(tmp_path: Any) -> None:
         "name: base\nentries:\n  - {benchmark: command, name: first, params: {argv: [ls]}}\n"
     )
     (tmp_path / "more.yaml").write_text(
-        "name: more\ninclude: base.yaml\nentries:\n  - {benchmark: command, name: second, params: {argv: [id]}}\n"
+        "name: more\ninclude: base.yaml\nentries:\n"
+        "  - {benchmark: command, name: second, params: {argv: [id]}}\n"
     )
     assert [p.entry for p in make_plan(load_suite(tmp_path / "more.yaml")).points] == [
         "first",
@@ -389,13 +400,18 @@ def test_an_included_file_keeps_its_own_defaults_also_when_it_travels_as_one_tex
 ) -> None:
     (tmp_path / "base.yaml").write_text(
         "name: base\nrepetitions: 9\n"
-        "defaults:\n  repetitions: 2\n  timeout: 70s\n  retries: 5\n  until: {relative_spread: 0.1, max_repetitions: 8}\n"
+        "defaults:\n  repetitions: 2\n  timeout: 70s\n  retries: 5\n"
+        "  until: {relative_spread: 0.1, max_repetitions: 8}\n"
         "  params: {env: {A: '1'}, rw: read}\n  network: {host: true}\n  shm: 1MiB\n"
-        "entries:\n  - {benchmark: command, name: first, params: {argv: [ls], env: {B: '2'}}, network: {family: ipv6}, shm: null}\n"
-        "  - {benchmark: command, name: second, params: {argv: [id]}, timeout: null, retries: 0, repetitions: null}\n"
+        "entries:\n  - {benchmark: command, name: first, params: {argv: [ls], env: {B: "
+        "'2'}}, network: {family: ipv6}, shm: null}\n"
+        "  - {benchmark: command, name: second, params: {argv: [id]}, timeout: null, "
+        "retries: 0, repetitions: null}\n"
     )
     (tmp_path / "more.yaml").write_text(
-        "name: more\nrepetitions: 3\ninclude: base.yaml\ndefaults: {timeout: 10s, retries: 1, until: {relative_spread: 0.2, max_repetitions: 20}}\n"
+        "name: more\nrepetitions: 3\ninclude: base.yaml\n"
+        "defaults: {timeout: 10s, retries: 1, until: {relative_spread: 0.2, max_repetitions: "
+        "20}}\n"
         "entries:\n  - {benchmark: command, name: own, params: {argv: [pwd]}}\n"
     )
     loaded = load_suite(tmp_path / "more.yaml")
@@ -423,12 +439,16 @@ def test_plan_says_which_keys_of_an_included_file_are_not_used(
 ) -> None:
     base = tmp_path / "base.yaml"
     base.write_text(
-        "name: base\nrepetitions: 9\nretries: 1\ntimeout: 70s\nentries:\n  - {benchmark: command, params: {argv: [ls]}}\n"
+        "name: base\nrepetitions: 9\nretries: 1\ntimeout: 70s\nentries:\n"
+        "  - {benchmark: command, params: {argv: [ls]}}\n"
     )
     (tmp_path / "more.yaml").write_text("name: more\nrepetitions: 3\ninclude: base.yaml\n")
     said = cli(["plan", str(tmp_path / "more.yaml")]).err.splitlines()
     assert said == [
-        f"note: {base}: repetitions, timeout of an included file are not used, but those under its `defaults` are"
+        (
+            f"note: {base}: repetitions, timeout of an included file are not used, but those "
+            f"under its `defaults` are"
+        )
     ]
     assert not cli(["plan", str(base)]).err
 
@@ -446,12 +466,16 @@ def test_a_setting_is_not_part_of_the_text_that_travels(tmp_path: Any) -> None:
 
 def test_checks_of_an_included_file_are_refused(tmp_path: Any) -> None:
     (tmp_path / "base.yaml").write_text(
-        "name: base\nchecks: [{metric: wall_time, op: <, value: 1}]\nentries:\n  - {benchmark: command, params: {argv: [ls]}}\n"
+        "name: base\nchecks: [{metric: wall_time, op: <, value: 1}]\nentries:\n"
+        "  - {benchmark: command, params: {argv: [ls]}}\n"
     )
     (tmp_path / "more.yaml").write_text("name: more\ninclude: base.yaml\n")
     with pytest.raises(
         BadDocument,
-        match=r"base.yaml:2: checks: the checks of an included file are not looked at; move them to .*more.yaml",
+        match=(
+            r"base.yaml:2: checks: the checks of an included file are not looked at; move them "
+            r"to .*more.yaml"
+        ),
     ):
         load_suite(tmp_path / "more.yaml")
 
@@ -479,7 +503,10 @@ def test_of_equal_points_the_stricter_settings_hold(turned: bool) -> None:
 
 
 def test_set_reaches_the_keys_of_an_entry_too() -> None:
-    text = "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}, until: {relative_spread: 0.1, max_repetitions: 9}}\n"
+    text = (
+        "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}, until: "
+        "{relative_spread: 0.1, max_repetitions: 9}}\n"
+    )
     settings = [
         "command.repetitions=7",
         "command.timeout=2m",
@@ -548,9 +575,12 @@ def test_privileges_of_a_suite_leave_a_benchmark_its_own(
 def test_an_entry_and_its_defaults_may_each_have_a_part_of_what_belongs_together() -> None:
     plan = make_plan(
         parse_suite(
-            "name: s\ndefaults: {privileges: [mtu], volume: {kind: hostPath}, node_selector: {example.com/disk-kind: nvme_1}}\n"
-            "entries:\n  - {benchmark: command, params: {argv: [ls]}, network: {mtu: 9000, interface: bond0.100},"
-            " volume: {path: /mnt}, resources: {cpu: 500m, memory: 1.5Gi, example.com/gpu: 1, ephemeral-storage: 1e9}}\n"
+            "name: s\ndefaults: {privileges: [mtu], volume: {kind: hostPath}, node_selector: "
+            "{example.com/disk-kind: nvme_1}}\n"
+            "entries:\n  - {benchmark: command, params: {argv: [ls]}, network: {mtu: 9000, "
+            "interface: bond0.100},"
+            " volume: {path: /mnt}, resources: {cpu: 500m, memory: 1.5Gi, example.com/gpu: "
+            "1, ephemeral-storage: 1e9}}\n"
         )
     )
     assert plan.shapes[0]["volume"] == {"kind": "hostPath", "path": "/mnt"}

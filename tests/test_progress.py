@@ -1,4 +1,6 @@
-"""What a run says while it goes: one live line with the time left on a terminal, a plain line a sample elsewhere."""
+"""What a run says while it goes: one live line with the time left on a terminal, a plain line a
+sample elsewhere.
+"""
 
 import fcntl
 import os
@@ -99,7 +101,10 @@ def test_elsewhere_each_sample_has_a_plain_line(tmp_path: Path) -> None:
 
 
 def test_a_log_says_that_a_long_sample_has_begun() -> None:
-    text = "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls], expected: 29.0}, permutations: {product: {expected: [29.0, 600.0]}}}\n"
+    text = (
+        "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls], expected: 29.0}, "
+        "permutations: {product: {expected: [29.0, 600.0]}}}\n"
+    )
     plan = make_plan(parse_suite(text))
     lines: list[str] = []
     progress: Any = Progress(plan, lines.append)
@@ -111,7 +116,10 @@ def test_a_log_says_that_a_long_sample_has_begun() -> None:
 
 
 def test_the_time_left_follows_what_samples_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls], expected: 1.7}, permutations: {product: {exit_code: [0, 1, 2, 3]}}}\n"
+    text = (
+        "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls], expected: 1.7}, "
+        "permutations: {product: {exit_code: [0, 1, 2, 3]}}}\n"
+    )
     plan = make_plan(parse_suite(text))
     clock = [100.0]
     monkeypatch.setattr("perfdag.app.progress.time.monotonic", lambda: clock[0])
@@ -131,7 +139,8 @@ def test_the_time_left_follows_what_samples_take(monkeypatch: pytest.MonkeyPatch
 
 def test_rounds_that_until_may_add_are_not_promised() -> None:
     text = (
-        "name: s\nentries:\n  - {benchmark: command, repetitions: 2, until: {relative_spread: 0.01, max_repetitions: 30},"
+        "name: s\nentries:\n  - {benchmark: command, repetitions: 2, until: "
+        "{relative_spread: 0.01, max_repetitions: 30},"
         " params: {argv: [ls], expected: 1.7}}\n"
     )
     plan = make_plan(parse_suite(text))

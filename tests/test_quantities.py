@@ -37,17 +37,26 @@ def test_plan_reads_every_kind_of_quantity(name: str, resource: str, tmp_path: P
         (
             "command",
             "memory: -1Gi",
-            "entries[0].resources.memory: not a quantity of Kubernetes: '-1Gi'; write it as 2, 500m, 4Gi or 1e3",
+            (
+                "entries[0].resources.memory: not a quantity of Kubernetes: '-1Gi'; write it as "
+                "2, 500m, 4Gi or 1e3"
+            ),
         ),
         (
             "command",
             "memory: 8Ei",
-            "entries[0].resources.memory: 8Ei is more than 2^63 - 1, the largest quantity of Kubernetes",
+            (
+                "entries[0].resources.memory: 8Ei is more than 2^63 - 1, the largest quantity of "
+                "Kubernetes"
+            ),
         ),
         (
             "command",
             "memory: 1e40",
-            "entries[0].resources.memory: 1e40 is more than 2^63 - 1, the largest quantity of Kubernetes",
+            (
+                "entries[0].resources.memory: 1e40 is more than 2^63 - 1, the largest quantity "
+                "of Kubernetes"
+            ),
         ),
         (
             "command",
@@ -81,8 +90,8 @@ def test_a_wrong_quantity_is_one_line_with_its_place(
 @pytest.mark.parametrize(
     ("text", "amount"),
     [
-        (2, "2"), (0.5, "0.5"), ("500m", "0.5"), ("1n", "1e-9"), ("3u", "3e-6"), ("1k", "1000"), (".5M", "5e5"), ("1.G", "1e9"),
-        ("1T", "1e12"), ("1P", "1e15"), ("1E", "1e18"), ("1Ki", "1024"), ("1.5Gi", "1610612736"), ("7Ei", "8070450532247928832"),
+        (2, "2"), (0.5, "0.5"), ("500m", "0.5"), ("1n", "1e-9"), ("3u", "3e-6"), ("1k", "1000"), (".5M", "5e5"), ("1.G", "1e9"),  # noqa: E501
+        ("1T", "1e12"), ("1P", "1e15"), ("1E", "1e18"), ("1Ki", "1024"), ("1.5Gi", "1610612736"), ("7Ei", "8070450532247928832"),  # noqa: E501
         ("1e3", "1000"), ("1E3", "1000"), ("1e+3", "1000"), ("12E-1", "1.2"), ("0", "0"),
     ],
 )  # fmt: skip

@@ -1,4 +1,6 @@
-"""README and docs are true: commands run, suites can be planned, the table of benchmarks is current."""
+"""README and docs are true: commands run, suites can be planned, the table of benchmarks is
+current.
+"""
 
 import json
 import re
@@ -123,12 +125,16 @@ def test_the_table_of_benchmarks_is_current() -> None:
 def test_the_commands_on_a_store_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    """Those under "Did it get slower?" as they stand, on two real runs of a suite that is called as the README's."""
+    """Those under "Did it get slower?" as they stand, on two real runs of a suite that is called
+    as the README's.
+    """
     commands = {line.split()[1]: shlex.split(line)[1:] for line in ON_A_STORE}
     assert len(commands) == len(ON_A_STORE)
     monkeypatch.chdir(tmp_path)
     Path("quick.yaml").write_text(
-        "name: quick\nrepetitions: 3\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [sleep, '0.01'], expected: 0.01}}\n"
+        "name: quick\nrepetitions: 3\nentries:\n"
+        "  - {benchmark: command, name: iperf, params: {argv: [sleep, '0.01'], expected: "
+        "0.01}}\n"
     )
     for _ in range(2):
         assert main(["run", "quick.yaml", "--no-report"]) == 0
@@ -183,7 +189,9 @@ def test_a_killed_run_is_resumed_as_it_stands(write_suite: Any, cli: CommandLine
 def test_two_variants_are_compared_as_it_stands(
     monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    """`ab` over a stand-in for iperf: its forty samples of a second each would be most of a minute."""
+    """`ab` over a stand-in for iperf: its forty samples of a second each would be most of a
+    minute.
+    """
 
     class Streams(CommandParams):
         streams: int
@@ -207,7 +215,8 @@ def test_two_variants_are_compared_as_it_stands(
     monkeypatch.setattr(canary, "canary", canary.canary().copy)
     Path("suites").mkdir()
     Path("suites/quick.yaml").write_text(
-        "name: quick\nentries:\n  - {benchmark: stand-in, name: iperf, params: {argv: ['true'], streams: 8}}\n"
+        "name: quick\nentries:\n  - {benchmark: stand-in, name: iperf, params: {argv: "
+        "['true'], streams: 8}}\n"
         "  - {benchmark: command, params: {argv: ['false']}}\n"
     )
     said = cli(shlex.split(AB)[1:]).out
@@ -216,7 +225,9 @@ def test_two_variants_are_compared_as_it_stands(
 
 
 def test_backends_of_this_machine_are_validated(capsys: pytest.CaptureFixture[str]) -> None:
-    """As it stands but for shorter items; the verdict is the machine's, which is busy with other tests."""
+    """As it stands but for shorter items; the verdict is the machine's, which is busy with other
+    tests.
+    """
     *words, seconds = shlex.split(VALIDATE)[1:]
     assert seconds == "0.5"
     code = main([*words, "0.05"])

@@ -1,4 +1,6 @@
-"""`perfdag run` end to end with real processes: what is stored, what is resumed, what a kill leaves."""
+"""`perfdag run` end to end with real processes: what is stored, what is resumed, what a kill
+leaves.
+"""
 
 import contextlib
 import json
@@ -64,11 +66,14 @@ def test_every_sample_is_a_row_and_a_failure_too(write_suite: SuiteWriter, tmp_p
 def test_the_table_of_a_point_with_values_has_why_others_of_its_samples_gave_none(
     write_suite: SuiteWriter, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A resumed run printed the line of a sample that failed in the go before, and this one only how many there are."""
+    """A resumed run printed the line of a sample that failed in the go before, and this one only
+    how many there are.
+    """
     once = "import pathlib, sys; made = pathlib.Path(sys.argv[1]); made.mkdir(exist_ok=False)"
     suite = write_suite(
         "name: partly\nrepetitions: 2\nretries: 0\nentries:\n"
-        f"  - {{benchmark: command, name: once, params: {{argv: [python3, -c, '{once}', '{tmp_path}/made']}}}}\n"
+        f"  - {{benchmark: command, name: once, params: {{argv: [python3, -c, '{once}', "
+        f"'{tmp_path}/made']}}}}\n"
     )
     store = str(tmp_path / "store")
     assert main(["run", str(suite), "--store", store, "--no-report"]) == 1
@@ -189,8 +194,10 @@ def test_until_stops_at_the_precision_or_at_the_maximum(
 ) -> None:
     suite = write_suite(
         "name: until\nentries:\n"
-        "  - name: easy\n    benchmark: command\n    params: {argv: [sleep, '0.05']}\n    until: {relative_spread: 0.99, max_repetitions: 15}\n"
-        "  - name: hard\n    benchmark: command\n    params: {argv: [sleep, '0.01']}\n    until: {relative_spread: 0.000001, max_repetitions: 8}\n"
+        "  - name: easy\n    benchmark: command\n    params: {argv: [sleep, '0.05']}\n"
+        "    until: {relative_spread: 0.99, max_repetitions: 15}\n"
+        "  - name: hard\n    benchmark: command\n    params: {argv: [sleep, '0.01']}\n"
+        "    until: {relative_spread: 0.000001, max_repetitions: 8}\n"
     )
     assert main(["run", str(suite), "--store", str(tmp_path / "store"), "--no-report"]) == 0
     rows = rows_of(tmp_path / "store")
@@ -233,12 +240,15 @@ KILLS = 20
 def test_kill_9_at_random_moments_loses_nothing_and_repeats_nothing(
     write_suite: SuiteWriter, tmp_path: Path
 ) -> None:
-    """20 kills over a run of 60 samples; each sample leaves one line in a log, so a sample measured twice shows."""
+    """20 kills over a run of 60 samples; each sample leaves one line in a log, so a sample
+    measured twice shows.
+    """
     log, root = tmp_path / "log", tmp_path / "store"
     variants = ", ".join(f"{{POINT: '{i}'}}" for i in range(30))
     script = 'sleep 0.1; printf "%s\\n" "$POINT" >> "$LOG"'
     suite = write_suite(
-        f"name: killed\nrepetitions: 2\nentries:\n  - benchmark: command\n    params: {{argv: [sh, -c, {json.dumps(script)}]}}\n"
+        f"name: killed\nrepetitions: 2\nentries:\n  - benchmark: command\n"
+        f"    params: {{argv: [sh, -c, {json.dumps(script)}]}}\n"
         f"    permutations: {{product: {{env: [{variants}]}}}}\n"
     )
     dice = random.Random(7)
@@ -249,7 +259,9 @@ def test_kill_9_at_random_moments_loses_nothing_and_repeats_nothing(
         process = perfdag(*arguments, env=environment)
         more = dice.randrange(
             3
-        )  # samples that this round may finish; in a round without one the kill may come before the first
+            # samples that this round may finish; in a round without one the kill may come before
+            # the first
+        )
         goal, deadline = len(stored_when_killed) + more, time.monotonic() + 30
         while not list(root.glob("runs/*/plan.json")) or len(samples(root)) < goal:
             assert time.monotonic() < deadline
@@ -281,7 +293,9 @@ def alive(pid: int) -> bool:
 
 
 def at_work(pids: list[int], tools: set[str]) -> set[str]:
-    """Those tools that several of the processes are of: a command and its workers, or ranks, whom no signal to the command reaches."""
+    """Those tools that several of the processes are of: a command and its workers, or ranks,
+    whom no signal to the command reaches.
+    """
     names = []
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -301,12 +315,16 @@ def at_work(pids: list[int], tools: set[str]) -> set[str]:
 def test_kill_9_leaves_no_process_of_real_tools_and_the_rest_is_measured(
     write_suite: SuiteWriter, tmp_path: Path
 ) -> None:
-    """fio forks its workers, mpirun starts ranks through a proxy: a resumed run must not measure beside them."""
+    """fio forks its workers, mpirun starts ranks through a proxy: a resumed run must not measure
+    beside them.
+    """
     root = tmp_path / "store"
     suite = write_suite(
         "name: tools\nentries:\n"
-        "  - {benchmark: fio, params: {rw: randread, size: 1MiB, direct: false, ioengine: psync, numjobs: 2, runtime: 1s}}\n"
-        "  - {benchmark: imb, params: {transport: shm, max_log: 1, iterations: 200000, time_per_size: 10s, oversubscribe: true}}\n"
+        "  - {benchmark: fio, params: {rw: randread, size: 1MiB, direct: false, ioengine: "
+        "psync, numjobs: 2, runtime: 1s}}\n"
+        "  - {benchmark: imb, params: {transport: shm, max_log: 1, iterations: 200000, "
+        "time_per_size: 10s, oversubscribe: true}}\n"
     )
     arguments = ["run", str(suite), "--store", str(root), "--no-report"]
     tools = {"fio", "IMB-MPI1"}
@@ -337,8 +355,10 @@ def test_ctrl_c_ends_the_children_keeps_the_parts_and_exits_130(
 ) -> None:
     root, long = tmp_path / "store", f"{50_000 + os.getpid() % 10_000}.25"
     suite = write_suite(
-        "name: stopped\nrepetitions: 1\nentries:\n  - {name: quick, benchmark: command, params: {argv: [sleep, '0.01']}}\n"
-        f"  - {{name: long, benchmark: command, params: {{argv: [sleep, '{long}']}}, timeout: 1h}}\n"
+        "name: stopped\nrepetitions: 1\nentries:\n"
+        "  - {name: quick, benchmark: command, params: {argv: [sleep, '0.01']}}\n"
+        f"  - {{name: long, benchmark: command, params: {{argv: [sleep, '{long}']}}, "
+        f"timeout: 1h}}\n"
     )
     process = perfdag("run", str(suite), "--store", str(root), "--no-report", "--set", "seed=1")
     deadline = time.monotonic() + 20
@@ -373,7 +393,9 @@ def aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def broken_off(suite: Path, root: Path, cli: CommandLine) -> str:
-    """What a run says whose store fails: it ends with 4 and tells how to go on, and no traceback."""
+    """What a run says whose store fails: it ends with 4 and tells how to go on, and no
+    traceback.
+    """
     errors = cli(["run", str(suite), "--store", str(root), "--no-report"], 4).err
     assert "--resume" in errors
     assert "Traceback" not in errors
@@ -528,7 +550,9 @@ def test_a_damaged_part_is_measured_again_by_resume(
 
 @pytest.fixture
 def full_disks(tmp_path: Path) -> list[str]:
-    """A command prefix: in it /tmp, /var/tmp, /usr/tmp and the working folder are full file systems of a page or two."""
+    """A command prefix: in it /tmp, /var/tmp, /usr/tmp and the working folder are full file
+    systems of a page or two.
+    """
     mounts = " && ".join(
         f"{{ [ ! -d {folder} ] || mount -t tmpfs -o size=8k,nr_inodes=1 none {folder}; }}"
         for folder in ("/var/tmp", "/usr/tmp", "/tmp")
@@ -588,7 +612,8 @@ def test_the_command_is_pinned_where_the_suite_says(
 ) -> None:
     cpu = max(os.sched_getaffinity(0))
     suite = write_suite(
-        "name: pinned\nentries:\n  - benchmark: command\n    params: {argv: [grep, Cpus_allowed_list, /proc/self/status]}\n"
+        "name: pinned\nentries:\n  - benchmark: command\n"
+        "    params: {argv: [grep, Cpus_allowed_list, /proc/self/status]}\n"
         f"    hosts: {{cpus: {{client: '{cpu}'}}}}\n"
     )
     assert main(["run", str(suite), "--store", str(tmp_path), "--no-report"]) == 0

@@ -168,7 +168,10 @@ def test_other_libraries_read_the_files_as_the_page_says(library: str) -> None:
 
 
 def test_importing_the_package_imports_nothing_else() -> None:
-    code = "import sys, perfdag; print([n for n in sys.modules if n.startswith('perfdag.')], 'pydantic' in sys.modules)"
+    code = (
+        "import sys, perfdag; print([n for n in sys.modules if n.startswith('perfdag.')], "
+        "'pydantic' in sys.modules)"
+    )
     output = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert output.split() == ["[]", "False"]
     with pytest.raises(AttributeError, match="no attribute 'sweet'"):

@@ -176,7 +176,7 @@ entries:
           - {API_TOKEN: "suite-\\x73ecret-2", DB_PASSWORD: pw}
   - {benchmark: command, name: broken, params: {argv: [sh, -c, 'echo $API_TOKEN; exit 4'], env: {API_TOKEN: suite-secret-1}}}
   - {benchmark: command, name: leak, params: {argv: [sh, -c, 'env; echo $GITHUB_TOKEN; exit 5']}}
-"""
+"""  # noqa: E501
 
 
 def test_secret_values_are_in_nothing_that_a_run_stores_or_prints(tmp_path: Path) -> None:
@@ -256,7 +256,9 @@ def test_names_tell_secrets(name: str, secret: bool) -> None:
 
 
 def test_a_launcher_starts_its_own_rank_in_the_pod_itself() -> None:
-    """Its process is a measured one, and has what `perfdag step rsh` needs of the pod's variables."""
+    """Its process is a measured one, and has what `perfdag step rsh` needs of the pod's
+    variables.
+    """
     code = (
         "import sys\nfrom perfdag.hosts.local import LocalHost\n"
         "argv = [sys.executable, '-m', 'perfdag', 'step', 'rsh', '10.0.0.7', 'echo', 'here']\n"

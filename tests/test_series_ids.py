@@ -1,4 +1,6 @@
-"""The series ids of stored rows stay what they were: a new id would cut the history of its series in two."""
+"""The series ids of stored rows stay what they were: a new id would cut the history of its
+series in two.
+"""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +17,9 @@ from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 
 RECORDED = Path(__file__).parent / "recorded/series_ids.json"
-"""Point and series ids by benchmark and `metric stat coords`, recorded with version 1 of the schema."""
+"""Point and series ids by benchmark and `metric stat coords`, recorded with version 1 of the
+schema.
+"""
 
 RDMA = "permutations: {explicit: [{network.host: true}]}, "
 NEEDS = {
@@ -30,7 +34,9 @@ COORDS = ({}, {"direction": "read", "message_bytes": 4096})
 
 
 def series_ids(store: FolderStore, name: str, nodes: Sequence[str] = ()) -> dict[str, str]:
-    """Return the ids of one point of a benchmark and of its rows: every metric, two statistics, two sets of coordinates."""
+    """Return the ids of one point of a benchmark and of its rows: every metric, two statistics,
+    two sets of coordinates.
+    """
     entry = f"{{benchmark: {name}, {NEEDS.get(name, '')}repetitions: 1}}"
     plan = make_plan(parse_suite(f"name: ids\nentries:\n  - {entry}\n"))
     plan.where = ZONES

@@ -1,4 +1,6 @@
-"""`make run` on machines that are not Debian, or whose Python is too old: one clear line, and what to install."""
+"""`make run` on machines that are not Debian, or whose Python is too old: one clear line, and
+what to install.
+"""
 
 import os
 import re
@@ -68,9 +70,9 @@ def test_a_list_that_apt_cannot_fetch_does_not_stop_it_and_why_it_failed_is_said
         [ROOT / "scripts/tools"], env={"PATH": path}, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0
-    assert (
-        ended.stderr.strip()
-        == "apt-get could not install iperf3 fio (Unable to locate package fio); their points are skipped"
+    assert ended.stderr.strip() == (
+        "apt-get could not install iperf3 fio (Unable to locate package fio); their points "
+        "are skipped"
     )
     assert "install" in (tmp_path / "log").read_text()
 
@@ -86,7 +88,10 @@ def test_nothing_is_installed_where_nothing_is_missing(tmp_path: Path) -> None:
 
 def test_an_older_python_gets_one_clear_line(tmp_path: Path) -> None:
     old = tmp_path / "python3.9"
-    shim = "import sys; sys.version_info = (3, 9, 2); sys.version = '3.9.2 (old)'; exec(sys.stdin.read())"
+    shim = (
+        "import sys; sys.version_info = (3, 9, 2); sys.version = '3.9.2 (old)'; "
+        "exec(sys.stdin.read())"
+    )
     old.write_text(f'#!/bin/sh\nexec {shutil.which("python3")} -c "{shim}"\n')
     old.chmod(0o755)
     ended = subprocess.run(
@@ -96,9 +101,9 @@ def test_an_older_python_gets_one_clear_line(tmp_path: Path) -> None:
         check=False,
     )
     assert ended.returncode == 1
-    assert (
-        ended.stderr.strip()
-        == "perfdag needs Python 3.11 or newer; this is 3.9.2. Name another: make run PYTHON=python3.12"
+    assert ended.stderr.strip() == (
+        "perfdag needs Python 3.11 or newer; this is 3.9.2. Name another: make run "
+        "PYTHON=python3.12"
     )
 
 
@@ -121,9 +126,9 @@ def test_without_python_it_says_how_to_get_one(
     path = folder_with(tmp_path, "sh", "id", **({manager: "exit 1"} if manager else {}))
     ended = venv(path, "python3", tmp_path / "venv")
     assert ended.returncode == 1
-    assert (
-        ended.stderr.strip()
-        == f"python3 is not installed; get Python 3.11 or newer {how}, or name another: make run PYTHON=python3.12"
+    assert ended.stderr.strip() == (
+        f"python3 is not installed; get Python 3.11 or newer {how}, or name another: make "
+        f"run PYTHON=python3.12"
     )
 
 
@@ -141,7 +146,7 @@ def test_without_venv_sudo_installs_it_and_pip_the_lock_with_its_hashes(tmp_path
         "- ") exit 0 ;;
         "-c import"*) [ -e {ready} ] ;;
         "-m venv") shift 3; mkdir -p "$1/bin"; printf '%s' '{pip}' > "$1/bin/pip"; chmod +x "$1/bin/pip" ;;
-    esac"""
+    esac"""  # noqa: E501
     fakes = {
         "sudo": f'echo sudo "$@" >> {log}; exec "$@"',
         "apt_get": f'[ "$1" = update ] && exit 100; : > {ready}',
@@ -152,7 +157,10 @@ def test_without_venv_sudo_installs_it_and_pip_the_lock_with_its_hashes(tmp_path
     assert (ended.returncode, ended.stderr) == (0, "")
     assert log.read_text().splitlines() == [
         "sudo apt-get update -qq",
-        "sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv",
+        (
+            "sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "
+            "--no-install-recommends python3-venv"
+        ),
         "pip install -q --require-hashes -r requirements/run.txt",
         "pip install -q --no-deps --no-build-isolation -e .",
     ]

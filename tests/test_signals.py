@@ -60,7 +60,7 @@ async def main():
 
 signals.end_once({end})
 signals.run(main())
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,10 @@ def closed() -> Iterator[Path]:
 @pytest.mark.usefixtures("somebody")
 def test_a_folder_without_rights_is_a_clear_line_and_not_an_empty_one(closed: Path) -> None:
     store = FolderStore(str(closed))
-    text = f"store {closed}: {closed}/runs/a/parts: it cannot be read by this user; mend its rights, or choose another store with --store"
+    text = (
+        f"store {closed}: {closed}/runs/a/parts: it cannot be read by this user; mend its "
+        f"rights, or choose another store with --store"
+    )
     for prefix in ("runs", "runs/a/parts"):
         with pytest.raises(StoreError) as refused:
             store.list(prefix)
@@ -248,7 +251,10 @@ class NoBucket(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         self.asked.append(self.command)
-        body = b"<?xml version='1.0'?><Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message></Error>"
+        body = (
+            b"<?xml version='1.0'?><Error><Code>NoSuchBucket</Code><Message>The specified bucket "
+            b"does not exist</Message></Error>"
+        )
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.send_response(404)
         self.send_header("Content-Length", str(len(body)))
@@ -289,10 +295,14 @@ def test_what_is_no_store_is_refused() -> None:
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
-    """A writer is killed again and again while it replaces one key; each read gives one whole version."""
+    """A writer is killed again and again while it replaces one key; each read gives one whole
+    version.
+    """
     code = (
-        "import sys; from perfdag.store.folder import FolderStore; s = FolderStore(sys.argv[1]); n = 0\n"
-        "while True:\n    n += 1; s.put('key', str(n % 10).encode() * 200_000)\n    print(n, flush=True)"
+        "import sys; from perfdag.store.folder import FolderStore; s = "
+        "FolderStore(sys.argv[1]); n = 0\n"
+        "while True:\n    n += 1; s.put('key', str(n % 10).encode() * 200_000)\n"
+        "    print(n, flush=True)"
     )
     store = FolderStore(str(tmp_path))
     for _ in range(4):

@@ -1,4 +1,6 @@
-"""`perfdag submit --resume` before a cluster that is played: which run goes on, and which cannot."""
+"""`perfdag submit --resume` before a cluster that is played: which run goes on, and which
+cannot.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -176,7 +178,10 @@ def test_a_workflow_without_a_plan_has_no_run(
     [
         (
             {},
-            f"was measured by `perfdag run`, not on a cluster; continue it there: perfdag run --resume {ID} --store ",
+            (
+                f"was measured by `perfdag run`, not on a cluster; continue it there: perfdag "
+                f"run --resume {ID} --store "
+            ),
         ),
         (
             {"cluster": "k8s-2"},

@@ -1,4 +1,6 @@
-"""scripts/torch: what it makes of the tests of the real model, with an interpreter that only says what pytest would."""
+"""scripts/torch: what it makes of the tests of the real model, with an interpreter that only
+says what pytest would.
+"""
 
 import subprocess
 from pathlib import Path
@@ -6,8 +8,14 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "torch"
-SKIPPED = "SKIPPED [1] tests/resnet50/test_model.py:12: torch is not installed: pip install 'perfdag[torch]'"
-CHECKOUT = "SKIPPED [1] tests/steps/test_torchbench.py:239: PERFDAG_TORCHBENCH names no checkout of pytorch/benchmark"
+SKIPPED = (
+    "SKIPPED [1] tests/resnet50/test_model.py:12: torch is not installed: pip install "
+    "'perfdag[torch]'"
+)
+CHECKOUT = (
+    "SKIPPED [1] tests/steps/test_torchbench.py:239: PERFDAG_TORCHBENCH names no checkout of "
+    "pytorch/benchmark"
+)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +43,8 @@ def test_a_skip_for_want_of_torch_fails(said: str, code: int, ends: int, tmp_pat
 def test_without_room_it_is_skipped_and_said(tmp_path: Path) -> None:
     df = tmp_path / "df"
     df.write_text(
-        '#!/bin/sh\necho "Filesystem 1024-blocks Used Available Capacity Mounted on"\necho "disk 9 9 7000000 9% /"\n'
+        '#!/bin/sh\necho "Filesystem 1024-blocks Used Available Capacity Mounted on"\n'
+        'echo "disk 9 9 7000000 9% /"\n'
     )
     df.chmod(0o755)
     path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}

@@ -34,7 +34,9 @@ def sample(
     entry: str | None = None,
     shape: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of one sample; `values` are dicts with metric, value, unit and what differs from the defaults."""
+    """Rows of one sample; `values` are dicts with metric, value, unit and what differs from the
+    defaults.
+    """
     point = digest(benchmark, canonical(params), canonical(shape or {}))
     base = {
         "schema_version": 1,
@@ -113,7 +115,9 @@ def latency(value: float, **more: Any) -> dict[str, Any]:
 
 
 def plain() -> pa.Table:
-    """Four points of a benchmark with no chart of its own, the last failed, the second disturbed; three samples each, one warm-up."""
+    """Four points of a benchmark with no chart of its own, the last failed, the second
+    disturbed; three samples each, one warm-up.
+    """
     samples = []
     for streams, base in ((1, 10e9), (2, 18e9), (4, 23e9)):
         for repetition in (1, 2, 3):
@@ -210,7 +214,9 @@ def io(direction: str, rate: float, late: float) -> list[dict[str, Any]]:
 
 
 def imb(kind: str = "Allreduce", ranks: tuple[int, ...] = (2, 4, 8)) -> pa.Table:
-    """A collective at several rank counts; a PingPong gives bandwidth too; the last point failed."""
+    """A collective at several rank counts; a PingPong gives bandwidth too; the last point
+    failed.
+    """
     samples = []
     for count in ranks:
         for repetition in (1, 2, 3):
@@ -279,7 +285,9 @@ def iperf() -> pa.Table:
 
 
 def iperf_paths() -> pa.Table:
-    """TCP between pods and between nodes, with two MTUs and two numbers of streams, 10 s each, one of them with a dip in second 5."""
+    """TCP between pods and between nodes, with two MTUs and two numbers of streams, 10 s each,
+    one of them with a dip in second 5.
+    """
     samples = []
     for mtu in (1500, 9000):
         for streams in (1, 4):
@@ -319,7 +327,9 @@ def iperf_paths() -> pa.Table:
 
 
 def fio_grid() -> pa.Table:
-    """Reads and writes of two block sizes over four queue depths, with the percentiles of their completion."""
+    """Reads and writes of two block sizes over four queue depths, with the percentiles of their
+    completion.
+    """
     samples = []
     for rw, direction in (("randread", "read"), ("randwrite", "write")):
         for size in (4096, 65536):

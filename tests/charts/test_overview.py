@@ -22,7 +22,8 @@ def test_a_panel_for_each_benchmark_with_its_first_headline():
     assert fio.get_xlabel() == "fio: IOPS (log scale), higher is better"
     output = "\n".join(text.get_text() for text in figure.findobj(Text)).replace("\n", " ")
     assert (
-        "Suite trial: 11 points of 3 benchmarks. Samples: 39 ok, 4 failed. 2 points of 11 have no valid sample. "
+        "Suite trial: 11 points of 3 benchmarks. Samples: 39 ok, 4 failed. 2 points of 11 "
+        "have no valid sample. "
         "Trust: unusable." in output
     )
 

@@ -1,4 +1,6 @@
-"""The matrix of pairs: names the slow node or link, shows what was not asked, not measured, and on one node."""
+"""The matrix of pairs: names the slow node or link, shows what was not asked, not measured, and
+on one node.
+"""
 
 from typing import Any
 

@@ -26,7 +26,9 @@ VOID = {"meta", "br", "img"}
 
 
 class Checker(HTMLParser):
-    """Elements are closed in order, ids are unique, links inside the page lead somewhere, nothing is fetched."""
+    """Elements are closed in order, ids are unique, links inside the page lead somewhere,
+    nothing is fetched.
+    """
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -107,7 +109,10 @@ def text(made) -> str:
 @pytest.mark.parametrize(
     "words",
     [
-        "Suite trial: 12 points of 3 benchmarks (fio, plain, swept), 54 samples. Warm-up rounds are stored and left out here.",
+        (
+            "Suite trial: 12 points of 3 benchmarks (fio, plain, swept), 54 samples. Warm-up "
+            "rounds are stored and left out here."
+        ),
         "Samples: 50 ok, 3 failed, 1 skipped. 2 points of 12 have no valid sample.",
         "Measured 2026-11-20 02:00:01 UTC",
         "on node-1 (2 threads)",
@@ -315,7 +320,8 @@ def test_on_s3_the_examples_say_where_and_with_whose_keys(monkeypatch, s3_root):
     sql, frame = recipes("trial", rows.RUN, s3_root)
     host = endpoint.removeprefix("http://")
     assert sql.startswith(
-        f"CREATE SECRET (TYPE s3, PROVIDER credential_chain, ENDPOINT '{host}', URL_STYLE 'path', USE_SSL false);\nSELECT "
+        f"CREATE SECRET (TYPE s3, PROVIDER credential_chain, ENDPOINT '{host}', URL_STYLE "
+        f"'path', USE_SSL false);\nSELECT "
     )
     *lines, last = frame.splitlines()
     code = "\n".join([*lines, f"print(({last})['median'].tolist())"])
@@ -354,7 +360,8 @@ def test_a_benchmark_with_warm_up_alone_has_no_data():
 def test_processes_draw_equal_bytes():
     code = (
         "import hashlib; from perfdag.charts.pages import pick; from tests.charts import rows; "
-        "print([hashlib.sha256(made.svg + made.png).hexdigest() for made in pick.draw(rows.fio((1, 2, 4)))])"
+        "print([hashlib.sha256(made.svg + made.png).hexdigest() for made in "
+        "pick.draw(rows.fio((1, 2, 4)))])"
     )
     running = [
         subprocess.Popen(

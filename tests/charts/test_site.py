@@ -31,7 +31,7 @@ CONTRAST = """(() => {
     const [a, b] = [light(rgb(getComputedStyle(e).color)), light(paper(e))];
     return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), e.textContent.slice(0, 40)];
   }).filter(([ratio]) => ratio < 4.5);
-})()"""
+})()"""  # noqa: E501
 FIRST_FIGURE = "[...drawn.values()][0]?.figure"
 
 
@@ -131,7 +131,10 @@ async def test_a_history_shows_levels_changes_alerts_and_hover(site: str, port: 
         assert "run" in await _hover(page)
         await page.value("document.querySelector('input[type=checkbox]').click()")
         await page.until(f"{FIRST_FIGURE}?.y_scale.type === 'LogScale'")
-        choose = "(() => { const s = document.querySelector('.controls select'); s.value = '=8'; s.onchange(); })()"
+        choose = (
+            "(() => { const s = document.querySelector('.controls select'); s.value = '=8'; "
+            "s.onchange(); })()"
+        )
         await page.value(choose)
         await page.until("document.querySelectorAll('.chart').length === 1")
         link = await page.value("document.querySelector('.chart h3 a').href")
@@ -171,7 +174,10 @@ async def test_an_unknown_suite_gives_one_line(site: str, port: int) -> None:
 
 async def _cells(page: Page, selector: str) -> dict[str, str]:
     """The cells of a row by the names of their columns."""
-    script = f"Object.fromEntries([...document.querySelectorAll('{selector}')].map(c => [c.dataset.name, c.textContent]))"
+    script = (
+        f"Object.fromEntries([...document.querySelectorAll('{selector}')].map(c => "
+        f"[c.dataset.name, c.textContent]))"
+    )
     return dict(await page.value(script))
 
 
@@ -179,11 +185,11 @@ async def _hover(page: Page) -> str:
     """The text of the tooltip at the sixth point of the first chart."""
     at = """(() => { const view = Bokeh.index[[...drawn.values()][0].figure.id], frame = view.frame, box = view.el.getBoundingClientRect();
       const data = view.model.renderers.find((r) => r.glyph.type === "Scatter").data_source.data;
-      return [box.x + frame.x_scale.compute(data.x[5]), box.y + frame.y_scale.compute(data.y[5])]; })()"""
+      return [box.x + frame.x_scale.compute(data.x[5]), box.y + frame.y_scale.compute(data.y[5])]; })()"""  # noqa: E501
     x, y = await page.value(at)
     await page.move(x - 1, y)
     await page.move(x, y)
     tip = """(() => { const texts = []; const walk = (node) => { if (node.shadowRoot) walk(node.shadowRoot); for (const child of node.childNodes) walk(child);
-      if (node.classList?.contains("bk-Tooltip")) texts.push(node.shadowRoot.textContent); }; walk(document.body); return texts.join(" "); })()"""
+      if (node.classList?.contains("bk-Tooltip")) texts.push(node.shadowRoot.textContent); }; walk(document.body); return texts.join(" "); })()"""  # noqa: E501
     await page.until(f"{tip}.includes('spread')")
     return str(await page.value(tip))

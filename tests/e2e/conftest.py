@@ -1,6 +1,8 @@
-"""A namespace of our own with PodSecurity `restricted` enforced, perfdag installed in it, deleted at the end.
+"""A namespace of our own with PodSecurity `restricted` enforced, perfdag installed in it, deleted
+at the end.
 
-Images are those of PERFDAG_TEST_IMAGES (default `localhost/perfdag-{name}:1`, built with images/build and loaded into the cluster's nodes).
+Images are those of PERFDAG_TEST_IMAGES (default `localhost/perfdag-{name}:1`, built with
+images/build and loaded into the cluster's nodes).
 """
 
 import asyncio
@@ -225,7 +227,9 @@ class Namespace:
 
 @contextlib.contextmanager
 def installed(security: str, *options: str) -> Iterator[Namespace]:
-    """A namespace of its own with that PodSecurity level enforced and perfdag installed, deleted at the end."""
+    """A namespace of its own with that PodSecurity level enforced and perfdag installed, deleted
+    at the end.
+    """
     if reason := _missing():
         pytest.skip(reason)
     name = f"perfdag-e2e-{uuid.uuid4().hex[:6]}"
@@ -252,7 +256,9 @@ def restricted() -> Iterator[Namespace]:
 
 @pytest.fixture
 def bench(restricted: Namespace) -> Iterator[Namespace]:
-    """The namespace, in which a run that a failed test leaves behind keeps no lock of the runs of the next."""
+    """The namespace, in which a run that a failed test leaves behind keeps no lock of the runs
+    of the next.
+    """
     yield restricted
     for each in restricted.objects(
         "Workflow", "argoproj.io/v1alpha1", labels="workflows.argoproj.io/completed!=true"
@@ -287,7 +293,8 @@ def sleeps(
     variants = ", ".join(f"{{POINT: '{number}'}}" for number in range(points))
     path = folder / "sleeps.yaml"
     path.write_text(
-        f"name: sleeps\npending_limit: 180s\n{extra}entries:\n  - benchmark: command\n    hosts: {{count: {hosts}}}\n{shape}"
+        f"name: sleeps\npending_limit: 180s\n{extra}entries:\n  - benchmark: command\n"
+        f"    hosts: {{count: {hosts}}}\n{shape}"
         f"    params: {{argv: [sleep, '{seconds}'], expected: {seconds}}}\n"
         f"    permutations: {{product: {{env: [{variants}]}}}}\n"
     )

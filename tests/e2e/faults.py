@@ -1,7 +1,8 @@
 """Faults of a cluster, by commands of the environment, and what must hold after them.
 
-PERFDAG_TEST_CUT and PERFDAG_TEST_HEAL get the name of a node, PERFDAG_TEST_KILL the name of a node and
-`kubelet` or `containerd`, which it starts again. PERFDAG_TEST_RESTART does so with Argo's controller.
+PERFDAG_TEST_CUT and PERFDAG_TEST_HEAL get the name of a node, PERFDAG_TEST_KILL the name of a node
+and `kubelet` or `containerd`, which it starts again. PERFDAG_TEST_RESTART does so with Argo's
+controller.
 """
 
 import contextlib
@@ -25,7 +26,9 @@ needs_a_link = pytest.mark.skipif(
 )
 needs_programs = pytest.mark.skipif(
     not {"PERFDAG_TEST_KILL", "PERFDAG_TEST_RESTART"} <= os.environ.keys(),
-    reason="PERFDAG_TEST_KILL and PERFDAG_TEST_RESTART name no commands that kill and start programs",
+    reason=(
+        "PERFDAG_TEST_KILL and PERFDAG_TEST_RESTART name no commands that kill and start programs"
+    ),
 )
 
 

@@ -1,4 +1,6 @@
-"""Two variants side by side on a real cluster: on the same nodes, one at a time, and the pods that wait are idle."""
+"""Two variants side by side on a real cluster: on the same nodes, one at a time, and the pods
+that wait are idle.
+"""
 
 import json
 from itertools import pairwise
@@ -22,7 +24,8 @@ def _suite(folder: Path, name: str, seconds: float, memory: str, placement: str)
     path = folder / f"{name}.yaml"
     path.write_text(
         "name: sides\npending_limit: 90s\nentries:\n  - benchmark: command\n    hosts: {count: 2"
-        f", placement: {placement}}}\n    resources: {{memory: {memory}}}\n    params: {{argv: [sleep, '{seconds}'], expected: {seconds}}}\n"
+        f", placement: {placement}}}\n    resources: {{memory: {memory}}}\n"
+        f"    params: {{argv: [sleep, '{seconds}'], expected: {seconds}}}\n"
     )
     return path
 

@@ -1,4 +1,6 @@
-"""A scheduled run on a real cluster: it fires, measures its suspicious points again the same night, and its gate colours it."""
+"""A scheduled run on a real cluster: it fires, measures its suspicious points again the same
+night, and its gate colours it.
+"""
 
 import json
 import os
@@ -32,7 +34,10 @@ NIGHTS = 20  # three runs of 23 can be told from chance; of 12 they cannot (220 
 def _suite(folder: Path, name: str, checks: str = "") -> Path:
     path = folder / f"{name}.yaml"
     entries = "".join(
-        f"  - {{benchmark: command, name: {entry}, params: {{argv: [sleep, '{wait}'], expected: {wait}}}}}\n"
+        (
+            f"  - {{benchmark: command, name: {entry}, params: {{argv: [sleep, '{wait}'], "
+            f"expected: {wait}}}}}\n"
+        )
         for entry, wait in (("steady", 0.5), ("slowed", 0.8))
     )
     path.write_text(f"name: {name}\nrepetitions: 2\nentries:\n{entries}{checks}")
@@ -40,7 +45,9 @@ def _suite(folder: Path, name: str, checks: str = "") -> Path:
 
 
 def _past(root: str, suite: Path, usual: dict[str, float]) -> None:
-    """Nights before this one, of which only the numbers are made up: wall times in seconds around `usual`, by entry."""
+    """Nights before this one, of which only the numbers are made up: wall times in seconds
+    around `usual`, by entry.
+    """
     store, rng, here = (
         open_store(root),
         np.random.default_rng(1),

@@ -1,4 +1,6 @@
-"""The scripts of examples/ on a real cluster: what they print runs, and its rows are in the store."""
+"""The scripts of examples/ on a real cluster: what they print runs, and its rows are in the
+store.
+"""
 
 import subprocess
 import sys

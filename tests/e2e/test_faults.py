@@ -1,4 +1,5 @@
-"""Nodes, their programs and Argo's controller die under a run: no sample is lost or counted twice, and the lock is free.
+"""Nodes, their programs and Argo's controller die under a run: no sample is lost or counted twice,
+and the lock is free.
 
 Other runs would feel the faults, so nothing runs beside these tests.
 """
@@ -25,7 +26,9 @@ from .conftest import Namespace, installed, sleeps
 LIMIT = 180.0
 """Seconds from the moment when a node is NotReady until what it held goes on elsewhere."""
 PEER_SAMPLES, SAMPLES = 28, 14
-"""Samples of 4 s: of the run that is first, and of a run that begins half a minute before its node is lost."""
+"""Samples of 4 s: of the run that is first, and of a run that begins half a minute before its
+node is lost.
+"""
 SAMPLES_A_FAULT = 12
 VMIS = f"perfdag-vmi-{uuid.uuid4().hex[:6]}"
 STEADY = f"""\
@@ -91,7 +94,8 @@ def not_ready_since(bench: Namespace, node: str) -> float | None:
 def test_what_a_lost_node_held_goes_on_elsewhere_within_three_minutes(
     places: dict[str, Namespace], bench: Namespace, tmp_path: Path
 ) -> None:
-    """The node stays lost until all runs are over. It held a peer, a lead, a watchdog, a plan and a finish step.
+    """The node stays lost until all runs are over. It held a peer, a lead, a watchdog, a plan and a
+    finish step.
 
     Meanwhile another run bears the other faults on the nodes that are left.
     """

@@ -1,4 +1,6 @@
-"""A run that ended early on a real cluster goes on: as a run of its own, or by `argo retry` of its Workflow."""
+"""A run that ended early on a real cluster goes on: as a run of its own, or by `argo retry` of
+its Workflow.
+"""
 
 import subprocess
 from pathlib import Path
@@ -34,7 +36,8 @@ def test_argo_retry(bench: Namespace, tmp_path: Path) -> None:
     subprocess.run(["argo", "retry", name, "-n", bench.name], check=True, capture_output=True)
     bench.until(lambda: len(bench.stored(run_id)) == 40, 180, "complete run")
     bench.assert_complete(run_id, 40)
-    # not waited for: Argo 4.1 can leave the attempt that was stopped Running, and with it the workflow
+    # not waited for: Argo 4.1 can leave the attempt that was stopped Running, and with it the
+    # workflow
     subprocess.run(["argo", "terminate", name, "-n", bench.name], check=True, capture_output=True)
 
 
@@ -43,7 +46,8 @@ def test_what_argo_retry_measures_again_has_a_watchdog(bench: Namespace, tmp_pat
     suite.write_text(
         "name: again\npending_limit: 300s\nentries:\n"
         "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
-        "  - {benchmark: command, name: bad, image: 'localhost/no-such-image:1', params: {argv: [sleep, '0.1']}}\n"
+        "  - {benchmark: command, name: bad, image: 'localhost/no-such-image:1', params: "
+        "{argv: [sleep, '0.1']}}\n"
     )
     name = bench.submit(suite)
     assert bench.watch(name).returncode == 1

@@ -1,4 +1,5 @@
-"""Hostile parameters and suites on a real Argo: no pod but the planned ones, with their rights alone.
+"""Hostile parameters and suites on a real Argo: no pod but the planned ones, with their rights
+alone.
 
 PodSecurity allows everything here, so that only the templates stand between a text and its pod.
 """

@@ -1,4 +1,6 @@
-"""One measuring run at a time has the cluster, also of two installations that share a lock: the older first, the more urgent before it."""
+"""One measuring run at a time has the cluster, also of two installations that share a lock: the
+older first, the more urgent before it.
+"""
 
 from collections.abc import Iterator
 from itertools import pairwise

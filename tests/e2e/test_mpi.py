@@ -1,4 +1,6 @@
-"""MPI over two pods, on two nodes where there are two: a whole application, each rank with a disk of its own, collectives, and messages from pod to pod."""
+"""MPI over two pods, on two nodes where there are two: a whole application, each rank with a
+disk of its own, collectives, and messages from pod to pod.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Faults on a real cluster: each run ends with rows equal to the plan and none twice, or with the reason in the rows."""
+"""Faults on a real cluster: each run ends with rows equal to the plan and none twice, or with
+the reason in the rows.
+"""
 
 import contextlib
 import os
@@ -100,7 +102,8 @@ def test_a_volume_that_is_never_mounted_has_its_reason(bench: Namespace, tmp_pat
     suite.write_text(
         "name: gone\npending_limit: 60s\nentries:\n"
         "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
-        "  - {benchmark: command, name: bad, volume: {claim: gone}, params: {argv: [sleep, '0.1']}}\n"
+        "  - {benchmark: command, name: bad, volume: {claim: gone}, params: {argv: [sleep, "
+        "'0.1']}}\n"
     )
     run_with_client(lambda client: client.create(volume))
     run_with_client(lambda client: client.create(claim, bench.name))
@@ -157,10 +160,14 @@ def test_what_the_cluster_cannot_have_is_skipped_and_the_rest_is_measured(
     suite.write_text(
         "name: absent\npending_limit: 60s\nentries:\n"
         "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
-        "  - {benchmark: command, name: volcano, scheduler: volcano, params: {argv: [sleep, '0.1']}}\n"
-        "  - {benchmark: command, name: device, resources: {example.com/gadget: 1}, params: {argv: [sleep, '0.1']}}\n"
-        "  - {benchmark: fio, name: class, volume: {storage_class: no-such-class}, params: {size: 4MiB, runtime: 1s}}\n"
-        "  - {benchmark: command, name: network, network: {name: nowhere/none}, params: {argv: [sleep, '0.1']}}\n"
+        "  - {benchmark: command, name: volcano, scheduler: volcano, params: {argv: [sleep, "
+        "'0.1']}}\n"
+        "  - {benchmark: command, name: device, resources: {example.com/gadget: 1}, params: "
+        "{argv: [sleep, '0.1']}}\n"
+        "  - {benchmark: fio, name: class, volume: {storage_class: no-such-class}, params: "
+        "{size: 4MiB, runtime: 1s}}\n"
+        "  - {benchmark: command, name: network, network: {name: nowhere/none}, params: "
+        "{argv: [sleep, '0.1']}}\n"
     )
     name = bench.submit(suite)
     ended = bench.watch(name)
@@ -181,7 +188,10 @@ def test_oom_has_its_reason_and_costs_only_itself(bench: Namespace, tmp_path: Pa
     suite = tmp_path / "oom.yaml"
     eats = "[python3, -c, 'x = [bytearray(1 << 20) for _ in range(1000)]']"
     suite.write_text(
-        "name: oom\npending_limit: 60s\nentries:\n  - benchmark: command\n    resources: {memory: 300Mi}\n    permutations: {explicit: ["
+        (
+            "name: oom\npending_limit: 60s\nentries:\n  - benchmark: command\n"
+            "    resources: {memory: 300Mi}\n    permutations: {explicit: ["
+        )
         + ", ".join(
             f"{{argv: {argv}}}"
             for argv in ("[sleep, '0.1']", "[sleep, '0.2']", eats, "[sleep, '3']", "[sleep, '4']")
@@ -191,7 +201,8 @@ def test_oom_has_its_reason_and_costs_only_itself(bench: Namespace, tmp_path: Pa
     name = bench.submit(suite)
     run_id = bench.run_id(name)
 
-    # the kernel ends the process that ate and no pod: the sample says so, and the others of its batch go on
+    # the kernel ends the process that ate and no pod: the sample says so, and the others of its
+    # batch go on
     bench.until(
         lambda: any("OOMKilled" in (row["error"] or "") for row in bench.rows(run_id)),
         120,
@@ -213,10 +224,12 @@ def test_a_point_that_kills_its_pod_costs_only_its_own_samples(
     bench: Namespace, tmp_path: Path
 ) -> None:
     suite = tmp_path / "kills.yaml"
-    kills = "[sh, -c, 'kill -9 $PPID']"  # as the kernel does where all of a container is to go with what is out of memory
+    # as the kernel does where all of a container is to go with what is out of memory
+    kills = "[sh, -c, 'kill -9 $PPID']"
     suite.write_text(
         "name: kills\nrepetitions: 3\nentries:\n"
-        "  - {benchmark: command, name: good, permutations: {explicit: [{argv: [sleep, '0.1']}, {argv: [sleep, '0.2']}]}}\n"
+        "  - {benchmark: command, name: good, permutations: {explicit: [{argv: [sleep, "
+        "'0.1']}, {argv: [sleep, '0.2']}]}}\n"
         f"  - {{benchmark: command, name: bad, params: {{argv: {kills}}}}}\n"
     )
     name = bench.submit(suite)
@@ -226,7 +239,10 @@ def test_a_point_that_kills_its_pod_costs_only_its_own_samples(
         sorted((row["entry"], row["status"]) for row in rows)
         == [("bad", "failed")] * 3 + [("good", "ok")] * 6
     )
-    why = "2 gangs ended while this point was measured, so it is measured no more: main ended with exit code 137"
+    why = (
+        "2 gangs ended while this point was measured, so it is measured no more: main ended with "
+        "exit code 137"
+    )
     assert {row["error"] for row in rows if row["entry"] == "bad"} == {why}
 
 

@@ -63,7 +63,8 @@ def test_iperf_behind_a_network_policy_from_templates_of_the_cluster(
 ) -> None:
     suite = tmp_path / "wide.yaml"
     suite.write_text(
-        "name: wide\npending_limit: 90s\nentries:\n  - {benchmark: iperf, hosts: {count: 2}, params: {duration: 1s}}\n"
+        "name: wide\npending_limit: 90s\nentries:\n"
+        "  - {benchmark: iperf, hosts: {count: 2}, params: {duration: 1s}}\n"
     )
     name = wide.submit(suite)
     pod = wide.pod(name, 1)

@@ -1,4 +1,4 @@
-"""Pairs of a gang of pods on a real cluster: rounds, placement proved, pairs at once; host-network gangs of one node."""
+"""Pairs of a gang of pods on a real cluster: rounds, placement proved, pairs at once; host-network gangs of one node."""  # noqa: E501
 
 import json
 from collections.abc import Iterator

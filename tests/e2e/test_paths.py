@@ -1,4 +1,6 @@
-"""Where client and server are, and how one reaches the other: roles, zones, Services, node ports, and no CPU quota."""
+"""Where client and server are, and how one reaches the other: roles, zones, Services, node
+ports, and no CPU quota.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,12 +53,14 @@ entries:
     name: quota
     resources: {memory: 512Mi, requests: {cpu: 100m}}
     params: {argv: [sh, -c, "grep -Eqs '^(max|-1)' /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu/cpu.cfs_quota_us"]}
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
 def zoned() -> Iterator[tuple[Namespace, list[str]]]:
-    """Three nodes, each in a zone of its own in the opposite order of their names; two have a side."""
+    """Three nodes, each in a zone of its own in the opposite order of their names; two have a
+    side.
+    """
     with installed("privileged") as made:
         ready = {
             node["metadata"]["name"]

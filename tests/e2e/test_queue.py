@@ -1,4 +1,6 @@
-"""Queue benchmarks on a Deployment from a pod of a run: with the rights that `install --allow` grants, and without them."""
+"""Queue benchmarks on a Deployment from a pod of a run: with the rights that `install --allow`
+grants, and without them.
+"""
 
 import json
 import os
@@ -41,7 +43,9 @@ def available(namespace: str, replicas: dict[str, int], seconds: float = 90) -> 
 
 @pytest.fixture(scope="module")
 def queues() -> Iterator[str]:
-    """A namespace of its own with two queues: one that nothing scales, and one that its autoscaler, which no metric reaches, keeps at 2."""
+    """A namespace of its own with two queues: one that nothing scales, and one that its
+    autoscaler, which no metric reaches, keeps at 2.
+    """
     namespace = f"perfdag-queue-{uuid.uuid4().hex[:6]}"
     small = {"command": ["sleep", "0.2"], "requests": {"cpu": "10m", "memory": "16Mi"}}
     named = [
@@ -84,10 +88,13 @@ def suite(queues: str, tmp_path: Path) -> Path:
     path = tmp_path / "queue.yaml"
     path.write_text(
         "name: queues\nrepetitions: 1\nwarmup: 0\nentries:\n"
-        f"  - {{benchmark: queue-scaling, params: {{deployment: {DEPLOYMENT}, namespace: {queues}, client: {DEPLOYMENT}-client, limit: 4,"
+        f"  - {{benchmark: queue-scaling, params: {{deployment: {DEPLOYMENT}, namespace: "
+        f"{queues}, client: {DEPLOYMENT}-client, limit: 4,"
         " item: 0.2s, factor: 1.5}}\n"
-        f"  - {{benchmark: queue-load, params: {{deployment: {DEPLOYMENT}, namespace: {queues}, rate: 2, arrival: constant, percentile: p50}}}}\n"
-        f"  - {{benchmark: queue-autoscale, params: {{deployments: [{SCALED}], namespace: {queues}, low: 2, high: 8, item: 0.2s, duration: 6s}}}}\n"
+        f"  - {{benchmark: queue-load, params: {{deployment: {DEPLOYMENT}, namespace: "
+        f"{queues}, rate: 2, arrival: constant, percentile: p50}}}}\n"
+        f"  - {{benchmark: queue-autoscale, params: {{deployments: [{SCALED}], namespace: "
+        f"{queues}, low: 2, high: 8, item: 0.2s, duration: 6s}}}}\n"
     )
     return path
 
@@ -128,7 +135,8 @@ def test_queues_of_another_namespace_are_measured_under_the_accounts_that_instal
     ]
     assert 0.2 <= median < 2  # one backend of 0.2 s has time between two requests a second
 
-    # what its account may read is all there; that the load's fall was not followed is the autoscaler's, which has no metric
+    # what its account may read is all there; that the load's fall was not followed is the
+    # autoscaler's, which has no metric
     watching = [row for row in rows if row["benchmark"] == "queue-autoscale"]
     assert {row["status"] for row in watching} == {"invalid"}
     assert all("2 backends were left at the end, 1 needed" in row["error"] for row in watching)

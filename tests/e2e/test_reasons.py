@@ -1,4 +1,6 @@
-"""Why a batch does not start is told while it waits: in the watch line and in the rows within 30 s, with no limit set by the suite."""
+"""Why a batch does not start is told while it waits: in the watch line and in the rows within 30
+s, with no limit set by the suite.
+"""
 
 import contextlib
 import time
@@ -27,7 +29,8 @@ def test_the_reason_is_told_within_30_s(
 ) -> None:
     suite = tmp_path / "waits.yaml"
     suite.write_text(
-        f"name: waits\nentries:\n  - {{benchmark: command, {shape}, params: {{argv: [sleep, '0.1']}}}}\n"
+        f"name: waits\nentries:\n  - {{benchmark: command, {shape}, params: {{argv: [sleep, "
+        f"'0.1']}}}}\n"
     )
     with quota(bench) if "quota" in words else contextlib.nullcontext():
         name = bench.submit(suite)
@@ -71,7 +74,8 @@ def test_a_gang_of_which_one_half_has_room_ends_and_the_rest_is_measured(
     suite = tmp_path / "half.yaml"
     suite.write_text(
         "name: half\npending_limit: 30s\nentries:\n"
-        f"  - {{benchmark: command, name: half, hosts: {{count: {count}}}, resources: {{cpu: '{half:.2f}'}}, params: {{argv: [sleep, '0.1']}}}}\n"
+        f"  - {{benchmark: command, name: half, hosts: {{count: {count}}}, resources: {{cpu: "
+        f"'{half:.2f}'}}, params: {{argv: [sleep, '0.1']}}}}\n"
         "  - {benchmark: command, name: good, params: {argv: [sleep, '0.2']}}\n"
     )
     name = bench.submit(suite)

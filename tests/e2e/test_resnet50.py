@@ -1,7 +1,8 @@
-"""ResNet-50's benchmarks in pods: LoadGen against the stub, alone and as two copies in pods of one node, and the real model where its image is.
+"""ResNet-50's benchmarks in pods: LoadGen against the stub, alone and as two copies in pods of one
+node, and the real model where its image is.
 
-The stub runs in the small image `loadgen`, the model in `resnet50`, which holds PyTorch: `images/build base loadgen`, `images/build base resnet50`,
-and load them into the node.
+The stub runs in the small image `loadgen`, the model in `resnet50`, which holds PyTorch:
+`images/build base loadgen`, `images/build base resnet50`, and load them into the node.
 """
 
 from pathlib import Path
@@ -25,7 +26,7 @@ entries:
   - benchmark: resnet50-interference
     hosts: {count: 2, placement: packed}
     params: {copies: 2}
-"""
+"""  # noqa: E501
 MODEL = """\
 name: model
 pending_limit: 180s

@@ -1,4 +1,6 @@
-"""A suite on a real cluster: the same rows as here, suite text unchanged through all three ways, bad suites create nothing."""
+"""A suite on a real cluster: the same rows as here, suite text unchanged through all three ways,
+bad suites create nothing.
+"""
 
 import base64
 import json
@@ -20,7 +22,10 @@ from perfdag.workflows.runs import config_map
 from .conftest import IMAGES, Namespace
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
-NASTY = "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) $HOME `id`\nsecond: line # not a comment\n- {{ item"
+NASTY = (
+    "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) $HOME `id`\n"
+    "second: line # not a comment\n- {{ item"
+)
 
 
 def _suite(folder: Path) -> Path:
@@ -58,7 +63,9 @@ def _here(suite: Path, folder: Path, *more: str) -> list[dict[str, Any]]:
 def test_the_suite_of_the_readme_gives_the_rows_of_a_local_run(
     bench: Namespace, tmp_path: Path
 ) -> None:
-    """Real tools in both places: the same metrics, units, coordinates and points; only values, where and provenance differ."""
+    """Real tools in both places: the same metrics, units, coordinates and points; only values,
+    where and provenance differ.
+    """
     suite, shorter = (
         Path(__file__).parents[2] / "suites/quick.yaml",
         ("--set", "repetitions=1", "--set", "pending_limit=120s"),

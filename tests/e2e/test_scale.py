@@ -1,4 +1,6 @@
-"""vmi-burst from a pod of a run: with the rights that `install --allow` grants, and without them."""
+"""vmi-burst from a pod of a run: with the rights that `install --allow` grants, and without
+them.
+"""
 
 import uuid
 from collections.abc import Iterator
@@ -19,7 +21,9 @@ pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def kubevirt(restricted: Namespace) -> Iterator[None]:
-    """KubeVirt as KWOK plays it, with nodes of its own; the namespace of the VMIs goes at the end."""
+    """KubeVirt as KWOK plays it, with nodes of its own; the namespace of the VMIs goes at the
+    end.
+    """
 
     async def work(client: Kube) -> None:
         await kwok_nodes.make_nodes(client, 5, 8)
@@ -52,7 +56,8 @@ def suite(tmp_path: Path) -> Path:
     path = tmp_path / "burst.yaml"
     namespace = VMIS
     path.write_text(
-        f"name: burst\nentries:\n  - benchmark: vmi-burst\n    params: {{counts: [20], namespace: {namespace}, timeout: 60s}}\n"
+        f"name: burst\nentries:\n  - benchmark: vmi-burst\n"
+        f"    params: {{counts: [20], namespace: {namespace}, timeout: 60s}}\n"
         "    timeout: 120s\n  - {benchmark: command, params: {argv: ['true']}}\n"
     )
     return path
@@ -99,7 +104,9 @@ def test_a_burst_runs_under_the_account_that_install_made(
 def test_a_burst_whose_run_is_deleted_leaves_nothing(
     bench: Namespace, kubevirt: None, allowed: None, tmp_path: Path
 ) -> None:
-    """Deleted amid its creations, in a namespace that stays: the pod has the time to delete what it made."""
+    """Deleted amid its creations, in a namespace that stays: the pod has the time to delete what
+    it made.
+    """
     name = VMIS
 
     def there(api: str, kind: str) -> int:

@@ -1,4 +1,6 @@
-"""A gang whose command looks for secrets: in its environment, in those of other processes, in files."""
+"""A gang whose command looks for secrets: in its environment, in those of other processes, in
+files.
+"""
 
 import re
 from pathlib import Path
@@ -30,7 +32,7 @@ echo PEER
 set -- $PERFDAG_SSH_PORTS
 base64 -w0 /tmp/search >/tmp/encoded
 exec perfdag step rsh "${{1%%=*}}" "echo $(cat /tmp/encoded) | base64 -d >/tmp/search; sh /tmp/search"
-"""
+"""  # noqa: E501
 
 
 def test_a_command_finds_no_secret_of_its_pod_or_of_its_peer(

@@ -1,4 +1,6 @@
-"""Pod shapes that ask for more than a pod: claims as store and as what is measured, and what only a suite's privileges allow."""
+"""Pod shapes that ask for more than a pod: claims as store and as what is measured, and what
+only a suite's privileges allow.
+"""
 
 import os
 import re
@@ -26,7 +28,9 @@ pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
 
 def _node_is_here() -> bool:
-    """Whether the cluster's real node is this machine, so that a folder made here is a folder of the node."""
+    """Whether the cluster's real node is this machine, so that a folder made here is a folder of
+    the node.
+    """
     try:
         socket.create_server(
             (urlsplit(os.environ.get("AWS_ENDPOINT_URL", "")).hostname or "", 0)

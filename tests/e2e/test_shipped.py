@@ -1,4 +1,6 @@
-"""The suites that perfdag brings, shortened by --set alone: what the cluster can run is ok, the rest is skipped with its reason."""
+"""The suites that perfdag brings, shortened by --set alone: what the cluster can run is ok, the
+rest is skipped with its reason.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +28,8 @@ def _set(*pairs: str) -> list[str]:
 
 def test_everything_runs_here_or_is_skipped_with_its_reason(privileged: Namespace) -> None:
     shorter = _set(
-        "pending_limit=90s", "iperf-set.duration=1s", "iperf.duration=1s", "mpi-pingpong.max_log=10", "fio-here.runtime=1s",
-        "fio-here.size=16MiB", "openfoam-here.time_steps=5", "openfoam.size=XS", "openfoam.nodes=3", "openfoam.procs=6", "openfoam.time_steps=2", "openfoam.oversubscribe=true",
+        "pending_limit=90s", "iperf-set.duration=1s", "iperf.duration=1s", "mpi-pingpong.max_log=10", "fio-here.runtime=1s",  # noqa: E501
+        "fio-here.size=16MiB", "openfoam-here.time_steps=5", "openfoam.size=XS", "openfoam.nodes=3", "openfoam.procs=6", "openfoam.time_steps=2", "openfoam.oversubscribe=true",  # noqa: E501
     )  # fmt: skip
     # the image of torchbench is too heavy for a test: this one has no torch, which is a reason too
     light = _set(f"pytorch-here.image={IMAGES.format(name='base')}")
@@ -60,7 +62,7 @@ def test_everything_runs_here_or_is_skipped_with_its_reason(privileged: Namespac
 
 def test_the_daily_suite_as_it_stands(bench: Namespace) -> None:
     shorter = _set(
-        "pending_limit=90s", "repetitions=1", "warmup=0", "tcp.duration=1s", "tcp.omit=0s", "mpi.max_log=8", "mpi.iterations=20",
+        "pending_limit=90s", "repetitions=1", "warmup=0", "tcp.duration=1s", "tcp.omit=0s", "mpi.max_log=8", "mpi.iterations=20",  # noqa: E501
         "disk.runtime=1s", "disk.size=16MiB", "queue.limit=2", "queue.factor=1.2",
     )  # fmt: skip
     name = bench.submit(SUITES / "daily.yaml", *shorter)

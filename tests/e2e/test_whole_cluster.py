@@ -1,4 +1,6 @@
-"""What other runs on the cluster would feel too, so nothing runs beside these: a cordoned node, Multus, a node taken whole."""
+"""What other runs on the cluster would feel too, so nothing runs beside these: a cordoned node,
+Multus, a node taken whole.
+"""
 
 import json
 import os
@@ -44,7 +46,8 @@ def test_what_multus_added_is_what_is_measured(bench: Namespace, tmp_path: Path)
     suite.write_text(
         "name: multus\npending_limit: 90s\nentries:\n"
         f"  - {{benchmark: iperf, network: {{name: {network}}}, params: {{duration: 5s}}}}\n"
-        f"  - {{benchmark: iperf, name: absent, network: {{name: {bench.name}/absent}}, params: {{duration: 1s}}}}\n"
+        f"  - {{benchmark: iperf, name: absent, network: {{name: {bench.name}/absent}}, "
+        f"params: {{duration: 1s}}}}\n"
     )
     name = bench.submit(suite)
     told = [
@@ -69,7 +72,9 @@ def test_what_multus_added_is_what_is_measured(bench: Namespace, tmp_path: Path)
 
 @pytest.fixture
 def network(bench: Namespace) -> Iterator[str]:
-    """The name of a network that Multus would add; where there is no Multus only its kind is made, and nothing reads the annotation."""
+    """The name of a network that Multus would add; where there is no Multus only its kind is
+    made, and nothing reads the annotation.
+    """
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     kind = {
         "plural": "network-attachment-definitions",
@@ -115,7 +120,8 @@ def test_a_network_of_multus_is_asked_for_and_its_interface_measured(
     suite = tmp_path / "multus.yaml"
     suite.write_text(
         "name: multus\npending_limit: 90s\nentries:\n"
-        f"  - {{benchmark: iperf, network: {{name: {network}, interface: eth0}}, params: {{duration: 1s}}}}\n"
+        f"  - {{benchmark: iperf, network: {{name: {network}, interface: eth0}}, params: "
+        f"{{duration: 1s}}}}\n"
     )
     name = bench.submit(suite)
     pod = bench.pod(name, 1)
@@ -132,7 +138,8 @@ def test_batches_on_either_network_are_measured_in_the_plans_order(
     suite = tmp_path / "either.yaml"
     suite.write_text(
         "name: either\npending_limit: 90s\nrepetitions: 3\nentries:\n"
-        f"  - {{benchmark: command, name: fast, network: {{name: {network}, interface: eth0}}, params: {{argv: [sleep, '0.1']}}}}\n"
+        f"  - {{benchmark: command, name: fast, network: {{name: {network}, interface: "
+        f"eth0}}, params: {{argv: [sleep, '0.1']}}}}\n"
         "  - {benchmark: command, name: plain, params: {argv: [sleep, '0.1']}}\n"
     )
     name = bench.submit(suite)
@@ -184,8 +191,10 @@ def test_batches_at_once_have_a_node_each_in_their_zones(
     )
     suite.write_text(
         "name: alone\npending_limit: 90s\nbatch_time: 1s\nrepetitions: 2\nentries:\n"
-        f"  - {{benchmark: command, name: one, {shape}, params: {{argv: [sleep, '6'], expected: 6}}}}\n"
-        f"  - {{benchmark: command, name: two, {shape}, params: {{argv: [sleep, '6.1'], expected: 6}}}}\n"
+        f"  - {{benchmark: command, name: one, {shape}, params: {{argv: [sleep, '6'], "
+        f"expected: 6}}}}\n"
+        f"  - {{benchmark: command, name: two, {shape}, params: {{argv: [sleep, '6.1'], "
+        f"expected: 6}}}}\n"
     )
     name = two_at_once.submit(suite)
     pod = two_at_once.pod(name, 0)

@@ -1,7 +1,9 @@
-"""An in-memory Kubernetes API server: objects by path, selectors, patches, watches, and faults on demand.
+"""An in-memory Kubernetes API server: objects by path, selectors, patches, watches, and faults on
+demand.
 
-In process, `server.client()` is perfdag's own client without sockets. `served(server)` listens on loopback, and
-`kubeconfig(server, ...)` does so in a thread of its own for code that reads KUBECONFIG.
+In process, `server.client()` is perfdag's own client without sockets. `served(server)` listens on
+loopback, and `kubeconfig(server, ...)` does so in a thread of its own for code that reads
+KUBECONFIG.
 """
 
 import asyncio
@@ -25,12 +27,15 @@ from perfdag.kube.config import Cluster
 from perfdag.kube.credentials import Credentials
 
 KINDS = {
-    "v1": "Namespace* Node* PersistentVolume* Pod Secret ServiceAccount ConfigMap PersistentVolumeClaim Service Event",
+    "v1": (
+        "Namespace* Node* PersistentVolume* Pod Secret ServiceAccount ConfigMap "
+        "PersistentVolumeClaim Service Event"
+    ),
     "apps/v1": "Deployment DaemonSet ReplicaSet StatefulSet",
     "batch/v1": "Job CronJob",
     "autoscaling/v2": "HorizontalPodAutoscaler",
     "apiextensions.k8s.io/v1": "CustomResourceDefinition*",
-    "argoproj.io/v1alpha1": "Workflow WorkflowTemplate ClusterWorkflowTemplate* CronWorkflow WorkflowTaskResult",
+    "argoproj.io/v1alpha1": "Workflow WorkflowTemplate ClusterWorkflowTemplate* CronWorkflow WorkflowTaskResult",  # noqa: E501
     "batch.volcano.sh/v1alpha1": "Job",
     "bus.volcano.sh/v1alpha1": "Command",
     "coordination.k8s.io/v1": "Lease",
@@ -114,7 +119,8 @@ Hook = Callable[[Request], "Answer | Object | Awaitable[Answer | Object | None] 
 class ApiServer:
     """Serves `objects` and everything that is created; kinds in `absent` are not served.
 
-    `requests` lists every request. An object with finalizers only gets a deletionTimestamp when it is deleted.
+    `requests` lists every request. An object with finalizers only gets a deletionTimestamp when it
+    is deleted.
     """
 
     def __init__(
@@ -180,7 +186,9 @@ class ApiServer:
     def fail(
         self, pattern: str, status: int = 503, message: str = "no", *, times: int = -1
     ) -> None:
-        """Refuse the next `times` requests that match `pattern`, all of them by default; status 0 breaks the connection."""
+        """Refuse the next `times` requests that match `pattern`, all of them by default; status
+        0 breaks the connection.
+        """
         left = itertools.count(times, -1)
         self.on(
             pattern, lambda _: failure(status, message) if times < 0 or next(left) > 0 else None
@@ -191,7 +199,9 @@ class ApiServer:
         return sum(1 for request in self.requests if re.search(pattern, str(request)))
 
     def expire(self) -> None:
-        """Forget all changes: watches end with 410, those under way and those that begin at an older version."""
+        """Forget all changes: watches end with 410, those under way and those that begin at an
+        older version.
+        """
         self._expired = self._version
         self._wake()
 
@@ -377,7 +387,9 @@ class ApiServer:
             self._watches.remove(entry)
 
     def client(self, *_: Any, **options: Any) -> Kube:
-        """Return perfdag's client of this server, in process and without retries unless they are asked for."""
+        """Return perfdag's client of this server, in process and without retries unless they are
+        asked for.
+        """
         return _InProcess(self, **{"retries": 0, **options})
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -442,7 +454,9 @@ class _InProcess(Kube):
 
 
 def selects(selector: str, labels: Mapping[str, str]) -> bool:
-    """Return whether labels match a selector of `key`, `!key`, `key=value`, `key!=value` and `key in (a,b)`."""
+    """Return whether labels match a selector of `key`, `!key`, `key=value`, `key!=value` and
+    `key in (a,b)`.
+    """
     for term in filter(None, re.split(r",(?![^(]*\))", selector)):
         if match := re.fullmatch(r"(\S+) in \((.*)\)", term.strip()):
             holds = labels.get(match[1]) in [value.strip() for value in match[2].split(",")]

@@ -1,4 +1,6 @@
-"""The files that the init container of a measuring pod leaves, by running its script in a folder."""
+"""The files that the init container of a measuring pod leaves, by running its script in a
+folder.
+"""
 
 import os
 import subprocess

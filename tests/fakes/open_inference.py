@@ -1,4 +1,6 @@
-"""A server of the Open Inference Protocol (v2): one model, over HTTP and, with tritonclient, gRPC."""
+"""A server of the Open Inference Protocol (v2): one model, over HTTP and, with tritonclient,
+gRPC.
+"""
 
 import contextlib
 import json
@@ -15,7 +17,9 @@ LENGTH = "Inference-Header-Content-Length"
 
 
 def mean_of_channels(batch: np.ndarray) -> np.ndarray:
-    """Logits (n, 1000) of images (n, 3, 224, 224) that depend on the image, and on no other of the batch."""
+    """Logits (n, 1000) of images (n, 3, 224, 224) that depend on the image, and on no other of
+    the batch.
+    """
     weights = np.linspace(-1, 1, 3000, dtype=np.float32).reshape(3, 1000)
     logits: np.ndarray = batch.mean((2, 3), dtype=np.float64).astype(np.float32) @ weights
     return logits
@@ -23,7 +27,9 @@ def mean_of_channels(batch: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Model:
-    """The served model; `requests` has the JSON part and the number of binary bytes of each inference over HTTP."""
+    """The served model; `requests` has the JSON part and the number of binary bytes of each
+    inference over HTTP.
+    """
 
     network: Callable[[np.ndarray], np.ndarray] = mean_of_channels
     name: str = "resnet50"

@@ -9,7 +9,9 @@ from perfdag.hosts.local import LocalHost
 
 
 class WatchingHost(LocalHost):
-    """This machine; keeps on which CPUs a server may run, once it listens, and on which commands were asked to."""
+    """This machine; keeps on which CPUs a server may run, once it listens, and on which commands
+    were asked to.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -77,7 +77,10 @@ async def hold(clients: int, workers: int) -> list[list[Any]]:
         answers.append(["client hears of", list(replies), await client.receive()])
         await client.close()
 
-    done = '{"Pod": "p", "Node": "n", "Device": "card0", "Error": "", "Timeout": 0, "Runtime": 1.5, "Retcode": 0}'
+    done = (
+        '{"Pod": "p", "Node": "n", "Device": "card0", "Error": "", "Timeout": 0, "Runtime": 1.5, '
+        '"Retcode": 0}'
+    )
     await item('{"Queue": "sleep", "Args": ["1"], "Limit": 2.5}', done)
     await item('{"Queue": "sleep"}', done)
     await item('{"queue": "sleep", "ARGS": ["a", "<b>"], "Unknown": [1]}', done)

@@ -173,9 +173,9 @@ def test_failed_requests_fail_it_and_its_rows_say_where() -> None:
             causes={"exit code 9": 10, "cannot connect": 1},
             nodes=nodes,
         )
-    assert (
-        str(raised.value)
-        == "queue-1: 11 requests failed (10 exit code 9, 1 cannot connect): 9 on n1/card2, 1 on n1/card0"
+    assert str(raised.value) == (
+        "queue-1: 11 requests failed (10 exit code 9, 1 cannot connect): 9 on n1/card2, 1 on "
+        "n1/card0"
     )
     failures = [
         (item.subject, item.coords, item.value)

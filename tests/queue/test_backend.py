@@ -46,7 +46,10 @@ from tests.queue.conversation import dial
 
 def test_limit_kills_the_whole_process_group(tmp_path: Path) -> None:
     mark = tmp_path / "child"
-    script = f"import subprocess,sys,time; p=subprocess.Popen(['sleep','60']); open({str(mark)!r},'w').write(str(p.pid)); time.sleep(60)"
+    script = (
+        f"import subprocess,sys,time; p=subprocess.Popen(['sleep','60']); "
+        f"open({str(mark)!r},'w').write(str(p.pid)); time.sleep(60)"
+    )
     began = time.monotonic()
     outcome = Workload([sys.executable, "-c", script]).run(None, 1.0)
     assert 0.9 < time.monotonic() - began < 2
@@ -209,7 +212,8 @@ def test_a_frontend_that_vanished_is_noticed(tmp_path: Path) -> None:
     """Yield a network namespace that loses its address: no packet is answered afterwards."""
     name, inside, outside = (f"pd{kind}{os.getpid() % 100000}" for kind in "nio")
     server = (
-        "import socket, time; s = socket.create_server(('198.51.100.2', 9999)); print('listens', flush=True); "
+        "import socket, time; s = socket.create_server(('198.51.100.2', 9999)); "
+        "print('listens', flush=True); "
         "s.settimeout(30); c, _ = s.accept(); print(c.recv(99), flush=True); time.sleep(99)"
     )
     there = ["ip", "netns", "exec", name]

@@ -108,7 +108,8 @@ def test_spread_shows_what_failed_beside_it_where_anything_did() -> None:
     assert lost.get_xlabel() == "failed requests"
     assert len(queue.spread([only], "", "").axes) == 1
     assert queue_scaling.evenness([bad, only]) == (
-        "media: node-1/card0 did 50 % (33 % if even), 9 of 10 failures on node-1/card2; broken: 4 of 4 failures on node-2"
+        "media: node-1/card0 did 50 % (33 % if even), 9 of 10 failures on node-1/card2; "
+        "broken: 4 of 4 failures on node-2"
     )
     assert to_bytes(figure)[0]
 

@@ -136,9 +136,9 @@ def test_deploy_applies_what_serves_and_removes_it(
             assert main(argv) == 0, capsys.readouterr().err
             output = capsys.readouterr().err
             assert (
-                "not applied: HorizontalPodAutoscaler perfdag-queue-sleep, which would scale perfdag-queue-sleep"
-                in output
-            )
+                "not applied: HorizontalPodAutoscaler perfdag-queue-sleep, which would scale "
+                "perfdag-queue-sleep"
+            ) in output
             assert "exists already" not in output
             left = subprocess.run(
                 ["kubectl", "get", "namespace", namespace],

@@ -73,9 +73,9 @@ async def test_what_was_made_is_waited_for_and_what_is_not_gone_is_said(
     looks["Namespace"] = 10**9
     monkeypatch.setattr(deploy, "MARGIN", 0.5 - 915)
     async with deployed(server.client(), file, None, "perfdag-queue-c", reports.append):
-        assert (
-            reports[-1]
-            == "not applied: CronJob perfdag-queue-c, which would scale perfdag-queue-c while it is validated"
+        assert reports[-1] == (
+            "not applied: CronJob perfdag-queue-c, which would scale perfdag-queue-c while "
+            "it is validated"
         )
     assert reports[-1] == "not gone 0.5 s after they were deleted: Namespace perfdag-queue"
 

@@ -450,7 +450,8 @@ async def test_a_real_prometheus_scrapes_and_answers_the_dashboard(
     config = tmp_path / "prometheus.yml"
     config.write_text(
         "global: {scrape_interval: 1s}\nscrape_configs:\n- job_name: queue\n"
-        f"  static_configs: [{{targets: ['127.0.0.1:{frontend.ports[2]}'], labels: {{namespace: perfdag-queue, service: {FRONTEND}}}}}]\n"
+        f"  static_configs: [{{targets: ['127.0.0.1:{frontend.ports[2]}'], labels: "
+        f"{{namespace: perfdag-queue, service: {FRONTEND}}}}}]\n"
     )
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -648,9 +649,9 @@ async def test_without_descriptors_those_connected_are_served(
     assert values["hpa_peers_unaccepted_total"] == frontend.exhaustion.count
     output = capfd.readouterr().err
     assert not [record for record in caplog.records if record.name == "asyncio"]
-    assert (
-        output
-        == "cannot accept connections: Too many open files; open ones are served, and accepting is retried\n"
+    assert output == (
+        "cannot accept connections: Too many open files; open ones are served, and accepting "
+        "is retried\n"
     )
     for peer in late:
         peer.close()

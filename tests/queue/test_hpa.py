@@ -32,7 +32,9 @@ pytestmark = [
 
 
 LOAD_SECONDS = 240
-"""The HPA decides each 15 s, so its last quarter has four decisions, and a busy node delays pods."""
+"""The HPA decides each 15 s, so its last quarter has four decisions, and a busy node delays
+pods.
+"""
 ITEM_SECONDS = 2.0
 """Long beside the start of a process on a busy node: items must take what the need assumes."""
 APISERVICES = {
@@ -71,7 +73,10 @@ def removed_afterwards(service: str, namespace: str) -> Iterator[None]:
 
     A helper process does it when its pipe closes.
     """
-    script = 'read _; kubectl delete apiservice "$1" --ignore-not-found; exec kubectl delete namespace "$2" --ignore-not-found --wait=false'
+    script = (
+        'read _; kubectl delete apiservice "$1" --ignore-not-found; exec kubectl delete '
+        'namespace "$2" --ignore-not-found --wait=false'
+    )
     with subprocess.Popen(
         ["sh", "-c", script, "sh", service, namespace],
         stdin=subprocess.PIPE,

@@ -329,15 +329,22 @@ def test_queues_may_share_a_volume() -> None:
         ),
         (
             "queues: [{name: a, command: [sleep]}, {name: a-client, command: [sleep]}]",
-            "queue 'a' and queue 'a-client' both define Deployment perfdag-queue-a-client: another name",
+            (
+                "queue 'a' and queue 'a-client' both define Deployment perfdag-queue-a-client: "
+                "another name"
+            ),
         ),
         (
             "queues: [{name: a, command: [sleep], data: {nfs_server: x, nfs_path: /a}},"
             " {name: b, command: [sleep], data: {nfs_server: x, nfs_path: /b}}]",
-            "queue 'a' and queue 'b' both define PersistentVolume perfdag-queue-data-b9021664: a `claim` of its own",
+            (
+                "queue 'a' and queue 'b' both define PersistentVolume "
+                "perfdag-queue-data-b9021664: a `claim` of its own"
+            ),
         ),
         (
-            "queues: [{name: a, command: [sleep], ingress: h}, {name: b, command: [sleep], ingress: h}]",
+            "queues: [{name: a, command: [sleep], ingress: h}, {name: b, command: [sleep], "
+            "ingress: h}]",
             "at the Ingress host h",
         ),
         (

@@ -276,9 +276,9 @@ async def test_no_window_is_said_with_the_time_that_would_do(client_stats: Clien
     client_stats.run.largest = 0.01  # so that the test need not wait for it
     verdict = await validate(few, few, Plan(1, criteria=criteria), print)
     assert (
-        "no window of 3 items a replica ended in 0 s; items take 0.01 s: set the timeout (--timeout) to"
-        in verdict.steps[0].problems[0]
-    )
+        "no window of 3 items a replica ended in 0 s; items take 0.01 s: set the timeout "
+        "(--timeout) to"
+    ) in verdict.steps[0].problems[0]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ needs_loadgen = pytest.mark.skipif(
 
 
 class FromTheCall(Stub):
-    """Serves from when it is called, not from when a query was queued, so that the way through the batcher shows."""
+    """Serves from when it is called, not from when a query was queued, so that the way through
+    the batcher shows.
+    """
 
     def infer(self, indices: Sequence[int], ready: float) -> Sequence[int]:
         return super().infer(indices, time.monotonic())

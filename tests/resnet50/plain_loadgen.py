@@ -1,7 +1,8 @@
-"""LoadGen with the shortest possible answer, in a process of its own: what a harness is held against.
+"""LoadGen with the shortest possible answer, in a process of its own: what a harness is held
+against.
 
 python plain_loadgen.py SERVICE_SECONDS QUERIES [--server RATE]     prints LoadGen's p50 in seconds, of SingleStream or of Server at RATE/s
-"""
+"""  # noqa: E501
 
 import argparse
 import subprocess
@@ -13,7 +14,9 @@ from typing import Any
 
 
 def p50(service: float, queries: int, rate: float | None = None) -> float:
-    """Seconds of the median query of a system that sleeps `service` seconds; `rate`: queries/s that arrive (Server)."""
+    """Seconds of the median query of a system that sleeps `service` seconds; `rate`: queries/s
+    that arrive (Server).
+    """
     argv = [
         sys.executable,
         __file__,

@@ -6,7 +6,9 @@ import numpy as np
 
 
 def md1_wait_cdf(x: float, rate: float, service: float) -> float:
-    """P(wait <= x) of M/D/1 (Erlang 1909; Tijms, A First Course in Stochastic Models, 9.2): times in seconds, rate in 1/s."""
+    """P(wait <= x) of M/D/1 (Erlang 1909; Tijms, A First Course in Stochastic Models, 9.2):
+    times in seconds, rate in 1/s.
+    """
     rho = rate * service
     terms = []
     for k in range(math.floor(x / service) + 1):
@@ -16,7 +18,9 @@ def md1_wait_cdf(x: float, rate: float, service: float) -> float:
 
 
 def md1_peak(bound: float, service: float, p: float = 0.99) -> float:
-    """Highest rate (1/s) at which wait + service stays within `bound` for a share `p` of the queries, by bisection."""
+    """Highest rate (1/s) at which wait + service stays within `bound` for a share `p` of the
+    queries, by bisection.
+    """
     low, high = 0.0, 1 / service
     for _ in range(60):
         middle = (low + high) / 2
@@ -27,7 +31,9 @@ def md1_peak(bound: float, service: float, p: float = 0.99) -> float:
 
 
 def late_share(rate: float, service: float, bound: float, queries: int, seed: int) -> float:
-    """Share of queries beyond `bound` in one simulated M/D/1 run: Lindley's recursion, vectorised."""
+    """Share of queries beyond `bound` in one simulated M/D/1 run: Lindley's recursion,
+    vectorised.
+    """
     arrivals = np.random.default_rng(seed).exponential(1 / rate, queries).cumsum()
     order = np.arange(queries)
     ends = service * (order + 1) + np.maximum.accumulate(arrivals - service * order)

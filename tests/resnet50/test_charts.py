@@ -109,9 +109,9 @@ def test_accuracy_is_held_against_the_reference() -> None:
     message = words(figure)
     assert "76.46 % of the fp32 reference" in message
     assert (
-        "precision=fp32 reached (76.13 %), precision=bf16 NOT reached (76.13 %), precision=tf32 NOT reached (80.86 %)"
-        in message
-    )
+        "precision=fp32 reached (76.13 %), precision=bf16 NOT reached (76.13 %), "
+        "precision=tf32 NOT reached (80.86 %)"
+    ) in message
     assert "precision=fp16 of 1,000 images: no verdict" in message
     assert any(list(line.get_xdata()) == [0.76456] * 2 for line in figure.axes[0].lines)
 
@@ -360,7 +360,10 @@ MARKS = {
 
 
 def test_marks_stand_in_the_titles_of_comparisons() -> None:
-    message = "(smoke test: not comparable; LoadGen says INVALID; logits not checked; weights not verified)"
+    message = (
+        "(smoke test: not comparable; LoadGen says INVALID; logits not checked; weights not "
+        "verified)"
+    )
     costs = [
         ("overhead", 0.03, "mean"),
         ("overhead_bound", 0.02, "low"),

@@ -1,6 +1,7 @@
 """The pipeline on CUDA, whose streams, events and graphs are played: no GPU was at hand.
 
-The played graph records the operations of its capture and repeats them on the same memory, as a real one does.
+The played graph records the operations of its capture and repeats them on the same memory, as a
+real one does.
 """
 
 import copy

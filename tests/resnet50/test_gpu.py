@@ -1,4 +1,7 @@
-"""nvidia-smi's output read. No GPU was here: the lines are composed from its documented fields, not recorded."""
+"""nvidia-smi's output read.
+
+No GPU was here: the lines are composed from its documented fields, not recorded.
+"""
 
 import json
 import time
@@ -17,8 +20,10 @@ from perfdag.steps.resnet50 import launch
 from perfdag.steps.resnet50.params import Workload
 
 T4 = (
-    "0, Tesla T4, GPU-1b2c, 550.90.07, 90.04.38.00.03, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, 2, [N/A], 3, 16\n"
-    "1, Tesla T4, GPU-2b2c, 550.90.07, 90.04.38.00.03, 15360, 70.00, 1590, 5001, Enabled, Default, [N/A], [N/A], [N/A], [N/A], 3, 16\n"
+    "0, Tesla T4, GPU-1b2c, 550.90.07, 90.04.38.00.03, 15360, 70.00, 1590, 5001, Enabled, "
+    "Default, Enabled, 0, 2, [N/A], 3, 16\n"
+    "1, Tesla T4, GPU-2b2c, 550.90.07, 90.04.38.00.03, 15360, 70.00, 1590, 5001, Enabled, "
+    "Default, [N/A], [N/A], [N/A], [N/A], 3, 16\n"
 )
 
 
@@ -67,12 +72,17 @@ def test_what_the_gpu_did_meanwhile() -> None:
 
 
 def test_set_up_and_idle_time_are_no_part_of_it() -> None:
-    """58 samples before the run and two in it: as one, a slowdown throughout would be 3 % of the samples."""
+    """58 samples before the run and two in it: as one, a slowdown throughout would be 3 % of the
+    samples.
+    """
     text = samples(*[1] * 29, *[0] * 29, 0x40, 0x41, 0x40)
     whole = gpu_queries.during(text, gpu_queries.DYNAMIC)
     assert (whole[0]["samples"], gpu_queries.slowed(whole)) == (
         31,
-        "GPU 0 was slowed down (hardware thermal slowdown) in 6 % of the sample: mend cooling or power",
+        (
+            "GPU 0 was slowed down (hardware thermal slowdown) in 6 % of the sample: mend "
+            "cooling or power"
+        ),
     )
     (result,) = gpu_queries.during(text, gpu_queries.DYNAMIC, [span(29, 30)])
     assert (result["samples"], result["throttled"], result["sm_clock"]["high"]) == (
@@ -92,9 +102,9 @@ def test_each_run_is_judged_by_itself() -> None:
     assert gpu_queries.slowed(gpu_queries.during(text, gpu_queries.DYNAMIC)) is None
     (result,) = gpu_queries.during(text, gpu_queries.DYNAMIC, runs)
     assert result["throttled"]["hardware thermal slowdown"] == pytest.approx(1 / 24)
-    assert (
-        gpu_queries.slowed([result])
-        == "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of one of its runs: mend cooling or power"
+    assert gpu_queries.slowed([result]) == (
+        "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of one of its runs: mend "
+        "cooling or power"
     )
 
 
@@ -138,7 +148,9 @@ def test_the_power_cap_and_a_short_spike_are_not() -> None:
 
 
 def test_where_a_nic_uses_the_memory_idle_samples_count() -> None:
-    """Two samples of the set-up among 60 in which the GPU waits: of a tool that computes they would be all."""
+    """Two samples of the set-up among 60 in which the GPU waits: of a tool that computes they
+    would be all.
+    """
     text = samples(0x40, 0x40, *[1] * 60)
     assert gpu_queries.slowed(gpu_queries.during(text, gpu_queries.DYNAMIC)) is not None
     (result,) = gpu_queries.during(text, gpu_queries.DYNAMIC, computes=False)
@@ -233,7 +245,7 @@ case "$*" in
 *utilization.gpu*) refuse utilization.gpu;;
 *vbios*) echo '0, Tesla T4, GPU-1, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 2, 3, 16'; exit 0;;
 esac
-"""
+"""  # noqa: E501
     fake_smi(
         tmp_path,
         monkeypatch,
@@ -275,7 +287,10 @@ def test_every_host_is_watched_and_what_its_gpus_did_is_held_against_the_figure(
     fake_smi(
         tmp_path,
         monkeypatch,
-        f'case "$*" in -L) echo "GPU 0: T4"; exit;; *loop*) ;; *uuid*) echo "{T4.splitlines()[0]}"; exit;; esac; {hot}',
+        (
+            f'case "$*" in -L) echo "GPU 0: T4"; exit;; *loop*) ;; *uuid*) echo '
+            f'"{T4.splitlines()[0]}"; exit;; esac; {hot}'
+        ),
     )
     hosts = [LocalHost(name=name) for name in ("a", "b", "a")]
     copies = [*hosts, hosts[0]]  # two copies on one host, and two pods on node a
@@ -331,7 +346,10 @@ def test_a_slowed_gpu_is_not_held_against_an_accuracy_run(
     fake_smi(
         tmp_path,
         monkeypatch,
-        f'case "$*" in -L) echo "GPU 0: T4"; exit;; *loop*) ;; *uuid*) echo "{T4.splitlines()[0]}"; exit;; esac; {hot}',
+        (
+            f'case "$*" in -L) echo "GPU 0: T4"; exit;; *loop*) ;; *uuid*) echo '
+            f'"{T4.splitlines()[0]}"; exit;; esac; {hot}'
+        ),
     )
     params = Workload.model_validate(
         {"device": "cuda", "system": "stub", "scenario": scenario, "imagenet": "/x"}
@@ -377,15 +395,23 @@ def test_only_the_gpu_that_the_program_used_is_judged(
 def test_the_gpu_is_judged_while_loadgen_ran(
     hot: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """By the times of the program's result, on a host whose clock shows another zone: ten seconds each of set-up, run and checks."""
+    """By the times of the program's result, on a host whose clock shows another zone: ten
+    seconds each of set-up, run and checks.
+    """
     began = {
         what: round(NOON.timestamp()) + 10 * place
         for place, what in enumerate(("set-up", "run", "checks"))
     }
     line = "0, 1500, 5000, 60, 70, 99, 1024, $mask, $(date -d @$at +'%Y/%m/%d %H:%M:%S.000')"
     hot_at = f"[ $at -ge {began[hot]} ] && [ $at -lt {began[hot] + 10} ] && mask=0x40"
-    all_lines = f'for at in $(seq {began["set-up"]} {began["checks"] + 9}); do mask=0x0; {hot_at}; echo "{line}"; done'
-    query = f'case "$*" in -L) echo "GPU 0: T4";; *loop*) {all_lines}; {SAID}; exec sleep 60;; *uuid*) echo "{T4.splitlines()[0]}";; esac'
+    all_lines = (
+        f"for at in $(seq {began['set-up']} {began['checks'] + 9}); do mask=0x0; {hot_at}; echo "
+        f'"{line}"; done'
+    )
+    query = (
+        f'case "$*" in -L) echo "GPU 0: T4";; *loop*) {all_lines}; {SAID}; exec sleep 60;; '
+        f'*uuid*) echo "{T4.splitlines()[0]}";; esac'
+    )
     fake_smi(tmp_path, monkeypatch, query)
     monkeypatch.setenv("TZ", "UTC-12")
     host = LocalHost()
@@ -404,7 +430,10 @@ def test_the_gpu_is_judged_while_loadgen_ran(
         await_lines(tmp_path)
     assert watch.facts["during"][0]["samples"] == 10
     assert watch.facts["against"] == (
-        "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of the sample: mend cooling or power"
+        (
+            "GPU 0 was slowed down (hardware thermal slowdown) in 100 % of the sample: mend "
+            "cooling or power"
+        )
         if hot == "run"
         else None
     )
@@ -416,7 +445,10 @@ def test_the_gpu_is_judged_while_loadgen_ran(
         (None, "the NVIDIA driver (nvidia-smi) is not installed"),
         (
             "echo 'No devices found.'",
-            "device cuda: the NVIDIA driver on {host} shows no GPU: ask for nvidia.com/gpu in resources",
+            (
+                "device cuda: the NVIDIA driver on {host} shows no GPU: ask for nvidia.com/gpu "
+                "in resources"
+            ),
         ),
         (
             "echo 'NVIDIA-SMI has failed' >&2; exit 9",
@@ -439,7 +471,8 @@ def test_cuda_asked_where_there_is_none_is_skipped_with_what_to_do(
         fake_smi(tmp_path, monkeypatch, script)
     suite, store = tmp_path / "suite.yaml", tmp_path / "store"
     suite.write_text(
-        "name: s\nentries:\n  - {benchmark: resnet50, params: {system: stub, device: cuda, fast: true}}\n"
+        "name: s\nentries:\n  - {benchmark: resnet50, params: {system: stub, device: cuda, "
+        "fast: true}}\n"
     )
     main(["doctor", str(suite)])
     doctor = capsys.readouterr().out

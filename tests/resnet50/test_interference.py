@@ -95,7 +95,10 @@ def test_copies_need_of_their_wrapper_the_standard_streams_alone_and_have_schedu
     tmp_path: Path,
 ) -> None:
     """A wrapper into a pod or a container: it refuses argv that names a file of ours."""
-    code = "import subprocess, sys; assert not any(sys.argv[1] in each for each in sys.argv[2:]); sys.exit(subprocess.call(sys.argv[2:]))"
+    code = (
+        "import subprocess, sys; assert not any(sys.argv[1] in each for each in sys.argv[2:]); "
+        "sys.exit(subprocess.call(sys.argv[2:]))"
+    )
     options = {
         "wrapper": [sys.executable, "-c", code, str(tmp_path)],
         "wrapper_env": {"HIDDEN": "1"},

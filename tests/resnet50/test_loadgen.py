@@ -30,7 +30,10 @@ pytest.importorskip(
 
 
 def measure(folder: Path, **params: Any) -> Sequence[Any]:
-    """Run the benchmark on this machine with the stub; its measurements. Raises Invalid as the lead would see it."""
+    """Run the benchmark on this machine with the stub; its measurements.
+
+    Raises Invalid as the lead would see it.
+    """
     value = Workload(system="stub", **params)
     benchmark = Resnet50()
     gang = Gang([LocalHost()], Shape(), 120.0, str(folder))
@@ -38,7 +41,9 @@ def measure(folder: Path, **params: Any) -> Sequence[Any]:
 
 
 def server(folder: Path, queries: int) -> Sequence[Any]:
-    """Poisson arrivals far below what the stub can do, but the hundredth query stalls just beyond the bound."""
+    """Poisson arrivals far below what the stub can do, but the hundredth query stalls just
+    beyond the bound.
+    """
     stub = {"base": 0.0005, "stalled": 100, "stall": 0.06}
     limits = {
         "min_queries": queries,
@@ -46,7 +51,8 @@ def server(folder: Path, queries: int) -> Sequence[Any]:
         "min_duration": 0.001,
         "latency_bound": 0.06,
     }
-    # at 60/s another query lands within the half millisecond that would make it late too in 3 % of the seeds; this seed is not one
+    # at 60/s another query lands within the half millisecond that would make it late too in 3 % of
+    # the seeds; this seed is not one
     return measure(folder, scenario="server", target_rate=60, stub=stub, seed=0, **limits)
 
 
@@ -83,7 +89,9 @@ def test_one_violation_in_662_queries_is_valid(tmp_path: Path) -> None:
 
 
 def test_a_single_stream_four_times_as_fast_as_its_warm_up_is_long_enough() -> None:
-    """The queries are made beforehand, by the warm-up's rate: a machine that was busy then is not now."""
+    """The queries are made beforehand, by the warm-up's rate: a machine that was busy then is
+    not now.
+    """
     tested = loadgen.measure(
         Stub(0.005), loadgen.Load("single-stream", 1, 0.5, 20, 8, 50.0), pytest.fail
     )
@@ -106,7 +114,9 @@ def test_queries_are_spared_where_they_are_few(rate: float, duration: float) -> 
 
 @pytest.mark.slow
 def test_our_share_of_the_latency_is_small(tmp_path: Path) -> None:
-    """benchmarks/resnet50.py holds it below 2 % of LoadGen's own figure, on a machine that does nothing else."""
+    """benchmarks/resnet50.py holds it below 2 % of LoadGen's own figure, on a machine that does
+    nothing else.
+    """
     service, count = 0.01, 100
     ours, bare = [], []
     for _ in range(3):
@@ -143,7 +153,9 @@ def test_the_batcher_adds_little_to_a_server() -> None:
 
 
 class Cold(Stub):
-    """The first batch of each size in a thread takes half a second; `threads` has the thread of each batch."""
+    """The first batch of each size in a thread takes half a second; `threads` has the thread of
+    each batch.
+    """
 
     def __init__(self) -> None:
         super().__init__(0.002)
@@ -334,7 +346,10 @@ def test_a_search_that_is_killed_leaves_the_trials_that_ended(tmp_path: Path) ->
     value = Workload(system="stub", scenario="find-peak", **params)  # two seconds a trial
     with pytest.raises(
         Failed,
-        match=r"did not end within [0-9.]+ s \([1-9] finished trials are kept with the sample\): .* 662 queries",
+        match=(
+            r"did not end within [0-9.]+ s \([1-9] finished trials are kept with the sample\): "
+            r".* 662 queries"
+        ),
     ) as caught:
         Resnet50().run(Gang([Impatient()], Shape(), 60.0, str(tmp_path)), value)
     first = json.loads(caught.value.texts["stdout"].splitlines()[0])["test"]

@@ -106,7 +106,10 @@ def test_tf32_on_a_gpu_without_it_is_refused_and_the_capability_is_in_the_facts(
     [
         (
             "The NVIDIA driver on your system is too old (found version 11040).\nPlease update it",
-            "PyTorch cannot use it: The NVIDIA driver on your system is too old (found version 11040). Please update it",
+            (
+                "PyTorch cannot use it: The NVIDIA driver on your system is too old (found "
+                "version 11040). Please update it"
+            ),
         ),
         (
             "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
@@ -267,7 +270,10 @@ def test_weights_from_a_file_and_its_digest(tmp_path: Path, net: Any) -> None:
     named.write_bytes(data)
     with pytest.raises(
         UnusableError,
-        match=r"not what they claim: .*; download the file again, or rename it, or set weights_sha256",
+        match=(
+            r"not what they claim: .*; download the file again, or rename it, or set "
+            r"weights_sha256"
+        ),
     ):
         network.build(str(named), 0)
     dated = tmp_path / "mymodel-20240131.pth"  # no digest
@@ -282,7 +288,10 @@ def test_weights_that_are_missing_or_of_another_model(tmp_path: Path, net: Any) 
     torch.save({"conv.weight": torch.zeros(3)}, other)
     with pytest.raises(
         UnusableError,
-        match=r"no state dict of torchvision's ResNet-50: .* Missing key\(s\) in state_dict: \"conv1.weight",
+        match=(
+            r"no state dict of torchvision's ResNet-50: .* Missing key\(s\) in state_dict: "
+            r"\"conv1.weight"
+        ),
     ):
         network.build(str(other), 0)
     torch.save({**net.state_dict(), "fc.bias": torch.zeros(10)}, other)

@@ -80,7 +80,9 @@ P90 = re.compile(r'("key": "result_90.00_percentile_latency_ns", "value": )\d+')
 
 
 class Drifting(LocalHost):
-    """A host in virtual time: each run is 1 % slower than the last, and one behind the wrapper takes `cost` more."""
+    """A host in virtual time: each run is 1 % slower than the last, and one behind the wrapper
+    takes `cost` more.
+    """
 
     def __init__(self, cost: float) -> None:
         super().__init__("127.0.0.1")
@@ -169,7 +171,8 @@ sys.exit(main())
 @needs_loadgen
 @pytest.mark.slow
 def test_a_real_wrapper_is_run_and_its_cost_is_seen(tmp_path: Path) -> None:
-    # the wrapper swaps the program for one whose stub takes 10 ms more of 10; argv after it: python -m module --spec -
+    # the wrapper swaps the program for one whose stub takes 10 ms more of 10; argv after it: python
+    # -m module --spec -
     options = {
         "wrapper": [sys.executable, "-c", WRAPPER],
         "pairs": 3,
@@ -466,7 +469,10 @@ def test_a_library_is_in_a_process_whatever_the_file_is_called_to_which_its_name
 ) -> None:
     named = tmp_path / "vgpu.so"
     named.symlink_to(Path(layer).rename(tmp_path / "vgpu-1.2"))
-    code = "import json; from perfdag.steps.resnet50 import preload; print(json.dumps(preload.inspect({})))"
+    code = (
+        "import json; from perfdag.steps.resnet50 import preload; "
+        "print(json.dumps(preload.inspect({})))"
+    )
     ran = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "LD_PRELOAD": str(named)},
@@ -515,7 +521,8 @@ def test_a_layer_that_ld_so_passes_over_is_missing_and_no_treatment_that_costs_n
         (tool,) = benchmark.missing(gang, params)
         assert tool.program.startswith("/nowhere/layer.so (LD_PRELOAD)")
         assert tool.advice.startswith(
-            "n1 reports: ERROR: ld.so: object '/nowhere/layer.so' from LD_PRELOAD cannot be preloaded"
+            "n1 reports: ERROR: ld.so: object '/nowhere/layer.so' from LD_PRELOAD cannot be "
+            "preloaded"
         )
         output = benchmark.run(gang, params)
         assert any(

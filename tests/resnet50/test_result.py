@@ -325,7 +325,8 @@ def test_a_run_writes_the_seed_document_beside_its_report(
     stub = "{system: stub, scenario: offline, fast: true, stub: {base: 1ms}}"
     suite = tmp_path / "suite.yaml"
     suite.write_text(
-        f"name: seed\nentries:\n  - {{benchmark: resnet50, params: {stub}}}\n  - {{benchmark: command, params: {{argv: ['true']}}}}\n"
+        f"name: seed\nentries:\n  - {{benchmark: resnet50, params: {stub}}}\n"
+        f"  - {{benchmark: command, params: {{argv: ['true']}}}}\n"
     )
     root = tmp_path / "store"
     assert main(["run", str(suite), "--store", str(root), "--no-report"]) == 0
@@ -506,7 +507,10 @@ def test_offline_that_was_done_early_names_the_parameter_and_a_rate() -> None:
     raw = ended_early("offline")
     with pytest.raises(
         Invalid,
-        match=r"Min duration satisfied: NO.*; target_rate is the expected QPS: set it to \d+ or more",
+        match=(
+            r"Min duration satisfied: NO.*; target_rate is the expected QPS: set it to \d+ or "
+            r"more"
+        ),
     ):
         parse(raw, params("offline", batch=8))
 
@@ -515,7 +519,10 @@ def test_a_run_that_max_queries_ended_says_so() -> None:
     raw = ended_early("single-stream")
     with pytest.raises(
         Invalid,
-        match=r"Min duration satisfied: NO.*; max_queries ended it at 700, before min_duration: raise it",
+        match=(
+            r"Min duration satisfied: NO.*; max_queries ended it at 700, before min_duration: "
+            r"raise it"
+        ),
     ):
         parse(raw, params("single-stream", max_queries=700))
     with pytest.raises(Invalid) as other:
@@ -529,6 +536,9 @@ def test_offline_of_fewer_samples_than_asked_is_invalid() -> None:
     assert parse(recorded("offline"), params("offline", batch=8, min_queries=summary.queries))
     with pytest.raises(
         Invalid,
-        match=f"LoadGen requested {summary.queries} samples, fewer than the {summary.queries + 1} of min_queries",
+        match=(
+            f"LoadGen requested {summary.queries} samples, fewer than the {summary.queries + 1} "
+            f"of min_queries"
+        ),
     ):
         parse(recorded("offline"), params("offline", batch=8, min_queries=summary.queries + 1))

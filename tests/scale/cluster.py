@@ -18,7 +18,9 @@ async def left(kube: Kube, api_version: str, kind: str, namespace: str) -> int:
 
 @contextlib.asynccontextmanager
 async def refusing(kube: Kube, namespace: str, resource: str, allowed: str) -> AsyncIterator[None]:
-    """An admission policy that refuses creations of a resource in the namespace unless the CEL expression `allowed` holds."""
+    """An admission policy that refuses creations of a resource in the namespace unless the CEL
+    expression `allowed` holds.
+    """
     name, group, _, plural = f"perfdag-test-{uuid.uuid4().hex[:8]}", *resource.rpartition("/")
     api = "admissionregistration.k8s.io/v1"
     rule = {

@@ -1,4 +1,6 @@
-"""The benchmarks scale and vmi-steady as entries of a suite, on a real API server with simulated nodes."""
+"""The benchmarks scale and vmi-steady as entries of a suite, on a real API server with simulated
+nodes.
+"""
 
 import uuid
 from pathlib import Path
@@ -23,7 +25,7 @@ entries:
   - benchmark: vmi-steady
     params: {{count: 6, churn: 2, pause: 1s, duration: 4s, api_gates: false, namespace: perfdag-test-{id}-vmis, timeout: 60s}}
     timeout: 180s
-"""
+"""  # noqa: E501
 
 
 def test_they_run_and_their_rows_add_up(tmp_path: Path) -> None:

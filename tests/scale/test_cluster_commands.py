@@ -29,7 +29,9 @@ pytestmark = pytest.mark.cluster
 
 @contextlib.contextmanager
 def account(namespace: str, path: Path, role: str = "") -> Iterator[None]:
-    """A namespace with the service account `nobody`, a kubeconfig of it at `path`, and a ClusterRole that it has there (none: no right)."""
+    """A namespace with the service account `nobody`, a kubeconfig of it at `path`, and a
+    ClusterRole that it has there (none: no right).
+    """
 
     async def make() -> str:
         async with Kube() as kube:
@@ -233,12 +235,18 @@ class TestCommands:
     def test_failure_messages_can_be_searched_over_runs(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """Half of the VMIs fail, with KubeVirt's words; the run says so, and the history finds the words."""
+        """Half of the VMIs fail, with KubeVirt's words; the run says so, and the history finds
+        the words.
+        """
         assert self.cli("nodes", "--count", "20") == 0
         assert self.cli("simulate", "kubevirt", "--failures", "50") == 0
-        params = f"{{counts: [20], primer: false, api_gates: false, namespace: perfdag-test-{uuid.uuid4().hex[:8]}, timeout: 60s}}"
+        params = (
+            f"{{counts: [20], primer: false, api_gates: false, namespace: "
+            f"perfdag-test-{uuid.uuid4().hex[:8]}, timeout: 60s}}"
+        )
         (tmp_path / "s.yaml").write_text(
-            f"name: failing\nentries:\n  - {{benchmark: vmi-burst, params: {params}, timeout: 120s}}\n"
+            f"name: failing\nentries:\n"
+            f"  - {{benchmark: vmi-burst, params: {params}, timeout: 120s}}\n"
         )
         store = ["--store", str(tmp_path / "store")]
         try:
@@ -297,13 +305,19 @@ class TestCommands:
         code: int,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        """As on the command line: the size that broke the gate is the answer, and the first size fails the run."""
+        """As on the command line: the size that broke the gate is the answer, and the first size
+        fails the run.
+        """
         assert self.cli("nodes", "--count", "20") == 0
         assert self.cli("simulate", "kubevirt") == 0
         params = "scenario: capacity, counts: [100], step: 10, primer: false"
-        params += f", api_gates: false, gates: ['Running-phase-count <= {most}'], namespace: perfdag-test-{uuid.uuid4().hex[:8]}"
+        params += (
+            f", api_gates: false, gates: ['Running-phase-count <= {most}'], namespace: "
+            f"perfdag-test-{uuid.uuid4().hex[:8]}"
+        )
         (tmp_path / "s.yaml").write_text(
-            f"name: grow\nentries:\n  - {{benchmark: vmi-burst, params: {{{params}}}, timeout: 120s}}\n"
+            f"name: grow\nentries:\n  - {{benchmark: vmi-burst, params: {{{params}}}, "
+            f"timeout: 120s}}\n"
         )
         assert (
             main(
@@ -389,9 +403,9 @@ class TestCommands:
         assert self.cli("submit", "-o", out, *words) == 2
         output = capsys.readouterr().err
         assert (
-            f"holds run {orjson.loads(before)['run']}, of which 2 objects are still there; `perfdag scale delete -o"
-            in output
-        )
+            f"holds run {orjson.loads(before)['run']}, of which 2 objects are still there; "
+            f"`perfdag scale delete -o"
+        ) in output
         assert output.count("\n") == 1
         assert (tmp_path / "out" / "run.json").read_bytes() == before
         other = str(tmp_path / "other")
@@ -482,15 +496,17 @@ class TestCommands:
             )
         output = capsys.readouterr().err
         assert (
-            f"you may not create, delete, list, watch pods in the namespace {name}; grant it to the service account nobody"
-            in output
-        )
+            f"you may not create, delete, list, watch pods in the namespace {name}; grant it "
+            f"to the service account nobody"
+        ) in output
         assert output.count("\n") == 1
         assert not (tmp_path / "out").exists()
 
 
 def simulated_pods(run: str) -> Document:
-    """Pods for KWOK's nodes alone: their image is nowhere, so a real node would never get them ready."""
+    """Pods for KWOK's nodes alone: their image is nowhere, so a real node would never get them
+    ready.
+    """
     document = load("pod", run, {"gpus": 0}).documents[0]
     body = orjson.loads(document.body)
     body["spec"]["nodeSelector"] = {"type": "kwok"}
@@ -499,7 +515,9 @@ def simulated_pods(run: str) -> Document:
 
 @pytest.mark.slow
 async def test_a_killed_watch_loses_no_stage(kube: Kube, nodes: None, namespace: str) -> None:
-    """300 pods while all connections of the observer are cut several times: every pod has every stage."""
+    """300 pods while all connections of the observer are cut several times: every pod has every
+    stage.
+    """
     parts = urlsplit(kube.cluster.server)
     with contextlib.closing(Proxy((parts.hostname or "", parts.port or 443))) as proxy:
         cluster = load_config()

@@ -34,10 +34,12 @@ LONGEST_LAG = 0.1
 async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
-    """The simulated KubeVirt stamps each phase with nanoseconds, just before it writes it: that is the truth.
+    """The simulated KubeVirt stamps each phase with nanoseconds, just before it writes it: that is
+    the truth.
 
-    The watch must agree within 20 ms, or, where the machine is busy (KWOK too stamps early and writes late then), within the error bar
-    that the run itself states, which may not be as wide as it likes.
+    The watch must agree within 20 ms, or, where the machine is busy (KWOK too stamps early and
+    writes late then), within the error bar that the run itself states, which may not be as wide as
+    it likes.
     """
     await simulation.install(kube, "kubevirt", {"vmi-scheduling": (800, 3300)})
     truth: dict[str, float] = {}
@@ -85,7 +87,8 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
     assert (result.figures["deletion/DELETE-virtualmachines-count"] or 0) >= 40, (
         "the deletion is in the books"
     )
-    # the books are the whole API server's: another namespace that is emptied meanwhile is in them too
+    # the books are the whole API server's: another namespace that is emptied meanwhile is in them
+    # too
     assert (result.figures.get("DELETE-virtualmachines-count") or 0) < 40, (
         "and not in those of the creation"
     )
@@ -212,7 +215,9 @@ async def test_a_namespace_that_is_being_deleted_is_waited_for(kube: Kube) -> No
 async def test_stages_that_are_as_wanted_are_left_alone_and_others_made_anew(
     kube: Kube, nodes: None
 ) -> None:
-    """KWOK misses what is deleted while they are made anew: another run on this cluster would wait for ever."""
+    """KWOK misses what is deleted while they are made anew: another run on this cluster would
+    wait for ever.
+    """
     kind = await kube.resource("kwok.x-k8s.io/v1alpha1", "Stage")
 
     async def installed(delays: dict[str, tuple[int, int]] | None = None) -> dict[str, str]:
@@ -331,7 +336,9 @@ async def test_an_interrupted_burst_leaves_nothing_in_a_namespace_that_was_there
 async def test_a_killed_run_is_deleted_by_the_id_that_it_said(
     kube: Kube, nodes: None, at: str, tmp_path: Path
 ) -> None:
-    """SIGKILL leaves all as it is: VMIs that never run, pods and PriorityClasses, the heartbeat, a namespace of the run's own."""
+    """SIGKILL leaves all as it is: VMIs that never run, pods and PriorityClasses, the heartbeat,
+    a namespace of the run's own.
+    """
     await simulation.install(kube, "kubevirt", {"vmi-running": (600_000, 600_000)})
     name = f"perfdag-test-{uuid.uuid4().hex[:8]}"
     words = {
@@ -410,7 +417,10 @@ def test_a_sample_of_vmis_that_never_run_keeps_their_rows(tmp_path: Path) -> Non
     assert main(["scale", "nodes", "--count", "20"]) == 0
     assert main(["scale", "simulate", "kubevirt", "--delay", "vmi-running=600000-600000"]) == 0
     try:
-        params = f"{{counts: [4], primer: false, api_gates: false, namespace: perfdag-test-{uuid.uuid4().hex[:8]}}}"
+        params = (
+            f"{{counts: [4], primer: false, api_gates: false, namespace: "
+            f"perfdag-test-{uuid.uuid4().hex[:8]}}}"
+        )
         (tmp_path / "s.yaml").write_text(
             f"name: stuck\nentries:\n  - {{benchmark: vmi-burst, params: {params}, timeout: 20s}}\n"
         )
@@ -437,7 +447,9 @@ def test_a_sample_of_vmis_that_never_run_keeps_their_rows(tmp_path: Path) -> Non
 async def test_a_second_submission_into_a_namespace_counts_its_own_pods(
     kube: Kube, nodes: None, namespace: str, tmp_path: Path
 ) -> None:
-    """The pods of the first are all ready: the sample of the second must not be content with them."""
+    """The pods of the first are all ready: the sample of the second must not be content with
+    them.
+    """
     words = ["--template", "pod", "-p", "4", "-g", "0", "--namespace", namespace]
     await cli("submit", "-n", "8", "-o", str(tmp_path / "one"), *words)
     await cli("sample", "-o", str(tmp_path / "one"), "--watch", "60")
@@ -461,7 +473,7 @@ async def make():
         await kube.create(body, "{namespace}")
 asyncio.run(make())
 END
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow

@@ -1,4 +1,6 @@
-"""Workloads on a real API server and scheduler with simulated nodes: rows for all, figures that add up, nothing left behind."""
+"""Workloads on a real API server and scheduler with simulated nodes: rows for all, figures that
+add up, nothing left behind.
+"""
 
 import asyncio
 import contextlib
@@ -74,7 +76,9 @@ async def test_a_quota_that_refuses_5_percent_shows_as_5_percent(
 async def test_claims_are_asked_for_bound_and_gone(
     kube: Kube, nodes: None, namespace: str, kind: str, workers: int, pods: int
 ) -> None:
-    """Run:ai's workloads with a claim a pod: request and bind each from its own pair, on a storage class that KWOK plays."""
+    """Run:ai's workloads with a claim a pod: request and bind each from its own pair, on a
+    storage class that KWOK plays.
+    """
     await simulation.install(kube, "runai")
     await simulation.install(kube, "storage", {"pvc-provisioned": (300, 300)})
     try:
@@ -102,7 +106,8 @@ async def test_claims_are_asked_for_bound_and_gone(
         bound = [row for row in result.rows if row.stage == "pvc_bound"]
         assert [row.status for row in bound] == ["ok"] * 3
         took = sorted(row.seconds or 0 for row in bound)
-        # of two receive times: one claim may be told of late and its binding with it, on a machine that builds images meanwhile
+        # of two receive times: one claim may be told of late and its binding with it, on a machine
+        # that builds images meanwhile
         assert 0.28 <= took[1] <= took[2] < 10, took
         assert [row.status for row in result.rows if row.stage == "pvc_requested"] == ["ok"] * 3
         assert all(row.objects == pods for row in bound), "a claim of each pod"
@@ -222,7 +227,9 @@ async def test_the_scheduler_alone_is_released_at_once(
 
 @pytest.fixture
 async def volcano(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """Volcano's kinds without Volcano: the pods go to the default scheduler, which knows neither gangs nor queues."""
+    """Volcano's kinds without Volcano: the pods go to the default scheduler, which knows neither
+    gangs nor queues.
+    """
     definitions = await kube.resource("apiextensions.k8s.io/v1", "CustomResourceDefinition")
     monkeypatch.setattr(gangs, "VOLCANO", replace(gangs.VOLCANO, scheduler="default-scheduler"))
     names = []
@@ -264,7 +271,9 @@ async def volcano(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 async def test_gangs_and_queues_are_made_measured_and_gone_again(
     kube: Kube, nodes: None, volcano: None, namespace: str
 ) -> None:
-    """What the default scheduler does with gangs is told as it is; the second queue of a reclaim gets nothing back from it."""
+    """What the default scheduler does with gangs is told as it is; the second queue of a reclaim
+    gets nothing back from it.
+    """
     spec = submit.Spec(count=1, namespaces=[namespace], workers=3, gpus=8, timeout=15)
     result = await submit.measure(kube, spec, "gang")
     fitting, placed, split = (

@@ -1,4 +1,6 @@
-"""When all is there: pods by owners of any kind, VMIs of sets; what a sample refuses before it writes."""
+"""When all is there: pods by owners of any kind, VMIs of sets; what a sample refuses before it
+writes.
+"""
 
 import asyncio
 from collections import Counter
@@ -157,7 +159,9 @@ class TestAnyKind:
     def test_of_a_workload_that_lost_pods_those_that_stand_in_count(
         self, kind: str, pods: Any, members: int, want: int
     ) -> None:
-        """A Job tries again until it says that it failed; of others a failed pod is the end where none took its place."""
+        """A Job tries again until it says that it failed; of others a failed pod is the end
+        where none took its place.
+        """
         created = [
             record("Pod", f"p{i}", "a", created=2, **dict.fromkeys(stages, 3))
             for i, stages in enumerate(pods)
@@ -170,7 +174,9 @@ class TestAnyKind:
     def test_all_pods_are_looked_at_only_where_enough_may_be_there(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A pod that is ready, succeeds and goes is one: at 20,000 Jobs a look holds up the loop that notes when changes arrive."""
+        """A pod that is ready, succeeds and goes is one: at 20,000 Jobs a look holds up the loop
+        that notes when changes arrive.
+        """
         looks: list[bool] = []
         monkeypatch.setattr(completion, "count_in_workloads", lambda *_: looks.append(True) or 10)
         observer = self.jobs(
@@ -195,7 +201,9 @@ class TestAnyKind:
         assert reached(observer, "v1", "Pod", 1, 1) == 1
 
     async def test_a_gate_is_waited_for_on_a_pod_of_each_workload(self) -> None:
-        """Of 2 Jobs one has a pod in the place of another that was deleted; the other has none yet."""
+        """Of 2 Jobs one has a pod in the place of another that was deleted; the other has none
+        yet.
+        """
         gone, run = (
             record("Pod", "a0", "a", created=2, gated=2, gone=3),
             record("Pod", "a1", "a", created=3, gated=3),
@@ -262,20 +270,24 @@ class TestAnyKind:
         ("text", "members"),
         [
             (
-                "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: '${name}'}\nspec: {replicas: 3}",
+                "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: '${name}'}\n"
+                "spec: {replicas: 3}",
                 3,
             ),
             ("apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: '${name}'}\nspec: {}", 1),
             (
-                "apiVersion: batch/v1\nkind: Job\nmetadata: {name: '${name}'}\nspec: {parallelism: 2, completions: 6}",
+                "apiVersion: batch/v1\nkind: Job\nmetadata: {name: '${name}'}\n"
+                "spec: {parallelism: 2, completions: 6}",
                 6,
             ),
             (
-                "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: '${name}'}\nspec: {tasks: []}",
+                "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\n"
+                "metadata: {name: '${name}'}\nspec: {tasks: []}",
                 None,
             ),
             (
-                "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: '${name}'}\nspec: {}",
+                "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: '${name}'}\n"
+                "spec: {}",
                 None,
             ),
             ("apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {name: '${name}'}", None),
@@ -334,7 +346,9 @@ class TestVmis:
         assert settled([*created, lost, waits], 3) == 3
 
     async def test_what_was_churned_away_is_waited_for_no_more(self) -> None:
-        """Of 4 VMIs one never ran and was deleted in a cycle: the next wait is for the other 3 alone."""
+        """Of 4 VMIs one never ran and was deleted in a cycle: the next wait is for the other 3
+        alone.
+        """
         records = [
             record(vmi.VMI, f"v{i}", created=1, **({"running": 2.0} if i else {})) for i in range(4)
         ]
@@ -590,7 +604,10 @@ def test_gates_go_to_the_pods_of_any_kind_that_holds_them() -> None:
     body = orjson.loads(document.body)
     assert body["spec"]["template"]["spec"]["schedulingGates"] == [{"name": "perfdag/hold"}]
     assert "suspend" not in body["spec"]
-    text = "apiVersion: v1\nkind: Pod\nmetadata: {name: '${name}'}\nspec: {schedulingGates: [{name: theirs}], containers: []}\n"
+    text = (
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: '${name}'}\n"
+        "spec: {schedulingGates: [{name: theirs}], containers: []}\n"
+    )
     (document,) = load(text, "r", gated=True).documents
     assert orjson.loads(document.body)["spec"]["schedulingGates"] == [
         {"name": "theirs"},

@@ -1,4 +1,6 @@
-"""Figures of a run: gates, API metrics, what may be gated, deletion, throughput, and KubeVirt's audit form of them."""
+"""Figures of a run: gates, API metrics, what may be gated, deletion, throughput, and KubeVirt's
+audit form of them.
+"""
 
 import asyncio
 import math
@@ -67,7 +69,9 @@ class TestGates:
     def test_the_limits_of_the_api_stand_beside_gates_of_your_own(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        """In a suite as on the command line; one on the same metric takes a limit's place, and both can be left out."""
+        """In a suite as on the command line; one on the same metric takes a limit's place, and
+        both can be left out.
+        """
         request: list[list[str]] = []
 
         async def measure(kube: Any, spec: vmi.Spec, ask: Any) -> run_vmi.Outcome:
@@ -157,7 +161,9 @@ class TestApiMetrics:
     async def test_another_api_server_or_a_restarted_one_has_no_difference(
         self, starts: tuple[float, ...], same: bool
     ) -> None:
-        """Behind a load balancer that nothing tells of each scrape may be of another server: one's share is not what all were asked."""
+        """Behind a load balancer that nothing tells of each scrape may be of another server:
+        one's share is not what all were asked.
+        """
         answers = iter(starts)
 
         class Balanced:
@@ -185,7 +191,9 @@ class TestApiMetrics:
         assert api_metrics.worst(enough) == pytest.approx(0.1 + 0.9 * 0.99)
 
     def test_a_real_scrape_gives_the_ratio_that_the_documentation_gates(self) -> None:
-        """Two scrapes of an API server around 30 pods created and patched twice each (tests/recorded/apiserver)."""
+        """Two scrapes of an API server around 30 pods created and patched twice each
+        (tests/recorded/apiserver).
+        """
         folder = Path(__file__).parents[1] / "recorded" / "apiserver"
         before, after = (
             scrape_of(*(folder / f"{name}.txt").read_text().splitlines())
@@ -225,7 +233,9 @@ class TestApiMetrics:
         )
 
     def test_probes_of_the_api_server_are_no_requests_of_objects(self) -> None:
-        """100 slow creations of a kind, which alone are too few for a p99, beside 600 quick answers to /readyz."""
+        """100 slow creations of a kind, which alone are too few for a p99, beside 600 quick
+        answers to /readyz.
+        """
         slow = [
             series(kind, "", "POST", "resource", ("0.1", 0), ("2", 100), ("+Inf", 100))
             for kind in ("pods", "events", "leases", "jobs", "nodes")
@@ -243,7 +253,9 @@ class TestApiMetrics:
         assert len(calls) == 5
 
     def test_a_gate_sees_the_worse_of_creation_and_deletion(self) -> None:
-        """600 quick creations; then 600 slow deletions, or 20, which are too few for a p99 of their own, or unknown ones."""
+        """600 quick creations; then 600 slow deletions, or 20, which are too few for a p99 of
+        their own, or unknown ones.
+        """
         quick = scrape_of(*histogram("POST", "resource", ("0.1", 600), ("2", 600), ("+Inf", 600)))
 
         def seen(deletions: int) -> tuple[dict[str, float | None], api_metrics.Phases]:
@@ -282,7 +294,9 @@ class TestApiMetrics:
     def test_a_request_beyond_the_last_bound_keeps_a_gate_from_passing(
         self, slow: int, held: bool | None
     ) -> None:
-        """20 quick creations and 20 deletions: too few for a p99, so no request may have taken longer than the limit."""
+        """20 quick creations and 20 deletions: too few for a p99, so no request may have taken
+        longer than the limit.
+        """
         quick = histogram("POST", "resource", ("0.1", 20), ("60", 20), ("+Inf", 20))
         after = scrape_of(
             *quick,
@@ -347,7 +361,9 @@ class TestApiMetrics:
 
 
 def control(hosts: list[str], renewed: list[str], port: int = 0) -> Kube:
-    """A client of a control plane with API servers at these addresses, of which some renew a Lease, and one may be out of reach."""
+    """A client of a control plane with API servers at these addresses, of which some renew a
+    Lease, and one may be out of reach.
+    """
     slices = (
         [{"ports": [{"port": port}], "endpoints": [{"addresses": [host]} for host in hosts]}]
         if hosts
@@ -481,7 +497,10 @@ class TestAsked:
             ("ladder --cooldown inf --count 1 2", "cooldown: inf s cannot be waited"),
             (
                 "burst --gate creation_to_runing_p95<60",
-                "no figure of burst is called creation_to_runing_p95; the nearest is creation_to_running_p95",
+                (
+                    "no figure of burst is called creation_to_runing_p95; the nearest is "
+                    "creation_to_running_p95"
+                ),
             ),
             (
                 "burst --gate create-pods-count<60",

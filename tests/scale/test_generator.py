@@ -66,7 +66,10 @@ class TestTemplates:
         assert work["spec"]["pvcs"]["items"]["pvc-new-0"]["value"]["size"] == "1Mi"
 
     def test_any_field_of_the_user_passes_through(self, tmp_path: Path) -> None:
-        text = "apiVersion: x.example.com/v1\nkind: Thing\nmetadata: {name: 'a-${name}'}\nspec: {unheard: [1, '${index}', ${index}], mine: ${mine}}\n"
+        text = (
+            "apiVersion: x.example.com/v1\nkind: Thing\nmetadata: {name: 'a-${name}'}\n"
+            "spec: {unheard: [1, '${index}', ${index}], mine: ${mine}}\n"
+        )
         (tmp_path / "t.yaml").write_text(
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '${name}'}\n---\n" + text
         )
@@ -154,7 +157,10 @@ class Slow:
             raise KubeError(
                 403,
                 "Forbidden",
-                f'pods "{name}" is forbidden: exceeded quota: q, requested: pods=1, used: pods=95, limited: pods=95',
+                (
+                    f'pods "{name}" is forbidden: exceeded quota: q, requested: pods=1, used: '
+                    f"pods=95, limited: pods=95"
+                ),
             )
         self.names.append(f"{namespace}/{name}")
         return name
@@ -193,7 +199,9 @@ CREATED = {"metadata": {"uid": "made"}}
 
 
 class TestApiSubmitter:
-    """What the API server refuses for a moment is tried again, and counted by its cause, whether it ends well or not."""
+    """What the API server refuses for a moment is tried again, and counted by its cause, whether
+    it ends well or not.
+    """
 
     @pytest.mark.parametrize(
         ("answers", "uid", "retries", "error"),
@@ -272,7 +280,9 @@ class TestGenerator:
     def test_a_schedule_that_was_cut_off_was_not_held_and_what_was_never_sent_has_no_rate(
         self, took: float, share: float
     ) -> None:
-        """Of 1,000 due at 10/s 6 were sent by the deadline: over `took` seconds, of the 0.5 s that they were due in."""
+        """Of 1,000 due at 10/s 6 were sent by the deadline: over `took` seconds, of the 0.5 s
+        that they were due in.
+        """
         schedule, second = Schedule("constant", 10.0), 1_000_000_000
         items = [
             Submission(i, f"r-{i}", "n", 1 + round(at * second))
@@ -322,7 +332,10 @@ class TestGenerator:
         )
         summary = submitted.summary(Schedule())
         assert (summary["created"], summary["failed"]) == (95, 5)
-        cause = 'pods "NAME" is forbidden: exceeded quota: q, requested: pods=1, used: pods=95, limited: pods=95'
+        cause = (
+            'pods "NAME" is forbidden: exceeded quota: q, requested: pods=1, used: pods=95, '
+            "limited: pods=95"
+        )
         assert summary["errors"] == {cause: 5}, "the whole sentence, once"
         rows = list(
             rows_of(

@@ -282,7 +282,7 @@ def granting(
         attributes = request.body["spec"]["resourceAttributes"]
         return {
             "status": {
-                "allowed": f"{attributes['verb']} {attributes['resource']} {attributes['namespace']}"
+                "allowed": f"{attributes['verb']} {attributes['resource']} {attributes['namespace']}"  # noqa: E501
                 in allowed
             }
         }
@@ -305,7 +305,8 @@ async def test_rights_that_no_allow_grants_are_named_with_the_account_that_lacks
         await rights.check(granting(), load(RAY, "r"), ["ns"])
     output = str(measurements.sample_error(caught.value, "scale", rules))
     assert output.startswith(
-        "you may not create, delete, list, watch rayclusters.ray.io in the namespace ns; grant it to the service account "
+        "you may not create, delete, list, watch rayclusters.ray.io in the namespace ns; "
+        "grant it to the service account "
     )
     assert "perfdag-measure-scale of the namespace bench with a Role" in output
     assert "`--allow scale` does not grant it" in output
@@ -457,7 +458,9 @@ VOLCANO = "scheduling.volcano.sh/v1beta1"
 
 
 def queues(why: str) -> ApiServer:
-    """Two queues and a pod of run r; `why` is what deleting queue `a` is refused with (Volcano's: until it was closed)."""
+    """Two queues and a pod of run r; `why` is what deleting queue `a` is refused with
+    (Volcano's: until it was closed).
+    """
     named = [(VOLCANO, "Queue", "a"), (VOLCANO, "Queue", "b"), ("v1", "Pod", "p")]
     server = ApiServer(
         *(
@@ -492,7 +495,9 @@ async def test_a_queue_of_volcano_is_closed_where_that_is_asked_for() -> None:
 
 
 def test_names_are_those_of_a_service_too() -> None:
-    """A PyTorchJob gets a Service of its name (RFC 1035: it begins with a letter), a VMI a launcher pod; a part's name is the longest."""
+    """A PyTorchJob gets a Service of its name (RFC 1035: it begins with a letter), a VMI a
+    launcher pod; a part's name is the longest.
+    """
     spec = vmi.Spec()
     part = run_vmi.rung(spec, 98).run
     primer = replace(spec, run=f"{part}-{PRIMER}").run

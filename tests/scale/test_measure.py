@@ -1,4 +1,6 @@
-"""`perfdag scale measure`: workloads that others create, on the in-memory API server and on KWOK."""
+"""`perfdag scale measure`: workloads that others create, on the in-memory API server and on
+KWOK.
+"""
 
 import asyncio
 import os
@@ -69,7 +71,9 @@ async def measured(server: ApiServer, path: Path, *later: Any, **more: Any) -> f
 async def test_pods_with_the_labels_are_measured_until_all_are_ready(
     calm: None, tmp_path: Path
 ) -> None:
-    """Neither those of others nor those that were there before; nobody knows when one was submitted."""
+    """Neither those of others nor those that were there before; nobody knows when one was
+    submitted.
+    """
     server = ApiServer(ready("old", "web"), ready("other", "db"))
     first, then = body("Pod", "a", "web"), body("Pod", "b", "web")
     got = await measured(

@@ -1,4 +1,6 @@
-"""Whose objects the observer keeps and counts, and what becomes of a watch that cannot be read, without a cluster."""
+"""Whose objects the observer keeps and counts, and what becomes of a watch that cannot be read,
+without a cluster.
+"""
 
 import time
 from pathlib import Path

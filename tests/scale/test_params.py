@@ -1,4 +1,6 @@
-"""What the benchmarks vmi-burst, vmi-steady and scale refuse before anything starts, how long they may take, what the plan holds."""
+"""What the benchmarks vmi-burst, vmi-steady and scale refuse before anything starts, how long
+they may take, what the plan holds.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,9 @@ from perfdag.suite.yaml_document import BadDocument
 _PODS = "template: {{spec: {{containers: []}}}}}}\n"
 JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: '${{name}}'}}\nspec: {{{}, " + _PODS
 STATEFUL_SET = (
-    "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {{name: '${{name}}'}}\nspec: {{podManagementPolicy: {}, replicas: {}, "
-    + _PODS
-)
+    "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {{name: '${{name}}'}}\n"
+    "spec: {{podManagementPolicy: {}, replicas: {}, "
+) + _PODS
 
 
 GATED = {
@@ -303,7 +305,10 @@ def planned(folder: Path, text: str) -> Any:
 
 
 def test_the_plan_has_the_limit_unless_the_suite_sets_one(tmp_path: Path) -> None:
-    both = "name: s\nentries:\n  - {benchmark: vmi-burst, name: a}\n  - {benchmark: vmi-burst, name: b, params: {counts: [9]}, timeout: 5m}\n"
+    both = (
+        "name: s\nentries:\n  - {benchmark: vmi-burst, name: a}\n"
+        "  - {benchmark: vmi-burst, name: b, params: {counts: [9]}, timeout: 5m}\n"
+    )
     assert [point.timeout >= 3600 + 2 * 900 for point in planned(tmp_path, both).points] == [
         True,
         False,
@@ -311,7 +316,9 @@ def test_the_plan_has_the_limit_unless_the_suite_sets_one(tmp_path: Path) -> Non
 
 
 def test_the_suites_plan_what_they_say() -> None:
-    """2,000 training jobs 5 at a time each second, 1,000 distributed ones of 7 workers with a claim; 100, and 400 to 800 VMIs a day."""
+    """2,000 training jobs 5 at a time each second, 1,000 distributed ones of 7 workers with a
+    claim; 100, and 400 to 800 VMIs a day.
+    """
     suites = Path(__file__).parents[2] / "suites"
     result = {
         name: make_plan(load_suite(str(suites / name))).points
@@ -380,7 +387,10 @@ def test_a_template_of_your_own_goes_into_the_plan_with_its_variables(
     """The pod that measures has not the file."""
     file = tmp_path / "mine.yaml"
     file.write_text(built_in()["vmi"].read_text().replace("90Mi", "${memory}"))
-    entry = f"name: s\nentries:\n  - {{benchmark: vmi-burst, params: {{template: {file}, variables: {{memory: 1Gi}}}}}}\n"
+    entry = (
+        f"name: s\nentries:\n  - {{benchmark: vmi-burst, params: {{template: {file}, variables: "
+        f"{{memory: 1Gi}}}}}}\n"
+    )
     (point,) = planned(tmp_path, entry).points
     file.unlink()
     params = get("vmi-burst").Params.model_validate(point.params)
@@ -408,6 +418,9 @@ def test_a_bad_template_is_told_when_the_suite_is_read(
     with pytest.raises(BadDocument) as caught:
         planned(
             tmp_path,
-            f"name: s\nentries:\n  - {{benchmark: vmi-burst, params: {{template: {tmp_path / 't.yaml'}}}}}\n",
+            (
+                f"name: s\nentries:\n  - {{benchmark: vmi-burst, params: {{template: "
+                f"{tmp_path / 't.yaml'}}}}}\n"
+            ),
         )
     assert message in str(caught.value)

@@ -86,7 +86,9 @@ class TestCharts:
     def test_a_total_is_neither_a_moment_of_its_own_nor_the_slowest_stage(
         self, gated: bool, slow: str
     ) -> None:
-        """Pods, scheduled after a second (gated: released after 5, scheduled at 9) and ready 2 later."""
+        """Pods, scheduled after a second (gated: released after 5, scheduled at 9) and ready 2
+        later.
+        """
 
         def stage(name: str, since: str, at: float, seconds: float) -> Stage:
             return Stage(name, since, [0, 1], [at, at], [seconds, seconds])
@@ -151,7 +153,9 @@ class TestCharts:
             assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1
 
     def table(self, *entries: tuple[str, int, str], tool: str = "perfdag") -> pa.Table:
-        """Rows of a result: of each (entry, count, sample) `count` objects, of which the last never ran, and one kind of API call."""
+        """Rows of a result: of each (entry, count, sample) `count` objects, of which the last
+        never ran, and one kind of API call.
+        """
         rows = []
         for entry, count, sample in entries:
             named = {

@@ -59,7 +59,9 @@ class TestStages:
         assert seen["running"][1] is True
 
     def test_a_claim_is_bound_when_its_phase_was_written(self) -> None:
-        """The object itself has no time for it: without a watch the API server's note of who wrote the status is all there is."""
+        """The object itself has no time for it: without a watch the API server's note of who
+        wrote the status is all there is.
+        """
         wrote = [
             {"time": "2026-01-01T00:00:09Z", "fieldsV1": {"f:metadata": {}}},
             {
@@ -364,7 +366,9 @@ class TestRows:
     def test_whole_seconds_of_a_server_with_another_clock_are_unbiased(
         self, ahead: float, fine: int
     ) -> None:
-        """One end is of our clock, the other of the server's, which shows whole seconds: each is a second off, the mean is not."""
+        """One end is of our clock, the other of the server's, which shows whole seconds: each is
+        a second off, the mean is not.
+        """
         chance, took, result = random.Random(7), round(0.3 * SECOND), []
         for _ in range(1500):
             sent = BASE + chance.randrange(SECOND)
@@ -530,7 +534,9 @@ CALLS = [
 
 
 def result(kind: str, count: int, stuck: int = 0, **figures: float | None) -> dict[str, Any]:
-    """A result of objects of which each takes 1 s a stage, the first `stuck` get no further than their creation, and i is i ms later."""
+    """A result of objects of which each takes 1 s a stage, the first `stuck` get no further than
+    their creation, and i is i ms later.
+    """
     way = (
         ("pending", "scheduling", "scheduled", "running") if kind == VMI else ("scheduled", "ready")
     )

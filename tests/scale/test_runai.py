@@ -156,7 +156,9 @@ class TestSubmitters:
     async def test_a_distributed_workload_with_a_claim(
         self, parameters: str, storage: str, tmp_path: Path
     ) -> None:
-        """As the tool asks for it, and of the same class as where the workload is created as an object."""
+        """As the tool asks for it, and of the same class as where the workload is created as an
+        object.
+        """
         output = await self.arguments(tmp_path, "distributed", pvc=True, storage_class=parameters)
         assert output[:2] == ["submit-pytorch", "j-7"]
         claim = [
@@ -216,7 +218,9 @@ class TestSubmitters:
 
 
 class TestContext:
-    """Other programs create the objects in the cluster whose rights, lock and namespace were asked for."""
+    """Other programs create the objects in the cluster whose rights, lock and namespace were
+    asked for.
+    """
 
     CONFIG = {
         "current-context": "first",
@@ -265,7 +269,10 @@ class TestContext:
             assert self.submitter(Kube(context=context), "runai-cli").argv[0] == "runai"
         with pytest.raises(
             runai.SettingsError,
-            match=r"submits to the current context.* not to 'second'; .*kubectl config use-context second",
+            match=(
+                r"submits to the current context.* not to 'second'; .*kubectl config use-context "
+                r"second"
+            ),
         ):
             self.submitter(Kube(context="second"), "runai-cli")
 
@@ -275,7 +282,9 @@ class TestBackendTimes:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "backend_of_tests.py").write_text(
-            "def times(project, namespace):\n    return {'a': 1767225610.5} if (project, namespace) == ('p', 'other') else {}\n"
+            "def times(project, namespace):\n"
+            "    return {'a': 1767225610.5} if (project, namespace) == ('p', 'other') else "
+            "{}\n"
         )
         installed(tmp_path, "perfdag.backend_times", "ours = backend_of_tests:times")
         monkeypatch.syspath_prepend(tmp_path)
@@ -392,7 +401,9 @@ class TestAttach:
             await attach(both, "r", await find(both, "r", None), None)
 
     async def test_what_is_gone_was_submitted_all_the_same(self, tmp_path: Path) -> None:
-        """Jobs with a TTL: of two one goes and a third comes, then all are gone, for a second sample of the folder, too."""
+        """Jobs with a TTL: of two one goes and a third comes, then all are gone, for a second
+        sample of the folder, too.
+        """
         server = ApiServer(job(0), job(1), job(0, kind="ConfigMap"))
         cluster = server.client()
         read = await follow(cluster, "r", None, None)
@@ -433,7 +444,9 @@ class TestAttach:
     async def test_a_run_found_by_its_id_takes_the_place_of_what_a_scenario_left_in_the_folder(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """When it has results, and not before: a sample that is interrupted leaves what was there, and is gone on with."""
+        """When it has results, and not before: a sample that is interrupted leaves what was
+        there, and is gone on with.
+        """
         old = (
             "perf-audit-results.json",
             "scurves-400.png",

@@ -29,7 +29,9 @@ from .test_workloads import Heart
 
 
 class Server:
-    """Pods by name: `stuck`, they are not deleted; `away`, it does not answer; `refused`, whose deletion is."""
+    """Pods by name: `stuck`, they are not deleted; `away`, it does not answer; `refused`, whose
+    deletion is.
+    """
 
     def __init__(
         self, *there: str, stuck: bool = False, away: bool = False, refused: Sequence[str] = ()
@@ -168,7 +170,9 @@ class TestLeaving:
         assert "unknown (interrupted); `perfdag scale delete --run r`" in message[0]
 
     async def test_what_appears_while_the_rest_is_waited_for_is_deleted_too(self) -> None:
-        """A busy server carries out a creation that was cut off when all was looked for already: the watch tells of it."""
+        """A busy server carries out a creation that was cut off when all was looked for already:
+        the watch tells of it.
+        """
         server = Server()
         opened, message = left_by(server, "a", in_flight=True)
         waits = server.observer.until
@@ -257,7 +261,8 @@ Decide = Callable[[int], Sequence[tuple[str, float]]]
 
 
 class Cluster:
-    """An API server whose scheduler does with the pod of each object (by its index) what `decide` says: stages, in seconds from its creation.
+    """An API server whose scheduler does with the pod of each object (by its index) what `decide`
+    says: stages, in seconds from its creation.
 
     A stage in the future of more than a second comes as much later as it says in hundredths.
     """
@@ -434,9 +439,9 @@ class TestQueues:
             scenario, [4], lambda i: [("scheduled", 0.01)], workers=1, log=messages.append
         )
         (note,) = [note for note in result.facts["notes"] if "queue" in note and "left" in note]
-        assert (
-            note
-            == f"the queue perfdag-{result.run}-b is left: no such right; `perfdag scale delete --run {result.run}` deletes it"
+        assert note == (
+            f"the queue perfdag-{result.run}-b is left: no such right; `perfdag scale delete "
+            f"--run {result.run}` deletes it"
         )
         assert note not in messages, "it is said once, with the result"
 
@@ -448,7 +453,10 @@ class TestQueues:
                 raise KubeError(0, "Unreachable", "the watch is gone")
         assert set(kube.deletions) == {"perfdag-r", "perfdag-r-a", "perfdag-r-b"}
         assert messages == [
-            "the queue perfdag-r-b is left: no such right; `perfdag scale delete --run r` deletes it"
+            (
+                "the queue perfdag-r-b is left: no such right; `perfdag scale delete --run r` "
+                "deletes it"
+            )
         ]
 
     async def test_an_interrupted_deletion_tells_of_all_queues_that_may_be_left(

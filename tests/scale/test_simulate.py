@@ -71,7 +71,9 @@ class TestSimulate:
         }
 
     def test_a_vmi_that_kwok_made_anew_is_deleted_by_no_other_stage_moved_on(self) -> None:
-        """What `apply` makes of a VMI that is gone has no spec; stages of a VMI that is scheduled leave it alone."""
+        """What `apply` makes of a VMI that is gone has no spec; stages of a VMI that is
+        scheduled leave it alone.
+        """
         result = {
             item["metadata"]["name"]: item["spec"]
             for item in simulation.objects("kubevirt", failures=5)
@@ -197,8 +199,10 @@ class TestGangs:
 
 
 class Reclaiming(Session):
-    """A cluster of `room` pods: of those of the second queue `reclaimable` get a node, and as many of the first are evicted for them.
-    The pod of a ReplicaSet is replaced and waits, that of a Job is not."""
+    """A cluster of `room` pods: of those of the second queue `reclaimable` get a node, and as many
+    of the first are evicted for them. The pod of a ReplicaSet is replaced and waits, that of a Job
+    is not.
+    """
 
     room, reclaimable = 10, 5
 

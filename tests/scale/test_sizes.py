@@ -172,8 +172,9 @@ class TestCapacity:
         last: bool | None = False,
         late: tuple[int, ...] = (),
     ) -> Output:
-        """What a search leaves whose last size broke its gate (`last` None: had no data for it), of which a share of `ran` VMIs ran, and of
-        whose sizes these did not hold their rate."""
+        """What a search leaves whose last size broke its gate (`last` None: had no data for it), of
+        which a share of `ran` VMIs ran, and of whose sizes these did not hold their rate.
+        """
         gate = {"metric": "api_p99", "op": "<", "value": 1.0, "other": None}
         results = [
             {"count": size, "rows": [], "stages": [], "calls": [], "error": "", "disturbed": ""}

@@ -1,4 +1,6 @@
-"""Lower bounds of the watch lag from the API's own times, and the skew of the clocks that stamp them."""
+"""Lower bounds of the watch lag from the API's own times, and the skew of the clocks that stamp
+them.
+"""
 
 import pytest
 

@@ -77,7 +77,10 @@ class TestTimes:
     def test_the_time_of_submission_is_on_the_clock_of_the_others(
         self, tmp_path: Path, ahead: float, watched: bool
     ) -> None:
-        """True: 0.3 s from the submission to each stage. Without a watch all but the submission are whole seconds of the server's clock."""
+        """True: 0.3 s from the submission to each stage.
+
+        Without a watch all but the submission are whole seconds of the server's clock.
+        """
         chance, base, rows, submitted = random.Random(5), 1_767_225_600, [], []
         for i in range(2000):
             sent = base + i + chance.random()
@@ -104,7 +107,9 @@ class TestTimes:
         assert all(entry == int(entry) for entry in totals) != watched
 
     def test_the_time_of_submission_is_when_it_was_due(self, tmp_path: Path) -> None:
-        """One that was due at 0.7 s and sent 3 s later waited for the client too, as the rows' stages say."""
+        """One that was due at 0.7 s and sent 3 s later waited for the client too, as the rows'
+        stages say.
+        """
         self.folder(tmp_path, [self.item("a")])
         due = round(datetime(2026, 1, 1, 0, 0, 0, 700_000, tzinfo=UTC).timestamp() * 1e9)
         sent = Submission(0, "a", "runai-p", due, due + 3 * 10**9, due + 4 * 10**9)
@@ -123,7 +128,9 @@ class TestTimes:
         assert [entry.info["jobName"] for entry in times.select(result, True, 2, 1)] == ["b"]
 
     def test_what_the_sample_did_not_see_is_not_said_to_wait(self, tmp_path: Path) -> None:
-        """Who was sampled tells, and no clock: an open loop that is behind sends long after what is due."""
+        """Who was sampled tells, and no clock: an open loop that is behind sends long after what
+        is due.
+        """
         folder = self.folder(tmp_path, [self.item("a"), self.item("waits"), self.item("later")])
         (folder / "sampled.json").write_bytes(orjson.dumps([self.item("a")]))
         (folder / "summary.json").write_bytes(orjson.dumps({"not_scheduled": ["waits"]}))

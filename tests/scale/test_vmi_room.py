@@ -1,4 +1,6 @@
-"""What fits before a burst, how dense the nodes were afterwards, and a steady state with a stuck VMI."""
+"""What fits before a burst, how dense the nodes were afterwards, and a steady state with a stuck
+VMI.
+"""
 
 import contextlib
 import time

@@ -1,4 +1,6 @@
-"""What a scenario of workloads makes of what it saw: its goal, its count, and the release of pods that were held."""
+"""What a scenario of workloads makes of what it saw: its goal, its count, and the release of
+pods that were held.
+"""
 
 import time
 from typing import Any, ClassVar
@@ -37,7 +39,9 @@ class Heart:
 
 
 def held(count: int, *stages: str) -> session.Session:
-    """A session of that many Jobs of one pod, which (and whose pods) reached the stages a second apart."""
+    """A session of that many Jobs of one pod, which (and whose pods) reached the stages a second
+    apart.
+    """
     observer, start = Observer(None, "r", [], ["n"]), time.monotonic_ns() - 60 * 10**9  # type: ignore[arg-type]
     items = []
     for i in range(count):

@@ -119,7 +119,8 @@ def nights_to_find(
     before: int = 30,
     after: int = 30,
 ) -> np.ndarray:
-    """Return the night after the step on which each alert opened, 99 where not or where it was lost.
+    """Return the night after the step on which each alert opened, 99 where not or where it was
+    lost.
 
     An alert is lost where the series counts as recovered within `after` nights.
     """

@@ -38,7 +38,9 @@ def rows(
     nodes: Sequence[str] = ("n1",),
     **more: Any,
 ) -> list[dict[str, Any]]:
-    """Rows of one metric in one run: `values` are the repetitions by point (a name such as `streams=4`); NaN: it failed."""
+    """Rows of one metric in one run: `values` are the repetitions by point (a name such as
+    `streams=4`); NaN: it failed.
+    """
     moment = START + timedelta(days=night)
     night_rows = []
     for point, repetitions in values.items():
@@ -115,7 +117,9 @@ def nights(
     first: int = 0,
     **more: Any,
 ) -> None:
-    """Write `count` nights of a suite; `level(night, point)` is the true value, noise is relative, between and within runs."""
+    """Write `count` nights of a suite; `level(night, point)` is the true value, noise is
+    relative, between and within runs.
+    """
     for night in range(first, first + count):
         rng = np.random.default_rng((seed, night))
         values = {}

@@ -1,4 +1,6 @@
-"""What two variants of a suite cost: `--within` on stored values, what has none, and a limit given with --resume."""
+"""What two variants of a suite cost: `--within` on stored values, what has none, and a limit
+given with --resume.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,6 @@
-"""The gate on synthetic stores: regressions, environment, thresholds, absence, acknowledgements, alerts told once."""
+"""The gate on synthetic stores: regressions, environment, thresholds, absence, acknowledgements,
+alerts told once.
+"""
 
 import json
 import re
@@ -151,7 +153,9 @@ def test_a_canary_that_moves_too_is_environment(store: Store) -> None:
 
 
 def moved(store: Store, entry: str, change: float, canary: str, its: float) -> None:
-    """40 nights of a benchmark and one canary; at night 34 throughput and the canary's speed are multiplied."""
+    """40 nights of a benchmark and one canary; at night 34 throughput and the canary's speed are
+    multiplied.
+    """
     timed = canary in ("loopback", "disk")  # seconds, so a slower one is larger
     for night in range(40):
         rng = np.random.default_rng(night)
@@ -256,7 +260,10 @@ def test_thresholds_absolute_relative_baseline_percentile(store: Store) -> None:
 
 
 def test_a_threshold_of_a_skipped_entry_does_not_shut_the_gate(store: Store) -> None:
-    """A nightly suite names VMIs; a cluster without KubeVirt skips them. Failed ones have no data, which is a fault."""
+    """A nightly suite names VMIs; a cluster without KubeVirt skips them.
+
+    Failed ones have no data, which is a fault.
+    """
     rule = Check(entry="vmi", metric="success_ratio", op=">=", value=1)
     skipped = rows(
         0, {"counts=20": [np.nan, np.nan]}, entry="vmi", metric="success_ratio", unit="1"
@@ -312,7 +319,9 @@ def test_a_percentile_of_pods(store: Store) -> None:
 
 
 def test_a_percentile_is_of_one_direction_and_one_statistic(store: Store) -> None:
-    """randrw: 20 reads a second beside 200 writes; neither stands for the other, and no p99 is mixed into a mean."""
+    """randrw: 20 reads a second beside 200 writes; neither stands for the other, and no p99 is
+    mixed into a mean.
+    """
     night_rows = []
     for direction, level in (("read", 20.0), ("write", 200.0)):
         for stat, factor in (("value", 1.0), ("p99", 100.0)):
@@ -358,7 +367,9 @@ def test_a_percentile_is_of_one_direction_and_one_statistic(store: Store) -> Non
             {"streams": 64, "direction": "write"},
             None,
             {
-                "streams=64": "absent, the run has no value of it; there are streams: 1, 64; direction: read"
+                "streams=64": (
+                    "absent, the run has no value of it; there are streams: 1, 64; direction: read"
+                )
             },
         ),
     ],
@@ -688,7 +699,8 @@ def test_the_commands_of_messages_can_be_run(
     put(store, rows(40, {"streams=1": [1e10] * 3}))
     words = command("absent", 40)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none.yaml"))
-    # a cluster's run is continued there, where this machine finds no cluster; its own is measured here
+    # a cluster's run is continued there, where this machine finds no cluster; its own is measured
+    # here
     assert words[:3] == ["submit" if where else "run", "--resume", run_id(40)]
     assert main(words) == (4 if where else 0), capsys.readouterr().err
 
@@ -942,7 +954,10 @@ def test_an_address_that_is_an_argument_is_refused(
         ),
         (
             "http://127.0.0.1:1/secret",
-            "webhook http://127.0.0.1:1: [Errno 111] Connection refused; the next check sends it again",
+            (
+                "webhook http://127.0.0.1:1: [Errno 111] Connection refused; the next check "
+                "sends it again"
+            ),
         ),
         ("http://me:secret@127.0.0.1:1?secret", "webhook http://127.0.0.1:1: "),
         ("http://me:secret@127.0.0.1/", "webhook http://127.0.0.1: the address is invalid"),
@@ -974,7 +989,8 @@ def test_acks_file(store: Store, tmp_path: Path) -> None:
     nights(store, 40, step)
     acks = tmp_path / "acks.yaml"  # the working folder of the test
     acks.write_text(
-        f"acks:\n  - {{series: 'iperf streams=8 *', run: {run_id(34)}, reason: new kernel, until: 2027-01-31}}\n"
+        f"acks:\n  - {{series: 'iperf streams=8 *', run: {run_id(34)}, reason: new kernel, "
+        f"until: 2027-01-31}}\n"
     )
     assert main(["check", "last", "--store", store.root]) == 0
     acks.write_text("acks:\n  - {series: x, run: yesterday, because: no}\n")
@@ -995,7 +1011,8 @@ def test_acks_of_the_store(store: Store, tmp_path: Path, cli: CommandLine) -> No
     assert "no acknowledgements" in cli(["acks", "show", *there]).out
     assert main(["check", "last", *there]) == 3
     file.write_text(
-        f"acks:\n  - {{series: 'iperf streams=8 *', run: {run_id(34)}, reason: new kernel, until: 2027-01-31}}\n"
+        f"acks:\n  - {{series: 'iperf streams=8 *', run: {run_id(34)}, reason: new kernel, "
+        f"until: 2027-01-31}}\n"
     )
     assert (
         f"1 acknowledgements in {store.url('acks.yaml')}"

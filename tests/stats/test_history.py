@@ -1,4 +1,6 @@
-"""history, compare, ab and baseline as commands, on synthetic stores; charts by their artists; the roll-up."""
+"""history, compare, ab and baseline as commands, on synthetic stores; charts by their artists;
+the roll-up.
+"""
 
 import json
 import re
@@ -212,7 +214,10 @@ def test_compare_finds_the_step_and_what_changed(
 
 
 def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
-    """A row for each point and metric, whatever its direction: blue is better. A halved latency and a halved bandwidth."""
+    """A row for each point and metric, whatever its direction: blue is better.
+
+    A halved latency and a halved bandwidth.
+    """
 
     def row(metric: str, size: int, effect: float, word: str) -> Any:
         info = SimpleNamespace(
@@ -663,7 +668,8 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, cli: CommandLine
     assert json.loads(cli(["ab", "--resume", outcome["a"]["run_id"], "--json"]).out) == outcome
     out = cli(["ab", "--resume", outcome["a"]["run_id"], "--markdown", "--chart", "duel.svg"]).out
     assert re.search(
-        r"^\| command .*wall_time \| [\d.]+ ms \| 2[\d.]+ ms \| \+.* % \| .* \| 0\.0078 \| worse \|$",
+        r"^\| command .*wall_time \| [\d.]+ ms \| 2[\d.]+ ms \| \+.* % \| .* \| 0\.0078 \| "
+        r"worse \|$",
         out,
         re.MULTILINE,
     ), out

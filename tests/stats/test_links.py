@@ -1,4 +1,6 @@
-"""Pairs of nodes: the slow node is named as a node, the slow link as a link, and quiet clusters name nobody."""
+"""Pairs of nodes: the slow node is named as a node, the slow link as a link, and quiet clusters
+name nobody.
+"""
 
 from itertools import combinations
 

@@ -1,4 +1,6 @@
-"""The detector beside apache-otava's, which pins numpy and so has an environment of its own: `make otava`."""
+"""The detector beside apache-otava's, which pins numpy and so has an environment of its own:
+`make otava`.
+"""
 
 import importlib.util
 

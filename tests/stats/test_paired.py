@@ -1,4 +1,6 @@
-"""Paired comparison: the exact test against brute force, its level and power, the correction for many series."""
+"""Paired comparison: the exact test against brute force, its level and power, the correction for
+many series.
+"""
 
 import itertools
 
@@ -41,7 +43,8 @@ def test_blocks_are_balanced_within_and_random_between() -> None:
 
 
 def test_benjamini_hochberg_on_the_example_of_the_paper() -> None:
-    # Benjamini and Hochberg 1995, section 3.2: the four smallest of fifteen are rejected at q = 0.05.
+    # Benjamini and Hochberg 1995, section 3.2: the four smallest of fifteen are rejected at q =
+    # 0.05.
     p = [
         0.0001,
         0.0004,

@@ -1,4 +1,6 @@
-"""A real one: iperf3 over a loopback of its own, slowed by 12 % with `tc` after fifteen runs, is found with date and size."""
+"""A real one: iperf3 over a loopback of its own, slowed by 12 % with `tc` after fifteen runs, is
+found with date and size.
+"""
 
 import json
 import shutil

@@ -1,4 +1,7 @@
-"""The promises of the detector, by simulation: false alarms, power, nodes. Seeds are fixed; benchmarks/detector.py has the larger numbers."""
+"""The promises of the detector, by simulation: false alarms, power, nodes.
+
+Seeds are fixed; benchmarks/detector.py has the larger numbers.
+"""
 
 import numpy as np
 import pyarrow as pa
@@ -81,7 +84,9 @@ def who(
     slow: int = 0,
     by: float = 0.0,
 ) -> set[str]:
-    """The nodes that are named over 20 points on 12 nodes, of which n7 is slow in the first `slow` points."""
+    """The nodes that are named over 20 points on 12 nodes, of which n7 is slow in the first
+    `slow` points.
+    """
     series, nodes, nights, values = [], [], [], []
     for i, info in enumerate(TWENTY.series):
         levels = np.exp(rng.normal(0, between, 12))

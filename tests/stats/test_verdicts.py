@@ -1,4 +1,6 @@
-"""Verdicts on two runs: every word, what it would take, and how often equal runs are called different."""
+"""Verdicts on two runs: every word, what it would take, and how often equal runs are called
+different.
+"""
 
 import numpy as np
 import pytest

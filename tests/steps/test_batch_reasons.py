@@ -30,7 +30,10 @@ from tests.fakes.api_server import ApiServer, Request
 from .test_duet import made
 from .test_plan_step import place
 
-SUITE = "name: s\nbudget: 100s\nrepetitions: 3\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
+SUITE = (
+    "name: s\nbudget: 100s\nrepetitions: 3\n"
+    "entries: [{benchmark: command, params: {argv: ['true']}}]\n"
+)
 OWNER = "u-1 2026-01-02T00:00:00Z"
 PENDING = "pod of rank 0 never started: Unschedulable: 0/1 nodes are available"
 

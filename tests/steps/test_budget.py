@@ -17,7 +17,10 @@ from perfdag.steps.runner.progress import ProgressReporter
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 
-SUITE = "name: s\nbudget: 30m\nentries: [{benchmark: command, repetitions: 2, params: {argv: ['true'], expected: 0.1}}]\n"
+SUITE = (
+    "name: s\nbudget: 30m\nentries: [{benchmark: command, repetitions: 2, params: {argv: "
+    "['true'], expected: 0.1}}]\n"
+)
 
 
 @pytest.fixture

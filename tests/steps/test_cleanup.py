@@ -27,7 +27,7 @@ entries:
   - {benchmark: command, name: theirs, volume: {claim: data}, params: {argv: ['true']}}
   - {benchmark: iperf, name: path, network: {path: service}}
   - {benchmark: command, name: gang, hosts: {count: 2}, scheduler: volcano, params: {argv: ['true']}}
-"""
+"""  # noqa: E501
 
 
 def made() -> tuple[Plan, dict[str, list[int]]]:

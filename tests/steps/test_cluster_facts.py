@@ -1,4 +1,6 @@
-"""Which DaemonSets of a cluster are a network's or storage's: their images are in the provenance of rows."""
+"""Which DaemonSets of a cluster are a network's or storage's: their images are in the provenance
+of rows.
+"""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""Confirming runs on a cluster: numbers that Argo fans out over lead every pod to the right samples."""
+"""Confirming runs on a cluster: numbers that Argo fans out over lead every pod to the right
+samples.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""Two variants side by side without a cluster: who measures when, what idle pods used, where the pods have to be."""
+"""Two variants side by side without a cluster: who measures when, what idle pods used, where the
+pods have to be.
+"""
 
 import json
 import os
@@ -85,7 +87,7 @@ def test_two_suites_may_differ_in_the_runtime_class() -> None:
 name: overhead
 entries:
   - {benchmark: resnet50, name: one, image: loadgen, params: {system: stub, scenario: single-stream, min_queries: 100, min_duration: 1s}}
-"""
+"""  # noqa: E501
     sandboxed = plain.replace("name: one,", "name: one, runtime_class: kata,")
     found = on_cluster(
         prepare_duet(parse_suite(plain), parse_suite(sandboxed), ("plain", "kata"), 8)
@@ -138,7 +140,9 @@ def test_two_variants_on_the_host_network_have_ports_of_their_own() -> None:
 
 
 class Second(LocalHost):
-    """The first pod of variant B, in this process: orders go through its pipes as ssh would write them."""
+    """The first pod of variant B, in this process: orders go through its pipes as ssh would
+    write them.
+    """
 
     def __init__(self, home: Path) -> None:
         super().__init__()
@@ -252,7 +256,7 @@ entries:
   - {{benchmark: rdma-latency, timeout: 100s, retries: 0, resources: {{rdma/hca: 1}}, params: {{mode: send, sizes: [2, 64, 4096]}}}}
   - {{benchmark: fio, timeout: 100s, retries: 0}}
   - {{benchmark: openfoam, timeout: 100s, retries: 0, params: {{size: XS}}}}
-""")
+""")  # noqa: E501
     waits = {
         found.b.points[found.b.order[each][0]].benchmark: duet.patience(found.b, [each])
         - duet.SLACK

@@ -16,7 +16,10 @@ from perfdag.suite.load import parse_suite
 
 from .test_plan_step import place
 
-SUITE = "name: s\nrepetitions: 3\nisolation: pod\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
+SUITE = (
+    "name: s\nrepetitions: 3\nisolation: pod\n"
+    "entries: [{benchmark: command, params: {argv: ['true']}}]\n"
+)
 LIMITED = {
     "startedAt": "2026-01-01T00:00:00Z",
     "storedWorkflowTemplateSpec": {"activeDeadlineSeconds": 7200},

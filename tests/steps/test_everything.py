@@ -1,4 +1,6 @@
-"""The shipped suites plan, and docs/kube-perftest.md has every field. tests/test_import.py compares `everything` with the original."""
+"""The shipped suites plan, and docs/kube-perftest.md has every field. tests/test_import.py
+compares `everything` with the original.
+"""
 
 from pathlib import Path
 

@@ -68,7 +68,10 @@ def test_a_site_that_cannot_be_written_leaves_the_exit_code(
 def test_a_run_without_a_plan_is_no_mistake_of_its_suite(
     store: Store, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    """Its plan step never started: an image that no registry has, a store out of reach. A suite that it refused has its own exit code."""
+    """Its plan step never started: an image that no registry has, a store out of reach.
+
+    A suite that it refused has its own exit code.
+    """
     monkeypatch.setenv("PERFDAG_RUN", "20260101T000000Z-00000000")
     assert "no plan was made" in cli(["step", "finish", "--phase", "Failed"], 4).err
 

@@ -90,7 +90,8 @@ def test_both_directions_and_the_syncs_of_a_mixed_load() -> None:
         > values(measurements, "iops", direction="write")[0]
     )
     assert values(measurements, "sync_latency", "mean")
-    # psync submits and completes in one call: fio has no submission latency and there is no row of zeros
+    # psync submits and completes in one call: fio has no submission latency and there is no row of
+    # zeros
     assert not values(measurements, "submission_latency", "mean", direction="read")
 
 
@@ -136,7 +137,10 @@ def test_what_a_killed_sample_left_is_removed_by_the_next(local_gang: Gang, tmp_
     folder = tmp_path / "data"
     folder.mkdir()
     text = "from perfdag.hosts.stale_files import *; import sys; from pathlib import Path\n"
-    text += "f = Path(sys.argv[1]) / (PREFIX + 'fio-' + sys.argv[2]); f.mkdir(); (f / MARKER).write_bytes(mark(600, True))\n"
+    text += (
+        "f = Path(sys.argv[1]) / (PREFIX + 'fio-' + sys.argv[2]); f.mkdir(); (f / "
+        "MARKER).write_bytes(mark(600, True))\n"
+    )
     subprocess.run([sys.executable, "-c", text, str(folder), "killed"], check=True)
     (folder / "perfdag-fio-mine").mkdir()
     (folder / "perfdag-fio-mine" / stale_files.MARKER).write_bytes(stale_files.mark(600, True))
@@ -159,7 +163,8 @@ def test_after_a_kill_in_the_middle_the_next_run_leaves_no_file(tmp_path: Path) 
     suite, room = tmp_path / "suite.yaml", tmp_path / "tmp"
     room.mkdir()
     suite.write_text(
-        "name: s\nentries:\n  - {benchmark: fio, params: {rw: randread, size: 1MiB, direct: false, runtime: 60s, numjobs: 2}}\n"
+        "name: s\nentries:\n  - {benchmark: fio, params: {rw: randread, size: 1MiB, direct: "
+        "false, runtime: 60s, numjobs: 2}}\n"
     )
     argv = [sys.executable, "-m", "perfdag", "run", str(suite), "--no-report", "--store"]
     environment = {**os.environ, "TMPDIR": str(room)}
@@ -399,7 +404,10 @@ def test_options_say_every_parameter() -> None:
         ({"ioengine": "psync", "iodepth": 8}, "one I/O in flight"),
         (
             {"iodepth": 8, "direct": False},
-            "iodepth 8: through the page cache libaio has one I/O in flight; use direct: true, io_uring",
+            (
+                "iodepth 8: through the page cache libaio has one I/O in flight; use direct: "
+                "true, io_uring"
+            ),
         ),
         ({"ioengine": "mmap"}, "direct: false"),
         ({"bs": 1000}, "multiple of 512"),
@@ -454,7 +462,7 @@ norandommap
                 "read_iolog=/etc/passwd", "include /etc/passwd", "group_reporting=0", "new_group",
                 "numjobs=9", "size=1t", "runtime=1h", "ioscheduler=none", "mem=mmap:/x",
                 "percentile_list=1", "unified_rw_reporting=1", "uid=0", "cgroup=x", "stonewall",
-                "per_job_logs=1", "verify_state_save=1", "direct=0", "offset=1g", "buffer_pattern='/x'",
+                "per_job_logs=1", "verify_state_save=1", "direct=0", "offset=1g", "buffer_pattern='/x'",  # noqa: E501
             )
         ),
     ],

@@ -1,4 +1,6 @@
-"""fio with drop_caches: when they are dropped, what is said where that is not allowed, and that they are."""
+"""fio with drop_caches: when they are dropped, what is said where that is not allowed, and that
+they are.
+"""
 
 import os
 import shutil

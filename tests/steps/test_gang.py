@@ -33,8 +33,14 @@ from tests.fakes.api_server import ApiServer
 
 from .test_plan_step import place
 
-SLEEPS = "name: s\nentries:\n  - {benchmark: command, params: {argv: ['true']}, permutations: {product: {exit_code: [0, 1, 2, 3, 4]}}}\n"
-PAIRS = "name: p\nentries:\n  - benchmark: iperf\n    hosts: {count: 4, pairs: all, parallel_pairs: 2}\n    params: {duration: 1s}\n"
+SLEEPS = (
+    "name: s\nentries:\n  - {benchmark: command, params: {argv: ['true']}, permutations: "
+    "{product: {exit_code: [0, 1, 2, 3, 4]}}}\n"
+)
+PAIRS = (
+    "name: p\nentries:\n  - benchmark: iperf\n"
+    "    hosts: {count: 4, pairs: all, parallel_pairs: 2}\n    params: {duration: 1s}\n"
+)
 
 
 def test_a_first_attempt_keeps_the_order_of_the_plan() -> None:
@@ -244,7 +250,8 @@ def test_a_volume_that_was_written_to_before_is_called_reused(
 ) -> None:
     plan = make_plan(
         parse_suite(
-            f"name: s\nentries: [{{benchmark: command, volume: {json.dumps(volume)}, params: {{argv: ['true']}}}}]\n"
+            f"name: s\nentries: [{{benchmark: command, volume: {json.dumps(volume)}, params: "
+            f"{{argv: ['true']}}}}]\n"
         )
     )
     store, seen = FolderStore(str(tmp_path)), []
@@ -268,7 +275,10 @@ def test_a_volume_that_was_written_to_before_is_called_reused(
 def test_a_folder_of_the_node_that_only_root_may_write_to_says_what_to_do(tmp_path: Path) -> None:
     shape = Shape.model_validate({"volume": {"kind": "hostPath", "path": "/mnt/data"}})
     advice = site_of(place(), shape, gather.Hosts([], {})).advice
-    wants = "volume.path: make it writable for uid 1000, which pods run as: chown 1000 /mnt/data on the node"
+    wants = (
+        "volume.path: make it writable for uid 1000, which pods run as: chown 1000 /mnt/data on "
+        "the node"
+    )
     assert advice(shape, "writing /perfdag/volume/x on n: Permission denied") == wants
     assert advice(shape, "writing /tmp/x on n: Permission denied") is None
     of_root = shape.model_copy(update={"privileges": ["mtu"]})

@@ -1,4 +1,6 @@
-"""imb: what its tables mean, that a fallback is invalid, and real runs over shared memory, TCP and a remote shell."""
+"""imb: what its tables mean, that a fallback is invalid, and real runs over shared memory, TCP
+and a remote shell.
+"""
 
 import dataclasses
 import os
@@ -276,13 +278,17 @@ def test_commands_name_the_hosts_and_the_interface(tmp_path: Path) -> None:
     assert rsh is not None
     assert "perfdag step rsh" in Path(rsh).read_text()
     argv = intelmpi.mpirun(local_gang, "/opt/impi", 8, rsh)
-    expected = f"/opt/impi/bin/mpirun -n 8 -hosts 10.0.0.1,10.0.0.2 -ppn 4 -iface net1 -bootstrap-exec {rsh}"
+    expected = (
+        f"/opt/impi/bin/mpirun -n 8 -hosts 10.0.0.1,10.0.0.2 -ppn 4 -iface net1 -bootstrap-exec "
+        f"{rsh}"
+    )
     assert " ".join(argv) == expected
     assert (
         " ".join(IMB.arguments(params, None)) == "Alltoall -npmin 8 -iter 50 -time 10 -msglog 4:16"
     )
     env = intelmpi.environment(local_gang, "/opt/impi", "tcp")
-    # one fabric for all ranks, collectives over it too, the interface by name, the libraries on every rank
+    # one fabric for all ranks, collectives over it too, the interface by name, the libraries on
+    # every rank
     assert env["I_MPI_FABRICS"] == "ofi"
     assert env["I_MPI_COLL_INTRANODE"] == "pt2pt"
     assert env["FI_TCP_IFACE"] == "net1"
@@ -348,7 +354,9 @@ def test_a_real_run_in_shared_memory(benchmark: str, tmp_path: Path) -> None:
 
 
 def test_collectives_over_tcp_do_not_use_shared_memory(tmp_path: Path) -> None:
-    """A Barrier of two ranks costs 0.3 us in shared memory and some 10 us over loopback: 2 us lies well between."""
+    """A Barrier of two ranks costs 0.3 us in shared memory and some 10 us over loopback: 2 us
+    lies well between.
+    """
     params = ImbParams(benchmark="Barrier", ranks_per_host=2, iterations=200, oversubscribe=True)
     local_gang = gang(params, tmp_path)
     needs(params, local_gang)
@@ -366,7 +374,9 @@ def test_an_interface_that_is_not_there_is_noticed(tmp_path: Path) -> None:
 def test_ranks_on_two_hosts_are_started_by_the_remote_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hydra's bootstrap with a remote shell of ours that runs its command here: two addresses, one rank each."""
+    """Hydra's bootstrap with a remote shell of ours that runs its command here: two addresses,
+    one rank each.
+    """
     params = ImbParams(max_log=2, iterations=10, oversubscribe=True)
     local_gang = gang(params, tmp_path, network={"interface": "lo"})
     local_gang.hosts = [LocalHost(), LocalHost("127.0.0.2")]
@@ -383,7 +393,10 @@ def test_ranks_on_two_hosts_are_started_by_the_remote_shell(
     output.facts["hosts"] = ["node-1", "node-2"]
     with pytest.raises(
         Invalid,
-        match=rf"2 ranks were requested on 2 nodes \(node-1, node-2\), MPI placed 2 on {os.uname().nodename}",
+        match=(
+            rf"2 ranks were requested on 2 nodes \(node-1, node-2\), MPI placed 2 on "
+            rf"{os.uname().nodename}"
+        ),
     ) as caught:
         IMB.parse(output, params)
     assert caught.value.measurements

@@ -85,7 +85,8 @@ def test_udp_loss_is_a_fraction_of_the_datagrams() -> None:
     total = json.loads(output.texts["client"])["end"]["sum_received"]
     measurements = IPERF.parse(output, params)
     assert values(measurements, "lost_fraction") == [total["lost_packets"] / total["packets"]]
-    # iperf3's own percentage is of what the sender counted, the datagrams under way at the end included
+    # iperf3's own percentage is of what the sender counted, the datagrams under way at the end
+    # included
     assert values(measurements, "lost_fraction") == [
         pytest.approx(total["lost_percent"] / 100, rel=0.01)
     ]
@@ -93,7 +94,8 @@ def test_udp_loss_is_a_fraction_of_the_datagrams() -> None:
 
 
 def test_udp_of_an_old_iperf3_counts_what_arrived() -> None:
-    # before 3.7 a UDP report has no sum_received: `sum` holds what was sent and how many datagrams were lost
+    # before 3.7 a UDP report has no sum_received: `sum` holds what was sent and how many datagrams
+    # were lost
     params, output = changed("iperf/udp-lossy", end__sum_received=None)
     total = json.loads(output.texts["client"])["end"]["sum"]
     arrived = total["bits_per_second"] * (1 - total["lost_packets"] / total["packets"])
@@ -300,7 +302,10 @@ def test_less_than_was_asked_of_iperf2_is_invalid(
 
 def test_a_doubled_window_and_room_for_options_are_what_was_asked_of_iperf2() -> None:
     _, params, output = load("iperf/iperf2-tcp")
-    lines = "TCP window size: 2097152 Byte (WARNING: requested 1048576 Byte)\nTCP congestion control set to reno\n"
+    lines = (
+        "TCP window size: 2097152 Byte (WARNING: requested 1048576 Byte)\n"
+        "TCP congestion control set to reno\n"
+    )
     output.texts["server"] = lines + re.sub(
         r"mss/irtt=\d+/\d+/", "mss/irtt=9/988/", output.texts["server"]
     )
@@ -331,7 +336,10 @@ def test_commands_say_every_parameter() -> None:
     )
     server, client = commands(params, "10.0.0.2", 5999)
     assert " ".join(server) == "iperf3 --server --bind 10.0.0.2 --one-off --port 5999 --json"
-    expected = "iperf3 --client 10.0.0.2 --port 5999 --json --connect-timeout 10000 --time 3 --parallel 4 --omit 1 --bitrate 2000000000"
+    expected = (
+        "iperf3 --client 10.0.0.2 --port 5999 --json --connect-timeout 10000 --time 3 --parallel "
+        "4 --omit 1 --bitrate 2000000000"
+    )
     expected += (
         " --length 65536 --set-mss 1400 --window 1048576 --congestion bbr --bidir --zerocopy"
     )
@@ -569,7 +577,10 @@ def test_a_server_of_somebody_else_is_never_measured(implementation: str, tmp_pa
             pytest.skip(f"{implementation} is not installed")
         with pytest.raises(
             Failed,
-            match=f"tcp port {port} is in use on .*; end the process that listens there, or use another port",
+            match=(
+                f"tcp port {port} is in use on .*; end the process that listens there, or use "
+                f"another port"
+            ),
         ):
             IPERF.run(local_gang, params)
 
@@ -587,14 +598,19 @@ def test_a_port_that_is_bound_and_not_listened_on_says_so(tmp_path: Any) -> None
 def test_a_test_that_another_server_answered_fails(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody was faster between the look at the table and our server's bind: its client is content all the same."""
+    """Somebody was faster between the look at the table and our server's bind: its client is
+    content all the same.
+    """
     start, port = LocalHost.serve, LocalHost().free_port()
     with LocalHost().serve(["iperf3", "-s", "-p", str(port)], port=port):
         monkeypatch.setattr(LocalHost, "serve", lambda host, argv, **named: start(host, argv))
         params = IperfParams(duration=1, port=port)
         with pytest.raises(
             Failed,
-            match=r"iperf3's server exited 1 although the client ended well: .*Address already in use",
+            match=(
+                r"iperf3's server exited 1 although the client ended well: .*Address already in "
+                r"use"
+            ),
         ):
             IPERF.run(gang(params, str(tmp_path)), params)
 

@@ -1,4 +1,6 @@
-"""latency: what netperf's output means, what is refused, and real tests where netperf is installed."""
+"""latency: what netperf's output means, what is refused, and real tests where netperf is
+installed.
+"""
 
 import os
 import re
@@ -98,12 +100,14 @@ def test_commands_name_the_measured_address_for_control_and_data() -> None:
     server, client = commands(params, "fd00::2", 6000)
     assert " ".join(server) == "netserver -D -N -6 -L fd00::2 -p 6000"
     assert " ".join(client).startswith(
-        "netperf -6 -H fd00::2 -p 6000 -t TCP_CRR -l 3 -j -P 0 -- -H fd00::2 -r 1024,9 -k THROUGHPUT,"
+        "netperf -6 -H fd00::2 -p 6000 -t TCP_CRR -l 3 -j -P 0 -- -H fd00::2 -r 1024,9 -k "
+        "THROUGHPUT,"
     )
     server, client = commands(params, "10.1.0.2", 30000, ("10.96.0.7", 30001))
     assert " ".join(server) == "netserver -D -N -4 -L 10.1.0.2 -p 30000"
     assert " ".join(client).startswith(
-        "netperf -4 -H 10.96.0.7 -p 30000 -t TCP_CRR -l 3 -j -P 0 -- -P 0,30001 -r 1024,9 -k THROUGHPUT,"
+        "netperf -4 -H 10.96.0.7 -p 30000 -t TCP_CRR -l 3 -j -P 0 -- -P 0,30001 -r 1024,9 -k "
+        "THROUGHPUT,"
     )
 
 

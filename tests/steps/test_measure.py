@@ -1,4 +1,6 @@
-"""The measuring loop against fake hosts and a fake benchmark: retries, failures as rows, invalid samples, canaries, precision."""
+"""The measuring loop against fake hosts and a fake benchmark: retries, failures as rows, invalid
+samples, canaries, precision.
+"""
 
 from pathlib import Path
 from typing import Any, ClassVar

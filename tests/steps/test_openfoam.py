@@ -1,4 +1,6 @@
-"""OpenFOAM: the case, the parameters, the parser on recorded logs, and the real solver where it is installed."""
+"""OpenFOAM: the case, the parameters, the parser on recorded logs, and the real solver where it
+is installed.
+"""
 
 import re
 import shutil
@@ -331,7 +333,10 @@ def test_a_tolerance_that_was_not_reached_is_invalid() -> None:
     stricter = params.model_copy(update={"tolerance": 1e-9})
     with pytest.raises(
         Invalid,
-        match=r"a pressure solve ended at residual \S+ after \d+ iterations, above the tolerance 1e-09",
+        match=(
+            r"a pressure solve ended at residual \S+ after \d+ iterations, above the tolerance "
+            r"1e-09"
+        ),
     ) as wrong:
         OpenFoam().parse(output("gamg-tolerance.stdout"), stricter)
     assert wrong.value.measurements
@@ -357,7 +362,9 @@ def test_a_run_with_open_mpi_5_has_every_headline() -> None:
 
 
 def test_multigrid_has_a_cost_and_iterations_of_its_own() -> None:
-    """Measured: a V-cycle takes 229 ns a cell, and 50 of them are at the end of a double's digits."""
+    """Measured: a V-cycle takes 229 ns a cell, and 50 of them are at the end of a double's
+    digits.
+    """
     gamg = OpenFoamParams(size="S", solver="GAMG", pressure_iterations=250)
     assert OpenFoam().seconds(gamg) > 229e-9 * 1e6 * 500 * 2 * 250
     assert OpenFoamParams(size="S", solver="GAMG").cavity().pressure_iterations == 10
@@ -537,7 +544,8 @@ def test_more_processes_than_the_cpus_of_a_pod_are_refused_when_planning() -> No
     shape = Shape.model_validate({"hosts": {"count": 2}, "resources": {"cpu": 4}})
     (problem,) = OpenFoam().check(params, shape)
     assert problem.startswith(
-        "on a cluster 8 processes in each pod, and resources.cpu 4, would be throttled by its CPU quota; raise it to 8"
+        "on a cluster 8 processes in each pod, and resources.cpu 4, would be throttled by "
+        "its CPU quota; raise it to 8"
     )
     assert (
         "oversubscribe" not in problem
@@ -559,7 +567,10 @@ def test_a_case_that_does_not_fit_on_the_disk_is_not_begun(
     )
     with pytest.raises(
         Failed,
-        match=rf"{volume} on .* has 1 GiB free, the case of 64,000,000 cells needs 7.749 GiB; free some",
+        match=(
+            rf"{volume} on .* has 1 GiB free, the case of 64,000,000 cells needs 7.749 GiB; free "
+            rf"some"
+        ),
     ):
         OpenFoam().prepare(local_gang, OpenFoamParams(size="XL"))
     assert list(volume.iterdir()) == []

@@ -1,4 +1,6 @@
-"""Whether hosts have CPUs enough for the ranks that they get: pods with CPUs of their own, pods that share a node's, quotas."""
+"""Whether hosts have CPUs enough for the ranks that they get: pods with CPUs of their own, pods
+that share a node's, quotas.
+"""
 
 import pytest
 
@@ -12,7 +14,9 @@ STATUS = "Name:\tcat\nPid:\t77\nCpus_allowed:\tff\nCpus_allowed_list:\t{}\nMems_
 
 
 class Pod:
-    """A pod on a node as it tells of itself: the CPUs it may run on, and the text of its cgroup's quota."""
+    """A pod on a node as it tells of itself: the CPUs it may run on, and the text of its
+    cgroup's quota.
+    """
 
     def __init__(self, name: str, cpus: str, quota: str = "max 100000\n") -> None:
         self.name, self.text = name, STATUS.format(cpus) + quota

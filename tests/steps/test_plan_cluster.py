@@ -1,4 +1,6 @@
-"""Steps against a real API server: what the cluster refuses of one batch costs that batch alone; the events of a pod that waits."""
+"""Steps against a real API server: what the cluster refuses of one batch costs that batch alone;
+the events of a pod that waits.
+"""
 
 import os
 import uuid
@@ -34,7 +36,7 @@ entries:
   - {benchmark: command, name: gadget, resources: {example.com/no-such-gadget: 1}, params: {argv: ['true']}}
   - {benchmark: command, name: network, network: {name: nowhere/none}, params: {argv: ['true']}}
   - {benchmark: command, name: full, volume: {access: ReadWriteMany, size: 2GiB, storage_class: STORAGE}, params: {argv: ['true']}}
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -64,7 +66,8 @@ def here(s3_root: str) -> Iterator[PodContext]:
         await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         await client.create(volume)
         await client.create(quota, name)
-        # what objects are owned by has to be there, or they are collected: any object with a uid serves
+        # what objects are owned by has to be there, or they are collected: any object with a uid
+        # serves
         owner = await client.create(
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}}, name
         )
@@ -100,7 +103,9 @@ def as_account(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[bool]:
-    """As the service account of the steps in an installation, which is `namespaced` or not: a kubeconfig with its token."""
+    """As the service account of the steps in an installation, which is `namespaced` or not: a
+    kubeconfig with its token.
+    """
     installed = base.objects(
         Installation(namespace=here.namespace, store=here.store, namespaced=request.param)
     )

@@ -1,4 +1,6 @@
-"""The plan step of a run that goes on, or that its cluster refuses: on a store in a folder and an API server that is played."""
+"""The plan step of a run that goes on, or that its cluster refuses: on a store in a folder and
+an API server that is played.
+"""
 
 import base64
 import json
@@ -33,7 +35,9 @@ SUITE = "name: s\nrepetitions: 4\nentries: [{benchmark: command, params: {argv: 
 
 
 def cluster(name: str | None, nodes: dict[str, str]) -> ApiServer:
-    """An API server with nodes of these names and kinds, which tells of nothing else but its name."""
+    """An API server with nodes of these names and kinds, which tells of nothing else but its
+    name.
+    """
     server = ApiServer()
     for node, kind in nodes.items():
         metadata = {"name": node, "labels": {"node.kubernetes.io/instance-type": kind}}
@@ -103,7 +107,10 @@ def measured(store: FolderStore, plan: Plan, position: int, node: str, **where: 
         (
             {},
             "k8s-1",
-            "by `perfdag run`.*there, with the folder that holds its samples: perfdag run --resume 2026.* --store FOLDER$",
+            (
+                "by `perfdag run`.*there, with the folder that holds its samples: perfdag run "
+                "--resume 2026.* --store FOLDER$"
+            ),
         ),
         (
             {"cluster": "k8s-1", "workflow_uid": "a"},

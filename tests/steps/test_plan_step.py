@@ -45,7 +45,10 @@ def place(run_id: str = "20260101T000000Z-00000000") -> PodContext:
 
 def suite(points: int = 3, extra: str = "") -> str:
     variants = json.dumps([{"N": str(n)} for n in range(points)])
-    head = f"name: s\n{extra}entries:\n  - benchmark: command\n    params: {{argv: ['true'], expected: 1}}\n"
+    head = (
+        f"name: s\n{extra}entries:\n  - benchmark: command\n"
+        f"    params: {{argv: ['true'], expected: 1}}\n"
+    )
     return head + f"    permutations: {{product: {{env: {variants}}}}}\n"
 
 
@@ -119,7 +122,10 @@ def test_too_many_batches_are_refused_with_the_knob() -> None:
 
 
 def test_pairs_share_the_pods_of_one_gang() -> None:
-    text = "name: s\nentries:\n  - benchmark: iperf\n    hosts: {count: 4, pairs: all}\n    repetitions: 2\n"
+    text = (
+        "name: s\nentries:\n  - benchmark: iperf\n    hosts: {count: 4, pairs: all}\n"
+        "    repetitions: 2\n"
+    )
     made = outputs(make_plan(parse_suite(text), run_id=place().run_id), place(), set())
     assert (made["batches"], made["shapeof"][0]) == ([0], {"s": "0", "n": "4", "turn": "gang"})
 
@@ -137,7 +143,10 @@ def test_pairs_share_the_pods_of_one_gang() -> None:
 def test_a_network_is_an_annotation_and_a_peers_port_is_what_its_lead_calls(
     network: str, key: str
 ) -> None:
-    text = f"name: s\nentries: [{{benchmark: command, hosts: {{count: 3}}, network: {network}, params: {{argv: ['true']}}}}]\n"
+    text = (
+        f"name: s\nentries: [{{benchmark: command, hosts: {{count: 3}}, network: {network}, "
+        f"params: {{argv: ['true']}}}}]\n"
+    )
     plan = make_plan(parse_suite(text), run_id=place().run_id)
     [made] = outputs(plan, place(), set())["shapes"]
     assert made["netkey"] == key
@@ -170,9 +179,14 @@ def test_gangs_of_several_hosts_take_turns_unless_volcano_places_them() -> None:
 
 
 def test_shapes_of_every_network_are_fanned_out_over_in_the_plans_order() -> None:
-    """A fan of their own would measure the batches of Multus' networks after all others: drift between the shapes would be a difference."""
+    """A fan of their own would measure the batches of Multus' networks after all others: drift
+    between the shapes would be a difference.
+    """
     text = "name: s\nrepetitions: 6\nentries:\n" + "".join(
-        f"  - {{benchmark: command, name: {name}, network: {network}, params: {{argv: ['true']}}}}\n"
+        (
+            f"  - {{benchmark: command, name: {name}, network: {network}, params: {{argv: "
+            f"['true']}}}}\n"
+        )
         for name, network in (
             ("plain", "{}"),
             ("fast", "{name: bench/fast}"),
@@ -192,7 +206,10 @@ def test_shapes_of_every_network_are_fanned_out_over_in_the_plans_order() -> Non
 
 
 def test_an_allowed_benchmark_has_pods_and_an_account_of_its_own() -> None:
-    text = "name: s\nentries:\n  - {benchmark: vmi-burst}\n  - {benchmark: vmi-steady}\n  - {benchmark: command, params: {argv: ['true']}}\n"
+    text = (
+        "name: s\nentries:\n  - {benchmark: vmi-burst}\n  - {benchmark: vmi-steady}\n"
+        "  - {benchmark: command, params: {argv: ['true']}}\n"
+    )
     plan = make_plan(parse_suite(text), run_id="r")
     shapes = {point.benchmark: point.shape for point in plan.points}
     assert len(set(shapes.values())) == 3, "rights are not lent to what shares the pods"
@@ -240,7 +257,10 @@ def test_pods_have_the_priority_class_of_their_suite(priority: int, name: str) -
 
 def test_too_many_shapes_are_refused_before_anything_is_made() -> None:
     shapes = json.dumps([{"node_selector": {"n": "x" * 60 + str(n)}} for n in range(150)])
-    text = f"name: s\nentries:\n  - benchmark: command\n    params: {{argv: ['true']}}\n    permutations: {{explicit: {shapes}}}\n"
+    text = (
+        f"name: s\nentries:\n  - benchmark: command\n    params: {{argv: ['true']}}\n"
+        f"    permutations: {{explicit: {shapes}}}\n"
+    )
     with pytest.raises(BadDocument, match="distinct shapes"):
         check_size(make_plan(parse_suite(text)))
 
@@ -252,10 +272,13 @@ def test_a_store_that_no_other_pod_finds_is_refused(store: str) -> None:
 
 
 def test_the_claim_that_pods_share_is_the_workflows_own() -> None:
-    """A run that is resumed would else measure on the claim of an earlier Workflow, which is deleted with that one."""
+    """A run that is resumed would else measure on the claim of an earlier Workflow, which is
+    deleted with that one.
+    """
     plan = make_plan(
         parse_suite(
-            "name: s\nentries: [{benchmark: command, volume: {access: ReadWriteMany}, params: {argv: ['true']}}]\n"
+            "name: s\nentries: [{benchmark: command, volume: {access: ReadWriteMany}, "
+            "params: {argv: ['true']}}]\n"
         )
     )
     names = []

@@ -1,4 +1,6 @@
-"""Points that kill their pod, on a store in a folder: here a command kills its lead as the kernel does where memory ends."""
+"""Points that kill their pod, on a store in a folder: here a command kills its lead as the
+kernel does where memory ends.
+"""
 
 import contextlib
 import os
@@ -44,7 +46,9 @@ def ended(message: str = "", attempt: int = 0, rank: int = 0, **state: Any) -> d
 
 
 class Cluster:
-    """The pods of a batch as the API tells of them; each attempt at the batch is a process, which a sample may kill."""
+    """The pods of a batch as the API tells of them; each attempt at the batch is a process,
+    which a sample may kill.
+    """
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pods: list[dict[str, Any]] = []
@@ -62,7 +66,9 @@ class Cluster:
         monkeypatch.setattr(gang, "assembled", assembled)
 
     def attempt(self, number: int, measure: Callable[[int], int], **state: Any) -> int | None:
-        """The exit code of an attempt, None of one that was killed, whose pod then is in the API with that state."""
+        """The exit code of an attempt, None of one that was killed, whose pod then is in the API
+        with that state.
+        """
         self.message.write_text("")
         child = os.fork()
         if not child:
@@ -98,7 +104,10 @@ def suite(good: int, kills: int, repetitions: int) -> Plan:
         for each in range(good)
     ]
     bad = [
-        f"  - {{benchmark: command, name: bad{each}, params: {{argv: {KILLS}, expected: {each + 1}}}}}\n"
+        (
+            f"  - {{benchmark: command, name: bad{each}, params: {{argv: {KILLS}, expected: "
+            f"{each + 1}}}}}\n"
+        )
         for each in range(kills)
     ]
     return make_plan(
@@ -123,7 +132,10 @@ def test_a_point_that_kills_its_pod_costs_only_its_own_samples(
     parts = parts_of(cluster, plan)
     assert len([part for part in parts if part.status == "ok"]) == good * repetitions
     failed = [part.error for part in parts if part.status == "failed"]
-    why = "2 gangs ended while this point was measured, so it is measured no more: OOMKilled: container main passed its memory limit of 300Mi"
+    why = (
+        "2 gangs ended while this point was measured, so it is measured no more: OOMKilled: "
+        "container main passed its memory limit of 300Mi"
+    )
     assert failed == ([why] * repetitions if kills == 1 else [])
 
 
@@ -211,7 +223,10 @@ def test_the_message_of_the_container_is_what_is_measured_now(cluster: Cluster) 
 def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    text = f"name: s\nentries:\n  - {{benchmark: command, name: one, params: {{argv: ['true']}}}}\n  - {{benchmark: command, name: bad, params: {{argv: {KILLS}}}}}\n"
+    text = (
+        f"name: s\nentries:\n  - {{benchmark: command, name: one, params: {{argv: ['true']}}}}\n"
+        f"  - {{benchmark: command, name: bad, params: {{argv: {KILLS}}}}}\n"
+    )
     found = made(text, b=(change,))
     assert (found.a.points[1].id == found.b.points[1].id) == change.startswith("one")
     for plan in (found.a, found.b):
@@ -252,7 +267,9 @@ def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
 
 
 def test_pairs_that_share_a_point_are_counted_together() -> None:
-    """Which of them was measured is not told: a point that kills in one pair is never half of the other."""
+    """Which of them was measured is not told: a point that kills in one pair is never half of
+    the other.
+    """
     text = "name: s\nentries:\n" + "".join(
         f"  - {{benchmark: command, name: {name}, params: {{argv: ['true'], env: {{X: '{x}'}}}}}}\n"
         for name, x in (("a", 1), ("b", 2), ("c", 9))

@@ -1,4 +1,6 @@
-"""perftest: arguments, refusals, parsers on texts in its formats, and the real tool's error path."""
+"""perftest: arguments, refusals, parsers on texts in its formats, and the real tool's error
+path.
+"""
 
 import itertools
 import re
@@ -45,7 +47,7 @@ def test_defaults_are_1000_iterations_and_one_queue_pair_over_all_sizes() -> Non
 
 def test_every_parameter_reaches_the_command() -> None:
     params = BandwidthParams(
-        mode="send", iterations=25, qps=512, sizes=["4KiB"], mtu=4096, connection="UD", device="mlx5_1", port=2, gid_index=3, rdma_cm=True,
+        mode="send", iterations=25, qps=512, sizes=["4KiB"], mtu=4096, connection="UD", device="mlx5_1", port=2, gid_index=3, rdma_cm=True,  # noqa: E501
         bidirectional=True, cuda=1, extra_args=["--tclass=96"],
     )  # fmt: skip
     argv = " ".join(RdmaBandwidth().arguments(params, 4096))
@@ -126,7 +128,9 @@ def test_buffers_in_a_gpu_cannot_be_polled_for_the_latency_of_a_write() -> None:
     Path("/sys/class/infiniband").exists(), reason="this machine has an RDMA device"
 )
 def test_the_real_tools_take_exactly_the_combinations_that_are_accepted() -> None:
-    """perftest reads its arguments before it looks for a device: with none it ends at once, and says which of the two was wrong."""
+    """perftest reads its arguments before it looks for a device: with none it ends at once, and
+    says which of the two was wrong.
+    """
 
     def differs(benchmark: Any, **options: Any) -> str | None:
         try:
@@ -451,7 +455,10 @@ esac"""
         if family == "ipv6" and not knows:
             with pytest.raises(
                 Skip,
-                match=r"ib_write_bw on .* negotiates over IPv4 only; use a perftest of 23\.07 or later",
+                match=(
+                    r"ib_write_bw on .* negotiates over IPv4 only; use a perftest of 23\.07 or "
+                    r"later"
+                ),
             ):
                 benchmark.prepare(gang, BandwidthParams())
             continue
@@ -483,13 +490,19 @@ def test_the_real_tool_without_a_device_is_skipped_with_what_the_node_lacks(
     benchmark, gang = RdmaBandwidth(), Gang([LocalHost(), LocalHost()], Shape(), 20, str(tmp_path))
     with pytest.raises(
         Skip,
-        match=r"ib_write_bw cannot run on .*: the node has no RDMA device: /sys/class/infiniband is absent",
+        match=(
+            r"ib_write_bw cannot run on .*: the node has no RDMA device: /sys/class/infiniband "
+            r"is absent"
+        ),
     ):
         benchmark.prepare(gang, BandwidthParams())
     # even where the look beforehand finds nothing amiss, the tool's own words end in a skip
     with pytest.raises(
         Skip,
-        match=r"finds no RDMA device on .*Did not detect devices|finds no RDMA device on .*: the node has no RDMA device",
+        match=(
+            r"finds no RDMA device on .*Did not detect devices|finds no RDMA device on .*: the "
+            r"node has no RDMA device"
+        ),
     ):
         benchmark.run(gang, BandwidthParams())
     with pytest.raises(Skip, match="finds no RDMA device"):
@@ -499,8 +512,13 @@ def test_the_real_tool_without_a_device_is_skipped_with_what_the_node_lacks(
 def test_a_server_with_rdma_cm_is_waited_for_until_the_kernel_lists_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The line is composed in the format of iproute2's rdma/res-cmid.c; there was no device to record it from."""
-    line = "link mlx5_0/1 cm-idn 0 state LISTEN ps TCP pid 7 comm ib_write_bw src-addr 0.0.0.0:20001 dst-addr 0.0.0.0:0 "
+    """The line is composed in the format of iproute2's rdma/res-cmid.c; there was no device to
+    record it from.
+    """
+    line = (
+        "link mlx5_0/1 cm-idn 0 state LISTEN ps TCP pid 7 comm ib_write_bw src-addr "
+        "0.0.0.0:20001 dst-addr 0.0.0.0:0 "
+    )
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     (tmp_path / "rdma").write_text(
         f"#!/bin/sh\n[ -e {tmp_path}/asked ] && echo '{line}'\n: >{tmp_path}/asked\n"
@@ -523,11 +541,17 @@ def test_the_recorded_error_is_known() -> None:
 
 
 def test_buffers_that_cannot_be_locked_say_what_to_do() -> None:
-    message = "Couldn't allocate MR\nfailed to create mr\nFailed to create MR\n Couldn't create IB resources\n"
+    message = (
+        "Couldn't allocate MR\nfailed to create mr\nFailed to create MR\n"
+        " Couldn't create IB resources\n"
+    )
     finished = Finished(["ib_read_bw"], 1, "", message, 0.1)
     with pytest.raises(
         Failed,
-        match=r"could not lock its buffers; the limit of locked memory on node-1 is \d+ .* raise LimitMEMLOCK",
+        match=(
+            r"could not lock its buffers; the limit of locked memory on node-1 is \d+ .* raise "
+            r"LimitMEMLOCK"
+        ),
     ):
         verbs.check_finished(
             "ib_read_bw", LocalHost(name="node-1"), finished, {"client0": message, "server0": ""}
@@ -539,7 +563,7 @@ SMI = """case "$*" in
 *vbios*) echo "0, Tesla T4, GPU-1, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, $(cat BROKEN || echo 0), [N/A], 3, 16"
 echo "1, Tesla T4, GPU-2, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, 0, [N/A], 3, 16";;
 *) while :; do t='2026/11/22 12:00:00.000'; echo "0, 900, 5000, 60, 90, 99, 1024, MASK, $t"; echo "1, 900, 5000, 60, 90, 99, 1024, 0x4, $t"; case "$*" in *loop*) sleep 0.05;; *) exit 0;; esac; done;;
-esac"""
+esac"""  # noqa: E501
 CUDA_TOOL = """case "$*" in
 *--help*) echo '--use_cuda=<id>';;
 *--version*) echo 'Version: 6.06';;
@@ -637,11 +661,11 @@ def test_what_a_gpu_does_in_the_set_up_is_not_all_while_a_nic_uses_its_memory(
     smi = f"""case "$*" in
 *loop*) for mask in 0x40 0x40 $(yes 0x1 | head -60); do echo "{line}"; done; : >{tmp_path}/said.$PPID.$$; exec sleep 60;;
 *vbios*) echo "0, Tesla T4, GPU-1, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, 0, [N/A], 3, 16";;
-esac"""
+esac"""  # noqa: E501
     tool = f"""case "$*" in
 *--version*) echo 'Version: 6.06';;
 *) while [ $(ls {tmp_path}/said.* | wc -l) -lt 2 ]; do sleep 0.01; done; cat {RECORDED / "constructed-write-bw-all-26.04.txt"};;
-esac"""
+esac"""  # noqa: E501
     for name, script in (("nvidia-smi", smi), ("ib_write_bw", tool)):
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)

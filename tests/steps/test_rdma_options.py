@@ -1,4 +1,6 @@
-"""perftest's extra_args: what a parameter gives, what perfdag reads, and what would take the next word for its value."""
+"""perftest's extra_args: what a parameter gives, what perfdag reads, and what would take the
+next word for its value.
+"""
 
 import shutil
 import subprocess
@@ -32,7 +34,10 @@ from perfdag.steps.rdma.latency import LatencyParams
         (["-T"], "write both as one word, such as -T1"),
         (
             ["--tclass"],
-            "--tclass takes a value and would take the next word for it; write both as one word, such as --tclass=1",
+            (
+                "--tclass takes a value and would take the next word for it; write both as one "
+                "word, such as --tclass=1"
+            ),
         ),
         (["--retry_count"], "such as --retry_count=1"),
         (["--cq-mod"], "such as --cq-mod=1"),
@@ -44,7 +49,7 @@ def test_what_may_not_be_given_is_refused(changes: list[str], message: str) -> N
         BandwidthParams(extra_args=changes)
 
 
-def test_options_that_no_parameter_gives_are_free_and_those_of_bandwidth_are_no_parameters_of_latency() -> (
+def test_options_that_no_parameter_gives_are_free_and_those_of_bandwidth_are_no_parameters_of_latency() -> (  # noqa: E501
     None
 ):
     free = [

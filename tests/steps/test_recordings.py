@@ -1,4 +1,6 @@
-"""Every recording cut, garbled and in another locale; and for every tool a run of more than an hour."""
+"""Every recording cut, garbled and in another locale; and for every tool a run of more than an
+hour.
+"""
 
 import json
 import re

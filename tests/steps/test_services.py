@@ -1,4 +1,6 @@
-"""Services between client and server: what is created, what the cluster refuses, and how the gang reaches them."""
+"""Services between client and server: what is created, what the cluster refuses, and how the
+gang reaches them.
+"""
 
 import socket
 from dataclasses import replace
@@ -31,8 +33,14 @@ from tests.fakes.api_server import ApiServer
 from .test_plan_step import place
 
 SUITE = "name: s\nentries: [{benchmark: iperf, network: {path: PATH, family: ipv6}}]\n"
-TAKEN = 'Service "x" is invalid: spec.ports[0].nodePort: Invalid value: 30000: provided port is already allocated'
-SINGLE = 'Service "x" is invalid: spec.ipFamilies[0]: Invalid value: "IPv6": not configured on this cluster'
+TAKEN = (
+    'Service "x" is invalid: spec.ports[0].nodePort: Invalid value: 30000: provided port is '
+    "already allocated"
+)
+SINGLE = (
+    'Service "x" is invalid: spec.ipFamilies[0]: Invalid value: "IPv6": not configured on this '
+    "cluster"
+)
 NO_CIDR = "Internal error occurred: failed to allocate a serviceIP: no available ServiceCIDR"
 
 

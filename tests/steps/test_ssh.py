@@ -54,8 +54,10 @@ class Served:
     ) -> None:
         self.port = _port()
         code = (
-            "import sys; from pathlib import Path; from perfdag.steps.runner.peer import *; from perfdag.steps.runner.credentials import Keys; "
-            "sys.exit(serve(Keys(Path(sys.argv[1])), Path(sys.argv[2]), ['127.0.0.1'], int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])))"
+            "import sys; from pathlib import Path; from perfdag.steps.runner.peer import *; "
+            "from perfdag.steps.runner.credentials import Keys; "
+            "sys.exit(serve(Keys(Path(sys.argv[1])), Path(sys.argv[2]), ['127.0.0.1'], "
+            "int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])))"
         )
         argv = [
             sys.executable,
@@ -271,7 +273,8 @@ def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
     )
     plan = make_plan(
         parse_suite(
-            "name: s\nentries: [{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}]\n"
+            "name: s\nentries: [{benchmark: command, hosts: {count: 2}, params: {argv: "
+            "['true']}}]\n"
         )
     )
     with (

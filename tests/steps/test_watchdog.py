@@ -49,7 +49,8 @@ from .test_plan_step import place
 def watchdog(tmp_path: Path) -> Watchdog:
     plan = make_plan(
         parse_suite(
-            "name: s\npending_limit: 60s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
+            "name: s\npending_limit: 60s\n"
+            "entries: [{benchmark: command, params: {argv: ['true']}}]\n"
         )
     )
     return Watchdog(60.0, BatchReasons(plan, FolderStore(str(tmp_path))))
@@ -137,7 +138,9 @@ OURS, COPIED, RETRIED = (
     "u-0 2026-01-01T00:00:00Z",
     "u-1 2026-01-01T00:00:00Z",
 )
-"""What marks of a Workflow begin with; of the one that `argo resubmit` copied it from; of the same before `argo retry`."""
+"""What marks of a Workflow begin with; of the one that `argo resubmit` copied it from; of the
+same before `argo retry`.
+"""
 
 
 @pytest.mark.parametrize("claimed", [False, True])
@@ -237,7 +240,9 @@ def test_a_full_cluster_is_waited_for_until_pending_limit(watchdog: Watchdog) ->
 
 
 def test_a_watchdog_that_came_late_still_gives_up_before_argo_does(watchdog: Watchdog) -> None:
-    """Argo counts the limit from the pod's creation, and would wait for it once more in its retry."""
+    """Argo counts the limit from the pod's creation, and would wait for it once more in its
+    retry.
+    """
     full = replace(pod("Unschedulable: 1 Insufficient cpu."), created=time.time() - 50)
     assert watchdog.look([full], 0) == []
     assert [each.uid for each in watchdog.look([replace(full, created=time.time() - 55)], 5)] == [
@@ -363,7 +368,10 @@ def test_a_quota_is_noted(watchdog: Watchdog, tmp_path: Path) -> None:
     [
         (
             {
-                "message": 'Pod "x" is invalid: spec.containers[0].resources.requests[gpu]: must be fully qualified'
+                "message": (
+                    'Pod "x" is invalid: spec.containers[0].resources.requests[gpu]: must be '
+                    "fully qualified"
+                )
             },
             True,
             True,
@@ -375,7 +383,10 @@ def test_a_quota_is_noted(watchdog: Watchdog, tmp_path: Path) -> None:
         ),
         (
             {
-                "message": 'Internal error occurred: failed calling webhook "mutate.example.com": connection refused'
+                "message": (
+                    'Internal error occurred: failed calling webhook "mutate.example.com": '
+                    "connection refused"
+                )
             },
             True,
             False,
@@ -462,7 +473,10 @@ def test_a_node_that_still_unpacks_a_large_image_is_waited_for(
 def test_another_attempt_may_find_a_large_image_unpacked(
     watchdog: Watchdog, tmp_path: Path
 ) -> None:
-    slow = 'CreateContainerError: failed to reserve container name "main_x": name "main_x" is reserved for "4f3a" (container main, image i)'
+    slow = (
+        'CreateContainerError: failed to reserve container name "main_x": name "main_x" is '
+        'reserved for "4f3a" (container main, image i)'
+    )
     unpacking = replace(pod(slow), created=time.time() - 500)
     assert watchdog.look([unpacking], 0) == [], "that its image is unpacked has only begun"
     assert watchdog.look([unpacking], 59) == []
@@ -612,7 +626,10 @@ async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(
 
 
 def test_what_a_cluster_waits_for_imports_nothing_heavy() -> None:
-    code = "import sys, perfdag.steps.runner.plan, perfdag.steps.runner.watchdog; print([m for m in ('numpy', 'pyarrow', 'matplotlib') if m in sys.modules])"
+    code = (
+        "import sys, perfdag.steps.runner.plan, perfdag.steps.runner.watchdog; print([m for m in "
+        "('numpy', 'pyarrow', 'matplotlib') if m in sys.modules])"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -641,7 +658,9 @@ def test_finished_reads_compressed_nodes() -> None:
 
 
 def _nodes(fan: str, *suspects: str) -> dict[str, Any]:
-    """Of a fan and of the step after it: the step's own node, and those of its attempts where it had some."""
+    """Of a fan and of the step after it: the step's own node, and those of its attempts where it
+    had some.
+    """
     steps = {
         f"s{number}": {"templateName": "confirm", "phase": phase}
         for number, phase in enumerate(suspects)

@@ -20,7 +20,9 @@ def pod(
     store: str = "s3://b/r",
     more: Object | None = None,
 ) -> Object:
-    """A pod of that rank: the patch with its placeholders replaced, laid over Argo's three containers; `more` is laid over its spec."""
+    """A pod of that rank: the patch with its placeholders replaced, laid over Argo's three
+    containers; `more` is laid over its spec.
+    """
     read = Shape.model_validate(shape)
     role = list(of_roles(read).values())[rank : rank + 1]
     made = patch(read, Context(run, "uid", "registry.example/perfdag-{name}:1", store))

@@ -154,7 +154,9 @@ def objects() -> list[chart.Object]:
 def test_lines_that_are_chosen_are_those_of_an_installation(
     taken: set[str], objects: list[chart.Object]
 ) -> None:
-    """What Helm chooses, chosen without it; where no or one option is taken, for the lines are found where all but one are."""
+    """What Helm chooses, chosen without it; where no or one option is taken, for the lines are
+    found where all but one are.
+    """
     left_out = {*chart.OPTIONS, *chart.allowed().values()} - taken
     chosen = [
         [

@@ -1,4 +1,5 @@
-"""The manifests: golden files, own rules, Argo's linter, server-side apply against a real API server.
+"""The manifests: golden files, own rules, Argo's linter, server-side apply against a real API
+server.
 
 PERFDAG_REGENERATE=1 writes the golden files anew (read the diff!); CI refuses the switch.
 """
@@ -30,7 +31,10 @@ from .pods import pod
 
 GOLDEN = Path(__file__).parent / "golden"
 FANS = ("gang", "duet")
-NASTY = "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) $HOME `id`\nsecond: line # not a comment\n- {{ item\n"
+NASTY = (
+    "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) $HOME `id`\n"
+    "second: line # not a comment\n- {{ item\n"
+)
 INSTALLATIONS = {
     "base": Installation(namespace="bench", store="s3://bench/results"),
     "claim": Installation(
@@ -283,7 +287,9 @@ def test_gangs_take_turns_where_batches_may_overlap(name: str, taken: bool) -> N
 
 
 def test_batches_of_all_shapes_are_one_fan() -> None:
-    """Argo goes through the tasks of a DAG by their names, and through a task's items one after the other."""
+    """Argo goes through the tasks of a DAG by their names, and through a task's items one after
+    the other.
+    """
     template = next(
         each
         for each in documents()["base"]
@@ -326,7 +332,10 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
     )
     hopeless = "(workflow.annotations['perfdag/unrecoverable'] ?? '')"
     assert {tried[name]["expression"] for name in FANS} == {
-        f"{{{{=!({hopeless} startsWith workflow.uid + ' ' && {hopeless} contains ',' + inputs.parameters.batch + ',')}}}}"
+        (
+            f"{{{{=!({hopeless} startsWith workflow.uid + ' ' && {hopeless} contains ',' + "
+            f"inputs.parameters.batch + ',')}}}}"
+        )
     }, "marks that argo resubmit copied are another Workflow's"
     mark = "(workflow.annotations['perfdag/step'] ?? '') == workflow.uid + ' "
     stood = "{{=(workflow.annotations['perfdag/watchdog-done'] ?? '') != workflow.uid}}"
@@ -438,7 +447,9 @@ def test_pods_that_measure_nothing_keep_away_from_those_that_do() -> None:
 def test_the_name_of_an_age_check_is_no_name_of_a_suite() -> None:
     with pytest.raises(
         ValueError,
-        match="perfdag-quick-age: the CronWorkflow that checks the age of suite quick has this name",
+        match=(
+            "perfdag-quick-age: the CronWorkflow that checks the age of suite quick has this name"
+        ),
     ):
         runs.cron("bench", "quick-age", ["0 2 * * *"])
     assert len(age.cron("bench", "q" * 40, 3600)["metadata"]["name"]) == 52, (
@@ -469,7 +480,9 @@ def test_argo_lint(name: str, tmp_path: Path) -> None:
 
 
 def everything(namespace: str) -> list[dict[str, Any]]:
-    """What an installation, a suite, its runs and their steps make, of every option and every shape."""
+    """What an installation, a suite, its runs and their steps make, of every option and every
+    shape.
+    """
     options: dict[str, Any] = {
         "namespace": namespace,
         "store": "claim://results",

@@ -1,4 +1,6 @@
-"""No value that somebody submits reaches a pod before an expression of the template has matched it."""
+"""No value that somebody submits reaches a pod before an expression of the template has matched
+it.
+"""
 
 import re
 from collections.abc import Iterator

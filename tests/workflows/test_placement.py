@@ -1,4 +1,6 @@
-"""Where the real scheduler puts pods of the real patches, on simulated nodes: exclusive, spread, packed, zones, tolerations, devices."""
+"""Where the real scheduler puts pods of the real patches, on simulated nodes: exclusive, spread,
+packed, zones, tolerations, devices.
+"""
 
 import asyncio
 import time
@@ -18,7 +20,9 @@ ZONES = ("a", "a", "b", "b")
 
 
 class Nodes:
-    """Four nodes of a pool of their own, two in each zone, tainted so that nobody else uses them; the third has a device."""
+    """Four nodes of a pool of their own, two in each zone, tainted so that nobody else uses
+    them; the third has a device.
+    """
 
     def __init__(self, name: str) -> None:
         self.name, self.key = name, f"{name}/own"
@@ -59,7 +63,9 @@ class Nodes:
         }
 
     def place(self, *pods: tuple[int, Object]) -> list[str | None]:
-        """Create pods, each in one of the two namespaces, one after the other is placed; their nodes as numbers, None for one without room."""
+        """Create pods, each in one of the two namespaces, one after the other is placed; their
+        nodes as numbers, None for one without room.
+        """
         return [
             run_with_client(
                 lambda client, body=body, space=space: self._placed(
@@ -88,7 +94,9 @@ class Nodes:
         raise AssertionError(f"the scheduler did not look at {body['metadata']['name']}")
 
     async def _ready(self, client: Kube) -> bool:
-        """Whether no node of ours is tainted but by us: a busy KWOK beats late, and what the scheduler said then is not of our pods."""
+        """Whether no node of ours is tainted but by us: a busy KWOK beats late, and what the
+        scheduler said then is not of our pods.
+        """
         nodes = await client.list(await client.resource("v1", "Node"), labels=f"pool={self.name}")
         return all(
             [each["key"] for each in node["spec"].get("taints") or []] == [self.key]
@@ -193,7 +201,9 @@ def test_an_exclusive_batch_shares_no_node_with_a_measuring_pod_of_any_run_or_na
 def test_a_step_keeps_away_from_what_is_measured_and_the_other_way_round_where_there_is_room(
     nodes: Nodes,
 ) -> None:
-    """Each time the node that is measured has the most room, which is what the scheduler prefers otherwise."""
+    """Each time the node that is measured has the most room, which is what the scheduler prefers
+    otherwise.
+    """
     pytest.importorskip("hera")
     from perfdag.workflows.containers import ASIDE
 
@@ -240,7 +250,9 @@ def test_a_step_keeps_away_from_what_is_measured_and_the_other_way_round_where_t
 
 @pytest.mark.parametrize("count", [4, WIDE_GANG + 1])
 def test_spread_is_a_node_each_and_no_more_than_there_are(nodes: Nodes, count: int) -> None:
-    """A gang of few by anti-affinity; one of many by topologySpread, which lets a node have two once all have one: what ran is compared."""
+    """A gang of few by anti-affinity; one of many by topologySpread, which lets a node have two
+    once all have one: what ran is compared.
+    """
     asked = nodes.shape(hosts={"count": count, "placement": "spread"})
     placed = nodes.place(*((0, pod(asked, f"p-{rank}", rank=rank)) for rank in range(4)))
     assert sorted(map(str, placed)) == ["0", "1", "2", "3"]

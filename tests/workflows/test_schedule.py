@@ -9,7 +9,10 @@ import yaml
 from perfdag.workflows import lint, runs
 from tests.conftest import CommandLine
 
-SUITE = "name: nightly\npriority: 7\nstore: s3://bench/own\nentries:\n  - benchmark: command\n    params: {argv: [ls]}\n"
+SUITE = (
+    "name: nightly\npriority: 7\nstore: s3://bench/own\nentries:\n  - benchmark: command\n"
+    "    params: {argv: [ls]}\n"
+)
 
 
 def rendered(tmp_path: Path, cli: CommandLine, *more: str) -> list[dict[str, object]]:
@@ -70,7 +73,10 @@ def test_a_suite_that_no_object_may_hold_renders_nothing(tmp_path: Path, cli: Co
     for words, said in (
         (
             ["--schedule", "0 2 * * *"],
-            "ConfigMap perfdag-suite-nightly has .* bytes, more than 262,144; .*its key as the parameter url",
+            (
+                "ConfigMap perfdag-suite-nightly has .* bytes, more than 262,144; .*its key as "
+                "the parameter url"
+            ),
         ),
         ([], "bytes in base64 are more than a parameter may have; .*-p url=KEY"),
     ):

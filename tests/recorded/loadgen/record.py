@@ -1,4 +1,7 @@
-"""Record LoadGen's own logs: `python tests/recorded/loadgen/record.py` (needs mlcommons-loadgen). A stub of known service time answers."""
+"""Record LoadGen's own logs: `python tests/recorded/loadgen/record.py` (needs mlcommons-loadgen).
+
+A stub of known service time answers.
+"""
 
 import json
 from pathlib import Path
