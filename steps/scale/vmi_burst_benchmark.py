@@ -7,6 +7,7 @@ from pydantic import Field
 from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
 from perfdag.outcome import Measurement
 from perfdag.steps.scale.figures import measurements
+from perfdag.steps.scale.model.operations import Name
 from perfdag.steps.scale.scenarios import run_vmi
 from perfdag.steps.scale.scenarios.vmi_benchmark import (
     API_RULES,
@@ -25,6 +26,9 @@ class VmiBurstParams(VmiParams):
         [100], min_length=1, description="VMIs; several for a ladder; the limit for capacity"
     )
     cooldown: Duration = Field(60.0, description="seconds between the bursts of a ladder")
+    operation: Name | None = Field(
+        None, description="what is then done with all VMs at once (template vm), stage by stage"
+    )
     step: int = Field(100, ge=1, description="capacity: VMIs more each time")
 
 
@@ -53,6 +57,7 @@ class VmiBurst(Benchmark[VmiBurstParams]):
             "VMI created to Running (p50, p95, p99 where enough)",
             headline=True,
         ),
+        Metric("operation_ratio", "1", "higher", "VMs that completed the operation"),
         Metric("capacity", "1", "higher", "VMIs of the largest burst that passed every gate"),
         *measurements.METRICS,
     )

@@ -7,6 +7,7 @@ KUBECONFIG. The nodes may be simulated by KWOK. Without the programs these tests
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -15,6 +16,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 import yaml
@@ -24,6 +26,7 @@ from perfdag.kube.config import load_config
 from perfdag.steps.scale.figures.percentiles import rank
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.model.schedule import Schedule
+from perfdag.steps.scale.model.templates import FOLDER
 from perfdag.steps.scale.scenarios import gangs, gpus, vmi
 from perfdag.steps.scale.scenarios.base import Result, Spec
 from perfdag.steps.scale.scenarios.free_gpus import free_gpus
@@ -199,6 +202,43 @@ async def test_a_watch_that_is_cut_for_6_seconds_invents_no_time(
     assert len(received) < len(ok)
     assert any("watches were away" in note for note in result.facts["notes"])
     assert_api_times_agree(result)
+
+
+LAST = {
+    "start": "submission_to_running",
+    "stop": "submission_to_gone",
+    "restart": "submission_to_running",
+    "snapshot": "submission_to_ready",
+    "migrate": "preparingtarget",
+}
+"""The last stage of an operation that can be reached without virt-handler."""
+
+
+@pytest.mark.kubevirt
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", [*LAST, "pause"])
+async def test_operations_on_vms_of_real_kubevirt(
+    kube: Kube, kubevirt: None, namespace: str, operation: Any
+) -> None:
+    spec = density(namespace, primer=False, operation=operation, gates=[])
+    spec.template, spec.timeout = "vm", 30
+    if operation == "migrate":  # a container disk needs a digest, which a simulated pod has not
+        disk = re.compile(r"containerDisk: .*")
+        spec.template = disk.sub("emptyDisk: {capacity: 1Mi}", (FOLDER / "vm.yaml").read_text())
+    result = await vmi.burst(kube, spec, 2)
+    assert (result.figures["success_ratio"], result.figures["left_behind"]) == (1.0, 0)
+    rows = {row.stage: row for row in result.rows if row.stage.startswith(f"{operation}_")}
+    if operation == "pause":  # virt-api asks virt-handler, which is not here
+        assert result.figures["operation_ratio"] == 0.0
+        assert any("2 VMs refused pause: No virt-handler" in it for it in result.facts["notes"])
+        return
+    last = rows[f"{operation}_{LAST[operation]}"]
+    tell(f"{last.stage} {last.seconds} s +- {last.resolution_s} s")
+    assert (last.status, last.source) == ("ok", "receive")
+    assert result.figures["operation_ratio"] == (0.0 if operation == "migrate" else 1.0)
+    assert all((row.seconds or 0) >= -(row.resolution_s or 0) for row in result.rows)
+    stages = {row.stage: row.status for row in result.rows}
+    assert stages["vm_ready"] == stages["pod_initialized"] == stages["pod_containers_ready"] == "ok"
 
 
 @pytest.fixture

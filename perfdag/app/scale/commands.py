@@ -109,14 +109,17 @@ def print_schedule(session: Session, batch: dict[str, Any]) -> None:
 def print_stages(session: Session, rows: list[Any]) -> None:
     """Print a line for each stage: its counts, percentiles and resolution."""
     numbers = f"{'ok':>6}{'never':>7}{'unseen':>8}{'median':>12}{'p95':>12}{'p99':>12}"
-    session.output(f"{'stage':<24}{'since':<20}{numbers}   +-")
-    for summary in summaries(rows):
+    stages = summaries(rows)
+    wide = max((len(each.stage) for each in stages), default=0) + 2
+    since = max((len(each.since) for each in stages), default=0) + 2
+    session.output(f"{'stage':<{wide}}{'since':<{since}}{numbers}   +-")
+    for summary in stages:
         values = (summary.p50, summary.p95, summary.p99)
         times = "".join(f"{short(value, 's'):>12}" for value in values)
         never = summary.censored + summary.failed
         error = short(summary.resolution_s, "s") if summary.resolution_s is not None else "-"
         counts = f"{summary.ok:>6}{never:>7}{summary.unobserved:>8}"
-        session.output(f"{summary.stage:<24}{summary.since:<20}{counts}{times}   {error}")
+        session.output(f"{summary.stage:<{wide}}{summary.since:<{since}}{counts}{times}   {error}")
     if any(row.simulated for row in rows):
         session.output("simulated nodes: these are figures of the control plane alone")
 

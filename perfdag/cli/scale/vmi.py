@@ -57,6 +57,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         parser.add_argument(
             f"--{name}", type=kind, default=default, help=f"{text} (default: {default:g})"
         )
+    parser.add_argument(
+        "--operation",
+        choices=("start", "stop", "restart", "migrate", "pause", "snapshot"),
+        help="burst, ladder: do this with all VMs when they run (--template vm)",
+    )
     for name, kind, text in (
         ("step", int, "capacity: smallest size, and resolution of the search (default: 100)"),
         ("churn", int, "steady: VMIs replaced at a time (default: 5)"),
@@ -119,6 +124,7 @@ def run(args: argparse.Namespace) -> int:
         replicas=args.replicas,
         per_node=args.per_node,
         primer=not args.no_primer,
+        operation=args.operation,
         timeout=args.timeout,
         variables=parse_variables(args.var),
         gates=gates if args.no_api_gates else with_slo(gates),

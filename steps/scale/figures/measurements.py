@@ -197,6 +197,7 @@ def figure_measurements(
     for name in (
         "create_rate",
         "success_ratio",
+        "operation_ratio",
         "create_ratio",
         "schedule_held",
         "submit_lag",

@@ -132,7 +132,7 @@ def rows_of(
                 )
             ]
         for workload in workloads:
-            yield from _rows_of_one(workload, clocks, run, kind, steps, end, fake, messages or {})
+            yield from rows_of_one(workload, clocks, run, kind, steps, end, fake, messages or {})
 
 
 @dataclass
@@ -176,7 +176,7 @@ def _members(
     return workloads
 
 
-def _rows_of_one(
+def rows_of_one(
     workload: Workload,
     clocks: Clocks,
     run: str,
@@ -186,6 +186,7 @@ def _rows_of_one(
     fake: set[str] | None,
     messages: Mapping[str, str],
 ) -> Iterator[Row]:
+    """Yield one row per step. `end` is in Unix ns, `fake` are the simulated nodes."""
     item, record, below = workload.item, workload.record, workload.below
     members = [record for group in below.values() for record in group]
     nodes = sorted({record.node for record in members if record.node})
@@ -274,9 +275,9 @@ def on_simulated(rows: Iterable[Row]) -> bool | None:
 def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:
     """Merge rows from before the deletion with the deletion's own stages from `after`.
 
-    Stages reached only because other objects were deleted do not count.
+    Stages reached only because other objects were deleted do not count, nor what ended earlier.
     """
-    late = [row for row in after if row.since in DELETIONS]
+    late = [r for r in after if r.since in DELETIONS and (r.seconds or 0) >= -(r.resolution_s or 0)]
     by_index = {(row.index, row.stage): row for row in late}
     by_uid = {(row.uid, row.stage): row for row in late}
     members = {

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 
 from perfdag.steps.scale.figures.rows import Row
 from perfdag.steps.scale.model.chains import Step
+from perfdag.steps.scale.model.operations import OLD
 
 SERVER = "kube-apiserver"
 KEPT = 20
@@ -19,7 +20,7 @@ CLEAR = 1.0
 """Seconds beyond its bound from which a component's clock gets a note."""
 _BY_SERVER = ("created", "deleting", "scheduled")
 """Stages of a pod, and the first two of any object, that the API server stamps."""
-_BY_HANDLER = ("running", "succeeded", "failed", "ready")
+_BY_HANDLER = ("running", "succeeded", "failed", "ready", "paused")
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class _Stamp:
 
 def component_of(kind: str, stage: str, node: str | None) -> str:
     """Return whose clock stamps a stage of an object of `kind` on `node`."""
+    kind = kind.removeprefix(OLD)
     if stage in _BY_SERVER and (kind == "Pod" or stage != "scheduled"):
         return SERVER
     if kind == "Pod":

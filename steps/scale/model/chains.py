@@ -34,6 +34,7 @@ def _vmi(kind: str) -> tuple[Step, ...]:
         between = (Step("vmi_created", "created", own, "created"),)
         inner = (
             Step("vmi_creation_to_running", "vmi_created", own, "running", "last"),
+            Step("vm_ready", "created", kind, "ready", optional=True),
             Step("vmi_deleting", "deleting", own, "deleting", "last", optional=True),
             Step(
                 "vmi_deletion_to_succeeded",
@@ -54,6 +55,8 @@ def _vmi(kind: str) -> tuple[Step, ...]:
         Step("creation_to_scheduling", "created", own, "scheduling"),
         Step("pod_created", start, "Pod", "created"),
         Step("pod_scheduled", "pod_created", "Pod", "scheduled"),
+        Step("pod_initialized", "pod_scheduled", "Pod", "initialized", optional=True),
+        Step("pod_containers_ready", "pod_scheduled", "Pod", "containers_ready", optional=True),
         Step("pod_ready", "pod_scheduled", "Pod", "ready"),
         Step("scheduled", "scheduling", own, "scheduled"),
         Step("creation_to_scheduled", "created", own, "scheduled"),

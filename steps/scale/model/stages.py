@@ -137,9 +137,10 @@ def _vmi(body: Object) -> Iterator[StageSeen]:
         )
     if phase:
         yield phase.lower(), 0, True
-    ready = _conditions(body).get("Ready")
-    if ready and ready["status"] == "True":
-        yield "ready", unix_ns(ready.get("lastTransitionTime")), True
+    for name in ("Ready", "Paused"):
+        condition = _conditions(body).get(name)
+        if condition and condition["status"] == "True":
+            yield name.lower(), unix_ns(condition.get("lastTransitionTime")), True
 
 
 def _vm(body: Object) -> Iterator[StageSeen]:
@@ -224,6 +225,7 @@ def _other(body: Object) -> Iterator[StageSeen]:
 _BY_KIND: dict[str, Extractor] = {
     "Pod": _pod,
     "VirtualMachineInstance": _vmi,
+    "VirtualMachineInstanceMigration": _vmi,
     "VirtualMachine": _vm,
     "VirtualMachineInstanceReplicaSet": _replica_set,
     "ReplicaSet": _replica_set,

@@ -59,11 +59,12 @@ class Result:
     def failed(self) -> bool:
         """Whether the run failed.
 
-        A gate or a VMI failed, an object was left behind, or another run disturbed this one.
+        A gate, a VMI or an operation failed, an object was left, or another run disturbed it.
         """
         return (
             bool(self.breached or self.disturbed or self.figures["left_behind"])
             or self.figures["success_ratio"] != 1.0
+            or self.figures.get("operation_ratio", 1.0) != 1.0
         )
 
     @property

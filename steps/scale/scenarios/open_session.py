@@ -17,7 +17,7 @@ from perfdag.steps.scale.cluster.namespaces import own_namespaces
 from perfdag.steps.scale.cluster.removal import namespace_stays, objects_of_run, remove
 from perfdag.steps.scale.figures import api_metrics
 from perfdag.steps.scale.measure.clock import Heartbeat, server_offset
-from perfdag.steps.scale.measure.observer import Observer
+from perfdag.steps.scale.measure.observer import Kind, Observer
 from perfdag.steps.scale.measure.self_load import SelfLoad
 from perfdag.steps.scale.measure.submitters import ApiSubmitter
 from perfdag.steps.scale.model.chains import kinds_of
@@ -36,7 +36,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
     """Start a session, and stop it on exit.
 
     It has namespaces, a first /metrics scrape, an observer and a heartbeat. `patience` is how many
-    seconds the end waits for the deletion.
+    seconds the end waits for the deletion. Kinds in `also` are watched too.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
         deadline: float = math.inf,
         log: Callable[[str], None] = lambda text: None,
         patience: float | None = None,
+        also: Sequence[Kind] = (),
     ) -> None:
         self._kube, self._template, self._namespaces, self._run, self._log = (
             kube,
@@ -58,7 +59,7 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             run,
             log,
         )
-        self._expected, self._deadline = expected_pods, deadline
+        self._expected, self._deadline, self._also = expected_pods, deadline, also
         self._patience = LEFT_BEHIND if patience is None else patience
         self.stack = AsyncExitStack()
         self.session: Session | None = None
@@ -83,7 +84,9 @@ class open_session:  # noqa: N801 - reads as a function: async with open_session
             kinds = [
                 (document.api_version, document.kind) for document in template.documents
             ] + watched
+            kinds += self._also
             primary = [document.kind for document in template.documents]
+            primary += [kind for _, kind in self._also]
             observer = await self.stack.enter_async_context(
                 Observer(kube, self._run, kinds, self._namespaces, primary=primary)
             )

@@ -1,7 +1,6 @@
 """Run one VMI scenario, from the lock to the gate verdicts.
 
-A ladder and the search for capacity are bursts of several sizes, whose results are kept if a later
-size fails.
+A ladder and the search for capacity are bursts of several sizes. A later failure keeps results.
 """
 
 import asyncio
@@ -18,6 +17,7 @@ from perfdag.steps.scale.figures import names
 from perfdag.steps.scale.figures.prometheus import LATEST
 from perfdag.steps.scale.model.chains import chain
 from perfdag.steps.scale.model.gates import evaluate
+from perfdag.steps.scale.model.operations import OPERATIONS
 from perfdag.steps.scale.scenarios import vmi, vmi_steady
 from perfdag.steps.scale.scenarios.base import Result
 from perfdag.steps.scale.scenarios.vmi_primer import GONE, PRIMER
@@ -188,7 +188,7 @@ class VmiRequest:
             counts = max(searches, key=lambda sizes: (len(sizes), sum(sizes)))
         burst_limit = (
             (PRIMER + 2 * GONE if spec.primer else 0.0)
-            + 2 * spec.timeout
+            + (4 if spec.operation else 2) * spec.timeout
             + (LATEST if spec.prometheus else 0.0)
         )
         bursts = sum(spec.schedule.span(size) + burst_limit for size in counts)
@@ -237,19 +237,21 @@ def check(spec: Spec, request: VmiRequest) -> None:
             f"capacity: the first step of {request.step} is above the limit of "
             f"{max(request.counts)}; use a smaller step"
         )
+    if spec.operation and request.scenario not in ("burst", "ladder"):
+        raise ValueError(f"operation: {spec.operation} goes with burst and ladder, at their end")
     if request.scenario == "steady" and request.churn > request.counts[0]:
         raise ValueError(
             f"churn: {request.churn} is too many of {request.counts[0]}; it is at most count"
         )
     last = template_of(spec, "check").documents[-1]
-    paced, components = spec.schedule.open_loop, spec.prometheus is not None
+    own = OPERATIONS[spec.operation].steps if spec.operation else ()
     names.check(
         spec.gates,
         request.scenario,
-        chain(last.api_version, last.kind),
-        names.VMIS[request.scenario],
-        paced=paced,
-        components=components,
+        chain(last.api_version, last.kind) + own,
+        names.VMIS[request.scenario] + (("operation_ratio",) if spec.operation else ()),
+        paced=spec.schedule.open_loop,
+        components=spec.prometheus is not None,
         count=request.fewest() * spec.replicas,
     )
 

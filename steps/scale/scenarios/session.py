@@ -31,10 +31,7 @@ LEFT_BEHIND = 300.0
 
 @dataclass
 class Session:
-    """A run in progress, from `open_session`.
-
-    Times are time.monotonic_ns() unless noted otherwise.
-    """
+    """A run in progress, from `open_session`. Times are time.monotonic_ns() if not noted."""
 
     kube: Kube
     run: str
@@ -63,7 +60,7 @@ class Session:
 
     async def create(self, count: int, schedule: Schedule, parallel: int) -> Submitted:
         """Create `count` more objects on a schedule, and return their submissions."""
-        self._measure()
+        self.measure()
         first = len(self.submissions)
 
         def plan(batch: Submitted) -> None:
@@ -153,7 +150,7 @@ class Session:
 
         Return False if some are left at the time limit.
         """
-        self._measure()
+        self.measure()
         documents = self.template.documents[::-1]  # the workload first, then what it needed
         resources = [
             await self.kube.resource(document.api_version, document.kind) for document in documents
@@ -274,7 +271,8 @@ class Session:
             )
         )
 
-    def _measure(self) -> None:
+    def measure(self) -> None:
+        """Go on after a pause."""
         self.heartbeat.resume()
         self.self_load.resume()
 

@@ -14,10 +14,12 @@ from perfdag.steps.scale.figures.percentiles import summaries
 from perfdag.steps.scale.figures.prometheus import component_figures, wait_for_scrape
 from perfdag.steps.scale.figures.rows import Row, on_simulated, with_deletion
 from perfdag.steps.scale.model.gates import evaluate
+from perfdag.steps.scale.model.operations import OPERATIONS
 from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.scenarios.base import Result, figures_of, phase_counts
 from perfdag.steps.scale.scenarios.clock_facts import clock_facts
 from perfdag.steps.scale.scenarios.session import Session
+from perfdag.steps.scale.scenarios.vmi_operation import operate
 from perfdag.steps.scale.scenarios.vmi_primer import primed_session
 from perfdag.steps.scale.scenarios.vmi_spec import Spec, all_settled
 
@@ -43,11 +45,17 @@ async def burst(kube: Kube, spec: Spec, count: int) -> Result:
             )
         await session.scrape(CREATION)
         rows = await session.rows()
+        if spec.operation:
+            done, share = await operate(session, spec)
+            rows += done
+            await session.scrape(spec.operation)
         deleted, running = time.time(), session.reached(VMI, "running")
         phases = phase_counts(session.observer.of(VMI))
         spec.log(f"{running} of {wanted} Running; deleting")
         left = await session.delete_all(spec.parallel, spec.timeout)
-        extra = {"left_behind": left, **phases}
+        extra: dict[str, float | None] = {"left_behind": left, **phases}
+        if spec.operation:
+            extra["operation_ratio"] = share
         return await result_of("burst", count, session, spec, nodes, rows, deleted, extra)
 
 
@@ -68,7 +76,8 @@ async def result_of(
     await session.check_clocks()
     dense = check_density(session.observer.of(VMI), nodes, spec.per_node)
     session.notes += [dense] if dense else []
-    facts = session.facts() | nodes | clock_facts(session, rows)
+    own = OPERATIONS[spec.operation].steps if spec.operation else ()
+    facts = session.facts() | nodes | clock_facts(session, rows, own)
     if note := nested_note(nodes):
         session.notes.append(note)
     facts["generator"] = [batch.summary(schedule) for batch, schedule in session.batches]

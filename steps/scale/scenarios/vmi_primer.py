@@ -10,6 +10,7 @@ from perfdag.kube.client import Kube
 from perfdag.steps.scale.cluster import removal
 from perfdag.steps.scale.cluster.vmi_room import Request, request_of_any, room_line
 from perfdag.steps.scale.figures.rows import error_text
+from perfdag.steps.scale.model.operations import OPERATIONS
 from perfdag.steps.scale.model.schedule import Schedule
 from perfdag.steps.scale.model.stages import VMI
 from perfdag.steps.scale.scenarios.open_session import open_session
@@ -28,6 +29,7 @@ async def primed_session(kube: Kube, spec: Spec, count: int) -> AsyncIterator[Se
     notes, request = await _primer(kube, spec) if spec.primer else ([], {})
     line, short = await room_line(kube, request, count * spec.replicas)
     spec.log(line)
+    made = OPERATIONS[spec.operation].created if spec.operation else None
     async with open_session(
         kube,
         template_of(spec, spec.run),
@@ -36,6 +38,7 @@ async def primed_session(kube: Kube, spec: Spec, count: int) -> AsyncIterator[Se
         expected_pods=spec.replicas,
         deadline=spec.deadline,
         log=spec.log,
+        also=[made] if made else [],
     ) as session:
         session.notes += notes + ([line] if short else [])
         yield session
