@@ -23,11 +23,11 @@ async def operate(session: Session, spec: Spec) -> tuple[list[Row], float | None
     assert spec.operation
     operation = OPERATIONS[spec.operation]
     if operation.name == "start":  # what runs is stopped first
-        stop = _Operating(session, spec, OPERATIONS["stop"])
+        stop = Operating(session, spec, OPERATIONS["stop"])
         await stop.request()
         await stop.wait()
     spec.log(f"{operation.name} of {len(session.alive())} {session.template.kind}")
-    work = _Operating(session, spec, operation)
+    work = Operating(session, spec, operation)
     await work.request()
     try:
         await work.wait()
@@ -36,7 +36,7 @@ async def operate(session: Session, spec: Spec) -> tuple[list[Row], float | None
         await work.remove()
 
 
-class _Operating:
+class Operating:
     """One operation in progress. `before` are the UIDs of all objects before it."""
 
     def __init__(self, session: Session, spec: Spec, operation: Operation) -> None:
