@@ -108,8 +108,8 @@ def panel(
     for edge in tops[1:]:
         ax.axhline(edge, color=style.GRID, linewidth=0.5, zorder=0)
     largest = max((abs(v) for v in values), default=1.0)
-    name = style.value_axis(ax.xaxis, unit, largest, log=log)
-    ax.set_xlabel(style.axis_label(metric, name if name or not log else "log scale", better))
+    name = style.value_axis(ax.xaxis, unit, largest, log=log) if values else ""
+    ax.set_xlabel(style.axis_label(metric, "log scale" if log and not name else name, better))
     if len(shown) > 1:
         ax.legend(
             loc="lower left",
@@ -217,5 +217,5 @@ def _failures(
     left = ax.get_yaxis_transform()
     style.cross(ax, [0.0] * len(failed), [middles[i] for i in failed], left)
     for i in failed if reasons else ():
-        why = textwrap.shorten(cells[i].why or "", 96, placeholder=" ...")
+        why = textwrap.fill(cells[i].why or "", 60, max_lines=2, placeholder=" ...")
         ax.text(0.025, middles[i], why, transform=left, va="center", fontsize=8, color=style.MUTED)

@@ -1,5 +1,6 @@
 """A panel of lines over a numeric coordinate: median as line, spread as band."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from perfdag.charts import style
 from perfdag.results.summary import Series
 
 DIRECT = 5  # up to so many lines are labelled at their ends instead of in a legend
+NAME = 30  # letters of a line of a name in a legend
 
 
 @dataclass
@@ -78,13 +80,24 @@ def panel(
     name = style.value_axis(ax.yaxis, unit, max((abs(v) for v in values), default=1.0), log=log)
     ax.set_ylabel(style.axis_label(metric, name, better).replace(", ", "\n"))
     ax.set_xlabel(x_label)
-    if failed:
-        _failures(ax, failed)
-    names = [line.name for line in lines]
-    if len(names) <= DIRECT and (len(names) > 1 or failed):
-        _direct_labels(ax, lines, 0.08 * min(len(failed), 4))
-    elif len(names) > DIRECT:
-        ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    names, crosses = [line.name for line in lines], _fewer(failed)
+    if len(names) > DIRECT or any(len(name) > NAME for name in (*names, *crosses)):
+        style.legend_beside(ax, [textwrap.fill(name, NAME) for name in crosses])
+        return
+    if crosses:
+        _failures(ax, crosses)
+    if len(names) > 1 or crosses:
+        _direct_labels(ax, lines, 0.08 * len(crosses))
+
+
+def height(lines: Iterable[Line], failed: Sequence[str] = (), least: float = 2.5) -> float:
+    """Return the height in inches of a panel whose legend is as long as this."""
+    names = [*(line.name for line in lines), *_fewer(failed)]
+    return max(least, 0.35 + 0.18 * sum(len(textwrap.wrap(name, NAME)) for name in names))
+
+
+def _fewer(failed: Sequence[str]) -> list[str]:
+    return [*failed[:3], f"and {len(failed) - 3} more"] if len(failed) > 4 else list(failed)
 
 
 def _x_axis(
@@ -116,7 +129,8 @@ def _line(ax: Axes, line: Line, k: int, zero: float | None) -> None:
     ax.fill_between(
         xs, lows, highs, color=look["color"], alpha=0.2, linewidth=0, gid=f"band {line.name}"
     )
-    ax.plot(xs, middles, label=line.name, markersize=3.6, gid=f"median {line.name}", **look)
+    label = textwrap.fill(line.name, NAME)
+    ax.plot(xs, middles, label=label, markersize=3.6, gid=f"median {line.name}", **look)
 
 
 def _y_limits(ax: Axes, values: Sequence[float], log: bool) -> None:
@@ -161,9 +175,8 @@ def _direct_labels(ax: Axes, lines: Sequence[Line], floor: float) -> None:
         )
 
 
-def _failures(ax: Axes, failed: Sequence[str]) -> None:
+def _failures(ax: Axes, names: Sequence[str]) -> None:
     # at the right end of the axis, one above the other: they have a name but no x
-    names = [*failed[:3], f"and {len(failed) - 3} more"] if len(failed) > 4 else list(failed)
     places = [0.08 * i for i in range(len(names))]
     style.cross(ax, [1.03] * len(names), places, ax.transAxes)
     for at, name in zip(places, names, strict=True):

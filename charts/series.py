@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -46,6 +46,24 @@ class Cell:
     def first(self, metric: str, stat: str | None = None) -> Series | None:
         """Return the first series of that metric (and statistic) that has values."""
         return next((series for series in self.series(metric, stat) if series.values), None)
+
+
+def with_stats(cells: Iterable[Cell], metric: str, stats: Collection[str]) -> list[Cell]:
+    """Return the points with these statistics alone of a metric."""
+    return [
+        replace(
+            cell,
+            state=replace(
+                cell.state,
+                series=[
+                    series
+                    for series in cell.state.series
+                    if series.metric != metric or series.stat in stats
+                ],
+            ),
+        )
+        for cell in cells
+    ]
 
 
 def failed_labels(cells: Iterable[Cell]) -> list[str]:
@@ -237,11 +255,18 @@ def sweep(series: Iterable[Series]) -> str | None:
 
 
 def swept_param(cells: Sequence[Cell]) -> str | None:
-    """Return the numeric parameter of all points with the most values, at least three, or None."""
-    values: dict[str, set[float]] = {}
+    """Return the numeric parameter with the most values over which most points are lines, or None.
+
+    A line has at least three points that differ in nothing else.
+    """
+    long = {}
     for name in set.intersection(*(set(cell.state.params) for cell in cells)) if cells else ():
-        own = [cell.state.params[name] for cell in cells]
-        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in own):
-            values[name] = set(own)
-    long = {name: len(own) for name, own in sorted(values.items()) if len(own) >= SWEPT}
-    return max(long, key=lambda name: long[name]) if long else None
+        lines: dict[str, set[float]] = {}
+        for group in alike(cells, (name,)):
+            own = [cell.state.params[name] for cell in group]
+            if all(isinstance(value, int | float) and not isinstance(value, bool) for value in own):
+                lines[group[0].state.point] = set(own)
+        drawn = [values for values in lines.values() if len(values) >= SWEPT]
+        if 2 * sum(map(len, drawn)) >= len(cells):
+            long[name] = len(set().union(*drawn))
+    return max(sorted(long), key=lambda name: long[name]) if long else None

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from perfdag.units import scaled, short
@@ -22,7 +23,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 INK, MUTED, GRID, PAPER = "#1f2328", "#667080", "#dde1e6", "#ffffff"
-ON_PALE, ON_DARK = "#101214", "#fdfdfe"
+ON_PALE, ON_DARK = "#000001", "#fffffe"
 """Text on coloured cells. A page changes the colours above for its dark mode, but not these."""
 PALE = "#f6f6f4"
 """The middle of a diverging colour map."""
@@ -95,7 +96,7 @@ def figure(
     """
     named = "=" in title.split(" ", 1)[0]  # `bs=4KiB` is how a suite writes it
     lines = textwrap.wrap(
-        title if named else title[:1].upper() + title[1:], 78, break_on_hyphens=False
+        title if named else title[:1].upper() + title[1:], 70, break_on_hyphens=False
     )
     under = textwrap.wrap(subtitle, 104, break_on_hyphens=False)
     all_heights = [heights[min(i, len(heights) - 1)] for i in range(rows)]
@@ -205,16 +206,13 @@ def _log10_ticks(axis: Any, unit: str) -> None:
 def size_axis(
     axis: Any, sizes: Sequence[float], unit: str = "B", zero: float | None = None
 ) -> None:
-    """Set about ten ticks of a log2 axis at the measured sizes, such as `4 B` and `64 KiB`.
+    """Set about eight ticks of a log2 axis at the measured sizes, such as `4 B` and `64 KiB`.
 
     A log axis has no zero: `zero` is the place left of the smallest size for a size of zero.
     """
     some = sorted({size for size in sizes if size > 0})
-    step = max(1, math.ceil(len(some) / 10))
-    ticks = [
-        *([zero] if zero is not None else []),
-        *some[step - 1 if zero is not None else 0 :: step],
-    ]
+    step = max(1, math.ceil(len(some) / 8))
+    ticks = some[::step] if zero is None else [zero, *some[step - 1 :: step]]
 
     def say(value: float, _: int | None = None) -> str:
         size = 0.0 if value == zero else value
@@ -233,6 +231,24 @@ def size_columns(ax: Axes, sizes: Sequence[float]) -> None:
         [short(size, "B").replace(" ", "\n") for size in sizes[::step]],
     )
     ax.set_xlabel("message size")
+
+
+def legend_beside(ax: Axes, failed: Sequence[str] = ()) -> None:
+    """Place the legend right of the axes. The layout leaves room for its width alone.
+
+    In the layout, a legend would squeeze axes that are lower. A failure has a cross.
+    """
+    handles, names = ax.get_legend_handles_labels()
+    handles += [Line2D([], [], ls="", marker="X", mfc="none", color=MUTED) for _ in failed]
+    at: Any = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
+    legend = ax.legend(handles, [*names, *failed], **at)
+    legend.set_in_layout(False)
+    if (figure := ax.get_figure(root=True)) is None:
+        return
+    if isinstance(layout := figure.get_layout_engine(), ConstrainedLayoutEngine):
+        left, bottom, width, height = layout.get()["rect"]
+        free = 1 - legend.get_window_extent().width / figure.bbox.width - 0.015
+        layout.set(rect=(left, bottom, min(width, free), height))
 
 
 def arrow(better: str | None) -> str:
@@ -263,7 +279,9 @@ def on_cell(mesh: ScalarMappable, value: float) -> str:
     return ON_PALE if linear @ (0.2126, 0.7152, 0.0722) > 0.179 else ON_DARK
 
 
-def cross(ax: Axes, x: Sequence[float], y: Sequence[float], transform: Any = None) -> None:
+def cross(
+    ax: Axes, x: Sequence[float], y: Sequence[float], transform: Any = None, label: str = "_failed"
+) -> None:
     """Draw grey crosses for points without a valid sample, as one artist."""
     ax.plot(
         x,

@@ -17,8 +17,8 @@ from perfdag.charts.benchmarks.fio_depth import (
     queue_depth_curves,
     queue_depth_figure,
 )
-from perfdag.charts.benchmarks.generic import finding, pages
-from perfdag.charts.series import Cell, band_words, read, runs_words
+from perfdag.charts.benchmarks.generic import finding, pages, points
+from perfdag.charts.series import Cell, band_words, read, runs_words, swept_param, with_stats
 from perfdag.results.summary import Series
 
 PERCENTILES = ("p50", "p99", "p99.9")
@@ -27,11 +27,15 @@ COLUMNS = 3  # block sizes in a figure
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """Yield dots of IOPS, bandwidth and latency, and a curve over queue depth for each pattern."""
+    """Yield IOPS, bandwidth and latency, and a curve over queue depth for each pattern."""
     cells = read(rows)
     where = runs_words(rows)
-    for slug, some, note in pages(cells):
-        yield slug, _points(some, style.caption(note, where))
+    if swept_param([cell for cell in cells if not cell.why]):
+        tails = with_stats(cells, "latency", ("p99",))
+        yield from points(tails, ["iops", "bandwidth", "latency"], where)
+    else:
+        for slug, some, note in pages(cells, "points"):
+            yield slug, _points(some, style.caption(note, where))
     if apart := fio_workers.figure(rows, cells, where):
         yield "workers", apart
     if distributed := _distributions(cells):

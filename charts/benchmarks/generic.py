@@ -6,6 +6,8 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from perfdag.charts import dots, lines, style
+from perfdag.charts.benchmarks import sweeps
+from perfdag.charts.benchmarks.sweeps import FIGURES, MOST_LINES
 from perfdag.charts.series import (
     Cell,
     band_words,
@@ -16,15 +18,11 @@ from perfdag.charts.series import (
     sweep,
     swept_param,
     value_words,
-    words_without,
 )
 from perfdag.results.summary import Series
 
 PANELS = 3  # metrics in a figure; the others are in the table
 ROWS = 24  # points in a figure
-FIGURES = 6
-MOST_LINES = 12
-MOST_FACETS = 6
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
@@ -36,17 +34,32 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     for name in swept:
         yield f"{_slug(name)}-by-{_slug(sweep(_of(cells, name)) or '')}", _lines(cells, name, where)
     plain = [name for name in wanted if name not in swept]
-    if swept and not plain:
-        return
-    if param := swept_param([cell for cell in cells if not cell.why]):
-        for metric in plain:
-            yield f"{_slug(metric)}-by-{_slug(param)}", param_lines(cells, metric, param, where)
-        return
-    for slug, some, note in pages(cells):
-        yield slug, dot_figure(some, plain, style.caption(note, where))
+    if plain or not swept:
+        yield from points(cells, plain, where)
 
 
-def pages(cells: Sequence[Cell], slug: str = "points") -> Iterable[tuple[str, Sequence[Cell], str]]:
+def points(
+    cells: Sequence[Cell],
+    wanted: Sequence[str],
+    where: str,
+    slug: str = "",
+    title: str | None = None,
+) -> Iterable[tuple[str, Figure]]:
+    """Yield metrics as lines over the parameter that was swept, or as dots where none was.
+
+    `title` replaces the result in words of dots. `slug` begins the names of the figures.
+    """
+    measured = [name for name in wanted if _of(cells, name)]
+    param = swept_param([cell for cell in cells if not cell.why]) if measured else None
+    for metric in measured if param else ():
+        name = "-".join(filter(None, (slug, _slug(metric), "by", _slug(param or ""))))
+        yield from sweeps.figures(cells, metric, param or "", where, name, finding(cells, metric))
+    if not param:
+        for name, some, note in pages(cells, slug or "points"):
+            yield name, dot_figure(some, wanted, style.caption(note, where), title)
+
+
+def pages(cells: Sequence[Cell], slug: str) -> Iterable[tuple[str, Sequence[Cell], str]]:
     """Yield (slug, points of one figure, note) with at most ROWS points and FIGURES figures.
 
     The note names the number of points that are left out.
@@ -78,7 +91,7 @@ def dot_figure(
     cells: Sequence[Cell], wanted: Sequence[str], where: str, title: str | None = None
 ) -> Figure:
     """Draw one panel of dots per metric."""
-    names = list(wanted) or [""]
+    names = [name for name in wanted if _of(cells, name)] or list(wanted[:1]) or [""]
     shown = {name: dots.groups(cells, name) for name in names}
     series = [series for name in names for series in dots.series_of(shown[name])]
     parts = [
@@ -119,74 +132,6 @@ def finding(cells: Sequence[Cell], metric: str) -> str:
     return f"{word} {which}: {cell.label}, {value_words(best)}{tail}"
 
 
-def param_lines(cells: Sequence[Cell], metric: str, name: str, where: str) -> Figure:
-    """Draw a metric over a numeric parameter. The other parameters are colours, or panels."""
-    facets = _facets(cells, name)
-    drawn = [(label, *_param_curves(own, metric, name, label)) for label, own in facets]
-    drawn = [facet for facet in drawn if facet[1]] or drawn[:1]
-    every = [series for _, curves, _ in drawn for series in lines.series_of(curves)]
-    noisy = "~: a sample was disturbed" if any(cell.noisy for cell in cells) else ""
-    fig, axes = style.figure(
-        len(drawn),
-        title=finding(cells, metric),
-        subtitle=style.caption(band_words(every, "line", "band"), noisy, where),
-        heights=(2.8,),
-    )
-    values = [value for series in every for value in series.values]
-    log = bool(values) and min(values) > 0 and max(values) / min(values) > dots.LOG_FROM
-    sizes = sorted({float(cell.state.params.get(name) or 0) for cell in cells} - {0.0})
-    for ax, (label, curves, failed) in zip(axes, drawn, strict=True):
-        lines.panel(
-            ax,
-            curves[:MOST_LINES],
-            metric=metric,
-            x_label=f"{name.replace('_', ' ')}{f' ({label})' if label else ''}",
-            x_unit="B" if name.endswith(("bytes", "size")) else "1",
-            log_y=log,
-            failed=failed,
-            sizes=sizes,
-        )
-    return fig
-
-
-def _facets(cells: Sequence[Cell], name: str) -> list[tuple[str, list[Cell]]]:
-    """Return the points of each panel: all, or by the parameter that leaves fewest lines."""
-    if len({words_without(cell, {name}) for cell in cells}) <= len(style.SERIES):
-        return [("", list(cells))]
-    counts = {
-        other: len({repr(cell.state.params.get(other)) for cell in cells})
-        for other in dict.fromkeys(key for cell in cells for key in cell.state.params)
-        if other != name
-    }
-    by = [other for other, count in counts.items() if 1 < count <= MOST_FACETS]
-    if not by:
-        return [("", list(cells))]
-    best = max(by, key=lambda other: counts[other])
-    own: dict[str, list[Cell]] = {}
-    for cell in cells:
-        own.setdefault(f"{best}={cell.state.params.get(best)}", []).append(cell)
-    return list(own.items())
-
-
-def _param_curves(
-    cells: Sequence[Cell], metric: str, name: str, facet: str
-) -> tuple[list[lines.Line], list[str]]:
-    """Return the lines of a panel, and the labels of its points without a value."""
-    curves: dict[str, lines.Line] = {}
-    noisy = set()
-    for cell in cells:
-        for series in cell.series(metric):
-            own = words_without(cell, {name, facet.partition("=")[0]})
-            words = " ".join(filter(None, (own, dots.detail(series)))) or style.metric_text(metric)
-            noisy |= {words} if cell.noisy else set()
-            if series.values:
-                line = curves.setdefault(words, lines.Line(words))
-                line.series[float(cell.state.params[name])] = series
-    for words in noisy & curves.keys():
-        curves[words].name += " ~"
-    return list(curves.values()), failed_labels(cells)
-
-
 def _lines(cells: Sequence[Cell], metric: str, where: str) -> Figure:
     coordinate = sweep(_of(cells, metric)) or ""
     pairs = []
@@ -204,10 +149,11 @@ def _lines(cells: Sequence[Cell], metric: str, where: str) -> Figure:
         band_words([series for _, series in pairs], "line", "band"),
         where,
     ]
-    fig, (ax,) = style.figure(title=title, subtitle=style.caption(*parts), heights=(3.0,))
+    failed = failed_labels(cells)
+    height = lines.height(curves[:MOST_LINES], failed, 3.0)
+    fig, (ax,) = style.figure(title=title, subtitle=style.caption(*parts), heights=(height,))
     values = [series.middle for _, series in pairs if series.values]
     log = bool(values) and min(values) > 0 and max(values) / min(values) > dots.LOG_FROM
-    failed = failed_labels(cells)
     lines.panel(
         ax,
         curves[:MOST_LINES],

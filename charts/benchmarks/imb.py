@@ -1,5 +1,6 @@
 """IMB: latency and bandwidth over message size, and collectives by message size and ranks."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -9,7 +10,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from perfdag.charts import lines, style
-from perfdag.charts.benchmarks.generic import dot_figure
+from perfdag.charts.benchmarks.generic import points
+from perfdag.charts.benchmarks.sweeps import FIGURES
 from perfdag.charts.series import (
     Cell,
     alike,
@@ -45,25 +47,18 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             yield kind.lower(), _sizes(kind, own, where)
             maps = [
                 group
-                for group in alike(swept, _SCALED)
+                for group in alike([c for c in swept if c.series("latency", "mean")], _SCALED)
                 if len({_size(cell) for cell in group}) >= RANKS
             ]
-            for number, group in enumerate(maps, start=1):
+            for number, group in enumerate(maps[:FIGURES], start=1):
                 slug = f"{kind.lower()}-ranks" if number == 1 else f"{kind.lower()}-ranks-{number}"
                 yield (
                     slug,
                     _heatmap(_title(kind, group) if len(maps) > 1 else kind, group, where, used),
                 )
         else:
-            yield (
-                kind.lower(),
-                dot_figure(
-                    own,
-                    ["operation_time"],
-                    where,
-                    title=None if any(not c.why for c in own) else f"{kind}: no sample",
-                ),
-            )
+            title = None if any(not cell.why for cell in own) else f"{kind}: no sample"
+            yield from points(own, ["operation_time"], where, kind.lower(), title)
 
 
 def _name(cell: Cell, kind: str) -> str:
@@ -97,16 +92,16 @@ def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
         else ""
     )
     cut = f"first {LINES} of {len(cells)} points" if len(cells) > LINES else ""
+    failed = [
+        f"{_name(cell, kind)}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why
+    ]
     fig, axes = style.figure(
         len(panels),
-        [2.5] * len(panels),
+        [lines.height(curves, failed) for curves in panels.values()],
         title=_finding(kind, cells),
         subtitle=style.caption(legend, ring, noisy, cut, where),
         sharex=True,
     )
-    failed = [
-        f"{_name(cell, kind)}: {(cell.why or '').split(':')[0]}" for cell in cells if cell.why
-    ]
     noted = {_name(cell, kind) for cell in cells if cell.noisy}
     sizes = sorted({x for curves in panels.values() for line in curves for x in line.series})
     for i, (ax, (metric, curves)) in enumerate(zip(axes, panels.items(), strict=True)):
@@ -129,11 +124,14 @@ def _sizes(kind: str, cells: Sequence[Cell], where: str) -> Figure:
 
 def _marks(ax: Axes, cells: Mapping[str, Cell], curves: Sequence[lines.Line], metric: str) -> None:
     """Mark the latency of zero bytes, and the first size at half of the peak bandwidth."""
+    marked: list[float] = []
     for k, line in enumerate(curves):
         cell = cells[line.name.removesuffix(" ~")]
         colour = style.look(k)["color"]
         zero, half = (cell.first(name) for name in MARKED)
-        if metric == "latency" and zero and 0 in line.series and len(curves) <= lines.DIRECT:
+        apart = zero and all(abs(math.log2(zero.middle / other)) > 1 for other in marked)
+        if metric == "latency" and zero and apart and 0 in line.series:
+            marked.append(zero.middle)
             at = ax.get_lines()[k].get_xdata()[0]  # type: ignore[index]  # where the panel has put the size of zero
             label = short(zero.middle, "s")
             ax.annotate(

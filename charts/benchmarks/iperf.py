@@ -11,13 +11,13 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from perfdag.charts import dots, lines, style
-from perfdag.charts.benchmarks.generic import ROWS, dot_figure, finding, pages
+from perfdag.charts.benchmarks.generic import ROWS, finding, points
 from perfdag.charts.series import (
     Cell,
     band_words,
-    failed_labels,
     read,
     runs_words,
+    swept_param,
     valid,
     words_without,
 )
@@ -32,25 +32,17 @@ PANELS = {
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """Yield a figure of dots per protocol, and throughput over streams, by path and by second."""
+    """Yield the points of each protocol, and throughput by path and by second."""
     cells = read(rows)
     where = runs_words(rows)
     for protocol, panels in PANELS.items():
         own = [cell for cell in cells if cell.state.params.get("protocol", "tcp") == protocol]
         if not own:
             continue
-        wanted = [name for name in panels if any(cell.series(name) for cell in own)] or [
-            "throughput"
-        ]
-        for slug, some, note in pages(own, protocol):
-            yield (
-                slug,
-                dot_figure(some, wanted, style.caption(_bound(some), note, where)),
-            )
-        if len({cell.state.params.get("streams") for cell in own}) >= 3:
-            yield f"{protocol}-streams", _streams(own, where)
+        yield from points(own, panels, style.caption(_bound(own), where), protocol)
         facets = _facets([cell for cell in own if not cell.state.pair])
-        if len({_path(cell) for cell in own}) > 1 and len(facets) > 1:
+        swept = swept_param([cell for cell in own if not cell.why])
+        if len({_path(cell) for cell in own}) > 1 and len(facets) > 1 and not swept:
             yield f"{protocol}-paths", _paths(facets, where)
         if seconds := _seconds(rows, own):
             yield f"{protocol}-seconds", _within(seconds, where)
@@ -64,27 +56,6 @@ def _bound(cells: Sequence[Cell]) -> str:
         if any(series.values and series.middle >= 1 for series in cell.series("cpu_bound"))
     ]
     return f"bound by a core, not the network: {', '.join(bound[:6])}" if bound else ""
-
-
-def _streams(cells: Sequence[Cell], where: str) -> Figure:
-    by_name: dict[str, lines.Line] = {}
-    for cell in cells:
-        streams = cell.state.params.get("streams")
-        name = (
-            " ".join(word for word in cell.label.split(" ") if word != f"streams={streams}")
-            or cell.state.entry
-        )
-        for series in cell.series("throughput", "value"):
-            by_name.setdefault(name, lines.Line(name)).series[float(streams or 1)] = series
-    shown = list(by_name.values())
-    legend = band_words(lines.series_of(shown), "line", "band")
-    title = f"Throughput over streams; {finding(cells, 'throughput')}"
-    fig, (ax,) = style.figure(title=title, subtitle=style.caption(legend, where))
-    failed = failed_labels(cells)
-    lines.panel(
-        ax, shown, metric="throughput", x_label="parallel streams", x_unit="1", failed=failed
-    )
-    return fig
 
 
 def _path(cell: Cell) -> str:
@@ -180,7 +151,7 @@ def _within(shown: Sequence[lines.Line], where: str) -> Figure:
     fig, (ax,) = style.figure(
         title=worst,
         subtitle=style.caption(legend, cut, where),
-        heights=(2.2,),
+        heights=(lines.height(shown[:LINES], least=2.2),),
     )
     lines.panel(
         ax, shown[:LINES], metric="throughput", x_label="second of the run", x_unit="1", linear=True

@@ -1,5 +1,6 @@
 """OpenFOAM: strong scaling with its ideal line, phases of each point, and time per step."""
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,8 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from perfdag.charts import lines, style
-from perfdag.charts.benchmarks.generic import dot_figure
+from perfdag.charts.benchmarks.generic import points
+from perfdag.charts.benchmarks.sweeps import FIGURES
 from perfdag.charts.series import (
     Cell,
     alike,
@@ -36,7 +38,7 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     cells, where = read(rows), runs_words(rows)
     measured = [cell for cell in cells if _time(cell)]
     if not measured:
-        yield "points", dot_figure(cells, ["solve_time"], where, title="OpenFOAM: no sample")
+        yield from points(cells, ["solve_time"], where, title="OpenFOAM: no sample")
         return
     used = nodes_used(rows)
     scaled = [
@@ -44,13 +46,15 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
         for group in alike(measured, _SCALED)
         if len({cell.state.params["procs"] for cell in group}) > 1
     ]
-    for number, group in enumerate(scaled):
+    cut = f"first {FIGURES} of {len(scaled)} cases" if len(scaled) > FIGURES else ""
+    for number, group in enumerate(scaled[:FIGURES]):
         case = words_without(group[0], (*_SCALED, "hosts.count")) if len(scaled) > 1 else ""
         yield (
             "scaling" if not number else f"scaling-{number + 1}",
-            _scaling(group, style.caption(case, where), used),
+            _scaling(group, style.caption(case, cut, where), used),
         )
-    yield "points", dot_figure(cells, ["solve_time"], where)
+    if not scaled:
+        yield from points(cells, ["solve_time"], where)
     yield "phases", _phases(measured, where)
     along = _along(measured, where)
     if along is not None:
@@ -74,16 +78,17 @@ def _along(cells: Sequence[Cell], where: str) -> Figure | None:
     }
     uneven = sorted(slowed, key=lambda name: -slowed[name])[:LINES]
     worst = slowed[uneven[0]]
+    shown = [line for line in curves if line.name in uneven]
     legend = band_words([series for _, series in pairs], "line", "band")
     cut = f"the {LINES} most uneven of {len(curves)} points" if len(curves) > LINES else ""
     fig, (ax,) = style.figure(
         title=f"OpenFOAM: the slowest steps took {worst:.3g} times as long as the fastest of a run",
         subtitle=style.caption(legend, cut, where),
-        heights=(3.0,),
+        heights=(lines.height(shown, least=3.0),),
     )
     lines.panel(
         ax,
-        [line for line in curves if line.name in uneven],
+        shown,
         metric="step_time",
         x_label="time step",
         x_unit="1",
@@ -175,7 +180,7 @@ def _phases(cells: Sequence[Cell], where: str) -> Figure:
     title = f"OpenFOAM: time loop {value_words(time)}, the longest" if time else "OpenFOAM: phases"
     cut = f"the {len(shown)} longest of {len(cells)} points" if len(shown) < len(cells) else ""
     subtitle = style.caption("median of each phase; spread is in the table", cut, where)
-    fig, (ax,) = style.figure(heights=(0.4 * len(shown) + 1.2,), title=title, subtitle=subtitle)
+    fig, (ax,) = style.figure(heights=(0.5 * len(shown) + 1.2,), title=title, subtitle=subtitle)
     places: list[Any] = list(range(len(shown)))
     left = [0.0] * len(shown)
     for k, (metric, name) in enumerate(_PHASES):
@@ -193,10 +198,11 @@ def _phases(cells: Sequence[Cell], where: str) -> Figure:
             gid=f"phase {name}",
         )
         left = [a + b for a, b in zip(left, lengths, strict=True)]
-    ax.set_yticks(places, [cell.label or cell.state.entry for cell in shown])
+    labels = [textwrap.fill(cell.label or cell.state.entry, 28) for cell in shown]
+    ax.set_yticks(places, labels)
     ax.invert_yaxis()
     ax.set_xlim(0, max(left) * 1.05)
-    unit = style.value_axis(ax.xaxis, "s", max(left))
+    unit = style.value_axis(ax.xaxis, "s", max(left), bins=4)
     ax.set_xlabel(f"time ({unit})")
-    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    style.legend_beside(ax)
     return fig

@@ -14,8 +14,9 @@ from matplotlib.ticker import MaxNLocator
 
 from perfdag.charts import style
 from perfdag.charts.benchmarks import queue
-from perfdag.charts.benchmarks.generic import dot_figure
+from perfdag.charts.benchmarks.generic import points
 from perfdag.charts.benchmarks.queue_scaling import by_subject, evenness
+from perfdag.charts.benchmarks.sweeps import FIGURES
 from perfdag.charts.series import read, runs_words, valid
 
 
@@ -50,7 +51,7 @@ def draw_traces(traces: Sequence[Trace], title: str, subtitle: str) -> Figure:
         draw(ax, trace)
         ax.set_ylim(bottom=0)
     fig.align_ylabels(axes)
-    axes[0].legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    style.legend_beside(axes[0])
     axes[-1].set_xlabel("seconds from the start of the load")
     return fig
 
@@ -116,14 +117,15 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     cells = read(rows)
     where = runs_words(rows)
     with style.house():
-        yield "scores", dot_figure(cells, SCORES, where)
-        yield "scores-more", dot_figure(cells, OTHERS, where)
-        for number, cell in enumerate(cells):
+        yield from points(cells, SCORES, where, "scores")
+        if any(cell.series(name) for cell in cells for name in OTHERS):
+            yield from points(cells, OTHERS, where, "scores-more")
+        traced = [(cell, own) for cell in cells if (own := traces(rows, cell.state.point))]
+        cut = f"first {FIGURES} of {len(traced)} points" if len(traced) > FIGURES else ""
+        for number, (cell, own) in enumerate(traced[:FIGURES], 1):
             title = f"{cell.label}: backends there and backends needed"
-            yield (
-                f"following-{number + 1}",
-                draw_traces(traces(rows, cell.state.point), title, f"first repetition; {where}"),
-            )
+            note = style.caption("first repetition", cut, where)
+            yield f"following-{number}", draw_traces(own, title, note)
         failing = [
             queue.Curve(cell.label, {}, failed=failed)
             for cell in cells

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from perfdag.charts import style
+from perfdag.charts.benchmarks.generic import points
 from perfdag.charts.series import Cell, alike, read, runs_words, valid, words_without
 
 PANELS = 4
@@ -20,14 +21,15 @@ Trials = dict[str, list[tuple[float, float, bool]]]
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
     """Yield latency over rate, with a panel for each setting."""
+    cells = read(rows)
     settings = [
         (group, trials)
-        for group in alike(read(rows), ("rate",))
+        for group in alike(cells, ("rate",))
         if (trials := trials_of(rows, [cell.state.point for cell in group]))
     ]
     with style.house():
         if not settings:
-            yield "latency", style.no_data()
+            yield from points(cells, ["peak_rate"], runs_words(rows), "latency")
             return
         shown = settings[:PANELS]
         left = len(settings) - len(shown)
@@ -66,15 +68,15 @@ def finding(groups: Iterable[Sequence[Cell]]) -> str:
             percentile, bound = (group[0].state.params.get(key) for key in ("percentile", "bound"))
             texts.append(f"{name}: {percentile} holds {bound:g} s up to {peak.middle:.4g}/s")
         else:
-            texts.append(f"{name}: latency at {len(group)} rates")
+            texts.append(f"{name}: latency at {len(group)} rate{'s' * (len(group) > 1)}")
     return "; ".join(texts)
 
 
 def _panel(ax: Axes, group: Sequence[Cell], trials: Trials) -> None:
-    for number, (stat, points) in enumerate(trials.items()):
+    for number, (stat, measured) in enumerate(trials.items()):
         look = style.look(number)
-        full = [(rate, seconds) for rate, seconds, whole in points if whole]
-        short = [(rate, seconds) for rate, seconds, whole in points if not whole]
+        full = [(rate, seconds) for rate, seconds, whole in measured if whole]
+        short = [(rate, seconds) for rate, seconds, whole in measured if not whole]
         ax.plot(*zip(*full, strict=True), label=stat, **look)
         if short:
             hollow = look | {"linestyle": "none", "markerfacecolor": style.PAPER}
@@ -89,4 +91,4 @@ def _panel(ax: Axes, group: Sequence[Cell], trials: Trials) -> None:
     name = style.value_axis(ax.yaxis, "s", ax.get_ylim()[1], bins=4)
     ax.set_ylabel(f"latency ({name})")
     ax.set_title(words_without(group[0], ("rate",)) or group[0].state.entry)
-    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+    style.legend_beside(ax)

@@ -6,7 +6,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from perfdag.charts import lines, style
-from perfdag.charts.benchmarks.generic import dot_figure
+from perfdag.charts.benchmarks.generic import points
 from perfdag.charts.series import Cell, band_words, failed_labels, read, runs_words, value_words
 from perfdag.results.summary import Series
 from perfdag.units import short
@@ -39,7 +39,7 @@ def _over_sizes(
     cells, where = read(rows), runs_words(rows)
     measured = [cell for cell in cells if cell.series(metric)]
     if not measured:
-        yield "points", dot_figure(cells, [headline], where, title=f"No {metric}: no sample")
+        yield from points(cells, [headline], where, title=f"No {metric}: no sample")
         return
     typical = [cell for cell in measured if cell.series(metric, stats[0])]
     best = _best(typical or measured, headline, metric)
@@ -60,14 +60,14 @@ def _over_sizes(
         if len(measured) > LINES
         else ""
     )
+    failed = failed_labels(cells)
     fig, axes = style.figure(
         len(panels),
-        [2.6] * len(panels),
+        [lines.height(curves, failed, 2.6) for curves in panels.values()],
         title=_finding(best, headline, metric, named=len(measured) > 1),
         subtitle=style.caption(what, legend, cut, where),
         sharex=True,
     )
-    failed = failed_labels(cells)
     sizes = sorted({x for curves in panels.values() for line in curves for x in line.series})
     for i, (ax, (name, curves)) in enumerate(zip(axes, panels.items(), strict=True)):
         last = i == len(panels) - 1

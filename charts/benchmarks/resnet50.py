@@ -9,9 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from perfdag.charts import style
-from perfdag.charts.benchmarks.generic import dot_figure, finding
+from perfdag.charts.benchmarks.generic import finding, points
 from perfdag.charts.benchmarks.resnet50_marks import marked
 from perfdag.charts.dots import detail
+from perfdag.charts.lines import NAME
 from perfdag.charts.series import Cell, band_words, read, runs_words, value_words
 from perfdag.results.summary import Series
 from perfdag.units import short
@@ -23,6 +24,7 @@ Source: mlcommons/inference, vision/classification_and_detection.
 """
 TIMED = ("copy", "compute", "postprocess")
 """Phases of a batch that LoadGen's clock sees; images are preprocessed before it starts."""
+LINES = 12
 PAGE = 24
 """Points that one figure of phases holds."""
 STATS = ("p50", "p90", "p95", "p99", "p99.9")
@@ -51,25 +53,33 @@ def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
             yield f"{scenario}-latency", _latencies(own, scenario, where)
         else:
             notes = style.caption(_published(own, scenario), _reached(own), where)
-            fig = dot_figure(
-                own, [headline[scenario]], notes, _peak(own) if scenario == "find-peak" else None
-            )
-            if scenario == "accuracy":
-                fig.axes[0].set_xlim(right=max(fig.axes[0].get_xlim()[1], 1.05 * TOP1))
-                fig.axes[0].axvline(TOP1, color=style.MUTED, linestyle=(0, (5, 2)), linewidth=1)
-            yield scenario, fig
+            title = _peak(own) if scenario == "find-peak" else None
+            for slug, fig in points(own, [headline[scenario]], notes, scenario, title):
+                if scenario == "accuracy":
+                    mark_reference(fig)
+                yield slug, fig
     timed = [cell for cell in cells if _timed(cell) > 0]
-    pages = [timed[start : start + PAGE] for start in range(0, len(timed), PAGE)]
-    for number, page in enumerate(pages, 1):
+    parts = [timed[start : start + PAGE] for start in range(0, len(timed), PAGE)]
+    for number, part_cells in enumerate(parts, 1):
         part = (
-            f"part {number} of {len(pages)}, {len(page)} of {len(timed)} points"
-            if len(pages) > 1
+            f"part {number} of {len(parts)}, {len(part_cells)} of {len(timed)} points"
+            if len(parts) > 1
             else ""
         )
         yield (
             f"phases-{number}" if number > 1 else "phases",
-            _phases(page, style.caption(part, where)),
+            _phases(part_cells, style.caption(part, where)),
         )
+
+
+def mark_reference(fig: Figure) -> None:
+    """Draw the top-1 of the reference model as a dashed line, on the axis of the values."""
+    look: Any = {"color": style.MUTED, "linestyle": (0, (5, 2)), "linewidth": 1}
+    for ax in fig.axes:
+        along = ax.get_xlabel().startswith("top1")
+        (ax.axvline if along else ax.axhline)(TOP1, **look)
+        if along:
+            ax.set_xlim(right=max(ax.get_xlim()[1], 1.05 * TOP1))
 
 
 def _published(cells: Sequence[Cell], scenario: str) -> str:
@@ -122,13 +132,15 @@ def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:
     """Draw latency over percentiles, a line per point, with the bound dashed."""
     shown = [
         (cell, {s: series for s in STATS for series in cell.series("latency", s)[:1]})
-        for cell in cells
+        for cell in cells[:LINES]
     ]
     series = [series for _, by_stat in shown for series in by_stat.values()]
+    cut = f"first {LINES} of {len(cells)} points" if len(cells) > LINES else ""
     notes = (
         band_words(series).replace("dot", "marker"),
-        _bounds(cells, scenario),
+        "from the scheduled time; dotted: the bound that p99 must hold" * (scenario == "server"),
         _published(cells, scenario),
+        cut,
         where,
     )
     title = (
@@ -146,6 +158,7 @@ def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:
         lows = [m - series.band.low for m, series in zip(middles, by_stat.values(), strict=True)]
         highs = [series.band.high - m for m, series in zip(middles, by_stat.values(), strict=True)]
         label = cell.label + (" (no valid sample)" if cell.why else "")
+        label = textwrap.fill(label, NAME)
         ax.errorbar(xs, middles, yerr=[lows, highs], label=label, capsize=3, **look)
         bound = cell.state.params.get("latency_bound")
         if scenario == "server" and bound is not None:
@@ -164,16 +177,8 @@ def _latencies(cells: Sequence[Cell], scenario: str, where: str) -> Figure:
     ax.set_xlim(-0.4, len(STATS) - 0.6)
     _from_zero(ax, "latency", "s")
     if ax.get_legend_handles_labels()[0]:
-        ax.legend(loc="upper left")
+        style.legend_beside(ax)
     return fig
-
-
-def _bounds(cells: Sequence[Cell], scenario: str) -> str:
-    return (
-        "from the scheduled time; dotted: the bound that p99 must hold"
-        if scenario == "server" and cells
-        else ""
-    )
 
 
 def _from_zero(ax: Axes, name: str, unit: str) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from perfdag.charts import lines, style
-from perfdag.charts.benchmarks.generic import dot_figure
+from perfdag.charts.benchmarks.generic import points
 from perfdag.charts.series import (
     Cell,
     alike,
@@ -25,13 +25,13 @@ _NAMED = ("model", "test", "device", "precision")
 
 
 def figures(rows: pa.Table) -> Iterable[tuple[str, Figure]]:
-    """Yield dots of batch times, and lines of samples per second over several batch sizes."""
+    """Yield the times of batches, and lines of samples per second over several batch sizes."""
     cells, where = read(rows), runs_words(rows)
     used = _precisions(rows)
     for cell in cells:
         if used.get(cell.state.point, "fp32") != "fp32" and not cell.state.params.get("precision"):
             cell.label += f" in {used[cell.state.point]}"
-    yield "points", dot_figure(cells, ["batch_time", "time_to_first_batch"], where)
+    yield from points(cells, ["batch_time", "time_to_first_batch"], where)
     curves = _by_batch(cells, used)
     if any(len(line.series) > 1 for line in curves):
         yield "batches", _batches(curves, where)
@@ -86,6 +86,8 @@ def _batches(curves: Sequence[lines.Line], where: str) -> Figure:
     legend = band_words(lines.series_of(curves), "line", "band")
     noisy = "~: a sample was disturbed" if any(line.name.endswith("~") for line in curves) else ""
     title = f"{name.removesuffix(' ~')}: {value_words(fastest)} samples at batch size {batch:.0f}"
-    fig, (ax,) = style.figure(title=title, subtitle=style.caption(legend, noisy, where))
+    fig, (ax,) = style.figure(
+        1, (lines.height(curves),), title=title, subtitle=style.caption(legend, noisy, where)
+    )
     lines.panel(ax, curves, metric="samples_rate", x_label="batch size", x_unit="1")
     return fig

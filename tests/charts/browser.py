@@ -97,9 +97,10 @@ class Page:
         """Move the mouse."""
         await self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
-    async def picture(self, name: str) -> bytes:
-        """A PNG of the window, kept in the folder PERFDAG_PICTURES where that is set."""
-        data = base64.b64decode((await self.call("Page.captureScreenshot"))["data"])
+    async def picture(self, name: str, whole: bool = False) -> bytes:
+        """A PNG of the window or the whole page, kept in PERFDAG_PICTURES where that is set."""
+        shot = await self.call("Page.captureScreenshot", captureBeyondViewport=whole)
+        data = base64.b64decode(shot["data"])
         if PICTURES:
             Path(PICTURES).mkdir(parents=True, exist_ok=True)
             (Path(PICTURES) / f"{name}.png").write_bytes(data)
