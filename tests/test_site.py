@@ -1,5 +1,6 @@
 """`perfdag site`: what it writes after a run, what it does with bad input, and how it is served."""
 
+import io
 import json
 import socket
 import threading
@@ -7,6 +8,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from perfdag.app.errors import CommandError
@@ -102,6 +105,23 @@ def test_a_suite_whose_files_are_all_damaged_leaves_the_others(store: FolderStor
     assert read_script(store.get("site/data/index.js"))["suites"] == ["net"]
 
 
+def test_a_file_whose_rows_name_no_run_is_left_out(
+    store: FolderStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = f"results/suite=net/month=2026-01/{run_id(4)}.parquet"
+    table = pq.read_table(io.BytesIO(store.get(key)), partitioning=None)
+    at = table.schema.get_field_index("run_id")
+    foreign = table.set_column(at, table.schema.field(at), pa.nulls(table.num_rows, pa.string()))
+    sink = io.BytesIO()
+    pq.write_table(foreign, sink)
+    store.put(key.replace(run_id(4), run_id(5)), sink.getvalue())
+    lines: list[str] = []
+    write_site(store, lines.append)
+    assert [run_id(5) in line for line in lines] == [True]
+    assert main(["history", "net", "--store", store.root]) == 0
+    assert run_id(5) in capsys.readouterr().err
+
+
 def test_a_port_in_use_gives_one_line(store: FolderStore) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -127,6 +147,9 @@ def test_the_server_shows_the_site_reports_and_any_comparison_but_no_secret(
         live = f"{root}/site/data/net/compare/{run_id(4)}/{run_id(0)}.js"
         verdicts = read_script(urllib.request.urlopen(live).read())
         assert verdicts["count"] == "3 no difference shown"
+        foreign = urllib.request.Request(f"{root}/site/index.html", headers={"Host": "evil.test"})
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(foreign)
         for path in (
             f"runs/{run_id(0)}/secrets.json",
             "results/x",

@@ -72,6 +72,7 @@ def test_ls_shows_the_runs_of_a_store(
     ]
     assert max(map(len, [heading, *lines])) <= 80
     assert orjson.loads(cli(["ls", "--newest", "3", "--json"]).out)[0]["run_id"] == second
+    assert "--newest 0: list at least one run" in cli(["ls", "--newest", "0"], 2).err
     store.put(f"runs/{second}/plan.json", b"{")
     assert "plan.json is damaged" in cli(["ls", "--suite", "other"]).out
 

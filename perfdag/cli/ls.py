@@ -2,6 +2,7 @@
 
 import argparse
 
+from perfdag.app.errors import CommandError
 from perfdag.cli.options import add_store, print_json
 from perfdag.exit_codes import EXIT_OK
 
@@ -34,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
     """List the runs."""
     from perfdag.app.runs import list_runs, runs_text
 
+    if args.newest < 1:
+        raise CommandError(f"--newest {args.newest}: list at least one run")
     runs = list_runs(args.store, args.suite, args.newest)
     print_json([vars(run) for run in runs]) if args.json else print(runs_text(runs))
     return EXIT_OK

@@ -70,7 +70,10 @@ def _complete(
     changed, refused = False, list[str]()
     for key, data in store.get_many(missing):
         try:
-            refused += add_run(month, read_rows(data, schema))
+            rows = read_rows(data, schema)
+            if rows["run_id"].null_count:  # another program wrote the file
+                raise OSError("rows without a run")
+            refused += add_run(month, rows)
             changed = True
         except (pa.ArrowInvalid, OSError):
             damaged.append(key)

@@ -6,6 +6,8 @@ import mimetypes
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from socket import getfqdn, gethostname
 from urllib.parse import unquote, urlsplit
 
 from perfdag.app.errors import CommandError
@@ -36,6 +38,7 @@ def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
         def content(self, path: str) -> bytes:
             return content(store, path)
 
+    Handler.address = address
     try:
         return ThreadingHTTPServer((address, port), Handler)
     except OSError as error:
@@ -52,11 +55,16 @@ def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
 class _Handler(BaseHTTPRequestHandler):
     """Answer GET by the content of a path."""
 
+    address = ""
+
     def content(self, path: str) -> bytes:
         raise NotImplementedError
 
     def do_GET(self) -> None:
         """Answer with a file, or with the reason why there is none."""
+        if not is_own_name(self.headers.get("Host", ""), self.address):
+            self._send(b"this server has another name; use its address\n", HTTPStatus.FORBIDDEN)
+            return
         path = unquote(urlsplit(self.path).path).strip("/")
         if not path:
             self.send_response(HTTPStatus.FOUND)
@@ -70,7 +78,10 @@ class _Handler(BaseHTTPRequestHandler):
             data, status = str(error).encode(), HTTPStatus.NOT_FOUND
         except StoreError as error:
             data, status = str(error).encode(), HTTPStatus.BAD_GATEWAY
-        kind = mimetypes.guess_type(path)[0] if status == HTTPStatus.OK else "text/plain"
+        self._send(data, status, mimetypes.guess_type(path)[0] or "text/plain")
+
+    def _send(self, data: bytes, status: HTTPStatus, kind: str = "text/plain") -> None:
+        kind = kind if status == HTTPStatus.OK else "text/plain"
         self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(data)))
@@ -82,6 +93,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Print nothing for a request."""
+
+
+def is_own_name(host: str, address: str) -> bool:
+    """Return whether a Host header is an IP address, localhost or the name of this machine.
+
+    A page of another site can make its own name resolve to this server (DNS rebinding), and would
+    then read the results. It cannot make the browser send another Host header.
+    """
+    name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    with contextlib.suppress(ValueError):
+        return bool(ip_address(name))
+    return name in {"localhost", address.lower(), gethostname().lower(), getfqdn().lower()}
 
 
 def content(store: Store, path: str) -> bytes:
