@@ -8,7 +8,8 @@ from perfdag.kube.resources import Object
 from perfdag.shape import Shape
 
 USER = 1000
-HELPER_RESOURCES = {"cpu": "100m", "memory": "128Mi"}
+HELPER_LIMITS = {"cpu": "100m", "memory": "128Mi"}
+HELPER_REQUESTS = {"cpu": "50m", "memory": "128Mi"}
 
 
 def hardened(root: bool = False, added: tuple[str, ...] = ()) -> Object:
@@ -49,9 +50,9 @@ def helper(shape: Shape | None = None) -> Object:
 
     Its small limits delay the start of a pod by 2 s, so only a Guaranteed pod has them.
     """
-    resources: Object = {"requests": dict(HELPER_RESOURCES)}
-    guaranteed = shape is not None and {"cpu", "memory"} <= shape.resources.both.keys()
-    return resources | {"limits": dict(HELPER_RESOURCES)} if guaranteed else resources
+    if shape is not None and {"cpu", "memory"} <= shape.resources.both.keys():
+        return {"requests": dict(HELPER_LIMITS), "limits": dict(HELPER_LIMITS)}
+    return {"requests": dict(HELPER_REQUESTS)}
 
 
 def step_pod_patch(requests: Mapping[str, Any] | None = None, memory: str | None = None) -> Object:
