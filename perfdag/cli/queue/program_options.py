@@ -14,7 +14,7 @@ def add_program(
     return programs.add_parser(
         name,
         help=summary,
-        description=summary,
+        description=summary[0].upper() + summary[1:],
         epilog=f"examples:\n{examples}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
