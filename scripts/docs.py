@@ -186,7 +186,7 @@ def stage(target: Path) -> None:
         (folder / f"{item['name']}.md").write_text(benchmark_page(item))
         row = f"| `{item['name']}` |"
         text = text.replace(row, f"| [`{item['name']}`](benchmarks/{item['name']}.md) |")
-        (folder / f"{item['name']}.svg").write_bytes(picture(item["name"]).svg)
+        (folder / f"{item['name']}.svg").write_bytes(picture(item["name"]))
     table.write_text(text)
     (target / "docs/reference/cli.md").write_text(command_line_page())
     schema = json.loads((ROOT / "suites/suite.schema.json").read_text())

@@ -11,7 +11,9 @@ import pyarrow as pa
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from perfdag.benchmark.registry import get
-from perfdag.charts.pages.pick import Picture, draw
+from perfdag.charts.files import to_bytes
+from perfdag.charts.pages.pick import chart
+from perfdag.charts.style import house
 from perfdag.outcome import Measurement
 from perfdag.results.samples import as_row
 from tests.charts import rows
@@ -209,7 +211,10 @@ def sample_table(name: str) -> pa.Table:
     )
 
 
-def picture(name: str) -> Picture:
-    """Return the chart that shows best what a benchmark measures."""
-    drawn = list(draw(sample_table(name)))
-    return next((each for each in drawn if each.slug == SHOWN.get(name)), drawn[0])
+def picture(name: str) -> bytes:
+    """Return the chart that shows best what a benchmark measures, as SVG."""
+    with house():
+        for slug, figure in chart(name)(sample_table(name)):
+            if slug == SHOWN.get(name, slug):
+                return to_bytes(figure)[0]
+    raise LookupError(f"no chart {SHOWN[name]} of {name}")

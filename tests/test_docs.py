@@ -45,10 +45,8 @@ def test_the_page_of_a_benchmark_has_what_it_declares() -> None:
 
 @pytest.mark.parametrize("name", registry.names())
 def test_the_page_of_a_benchmark_has_a_chart_of_sample_figures(name: str) -> None:
-    drawn = sample_charts.picture(name)
-    assert drawn.title
-    assert drawn.slug != "error"
-    assert b"<svg" in drawn.svg
+    svg = sample_charts.picture(name)
+    assert svg.count(b"<path") > 10
 
 
 def test_the_columns_of_a_row_are_on_the_page_of_the_store() -> None:
